@@ -1,0 +1,46 @@
+package api
+
+import "time"
+
+// RecordVersion is the version of every record on a Redis stream, in its field
+// "v". A reader counts and skips records of a version that it does not know.
+const RecordVersion = 1
+
+// UnknownSize is the input size of a request that does not tell it.
+const UnknownSize int64 = -1
+
+// ObservationsStream is the stream that the node agents append to and that the
+// predictor learns from.
+const ObservationsStream = "libra:observations"
+
+// Ended is what the activator knows of an invocation when it has ended. It
+// travels on the node's "ended" stream to the node agent.
+type Ended struct {
+	ID        string        `json:"id"`
+	Function  string        `json:"function"` // namespace/revision
+	Pod       string        `json:"pod"`      // namespace/name
+	Size      int64         `json:"size"`     // bytes, or UnknownSize
+	Duration  time.Duration `json:"duration_ns"`
+	Predicted Resources     `json:"predicted"` // zero when there was no prediction
+	// Lent and Borrowed are the most that was lent from, or borrowed by, the
+	// invocation at any time.
+	Lent     Resources `json:"lent"`
+	Borrowed Resources `json:"borrowed"`
+	// Alone says that no other invocation was begun in the pod at any time of
+	// this one, so that what the pod used is what this invocation used.
+	Alone  bool `json:"alone"`
+	Status int  `json:"status"` // HTTP status of the response
+}
+
+// Observation is an Ended with what the node agent measured of it.
+type Observation struct {
+	Ended
+	// Peak is the most CPU used in any 100 ms of the invocation (in all of it,
+	// when it was shorter) and the most memory.
+	Peak Resources `json:"peak"`
+	// Limit is the least effective limit that was in force while it ran.
+	Limit Resources `json:"limit"`
+	// ThrottledShare is the share of the invocation's time, 0 to 1, that its
+	// container was throttled at its CPU quota.
+	ThrottledShare float64 `json:"throttled_share"`
+}
