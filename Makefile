@@ -1,0 +1,100 @@
+# Every task a person does. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+VENV        := predictor/.venv
+BOX         := bin/box
+SEED        ?= 1
+COMMIT      := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+
+export CGO_ENABLED ?= 0
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2} /^##@ / {printf "\n%s\n", substr($$0, 5)}' $(MAKEFILE_LIST)
+
+##@ See it
+
+.PHONY: demo
+ifdef CLUSTER
+demo: bin/box bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
+	@test -n "$(IMAGES)" || { echo "CLUSTER=$(CLUSTER) needs IMAGES=<repo>: a registry repository that you may push to and the cluster may pull from"; exit 2; }
+	$(BOX) build
+	bin/demo run --context "$(CLUSTER)" --push-to "$(IMAGES)" --box $(BOX) --seed $(SEED) --commit $(COMMIT) --out out/demo
+else
+demo: box-up bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
+	$(BOX) load --out out/images.json
+	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT) --out out/demo
+endif
+
+##@ The box: a real Kubernetes with Knative, Istio and KServe on this machine
+
+.PHONY: box-build box-up box-down box-status box-logs
+box-build: $(BOX) ## Build or fetch everything that runs on the box (20 minutes the first time).
+	$(BOX) build
+
+box-up: box-build ## Start the box and install Knative, Istio and KServe on it.
+	$(BOX) up
+
+box-down: $(BOX) ## Stop the box and remove all that it made.
+	$(BOX) down
+
+box-status: $(BOX) ## What runs, what is not ready, where things are.
+	$(BOX) status
+
+box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet
+	@test -n "$(C)" || { $(BOX) logs --help; exit 2; }
+	$(BOX) logs $(C)
+
+##@ Check it
+
+.PHONY: test lint unit predictor-test e2e
+test: lint unit predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
+
+lint: $(VENV)/.stamp ## Linters, Go and Python.
+	@bad=$$(gofmt -l activator-plugin pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
+	go vet ./... && go vet -tags e2e ./loadtest/e2e/...
+	go run $(STATICCHECK) -tags e2e ./...
+	cd loadtest/box && go vet ./cmd/... && go run $(STATICCHECK) ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
+	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy --strict libra_predictor tests
+
+unit: deps ## Go tests with the race detector; a real Redis where one is needed.
+	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
+	cd loadtest/box && go test -shuffle=on -p 2 ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
+
+predictor-test: deps $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
+	cd predictor && .venv/bin/pytest -q
+
+e2e: box-up bin/demo ## End-to-end test on the box: resizes under load, faults, opt-out.
+	$(BOX) load --out out/images.json
+	go test -tags e2e -count=1 -timeout 25m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json"
+
+##@ Build it
+
+.PHONY: build clean deps FORCE
+build: bin/box bin/demo ## Build the command-line tools into bin/.
+	go build ./...
+
+bin/box: FORCE
+	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box
+
+bin/demo: FORCE
+	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo
+
+FORCE:
+
+# RUNLEVEL=1 keeps the package from starting a server of its own.
+deps:
+	@for c in redis-server gcc; do command -v $$c >/dev/null || missing="$${missing:-} $$c"; done; \
+	if [ -n "$${missing:-}" ]; then echo "installing$$missing"; apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing libc6-dev >/dev/null; fi
+
+$(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock predictor/pyproject.toml
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r predictor/requirements.lock -r predictor/requirements-dev.lock
+	@touch $@
+
+clean: ## Remove what make built here (not the box: see box-down).
+	rm -rf bin out $(VENV)
