@@ -1,0 +1,143 @@
+// Package build makes the box's binaries out of Go modules.
+//
+// An upstream module is built as the only requirement of a throwaway module
+// that carries upstream's own replaces, so that each binary gets exactly the
+// dependencies that its maintainers tested, and none of another's.
+package build
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Builder builds static binaries into the folder Bin. A binary that was
+// already built from the same things is left alone.
+type Builder struct {
+	Bin string
+	// Log takes one line per binary.
+	Log func(format string, args ...any)
+}
+
+// Options are the settings of `go build` that change what comes out.
+type Options struct {
+	Tags []string
+	// LDFlags are given to the linker after "-s -w".
+	LDFlags []string
+}
+
+// Module is an upstream module at one version.
+type Module struct {
+	Path    string
+	Version string
+	// Replace, lines of the form "old => new version", stands in for the
+	// replaces of the module's own go.mod. It is for a module whose go.mod
+	// replaces by folders, or requires versions that were never published.
+	Replace []string
+	Options
+}
+
+// Binary is a main package, its path relative to the module, and the name that
+// its binary gets.
+type Binary struct {
+	Name    string
+	Package string
+}
+
+// Module builds binaries of an upstream module.
+func (b Builder) Module(ctx context.Context, m Module, binaries ...Binary) error {
+	var stale []Binary
+	for _, bin := range binaries {
+		if !b.fresh(bin.Name, m.stamp(bin)) {
+			stale = append(stale, bin)
+		}
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	upstream, err := Download(ctx, m.Path, m.Version)
+	if err != nil {
+		return err
+	}
+	gomod, err := os.ReadFile(upstream.GoMod)
+	if err != nil {
+		return err
+	}
+	throwaway, err := m.throwaway(gomod)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "box-build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), throwaway, 0o644); err != nil {
+		return err
+	}
+	for _, bin := range stale {
+		pkg := strings.TrimSuffix(m.Path+"/"+strings.TrimPrefix(bin.Package, "./"), "/.")
+		// A throwaway module has yet to learn its indirect requirements.
+		if err := b.build(ctx, dir, "-mod=mod", pkg, bin.Name, m.Options); err != nil {
+			return fmt.Errorf("build %s@%s: %w", pkg, m.Version, err)
+		}
+		if err := b.writeStamp(bin.Name, m.stamp(bin)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Local builds binaries of the module in the folder dir. Go itself sees what
+// of it changed.
+func (b Builder) Local(ctx context.Context, dir string, o Options, binaries ...Binary) error {
+	for _, bin := range binaries {
+		if _, err := os.Stat(filepath.Join(dir, bin.Package)); err != nil {
+			return fmt.Errorf("build %s: no package %s in %s", bin.Name, bin.Package, dir)
+		}
+		if err := b.build(ctx, dir, "-mod=readonly", "./"+strings.TrimPrefix(bin.Package, "./"), bin.Name, o); err != nil {
+			return fmt.Errorf("build %s in %s: %w", bin.Package, dir, err)
+		}
+	}
+	return nil
+}
+
+// build runs `go build` in the module at dir.
+func (b Builder) build(ctx context.Context, dir, mod, pkg, name string, o Options) error {
+	if err := os.MkdirAll(b.Bin, 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	cmd := exec.CommandContext(ctx, "go", append(o.args(filepath.Join(b.Bin, name)), mod, pkg)...)
+	cmd.Dir = dir
+	cmd.Env = environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(out))
+	}
+	b.Log("%s: built in %.0f s", name, time.Since(start).Seconds())
+	return nil
+}
+
+func (o Options) args(out string) []string {
+	args := []string{"build", "-trimpath", "-p", "2", "-ldflags", strings.Join(append([]string{"-s", "-w"}, o.LDFlags...), " "), "-o", out}
+	if len(o.Tags) > 0 {
+		args = append(args, "-tags", strings.Join(o.Tags, ","))
+	}
+	return args
+}
+
+// environment makes a build depend on this machine's toolchain and on nothing
+// else of the caller's surroundings.
+func environment() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOWORK=off", "GOFLAGS=-buildvcs=false", "GOOS=linux")
+}
+
+// tail keeps what a person needs of a failed command's output.
+func tail(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}

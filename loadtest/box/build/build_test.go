@@ -1,0 +1,167 @@
+package build
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestThrowaway(t *testing.T) {
+	const upstream = `module example.com/up
+
+go 1.25.3
+
+require example.com/dep v1.2.3
+
+exclude example.com/dep v1.2.2
+
+replace (
+	example.com/dep => example.com/fork v1.2.4
+	example.com/old v0.1.0 => example.com/old v0.2.0
+)
+`
+	tests := []struct {
+		name     string
+		module   Module
+		upstream string
+		want     string
+		wantErr  string
+	}{{
+		name:     "upstream's replaces are kept, its requirements left to Go",
+		module:   Module{Path: "example.com/up", Version: "v1.0.0"},
+		upstream: upstream,
+		want: `module throwaway
+
+go 1.25.3
+
+require example.com/up v1.0.0
+
+replace example.com/dep => example.com/fork v1.2.4
+
+replace example.com/old v0.1.0 => example.com/old v0.2.0
+`,
+	}, {
+		name:     "given replaces stand in for upstream's",
+		module:   Module{Path: "example.com/up", Version: "v1.0.0", Replace: []string{"example.com/api => example.com/api v1.31.1"}},
+		upstream: upstream,
+		want: `module throwaway
+
+go 1.25.3
+
+require example.com/up v1.0.0
+
+replace example.com/api => example.com/api v1.31.1
+`,
+	}, {
+		name:     "a replace by a folder cannot be kept",
+		module:   Module{Path: "example.com/up", Version: "v1.0.0"},
+		upstream: "module example.com/up\n\ngo 1.25\n\nreplace example.com/api => ./staging/api\n",
+		wantErr:  "./staging/api",
+	}, {
+		name:     "malformed replace",
+		module:   Module{Path: "example.com/up", Version: "v1.0.0", Replace: []string{"example.com/api v1.31.1"}},
+		upstream: upstream,
+		wantErr:  `"old => new version"`,
+	}}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := tt.module.throwaway([]byte(tt.upstream))
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Fatalf("throwaway() error = %v, want one with %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, string(got)); diff != "" {
+				t.Errorf("throwaway() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRequirement(t *testing.T) {
+	gomod := []byte("module m\n\nrequire (\n\ta.example/x v1.0.0\n\ta.example/y v2.0.0+incompatible // indirect\n)\n")
+	if got, err := Requirement(gomod, "a.example/y"); err != nil || got != "v2.0.0+incompatible" {
+		t.Errorf("Requirement() = %q, %v, want v2.0.0+incompatible", got, err)
+	}
+	if _, err := Requirement(gomod, "a.example/z"); err == nil || !strings.Contains(err.Error(), "a.example/z") {
+		t.Errorf("Requirement() error = %v, want one that names the module", err)
+	}
+}
+
+func TestStamp(t *testing.T) {
+	base := Module{Path: "example.com/up", Version: "v1.0.0"}
+	bin := Binary{Name: "up", Package: "cmd/up"}
+	seen := map[string]string{base.stamp(bin): "the module itself"}
+	for name, m := range map[string]Module{
+		"another version": {Path: base.Path, Version: "v1.0.1"},
+		"another replace": {Path: base.Path, Version: base.Version, Replace: []string{"a => b v1"}},
+		"other tags":      {Path: base.Path, Version: base.Version, Options: Options{Tags: []string{"agent"}}},
+		"other ldflags":   {Path: base.Path, Version: base.Version, Options: Options{LDFlags: []string{"-X a.b=c"}}},
+	} {
+		s := m.stamp(bin)
+		if other, ok := seen[s]; ok {
+			t.Errorf("%s has the stamp of %s", name, other)
+		}
+		seen[s] = name
+	}
+	if base.stamp(bin) == base.stamp(Binary{Name: "up", Package: "cmd/down"}) {
+		t.Error("another package has the same stamp")
+	}
+	if base.stamp(bin) != base.stamp(bin) {
+		t.Error("the stamp of the same thing changed")
+	}
+}
+
+func TestFresh(t *testing.T) {
+	b := Builder{Bin: t.TempDir()}
+	if err := b.writeStamp("tool", "s1"); err != nil {
+		t.Fatal(err)
+	}
+	if b.fresh("tool", "s1") {
+		t.Error("fresh without a binary")
+	}
+	if err := os.WriteFile(filepath.Join(b.Bin, "tool"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !b.fresh("tool", "s1") {
+		t.Error("not fresh with a binary of that stamp")
+	}
+	if b.fresh("tool", "s2") {
+		t.Error("fresh with a binary of another stamp")
+	}
+}
+
+func TestLocal(t *testing.T) {
+	dir := t.TempDir()
+	for name, data := range map[string]string{
+		"go.mod":            "module example.com/local\n\ngo 1.26\n",
+		"cmd/hello/main.go": "package main\n\nfunc main() {}\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := Builder{Bin: filepath.Join(t.TempDir(), "bin"), Log: t.Logf}
+	if err := b.Local(context.Background(), dir, Options{}, Binary{Name: "hello", Package: "cmd/hello"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(b.Bin, "hello")); err != nil {
+		t.Error(err)
+	}
+	err := b.Local(context.Background(), dir, Options{}, Binary{Name: "gone", Package: "./cmd/gone"})
+	if err == nil || !strings.Contains(err.Error(), "./cmd/gone") {
+		t.Errorf("Local() error = %v, want one that names the package", err)
+	}
+}

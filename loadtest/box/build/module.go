@@ -1,0 +1,93 @@
+package build
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// Source is where the module cache keeps a module.
+type Source struct {
+	Dir   string
+	GoMod string
+	Error string
+}
+
+// Download fetches a module into the module cache.
+func Download(ctx context.Context, path, version string) (Source, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path+"@"+version)
+	cmd.Env = environment()
+	var s Source
+	out, err := cmd.Output()
+	if jsonErr := json.Unmarshal(out, &s); jsonErr == nil && s.Error != "" {
+		return s, fmt.Errorf("download %s@%s: %s", path, version, s.Error)
+	}
+	if err != nil {
+		return s, fmt.Errorf("download %s@%s: %w", path, version, err)
+	}
+	return s, nil
+}
+
+// Requirement is the version of the module path that the go.mod in data requires.
+func Requirement(data []byte, path string) (string, error) {
+	f, err := modfile.ParseLax("go.mod", data, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range f.Require {
+		if r.Mod.Path == path {
+			return r.Mod.Version, nil
+		}
+	}
+	return "", fmt.Errorf("module %s does not require %s", f.Module.Mod.Path, path)
+}
+
+// throwaway is the go.mod of a module that requires nothing but m, given m's
+// own. Upstream's requirements need no copy: Go selects the same versions as
+// long as nothing else asks for more. Its replaces do: a go.mod's replaces are
+// only heeded in the main module.
+func (m Module) throwaway(upstream []byte) ([]byte, error) {
+	up, err := modfile.Parse(m.Path+"/go.mod", upstream, nil)
+	if err != nil {
+		return nil, err
+	}
+	var f modfile.File
+	if err := f.AddModuleStmt("throwaway"); err != nil {
+		return nil, err
+	}
+	if up.Go != nil {
+		if err := f.AddGoStmt(up.Go.Version); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.AddRequire(m.Path, m.Version); err != nil {
+		return nil, err
+	}
+	if m.Replace != nil {
+		for _, line := range m.Replace {
+			from, to, ok := strings.Cut(line, " => ")
+			path, version, ok2 := strings.Cut(to, " ")
+			if !ok || !ok2 {
+				return nil, fmt.Errorf("replace %q of %s; it must be \"old => new version\"", line, m.Path)
+			}
+			if err := f.AddReplace(from, "", path, version); err != nil {
+				return nil, err
+			}
+		}
+		return f.Format()
+	}
+	for _, r := range up.Replace {
+		if r.New.Version == "" {
+			return nil, fmt.Errorf("%s@%s replaces %s by the folder %s, which is not in its module: say by what in Module.Replace",
+				m.Path, m.Version, r.Old.Path, r.New.Path)
+		}
+		if err := f.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, r.New.Version); err != nil {
+			return nil, err
+		}
+	}
+	return f.Format()
+}
