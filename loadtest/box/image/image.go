@@ -1,0 +1,138 @@
+// Package image makes container images out of files, without Docker: tars that
+// containerd imports, or pushes to a registry. The same files and settings give
+// the same image.
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// NonRoot is the user of images whose parts care only that it is not root. It
+// is a number because the kubelet cannot tell of a name that it is not root's.
+const NonRoot = "65532"
+
+// Config is how a container of the image starts.
+type Config struct {
+	User       string
+	Entrypoint []string
+	Env        []string
+	WorkingDir string
+}
+
+// Image is layers and a Config.
+type Image struct {
+	config Config
+	layers []Layer
+	local  v1.Image
+}
+
+// New puts layers, the lowest first, and a configuration together.
+func New(c Config, layers ...Layer) (Image, error) {
+	plain := make([]v1.Layer, 0, len(layers))
+	for _, l := range layers {
+		plain = append(plain, l)
+	}
+	img, err := assemble(c, plain)
+	return Image{config: c, layers: layers, local: img}, err
+}
+
+func assemble(c Config, layers []v1.Layer) (v1.Image, error) {
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		Architecture: "amd64",
+		OS:           "linux",
+		RootFS:       v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			User:       c.User,
+			Entrypoint: c.Entrypoint,
+			Env:        append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, c.Env...),
+			WorkingDir: c.WorkingDir,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(img, layers...)
+}
+
+// ContentID identifies what is in the image, whether its layers are compressed
+// or not: the first 12 digits of the digest of its configuration, which holds
+// the digests of its uncompressed layers.
+func (i Image) ContentID() (string, error) {
+	h, err := i.local.ConfigName()
+	if err != nil {
+		return "", err
+	}
+	return h.Hex[:12], nil
+}
+
+// WriteTar writes the image under a name to a tar that containerd imports.
+// A tar that holds just that already is left alone.
+func (i Image) WriteTar(path, as string) error {
+	tag, err := name.NewTag(as)
+	if err != nil {
+		return err
+	}
+	if same, err := i.isIn(path, as); same || err != nil {
+		return err
+	}
+	// Whoever reads the folder must never find half a tar in it.
+	tmp := path + ".part"
+	if err := tarball.WriteToFile(tmp, tag, i.local); err != nil {
+		return fmt.Errorf("write image %s: %w", as, err)
+	}
+	return os.Rename(tmp, path)
+}
+
+// isIn says whether the tar at path holds this very image under that name.
+func (i Image) isIn(path, as string) (bool, error) {
+	config, err := i.local.ConfigName()
+	if err != nil {
+		return false, err
+	}
+	m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil || len(m) != 1 || len(m[0].RepoTags) != 1 {
+		return false, nil // not a tar of ours: write it anew
+	}
+	return m[0].Config == config.String() && m[0].RepoTags[0] == as, nil
+}
+
+// Push sends the image to a registry, with compressed layers and the
+// credentials of the user's own Docker configuration.
+func (i Image) Push(ctx context.Context, as string) error {
+	tag, err := name.NewTag(as)
+	if err != nil {
+		return err
+	}
+	packed := make([]v1.Layer, 0, len(i.layers))
+	for _, l := range i.layers {
+		p, err := tarball.LayerFromFile(l.path)
+		if err != nil {
+			return err
+		}
+		packed = append(packed, p)
+	}
+	img, err := assemble(i.config, packed)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(tag, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		return fmt.Errorf("push %s: %w", as, err)
+	}
+	return nil
+}
