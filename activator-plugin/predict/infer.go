@@ -1,0 +1,142 @@
+package predict
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// The Open Inference Protocol v2, as much of it as a step table needs.
+
+const int64Type = "INT64"
+
+type inferRequest struct {
+	Inputs []tensor `json:"inputs"`
+}
+
+type inferResponse struct {
+	Outputs    []tensor `json:"outputs"`
+	Parameters struct {
+		Version   string `json:"version"`
+		Estimator string `json:"estimator"`
+	} `json:"parameters"`
+}
+
+type tensor struct {
+	Name     string  `json:"name"`
+	Shape    []int   `json:"shape"`
+	Datatype string  `json:"datatype"`
+	Data     []int64 `json:"data"`
+}
+
+// errMalformed marks an answer that arrived whole but is no step table.
+var errMalformed = errors.New("malformed answer of the predictor")
+
+// No machine has more, so a prediction beyond these is a mistake. They also keep
+// what is computed from a prediction from overflowing.
+const (
+	maxCPUMilli       int64 = 1 << 20
+	maxMemoryBytes    int64 = 1 << 44
+	maxDurationMillis int64 = 24 * int64(time.Hour/time.Millisecond)
+)
+
+func sizeInput(size int64) inferRequest {
+	return inferRequest{Inputs: []tensor{{Name: "size", Shape: []int{1}, Datatype: int64Type, Data: []int64{size}}}}
+}
+
+// parseTable reads the step table out of an answer.
+func parseTable(body io.Reader) (*Table, error) {
+	var resp inferResponse
+	if err := json.NewDecoder(body).Decode(&resp); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	outputs, err := vectors(resp.Outputs)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+
+	t := &Table{Version: resp.Parameters.Version, Estimator: resp.Parameters.Estimator}
+	var errs [4]error
+	t.cpuMilli, errs[0] = stepsOf(outputs, "cpu_milli", maxCPUMilli)
+	t.memoryBytes, errs[1] = stepsOf(outputs, "memory_bytes", maxMemoryBytes)
+	t.durationMillis, errs[2] = stepsOf(outputs, "duration_ms", maxDurationMillis)
+	t.unknown, errs[3] = unknownOf(outputs)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return t, nil
+}
+
+func vectors(outputs []tensor) (map[string][]int64, error) {
+	byName := make(map[string][]int64, len(outputs))
+	for _, o := range outputs {
+		if o.Datatype != int64Type {
+			return nil, fmt.Errorf("output %q has datatype %q, want %q", o.Name, o.Datatype, int64Type)
+		}
+		if len(o.Shape) != 1 || o.Shape[0] != len(o.Data) {
+			return nil, fmt.Errorf("output %q has shape %v for %d values, want [%d]", o.Name, o.Shape, len(o.Data), len(o.Data))
+		}
+		if _, twice := byName[o.Name]; twice {
+			return nil, fmt.Errorf("output %q is given twice, want it once", o.Name)
+		}
+		byName[o.Name] = o.Data
+	}
+	return byName, nil
+}
+
+func stepsOf(outputs map[string][]int64, name string, most int64) (steps, error) {
+	thresholds, ok := outputs[name+"_thresholds"]
+	if !ok {
+		return steps{}, fmt.Errorf("output %q is missing", name+"_thresholds")
+	}
+	values, ok := outputs[name+"_values"]
+	if !ok {
+		return steps{}, fmt.Errorf("output %q is missing", name+"_values")
+	}
+	if len(values) != len(thresholds)+1 {
+		return steps{}, fmt.Errorf("output %q has %d values for %d thresholds, want %d",
+			name+"_values", len(values), len(thresholds), len(thresholds)+1)
+	}
+	for i := 1; i < len(thresholds); i++ {
+		if thresholds[i] < thresholds[i-1] {
+			return steps{}, fmt.Errorf("output %q has %d after %d, want ascending order",
+				name+"_thresholds", thresholds[i], thresholds[i-1])
+		}
+	}
+	for _, v := range values {
+		if err := inRange(name+"_values", v, most); err != nil {
+			return steps{}, err
+		}
+	}
+	return steps{thresholds: thresholds, values: values}, nil
+}
+
+func unknownOf(outputs map[string][]int64) (Prediction, error) {
+	v, ok := outputs["unknown"]
+	if !ok {
+		return Prediction{}, errors.New(`output "unknown" is missing`)
+	}
+	if len(v) != 3 {
+		return Prediction{}, fmt.Errorf(`output "unknown" has %d values, want 3: cpu_milli, memory_bytes, duration_ms`, len(v))
+	}
+	for i, most := range [...]int64{maxCPUMilli, maxMemoryBytes, maxDurationMillis} {
+		if err := inRange("unknown", v[i], most); err != nil {
+			return Prediction{}, err
+		}
+	}
+	return Prediction{
+		Demand:   api.Resources{CPUMilli: v[0], MemoryBytes: v[1]},
+		Duration: time.Duration(v[2]) * time.Millisecond,
+	}, nil
+}
+
+func inRange(output string, v, most int64) error {
+	if v < 0 || v > most {
+		return fmt.Errorf("output %q has value %d, want 0 to %d", output, v, most)
+	}
+	return nil
+}

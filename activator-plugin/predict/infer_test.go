@@ -1,0 +1,87 @@
+package predict
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// exampleAnswer is exampleTable on the wire.
+func exampleAnswer() map[string][]int64 {
+	return map[string][]int64{
+		"cpu_milli": {500}, "memory_bytes": {64 << 20}, "duration_ms": {40},
+		"cpu_milli_thresholds": {1000, 5000}, "cpu_milli_values": {100, 500, 1200},
+		"memory_bytes_thresholds": {}, "memory_bytes_values": {64 << 20},
+		"duration_ms_thresholds": {0, 5000}, "duration_ms_values": {1, 40, 700},
+		"unknown": {1200, 128 << 20, 5},
+	}
+}
+
+func answerJSON(t *testing.T, outputs map[string][]int64) string {
+	t.Helper()
+	resp := inferResponse{}
+	resp.Parameters.Version = "7"
+	resp.Parameters.Estimator = "xgboost"
+	for name, data := range outputs {
+		resp.Outputs = append(resp.Outputs, tensor{Name: name, Shape: []int{len(data)}, Datatype: int64Type, Data: data})
+	}
+	b, err := json.Marshal(resp)
+	if err != nil {
+		t.Fatal("Failed to encode the answer:", err)
+	}
+	return string(b)
+}
+
+func TestParseTable(t *testing.T) {
+	got, err := parseTable(strings.NewReader(answerJSON(t, exampleAnswer())))
+	if err != nil {
+		t.Fatal("parseTable() =", err)
+	}
+	want := exampleTable()
+	want.Version, want.Estimator = "7", "xgboost"
+	want.memoryBytes.thresholds = []int64{}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Table{}, steps{})); diff != "" {
+		t.Error("parseTable() (-want, +got):\n" + diff)
+	}
+}
+
+func TestParseTableRefuses(t *testing.T) {
+	with := func(name string, data ...int64) string {
+		outputs := exampleAnswer()
+		outputs[name] = data
+		return answerJSON(t, outputs)
+	}
+	without := func(name string) string {
+		outputs := exampleAnswer()
+		delete(outputs, name)
+		return answerJSON(t, outputs)
+	}
+	for _, tc := range []struct {
+		name, body, want string
+	}{
+		{"no JSON", "<html>", "invalid character"},
+		{"a float", `{"outputs":[{"name":"unknown","shape":[1],"datatype":"INT64","data":[0.5]}]}`, "cannot unmarshal number 0.5"},
+		{"datatype", `{"outputs":[{"name":"unknown","shape":[1],"datatype":"FP32","data":[1]}]}`, `output "unknown" has datatype "FP32", want "INT64"`},
+		{"shape", `{"outputs":[{"name":"unknown","shape":[2],"datatype":"INT64","data":[1]}]}`, `output "unknown" has shape [2] for 1 values, want [1]`},
+		{"twice", `{"outputs":[{"name":"a","shape":[0],"datatype":"INT64"},{"name":"a","shape":[0],"datatype":"INT64"}]}`, `output "a" is given twice`},
+		{"no thresholds", without("cpu_milli_thresholds"), `output "cpu_milli_thresholds" is missing`},
+		{"no values", without("duration_ms_values"), `output "duration_ms_values" is missing`},
+		{"lengths", with("memory_bytes_values", 1, 2), `output "memory_bytes_values" has 2 values for 0 thresholds, want 1`},
+		{"order", with("cpu_milli_thresholds", 5000, 1000), `output "cpu_milli_thresholds" has 1000 after 5000, want ascending order`},
+		{"negative", with("memory_bytes_values", -1), `output "memory_bytes_values" has value -1, want 0 to 17592186044416`},
+		{"absurd", with("cpu_milli_values", 1, 2, 1<<40), `output "cpu_milli_values" has value 1099511627776, want 0 to 1048576`},
+		{"no unknown", without("unknown"), `output "unknown" is missing`},
+		{"short unknown", with("unknown", 1, 2), `output "unknown" has 2 values, want 3`},
+		{"negative unknown", with("unknown", 1, 2, -3), `output "unknown" has value -3, want 0 to`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			table, err := parseTable(strings.NewReader(tc.body))
+			if !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("parseTable() = %v, %v, want errMalformed with %q", table, err, tc.want)
+			}
+		})
+	}
+}
