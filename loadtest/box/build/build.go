@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -50,15 +52,26 @@ type Binary struct {
 
 // Module builds binaries of an upstream module.
 func (b Builder) Module(ctx context.Context, m Module, binaries ...Binary) error {
-	var stale []Binary
 	for _, bin := range binaries {
-		if !b.fresh(bin.Name, m.stamp(bin)) {
-			stale = append(stale, bin)
+		if err := Once(filepath.Join(b.Bin, bin.Name), m.inputs(bin), func() error { return b.module(ctx, m, bin) }); err != nil {
+			return fmt.Errorf("build %s of %s@%s: %w", bin.Package, m.Path, m.Version, err)
 		}
 	}
-	if len(stale) == 0 {
-		return nil
-	}
+	return nil
+}
+
+// inputs is all that goes into a binary of the module. The module's content
+// needs no place in it: its version stands for that for ever.
+func (m Module) inputs(bin Binary) any {
+	return struct {
+		Go     string
+		Module Module
+		Binary Binary
+		Args   []string
+	}{runtime.Version(), m, bin, m.args("")}
+}
+
+func (b Builder) module(ctx context.Context, m Module, bin Binary) error {
 	upstream, err := Download(ctx, m.Path, m.Version)
 	if err != nil {
 		return err
@@ -79,17 +92,8 @@ func (b Builder) Module(ctx context.Context, m Module, binaries ...Binary) error
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), throwaway, 0o644); err != nil {
 		return err
 	}
-	for _, bin := range stale {
-		pkg := strings.TrimSuffix(m.Path+"/"+strings.TrimPrefix(bin.Package, "./"), "/.")
-		// A throwaway module has yet to learn its indirect requirements.
-		if err := b.build(ctx, dir, "-mod=mod", pkg, bin.Name, m.Options); err != nil {
-			return fmt.Errorf("build %s@%s: %w", pkg, m.Version, err)
-		}
-		if err := b.writeStamp(bin.Name, m.stamp(bin)); err != nil {
-			return err
-		}
-	}
-	return nil
+	// A throwaway module has yet to learn its indirect requirements.
+	return b.build(ctx, dir, "-mod=mod", path.Join(m.Path, bin.Package), bin.Name, m.Options)
 }
 
 // Local builds binaries of the module in the folder dir. Go itself sees what

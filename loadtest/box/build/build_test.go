@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,46 +97,72 @@ func TestRequirement(t *testing.T) {
 	}
 }
 
-func TestStamp(t *testing.T) {
+func TestInputs(t *testing.T) {
 	base := Module{Path: "example.com/up", Version: "v1.0.0"}
 	bin := Binary{Name: "up", Package: "cmd/up"}
-	seen := map[string]string{base.stamp(bin): "the module itself"}
+	stamp := func(m Module, bin Binary) string {
+		s, err := stampOf(m.inputs(bin))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	seen := map[string]string{
+		stamp(base, bin): "the module itself",
+		stamp(base, Binary{Name: "up", Package: "cmd/down"}): "another package",
+	}
 	for name, m := range map[string]Module{
 		"another version": {Path: base.Path, Version: "v1.0.1"},
 		"another replace": {Path: base.Path, Version: base.Version, Replace: []string{"a => b v1"}},
 		"other tags":      {Path: base.Path, Version: base.Version, Options: Options{Tags: []string{"agent"}}},
 		"other ldflags":   {Path: base.Path, Version: base.Version, Options: Options{LDFlags: []string{"-X a.b=c"}}},
 	} {
-		s := m.stamp(bin)
+		s := stamp(m, bin)
 		if other, ok := seen[s]; ok {
 			t.Errorf("%s has the stamp of %s", name, other)
 		}
 		seen[s] = name
 	}
-	if base.stamp(bin) == base.stamp(Binary{Name: "up", Package: "cmd/down"}) {
-		t.Error("another package has the same stamp")
-	}
-	if base.stamp(bin) != base.stamp(bin) {
-		t.Error("the stamp of the same thing changed")
-	}
 }
 
-func TestFresh(t *testing.T) {
-	b := Builder{Bin: t.TempDir()}
-	if err := b.writeStamp("tool", "s1"); err != nil {
-		t.Fatal(err)
+func TestOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sub", "tool")
+	made := 0
+	once := func(inputs any) {
+		t.Helper()
+		if err := Once(path, inputs, func() error {
+			made++
+			return os.WriteFile(path, nil, 0o755)
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if b.fresh("tool", "s1") {
-		t.Error("fresh without a binary")
+	steps := []struct {
+		name   string
+		before func()
+		inputs string
+		want   int
+	}{
+		{name: "nothing there", inputs: "v1", want: 1},
+		{name: "the same inputs", inputs: "v1", want: 1},
+		{name: "other inputs", inputs: "v2", want: 2},
+		{name: "the file is gone", before: func() { os.Remove(path) }, inputs: "v2", want: 3},
 	}
-	if err := os.WriteFile(filepath.Join(b.Bin, "tool"), nil, 0o755); err != nil {
-		t.Fatal(err)
+	for _, s := range steps {
+		if s.before != nil {
+			s.before()
+		}
+		if once(s.inputs); made != s.want {
+			t.Errorf("%s: made %d times, want %d", s.name, made, s.want)
+		}
 	}
-	if !b.fresh("tool", "s1") {
-		t.Error("not fresh with a binary of that stamp")
+
+	failed := errors.New("no")
+	if err := Once(path, "v3", func() error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("Once() = %v, want %v", err, failed)
 	}
-	if b.fresh("tool", "s2") {
-		t.Error("fresh with a binary of another stamp")
+	if once("v3"); made != 4 {
+		t.Error("what failed once was not made again")
 	}
 }
 

@@ -4,38 +4,47 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 )
 
-// stamp identifies all that goes into a binary of the module. A module's
-// content needs no place in it: its version stands for that for ever.
-func (m Module) stamp(bin Binary) string {
-	data, err := json.Marshal(struct {
-		Go     string
-		Module Module
-		Binary Binary
-		Args   []string
-	}{runtime.Version(), m, bin, m.args("")})
+// Once runs make, which makes the file or folder at path, unless path was made
+// before from the same inputs. Inputs is whatever JSON can tell apart.
+func Once(path string, inputs any, make func() error) error {
+	stamp, err := stampOf(inputs)
 	if err != nil {
-		panic(err) // strings only
+		return fmt.Errorf("stamp %s: %w", path, err)
+	}
+	if fresh(path, stamp) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := make(); err != nil {
+		return err
+	}
+	return os.WriteFile(stampPath(path), []byte(stamp), 0o644)
+}
+
+func stampOf(inputs any) (string, error) {
+	data, err := json.Marshal(inputs)
+	if err != nil {
+		return "", err
 	}
 	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return hex.EncodeToString(sum[:]), nil
 }
 
-func (b Builder) stampPath(name string) string { return filepath.Join(b.Bin, "."+name+".stamp") }
+func stampPath(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".stamp")
+}
 
-// fresh says whether the binary exists and was built from what stamp stands for.
-func (b Builder) fresh(name, stamp string) bool {
-	if _, err := os.Stat(filepath.Join(b.Bin, name)); err != nil {
+func fresh(path, stamp string) bool {
+	if _, err := os.Stat(path); err != nil {
 		return false
 	}
-	had, err := os.ReadFile(b.stampPath(name))
+	had, err := os.ReadFile(stampPath(path))
 	return err == nil && string(had) == stamp
-}
-
-func (b Builder) writeStamp(name, stamp string) error {
-	return os.WriteFile(b.stampPath(name), []byte(stamp), 0o644)
 }
