@@ -1,0 +1,95 @@
+// Command compression compresses the body (CP in LIBRA's Table 1) the way pigz
+// does, blocks by themselves, on as many workers as the size is worth, and as
+// small as it can, by trying every level. A large body keeps every core busy
+// that its container may use.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"hash/crc32"
+	"net"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/functions/server"
+)
+
+const (
+	blockBytes = 128 << 10
+	// A worker is worth starting for this much of the body.
+	bytesPerWorker = 512 << 10
+)
+
+type result struct {
+	Bytes      int    `json:"bytes"`
+	CRC32      uint32 `json:"crc32"`
+	Compressed int    `json:"compressed_bytes"`
+	Blocks     int    `json:"blocks"`
+	Workers    int    `json:"workers"`
+}
+
+func work(ctx context.Context, body []byte) (any, error) {
+	workers := workersFor(len(body))
+	blocks, err := compress(ctx, body, workers)
+	if err != nil {
+		return nil, err
+	}
+	r := result{Bytes: len(body), CRC32: crc32.ChecksumIEEE(body), Blocks: len(blocks), Workers: workers}
+	for _, b := range blocks {
+		r.Compressed += len(b)
+	}
+	return r, nil
+}
+
+func workersFor(bytes int) int {
+	return min(1+bytes/bytesPerWorker, runtime.GOMAXPROCS(0))
+}
+
+// compress returns the gzip members whose concatenation unpacks to body.
+func compress(ctx context.Context, body []byte, workers int) ([][]byte, error) {
+	members := make([][]byte, (len(body)+blockBytes-1)/blockBytes)
+	g, ctx := errgroup.WithContext(ctx)
+	for w := range workers {
+		g.Go(func() error {
+			for i := w; i < len(members); i += workers {
+				member, err := smallest(ctx, body[i*blockBytes:min((i+1)*blockBytes, len(body))])
+				if err != nil {
+					return err
+				}
+				members[i] = member
+			}
+			return nil
+		})
+	}
+	return members, g.Wait()
+}
+
+// smallest tries every level and returns the gzip member that came out smallest.
+func smallest(ctx context.Context, block []byte) ([]byte, error) {
+	var best []byte
+	for level := gzip.BestSpeed; level <= gzip.BestCompression; level++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var out bytes.Buffer
+		z, err := gzip.NewWriterLevel(&out, level)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := z.Write(block); err != nil {
+			return nil, err
+		}
+		if err := z.Close(); err != nil {
+			return nil, err
+		}
+		if best == nil || out.Len() < len(best) {
+			best = out.Bytes()
+		}
+	}
+	return best, nil
+}
+
+func main() { server.Main(server.Handler(work), net.ListenConfig{}) }

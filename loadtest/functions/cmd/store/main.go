@@ -1,0 +1,107 @@
+// Command store is what the demo's functions wait for: an object store and a
+// table of rows, as far away as such things are. It reads each upload at a fixed
+// bandwidth and takes a fixed time to answer a query.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"libra.dev/libra/loadtest/functions/server"
+	"libra.dev/libra/loadtest/functions/storeapi"
+)
+
+const (
+	bytesPerSecond = 256 << 10 // of one upload
+	chunkBytes     = 8 << 10
+	queryTime      = 40 * time.Millisecond
+	// A small window makes the sender feel the bandwidth at once, as a long
+	// line would, and not only when megabytes of buffers are full.
+	receiveBufferBytes = 32 << 10
+)
+
+// paced reads no faster than bytesPerSecond.
+type paced struct {
+	r     io.Reader
+	start time.Time
+	read  int64
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	due := p.start.Add(time.Duration(p.read) * time.Second / bytesPerSecond)
+	time.Sleep(time.Until(due))
+	n, err := p.r.Read(b[:min(len(b), chunkBytes)])
+	p.read += int64(n)
+	return n, err
+}
+
+func upload(w http.ResponseWriter, r *http.Request) {
+	sum := crc32.NewIEEE()
+	n, err := io.Copy(sum, &paced{r: r.Body, start: time.Now()})
+	if err != nil {
+		server.WriteJSON(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+		return
+	}
+	server.WriteJSON(w, http.StatusOK, storeapi.Stored{Bytes: n, CRC32: sum.Sum32()})
+}
+
+func query(w http.ResponseWriter, r *http.Request) {
+	ids, err := parseIDs(r.URL.Query().Get("ids"))
+	if err != nil {
+		server.WriteJSON(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
+		return
+	}
+	rows := make([]storeapi.Row, 0, len(ids))
+	for _, id := range ids {
+		rows = append(rows, storeapi.RowOf(id))
+	}
+	time.Sleep(queryTime)
+	server.WriteJSON(w, http.StatusOK, rows)
+}
+
+func parseIDs(list string) ([]int, error) {
+	fields := strings.Split(list, ",")
+	if len(fields) > storeapi.MaxRows {
+		return nil, fmt.Errorf("%d ids; a query takes at most %d", len(fields), storeapi.MaxRows)
+	}
+	ids := make([]int, 0, len(fields))
+	for _, f := range fields {
+		id, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, fmt.Errorf("ids must be numbers, separated by commas: %w", err)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT "+storeapi.ObjectsPath+"{key}", upload)
+	mux.HandleFunc("GET "+storeapi.RowsPath, query)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		server.WriteJSON(w, http.StatusOK, json.RawMessage(`{}`))
+	})
+	return mux
+}
+
+func main() {
+	server.Main(handler(), net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBufferBytes)
+		})
+		if err != nil {
+			return err
+		}
+		return failed
+	}})
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"hash/crc32"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/loadtest/functions/storeapi"
+)
+
+func TestStore(t *testing.T) {
+	srv := httptest.NewServer(handler())
+	defer srv.Close()
+	client := storeapi.NewClient(srv.URL)
+	ctx := context.Background()
+
+	stored, err := client.Put(ctx, "key", strings.NewReader("hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(storeapi.Stored{Bytes: 5, CRC32: crc32.ChecksumIEEE([]byte("hello"))}, stored); diff != "" {
+		t.Errorf("upload (-want +got):\n%s", diff)
+	}
+
+	rows, err := client.Rows(ctx, []int{3, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]storeapi.Row{storeapi.RowOf(3), storeapi.RowOf(1)}, rows); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+
+	for _, ids := range [][]int{nil, make([]int, storeapi.MaxRows+1)} {
+		if _, err := client.Rows(ctx, ids); err == nil || !strings.Contains(err.Error(), "ids") {
+			t.Errorf("%d ids: got %v, want an error that names ids", len(ids), err)
+		}
+	}
+}
