@@ -1,0 +1,204 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func newRedis(t testing.TB, addr string) *Redis {
+	r := NewRedis(addr)
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func donor(id string) Invocation {
+	return Invocation{
+		ID: id, Function: "default/resize-00001", Pod: "default/" + id, Domain: "default", Owner: "activator-1",
+		Duration: time.Minute, Surplus: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
+	}
+}
+
+func borrower(id string) Invocation {
+	inv := donor(id)
+	inv.Surplus, inv.Want = api.Resources{}, inv.Surplus
+	return inv
+}
+
+// lendOnce opens the node, and has one invocation borrow from another.
+func lendOnce(t *testing.T, p Pool, node string) {
+	t.Helper()
+	ctx := testContext(t)
+	if err := p.Open(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Begin(ctx, node, donor("donor")); err != nil {
+		t.Fatal(err)
+	}
+	borrowed, err := p.Begin(ctx, node, borrower("borrower"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := donor("donor").Surplus; borrowed != want {
+		t.Fatalf("borrowed %v, want %v", borrowed, want)
+	}
+}
+
+func TestServerClock(t *testing.T) {
+	lendOnce(t, newRedis(t, redistest.Start(t)), "node")
+}
+
+func TestLibraryIsLoadedAgain(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node-1")
+
+	ctx := testContext(t)
+	if err := r.calls.FlushAll(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.calls.FunctionFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	state, err := r.Read(ctx, "node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(state.Pods) != 0 || state.Begun != 0 {
+		t.Fatalf("after a flush the state is %+v, want an empty one", state)
+	}
+	borrowed, err := r.Begin(ctx, "node-1", donor("late"))
+	if err != nil || !borrowed.IsZero() {
+		t.Fatalf("begin after a flush borrowed %v, %v", borrowed, err)
+	}
+	if state, err = r.Read(ctx, "node-1"); err != nil || !state.Available.IsZero() {
+		t.Fatalf("a node that was open before a flush lends %v after it (%v)", state.Available, err)
+	}
+	lendOnce(t, r, "node-2")
+}
+
+func TestLibraryVersions(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		version int
+		wantErr string
+	}{
+		{"older is replaced", libraryVersion - 1, ""},
+		{"newer is left", libraryVersion + 1, "upgrade"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRedis(t, redistest.Start(t))
+			ctx := testContext(t)
+			other := strings.Replace(library,
+				fmt.Sprintf("local VERSION = '%d'", libraryVersion), fmt.Sprintf("local VERSION = '%d'", tc.version), 1)
+			if other == library {
+				t.Fatal("functions.lua and libraryVersion have different versions")
+			}
+			if err := r.calls.FunctionLoad(ctx, other).Err(); err != nil {
+				t.Fatal(err)
+			}
+			err := r.Open(ctx, "node")
+			if tc.wantErr == "" && err != nil {
+				t.Fatal(err)
+			}
+			if tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// What gives back must work when nothing else does.
+func TestEndWithoutMemory(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node")
+
+	ctx := testContext(t)
+	if err := r.calls.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Begin(ctx, "node", donor("late")); err == nil {
+		t.Error("begin succeeded without memory")
+	}
+	outcome, err := r.End(ctx, "node", Ending{ID: "borrower"})
+	if err != nil || !outcome.Found {
+		t.Errorf("end without memory: %+v, %v", outcome, err)
+	}
+	if state, err := r.Read(ctx, "node"); err != nil || len(state.Pods) != 0 {
+		t.Errorf("read without memory: %+v, %v; want no balances", state, err)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node")
+
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	if _, err := r.Read(ctx, "node"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("read past its deadline: %v", err)
+	}
+
+	pause := r.calls.ClientPause(testContext(t), time.Minute)
+	if pause.Err() != nil {
+		t.Fatal(pause.Err())
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	// It is the socket's deadline that ends it, the same moment as the context's.
+	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("end on a Redis that answers nothing: %v", err)
+	}
+}
+
+func TestNoRedis(t *testing.T) {
+	r := newRedis(t, t.TempDir()+"/nobody.sock")
+	if err := r.Open(testContext(t), "node-1"); err == nil || !strings.Contains(err.Error(), "node-1") {
+		t.Errorf("got error %v, want one that names the node", err)
+	}
+}
+
+func BenchmarkBeginEnd(b *testing.B) {
+	for _, bm := range []struct {
+		name string
+		wish func(id string) Invocation
+	}{
+		{"alone", donor},
+		{"borrowing", borrower},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			r := newRedis(b, redistest.Start(b))
+			ctx := b.Context()
+			if err := r.Open(ctx, "node"); err != nil {
+				b.Fatal(err)
+			}
+			for i := range 20 {
+				if _, err := r.Begin(ctx, "node", donor(fmt.Sprint("donor-", i))); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var ids atomic.Int64
+			b.SetParallelism(4) // 8 connections on two processors
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					inv := bm.wish(fmt.Sprint("invocation-", ids.Add(1)))
+					if _, err := r.Begin(ctx, "node", inv); err != nil {
+						b.Error(err)
+						return
+					}
+					if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Status: 200}); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// waitSlice is how long one read blocks. go-redis does not interrupt a read that
+	// blocks, so it is also how late a wait notices that its context has ended.
+	waitSlice = time.Second
+	readCount = 256
+
+	streamStart = "0-0"
+)
+
+// cursor reads a stream from where it first looked.
+type cursor struct {
+	client *redis.Client
+	stream string
+	last   string // id of the last entry read; empty before the first look
+}
+
+// seek puts the cursor at the end of the stream, unless it has been put there.
+func (c *cursor) seek(ctx context.Context) (moved bool, err error) {
+	if c.last != "" {
+		return false, nil
+	}
+	c.last, err = c.end(ctx)
+	return true, err
+}
+
+// next waits for entries. It returns none when there were none for a while.
+func (c *cursor) next(ctx context.Context) ([]redis.XMessage, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitSlice+callTimeout)
+	defer cancel()
+	read, err := c.client.XRead(readCtx, &redis.XReadArgs{
+		Streams: []string{c.stream, c.last},
+		Count:   readCount,
+		Block:   waitSlice,
+	}).Result()
+	if ctxErr := ctx.Err(); ctxErr != nil && err != nil {
+		return nil, ctxErr
+	}
+	if errors.Is(err, redis.Nil) {
+		return nil, c.rewind(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read stream %s: %w", c.stream, err)
+	}
+	entries := read[0].Messages
+	c.last = entries[len(entries)-1].ID
+	return entries, nil
+}
+
+// rewind goes back to the start of a stream that ends before the cursor: Redis
+// lost it and made it anew while the clock went back.
+func (c *cursor) rewind(ctx context.Context) error {
+	end, err := c.end(ctx)
+	if err != nil {
+		return err
+	}
+	if before(end, c.last) {
+		c.last = streamStart
+	}
+	return nil
+}
+
+func (c *cursor) end(ctx context.Context) (string, error) {
+	newest, err := c.client.XRevRangeN(ctx, c.stream, "+", "-", 1).Result()
+	if err != nil {
+		return "", fmt.Errorf("find the end of stream %s: %w", c.stream, err)
+	}
+	if len(newest) == 0 {
+		return streamStart, nil
+	}
+	return newest[0].ID, nil
+}
+
+// before compares two stream ids, which are of the form milliseconds-sequence.
+func before(a, b string) bool {
+	aMillis, aSeq := splitID(a)
+	bMillis, bSeq := splitID(b)
+	return aMillis < bMillis || aMillis == bMillis && aSeq < bSeq
+}
+
+func splitID(id string) (millis, seq uint64) {
+	m, s, _ := strings.Cut(id, "-")
+	millis, _ = strconv.ParseUint(m, 10, 64) // ids come from Redis itself
+	seq, _ = strconv.ParseUint(s, 10, 64)
+	return millis, seq
+}

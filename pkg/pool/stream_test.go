@@ -1,0 +1,144 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func TestWaiter(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	w := r.Intents("node")
+	ctx := testContext(t)
+	if err := w.Wait(ctx); err != nil {
+		t.Fatalf("the first wait: %v", err)
+	}
+
+	// What comes between two waits is not missed.
+	lendOnce(t, r, "node")
+	if err := w.Wait(ctx); err != nil {
+		t.Fatalf("the wait after an intent: %v", err)
+	}
+
+	woken := make(chan error)
+	go func() { woken <- w.Wait(ctx) }()
+	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-woken; err != nil {
+		t.Fatalf("the wait during which an intent came: %v", err)
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { woken <- w.Wait(ctx) }()
+	cancel()
+	if err := <-woken; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the cancelled wait: %v", err)
+	}
+}
+
+// A Redis that was emptied while its clock went back numbers entries lower than
+// those that were read.
+func TestWaiterAfterFlush(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	add := func(id string) {
+		t.Helper()
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: intentsStream("node"), ID: id, Values: []any{"v", 1}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("1000-5")
+	w := r.Intents("node")
+	if err := w.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.calls.FlushAll(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	add("1000-4")
+	if err := w.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReader(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	lendOnce(t, r, "node")
+	if _, err := r.End(ctx, "node", Ending{ID: "unknown"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.End(ctx, "node", Ending{ID: "borrower"}); err != nil {
+		t.Fatal(err)
+	}
+
+	reader := r.Ended("node")
+	if _, err := reader.ended.seek(ctx); err != nil { // as the first Next does
+		t.Fatal(err)
+	}
+	for _, values := range [][]any{
+		{"v", api.RecordVersion + 1, "data", "{}"},
+		{"v", api.RecordVersion, "data", "{"},
+		{"v", api.RecordVersion},
+	} {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: endedStream("node"), Values: values}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.End(ctx, "node", Ending{ID: "donor", Duration: 1500 * time.Millisecond, Status: 200}); err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := reader.Next(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv := donor("donor")
+	want := []api.Ended{{
+		ID: inv.ID, Function: inv.Function, Pod: inv.Pod, Duration: 1500 * time.Millisecond, Status: 200,
+		Lent: inv.Surplus, Alone: true,
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("records differ (-want +got):\n%s", diff)
+	}
+	if got := reader.Skipped(); got != 3 {
+		t.Errorf("skipped %d entries, want 3", got)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+	defer cancel()
+	if _, err := reader.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("next past its deadline: %v", err)
+	}
+}
+
+func TestObserve(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	want := api.Observation{
+		Ended:          api.Ended{ID: "a", Function: "default/resize-00001", Size: 7, Alone: true},
+		Peak:           api.Resources{CPUMilli: 900, MemoryBytes: 64 << 20},
+		ThrottledShare: 0.25,
+	}
+	if err := r.Observe(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := r.calls.XRange(ctx, api.ObservationsStream, "-", "+").Result()
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%d entries, %v; want 1", len(entries), err)
+	}
+	wantData := `{"id":"a","function":"default/resize-00001","pod":"","size":7,"duration_ns":0,` +
+		`"predicted":{"cpu_milli":0,"memory_bytes":0},"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0},` +
+		`"alone":true,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"limit":{"cpu_milli":0,"memory_bytes":0},"throttled_share":0.25}`
+	if diff := cmp.Diff(map[string]any{"v": "1", "data": wantData}, entries[0].Values); diff != "" {
+		t.Errorf("entry differs (-want +got):\n%s", diff)
+	}
+}

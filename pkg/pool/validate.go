@@ -1,0 +1,80 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// maxVolume is more CPU (in milli) or memory (in bytes) than any container has,
+// and little enough that sums of it stay exact in the 14 digits of Lua's JSON.
+const maxVolume = 1 << 40
+
+func checkName(field, value string) error {
+	if value == "" || strings.Contains(value, "\n") {
+		return fmt.Errorf("%s is %q: it must not be empty or contain a newline", field, value)
+	}
+	return nil
+}
+
+// checkNode refuses what would end a key's hash tag early.
+func checkNode(node string) error {
+	if node == "" || strings.ContainsAny(node, "{}") {
+		return fmt.Errorf("node is %q: it must not be empty or contain braces", node)
+	}
+	return nil
+}
+
+func checkVolume(field string, r api.Resources) error {
+	if min(r.CPUMilli, r.MemoryBytes) < 0 || max(r.CPUMilli, r.MemoryBytes) > maxVolume {
+		return fmt.Errorf("%s is %d milli CPU and %d bytes: each must be from 0 to %d", field, r.CPUMilli, r.MemoryBytes, int64(maxVolume))
+	}
+	return nil
+}
+
+func checkDuration(field string, d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("%s is %s: it must not be negative", field, d)
+	}
+	return nil
+}
+
+func (inv Invocation) check() error {
+	err := errors.Join(
+		checkName("ID", inv.ID),
+		checkName("Pod", inv.Pod),
+		checkName("Domain", inv.Domain),
+		checkName("Owner", inv.Owner),
+		checkVolume("Surplus", inv.Surplus),
+		checkVolume("Want", inv.Want),
+		checkDuration("Duration", inv.Duration),
+		checkDuration("MinRemaining", inv.MinRemaining),
+	)
+	if err != nil {
+		return fmt.Errorf("invocation %q: %w", inv.ID, err)
+	}
+	return nil
+}
+
+func (e Ending) check() error {
+	if err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration)); err != nil {
+		return fmt.Errorf("ending %q: %w", e.ID, err)
+	}
+	return nil
+}
+
+// The pool counts in milliseconds. A donor is never taken to last longer than it
+// was predicted to, nor is less asked of it than was wanted.
+
+func wholeMillis(d time.Duration) int64 { return d.Milliseconds() }
+
+func ceilMillis(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > time.Duration(ms)*time.Millisecond {
+		ms++
+	}
+	return ms
+}
