@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"libra.dev/libra/loadtest/box/apt"
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/image"
+	"libra.dev/libra/loadtest/box/layout"
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+// moduleDir is where the box's module lies in the repository.
+const moduleDir = "loadtest/box"
+
+// Build makes what the node itself is made of: Kubernetes, the DNS server and
+// the pause image, and the Debian packages that the machine lacks.
+func Build(ctx context.Context, l layout.Layout, root string, log func(format string, args ...any)) error {
+	if err := apt.Ensure(ctx, log, tools...); err != nil {
+		return err
+	}
+	box := filepath.Join(root, moduleDir)
+	b := build.Builder{Bin: l.Bin(""), Log: log}
+	kubernetes := build.Options{LDFlags: []string{"-X k8s.io/component-base/version.gitVersion=v" + versions.Kubernetes}}
+	for _, t := range []struct {
+		name, dir, pkg string
+		options        build.Options
+	}{
+		{"kubelite", box, "kubelite", kubernetes},
+		{"dns", filepath.Join(box, "dns"), ".", build.Options{}},
+		{"pause", box, "pause", build.Options{}},
+	} {
+		sources, err := digest(filepath.Join(t.dir, "go.mod"), filepath.Join(t.dir, "go.sum"), filepath.Join(t.dir, t.pkg, "main.go"))
+		if err != nil {
+			return err
+		}
+		inputs := []any{runtime.Version(), sources, t.options}
+		// Go's own cache may have been emptied, and Kubernetes takes minutes.
+		err = build.Once(l.Bin(t.name), inputs, func() error {
+			return b.Local(ctx, t.dir, t.options, build.Binary{Name: t.name, Package: t.pkg})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return pauseImage(l)
+}
+
+func pauseImage(l layout.Layout) error {
+	for _, dir := range []string{l.Images(), filepath.Join(l.Cache, "layers")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	layer, err := image.WriteLayer(filepath.Join(l.Cache, "layers", "pause.tar"), image.Copy{From: l.Bin("pause"), To: "/pause"})
+	if err != nil {
+		return err
+	}
+	img, err := image.New(image.Config{User: image.NonRoot, Entrypoint: []string{"/pause"}}, layer)
+	if err != nil {
+		return err
+	}
+	return img.WriteTar(filepath.Join(l.Images(), "pause.tar"), PauseImage)
+}
+
+func digest(paths ...string) (string, error) {
+	h := sha256.New()
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return "", fmt.Errorf("a source of the box: %w", err)
+		}
+		fmt.Fprintf(h, "%d %s\n%s", len(data), filepath.Base(path), data)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,202 @@
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+const certValidity = 365 * 24 * time.Hour
+
+// identity is one certificate, good for serving and for asking.
+type identity struct {
+	name         string // of its files
+	commonName   string
+	organization string
+	dnsNames     []string
+	ips          []string
+	kubeconfig   bool
+}
+
+var identities = []identity{
+	{name: "apiserver", commonName: "kube-apiserver",
+		dnsNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain, "localhost"},
+		ips:      []string{nodeIP, apiServiceIP, boxLinkIP, "127.0.0.1"}},
+	{name: "apiserver-kubelet-client", commonName: "kube-apiserver-kubelet-client", organization: "system:masters"},
+	{name: "kubelet-serving", commonName: "system:node:" + NodeName, organization: "system:nodes",
+		dnsNames: []string{NodeName}, ips: []string{nodeIP, "127.0.0.1"}},
+	{name: "admin", commonName: "box-admin", organization: "system:masters", kubeconfig: true},
+	{name: "kube-controller-manager", commonName: "system:kube-controller-manager", kubeconfig: true},
+	{name: "kube-scheduler", commonName: "system:kube-scheduler", kubeconfig: true},
+	{name: "kubelet", commonName: "system:node:" + NodeName, organization: "system:nodes", kubeconfig: true},
+	{name: "kube-proxy", commonName: "system:kube-proxy", kubeconfig: true},
+	{name: "dns", commonName: dnsUser, kubeconfig: true},
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// writePKI fills dir with a new authority, everybody's certificate, the
+// service account key pair and the kubeconfigs.
+func writePKI(dir string, now time.Time) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	ca, err := newAuthority("libra-box", now)
+	if err != nil {
+		return err
+	}
+	if err := ca.write(dir, "ca"); err != nil {
+		return err
+	}
+	for _, id := range identities {
+		if err := ca.issue(dir, id, now); err != nil {
+			return fmt.Errorf("certificate %s: %w", id.name, err)
+		}
+	}
+	// An authority of its own: whoever holds a certificate of this one may
+	// claim to be any user.
+	frontProxy, err := newAuthority("libra-box-front-proxy", now)
+	if err != nil {
+		return err
+	}
+	if err := frontProxy.write(dir, "front-proxy-ca"); err != nil {
+		return err
+	}
+	if err := frontProxy.issue(dir, identity{name: "front-proxy-client", commonName: "front-proxy-client"}, now); err != nil {
+		return err
+	}
+	return writeServiceAccountKeys(dir)
+}
+
+func newAuthority(name string, now time.Time) (authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return authority{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: name},
+		NotBefore:             now.Add(-time.Hour),
+		NotAfter:              now.Add(certValidity),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return authority{}, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	return authority{cert: cert, key: key}, err
+}
+
+func (a authority) write(dir, name string) error {
+	return writePEM(filepath.Join(dir, name+".crt"), "CERTIFICATE", a.cert.Raw)
+}
+
+// issue writes the certificate, the key and, if asked for, the kubeconfig of id.
+func (a authority) issue(dir string, id identity, now time.Time) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: id.commonName},
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.Add(certValidity),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:     id.dnsNames,
+	}
+	if id.organization != "" {
+		template.Subject.Organization = []string{id.organization}
+	}
+	for _, ip := range id.ips {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(ip))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		return err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := writePEM(filepath.Join(dir, id.name+".crt"), "CERTIFICATE", der); err != nil {
+		return err
+	}
+	if err := writePEM(filepath.Join(dir, id.name+".key"), "PRIVATE KEY", keyDER); err != nil {
+		return err
+	}
+	if !id.kubeconfig {
+		return nil
+	}
+	config, err := kubeconfig(id.name, pemBytes("CERTIFICATE", a.cert.Raw), pemBytes("CERTIFICATE", der), pemBytes("PRIVATE KEY", keyDER))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, id.name+".kubeconfig"), config, 0o600)
+}
+
+// kubeconfig holds its certificates itself, so that one file can be handed to
+// any tool.
+func kubeconfig(user string, ca, cert, key []byte) ([]byte, error) {
+	type object = map[string]any
+	return yaml.Marshal(object{
+		"apiVersion": "v1",
+		"kind":       "Config",
+		"clusters": []object{{"name": clusterName, "cluster": object{
+			"server": apiServerURL, "certificate-authority-data": ca}}},
+		"users": []object{{"name": user, "user": object{
+			"client-certificate-data": cert, "client-key-data": key}}},
+		"contexts":        []object{{"name": clusterName, "context": object{"cluster": clusterName, "user": user}}},
+		"current-context": clusterName,
+	})
+}
+
+func writeServiceAccountKeys(dir string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return err
+	}
+	if err := writePEM(filepath.Join(dir, "sa.key"), "PRIVATE KEY", private); err != nil {
+		return err
+	}
+	return writePEM(filepath.Join(dir, "sa.pub"), "PUBLIC KEY", public)
+}
+
+func pemBytes(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func writePEM(path, kind string, der []byte) error {
+	return os.WriteFile(path, pemBytes(kind, der), 0o600)
+}

@@ -1,0 +1,230 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// cgroupName is the folder that the box has in every hierarchy. Pods are
+	// below it in "kubepods", the node's own processes in cgroupNode.
+	cgroupName = "libra-box"
+	cgroupNode = "node"
+)
+
+// hierarchy is one mounted cgroup tree.
+type hierarchy struct {
+	mount       string
+	v2          bool
+	controllers []string // of a v1 hierarchy
+}
+
+// cgroupSystem is how this machine has its cgroups.
+type cgroupSystem struct {
+	hierarchies []hierarchy
+	// unified: v2 alone. On a machine that has v1 hierarchies with
+	// controllers, the v2 one is left to others.
+	unified bool
+}
+
+// parseCgroupMounts reads /proc/<pid>/mountinfo.
+func parseCgroupMounts(mountinfo io.Reader) (cgroupSystem, error) {
+	s := cgroupSystem{unified: true}
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		// "36 35 98:0 /root /mount options [optional]... - type source superoptions"
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		switch right[0] {
+		case "cgroup":
+			h := hierarchy{mount: left[4]}
+			for _, option := range strings.Split(right[2], ",") {
+				if option != "rw" && option != "ro" {
+					h.controllers = append(h.controllers, option)
+				}
+			}
+			s.hierarchies = append(s.hierarchies, h)
+			s.unified = false
+		case "cgroup2":
+			s.hierarchies = append(s.hierarchies, hierarchy{mount: left[4], v2: true})
+		}
+	}
+	return s, lines.Err()
+}
+
+func readCgroups() (cgroupSystem, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return cgroupSystem{}, err
+	}
+	defer f.Close()
+	return parseCgroupMounts(f)
+}
+
+// missing lists the controllers that pods need and this machine does not
+// offer. v2Controllers is the content of the unified root's cgroup.controllers.
+func (s cgroupSystem) missing(v2Controllers string) []string {
+	needed := []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"}
+	var have []string
+	if s.unified {
+		// cpuacct is part of cpu there, devices are a BPF program's matter, and
+		// every group can be frozen.
+		needed = []string{"cpu", "cpuset", "memory", "pids"}
+		have = strings.Fields(v2Controllers)
+	}
+	for _, h := range s.hierarchies {
+		have = append(have, h.controllers...)
+	}
+	return slices.DeleteFunc(needed, func(c string) bool { return slices.Contains(have, c) })
+}
+
+// ours is the box's folder in each hierarchy.
+func (s cgroupSystem) ours() []string {
+	var dirs []string
+	for _, h := range s.hierarchies {
+		dirs = append(dirs, filepath.Join(h.mount, cgroupName))
+	}
+	return dirs
+}
+
+// create makes the box's folders and moves pid into them, so that whatever the
+// node starts is in them too.
+func (s cgroupSystem) create(pid int) error {
+	for _, h := range s.hierarchies {
+		if h.v2 && !s.unified {
+			continue
+		}
+		top := filepath.Join(h.mount, cgroupName)
+		node := filepath.Join(top, cgroupNode)
+		for _, dir := range []string{top, node} {
+			if h.v2 {
+				if err := delegate(filepath.Dir(dir)); err != nil {
+					return err
+				}
+			}
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			if err := inheritCpuset(dir); err != nil {
+				return err
+			}
+		}
+		procs := filepath.Join(node, "cgroup.procs")
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+			return fmt.Errorf("move the node's init into %s: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// delegate lets the children of a v2 group have controllers.
+func delegate(dir string) error {
+	path := filepath.Join(dir, "cgroup.subtree_control")
+	if err := os.WriteFile(path, []byte("+cpu +cpuset +memory +pids"), 0o644); err != nil {
+		return fmt.Errorf("delegate controllers in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// inheritCpuset copies the parent's processors and memory nodes: a new v1
+// group has none and takes no process.
+func inheritCpuset(dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		have, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(have)) != "" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		parent, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		if errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(parent)) == "" {
+			continue // v2: an empty file means the parent's, and the root has none
+		}
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), parent, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exists says whether a folder of the box is there.
+func (s cgroupSystem) exists() bool {
+	return slices.ContainsFunc(s.ours(), func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err == nil
+	})
+}
+
+// remove removes the box's folders. The processes in them are dead or dying:
+// the kernel refuses until the last one is gone.
+func (s cgroupSystem) remove(ctx context.Context) error {
+	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
+		for _, dir := range s.ours() {
+			if err := removeTree(dir); err != nil {
+				if errors.Is(err, os.ErrPermission) {
+					return false, "", err
+				}
+				return false, fmt.Sprintf("remove cgroup %s (%v; processes in it: %s)", dir, err, strings.Join(processesIn(dir), " ")), nil
+			}
+		}
+		return true, "", nil
+	})
+}
+
+// removeTree removes a cgroup and those below it. Its files cannot be removed,
+// and need not be.
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	err = os.Remove(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// processesIn lists the processes in a cgroup and in those below it.
+func processesIn(dir string) []string {
+	var pids []string
+	// What vanishes during the walk is what it waits for.
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil
+		}
+		procs, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err == nil {
+			pids = append(pids, strings.Fields(string(procs))...)
+		}
+		return nil
+	})
+	return pids
+}

@@ -1,0 +1,78 @@
+// Package cluster runs a single-node Kubernetes on plain Linux, without Docker
+// and without systemd.
+//
+// One process, the node's init, is pid 1 of a pid, a mount and a network
+// namespace of its own, and everything else descends from it. The machine
+// itself sees a veth pair with two routes, one cgroup folder and the state
+// folder, so that killing that one process and removing those is all that
+// taking the node down means.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+const (
+	// NodeName is the name of the node in Kubernetes.
+	NodeName = "box"
+	// PauseImage holds the namespaces of every pod.
+	PauseImage = "dev.local/pause:1"
+
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
+)
+
+// Cluster is the node that keeps its state in Layout.
+type Cluster struct {
+	Layout layout.Layout
+	// Log takes one line of progress.
+	Log func(format string, args ...any)
+}
+
+// Lock keeps other box commands from changing the node or the cache until
+// unlock is called, or the process ends.
+func Lock(l layout.Layout) (unlock func(), err error) {
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(l.Cache, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another box command is at work (it holds %s): wait until it is done", path)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// poll calls done, first at once and then every interval, until it says true,
+// fails, or ctx ends; last is what it was waiting for then.
+func poll(ctx context.Context, interval time.Duration, done func() (ok bool, waitingFor string, err error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		ok, waitingFor, err := done()
+		if err != nil || ok {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", waitingFor, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}

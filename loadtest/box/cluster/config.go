@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	cniPlugins       = "/usr/lib/cni"
+	bridgeSysctl     = "/proc/sys/net/bridge/bridge-nf-call-iptables"
+
+	dnsUser      = "system:libra-box:dns"
+	dnsReadyPort = 8181
+)
+
+func containerdConfigPath(l layout.Layout) string { return filepath.Join(l.Run(), "containerd.toml") }
+func kubeletConfigPath(l layout.Layout) string    { return filepath.Join(l.Run(), "kubelet.yaml") }
+func corefilePath(l layout.Layout) string         { return filepath.Join(l.Run(), "Corefile") }
+func cniConfigDir(l layout.Layout) string         { return filepath.Join(l.Run(), "cni") }
+func podLogs(l layout.Layout) string              { return filepath.Join(l.Logs(), "pods") }
+func pki(l layout.Layout, name string) string     { return filepath.Join(l.PKI(), name) }
+
+// writeConfigs writes the configuration files of the node's components.
+func writeConfigs(l layout.Layout, runc string) error {
+	kubelet, err := kubeletConfig(l)
+	if err != nil {
+		return err
+	}
+	cni, err := cniConfig()
+	if err != nil {
+		return err
+	}
+	for path, data := range map[string][]byte{
+		containerdConfigPath(l): containerdConfig(l, runc),
+		kubeletConfigPath(l):    kubelet,
+		corefilePath(l):         corefile(l),
+		filepath.Join(cniConfigDir(l), "10-libra-box.conflist"): cni,
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type object = map[string]any
+
+func kubeletConfig(l layout.Layout) ([]byte, error) {
+	return yaml.Marshal(object{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"kind":       "KubeletConfiguration",
+		"authentication": object{
+			"anonymous": object{"enabled": false},
+			"webhook":   object{"enabled": true},
+			"x509":      object{"clientCAFile": pki(l, "ca.crt")},
+		},
+		"authorization":            object{"mode": "Webhook"},
+		"tlsCertFile":              pki(l, "kubelet-serving.crt"),
+		"tlsPrivateKeyFile":        pki(l, "kubelet-serving.key"),
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"cgroupDriver":             "cgroupfs",
+		"cgroupRoot":               "/" + cgroupName,
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		// The kubelet would rather set the machine's sysctls: init shows it
+		// files that have its values already.
+		"protectKernelDefaults":  true,
+		"makeIPTablesUtilChains": false,
+		"clusterDomain":          clusterDomain,
+		"clusterDNS":             []string{nodeIP},
+		"resolvConf":             "",
+		"maxPods":                110,
+		"podLogsDir":             podLogs(l),
+		"volumePluginDir":        "/var/lib/kubelet/volumeplugins",
+		// All of the machine is allocatable: nothing is reserved, and eviction
+		// begins late.
+		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+		"imageGCHighThresholdPercent": 100,
+		"imageGCLowThresholdPercent":  99,
+		// Needs a file system with quotas or the root file system's statistics,
+		// which a tmpfs does not give.
+		"localStorageCapacityIsolation": false,
+	})
+}
+
+func containerdConfig(l layout.Layout, runc string) []byte {
+	return fmt.Appendf(nil, `version = 3
+root = %[1]s
+state = "/run/containerd"
+# They make folders outside of the box.
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+
+[grpc]
+  address = %[2]s
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = %[3]s
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Lowering a process's OOM score needs a capability that root may lack.
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = [%[4]s]
+    conf_dir = %[5]s
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = "runc"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = %[6]s
+        SystemdCgroup = false
+`,
+		strconv.Quote(filepath.Join(l.Run(), "containerd")),
+		strconv.Quote(containerdSocket),
+		strconv.Quote(PauseImage),
+		strconv.Quote(cniPlugins),
+		strconv.Quote(cniConfigDir(l)),
+		strconv.Quote(runc),
+	)
+}
+
+// cniConfig hangs pods on the bridge that carries the node's address. They
+// have no way out of the machine, and need none: all images are local.
+func cniConfig() ([]byte, error) {
+	return json.MarshalIndent(object{
+		"cniVersion": "1.0.0",
+		"name":       clusterName,
+		"plugins": []object{{
+			"type":        "bridge",
+			"bridge":      bridgeName,
+			"isGateway":   true,
+			"hairpinMode": true,
+			"ipam": object{
+				"type":    "host-local",
+				"ranges":  [][]object{{{"subnet": podCIDR, "rangeStart": podRangeStart}}},
+				"routes":  []object{{"dst": "0.0.0.0/0"}},
+				"dataDir": "/run/cni",
+			},
+		}},
+	}, "", "  ")
+}
+
+// corefile: there is nobody to forward to, so a name outside of the cluster
+// does not exist.
+func corefile(l layout.Layout) []byte {
+	replace := strings.NewReplacer("DOMAIN", clusterDomain, "IP", nodeIP, "KUBECONFIG", pki(l, "dns.kubeconfig"), "PORT", strconv.Itoa(dnsReadyPort))
+	return []byte(replace.Replace(`DOMAIN:53 in-addr.arpa:53 {
+	bind IP
+	errors
+	ready 127.0.0.1:PORT
+	kubernetes DOMAIN in-addr.arpa {
+		kubeconfig KUBECONFIG
+		ttl 5
+	}
+	cache 5
+}
+
+.:53 {
+	bind IP
+	errors
+	template ANY ANY {
+		rcode NXDOMAIN
+	}
+}
+`))
+}
+
+// dnsRole lets the DNS server read what names come from.
+func dnsRole() ([]byte, error) {
+	role, err := yaml.Marshal(object{
+		"apiVersion": "rbac.authorization.k8s.io/v1",
+		"kind":       "ClusterRole",
+		"metadata":   object{"name": dnsUser},
+		"rules": []object{
+			{"apiGroups": []string{""}, "resources": []string{"services", "namespaces"}, "verbs": []string{"list", "watch"}},
+			{"apiGroups": []string{"discovery.k8s.io"}, "resources": []string{"endpointslices"}, "verbs": []string{"list", "watch"}},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	binding, err := yaml.Marshal(object{
+		"apiVersion": "rbac.authorization.k8s.io/v1",
+		"kind":       "ClusterRoleBinding",
+		"metadata":   object{"name": dnsUser},
+		"roleRef":    object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": dnsUser},
+		"subjects":   []object{{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": dnsUser}},
+	})
+	return append(append(role, "---\n"...), binding...), err
+}

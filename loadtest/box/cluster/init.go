@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+// Options are what one run of the node is told.
+type Options struct {
+	// InMemory keeps etcd's and the kubelet's files in memory: no fsync is in
+	// the path of a resize.
+	InMemory bool `json:"inMemory"`
+}
+
+// componentState is what init tells of one component.
+type componentState struct {
+	Name    string    `json:"name"`
+	PID     int       `json:"pid"` // inside the box
+	Started time.Time `json:"started"`
+	// Exit is empty while the component runs.
+	Exit string `json:"exit,omitempty"`
+}
+
+func statesPath(l layout.Layout) string { return filepath.Join(l.Run(), "components.json") }
+
+// Init is pid 1 of the box's namespaces. It waits until its starter has
+// connected it to the machine and said so with the Options; where the starter
+// goes away before that, it ends. Then it starts the components and stays.
+func Init(l layout.Layout, start io.Reader) error {
+	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
+	if os.Getpid() != 1 {
+		return fmt.Errorf("box %s is what `box up` runs as pid 1 of the node; here it is pid %d", initName, os.Getpid())
+	}
+	var o Options
+	if err := json.NewDecoder(start).Decode(&o); err != nil {
+		return fmt.Errorf("read options from the starter: %w", err)
+	}
+	n := &node{layout: l, states: map[int]*componentState{}}
+	etcdDir, err := n.mount(o)
+	if err != nil {
+		return fmt.Errorf("mounts: %w", err)
+	}
+	if err := setUpNetwork(); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	go n.reap()
+
+	first, second := components(l, etcdDir)
+	if err := n.start(first...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	api, err := newAPI(l)
+	if err != nil {
+		return err
+	}
+	if err := api.waitReady(ctx); err != nil {
+		return err
+	}
+	log.Print("API server ready")
+	err = poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
+		_, err := os.Stat(containerdSocket)
+		return err == nil, "containerd's socket", nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := n.start(second...); err != nil {
+		return err
+	}
+	select {}
+}
+
+// node is the state of init.
+type node struct {
+	layout layout.Layout
+
+	mu     sync.Mutex
+	order  []*componentState
+	states map[int]*componentState // by pid
+}
+
+// start starts components. One that ends is recorded, and not started again:
+// whoever looks must find out.
+func (n *node) start(list ...component) error {
+	n.mu.Lock() // until a component is recorded, its end must not be
+	defer n.mu.Unlock()
+	for _, c := range list {
+		out, err := openLog(n.layout, c.name)
+		if err != nil {
+			return err
+		}
+		cmd := exec.Cmd{
+			Path:   c.path,
+			Args:   append([]string{c.name}, c.args...),
+			Env:    environment(n.layout),
+			Dir:    "/",
+			Stdout: out,
+			Stderr: out,
+		}
+		err = cmd.Start()
+		out.Close()
+		if err != nil {
+			return fmt.Errorf("start %s: %w", c.name, err)
+		}
+		s := &componentState{Name: c.name, PID: cmd.Process.Pid, Started: time.Now()}
+		n.order, n.states[s.PID] = append(n.order, s), s
+		log.Printf("started %s as pid %d", c.name, s.PID)
+	}
+	return n.save()
+}
+
+// reap waits for every process that ends here: components, and orphans, which
+// are pid 1's.
+func (n *node) reap() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	for range ended {
+		for {
+			var status unix.WaitStatus
+			pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if pid <= 0 || err != nil {
+				break
+			}
+			n.exited(pid, status)
+		}
+	}
+}
+
+func (n *node) exited(pid int, status unix.WaitStatus) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, ok := n.states[pid]
+	if !ok {
+		return
+	}
+	delete(n.states, pid)
+	s.Exit = fmt.Sprintf("exit status %d", status.ExitStatus())
+	if status.Signaled() {
+		s.Exit = "killed by " + unix.SignalName(status.Signal())
+	}
+	s.Exit += " at " + time.Now().Format(time.TimeOnly)
+	log.Printf("%s ended: %s", s.Name, s.Exit)
+	if err := n.save(); err != nil {
+		log.Printf("record the end of %s: %v", s.Name, err)
+	}
+}
+
+func (n *node) save() error {
+	data, err := json.MarshalIndent(n.order, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := statesPath(n.layout)
+	if err := os.WriteFile(path+".new", data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func readStates(l layout.Layout) ([]componentState, error) {
+	data, err := os.ReadFile(statesPath(l))
+	if err != nil {
+		return nil, err
+	}
+	var states []componentState
+	if err := json.Unmarshal(data, &states); err != nil {
+		return nil, fmt.Errorf("%s: %w", statesPath(l), err)
+	}
+	return states, nil
+}
+
+// masked are the folders of the machine that the box covers with its own, so
+// that nothing its components write there lasts or meets the machine's.
+var masked = []string{"/run", "/var/lib", "/var/log"}
+
+// mount prepares the mount namespace and returns etcd's folder.
+func (n *node) mount(o Options) (etcdDir string, err error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make / private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return "", fmt.Errorf("mount /proc: %w", err)
+	}
+	// Mounts in pods may have to reach the node and the other way round.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return "", fmt.Errorf("make / shared: %w", err)
+	}
+	if err := mask(masked, n.layout.State, n.layout.Cache); err != nil {
+		return "", err
+	}
+	etcdDir = filepath.Join(n.layout.Run(), "etcd")
+	if o.InMemory {
+		etcdDir = "/var/lib/etcd" // on the tmpfs, as /var/lib/kubelet is
+	} else if err := bind(filepath.Join(n.layout.Run(), "kubelet"), "/var/lib/kubelet"); err != nil {
+		return "", err
+	}
+	return etcdDir, showSysctls()
+}
+
+// mask mounts an empty tmpfs over each of dirs; those of keep that lie below
+// one stay visible.
+func mask(dirs []string, keep ...string) error {
+	open := map[string]int{}
+	for _, path := range keep {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		defer unix.Close(fd)
+		open[path] = fd
+	}
+	for _, dir := range dirs {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+		}
+		for path, fd := range open {
+			if !strings.HasPrefix(path, dir+"/") {
+				continue
+			}
+			if err := bind(fmt.Sprintf("/proc/self/fd/%d", fd), path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// bind shows the folder from at the place to.
+func bind(from, to string) error {
+	for _, dir := range []string{from, to} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", from, to, err)
+	}
+	return nil
+}
+
+// showSysctls puts files over those sysctls of the machine on whose values the
+// kubelet insists, so that it finds them and the machine keeps its own.
+func showSysctls() error {
+	dir := "/run/libra-box/sysctl"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		"kernel/keys/root_maxbytes": "25000000",
+		"kernel/keys/root_maxkeys":  "1000000",
+		"kernel/panic":              "10",
+		"kernel/panic_on_oops":      "1",
+		"vm/overcommit_memory":      "1",
+		"vm/panic_on_oom":           "0",
+	} {
+		file := filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		target := filepath.Join("/proc/sys", name)
+		if err := unix.Mount(file, target, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("cover %s: %w", target, err)
+		}
+	}
+	return nil
+}

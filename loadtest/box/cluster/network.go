@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The addresses of the box. The node's own address is on the bridge that the
+// pods hang on; a veth pair joins the box to the machine, which reaches pods
+// and services through it.
+const (
+	clusterName   = "libra-box"
+	clusterDomain = "cluster.local"
+
+	podCIDR       = "10.244.0.0/24"
+	nodeIP        = "10.244.0.1"
+	podRangeStart = "10.244.0.10"
+	serviceCIDR   = "10.96.0.0/16"
+	apiServiceIP  = "10.96.0.1"
+	linkCIDR      = "10.245.0.0/30"
+	hostLinkIP    = "10.245.0.1"
+	boxLinkIP     = "10.245.0.2"
+
+	bridgeName   = "libra0"
+	hostLinkName = "libra-host"
+	boxLinkName  = "libra-box"
+
+	apiServerURL = "https://" + nodeIP + ":6443"
+)
+
+// route is what preflight needs of one of the machine's routes.
+type route struct {
+	dst    netip.Prefix
+	device string
+}
+
+// machineRoutes lists the IPv4 routes of every table but the default ones: an
+// interface's own addresses are among them, in the table "local".
+func machineRoutes() ([]route, error) {
+	list, err := netlink.RouteListFiltered(unix.AF_INET, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var routes []route
+	for _, r := range list {
+		if r.Dst == nil {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		bits, _ := r.Dst.Mask.Size()
+		if !ok || bits == 0 {
+			continue
+		}
+		device := "none"
+		if link, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
+			device = link.Attrs().Name
+		}
+		routes = append(routes, route{dst: netip.PrefixFrom(addr, bits), device: device})
+	}
+	return routes, nil
+}
+
+// connectMachine makes the veth pair, with one end in the network namespace of
+// pid, and the machine's routes to the box.
+func connectMachine(pid int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = hostLinkName
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxLinkName, PeerNamespace: netlink.NsPid(pid)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("make the veth pair %s: %w", hostLinkName, err)
+	}
+	link, err := setUp(hostLinkName, hostLinkIP, linkCIDR)
+	if err != nil {
+		return err
+	}
+	for _, cidr := range []string{podCIDR, serviceCIDR} {
+		if err := addRoute(link, cidr, boxLinkIP); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// disconnectMachine removes the veth pair, and with it the routes.
+func disconnectMachine() (removed bool, err error) {
+	link, err := netlink.LinkByName(hostLinkName)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return false, nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	// It goes by itself when the box's namespace does, perhaps just now.
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return false, fmt.Errorf("remove the link %s: %w", hostLinkName, err)
+	}
+	return true, nil
+}
+
+// setUpNetwork prepares the box's own network namespace, from inside it.
+func setUpNetwork() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = bridgeName
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		return fmt.Errorf("make the bridge %s: %w", bridgeName, err)
+	}
+	if _, err := setUp(bridgeName, nodeIP, podCIDR); err != nil {
+		return err
+	}
+	link, err := setUp(boxLinkName, boxLinkIP, linkCIDR)
+	if err != nil {
+		return err
+	}
+	if err := addRoute(link, "0.0.0.0/0", hostLinkIP); err != nil {
+		return err
+	}
+	for path, value := range map[string]string{
+		"/proc/sys/net/ipv4/ip_forward": "1",
+		// Two pods on one bridge: the answer to a request that went through
+		// a service's address must pass the firewall that translated it.
+		bridgeSysctl: "1",
+	} {
+		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+			return fmt.Errorf("set %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// setUp gives the link an address within cidr and brings it up.
+func setUp(name, ip, cidr string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: %w", name, err)
+	}
+	_, network, err := net.ParseCIDR(cidr)
+	if err != nil {
+		return nil, err
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(ip), Mask: network.Mask}}
+	if err := netlink.AddrAdd(link, addr); err != nil {
+		return nil, fmt.Errorf("give %s the address %s: %w", name, ip, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return nil, fmt.Errorf("bring %s up: %w", name, err)
+	}
+	return link, nil
+}
+
+func addRoute(link netlink.Link, cidr, gateway string) error {
+	_, dst, err := net.ParseCIDR(cidr)
+	if err != nil {
+		return err
+	}
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: net.ParseIP(gateway)}
+	if err := netlink.RouteAdd(r); err != nil {
+		return fmt.Errorf("route %s via %s: %w", cidr, gateway, err)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/box/apt"
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+const (
+	gib = 1 << 30
+
+	// What a build and a run were seen to take, with room to spare.
+	buildFreeBytes  = 15 * gib
+	upFreeBytes     = 6 * gib
+	memoryBytes     = 7 * gib
+	inMemoryAtBytes = 15 * gib // machines sold as 16 GiB show less
+)
+
+// Problems are all that is in the way, one sentence each.
+type Problems []string
+
+func (p Problems) Error() string {
+	return "the machine is not ready for the box:\n  - " + strings.Join(p, "\n  - ")
+}
+
+func (p Problems) orNil() error {
+	if len(p) == 0 {
+		return nil
+	}
+	return p
+}
+
+// tools are what the node runs that the box does not build.
+var tools = []apt.Tool{
+	{Program: "runc", Package: "runc"},
+	{Program: "nft", Package: "nftables"},
+	{Program: "mount", Package: "mount"},
+	{Program: "modprobe", Package: "kmod"},
+	{Program: filepath.Join(cniPlugins, "bridge"), Package: "containernetworking-plugins"},
+	{Program: filepath.Join(cniPlugins, "host-local"), Package: "containernetworking-plugins"},
+	{Program: filepath.Join(cniPlugins, "loopback"), Package: "containernetworking-plugins"},
+}
+
+// PreflightBuild says what keeps the box from being built.
+func PreflightBuild(l layout.Layout) error {
+	var p Problems
+	p = append(p, notRoot()...)
+	if _, err := os.Stat(l.Bin("kubelite")); err != nil {
+		p = append(p, tooLittleDisk(l.Cache, buildFreeBytes, "building the box")...)
+	}
+	return p.orNil()
+}
+
+// preflight says what keeps the node from being started. It changes nothing.
+func (c Cluster) preflight(ctx context.Context) error {
+	p := notRoot()
+	p = append(p, missingTools()...)
+	p = append(p, c.notBuilt()...)
+	p = append(p, tooLittleDisk(c.Layout.State, upFreeBytes, "the box")...)
+	if total := memoryTotal(); total < memoryBytes {
+		p = append(p, fmt.Sprintf("the machine has %.1f GiB of memory; the box needs 8", float64(total)/gib))
+	}
+	groups, err := readCgroups()
+	if err != nil {
+		return err
+	}
+	p = append(p, missingControllers(groups)...)
+	p = append(p, busyCgroups(groups)...)
+	routes, err := machineRoutes()
+	if err != nil {
+		return err
+	}
+	p = append(p, routesInTheWay(routes)...)
+	if os.Geteuid() == 0 { // nothing can be tried otherwise
+		missing, err := tryKernel(ctx)
+		if err != nil {
+			return err
+		}
+		p = append(p, missing...)
+	}
+	return p.orNil()
+}
+
+func notRoot() Problems {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return Problems{fmt.Sprintf("the box must be run by root, not by user %d: it makes namespaces, mounts and cgroups", os.Geteuid())}
+}
+
+func missingTools() Problems {
+	var p Problems
+	for _, t := range apt.Missing(tools) {
+		p = append(p, fmt.Sprintf("%s is missing: install the Debian package %s, or run `box build`", t.Program, t.Package))
+	}
+	return p
+}
+
+func (c Cluster) notBuilt() Problems {
+	var missing []string
+	for _, name := range []string{"kubelite", "containerd", "containerd-shim-runc-v2", "ctr", "dns"} {
+		if _, err := os.Stat(c.Layout.Bin(name)); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return Problems{fmt.Sprintf("not built yet: %s is not in %s; run `box build`", strings.Join(missing, ", "), c.Layout.Bin(""))}
+}
+
+// tooLittleDisk looks at the file system that dir is, or will be, on.
+func tooLittleDisk(dir string, needBytes uint64, what string) Problems {
+	var stat unix.Statfs_t
+	at := dir
+	for {
+		err := unix.Statfs(at, &stat)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || at == "/" {
+			return Problems{fmt.Sprintf("the free space at %s cannot be told: %v", dir, err)}
+		}
+		at = filepath.Dir(at)
+	}
+	free := stat.Bavail * uint64(stat.Bsize)
+	if free >= needBytes {
+		return nil
+	}
+	return Problems{fmt.Sprintf("%s has %.1f GiB of free space; %s needs %d GiB there (%s and %s choose other places)",
+		at, float64(free)/gib, what, needBytes/gib, layout.CacheEnv, layout.StateEnv)}
+}
+
+func memoryTotal() uint64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return info.Totalram * uint64(info.Unit)
+}
+
+func missingControllers(groups cgroupSystem) Problems {
+	// Only there where v2 is mounted on its own.
+	v2, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
+	missing := groups.missing(string(v2))
+	if len(missing) == 0 {
+		return nil
+	}
+	return Problems{fmt.Sprintf("the kernel offers no cgroup controller %s: mount the cgroup file systems, or boot with these enabled", strings.Join(missing, ", "))}
+}
+
+func busyCgroups(groups cgroupSystem) Problems {
+	for _, dir := range groups.ours() {
+		if pids := processesIn(dir); len(pids) > 0 {
+			return Problems{fmt.Sprintf("the cgroup %s is in use by process %s: is it a box with another %s?", dir, pids[0], layout.StateEnv)}
+		}
+	}
+	return nil
+}
+
+// routesInTheWay finds the routes that overlap the box's addresses. When it is
+// called the box is down, so that none of them is the box's own.
+func routesInTheWay(routes []route) Problems {
+	var p Problems
+	for _, cidr := range []string{podCIDR, serviceCIDR, linkCIDR} {
+		ours := netip.MustParsePrefix(cidr)
+		var overlapping []string
+		for _, r := range routes {
+			if ours.Overlaps(r.dst) {
+				overlapping = append(overlapping, fmt.Sprintf("%s (%s)", r.dst, r.device))
+			}
+		}
+		slices.Sort(overlapping)
+		if overlapping = slices.Compact(overlapping); len(overlapping) > 0 {
+			p = append(p, fmt.Sprintf("the address range %s is in use: the machine has a route to %s", cidr, strings.Join(overlapping, ", ")))
+		}
+	}
+	return p
+}
+
+// tryKernel tries the kernel's features in namespaces of their own, which
+// vanish with the process that tries.
+func tryKernel(ctx context.Context) (Problems, error) {
+	// Not loaded by need, as the others are. Where it cannot be, the try tells.
+	if _, err := os.Stat(bridgeSysctl); err != nil {
+		_ = exec.CommandContext(ctx, "modprobe", "br_netfilter").Run()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", probeName)
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		return Problems{fmt.Sprintf("the kernel does not let root make mount, network and pid namespaces (%v): run on the machine itself, or in a privileged container", err)}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("try the kernel's features: %w\n%s", err, stderr.String())
+	}
+	var p Problems
+	for line := range strings.Lines(string(out)) {
+		p = append(p, strings.TrimSpace(line))
+	}
+	return p, nil
+}

@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+// initName is the subcommand of the box that is the node's pid 1.
+const initName = "init"
+
+// initArgs are the arguments of the init of one layout. They are also how it
+// is known again: a pid means little, for it may be another's by now.
+func initArgs(l layout.Layout) []string {
+	return []string{initName, "--state", l.State, "--cache", l.Cache}
+}
+
+// isInit says whether the process whose /proc/<pid>/cmdline and status these
+// are is the init of the node with this state folder.
+func isInit(cmdline, status []byte, state string) bool {
+	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
+	if len(args) != 1+len(initArgs(layout.Layout{})) || !slices.Equal(args[1:4], []string{initName, "--state", state}) {
+		return false
+	}
+	// Somebody may be printing or editing such a command line. Only the init is
+	// pid 1 of a namespace below this one.
+	pids := namespacePIDs(status)
+	return len(pids) > 1 && pids[len(pids)-1] == 1
+}
+
+// namespacePIDs reads a process's pids, this namespace's first, out of its status.
+func namespacePIDs(status []byte) []int {
+	for line := range bytes.Lines(status) {
+		list, ok := bytes.CutPrefix(line, []byte("NSpid:"))
+		if !ok {
+			continue
+		}
+		var pids []int
+		for _, f := range bytes.Fields(list) {
+			pid, err := strconv.Atoi(string(f))
+			if err != nil {
+				return nil
+			}
+			pids = append(pids, pid)
+		}
+		return pids
+	}
+	return nil
+}
+
+// process is held by a descriptor: unlike a pid, it never comes to mean
+// another process.
+type process struct {
+	pid int
+	fd  int
+}
+
+func (p process) close() { unix.Close(p.fd) }
+
+// findInit finds the running init of the layout.
+func findInit(l layout.Layout) (p process, found bool, err error) {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return process{}, false, err
+	}
+	for _, dir := range entries {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || !readIsInit(dir, l.State) {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return process{}, false, fmt.Errorf("open process %d: %w", pid, err)
+		}
+		// The pid may have changed hands before it was opened.
+		if readIsInit(dir, l.State) {
+			return process{pid: pid, fd: fd}, true, nil
+		}
+		unix.Close(fd)
+	}
+	return process{}, false, nil
+}
+
+func readIsInit(procDir, state string) bool {
+	cmdline, err := os.ReadFile(filepath.Join(procDir, "cmdline"))
+	if err != nil || !bytes.Contains(cmdline, []byte(initName)) {
+		return false
+	}
+	status, err := os.ReadFile(filepath.Join(procDir, "status"))
+	return err == nil && isInit(cmdline, status, state)
+}
+
+// kill ends the process and waits until it is gone. With pid 1 of a pid
+// namespace goes all that is in it.
+func (p process) kill(ctx context.Context) error {
+	if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", p.pid, err)
+	}
+	return poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
+		return p.exited(), fmt.Sprintf("process %d to end", p.pid), nil
+	})
+}
+
+func (p process) exited() bool {
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+// usage is what /proc says of a process.
+type usage struct {
+	pid       int // on the machine
+	rssBytes  int64
+	startedAt time.Time
+}
+
+// children finds the children of pid, by their pid inside its namespace.
+func children(pid int) (map[int]usage, error) {
+	boot, err := bootTime()
+	if err != nil {
+		return nil, err
+	}
+	var found = map[int]usage{}
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil, err
+	}
+	for _, list := range lists {
+		data, err := os.ReadFile(list)
+		if err != nil {
+			continue // a thread that ended
+		}
+		for _, field := range strings.Fields(string(data)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", list, err)
+			}
+			u, inner, err := readUsage(child, boot)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			found[inner] = u
+		}
+	}
+	return found, nil
+}
+
+// readUsage also returns the process's pid in its own namespace.
+func readUsage(pid int, boot time.Time) (u usage, inner int, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return usage{}, 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return usage{}, 0, err
+	}
+	u = usage{pid: pid}
+	if pids := namespacePIDs(status); len(pids) > 0 {
+		inner = pids[len(pids)-1]
+	}
+	// The name, in parentheses, may hold anything; the times come 20 fields later.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 22 {
+		return usage{}, 0, fmt.Errorf("/proc/%d/stat has %d fields after the name, want 22 or more", pid, len(fields))
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return usage{}, 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+	}
+	pages, err := strconv.ParseInt(fields[21], 10, 64)
+	if err != nil {
+		return usage{}, 0, fmt.Errorf("/proc/%d/stat: resident pages: %w", pid, err)
+	}
+	const ticksPerSecond = 100 // USER_HZ, the same on every Linux that runs Go
+	u.startedAt = boot.Add(time.Duration(ticks) * time.Second / ticksPerSecond)
+	u.rssBytes = pages * int64(os.Getpagesize())
+	return u, inner, nil
+}
+
+func bootTime() (time.Time, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return time.Time{}, err
+	}
+	return time.Now().Add(-time.Duration(now.Nano())), nil
+}
