@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/pool"
+)
+
+// libraConfig is read as text, so that all that is wrong with it is said at once,
+// each with the form that is accepted.
+type libraConfig struct {
+	RedisAddr    string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
+	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
+	MinLoan      string `split_words:"true" default:"300ms"`
+
+	minLoan time.Duration
+}
+
+func libraConfigFromEnv() (libraConfig, error) {
+	var cfg libraConfig
+	if err := envconfig.Process("libra", &cfg); err != nil {
+		return cfg, err
+	}
+	var errs []error
+	if _, port, err := net.SplitHostPort(cfg.RedisAddr); err != nil || port == "" {
+		errs = append(errs, fmt.Errorf("LIBRA_REDIS_ADDR is %q, want HOST:PORT", cfg.RedisAddr))
+	}
+	if _, err := predict.ParseURL(cfg.PredictorURL); err != nil {
+		errs = append(errs, fmt.Errorf("LIBRA_PREDICTOR_URL: %w", err))
+	}
+	var err error
+	if cfg.minLoan, err = time.ParseDuration(cfg.MinLoan); err != nil || cfg.minLoan < 0 {
+		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 300ms", cfg.MinLoan))
+	}
+	return cfg, errors.Join(errs...)
+}
+
+// libra is Libra's part of the activator. Its zero value is none: everything runs
+// as stock.
+type libra struct {
+	manager *invocation.Manager
+	stop    func()
+}
+
+// startLibra never fails the activator, and contacts neither Redis nor the predictor.
+func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, logger *zap.SugaredLogger) libra {
+	l, err := newLibra(ctx, kube, podName, mp, logger.Named("libra"))
+	if err != nil {
+		logger.Errorw("Libra is off: every request runs as with the stock activator", zap.Error(err))
+		return libra{stop: func() {}}
+	}
+	return l
+}
+
+func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, logger *zap.SugaredLogger) (libra, error) {
+	cfg, err := libraConfigFromEnv()
+	if err != nil {
+		return libra{}, fmt.Errorf("reading Libra's settings: %w", err)
+	}
+	pods, err := invocation.NewPods(kube, logger)
+	if err != nil {
+		return libra{}, err
+	}
+	predictor, err := predict.New(predict.Options{
+		URL:           cfg.PredictorURL,
+		Clock:         clock.RealClock{},
+		Logger:        logger,
+		MeterProvider: mp,
+	})
+	if err != nil {
+		return libra{}, err
+	}
+	redis := pool.NewRedis(cfg.RedisAddr)
+	manager, err := invocation.NewManager(invocation.Options{
+		Clock:         clock.RealClock{},
+		Logger:        logger,
+		MeterProvider: mp,
+		Pool:          redis,
+		Predictor:     predictor,
+		Pods:          pods,
+		Owner:         podName + "." + rand.String(8),
+		MinLoan:       cfg.minLoan,
+	})
+	if err != nil {
+		return libra{}, errors.Join(err, redis.Close())
+	}
+
+	go manager.Run(ctx)
+	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan)
+	return libra{manager: manager, stop: func() {
+		drainCtx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if err := manager.Drain(drainCtx); err != nil {
+			logger.Warnw("Left invocations to their lease", zap.Error(err))
+		}
+		predictor.Close()
+		if err := redis.Close(); err != nil {
+			logger.Warnw("Failed to close Redis", zap.Error(err))
+		}
+	}}, nil
+}
+
+func (l libra) throttler(next activatorhandler.Throttler) activatorhandler.Throttler {
+	if l.manager == nil {
+		return next
+	}
+	return l.manager.Throttler(next)
+}
+
+func (l libra) handler(next http.Handler) http.Handler {
+	if l.manager == nil {
+		return next
+	}
+	return l.manager.Handler(next)
+}

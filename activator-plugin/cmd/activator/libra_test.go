@@ -1,0 +1,55 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestLibraConfigDefaults(t *testing.T) {
+	cfg, err := libraConfigFromEnv()
+	if err != nil {
+		t.Fatal("libraConfigFromEnv() =", err)
+	}
+	if cfg.minLoan != 300*time.Millisecond {
+		t.Errorf("minLoan = %v, want 300ms", cfg.minLoan)
+	}
+}
+
+func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
+	for variable, tc := range map[string]struct{ value, want string }{
+		"LIBRA_REDIS_ADDR":    {"redis", "want HOST:PORT"},
+		"LIBRA_PREDICTOR_URL": {"predictor:80", "want http://HOST[:PORT]"},
+		"LIBRA_MIN_LOAN":      {"300", "want a duration such as 300ms"},
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv(variable, tc.value)
+			_, err := libraConfigFromEnv()
+			if err == nil || !strings.Contains(err.Error(), variable) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("libraConfigFromEnv() = %v, want an error with %s and %q", err, variable, tc.want)
+			}
+		})
+	}
+}
+
+func TestBadSettingsLeaveStock(t *testing.T) {
+	t.Setenv("LIBRA_MIN_LOAN", "soon")
+	l := startLibra(t.Context(), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), zaptest.NewLogger(t).Sugar())
+	defer l.stop()
+
+	resp := httptest.NewRecorder()
+	// Without the revision in its context, Libra's handler would panic.
+	l.handler(http.NotFoundHandler()).ServeHTTP(resp, httptest.NewRequest(http.MethodGet, "http://example.com", nil))
+	if resp.Code != http.StatusNotFound {
+		t.Errorf("status = %d, want 404", resp.Code)
+	}
+	if got := l.throttler(nil); got != nil {
+		t.Errorf("throttler = %v, want Knative's own", got)
+	}
+}

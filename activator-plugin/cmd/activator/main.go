@@ -1,0 +1,142 @@
+// The activator with Libra in it: a drop-in for Knative Serving's own.
+package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.uber.org/zap"
+
+	netprobe "knative.dev/networking/pkg/http/probe"
+	kubeclient "knative.dev/pkg/client/injection/kube/client"
+	configmapinformer "knative.dev/pkg/configmap/informer"
+	"knative.dev/pkg/controller"
+	"knative.dev/pkg/injection"
+	pkglogging "knative.dev/pkg/logging"
+	pkgnet "knative.dev/pkg/network"
+	k8sruntime "knative.dev/pkg/observability/runtime/k8s"
+	"knative.dev/pkg/signals"
+	"knative.dev/pkg/system"
+	"knative.dev/pkg/websocket"
+	"knative.dev/serving/pkg/activator"
+	activatorconfig "knative.dev/serving/pkg/activator/config"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	activatornet "knative.dev/serving/pkg/activator/net"
+	asmetrics "knative.dev/serving/pkg/autoscaler/metrics"
+	"knative.dev/serving/pkg/http/handler"
+	o11yconfigmap "knative.dev/serving/pkg/observability/configmap"
+	"knative.dev/serving/pkg/observability/otel"
+)
+
+const (
+	component = "activator"
+
+	autoscalerPort = ":8080"
+
+	shutdownTimeout = 10 * time.Second
+)
+
+func main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	// Clients, informers and the environment.
+	restConfig := injection.ParseAndGetRESTConfigOrDie()
+	logInjection()
+	ctx, informers := injection.Default.SetupInformers(ctx, restConfig)
+	var env config
+	if err := envconfig.Process("", &env); err != nil {
+		log.Fatal("Failed to process env: ", err)
+	}
+	kube := kubeclient.Get(ctx)
+	if err := waitForAPIServer(ctx, kube); err != nil {
+		log.Fatal("Timed out attempting to get k8s version: ", err)
+	}
+
+	// Logs, metrics and traces.
+	logger, level := newLoggerOrDie(ctx, env.PodName)
+	ctx = pkglogging.WithLogger(ctx, logger)
+	defer flush(logger)
+	pprof := k8sruntime.NewProfilingServer(logger.Named("pprof"))
+	mp, tp := otel.SetupObservabilityOrDie(ctx, component, logger, pprof)
+	defer shutdown(logger, "metrics", mp.Shutdown)
+	defer shutdown(logger, "traces", tp.Shutdown)
+
+	if err := controller.StartInformers(ctx.Done(), informers...); err != nil {
+		logger.Fatalw("Failed to start informers", zap.Error(err))
+	}
+	logger.Info("Starting the knative activator with Libra")
+
+	// The way to the pods. The throttler's probes and the proxy share the transport,
+	// so that the first request after a probe finds its connection open.
+	network := networkConfigOrDie(ctx, kube, logger)
+	transport, certs := newTransportOrDie(ctx, env, network, logger)
+	tlsEnabled := certs != nil
+	setProbeSettingsOrDie(env, logger)
+	knativeThrottler := activatornet.NewThrottler(ctx, env.PodIP)
+	go knativeThrottler.Run(ctx, transport, network.EnableMeshPodAddressability, network.MeshCompatibilityMode)
+
+	// Libra, without which the activator is as stock.
+	libra := startLibra(ctx, kube, env.PodName, mp, logger)
+	defer libra.stop()
+
+	// Config maps.
+	configMaps := configmapinformer.NewInformedWatcher(kube, system.Namespace())
+	configStore := activatorconfig.NewStore(logger)
+	configStore.WatchConfigs(configMaps)
+
+	// Statistics for the autoscaler.
+	stats := make(chan []asmetrics.StatMessage)
+	defer close(stats)
+	autoscaler := "ws://" + pkgnet.GetServiceHostname("autoscaler", system.Namespace()) + autoscalerPort
+	logger.Info("Connecting to Autoscaler at ", autoscaler)
+	statSink := websocket.NewDurableSendingConnection(autoscaler, logger,
+		activator.AutoscalerConnectionOptions(logger, mp)...)
+	defer statSink.Shutdown()
+	go activator.ReportStats(logger, statSink, stats)
+	concurrencyReporter := activatorhandler.NewConcurrencyReporter(ctx, env.PodName, stats, mp)
+	go concurrencyReporter.Run(ctx.Done())
+
+	// The chain of handlers, from the innermost to the outermost.
+	var ah http.Handler = activatorhandler.New(ctx, libra.throttler(knativeThrottler), transport,
+		network.EnableMeshPodAddressability, logger, tlsEnabled, tp, mp)
+	ah = libra.handler(ah)
+	ah = handler.NewTimeoutHandler(ah, "activator request timeout", timeouts, logger)
+	ah = concurrencyReporter.Handler(ah)
+	ah = activatorhandler.NewTracingAttributeHandler(tp, ah)
+	requestLog := newRequestLogOrDie(ah, logger)
+	ah = requestLog
+	ah = activatorhandler.NewMetricAttributeHandler(env.PodName, ah)
+	ah = activatorhandler.WrapActivatorHandlerWithFullDuplex(ah, logger)
+	ah = activatorhandler.NewContextHandler(ctx, ah, configStore)
+	ah = otelhttp.NewHandler(ah, "handle", otelhttp.WithTracerProvider(tp), otelhttp.WithMeterProvider(mp))
+	// Probes and health checks are outside of what is measured.
+	ah = &activatorhandler.ProbeHandler{NextHandler: ah}
+	ah = netprobe.NewHandler(ah)
+	terminated := signals.NewContext()
+	ah = &activatorhandler.HealthHandler{
+		HealthCheck: healthCheck(terminated, statSink.Status, logger),
+		NextHandler: ah,
+		Logger:      logger,
+	}
+
+	configMaps.Watch(pkglogging.ConfigMapName(), pkglogging.UpdateLevelFromConfigMap(logger, level, component))
+	configMaps.Watch(o11yconfigmap.Name(), updateRequestLog(requestLog, logger), pprof.UpdateFromConfigMap)
+	if err := configMaps.Start(ctx.Done()); err != nil {
+		logger.Fatalw("Failed to start configuration manager", zap.Error(err))
+	}
+
+	// Serve until told to stop, then drain.
+	s := startServersOrDie(ah, pprof.Server, certs, logger)
+	select {
+	case <-terminated.Done():
+		logger.Info("Received SIGTERM")
+	case err := <-s.failed:
+		logger.Errorw("Failed to run HTTP server", zap.Error(err))
+	}
+	s.drain(logger)
+}

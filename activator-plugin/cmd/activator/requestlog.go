@@ -1,0 +1,58 @@
+package main
+
+import (
+	"net/http"
+	"os"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	"knative.dev/serving/pkg/apis/serving"
+	pkghttp "knative.dev/serving/pkg/http"
+	"knative.dev/serving/pkg/logging"
+	o11yconfigmap "knative.dev/serving/pkg/observability/configmap"
+)
+
+// newRequestLogOrDie logs nothing until the observability config map enables it.
+func newRequestLogOrDie(next http.Handler, logger *zap.SugaredLogger) *pkghttp.RequestLogHandler {
+	h, err := pkghttp.NewRequestLogHandler(next, logging.NewSyncFileWriter(os.Stdout), "", requestLogInput, false)
+	if err != nil {
+		logger.Fatalw("Unable to create request log handler", zap.Error(err))
+	}
+	return h
+}
+
+func updateRequestLog(h *pkghttp.RequestLogHandler, logger *zap.SugaredLogger) func(*corev1.ConfigMap) {
+	return func(cm *corev1.ConfigMap) {
+		cfg, err := o11yconfigmap.Parse(cm)
+		if err != nil {
+			logger.Errorw("Failed to get observability configmap.", zap.Error(err), "configmap", cm)
+			return
+		}
+		template := ""
+		if cfg.EnableRequestLog {
+			template = cfg.RequestLogTemplate
+		}
+		if err := h.SetTemplate(template); err != nil {
+			logger.Errorw("Failed to update the request log template.", zap.Error(err), "template", template)
+			return
+		}
+		logger.Infow("Updated the request log template.", "template", template)
+	}
+}
+
+// requestLogInput presumes that the context handler has set the revision.
+func requestLogInput(r *http.Request, resp *pkghttp.RequestLogResponse) *pkghttp.RequestLogTemplateInput {
+	rev := activatorhandler.RevisionFrom(r.Context())
+	return &pkghttp.RequestLogTemplateInput{
+		Request:  r,
+		Response: resp,
+		Revision: &pkghttp.RequestLogRevision{
+			Name:          rev.Name,
+			Namespace:     rev.Namespace,
+			Service:       rev.Labels[serving.ServiceLabelKey],
+			Configuration: rev.Labels[serving.ConfigurationLabelKey],
+		},
+	}
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	pkgnet "knative.dev/pkg/network"
+	knativetls "knative.dev/pkg/network/tls"
+	"knative.dev/serving/pkg/activator/certificate"
+	"knative.dev/serving/pkg/networking"
+)
+
+type servers struct {
+	all    map[string]*http.Server
+	failed chan error
+}
+
+// startServersOrDie serves TLS too when there are certificates; plain HTTP remains.
+func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.CertCache, logger *zap.SugaredLogger) *servers {
+	s := &servers{all: map[string]*http.Server{
+		"http1":   newServer(networking.BackendHTTPPort, h),
+		"h2c":     newServer(networking.BackendHTTP2Port, h),
+		"profile": profile,
+	}}
+	if certs != nil {
+		tls, err := knativetls.DefaultConfigFromEnv("ACTIVATOR_")
+		if err != nil {
+			logger.Fatalw("Failed to read TLS configuration from environment", zap.Error(err))
+		}
+		tls.GetCertificate = certs.GetCertificate
+		https := newServer(networking.BackendHTTPSPort, h)
+		https.TLSConfig = tls
+		s.all["https"] = https
+	}
+
+	s.failed = make(chan error, len(s.all))
+	for name, server := range s.all {
+		go func() {
+			serve := server.ListenAndServe
+			if server.TLSConfig != nil {
+				serve = func() error { return server.ListenAndServeTLS("", "") }
+			}
+			if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("%s server failed: %w", name, err)
+			}
+		}()
+	}
+	return s
+}
+
+func newServer(port int, h http.Handler) *http.Server {
+	return pkgnet.NewServer(":"+strconv.Itoa(port), h)
+}
+
+// drain waits until the failing readiness probes have kept new requests away, and
+// then for the requests in flight; the pod's grace period bounds the latter.
+func (s *servers) drain(logger *zap.SugaredLogger) {
+	logger.Infof("Sleeping %v to allow K8s propagation of non-ready state", pkgnet.DefaultDrainTimeout)
+	time.Sleep(pkgnet.DefaultDrainTimeout)
+	logger.Info("Done waiting, shutting down servers.")
+	for name, server := range s.all {
+		if err := server.Shutdown(context.Background()); err != nil {
+			logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
+		}
+	}
+	logger.Info("Servers shutdown.")
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	netcfg "knative.dev/networking/pkg/config"
+	"knative.dev/pkg/injection"
+	"knative.dev/pkg/injection/sharedmain"
+	pkglogging "knative.dev/pkg/logging"
+	"knative.dev/pkg/logging/logkey"
+	pkgnet "knative.dev/pkg/network"
+	"knative.dev/pkg/system"
+	"knative.dev/pkg/version"
+	"knative.dev/serving/pkg/activator/certificate"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	activatornet "knative.dev/serving/pkg/activator/net"
+	apiconfig "knative.dev/serving/pkg/apis/config"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+)
+
+// config is the environment of the stock activator. What it cannot do without
+// stops it, as it stops stock; Libra's own settings are in libra.go.
+type config struct {
+	PodName string `split_words:"true" required:"true"`
+	PodIP   string `split_words:"true" required:"true"`
+
+	MaxIdleProxyConns        int `split_words:"true" default:"1000"`
+	MaxIdleProxyConnsPerHost int `split_words:"true" default:"100"`
+
+	ProbeTimeout   string `split_words:"true" default:"300ms"`
+	ProbeFrequency string `split_words:"true" default:"200ms"`
+}
+
+func logInjection() {
+	log.Printf("Registering %d clients", len(injection.Default.GetClients()))
+	log.Printf("Registering %d informer factories", len(injection.Default.GetInformerFactories()))
+	log.Printf("Registering %d informers", len(injection.Default.GetInformers()))
+}
+
+// waitForAPIServer gives the pod's network a minute to come up.
+func waitForAPIServer(ctx context.Context, kube kubernetes.Interface) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, time.Second, time.Minute, true, func(context.Context) (bool, error) {
+		if last = version.CheckMinimumVersion(kube.Discovery()); last != nil {
+			log.Print("Failed to get k8s version ", last)
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		return last
+	}
+	return nil
+}
+
+func newLoggerOrDie(ctx context.Context, podName string) (*zap.SugaredLogger, zap.AtomicLevel) {
+	cfg, err := sharedmain.GetLoggingConfig(ctx)
+	if err != nil {
+		log.Fatal("Error loading/parsing logging configuration: ", err)
+	}
+	logger, level := pkglogging.NewLoggerFromConfig(cfg, component)
+	return logger.With(zap.String(logkey.ControllerType, component), zap.String(logkey.Pod, podName)), level
+}
+
+func networkConfigOrDie(ctx context.Context, kube kubernetes.Interface, logger *zap.SugaredLogger) *netcfg.Config {
+	cm, err := kube.CoreV1().ConfigMaps(system.Namespace()).Get(ctx, netcfg.ConfigMapName, metav1.GetOptions{})
+	if err != nil {
+		logger.Fatalw("Failed to fetch network config", zap.Error(err))
+	}
+	cfg, err := netcfg.NewConfigFromConfigMap(cm)
+	if err != nil {
+		logger.Fatalw("Failed to construct network config", zap.Error(err))
+	}
+	return cfg
+}
+
+// newTransportOrDie returns the transport to the pods, and with it the certificates
+// when system-internal-tls is enabled.
+func newTransportOrDie(ctx context.Context, env config, network *netcfg.Config, logger *zap.SugaredLogger) (http.RoundTripper, *certificate.CertCache) {
+	logger.Debugf("MaxIdleProxyConns: %d, MaxIdleProxyConnsPerHost: %d, ProbeTimeout: %s, ProbeFrequency: %s",
+		env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost, env.ProbeTimeout, env.ProbeFrequency)
+	if !network.SystemInternalTLSEnabled() {
+		return pkgnet.NewProxyAutoTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost), nil
+	}
+	logger.Info("Knative system-internal-tls is enabled")
+	certs, err := certificate.NewCertCache(ctx)
+	if err != nil {
+		logger.Fatalw("Failed to create certificate cache", zap.Error(err))
+	}
+	return pkgnet.NewProxyAutoTLSTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost, certs.TLSContext()), certs
+}
+
+func setProbeSettingsOrDie(env config, logger *zap.SugaredLogger) {
+	parse := func(name, value string) time.Duration {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			logger.Fatalw("Failed to parse "+name, zap.String("value", value), zap.Error(err))
+		}
+		return d
+	}
+	activatornet.SetProbeSettings(parse("PROBE_TIMEOUT", env.ProbeTimeout), parse("PROBE_FREQUENCY", env.ProbeFrequency))
+}
+
+// timeouts returns how long a request may take in all, until its response begins,
+// and between two writes of its response. The latter two are without bound at 0.
+func timeouts(r *http.Request) (all, responseStart, idle time.Duration) {
+	var spec v1.RevisionSpec
+	if rev := activatorhandler.RevisionFrom(r.Context()); rev != nil {
+		spec = rev.Spec
+	}
+	return seconds(spec.TimeoutSeconds, apiconfig.DefaultRevisionTimeoutSeconds),
+		seconds(spec.ResponseStartTimeoutSeconds, apiconfig.DefaultRevisionResponseStartTimeoutSeconds),
+		seconds(spec.IdleTimeoutSeconds, apiconfig.DefaultRevisionIdleTimeoutSeconds)
+}
+
+func seconds(s *int64, otherwise int64) time.Duration {
+	if s != nil {
+		otherwise = *s
+	}
+	return time.Duration(otherwise) * time.Second
+}
+
+// shutdown sends what telemetry has not been sent.
+func shutdown(logger *zap.SugaredLogger, what string, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		logger.Errorw("Error flushing "+what, zap.Error(err))
+	}
+}
+
+// flush ignores errors: there is nobody left to tell.
+func flush(logger *zap.SugaredLogger) {
+	_ = logger.Sync()
+	_ = os.Stdout.Sync()
+	_ = os.Stderr.Sync()
+}

@@ -1,0 +1,70 @@
+package invocation
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	cpuStepMilli    int64 = 100
+	memoryStepBytes int64 = 64 << 20
+
+	// A donor keeps so much that its predicted peak is at most 4/5 of it, which is
+	// the threshold of the safeguard: a correct prediction never trips it.
+	headroomNum, headroomDen int64 = 4, 5
+)
+
+// allocation is what a revision's user container is owed. A resource without a
+// limit is 0 and is not managed.
+type allocation struct {
+	limit, request api.Resources
+}
+
+// allocationOf reads the user's allocation out of the revision's container, never
+// out of a pod, whose limits change under resizes.
+func allocationOf(c *corev1.Container) allocation {
+	a := allocation{limit: api.FromList(c.Resources.Limits), request: api.FromList(c.Resources.Requests)}
+	// As the API server does for the pod: without a request, the limit is requested.
+	if _, ok := c.Resources.Requests[corev1.ResourceCPU]; !ok {
+		a.request.CPUMilli = a.limit.CPUMilli
+	}
+	if _, ok := c.Resources.Requests[corev1.ResourceMemory]; !ok {
+		a.request.MemoryBytes = a.limit.MemoryBytes
+	}
+	return a
+}
+
+// classify says what an invocation can lend (surplus) and would borrow (want). Of
+// each resource at most one is not zero. Nothing is transferred to or from an
+// invocation that is predicted to end before minLoan, for it would not pay.
+func classify(a allocation, p predict.Prediction, minLoan time.Duration) (surplus, want api.Resources) {
+	if p.Duration < minLoan {
+		return surplus, want
+	}
+	surplus.CPUMilli, want.CPUMilli = share(a.limit.CPUMilli, a.request.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
+	surplus.MemoryBytes, want.MemoryBytes = share(a.limit.MemoryBytes, a.request.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
+	return surplus, want
+}
+
+// share is classify for one resource. A demand of 0 is no prediction.
+func share(limit, request, demand, step int64) (surplus, want int64) {
+	switch {
+	case limit <= 0 || demand <= 0:
+		return 0, 0
+	case demand > limit:
+		return 0, demand - limit
+	default:
+		return max(0, limit-max(request, need(demand, step))), 0
+	}
+}
+
+// need is the smallest multiple of step of which demand is at most the headroom.
+func need(demand, step int64) int64 {
+	return ceilDiv(demand*headroomDen, headroomNum*step) * step
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -1,0 +1,132 @@
+package invocation
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	requestIDHeader = "X-Request-Id"
+	maxIDLength     = 128
+	randomIDLength  = 20
+	idSuffixLength  = 8
+)
+
+// request is what the handler knows of a request and the throttler, which is given
+// the context only, needs.
+type request struct {
+	rev      *v1.Revision
+	id       string
+	attempts int
+	size     int64
+	upgrade  bool
+	response *statusWriter
+}
+
+type requestKey struct{}
+
+// requestFrom returns nil for a revision that did not opt in.
+func requestFrom(ctx context.Context) *request {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	return r
+}
+
+// invocationID is unlike that of every other attempt to serve the request.
+func (r *request) invocationID() string {
+	r.attempts++
+	if r.attempts == 1 {
+		return r.id
+	}
+	return r.id + "." + rand.String(idSuffixLength)
+}
+
+type handler struct {
+	manager *Manager
+	next    http.Handler
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rev := activatorhandler.RevisionFrom(r.Context())
+	if rev == nil || !api.OptedIn(rev.Labels) {
+		h.next.ServeHTTP(w, r)
+		return
+	}
+	sw := &statusWriter{ResponseWriter: w}
+	req := &request{
+		rev:      rev,
+		id:       requestID(r.Header),
+		size:     h.manager.sizeOf(r, rev),
+		upgrade:  r.Header.Get("Upgrade") != "",
+		response: sw,
+	}
+	h.next.ServeHTTP(sw, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
+}
+
+func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) int64 {
+	size, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation])
+	if err != nil {
+		m.metrics.onRefusedSize(err.field)
+		if name := (types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}); m.logged.first(name, err.field) {
+			m.logger.Warnw("Refused an input size; the request runs as one of unknown size. This is logged once.",
+				"function", name.String(), "error", err)
+		}
+	}
+	return size
+}
+
+// requestID is the client's own ID of the request where it is fit to be ours, so
+// that a client finds its requests in Libra's records.
+func requestID(h http.Header) string {
+	id := h.Get(requestIDHeader)
+	if id == "" || len(id) > maxIDLength {
+		return rand.String(randomIDLength)
+	}
+	for _, c := range id {
+		if !isAlphanumeric(c) && c != '-' && c != '_' && c != '.' {
+			return rand.String(randomIDLength)
+		}
+	}
+	return id
+}
+
+// statusWriter notes the status of the response; 0 until there is one.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	// Those below 200 come before the response, except the last word on an upgrade.
+	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Hijack is how the reverse proxy takes over an upgraded connection.
+func (w *statusWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.status = http.StatusSwitchingProtocols
+	}
+	return conn, rw, err
+}
+
+// Unwrap is how the reverse proxy, by http.ResponseController, flushes.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

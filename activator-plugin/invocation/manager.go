@@ -1,0 +1,92 @@
+// Package invocation is the life of an invocation in the activator: its size, what
+// it can lend or would borrow, and the Begin and End that tell the pool. Nothing
+// in it delays a request, and nothing that fails in it fails a request.
+package invocation
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/pool"
+)
+
+// Predictor answers at once, or not at all.
+type Predictor interface {
+	Predict(revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
+}
+
+var _ Predictor = (*predict.Client)(nil)
+
+// Options are a Manager's collaborators and settings.
+type Options struct {
+	Clock         clock.WithTicker
+	Logger        *zap.SugaredLogger
+	MeterProvider metric.MeterProvider
+	Pool          pool.Pool
+	Predictor     Predictor
+	Pods          *Pods
+	// Owner is this incarnation of the activator: unlike every other, also of the
+	// same pod before a restart.
+	Owner string
+	// MinLoan is the least time that a transfer must last to pay.
+	MinLoan time.Duration
+}
+
+// Manager manages the invocations of opted-in revisions. Its Handler and Throttler
+// go into the activator's chain together.
+type Manager struct {
+	logger    *zap.SugaredLogger
+	metrics   *metrics
+	predictor Predictor
+	pods      *Pods
+	minLoan   time.Duration
+	lifecycle *lifecycle
+	logged    onceLog
+}
+
+// NewManager returns a Manager that is to be run.
+func NewManager(o Options) (*Manager, error) {
+	m, err := newMetrics(o.MeterProvider)
+	if err != nil {
+		return nil, err
+	}
+	return &Manager{
+		logger:    o.Logger,
+		metrics:   m,
+		predictor: o.Predictor,
+		pods:      o.Pods,
+		minLoan:   o.MinLoan,
+		lifecycle: newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m),
+	}, nil
+}
+
+// Handler goes directly around the activation handler.
+func (m *Manager) Handler(next http.Handler) http.Handler {
+	return &handler{manager: m, next: next}
+}
+
+// Throttler goes between the activation handler and Knative's throttler.
+func (m *Manager) Throttler(next activatorhandler.Throttler) activatorhandler.Throttler {
+	return &throttler{manager: m, next: next}
+}
+
+// Run keeps the leases and the pods until ctx is done.
+func (m *Manager) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { m.pods.Run(ctx) })
+	wg.Go(func() { m.lifecycle.renewLeases(ctx) })
+	wg.Wait()
+}
+
+// Drain waits, until ctx is done, for the End of every invocation. It is called
+// when no request is served any more.
+func (m *Manager) Drain(ctx context.Context) error { return m.lifecycle.drain(ctx) }

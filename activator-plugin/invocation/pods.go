@@ -1,0 +1,136 @@
+package invocation
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const byIP = "ip"
+
+// target is the pod that Knative picked.
+type target struct {
+	pod  string // namespace/name
+	node string
+	// why is the reason to only observe the pod, if there is one.
+	why reason
+}
+
+// Pods finds the pod behind an address, because Knative's throttler tells no more
+// than that. It has its own informer: were it one of the activator's, a missing
+// permission would stop the activator.
+type Pods struct {
+	informer cache.SharedIndexInformer
+}
+
+// NewPods watches the pods of opted-in revisions in all namespaces once it is run.
+func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = api.EnabledLabel + "=" + api.EnabledValue
+		}),
+		informers.WithTransform(trim))
+	informer := factory.Core().V1().Pods().Informer()
+	if err := informer.AddIndexers(cache.Indexers{byIP: podIPs}); err != nil {
+		return nil, fmt.Errorf("indexing pods by address: %w", err)
+	}
+	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		logger.Warnw("Cannot watch pods, so new ones are not managed; the activator needs get, list and watch on pods in all namespaces",
+			zap.Error(err))
+	}); err != nil {
+		return nil, fmt.Errorf("handling errors of the pod watch: %w", err)
+	}
+	return &Pods{informer: informer}, nil
+}
+
+// Run watches until ctx is done.
+func (p *Pods) Run(ctx context.Context) { p.informer.RunWithContext(ctx) }
+
+// find returns the revision's pod with the address; container is the name of the
+// revision's user container. It is false when the pod is not known (yet).
+func (p *Pods) find(ip string, rev types.NamespacedName, container string) (target, bool) {
+	found, err := p.informer.GetIndexer().ByIndex(byIP, ip)
+	if err != nil {
+		return target{}, false
+	}
+	for _, obj := range found {
+		pod := obj.(*corev1.Pod)
+		// An address may have been another pod's just now.
+		if pod.Namespace == rev.Namespace && pod.Labels[serving.RevisionLabelKey] == rev.Name && pod.Spec.NodeName != "" {
+			return target{
+				pod:  pod.Namespace + "/" + pod.Name,
+				node: pod.Spec.NodeName,
+				why:  whyObserved(pod, container),
+			}, true
+		}
+	}
+	return target{}, false
+}
+
+func whyObserved(pod *corev1.Pod, container string) reason {
+	limited := false
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		switch c.Name {
+		case api.QueueProxyContainer:
+			if len(c.Resources.Limits) != 0 {
+				return reasonQueueProxyLimits
+			}
+		case container:
+			limited = !api.FromList(c.Resources.Limits).IsZero()
+		}
+	}
+	if !limited {
+		return reasonNoLimits
+	}
+	return reasonNone
+}
+
+func podIPs(obj any) ([]string, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("a %T is in the pod informer", obj)
+	}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil, nil
+	}
+	ips := make([]string, 0, len(pod.Status.PodIPs))
+	for _, ip := range pod.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	return ips, nil
+}
+
+// trim keeps what find reads, because the informer keeps every pod in memory.
+func trim(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	small := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            pod.Name,
+			Namespace:       pod.Namespace,
+			UID:             pod.UID,
+			ResourceVersion: pod.ResourceVersion,
+			Labels:          map[string]string{serving.RevisionLabelKey: pod.Labels[serving.RevisionLabelKey]},
+		},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Resources: c.Resources})
+	}
+	return small, nil
+}

@@ -1,0 +1,88 @@
+package invocation
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// maxSize bounds what a client may claim. No request is a pebibyte.
+const maxSize int64 = 1 << 50
+
+// Where a size, or a mistake in one, comes from: the attribute "field".
+const (
+	fieldAnnotation    = "annotation"
+	fieldContentLength = "content_length"
+	fieldHeader        = "header"
+	fieldQuery         = "query"
+)
+
+// sizeError says why a size was refused. The invocation's size is then unknown.
+type sizeError struct {
+	field  string
+	reason string
+}
+
+func (e *sizeError) Error() string { return e.reason }
+
+// sizeOf is the input size of a request in bytes, or api.UnknownSize. The
+// annotation is the revision's api.InputSizeAnnotation, "" when it has none.
+func sizeOf(r *http.Request, annotation string) (int64, *sizeError) {
+	if annotation == "" {
+		return contentLength(r)
+	}
+	kind, name, _ := strings.Cut(annotation, ":")
+	switch {
+	case kind == "header" && isToken(name):
+		return declared(fieldHeader, name, r.Header.Get(name))
+	case kind == "query" && name != "":
+		return declared(fieldQuery, name, r.URL.Query().Get(name))
+	}
+	return api.UnknownSize, &sizeError{
+		field: fieldAnnotation,
+		reason: fmt.Sprintf("annotation %s has value %q, want header:NAME or query:NAME",
+			api.InputSizeAnnotation, annotation),
+	}
+}
+
+func contentLength(r *http.Request) (int64, *sizeError) {
+	if r.ContentLength > maxSize {
+		return api.UnknownSize, &sizeError{
+			field:  fieldContentLength,
+			reason: fmt.Sprintf("Content-Length is %d, want at most %d", r.ContentLength, maxSize),
+		}
+	}
+	// The server leaves -1, which is UnknownSize, when the client did not tell.
+	return r.ContentLength, nil
+}
+
+func declared(field, name, value string) (int64, *sizeError) {
+	if value == "" {
+		return api.UnknownSize, nil
+	}
+	size, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || size < 0 || size > maxSize {
+		return api.UnknownSize, &sizeError{
+			field:  field,
+			reason: fmt.Sprintf("%s %s is %.64q, want a number of bytes from 0 to %d", field, name, value, maxSize),
+		}
+	}
+	return size, nil
+}
+
+// isToken says whether s can be the name of a header (RFC 9110, section 5.6.2).
+func isToken(s string) bool {
+	for _, c := range s {
+		if !isAlphanumeric(c) && !strings.ContainsRune("!#$%&'*+-.^_`|~", c) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isAlphanumeric(c rune) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}

@@ -1,0 +1,118 @@
+package invocation
+
+import (
+	"context"
+	"net"
+
+	"k8s.io/apimachinery/pkg/types"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+type throttler struct {
+	manager *Manager
+	next    activatorhandler.Throttler
+}
+
+// Try is where an invocation begins: Knative has picked the pod, and fn forwards
+// the request to it and returns when the response has ended.
+func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func(dest string, isClusterIP bool) error) error {
+	req := requestFrom(ctx)
+	if req == nil {
+		return t.next.Try(ctx, revID, fn)
+	}
+	return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
+		if f := t.manager.dispatch(req, revID, dest, isClusterIP); f != nil {
+			// Deferred, because a client that goes away makes fn panic.
+			defer func() { f.finish(req.response.status) }()
+		}
+		return fn(dest, isClusterIP)
+	})
+}
+
+// dispatch begins the invocation. It is nil for one that is not managed.
+func (m *Manager) dispatch(req *request, revID types.NamespacedName, dest string, isClusterIP bool) *flight {
+	container := req.rev.Spec.GetContainer()
+	pod, why := m.podBehind(revID, dest, isClusterIP, container.Name)
+	if why != reasonNone {
+		m.metrics.onDispatch(revID, roleUnmanaged, why)
+		return nil
+	}
+
+	inv := pool.Invocation{
+		ID:           req.invocationID(),
+		Function:     revID.String(),
+		Pod:          pod.pod,
+		Domain:       revID.Namespace,
+		Size:         req.size,
+		MinRemaining: m.minLoan,
+	}
+	prediction, predicted := m.predictor.Predict(revID, req.size)
+	inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
+
+	r := roleObserved
+	if why = whyNoLoan(req, pod, predicted); why == reasonNone {
+		inv.Surplus, inv.Want = classify(allocationOf(container), prediction, m.minLoan)
+		r = roleOf(inv.Surplus, inv.Want)
+	}
+	f := m.lifecycle.start(revID, pod.node, inv)
+	if f == nil {
+		r, why = roleUnmanaged, reasonTooMany
+	}
+	m.metrics.onDispatch(revID, r, why)
+	return f
+}
+
+// podBehind returns the pod at dest, or the reason why it cannot be told.
+func (m *Manager) podBehind(revID types.NamespacedName, dest string, isClusterIP bool, container string) (target, reason) {
+	if isClusterIP {
+		if m.logged.first(revID, string(reasonClusterIP)) {
+			m.logger.Warnw("Not managing a function: its pods are only reached through their ClusterIP, so the pod and node of a request are not known. This is logged once.",
+				"function", revID.String(), "dest", dest)
+		}
+		return target{}, reasonClusterIP
+	}
+	ip, _, err := net.SplitHostPort(dest)
+	if err != nil {
+		ip = dest
+	}
+	if container == "" {
+		container = api.UserContainer
+	}
+	pod, ok := m.pods.find(ip, revID, container)
+	if !ok {
+		return target{}, reasonPodUnknown
+	}
+	return pod, reasonNone
+}
+
+// whyNoLoan returns why the invocation can neither lend nor borrow, if it cannot.
+func whyNoLoan(req *request, pod target, predicted bool) reason {
+	switch {
+	case pod.why != reasonNone:
+		return pod.why
+	case req.upgrade:
+		return reasonUpgrade
+	case req.rev.Spec.GetContainerConcurrency() != 1:
+		return reasonConcurrency
+	case !predicted:
+		return reasonNoPrediction
+	default:
+		return reasonNone
+	}
+}
+
+func roleOf(surplus, want api.Resources) role {
+	switch {
+	case !surplus.IsZero() && !want.IsZero():
+		return roleBoth
+	case !surplus.IsZero():
+		return roleDonor
+	case !want.IsZero():
+		return roleBorrower
+	default:
+		return roleNeither
+	}
+}
