@@ -1,0 +1,81 @@
+package stack
+
+import (
+	"context"
+
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+type upstream struct {
+	module   build.Module
+	binaries []build.Binary
+}
+
+var (
+	istio = build.Module{
+		Path: "istio.io/istio", Version: versions.Istio,
+		// Istio's go.mod asks for commits of these that were never published.
+		Replace: []string{
+			"istio.io/api => istio.io/api " + versions.IstioAPI,
+			"istio.io/client-go => istio.io/client-go " + versions.IstioClientGo,
+			"github.com/envoyproxy/go-control-plane/envoy => github.com/envoyproxy/go-control-plane/envoy " + versions.EnvoyControlPlane,
+			"github.com/envoyproxy/go-control-plane/contrib => github.com/envoyproxy/go-control-plane/contrib " + versions.EnvoyControlPlaneContrib,
+		},
+	}
+
+	// istiod and the agent beside Envoy see different sets of Envoy's API:
+	// each with the tags of Istio's own Makefile.
+	pilot = withOptions(istio, istioOptions("vtprotobuf", "disable_pgv"))
+	agent = withOptions(istio, istioOptions("agent", "disable_pgv"))
+
+	upstreams = []upstream{
+		{build.Module{
+			Path: "github.com/containerd/containerd/v2", Version: versions.Containerd,
+			Options: build.Options{LDFlags: []string{"-X github.com/containerd/containerd/v2/version.Version=" + versions.Containerd}},
+		}, []build.Binary{
+			{Name: "containerd", Package: "cmd/containerd"},
+			{Name: "containerd-shim-runc-v2", Package: "cmd/containerd-shim-runc-v2"},
+			{Name: "ctr", Package: "cmd/ctr"},
+		}},
+		{build.Module{Path: "knative.dev/serving", Version: versions.KnativeServing}, []build.Binary{
+			{Name: "knative-activator", Package: "cmd/activator"},
+			{Name: "knative-autoscaler", Package: "cmd/autoscaler"},
+			{Name: "knative-controller", Package: "cmd/controller"},
+			{Name: "knative-webhook", Package: "cmd/webhook"},
+			{Name: "knative-queue", Package: "cmd/queue"},
+		}},
+		{build.Module{Path: "knative.dev/net-gateway-api", Version: versions.KnativeNetGatewayAPI}, []build.Binary{
+			{Name: "knative-net-gateway-api", Package: "cmd/controller"},
+		}},
+		{pilot, []build.Binary{{Name: "pilot-discovery", Package: "pilot/cmd/pilot-discovery"}}},
+		{agent, []build.Binary{{Name: "pilot-agent", Package: "pilot/cmd/pilot-agent"}}},
+		{build.Module{Path: "github.com/kserve/kserve", Version: versions.KServe}, []build.Binary{
+			{Name: "kserve-manager", Package: "cmd/manager"},
+		}},
+		{build.Module{Path: "helm.sh/helm/v4", Version: versions.Helm}, []build.Binary{{Name: "helm", Package: "cmd/helm"}}},
+		{build.Module{Path: "go.k6.io/k6", Version: versions.K6}, []build.Binary{{Name: "k6", Package: "."}}},
+	}
+)
+
+func withOptions(m build.Module, o build.Options) build.Module {
+	m.Options = o
+	return m
+}
+
+func istioOptions(tags ...string) build.Options {
+	const pkg = "istio.io/istio/pkg/version"
+	return build.Options{Tags: tags, LDFlags: []string{
+		"-X " + pkg + ".buildVersion=" + versions.IstioBuild,
+		"-X " + pkg + ".buildStatus=Clean",
+	}}
+}
+
+func buildBinaries(ctx context.Context, b build.Builder) error {
+	for _, u := range upstreams {
+		if err := b.Module(ctx, u.module, u.binaries...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

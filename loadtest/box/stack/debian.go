@@ -1,0 +1,147 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+// rootfs unpacks Debian packages and what they depend on into dir. Their
+// maintainer scripts do not run: nothing of ours needs a complete system.
+func rootfs(ctx context.Context, dir string, packages ...string) error {
+	if err := ensureCommands(ctx, map[string]string{"mmdebstrap": "mmdebstrap"}); err != nil {
+		return err
+	}
+	sources, err := debianSources(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	args := []string{"--quiet", "--mode=root", "--variant=extract", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
+	if _, err := run(ctx, "", "mmdebstrap", append(args, sources...)...); err != nil {
+		return err
+	}
+	// The last three tell of this machine.
+	for _, unused := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
+		"etc/apt", "etc/hostname", "etc/resolv.conf"} {
+		if err := os.RemoveAll(filepath.Join(dir, unused)); err != nil {
+			return err
+		}
+	}
+	return postInstall(dir)
+}
+
+// postInstall does what the maintainer scripts would have done and programs
+// need: certificates in one file, and names for the users root and nobody.
+func postInstall(dir string) error {
+	pems, err := filepath.Glob(filepath.Join(dir, "usr/share/ca-certificates/mozilla/*.crt"))
+	if err != nil {
+		return err
+	}
+	var bundle bytes.Buffer
+	for _, pem := range pems {
+		data, err := os.ReadFile(pem)
+		if err != nil {
+			return err
+		}
+		bundle.Write(data)
+	}
+	files := map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+		"etc/group":  "root:x:0:\nnogroup:x:65534:\n",
+	}
+	if bundle.Len() > 0 {
+		files["etc/ssl/certs/ca-certificates.crt"] = bundle.String()
+	}
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// debianSources are the places that this machine itself installs the suite from.
+func debianSources(ctx context.Context) ([]string, error) {
+	out, err := run(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages")
+	if err != nil {
+		return nil, err
+	}
+	sources := sourcesOfSuite(string(out), versions.DebianSuite)
+	if len(sources) == 0 {
+		return nil, fmt.Errorf("apt's sources on this machine have no component main of Debian %s; add one to /etc/apt/sources.list.d", versions.DebianSuite)
+	}
+	return sources, nil
+}
+
+// sourcesOfSuite takes the suite and its updates out of lines "URI RELEASE
+// COMPONENT" and writes them as apt's sources.list does.
+func sourcesOfSuite(targets, suite string) []string {
+	var sources []string
+	for line := range strings.Lines(targets) {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[2] != "main" || !slices.Contains([]string{suite, suite + "-updates", suite + "-security"}, f[1]) {
+			continue
+		}
+		if s := "deb " + strings.Join(f, " "); !slices.Contains(sources, s) {
+			sources = append(sources, s)
+		}
+	}
+	return sources
+}
+
+// ensureCommands installs the Debian packages of the commands, by name, that
+// this machine does not have.
+func ensureCommands(ctx context.Context, packageOf map[string]string) error {
+	var missing []string
+	for command, pkg := range packageOf {
+		if _, err := exec.LookPath(command); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	args := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
+	if _, err := run(ctx, "", "apt-get", args...); err == nil {
+		return nil
+	}
+	// The lists may be older than the mirror.
+	if _, err := run(ctx, "", "apt-get", "update", "-qq"); err != nil {
+		return err
+	}
+	_, err := run(ctx, "", "apt-get", args...)
+	return err
+}
+
+// run runs a command and returns its standard output; its standard error is
+// part of the error.
+func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	out, err := cmd.Output()
+	if err == nil {
+		return out, nil
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, bytes.TrimSpace(exit.Stderr))
+	}
+	return nil, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+}

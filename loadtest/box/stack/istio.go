@@ -1,0 +1,126 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+const (
+	istioNamespace  = "istio-system"
+	externalGateway = "knative-gateway"
+	localGateway    = "knative-local-gateway"
+)
+
+// istioValues are the settings of istiod's chart. The proxy is upstream's
+// Envoy, which refuses a configuration that names Istio's own filters: what
+// would add them is off. So are access logs, which cost processor time.
+var istioValues = map[string]any{
+	"image":            pilotImage,
+	"autoscaleEnabled": false,
+	"resources":        map[string]any{"requests": map[string]any{"memory": "128Mi"}, "limits": map[string]any{"memory": "1Gi"}},
+	"telemetry":        map[string]any{"enabled": false},
+	"env": map[string]any{
+		"PILOT_ENABLE_METADATA_EXCHANGE": false,
+		"PILOT_DISABLE_MX_ALPN":          true,
+		"PILOT_ENABLE_ALPN_FILTER":       false,
+	},
+	"meshConfig": map[string]any{
+		"enablePrometheusMerge": false,
+		"accessLogFile":         "",
+	},
+	"global": map[string]any{
+		"defaultPodDisruptionBudget": map[string]any{"enabled": false},
+		"proxy": map[string]any{
+			"image":     proxyImage,
+			"resources": map[string]any{"requests": map[string]any{"cpu": gatewayCPURequest, "memory": "64Mi"}, "limits": map[string]any{"memory": "512Mi"}},
+		},
+	},
+}
+
+// istioAndGateways is the Gateway API, istiod, and the two Gateways that Knative
+// uses, whose proxies istiod starts.
+func istioAndGateways(helm string) func(context.Context) ([]object, error) {
+	return func(ctx context.Context) ([]object, error) {
+		source, err := build.Download(ctx, istio.Path, istio.Version)
+		if err != nil {
+			return nil, err
+		}
+		gatewayAPI, err := build.Download(ctx, "sigs.k8s.io/gateway-api", versions.GatewayAPI)
+		if err != nil {
+			return nil, err
+		}
+		charts := filepath.Join(source.Dir, "manifests", "charts")
+		objects, err := readObjects(
+			filepath.Join(gatewayAPI.Dir, "config", "crd", "standard", "gateway.networking.k8s.io_*.yaml"),
+			filepath.Join(charts, "base", "files", "crd-all.gen.yaml"),
+		)
+		if err != nil {
+			return nil, err
+		}
+		istiod, err := helmTemplate(ctx, helm, filepath.Join(charts, "istio-control", "istio-discovery"))
+		if err != nil {
+			return nil, err
+		}
+		gateways, err := parseObjects(fmt.Appendf(nil, gatewayManifests, istioNamespace, externalGateway, localGateway))
+		if err != nil {
+			return nil, err
+		}
+		return append(append(objects, istiod...), gateways...), nil
+	}
+}
+
+const gatewayManifests = `apiVersion: v1
+kind: Namespace
+metadata:
+  name: %[1]s
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: %[2]s
+  namespace: %[1]s
+  annotations: {networking.istio.io/service-type: ClusterIP}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: default, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: %[3]s
+  namespace: %[1]s
+  annotations: {networking.istio.io/service-type: ClusterIP}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: default, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}]
+`
+
+// helmTemplate renders istiod's chart.
+func helmTemplate(ctx context.Context, helm, chart string) ([]object, error) {
+	values, err := yaml.Marshal(istioValues)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "box-istio-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "values.yaml")
+	if err := os.WriteFile(file, values, 0o644); err != nil {
+		return nil, err
+	}
+	out, err := run(ctx, dir, helm, "template", "istiod", chart,
+		"--namespace", istioNamespace, "--kube-version", versions.Kubernetes, "--values", file)
+	if err != nil {
+		return nil, err
+	}
+	return parseObjects(out)
+}

@@ -1,0 +1,93 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+const (
+	// Domain is the domain of Knative services on the box: <service>.<namespace>.<Domain>.
+	Domain = "box.test"
+
+	ingressClass = "gateway-api.ingress.networking.knative.dev"
+)
+
+// knative is Knative Serving with its Gateway API ingress, out of the modules
+// that the binaries are built from.
+func knative(ctx context.Context) ([]object, error) {
+	serving, err := build.Download(ctx, "knative.dev/serving", versions.KnativeServing)
+	if err != nil {
+		return nil, err
+	}
+	gomod, err := os.ReadFile(serving.GoMod)
+	if err != nil {
+		return nil, err
+	}
+	required := map[string]string{} // the folder of a module that Serving requires
+	for _, path := range []string{"knative.dev/networking", "knative.dev/caching"} {
+		version, err := build.Requirement(gomod, path)
+		if err != nil {
+			return nil, err
+		}
+		source, err := build.Download(ctx, path, version)
+		if err != nil {
+			return nil, err
+		}
+		required[path] = source.Dir
+	}
+	ingress, err := build.Download(ctx, "knative.dev/net-gateway-api", versions.KnativeNetGatewayAPI)
+	if err != nil {
+		return nil, err
+	}
+
+	core := filepath.Join(serving.Dir, "config", "core")
+	networking := filepath.Join(required["knative.dev/networking"], "config")
+	objects, err := readObjects(
+		filepath.Join(core, "*.yaml"),
+		filepath.Join(core, "200-roles", "*.yaml"),
+		filepath.Join(core, "300-resources", "*.yaml"),
+		filepath.Join(core, "configmaps", "*.yaml"),
+		filepath.Join(core, "deployments", "activator.yaml"),
+		filepath.Join(core, "deployments", "autoscaler.yaml"),
+		filepath.Join(core, "deployments", "controller.yaml"),
+		filepath.Join(core, "deployments", "webhook.yaml"),
+		filepath.Join(core, "webhooks", "*.yaml"),
+		filepath.Join(networking, "*.yaml"),
+		filepath.Join(required["knative.dev/caching"], "config", "*.yaml"),
+		filepath.Join(ingress.Dir, "config", "200-clusterrole.yaml"),
+		filepath.Join(ingress.Dir, "config", "300-controller.yaml"),
+		filepath.Join(ingress.Dir, "config", "config-gateway.yaml"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	for name, data := range map[string]map[string]string{
+		"config-network":    {"ingress-class": ingressClass},
+		"config-domain":     {Domain: ""},
+		"config-deployment": {"queue-sidecar-cpu-request": queueCPURequest},
+		"config-gateway": {
+			"external-gateways": gatewayClass(externalGateway),
+			"local-gateways":    gatewayClass(localGateway),
+		},
+	} {
+		if err := setData(objects, name, data); err != nil {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// gatewayClass tells Knative of a Gateway. Istio names a Gateway's Service
+// after the Gateway and its class.
+func gatewayClass(gateway string) string {
+	return fmt.Sprintf(`- class: istio
+  gateway: %[1]s/%[2]s
+  service: %[1]s/%[2]s-istio
+  supported-features: [HTTPRouteRequestTimeout]
+`, istioNamespace, gateway)
+}

@@ -1,0 +1,205 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/image"
+	"libra.dev/libra/loadtest/box/layout"
+	"libra.dev/libra/loadtest/box/versions"
+)
+
+const (
+	functionsDir   = "loadtest/functions/cmd"
+	predictorDir   = "predictor"
+	predictorName  = "libra_predictor"
+	predictorImage = "libra-predictor"
+)
+
+// parts are Libra's Go programs: the image's name, and the package in the
+// module at the root of the repository.
+var parts = []build.Binary{
+	{Name: "libra-activator", Package: "activator-plugin/cmd/activator"},
+	{Name: "libra-resizer", Package: "resizer/cmd/controller"},
+	{Name: "libra-agent", Package: "resizer/cmd/agent"},
+}
+
+// Node is where images are loaded.
+type Node interface {
+	// Images are the names, with tags, of the images on the node.
+	Images(ctx context.Context) ([]string, error)
+	// Import puts the images of a tar on the node.
+	Import(ctx context.Context, tar string) error
+}
+
+// own is an image of Libra's own.
+type own struct {
+	name  string
+	image image.Image
+}
+
+// Load builds Libra's own images from the repository at root, puts on the node
+// those that it lacks, and writes the reference of each by its name to the JSON
+// file out. A tag is made of the image's content, so that a Deployment changes
+// exactly when its program did.
+func Load(ctx context.Context, l layout.Layout, root string, node Node, out string, log Logf) error {
+	b := &builder{layout: l, log: log}
+	images, missing := b.own(ctx, root)
+	if images == nil {
+		return missing
+	}
+	have, err := node.Images(ctx)
+	if err != nil {
+		return fmt.Errorf("list the node's images: %w", err)
+	}
+	references := map[string]string{"redis": RedisImage}
+	for _, o := range images {
+		id, err := o.image.ContentID()
+		if err != nil {
+			return err
+		}
+		reference := registry + o.name + ":" + id
+		references[o.name] = reference
+		// A node that starts later imports it from there.
+		tar := filepath.Join(l.Images(), o.name+".tar")
+		if err := o.image.WriteTar(tar, reference); err != nil {
+			return err
+		}
+		if slices.Contains(have, reference) {
+			continue
+		}
+		if err := node.Import(ctx, tar); err != nil {
+			return fmt.Errorf("import %s: %w", reference, err)
+		}
+		log("%s: loaded", reference)
+	}
+	return errors.Join(writeJSON(out, references), missing)
+}
+
+// Push builds the same images and pushes them to a registry's repository,
+// for a cluster that is not the box.
+func Push(ctx context.Context, l layout.Layout, root, repo, out string, log Logf) error {
+	b := &builder{layout: l, log: log}
+	images, missing := b.own(ctx, root)
+	if images == nil {
+		return missing
+	}
+	references := map[string]string{}
+	for _, o := range images {
+		id, err := o.image.ContentID()
+		if err != nil {
+			return err
+		}
+		reference := strings.TrimSuffix(repo, "/") + "/" + o.name + ":" + id
+		if err := o.image.Push(ctx, reference); err != nil {
+			return err
+		}
+		references[o.name] = reference
+		log("%s: pushed", reference)
+	}
+	return errors.Join(writeJSON(out, references), missing)
+}
+
+// own builds Libra's images. A package that is not there costs its own image
+// only, and is named in the error; when another thing fails there are no images.
+func (b *builder) own(ctx context.Context, root string) ([]own, error) {
+	binaries, missing, err := ownBinaries(root)
+	if err != nil {
+		return nil, err
+	}
+	layers := b.dir("layers")
+	if err := os.MkdirAll(layers, 0o755); err != nil {
+		return nil, err
+	}
+	var images []own
+	for _, bin := range binaries {
+		if err := b.compiler().Local(ctx, root, build.Options{}, bin); err != nil {
+			return nil, err
+		}
+		to := "/usr/local/bin/" + bin.Name
+		layer, err := image.WriteLayer(filepath.Join(layers, bin.Name+".tar"), image.Copy{From: b.layout.Bin(bin.Name), To: to})
+		if err != nil {
+			return nil, err
+		}
+		img, err := image.New(image.Config{User: image.NonRoot, Entrypoint: []string{to}}, layer)
+		if err != nil {
+			return nil, err
+		}
+		images = append(images, own{bin.Name, img})
+	}
+	source := filepath.Join(root, predictorDir, predictorName)
+	if _, err := os.Stat(source); err != nil {
+		return images, errors.Join(missing, fmt.Errorf("no image %s: %w", predictorImage, err))
+	}
+	if err := b.python(ctx, root); err != nil {
+		return nil, err
+	}
+	img, err := b.predictor(source)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", predictorImage, err)
+	}
+	return append(images, own{predictorImage, img}), missing
+}
+
+// ownBinaries are the programs of the tree: Libra's parts and the functions.
+// missing names the parts whose package is not there.
+func ownBinaries(root string) (binaries []build.Binary, missing, err error) {
+	for _, p := range parts {
+		if _, err := os.Stat(filepath.Join(root, p.Package)); err != nil {
+			missing = errors.Join(missing, fmt.Errorf("no image %s: %w", p.Name, err))
+			continue
+		}
+		binaries = append(binaries, p)
+	}
+	functions, err := os.ReadDir(filepath.Join(root, functionsDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return binaries, errors.Join(missing, fmt.Errorf("no images of functions: %w", err)), nil
+	}
+	for _, f := range functions {
+		if f.IsDir() {
+			binaries = append(binaries, build.Binary{Name: "libra-fn-" + f.Name(), Package: functionsDir + "/" + f.Name()})
+		}
+	}
+	return binaries, missing, err
+}
+
+// predictor puts the predictor's source on the layers that python made.
+func (b *builder) predictor(source string) (image.Image, error) {
+	var layers []image.Layer
+	for _, path := range []string{b.pythonLayer(), b.sitePackagesLayer()} {
+		l, err := image.OpenLayer(path)
+		if err != nil {
+			return image.Image{}, err
+		}
+		layers = append(layers, l)
+	}
+	app, err := image.WriteLayer(b.dir("layers/"+predictorImage+".tar"),
+		image.Copy{From: source, To: "/app/" + predictorName, Skip: []string{"__pycache__"}})
+	if err != nil {
+		return image.Image{}, err
+	}
+	return image.New(image.Config{
+		User:       image.NonRoot,
+		Entrypoint: []string{"/usr/bin/python" + versions.Python, "-m", predictorName},
+		Env:        []string{"PYTHONPATH=/app", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8", "HOME=/tmp"},
+		WorkingDir: "/app",
+	}, append(layers, app)...)
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(data, '\n'), 0o644)
+}

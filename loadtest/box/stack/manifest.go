@@ -1,0 +1,253 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+type object = *unstructured.Unstructured
+
+// manifests renders all that Install applies, one file per phase: what has to
+// exist before the next one makes sense.
+func (b *builder) manifests(ctx context.Context) error {
+	var all []object
+	for _, render := range []func(context.Context) ([]object, error){knative, istioAndGateways(b.layout.Bin("helm")), kserve} {
+		objects, err := render(ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, objects...)
+	}
+	if err := resolveImages(all); err != nil {
+		return err
+	}
+	if err := setRequests(all); err != nil {
+		return err
+	}
+	files := map[string][]byte{}
+	for _, o := range all {
+		data, err := yaml.Marshal(o.Object)
+		if err != nil {
+			return err
+		}
+		name := phaseOf(o)
+		files[name] = append(append(files[name], "---\n"...), data...)
+	}
+	dir := b.manifestDir()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) manifestDir() string { return b.dir("manifests") }
+
+var phases = []string{"1-definitions.yaml", "2-objects.yaml", "3-workloads.yaml", "4-webhooks.yaml"}
+
+// phaseOf is the phase in which an object is applied. Webhooks come last: they
+// refuse what they are asked about until their server answers.
+func phaseOf(o object) string {
+	switch o.GetKind() {
+	case "Namespace", "CustomResourceDefinition":
+		return phases[0]
+	case "Deployment":
+		return phases[2]
+	case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+		return phases[3]
+	}
+	return phases[1]
+}
+
+// readObjects reads the objects of YAML files; a pattern must match one at least.
+func readObjects(patterns ...string) ([]object, error) {
+	var objects []object
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == 0 {
+			return nil, fmt.Errorf("no manifest matches %s: did the module's folders change?", pattern)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			o, err := parseObjects(data)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			objects = append(objects, o...)
+		}
+	}
+	return objects, nil
+}
+
+func parseObjects(data []byte) ([]object, error) {
+	var objects []object
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for {
+		content := map[string]any{}
+		err := decoder.Decode(&content)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(content) > 0 { // a document of comments only
+			objects = append(objects, &unstructured.Unstructured{Object: content})
+		}
+	}
+}
+
+// find is the object of that kind and name.
+func find(objects []object, kind, name string) (object, error) {
+	i := slices.IndexFunc(objects, func(o object) bool { return o.GetKind() == kind && o.GetName() == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no %s %s among the manifests: did the module's folders change?", kind, name)
+	}
+	return objects[i], nil
+}
+
+// setData sets keys of a ConfigMap.
+func setData(objects []object, name string, data map[string]string) error {
+	cm, err := find(objects, "ConfigMap", name)
+	if err != nil {
+		return err
+	}
+	for k, v := range data {
+		if err := unstructured.SetNestedField(cm.Object, v, "data", k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const koScheme = "ko://"
+
+// koImages are the images of the Go packages that manifests name instead of images.
+var koImages = map[string]string{
+	"knative.dev/serving/cmd/activator":          activatorImage,
+	"knative.dev/serving/cmd/autoscaler":         autoscalerImage,
+	"knative.dev/serving/cmd/controller":         controllerImage,
+	"knative.dev/serving/cmd/webhook":            webhookImage,
+	"knative.dev/serving/cmd/queue":              queueImage,
+	"knative.dev/net-gateway-api/cmd/controller": ingressImage,
+	"github.com/kserve/kserve/cmd/manager":       kserveImage,
+}
+
+// resolveImages puts images where the manifests name Go packages.
+func resolveImages(objects []object) error {
+	for _, o := range objects {
+		resolved, err := mapStrings(o.Object, func(s string) (string, error) {
+			if !strings.Contains(s, koScheme) {
+				return s, nil
+			}
+			if img, ok := koImages[strings.TrimPrefix(s, koScheme)]; ok {
+				return img, nil
+			}
+			return "", fmt.Errorf("%s %s names %q, for which there is no image", o.GetKind(), o.GetName(), s)
+		})
+		if err != nil {
+			return err
+		}
+		o.Object = resolved.(map[string]any)
+	}
+	return nil
+}
+
+// mapStrings applies f to each string in v.
+func mapStrings(v any, f func(string) (string, error)) (any, error) {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case []any:
+		for i := range v {
+			m, err := mapStrings(v[i], f)
+			if err != nil {
+				return nil, err
+			}
+			v[i] = m
+		}
+	case map[string]any:
+		for k := range v {
+			m, err := mapStrings(v[k], f)
+			if err != nil {
+				return nil, err
+			}
+			v[k] = m
+		}
+	}
+	return v, nil
+}
+
+// cpuRequests are what the parts ask for on a node of two cores, most of which
+// is for functions: next to nothing, except on the path of a request. Requests
+// are also weights, so they matter when the node is busy.
+var cpuRequests = map[string]string{
+	"activator":                  "100m",
+	"autoscaler":                 "30m",
+	"controller":                 "30m",
+	"webhook":                    "20m",
+	"net-gateway-api-controller": "20m",
+	"istiod":                     "30m",
+	"kserve-controller-manager":  "20m",
+}
+
+const (
+	gatewayCPURequest = "50m" // of each of the two
+	queueCPURequest   = "10m" // of each pod of a function
+)
+
+func setRequests(objects []object) error {
+	for name, cpu := range cpuRequests {
+		d, err := find(objects, "Deployment", name)
+		if err != nil {
+			return err
+		}
+		if err := editContainer(d, func(c map[string]any) error {
+			return unstructured.SetNestedField(c, cpu, "resources", "requests", "cpu")
+		}); err != nil {
+			return fmt.Errorf("deployment %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// editContainer edits the first container of a Deployment.
+func editContainer(deployment object, edit func(map[string]any) error) error {
+	path := []string{"spec", "template", "spec", "containers"}
+	containers, ok, err := unstructured.NestedSlice(deployment.Object, path...)
+	if err != nil {
+		return err
+	}
+	if !ok || len(containers) == 0 {
+		return fmt.Errorf("no %s", strings.Join(path, "."))
+	}
+	first, ok := containers[0].(map[string]any)
+	if !ok {
+		return fmt.Errorf("%s[0] is no object", strings.Join(path, "."))
+	}
+	if err := edit(first); err != nil {
+		return err
+	}
+	return unstructured.SetNestedSlice(deployment.Object, containers, path...)
+}

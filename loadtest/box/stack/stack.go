@@ -1,0 +1,70 @@
+// Package stack is what the box runs on top of Kubernetes: Knative Serving,
+// Istio as its ingress, KServe, the image of Redis, and Libra's own images.
+package stack
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+// Logf takes one line of progress.
+type Logf func(format string, args ...any)
+
+// builder makes what Build and Load make, each thing once.
+type builder struct {
+	layout layout.Layout
+	log    Logf
+}
+
+func (b *builder) dir(name string) string { return filepath.Join(b.layout.Cache, name) }
+
+func (b *builder) compiler() build.Builder { return build.Builder{Bin: b.layout.Bin(""), Log: b.log} }
+
+// once is build.Once with a line of progress.
+func (b *builder) once(path string, inputs any, make func() error) error {
+	return build.Once(path, inputs, func() error {
+		start := time.Now()
+		if err := make(); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(b.layout.Cache, path)
+		if err != nil {
+			return err
+		}
+		b.log("%s: made in %.0f s", rel, time.Since(start).Seconds())
+		return nil
+	})
+}
+
+// Build makes all that is not Libra's own: binaries, image tars, manifests.
+// What is there already and would be the same is left alone.
+func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
+	b := &builder{layout: l, log: log}
+	// Compiling takes the processor, Debian and Python packages mostly the network.
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return buildBinaries(gctx, b.compiler()) })
+	g.Go(func() error { return b.python(gctx, root) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := b.images(ctx); err != nil {
+		return err
+	}
+	return b.manifests(ctx)
+}
+
+// cutTag splits an image's name at its tag.
+func cutTag(name string) (repo, tag string, ok bool) {
+	i := strings.LastIndexByte(name, ':')
+	if i < 0 || strings.Contains(name[i:], "/") {
+		return name, "", false
+	}
+	return name[:i], name[i+1:], true
+}
