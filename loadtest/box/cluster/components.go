@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"libra.dev/libra/loadtest/box/layout"
 )
+
+const etcdAddress = "127.0.0.1:2379"
 
 // component is one process of the node.
 type component struct {
@@ -16,20 +19,25 @@ type component struct {
 	args []string
 }
 
-// The node's components, in the order in which they are started. Those of the
-// second list need an API server that answers.
-func components(l layout.Layout, etcdDir string) (first, second []component) {
+// componentSet holds the node's components by what they wait for.
+type componentSet struct {
+	stores    []component // nothing
+	apiServer component   // etcd
+	clients   []component // an API server and a containerd that answer
+}
+
+func components(l layout.Layout, etcdDir string) componentSet {
 	kubelite := l.Bin("kubelite")
 	client := func(name string) string { return "--kubeconfig=" + pki(l, name+".kubeconfig") }
 	delegated := func(name string) []string {
 		config := pki(l, name+".kubeconfig")
 		return []string{"--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config}
 	}
-	first = []component{{
+	stores := []component{{
 		name: "etcd", path: kubelite,
 		args: []string{
 			"--data-dir=" + etcdDir,
-			"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-client-urls=http://" + etcdAddress, "--advertise-client-urls=http://" + etcdAddress,
 			"--listen-peer-urls=http://127.0.0.1:2380",
 			// A crash loses the cluster, as it does all else of the box.
 			"--unsafe-no-fsync",
@@ -38,10 +46,11 @@ func components(l layout.Layout, etcdDir string) (first, second []component) {
 	}, {
 		name: "containerd", path: l.Bin("containerd"),
 		args: []string{"--config", containerdConfigPath(l)},
-	}, {
+	}}
+	apiServer := component{
 		name: "kube-apiserver", path: kubelite,
 		args: []string{
-			"--etcd-servers=http://127.0.0.1:2379",
+			"--etcd-servers=http://" + etcdAddress,
 			"--secure-port=6443", "--advertise-address=" + nodeIP,
 			"--service-cluster-ip-range=" + serviceCIDR,
 			"--tls-cert-file=" + pki(l, "apiserver.crt"), "--tls-private-key-file=" + pki(l, "apiserver.key"),
@@ -63,8 +72,8 @@ func components(l layout.Layout, etcdDir string) (first, second []component) {
 			"--allow-privileged=true",
 			"--profiling=false",
 		},
-	}}
-	second = []component{{
+	}
+	clients := []component{{
 		name: "kube-controller-manager", path: kubelite,
 		args: append(delegated("kube-controller-manager"), client("kube-controller-manager"),
 			"--leader-elect=false", "--use-service-account-credentials=true",
@@ -97,7 +106,7 @@ func components(l layout.Layout, etcdDir string) (first, second []component) {
 		name: "dns", path: l.Bin("dns"),
 		args: []string{"-conf", corefilePath(l)},
 	}}
-	return first, second
+	return componentSet{stores, apiServer, clients}
 }
 
 // environment is the same for every component, whoever calls: a proxy of the
@@ -112,8 +121,8 @@ func environment(l layout.Layout) []string {
 // ComponentNames lists the node's processes, each of which has a log.
 func ComponentNames() []string {
 	names := []string{initName}
-	first, second := components(layout.Layout{}, "")
-	for _, c := range append(first, second...) {
+	set := components(layout.Layout{}, "")
+	for _, c := range slices.Concat(set.stores, []component{set.apiServer}, set.clients) {
 		names = append(names, c.name)
 	}
 	return names

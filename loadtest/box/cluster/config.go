@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -157,26 +156,25 @@ func cniConfig() ([]byte, error) {
 // corefile: there is nobody to forward to, so a name outside of the cluster
 // does not exist.
 func corefile(l layout.Layout) []byte {
-	replace := strings.NewReplacer("DOMAIN", clusterDomain, "IP", nodeIP, "KUBECONFIG", pki(l, "dns.kubeconfig"), "PORT", strconv.Itoa(dnsReadyPort))
-	return []byte(replace.Replace(`DOMAIN:53 in-addr.arpa:53 {
-	bind IP
+	return fmt.Appendf(nil, `%[1]s:53 in-addr.arpa:53 {
+	bind %[2]s
 	errors
-	ready 127.0.0.1:PORT
-	kubernetes DOMAIN in-addr.arpa {
-		kubeconfig KUBECONFIG
+	ready 127.0.0.1:%[3]d
+	kubernetes %[1]s in-addr.arpa {
+		kubeconfig %[4]s
 		ttl 5
 	}
 	cache 5
 }
 
 .:53 {
-	bind IP
+	bind %[2]s
 	errors
 	template ANY ANY {
 		rcode NXDOMAIN
 	}
 }
-`))
+`, clusterDomain, nodeIP, dnsReadyPort, pki(l, "dns.kubeconfig"))
 }
 
 // dnsRole lets the DNS server read what names come from.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -60,12 +61,18 @@ func Init(l layout.Layout, start io.Reader) error {
 	}
 	go n.reap()
 
-	first, second := components(l, etcdDir)
-	if err := n.start(first...); err != nil {
-		return err
-	}
+	c := components(l, etcdDir)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
+	if err := n.start(c.stores...); err != nil {
+		return err
+	}
+	if err := waitListening(ctx, "tcp", etcdAddress); err != nil {
+		return err
+	}
+	if err := n.start(c.apiServer); err != nil {
+		return err
+	}
 	api, err := newAPI(l)
 	if err != nil {
 		return err
@@ -74,17 +81,24 @@ func Init(l layout.Layout, start io.Reader) error {
 		return err
 	}
 	log.Print("API server ready")
-	err = poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
-		_, err := os.Stat(containerdSocket)
-		return err == nil, "containerd's socket", nil
-	})
-	if err != nil {
+	if err := waitListening(ctx, "unix", containerdSocket); err != nil {
 		return err
 	}
-	if err := n.start(second...); err != nil {
+	if err := n.start(c.clients...); err != nil {
 		return err
 	}
 	select {}
+}
+
+func waitListening(ctx context.Context, network, address string) error {
+	var d net.Dialer
+	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
+		conn, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			return false, fmt.Sprintf("nothing listens on %s", address), nil
+		}
+		return true, "", conn.Close()
+	})
 }
 
 // node is the state of init.

@@ -48,7 +48,6 @@ var tools = []apt.Tool{
 	{Program: "runc", Package: "runc"},
 	{Program: "nft", Package: "nftables"},
 	{Program: "mount", Package: "mount"},
-	{Program: "modprobe", Package: "kmod"},
 	{Program: filepath.Join(cniPlugins, "bridge"), Package: "containernetworking-plugins"},
 	{Program: filepath.Join(cniPlugins, "host-local"), Package: "containernetworking-plugins"},
 	{Program: filepath.Join(cniPlugins, "loopback"), Package: "containernetworking-plugins"},

@@ -73,13 +73,18 @@ func tryNFTables() error {
 	}
 	cmd := exec.Command(nft, "-f", "-")
 	cmd.Stdin = strings.NewReader(`table ip probe {
-	map services { type ipv4_addr . inet_proto . inet_service : verdict; }
-	chain pre { type nat hook prerouting priority dstnat; ct state new tcp dport 1 dnat to 192.0.2.1:2 }
-	chain post { type nat hook postrouting priority srcnat; mark and 0x4000 != 0 masquerade }
+	chain pre {
+		type nat hook prerouting priority dstnat
+		ct state new tcp dport 1 dnat to 192.0.2.1:2
+	}
+	chain post {
+		type nat hook postrouting priority srcnat
+		meta mark and 0x4000 != 0 masquerade
+	}
 }
 `)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%w: %s", err, strings.Join(strings.Fields(string(out)), " "))
 	}
 	return nil
 }
