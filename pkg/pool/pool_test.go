@@ -1,0 +1,281 @@
+package pool
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func cpu(milli int64) api.Resources { return api.Resources{CPUMilli: milli} }
+
+func invocation(id string, lasts time.Duration, surplus, want api.Resources) Invocation {
+	return Invocation{
+		ID: id, Pod: "default/" + id, Domain: "default", Owner: "activator-1",
+		Duration: lasts, Surplus: surplus, Want: want,
+	}
+}
+
+// scene is a node that is open, and fails the test when a call fails.
+type scene struct {
+	*testing.T
+	pool  Pool
+	clock *testingclock.FakePassiveClock
+}
+
+const sceneNode = "node-1.example"
+
+func (s scene) begin(inv Invocation) api.Resources {
+	s.Helper()
+	borrowed, err := s.pool.Begin(testContext(s), sceneNode, inv)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return borrowed
+}
+
+func (s scene) end(id string) Outcome {
+	s.Helper()
+	outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: id})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return outcome
+}
+
+func (s scene) open() {
+	s.Helper()
+	if err := s.pool.Open(testContext(s), sceneNode); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s scene) renew(owner string) {
+	s.Helper()
+	if err := s.pool.Renew(testContext(s), sceneNode, owner); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s scene) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+
+// expect reads the state. Pods are named by the invocations in them.
+func (s scene) expect(begun int, available api.Resources, pods map[string]Balance) {
+	s.Helper()
+	got, err := s.pool.Read(testContext(s), sceneNode)
+	if err != nil {
+		s.Fatal(err)
+	}
+	want := State{Pods: map[string]Balance{}, Available: available, Begun: begun}
+	for id, b := range pods {
+		want.Pods["default/"+id] = b
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("state differs (-want +got):\n%s", diff)
+	}
+}
+
+func (s scene) equal(want, got any) {
+	s.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestScenes(t *testing.T) {
+	scenes := []struct {
+		name string
+		play func(s scene)
+	}{
+		{"the longest-lasting donor lends first", func(s scene) {
+			s.begin(invocation("short", 10*time.Second, cpu(400), cpu(0)))
+			s.begin(invocation("long", 20*time.Second, cpu(300), cpu(0)))
+			s.equal(cpu(500), s.begin(invocation("b", time.Second, cpu(0), cpu(500))))
+			s.expect(3, cpu(200), map[string]Balance{
+				"long": {Lent: cpu(300)}, "short": {Lent: cpu(200)}, "b": {Borrowed: cpu(500)},
+			})
+		}},
+		{"as much as there is, each resource by itself", func(s scene) {
+			s.begin(invocation("a", time.Minute, api.Resources{CPUMilli: 100, MemoryBytes: 5 << 20}, api.Resources{}))
+			s.equal(api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20},
+				s.begin(invocation("b", time.Minute, api.Resources{}, api.Resources{CPUMilli: 300, MemoryBytes: 2 << 20})))
+			s.expect(2, api.Resources{MemoryBytes: 3 << 20}, map[string]Balance{
+				"a": {Lent: api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20}},
+				"b": {Borrowed: api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20}},
+			})
+		}},
+		{"one invocation lends one resource and borrows the other", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), api.Resources{}))
+			s.begin(invocation("b", time.Minute, api.Resources{MemoryBytes: 1 << 20}, cpu(200)))
+			s.begin(invocation("c", time.Minute, api.Resources{}, api.Resources{MemoryBytes: 1 << 20}))
+			s.expect(3, cpu(100), map[string]Balance{
+				"a": {Lent: cpu(200)},
+				"b": {Borrowed: cpu(200), Lent: api.Resources{MemoryBytes: 1 << 20}},
+				"c": {Borrowed: api.Resources{MemoryBytes: 1 << 20}},
+			})
+		}},
+		{"preemptive release: the donor ends", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			s.equal(Outcome{Found: true, Alone: true, Lent: cpu(300)}, s.end("a"))
+			s.expect(1, cpu(0), nil)
+			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
+			s.expect(0, cpu(0), nil)
+		}},
+		{"re-harvest: the borrower ends, and the entry keeps its expiry", func(s scene) {
+			s.begin(invocation("a", 10*time.Second, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			s.pass(4 * time.Second)
+			s.end("b")
+			s.expect(1, cpu(300), nil)
+			late := invocation("c", time.Minute, cpu(0), cpu(300))
+			late.MinRemaining = 6*time.Second + time.Millisecond
+			s.equal(cpu(0), s.begin(late))
+			late.ID, late.MinRemaining = "d", 6*time.Second
+			late.Pod = "default/d"
+			s.equal(cpu(300), s.begin(late))
+		}},
+		{"an entry past its expiry is not lent, and grants outlive it", func(s scene) {
+			s.begin(invocation("a", time.Second, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
+			s.pass(time.Second)
+			s.equal(cpu(0), s.begin(invocation("c", time.Minute, cpu(0), cpu(100))))
+			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		}},
+		{"nothing is lent to another domain", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			other := invocation("b", time.Minute, cpu(0), cpu(300))
+			other.Domain = "tenant"
+			s.equal(cpu(0), s.begin(other))
+		}},
+		{"a second invocation in a donor's pod ends its lending for good", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
+			second := invocation("a2", time.Minute, cpu(300), cpu(50))
+			second.Pod = "default/a"
+			s.equal(cpu(0), s.begin(second))
+			s.expect(3, cpu(0), nil)
+			s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
+			s.expect(2, cpu(0), nil)
+			s.equal(Outcome{Found: true}, s.end("a2"))
+			third := invocation("a3", time.Minute, cpu(300), cpu(0))
+			third.Pod = "default/a"
+			s.begin(third)
+			s.expect(2, cpu(300), nil)
+		}},
+		{"a closed node lends nothing", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.pass(LeaseTTL)
+			s.renew("activator-1")
+			s.equal(cpu(0), s.begin(invocation("b", time.Minute, cpu(0), cpu(300))))
+			s.begin(invocation("c", time.Minute, cpu(500), cpu(0)))
+			s.open()
+			s.expect(3, cpu(300), nil)
+		}},
+		{"an end that overtakes its begin", func(s scene) {
+			s.equal(Outcome{}, s.end("a"))
+			s.pass(LeaseTTL - time.Millisecond)
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(0, cpu(0), nil)
+			s.pass(time.Millisecond)
+			s.open()
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(1, cpu(300), nil)
+		}},
+		{"a begin that arrives again after its end", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.end("a")
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(0, cpu(0), nil)
+		}},
+		{"a lapsed lease returns everything, a renewed one stays", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			other := invocation("b", time.Minute, cpu(0), cpu(300))
+			other.Owner = "activator-2"
+			s.begin(other)
+			s.pass(LeaseTTL - time.Millisecond)
+			s.renew("activator-2")
+			s.expect(2, cpu(0), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+			s.pass(time.Millisecond)
+			s.expect(1, cpu(0), nil)
+			s.equal(Outcome{}, s.end("a"))
+			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
+		}},
+		{"a lease does not outlast a clock that goes back", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.pass(-time.Hour)
+			s.expect(1, cpu(300), nil)
+			s.pass(LeaseTTL)
+			s.expect(0, cpu(0), nil)
+		}},
+	}
+
+	addr := redistest.Start(t)
+	for _, tc := range scenes {
+		t.Run(tc.name, func(t *testing.T) {
+			clock := testingclock.NewFakePassiveClock(epoch)
+			r := newRedis(t, addr)
+			r.nowMillis = func() int64 { return clock.Now().UnixMilli() }
+			if err := r.calls.FlushAll(testContext(t)).Err(); err != nil {
+				t.Fatal(err)
+			}
+			for name, pool := range map[string]Pool{"memory": NewMemory(clock), "redis": r} {
+				t.Run(name, func(t *testing.T) {
+					clock.SetTime(epoch)
+					s := scene{T: t, pool: pool, clock: clock}
+					s.open()
+					tc.play(s)
+				})
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	change := func(f func(*Invocation)) Invocation {
+		inv := donor("a")
+		f(&inv)
+		return inv
+	}
+	for _, tc := range []struct {
+		name    string
+		node    string
+		inv     Invocation
+		wantErr string
+	}{
+		{"no id", "node", change(func(i *Invocation) { i.ID = "" }), "ID"},
+		{"newline in a pod", "node", change(func(i *Invocation) { i.Pod = "a\nb" }), "Pod"},
+		{"no domain", "node", change(func(i *Invocation) { i.Domain = "" }), "Domain"},
+		{"no owner", "node", change(func(i *Invocation) { i.Owner = "" }), "Owner"},
+		{"negative surplus", "node", change(func(i *Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
+		{"absurd want", "node", change(func(i *Invocation) { i.Want.MemoryBytes = maxVolume + 1 }), "Want"},
+		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
+		{"negative remaining time", "node", change(func(i *Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
+		{"no node", "", donor("a"), "node"},
+		{"node that ends the hash tag", "a}b", donor("a"), "node"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			// No Redis is needed to refuse.
+			for _, pool := range []Pool{NewMemory(testingclock.NewFakePassiveClock(epoch)), newRedis(t, t.TempDir()+"/nobody.sock")} {
+				_, err := pool.Begin(testContext(t), tc.node, tc.inv)
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("%T: got error %v, want one that names %s", pool, err, tc.wantErr)
+				}
+			}
+		})
+	}
+}
+
+func TestMemoryEndedContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := NewMemory(testingclock.NewFakePassiveClock(epoch)).Open(ctx, "node"); err == nil {
+		t.Error("a call with an ended context succeeded")
+	}
+}
