@@ -1,0 +1,54 @@
+package actuate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+)
+
+type apiActuator struct {
+	kube client.Client
+}
+
+// NewAPI returns the Actuator that patches the pod's resize subresource.
+func NewAPI(kube client.Client) Actuator { return apiActuator{kube} }
+
+func (a apiActuator) SetLimits(ctx context.Context, pod *corev1.Pod, container string, limits api.Resources) error {
+	patch, err := limitsPatch(pod.UID, container, limits)
+	if err != nil {
+		return err
+	}
+	if err := a.kube.SubResource("resize").Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return fmt.Errorf("setting limits of %s/%s container %q to %v: %w", pod.Namespace, pod.Name, container, limits, err)
+	}
+	return nil
+}
+
+// limitsPatch names nothing but the limits, so that a strategic merge leaves
+// requests, other containers and other resources alone. The UID makes the API
+// server answer with a conflict when the name belongs to another pod by now.
+func limitsPatch(uid types.UID, container string, limits api.Resources) ([]byte, error) {
+	type containerPatch struct {
+		Name      string                      `json:"name"`
+		Resources corev1.ResourceRequirements `json:"resources"`
+	}
+	var patch struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
+			Containers []containerPatch `json:"containers"`
+		} `json:"spec"`
+	}
+	patch.Metadata.UID = uid
+	patch.Spec.Containers = []containerPatch{{
+		Name:      container,
+		Resources: corev1.ResourceRequirements{Limits: limits.List()},
+	}}
+	return json.Marshal(patch)
+}

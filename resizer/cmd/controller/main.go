@@ -1,0 +1,160 @@
+// Command controller is Libra's resizer: it gives containers the limits that the
+// pools in Redis say, through the pods/resize subresource.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/controller"
+)
+
+type options struct {
+	redisAddr     string
+	metricsAddr   string
+	healthAddr    string
+	leaderElect   bool
+	leaseNS       string
+	leaseDuration time.Duration
+	limits        controller.Limits
+	log           zap.Options
+}
+
+func main() {
+	o := parse()
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
+	if err := run(o); err != nil {
+		ctrl.Log.Error(err, "the resizer ends")
+		os.Exit(1)
+	}
+}
+
+func parse() options {
+	var o options
+	flag.StringVar(&o.redisAddr, "redis-addr", envOr("LIBRA_REDIS_ADDR", "redis.libra-system.svc.cluster.local:6379"),
+		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
+	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
+	flag.StringVar(&o.leaseNS, "lease-namespace", envOr("LIBRA_LEASE_NAMESPACE", "libra-system"),
+		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
+	flag.DurationVar(&o.leaseDuration, "lease-duration", 6*time.Second,
+		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
+	flag.Float64Var(&o.limits.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
+	flag.IntVar(&o.limits.Burst, "resize-burst", 200, "resizes per node at once")
+	o.log.BindFlags(flag.CommandLine)
+	flag.Parse()
+	return o
+}
+
+func envOr(name, fallback string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+func (o options) validate() error {
+	var errs []error
+	if o.leaseDuration < 3*time.Second {
+		errs = append(errs, fmt.Errorf("--lease-duration is %v; at least 3s is needed to renew it in time", o.leaseDuration))
+	}
+	if o.limits.ResizesPerSecond <= 0 {
+		errs = append(errs, fmt.Errorf("--resizes-per-second is %v; it must be above 0", o.limits.ResizesPerSecond))
+	}
+	if o.limits.Burst < 1 {
+		errs = append(errs, fmt.Errorf("--resize-burst is %d; it must be at least 1", o.limits.Burst))
+	}
+	return errors.Join(errs...)
+}
+
+func run(o options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	config.QPS = -1 // the controller bounds its resizes by node
+
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	if err != nil {
+		return fmt.Errorf("exporting metrics: %w", err)
+	}
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("registering API types: %w", err)
+	}
+	optedIn := cache.ByObject{
+		Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
+		Transform: cache.TransformStripManagedFields(),
+	}
+	renewDeadline := o.leaseDuration * 2 / 3
+	retryPeriod := o.leaseDuration / 6
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: optedIn, &servingv1.Revision{}: optedIn}},
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress:        o.healthAddr,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "libra-resizer",
+		LeaderElectionNamespace:       o.leaseNS,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &renewDeadline,
+		RetryPeriod:                   &retryPeriod,
+	})
+	if err != nil {
+		return fmt.Errorf("making the manager: %w", err)
+	}
+	ctx := ctrl.SetupSignalHandler()
+
+	pools := pool.NewRedis(o.redisAddr)
+	defer pools.Close() //nolint:errcheck // the process ends
+	waiters := func(node string) controller.Waiter { return pools.Intents(node) }
+	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, waiters, actuate.NewAPI(mgr.GetClient()),
+		mgr.GetEventRecorder("libra-resizer"), provider, o.limits)
+	if err != nil {
+		return err
+	}
+	if err := c.Register(ctx, mgr); err != nil {
+		return err
+	}
+
+	synced := func(r *http.Request) error {
+		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
+			return errors.New("pods and Revisions have not all been listed yet; see the log for what may not be read")
+		}
+		return nil
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("cache", synced)); err != nil {
+		return fmt.Errorf("adding probes: %w", err)
+	}
+	return mgr.Start(ctx)
+}

@@ -1,0 +1,40 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+)
+
+// event is one Kubernetes Event on a pod.
+type event struct {
+	pod                        *corev1.Pod
+	kind, reason, action, note string
+}
+
+func (e event) record(r events.EventRecorder) {
+	r.Eventf(e.pod, nil, e.kind, e.reason, e.action, "%s", e.note)
+}
+
+// leftAloneEvent tells the owner of an opted-in pod why Libra does nothing for it.
+func leftAloneEvent(pod *corev1.Pod, why string) event {
+	return event{pod, corev1.EventTypeWarning, "LibraLeftAlone", "Observe",
+		"Libra does not resize this pod: " + why}
+}
+
+// refusedEvent tells that the API server did not accept new limits.
+func refusedEvent(pod *corev1.Pod, r resize, err error) event {
+	return event{pod, corev1.EventTypeWarning, "LibraResizeRefused", "Resize",
+		"Setting the limits to " + r.limits.String() + " was refused: " + err.Error()}
+}
+
+// pendingEvent tells that the kubelet did not take up new limits.
+func pendingEvent(pod *corev1.Pod, reason, message string) event {
+	return event{pod, corev1.EventTypeWarning, "LibraResizePending", "Resize",
+		"The kubelet does not apply the limits that Libra asked for (" + reason + "): " + message}
+}
+
+// memoryInUseEvent tells that memory could not be lowered.
+func memoryInUseEvent(pod *corev1.Pod) event {
+	return event{pod, corev1.EventTypeNormal, "LibraMemoryInUse", "Resize",
+		"The memory limit could not be lowered, most likely because more is in use; it is left as it was"}
+}

@@ -1,0 +1,316 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const mi = 1 << 20
+
+func res(cpuMilli, memoryMi int64) api.Resources {
+	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMi * mi}
+}
+
+var unbounded = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 60}
+
+// settledPod owes 500m/256Mi and has asked, in force.
+func settledPod(name string, asked api.Resources) podLimits {
+	return podLimits{name: name, owed: res(500, 256), least: res(100, 64), most: unbounded, asked: asked, ceiling: asked}
+}
+
+func TestPlan(t *testing.T) {
+	owed := res(500, 256)
+	lent := func(r api.Resources) pool.Balance { return pool.Balance{Lent: r} }
+	borrowed := func(r api.Resources) pool.Balance { return pool.Balance{Borrowed: r} }
+	with := func(p podLimits, f func(*podLimits)) podLimits { f(&p); return p }
+
+	tests := map[string]struct {
+		pods     []podLimits
+		balances map[string]pool.Balance
+		want     []resize
+		waiting  bool
+	}{
+		"whole and no balance: untouched": {
+			pods: []podLimits{settledPod("a", owed), settledPod("b", owed)},
+		},
+		"a donor is lowered, its borrower waits": {
+			pods:     []podLimits{settledPod("a", owed), settledPod("b", owed)},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"b", res(300, 192), lower}},
+			waiting:  true,
+		},
+		"a decrease that is only asked for pays nothing": {
+			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 192)), func(p *podLimits) {
+				p.ceiling = owed
+			})},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			waiting:  true,
+		},
+		"the borrower is raised once the decrease is in force": {
+			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 192))},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"a", res(700, 320), raise}},
+		},
+		"each resource by itself": {
+			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 192)), func(p *podLimits) {
+				p.ceiling.MemoryBytes = 256 * mi
+			})},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"a", res(700, 256), raise}},
+			waiting:  true,
+		},
+		"a restore does not wait and goes first": {
+			pods: []podLimits{settledPod("a", res(700, 320)), settledPod("b", res(300, 192))},
+			want: []resize{{"b", owed, restore}, {"a", owed, lower}},
+		},
+		"a donor that takes back a part": {
+			pods:     []podLimits{settledPod("a", res(700, 256)), settledPod("b", res(300, 256))},
+			balances: map[string]pool.Balance{"a": borrowed(res(50, 0)), "b": lent(res(50, 0))},
+			want:     []resize{{"b", res(450, 256), restore}, {"a", res(550, 256), lower}},
+		},
+		"lent memory, borrowed CPU": {
+			pods: []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
+			balances: map[string]pool.Balance{
+				"a": {Borrowed: res(200, 0), Lent: res(0, 64)},
+				"b": {Borrowed: res(0, 64), Lent: res(200, 0)},
+			},
+			want:    []resize{{"a", res(700, 192), lower}},
+			waiting: true,
+		},
+		"never below the request": {
+			pods:     []podLimits{settledPod("a", owed)},
+			balances: map[string]pool.Balance{"a": lent(res(450, 250))},
+			want:     []resize{{"a", res(100, 64), lower}},
+		},
+		"an increase that was refused is given up": {
+			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { p.most = owed }),
+				settledPod("b", res(300, 192))},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"a", owed, lower}},
+		},
+		"a borrower gets what there is when nothing more is coming": {
+			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {
+				p.least.MemoryBytes = 256 * mi
+			})},
+			balances: map[string]pool.Balance{"a": borrowed(res(300, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"a", res(700, 256), raise}},
+		},
+		"no limit of the user's: that resource is left alone": {
+			pods: []podLimits{
+				{name: "a", owed: res(0, 256), most: res(0, 1024), asked: res(0, 256), ceiling: res(0, 256)},
+				settledPod("b", res(500, 192)),
+			},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(0, 64))},
+			want:     []resize{{"a", res(0, 320), raise}},
+		},
+		"a balance of a pod that is not here changes nothing": {
+			pods:     []podLimits{settledPod("a", owed)},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "elsewhere": lent(res(200, 64))},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, waiting := plan(tc.pods, tc.balances)
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(resize{})); diff != "" {
+				t.Errorf("plan (-want +got):\n%s", diff)
+			}
+			if waiting != tc.waiting {
+				t.Errorf("waiting = %v, want %v", waiting, tc.waiting)
+			}
+		})
+	}
+}
+
+// nodeModel is a node in which resizes take effect late and in any order.
+type nodeModel struct {
+	pods     []podLimits
+	force    map[string]api.Resources // in force
+	balances map[string]pool.Balance
+}
+
+func drawNode(t *rapid.T) *nodeModel {
+	n := &nodeModel{force: map[string]api.Resources{}, balances: map[string]pool.Balance{}}
+	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
+		owed := res(rapid.Int64Range(1, 10).Draw(t, "owed cpu")*100, rapid.Int64Range(1, 8).Draw(t, "owed memory")*64)
+		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: res(100, 64), most: unbounded, asked: owed, ceiling: owed}
+		n.pods = append(n.pods, p)
+		n.force[p.name] = owed
+	}
+	return n
+}
+
+// drawBalances is any state a pool may be in: what is borrowed was lent.
+func (n *nodeModel) drawBalances(t *rapid.T) {
+	clear(n.balances)
+	var pot api.Resources
+	for _, p := range n.pods {
+		if rapid.Bool().Draw(t, "lends") {
+			spare := p.owed.Sub(p.least)
+			lent := api.Resources{
+				CPUMilli:    rapid.Int64Range(0, spare.CPUMilli/100).Draw(t, "lent cpu") * 100,
+				MemoryBytes: rapid.Int64Range(0, spare.MemoryBytes/(64*mi)).Draw(t, "lent memory") * 64 * mi,
+			}
+			n.balances[p.name] = pool.Balance{Lent: lent}
+			pot = pot.Add(lent)
+		}
+	}
+	for _, p := range n.pods {
+		if _, lends := n.balances[p.name]; lends {
+			continue
+		}
+		part := api.Resources{
+			CPUMilli:    rapid.Int64Range(0, pot.CPUMilli/100).Draw(t, "borrowed cpu") * 100,
+			MemoryBytes: rapid.Int64Range(0, pot.MemoryBytes/(64*mi)).Draw(t, "borrowed memory") * 64 * mi,
+		}
+		n.balances[p.name] = pool.Balance{Borrowed: part}
+		pot = pot.Sub(part)
+	}
+}
+
+func (n *nodeModel) issue(t *rapid.T, resizes []resize) {
+	for _, r := range resizes {
+		for i := range n.pods {
+			if p := &n.pods[i]; p.name == r.pod {
+				// The patch may be lost; then nothing about the pod has changed.
+				if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
+					continue
+				}
+				p.asked = r.limits
+				p.ceiling = p.ceiling.Max(r.limits)
+			}
+		}
+	}
+}
+
+// settle brings what pod i was asked for in force, as the kubelet does.
+func (n *nodeModel) settle(i int) {
+	p := &n.pods[i]
+	n.force[p.name] = p.asked
+	p.ceiling = p.asked
+}
+
+// excess is by how much what is in force is above what all users were promised.
+func (n *nodeModel) excess() api.Resources {
+	var r api.Resources
+	for _, p := range n.pods {
+		r = r.Add(n.force[p.name]).Sub(p.owed)
+	}
+	return r
+}
+
+// toGiveBack is what borrowers hold above what their balance gives them.
+func (n *nodeModel) toGiveBack() api.Resources {
+	var r api.Resources
+	for _, p := range n.pods {
+		b := n.balances[p.name]
+		r = r.Add(n.force[p.name].Sub(p.owed.Add(b.Borrowed).Sub(b.Lent)).Max(api.Resources{}))
+	}
+	return r
+}
+
+// Invariant 1, conservation: the limits in force never add up to more than the
+// users were promised, except by what borrowers have yet to give back to donors
+// that were restored; and nothing is raised into that exception.
+func TestPlanConserves(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := drawNode(t)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				n.drawBalances(t)
+			case 1, 2:
+				resizes, _ := plan(n.pods, n.balances)
+				checkResizes(t, n, resizes)
+				n.issue(t, resizes)
+			case 3:
+				n.settle(rapid.IntRange(0, len(n.pods)-1).Draw(t, "settled"))
+			}
+			excess, back := n.excess().Max(api.Resources{}), n.toGiveBack()
+			if excess.Max(back) != back {
+				t.Fatalf("limits in force exceed the user allocations by %v; borrowers have only %v to give back", excess, back)
+			}
+		}
+	})
+}
+
+// checkResizes checks what must be true of every plan, whatever the node's state.
+func checkResizes(t *rapid.T, n *nodeModel, resizes []resize) {
+	t.Helper()
+	asked := map[string]api.Resources{}
+	for _, p := range n.pods {
+		asked[p.name] = p.asked
+	}
+	var last direction
+	for _, r := range resizes {
+		if r.direction < last {
+			t.Errorf("%v of %s comes after a %v", r.direction, r.pod, last)
+		}
+		last = r.direction
+		asked[r.pod] = r.limits
+	}
+	var most, owed api.Resources
+	for _, p := range n.pods {
+		b := n.balances[p.name]
+		due := p.owed.Add(b.Borrowed).Sub(b.Lent).Max(p.least)
+		if whole := due.Min(p.owed); asked[p.name].Min(whole) != whole {
+			t.Errorf("pod %s is left at %v though it is owed %v", p.name, asked[p.name], whole)
+		}
+		if asked[p.name].Max(p.least) != asked[p.name] {
+			t.Errorf("pod %s is asked for %v, below its request %v", p.name, asked[p.name], p.least)
+		}
+		most = most.Add(p.ceiling.Max(asked[p.name]))
+		owed = owed.Add(p.owed)
+	}
+	for _, p := range n.pods {
+		now, old := asked[p.name], p.ceiling.Max(p.owed)
+		if now.CPUMilli > old.CPUMilli && most.CPUMilli > owed.CPUMilli {
+			t.Errorf("CPU of %s is raised to %v while the node may reach %v of %v", p.name, now, most, owed)
+		}
+		if now.MemoryBytes > old.MemoryBytes && most.MemoryBytes > owed.MemoryBytes {
+			t.Errorf("memory of %s is raised to %v while the node may reach %v of %v", p.name, now, most, owed)
+		}
+	}
+}
+
+// With a pool that stands still, every pod reaches what its balance says, and then
+// nothing is touched any more.
+func TestPlanConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := drawNode(t)
+		for range rapid.IntRange(1, 3).Draw(t, "pools") {
+			n.drawBalances(t)
+			for range rapid.IntRange(0, 2).Draw(t, "rounds before the pool changes") {
+				resizes, _ := plan(n.pods, n.balances)
+				n.issue(t, resizes)
+			}
+		}
+		for range 4 {
+			resizes, _ := plan(n.pods, n.balances)
+			for _, r := range resizes {
+				for i := range n.pods {
+					if n.pods[i].name == r.pod {
+						n.pods[i].asked = r.limits
+					}
+				}
+			}
+			for i := range n.pods {
+				n.settle(i)
+			}
+		}
+		if resizes, waiting := plan(n.pods, n.balances); len(resizes) > 0 || waiting {
+			t.Fatalf("still %v, waiting %v", resizes, waiting)
+		}
+		for _, p := range n.pods {
+			b := n.balances[p.name]
+			if want := p.owed.Add(b.Borrowed).Sub(b.Lent); p.asked != want {
+				t.Errorf("pod %s is at %v, want %v", p.name, p.asked, want)
+			}
+		}
+	})
+}
