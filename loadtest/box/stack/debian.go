@@ -24,7 +24,7 @@ func rootfs(ctx context.Context, dir string, packages ...string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := emptyDir(dir); err != nil {
 		return err
 	}
 	args := []string{"--quiet", "--mode=root", "--variant=extract", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
@@ -39,6 +39,14 @@ func rootfs(ctx context.Context, dir string, packages ...string) error {
 		}
 	}
 	return postInstall(dir)
+}
+
+// emptyDir makes dir anew.
+func emptyDir(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o755)
 }
 
 // postInstall does what the maintainer scripts would have done and programs

@@ -71,10 +71,7 @@ func installPython(ctx context.Context, dir, venv string, requirements []byte) e
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := emptyDir(dir); err != nil {
 		return err
 	}
 	file := dir + ".txt"
