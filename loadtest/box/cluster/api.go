@@ -2,139 +2,149 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
+	"net/url"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// api asks the API server as the administrator. client-go would make the
-// command ten times as large for the few things that it wants to know.
-type api struct{ client *http.Client }
-
-func newAPI(l layout.Layout) (api, error) {
-	ca, err := os.ReadFile(pki(l, "ca.crt"))
+// RESTConfig is the administrator's way to the API server. It trusts nobody
+// but our own authority: while our API server does not listen, something
+// elsewhere might answer on its address.
+func RESTConfig(l layout.Layout) (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", l.Kubeconfig())
 	if err != nil {
-		return api{}, err
+		return nil, err
 	}
-	// Nothing else is trusted: while our API server does not listen yet,
-	// something elsewhere might answer on its address.
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return api{}, fmt.Errorf("%s holds no certificate", pki(l, "ca.crt"))
-	}
-	cert, err := tls.LoadX509KeyPair(pki(l, "admin.crt"), pki(l, "admin.key"))
-	if err != nil {
-		return api{}, err
-	}
-	return api{&http.Client{
-		Timeout: 5 * time.Second,
-		Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}},
-			ForceAttemptHTTP2: true,
-		},
-	}}, nil
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	config.QPS = -1 // nobody else is there to be fair to
+	return config, nil
 }
 
-// get reads a path of the API, as JSON into v unless v is nil.
-func (a api) get(ctx context.Context, path string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, apiServerURL+path, nil)
+// api asks the API server the few things that the node's own commands want to know.
+type api struct{ client kubernetes.Interface }
+
+func newAPI(l layout.Layout) (api, error) {
+	config, err := RESTConfig(l)
 	if err != nil {
-		return err
+		return api{}, err
 	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s: %.200s", path, resp.Status, body)
-	}
-	if v == nil {
-		return nil
-	}
-	return json.Unmarshal(body, v)
+	config.Timeout = 5 * time.Second
+	client, err := kubernetes.NewForConfig(config)
+	return api{client}, err
 }
 
 func (a api) waitReady(ctx context.Context) error {
 	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
-		err := a.get(ctx, "/readyz", nil)
+		err := a.ready(ctx)
 		return err == nil, fmt.Sprintf("the API server is not ready (%v)", err), nil
 	})
 }
 
-type condition struct {
-	Type   string `json:"type"`
-	Status string `json:"status"`
-	Reason string `json:"reason"`
-}
-
-type nodeObject struct {
-	Status struct {
-		Conditions  []condition       `json:"conditions"`
-		Allocatable map[string]string `json:"allocatable"`
-	} `json:"status"`
+func (a api) ready(ctx context.Context) error {
+	return a.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
 // nodeReady says whether the node is Ready, and if not why.
 func (a api) nodeReady(ctx context.Context) (ready bool, reason string, err error) {
-	var n nodeObject
-	if err := a.get(ctx, "/api/v1/nodes/"+NodeName, &n); err != nil {
+	node, err := a.client.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
+	if err != nil {
 		return false, "", err
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == "Ready" {
-			return c.Status == "True", c.Reason, nil
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, c.Message, nil
 		}
 	}
-	return false, "not reported yet", nil
+	return false, "it reported nothing yet", nil
 }
 
-type objectMeta struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
+// usable says what a pod would still lack on a node that is new.
+func (a api) usable(ctx context.Context) (lacks string) {
+	ready, reason, err := a.nodeReady(ctx)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !ready:
+		return "the node is not Ready: " + reason
+	}
+	if _, err := a.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		return err.Error()
+	}
+	if err := dnsReady(ctx); err != nil {
+		return fmt.Sprintf("DNS is not ready: %v", err)
+	}
+	return ""
 }
 
-type podObject struct {
-	Metadata objectMeta `json:"metadata"`
-	Status   struct {
-		Phase             string      `json:"phase"`
-		Conditions        []condition `json:"conditions"`
-		ContainerStatuses []struct {
-			Name         string `json:"name"`
-			Ready        bool   `json:"ready"`
-			RestartCount int    `json:"restartCount"`
-			State        struct {
-				Waiting *struct {
-					Reason string `json:"reason"`
-				} `json:"waiting"`
-			} `json:"state"`
-		} `json:"containerStatuses"`
-	} `json:"status"`
+func dnsReady(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/ready", nodeIP, dnsReadyPort), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", resp.Status)
+	}
+	return nil
+}
+
+// grantDNS lets the DNS server read what names come from.
+func (a api) grantDNS(ctx context.Context) error {
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: dnsUser},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: []string{"list", "watch"}},
+			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+		},
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: dnsUser},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: dnsUser},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: dnsUser}},
+	}
+	if _, err := a.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("role of the DNS server: %w", err)
+	}
+	if _, err := a.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("role of the DNS server: %w", err)
+	}
+	return nil
+}
+
+func (a api) pods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := a.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
 }
 
 // trouble is empty for a pod that is Ready or has done its work.
-func (p podObject) trouble() string {
-	if p.Status.Phase == "Succeeded" {
+func trouble(p corev1.Pod) string {
+	if p.Status.Phase == corev1.PodSucceeded {
 		return ""
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == "Ready" && c.Status == "True" {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			return ""
 		}
 	}
-	parts := []string{p.Status.Phase}
+	parts := []string{string(p.Status.Phase)}
 	for _, c := range p.Status.ContainerStatuses {
 		if c.Ready {
 			continue
@@ -144,38 +154,32 @@ func (p podObject) trouble() string {
 			part = c.Name + " " + c.State.Waiting.Reason
 		}
 		if c.RestartCount > 0 {
-			part += fmt.Sprintf(", %d restarts", c.RestartCount)
+			part += fmt.Sprintf(" (%d restarts)", c.RestartCount)
 		}
 		parts = append(parts, part)
 	}
-	return strings.Join(parts, "; ")
+	return strings.Join(parts, ", ")
 }
 
-func (a api) pods(ctx context.Context) ([]podObject, error) {
-	var list struct {
-		Items []podObject `json:"items"`
+// workload is what `kubectl logs` takes by name.
+type workload struct{ kind, namespace, name string }
+
+func (a api) workloads(ctx context.Context) ([]workload, error) {
+	var found []workload
+	apps := a.client.AppsV1()
+	deployments, err := apps.Deployments(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
 	}
-	err := a.get(ctx, "/api/v1/pods", &list)
-	return list.Items, err
-}
-
-// workloads lists what `kubectl logs` takes by name, as kind -> objects.
-func (a api) workloads(ctx context.Context) (map[string][]objectMeta, error) {
-	found := map[string][]objectMeta{}
-	for _, kind := range workloadKinds {
-		var list struct {
-			Items []struct {
-				Metadata objectMeta `json:"metadata"`
-			} `json:"items"`
-		}
-		if err := a.get(ctx, "/apis/apps/v1/"+kind, &list); err != nil {
-			return nil, err
-		}
-		for _, i := range list.Items {
-			found[kind] = append(found[kind], i.Metadata)
-		}
+	for _, d := range deployments.Items {
+		found = append(found, workload{"deploy", d.Namespace, d.Name})
+	}
+	daemonSets, err := apps.DaemonSets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range daemonSets.Items {
+		found = append(found, workload{"ds", d.Namespace, d.Name})
 	}
 	return found, nil
 }
-
-var workloadKinds = []string{"deployments", "daemonsets", "statefulsets"}

@@ -159,7 +159,7 @@ func corefile(l layout.Layout) []byte {
 	return fmt.Appendf(nil, `%[1]s:53 in-addr.arpa:53 {
 	bind %[2]s
 	errors
-	ready 127.0.0.1:%[3]d
+	ready %[2]s:%[3]d
 	kubernetes %[1]s in-addr.arpa {
 		kubeconfig %[4]s
 		ttl 5
@@ -175,28 +175,4 @@ func corefile(l layout.Layout) []byte {
 	}
 }
 `, clusterDomain, nodeIP, dnsReadyPort, pki(l, "dns.kubeconfig"))
-}
-
-// dnsRole lets the DNS server read what names come from.
-func dnsRole() ([]byte, error) {
-	role, err := yaml.Marshal(object{
-		"apiVersion": "rbac.authorization.k8s.io/v1",
-		"kind":       "ClusterRole",
-		"metadata":   object{"name": dnsUser},
-		"rules": []object{
-			{"apiGroups": []string{""}, "resources": []string{"services", "namespaces"}, "verbs": []string{"list", "watch"}},
-			{"apiGroups": []string{"discovery.k8s.io"}, "resources": []string{"endpointslices"}, "verbs": []string{"list", "watch"}},
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	binding, err := yaml.Marshal(object{
-		"apiVersion": "rbac.authorization.k8s.io/v1",
-		"kind":       "ClusterRoleBinding",
-		"metadata":   object{"name": dnsUser},
-		"roleRef":    object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": dnsUser},
-		"subjects":   []object{{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": dnsUser}},
-	})
-	return append(append(role, "---\n"...), binding...), err
 }

@@ -81,6 +81,9 @@ func Init(l layout.Layout, start io.Reader) error {
 		return err
 	}
 	log.Print("API server ready")
+	if err := api.grantDNS(ctx); err != nil {
+		return err
+	}
 	if err := waitListening(ctx, "unix", containerdSocket); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,17 +31,6 @@ func Kubectl(ctx context.Context, l layout.Layout, args ...string) *exec.Cmd {
 	}
 	cmd.Env = append(cmd.Env, "KUBECONFIG="+l.Kubeconfig())
 	return cmd
-}
-
-// Apply applies manifests on the server's side: some objects are too large for
-// the annotation of the other way.
-func (c Cluster) Apply(ctx context.Context, manifests []byte) error {
-	cmd := Kubectl(ctx, c.Layout, "apply", "--server-side", "--force-conflicts", "-f", "-")
-	cmd.Stdin = bytes.NewReader(manifests)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("kubectl apply: %w: %s", err, bytes.TrimSpace(out))
-	}
-	return nil
 }
 
 // socket is containerd's socket as this namespace sees it.

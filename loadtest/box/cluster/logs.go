@@ -17,8 +17,8 @@ type LogOptions struct {
 }
 
 // Logs is a command that prints the log of a component of the node, or of a
-// workload on it. name is a component, or a workload as "name",
-// "namespace/name", or either with a kind before it ("deploy/name").
+// Deployment or DaemonSet on it. name is a component, or a workload as "name",
+// "namespace/name" or "kind/name".
 func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd, error) {
 	lines := strconv.Itoa(o.Lines)
 	if slices.Contains(ComponentNames(), name) {
@@ -32,53 +32,38 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 		}
 		return exec.CommandContext(ctx, "tail", args...), nil
 	}
+	var workloads []workload
 	api, err := newAPI(c.Layout)
-	if err != nil {
-		return nil, unknownLog(name, nil)
+	if err == nil {
+		workloads, err = api.workloads(ctx)
 	}
-	workloads, err := api.workloads(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w (and the workloads cannot be listed: %w)", unknownLog(name, nil), err)
+		return nil, fmt.Errorf("%w; with the box running also the workloads on it (they cannot be listed: %w)", unknownLog(name, nil), err)
 	}
-	kind, found, ok := findWorkload(workloads, name)
+	w, ok := findWorkload(workloads, name)
 	if !ok {
 		return nil, unknownLog(name, workloads)
 	}
-	return Kubectl(ctx, c.Layout, "logs", "-n", found.Namespace, kind+"/"+found.Name,
+	return Kubectl(ctx, c.Layout, "logs", "-n", w.namespace, w.kind+"/"+w.name,
 		"--all-containers", "--prefix", "--tail="+lines, "--follow="+strconv.FormatBool(o.Follow)), nil
 }
 
 // findWorkload finds the one workload that name means.
-func findWorkload(workloads map[string][]objectMeta, name string) (kind string, found objectMeta, ok bool) {
-	kinds := workloadKinds
-	for prefix, k := range map[string]string{"deploy/": "deployments", "ds/": "daemonsets", "sts/": "statefulsets"} {
-		if rest, has := strings.CutPrefix(name, prefix); has {
-			kinds, name = []string{k}, rest
-			break
-		}
-	}
+func findWorkload(workloads []workload, name string) (found workload, ok bool) {
 	matches := 0
-	for _, k := range kinds {
-		for _, m := range workloads[k] {
-			if name == m.Name || name == m.Namespace+"/"+m.Name {
-				kind, found = k, m
-				matches++
-			}
+	for _, w := range workloads {
+		if slices.Contains([]string{w.name, w.namespace + "/" + w.name, w.kind + "/" + w.name}, name) {
+			found = w
+			matches++
 		}
 	}
-	return kind, found, matches == 1
+	return found, matches == 1
 }
 
-func unknownLog(name string, workloads map[string][]objectMeta) error {
+func unknownLog(name string, workloads []workload) error {
 	accepted := ComponentNames()
-	for _, k := range workloadKinds {
-		for _, m := range workloads[k] {
-			accepted = append(accepted, m.Namespace+"/"+m.Name)
-		}
+	for _, w := range workloads {
+		accepted = append(accepted, w.namespace+"/"+w.name)
 	}
-	more := ""
-	if workloads == nil {
-		more = "; with the box running also the deployments on it"
-	}
-	return fmt.Errorf("no log is called %q; it must be one of: %s%s", name, strings.Join(accepted, ", "), more)
+	return fmt.Errorf("%q is not the name of one log; it must be one of: %s", name, strings.Join(accepted, ", "))
 }

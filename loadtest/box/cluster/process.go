@@ -111,12 +111,24 @@ func (p process) kill(ctx context.Context) error {
 	if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d: %w", p.pid, err)
 	}
-	return poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
-		return p.exited(), fmt.Sprintf("process %d to end", p.pid), nil
+	err := poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
+		return p.ended(), fmt.Sprintf("process %d to end", p.pid), nil
 	})
+	if err != nil {
+		return err
+	}
+	// Its parent, by now the machine's own init, may take its time to reap it:
+	// nothing can be done about that.
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
+		return errors.Is(unix.PidfdSendSignal(p.fd, 0, nil, 0), unix.ESRCH), "", nil
+	})
+	return nil
 }
 
-func (p process) exited() bool {
+// ended says that the process runs no more, whether it was reaped or not.
+func (p process) ended() bool {
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0

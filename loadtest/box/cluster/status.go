@@ -84,9 +84,9 @@ func (c Cluster) printCluster(ctx context.Context, w io.Writer) {
 	}
 	troubled := 0
 	for _, p := range pods {
-		if t := p.trouble(); t != "" {
+		if t := trouble(p); t != "" {
 			troubled++
-			fmt.Fprintf(w, "pod %s/%s: %s\n", p.Metadata.Namespace, p.Metadata.Name, t)
+			fmt.Fprintf(w, "pod %s/%s: %s\n", p.Namespace, p.Name, t)
 		}
 	}
 	fmt.Fprintf(w, "%d of %d pods are ready\n", len(pods)-troubled, len(pods))

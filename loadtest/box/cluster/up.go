@@ -190,36 +190,16 @@ func (c Cluster) waitReady(ctx context.Context, pid int) error {
 		return err
 	}
 	said := time.Now()
-	granted := false
 	err = poll(ctx, 100*time.Millisecond, func() (bool, string, error) {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}
-		if !granted {
-			if err := api.get(ctx, "/readyz", nil); err != nil {
-				return false, fmt.Sprintf("the API server is not ready (%v)", err), nil
-			}
-			if err := c.grantDNS(ctx); err != nil {
-				return false, "", err
-			}
-			granted = true
-			c.Log("API server ready")
-		}
-		ready, reason, err := api.nodeReady(ctx)
-		if err != nil {
-			reason = err.Error()
-		}
-		waitingFor := fmt.Sprintf("the node is not Ready (%s)", reason)
-		if ready {
-			// Made by a controller; a pod needs it.
-			err := api.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
-			ready, waitingFor = err == nil, "the default service account is not there"
-		}
-		if !ready && time.Since(said) > 5*time.Second {
+		lacks := api.usable(ctx)
+		if lacks != "" && time.Since(said) > 5*time.Second {
 			said = time.Now()
-			c.Log("waiting: %s", waitingFor)
+			c.Log("waiting: %s", lacks)
 		}
-		return ready, waitingFor, nil
+		return lacks == "", lacks, nil
 	})
 	if err == nil {
 		c.Log("node Ready")
@@ -237,14 +217,6 @@ func (c Cluster) stillStarting(pid int) error {
 		return nil
 	}
 	return fmt.Errorf("%s ended (%s); the end of its log %s:\n%s", name, how, logPath(c.Layout, name), lastLines(logPath(c.Layout, name), 10))
-}
-
-func (c Cluster) grantDNS(ctx context.Context) error {
-	role, err := dnsRole()
-	if err != nil {
-		return err
-	}
-	return c.Apply(ctx, role)
 }
 
 // importAll imports every image tar of the cache.

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/box/cluster"
+	"libra.dev/libra/loadtest/box/layout"
+	"libra.dev/libra/loadtest/box/stack"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "box",
+		Short: "A real Kubernetes with Knative, Istio and KServe on this machine",
+		Long: `box builds and runs a single-node Kubernetes with Knative Serving, Istio, KServe
+and Redis's image on one Linux machine: no Docker, no systemd, no registry.
+
+Everything it builds is kept in ` + layout.CacheEnv + ` (libra-box in the user's cache
+folder), everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box). A run
+leaves nothing else: it has namespaces of its own, and "box down" ends them.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newLogs(), newKubectl(), newKubeconfig(),
+		newLoad(), newPush(), newInit(), newProbe())
+	return root
+}
+
+// progress returns a function that prints lines with the time since its making.
+func progress(cmd *cobra.Command) func(format string, args ...any) {
+	start := time.Now()
+	return func(format string, args ...any) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%7.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
+
+// repository finds the root of the repository that the working directory is in.
+func repository() (string, error) {
+	at, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := at; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "loadtest", "box", "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == "/" {
+			return "", fmt.Errorf("%s is not in Libra's repository: run this from the folder that has loadtest/box in it, or below", at)
+		}
+	}
+}
+
+func newBuild() *cobra.Command {
+	return &cobra.Command{
+		Use:   "build",
+		Short: "Build or fetch everything that runs on the box",
+		Long: `build compiles Kubernetes, containerd, Knative, Istio, KServe and the tools from
+their Go modules, makes their images, and installs the Debian packages that
+running them takes. What is there already, and would be the same, is left alone.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root, err := repository()
+			if err != nil {
+				return err
+			}
+			return changing(func(l layout.Layout) error {
+				if err := cluster.PreflightBuild(l); err != nil {
+					return err
+				}
+				log := progress(cmd)
+				if err := cluster.Build(cmd.Context(), l, root, log); err != nil {
+					return err
+				}
+				if err := stack.Build(cmd.Context(), l, root, log); err != nil {
+					return err
+				}
+				log("the box is built, in %s", l.Cache)
+				return nil
+			})
+		},
+	}
+}
+
+// changing runs a command that must be alone.
+func changing(run func(layout.Layout) error) error {
+	l, err := layout.Default()
+	if err != nil {
+		return err
+	}
+	unlock, err := cluster.Lock(l)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return run(l)
+}
+
+func newUp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "up",
+		Short: "Start the box and install Knative, Istio and KServe on it",
+		Long: `up starts the node, imports the images and installs the stack. A box that runs
+and is whole is left alone; what is left of a broken one is removed first.
+Nothing is started before all that it needs was found.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return changing(func(l layout.Layout) error {
+				log := progress(cmd)
+				c := cluster.Cluster{Layout: l, Log: log}
+				// Written last; it goes with the run's other files.
+				installed := filepath.Join(l.Run(), "stack-installed")
+				started, err := c.Up(cmd.Context(), func() bool {
+					_, err := os.Stat(installed)
+					return err == nil
+				})
+				if err != nil {
+					return err
+				}
+				if !started {
+					log("the box is up and healthy already")
+					return nil
+				}
+				config, err := cluster.RESTConfig(l)
+				if err != nil {
+					return err
+				}
+				if err := stack.Install(cmd.Context(), l, config, log); err != nil {
+					return err
+				}
+				if err := os.WriteFile(installed, nil, 0o644); err != nil {
+					return err
+				}
+				log("the box is up; its kubeconfig is %s", l.Kubeconfig())
+				return nil
+			})
+		},
+	}
+}
+
+func newDown() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Stop the box and remove all that it made",
+		Long: `down ends the box's processes, whatever state they are in, and removes its
+namespaces, mounts, links, routes, firewall rules, cgroups and files. The logs
+of the last run stay. Where there is no box it does nothing.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return changing(func(l layout.Layout) error {
+				log := progress(cmd)
+				if err := (cluster.Cluster{Layout: l, Log: log}).Down(cmd.Context()); err != nil {
+					return err
+				}
+				log("the box is down")
+				return nil
+			})
+		},
+	}
+}
+
+func newStatus() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show what runs, what is not ready, and where things are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return looking(cmd, func(c cluster.Cluster) error {
+				return c.Status(cmd.Context(), cmd.OutOrStdout())
+			})
+		},
+	}
+}
+
+// looking runs a command that changes nothing.
+func looking(cmd *cobra.Command, run func(cluster.Cluster) error) error {
+	l, err := layout.Default()
+	if err != nil {
+		return err
+	}
+	return run(cluster.Cluster{Layout: l, Log: progress(cmd)})
+}
+
+func newLogs() *cobra.Command {
+	var o cluster.LogOptions
+	cmd := &cobra.Command{
+		Use:   "logs COMPONENT",
+		Short: "Show the log of a part",
+		Long: `logs shows the log of one of the node's own components,
+
+  ` + strings.Join(cluster.ComponentNames(), ", ") + `
+
+or of a workload on it, by its name ("deploy/activator", "libra-resizer",
+"knative-serving/controller").`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return looking(cmd, func(c cluster.Cluster) error {
+				show, err := c.Logs(cmd.Context(), args[0], o)
+				if err != nil {
+					return err
+				}
+				return foreground(show)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what is logged from now on")
+	cmd.Flags().IntVar(&o.Lines, "tail", 200, "lines to show of what was logged until now")
+	return cmd
+}
+
+func newKubectl() *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl -- ARG...",
+		Short:              "Run kubectl on the box, whatever KUBECONFIG says",
+		Example:            "  box kubectl -- get pods --all-namespaces",
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] == "--" {
+				args = args[1:]
+			}
+			if len(args) == 0 || args[0] == "--help" || args[0] == "-h" {
+				return cmd.Help()
+			}
+			return looking(cmd, func(c cluster.Cluster) error {
+				if _, err := os.Stat(c.Layout.Kubeconfig()); errors.Is(err, fs.ErrNotExist) {
+					return cluster.ErrNotRunning
+				}
+				return foreground(cluster.Kubectl(cmd.Context(), c.Layout, args...))
+			})
+		},
+	}
+}
+
+// foreground runs a command in this one's place; its failure is told by itself.
+func foreground(cmd *exec.Cmd) error {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := cmd.Run()
+	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.Exited() {
+		os.Exit(exit.ExitCode())
+	}
+	return err
+}
+
+func newKubeconfig() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Print the path of the box's kubeconfig",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return looking(cmd, func(c cluster.Cluster) error {
+				path := c.Layout.Kubeconfig()
+				if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+					return cluster.ErrNotRunning
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), path)
+				return nil
+			})
+		},
+	}
+}
+
+func newLoad() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Build Libra's own images from the repository and put them on the box",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withRepository(cmd, func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error {
+				return stack.Load(ctx, l, root, cluster.Cluster{Layout: l, Log: log}, out, log)
+			})
+		},
+	}
+	outFlag(cmd, &out)
+	return cmd
+}
+
+func newPush() *cobra.Command {
+	var to, out string
+	cmd := &cobra.Command{
+		Use:   "push",
+		Short: "Build Libra's own images from the repository and push them to a registry",
+		Long: `push is for a cluster that is not the box. It uses the credentials of the user's
+own Docker configuration.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withRepository(cmd, func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error {
+				return stack.Push(ctx, l, root, to, out, log)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; each image is named below it")
+	outFlag(cmd, &out)
+	cobra.CheckErr(cmd.MarkFlagRequired("to"))
+	return cmd
+}
+
+func outFlag(cmd *cobra.Command, out *string) {
+	cmd.Flags().StringVar(out, "out", "", "JSON file to write: the reference of each image, by its name")
+	cobra.CheckErr(cmd.MarkFlagRequired("out"))
+}
+
+func withRepository(cmd *cobra.Command, run func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error) error {
+	root, err := repository()
+	if err != nil {
+		return err
+	}
+	return changing(func(l layout.Layout) error {
+		return run(cmd.Context(), l, root, progress(cmd))
+	})
+}
+
+func newInit() *cobra.Command {
+	var l layout.Layout
+	cmd := &cobra.Command{
+		Use:    "init",
+		Short:  "The node's first process: for box up only",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return cluster.Init(l, os.Stdin)
+		},
+	}
+	cmd.Flags().StringVar(&l.State, "state", "", "state folder")
+	cmd.Flags().StringVar(&l.Cache, "cache", "", "cache folder")
+	return cmd
+}
+
+func newProbe() *cobra.Command {
+	return &cobra.Command{
+		Use:    "probe",
+		Short:  "Try what the node needs of the kernel: for box up only",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cluster.Probe(cmd.OutOrStdout())
+		},
+	}
+}
