@@ -187,8 +187,9 @@ local function take(node, id, resource, want, least_expires)
     if string.sub(entry, 1, #prefix) == prefix then
       local donor_id = string.sub(entry, #prefix + 1)
       local donor = look(node, donor_id)
-      if donor.pod ~= inv.pod then
-        local amount = math.min(want, donor.spare[resource])
+      local amount = math.min(want, donor.spare[resource])
+      -- Nothing is left of a donor in the same pod: begin has withdrawn it.
+      if amount > 0 then
         donor.spare[resource] = donor.spare[resource] - amount
         lend(node, donor_id, id, resource, amount)
         want = want - amount

@@ -179,9 +179,10 @@ func (n *memoryNode) take(b *begun, leastExpires int64) {
 	for _, of := range volumes {
 		want := *of(&b.Want)
 		for _, d := range donors {
-			if d.Domain != b.Domain || d.Pod == b.Pod || d.expires < leastExpires {
+			if d.Domain != b.Domain || d.expires < leastExpires {
 				continue
 			}
+			// Nothing is left of a donor in the same pod: begin has withdrawn it.
 			amount := min(want, *of(&d.spare))
 			if amount == 0 {
 				continue

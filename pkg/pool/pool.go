@@ -70,14 +70,15 @@ type Pool interface {
 	// from a pod with more than one invocation begun.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
 	// End takes the invocation out: its loans are revoked (preemptive release),
-	// what it borrowed goes back with its original expiry (re-harvest). An End
-	// that overtakes its Begin makes that Begin a no-op for one LeaseTTL.
+	// what it borrowed goes back with its original expiry (re-harvest). For one
+	// LeaseTTL, a Begin that the End overtook, or that arrives again, is a no-op.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
 	// Renew keeps the owner's invocations on the node for another LeaseTTL.
 	Renew(ctx context.Context, node, owner string) error
 	// Open lets the node lend for another LeaseTTL. The resizer calls it while it
 	// runs and has seen every container of the node whole at least once since the
-	// pool was empty, so that nothing is lent that nobody would give back.
+	// pool was empty, so that nothing is lent that nobody would give back. A pool
+	// that is lost is closed; so Redis must not restore an old one from disk.
 	Open(ctx context.Context, node string) error
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)

@@ -273,7 +273,7 @@ func libraryMissing(err error) (bool, error) {
 		return false, fmt.Errorf("version of the library libra in Redis: %w", err)
 	}
 	if loaded > libraryVersion {
-		return false, fmt.Errorf("Redis has version %d of the library libra, this binary works with version %d only: upgrade it", loaded, libraryVersion)
+		return false, fmt.Errorf("the library libra in Redis has version %d, this binary works with version %d only: upgrade it", loaded, libraryVersion)
 	}
 	return true, nil
 }

@@ -136,6 +136,24 @@ func TestEndWithoutMemory(t *testing.T) {
 	}
 }
 
+// Nobody may be there to Read.
+func TestEndsAreForgotten(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	now := epoch
+	r.nowMillis = func() int64 { return now.UnixMilli() }
+	for i := range 10 {
+		if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("invocation-", i)}); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(LeaseTTL / 2)
+	}
+	kept, err := r.calls.ZCard(ctx, "libra:{node}:tombstones").Result()
+	if err != nil || kept != 2 {
+		t.Errorf("%d ends are remembered, %v; want the 2 of the last lease time", kept, err)
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
