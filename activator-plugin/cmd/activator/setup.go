@@ -24,7 +24,6 @@ import (
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	activatornet "knative.dev/serving/pkg/activator/net"
 	apiconfig "knative.dev/serving/pkg/apis/config"
-	v1 "knative.dev/serving/pkg/apis/serving/v1"
 )
 
 // config is the environment of the stock activator. What it cannot do without
@@ -110,15 +109,18 @@ func setProbeSettingsOrDie(env config, logger *zap.SugaredLogger) {
 }
 
 // timeouts returns how long a request may take in all, until its response begins,
-// and between two writes of its response. The latter two are without bound at 0.
+// and between two writes of its response. The latter two are without bound at 0,
+// which is what a revision gets that does not name them.
 func timeouts(r *http.Request) (all, responseStart, idle time.Duration) {
-	var spec v1.RevisionSpec
-	if rev := activatorhandler.RevisionFrom(r.Context()); rev != nil {
-		spec = rev.Spec
+	rev := activatorhandler.RevisionFrom(r.Context())
+	if rev == nil {
+		return apiconfig.DefaultRevisionTimeoutSeconds * time.Second,
+			apiconfig.DefaultRevisionResponseStartTimeoutSeconds * time.Second,
+			apiconfig.DefaultRevisionIdleTimeoutSeconds * time.Second
 	}
-	return seconds(spec.TimeoutSeconds, apiconfig.DefaultRevisionTimeoutSeconds),
-		seconds(spec.ResponseStartTimeoutSeconds, apiconfig.DefaultRevisionResponseStartTimeoutSeconds),
-		seconds(spec.IdleTimeoutSeconds, apiconfig.DefaultRevisionIdleTimeoutSeconds)
+	return seconds(rev.Spec.TimeoutSeconds, apiconfig.DefaultRevisionTimeoutSeconds),
+		seconds(rev.Spec.ResponseStartTimeoutSeconds, 0),
+		seconds(rev.Spec.IdleTimeoutSeconds, 0)
 }
 
 func seconds(s *int64, otherwise int64) time.Duration {

@@ -1,0 +1,350 @@
+package invocation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const testTimeout = 30 * time.Second
+
+// recorder is a pool that notes its calls. The hooks, where there are any, run
+// before a call is noted and give it its error.
+type recorder struct {
+	pool.Pool
+	beginHook func(ctx context.Context, inv pool.Invocation) error
+	endHook   func(ctx context.Context, e pool.Ending) error
+
+	mu      sync.Mutex
+	calls   []string // operation, node and ID, or owner
+	begins  []pool.Invocation
+	ends    []pool.Ending
+	changed chan struct{}
+}
+
+func (r *recorder) note(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+func (r *recorder) Begin(ctx context.Context, node string, inv pool.Invocation) (api.Resources, error) {
+	var err error
+	if r.beginHook != nil {
+		err = r.beginHook(ctx, inv)
+	}
+	r.note(func() {
+		r.calls = append(r.calls, "begin "+node+" "+inv.ID)
+		r.begins = append(r.begins, inv)
+	})
+	return api.Resources{}, err
+}
+
+func (r *recorder) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
+	var err error
+	if r.endHook != nil {
+		err = r.endHook(ctx, e)
+	}
+	r.note(func() {
+		r.calls = append(r.calls, "end "+node+" "+e.ID)
+		r.ends = append(r.ends, e)
+	})
+	return pool.Outcome{Found: true}, err
+}
+
+func (r *recorder) Renew(_ context.Context, node, owner string) error {
+	r.note(func() { r.calls = append(r.calls, "renew "+node+" "+owner) })
+	return nil
+}
+
+// await waits for n calls, and returns them.
+func (r *recorder) await(t *testing.T, n int) []string {
+	t.Helper()
+	timeout := time.After(testTimeout)
+	for {
+		r.mu.Lock()
+		calls := slices.Clone(r.calls)
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if len(calls) >= n {
+			return calls
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			t.Fatalf("The pool was called %d times, want %d: %q", len(calls), n, calls)
+		}
+	}
+}
+
+func newTestLifecycle(t testing.TB, p pool.Pool, clk clock.WithTicker) *lifecycle {
+	t.Helper()
+	m, err := newMetrics(noop.NewMeterProvider())
+	if err != nil {
+		t.Fatal("newMetrics() =", err)
+	}
+	l := newLifecycle(p, "owner", clk, zaptest.NewLogger(t).Sugar(), m)
+	l.beginTimeout = testTimeout
+	return l
+}
+
+func drain(t testing.TB, l *lifecycle) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	if err := l.drain(ctx); err != nil {
+		t.Fatal("drain() =", err)
+	}
+	if len(l.inFlight)+len(l.nodes)+len(l.ending) != 0 {
+		t.Errorf("after all had ended there are left: %v in flight, on nodes %v, ending in %v", l.inFlight, l.nodes, l.ending)
+	}
+}
+
+func invocationIn(pod, id string) pool.Invocation {
+	return pool.Invocation{ID: id, Function: revID.String(), Pod: pod, Domain: "ns"}
+}
+
+func TestBeginThenEnd(t *testing.T) {
+	rec := &recorder{}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+
+	f := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	rec.await(t, 1)
+	clk.Step(1500 * time.Millisecond)
+	f.finish(201)
+	drain(t, l)
+
+	want := invocationIn("ns/a", "1")
+	want.Owner = "owner"
+	if diff := cmp.Diff([]pool.Invocation{want}, rec.begins); diff != "" {
+		t.Error("Begin (-want, +got):\n" + diff)
+	}
+	if diff := cmp.Diff([]pool.Ending{{ID: "1", Duration: 1500 * time.Millisecond, Status: 201}}, rec.ends); diff != "" {
+		t.Error("End (-want, +got):\n" + diff)
+	}
+}
+
+func TestEndWaitsForBegin(t *testing.T) {
+	release := make(chan struct{})
+	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error {
+		<-release
+		return errors.New("lost")
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	close(release)
+	drain(t, l)
+
+	// Nobody knows whether a Begin that failed was done: it is ended like any other.
+	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
+		t.Error("Calls (-want, +got):\n" + diff)
+	}
+}
+
+func TestBeginHasADeadline(t *testing.T) {
+	rec := &recorder{beginHook: func(ctx context.Context, _ pool.Invocation) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l.beginTimeout = time.Millisecond
+
+	f := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	rec.await(t, 1)
+	f.finish(200)
+	drain(t, l)
+	if len(rec.ends) != 1 {
+		t.Errorf("%d Ends, want 1", len(rec.ends))
+	}
+}
+
+func TestEndIsTriedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		failures, want int
+	}{{0, 1}, {1, 2}, {2, 3}, {3, 3}} {
+		t.Run(fmt.Sprint(tc.failures, " failures"), func(t *testing.T) {
+			failures := tc.failures
+			rec := &recorder{endHook: func(context.Context, pool.Ending) error {
+				if failures--; failures >= 0 {
+					return errors.New("connection refused")
+				}
+				return nil
+			}}
+			clk := clocktesting.NewFakeClock(time.Now())
+			l := newTestLifecycle(t, rec, clk)
+			l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+
+			for attempt := range tc.want {
+				rec.await(t, 2+attempt)
+				if attempt == tc.want-1 {
+					break
+				}
+				waitFor(t, "the back-off", clk.HasWaiters)
+				clk.Step(endBackoff << (2 * attempt))
+			}
+			drain(t, l)
+			if len(rec.ends) != tc.want {
+				t.Errorf("End was tried %d times, want %d", len(rec.ends), tc.want)
+			}
+		})
+	}
+}
+
+func waitFor(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(context.Background(), time.Millisecond, testTimeout, true,
+		func(context.Context) (bool, error) { return condition(), nil })
+	if err != nil {
+		t.Fatalf("Waiting for %s: %v", what, err)
+	}
+}
+
+func TestEndsFitInALease(t *testing.T) {
+	longest := endAttempts * endTimeout
+	for attempt := range endAttempts - 1 {
+		longest += endBackoff << (2 * attempt)
+	}
+	if longest >= pool.LeaseTTL {
+		t.Errorf("the attempts of an End take up to %v, want less than a lease, %v", longest, pool.LeaseTTL)
+	}
+}
+
+func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
+	release := make(chan struct{})
+	rec := &recorder{endHook: func(_ context.Context, e pool.Ending) error {
+		if e.ID == "1" {
+			<-release
+		}
+		return nil
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
+	// Another pod's does not wait.
+	l.start(revID, "node-a", invocationIn("ns/b", "3")).finish(200)
+	rec.await(t, 3)
+	close(release)
+	rec.await(t, 5)
+	second.finish(200)
+	drain(t, l)
+
+	var ofPod []string
+	for _, c := range rec.calls {
+		if c != "begin node-a 3" && c != "end node-a 3" {
+			ofPod = append(ofPod, c)
+		}
+	}
+	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1", "begin node-a 2", "end node-a 2"}, ofPod); diff != "" {
+		t.Error("Calls for one pod (-want, +got):\n" + diff)
+	}
+}
+
+func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
+	release := make(chan struct{})
+	rec := &recorder{endHook: func(context.Context, pool.Ending) error {
+		<-release
+		return nil
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	l.beginTimeout = time.Millisecond
+	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
+	second.finish(200)
+	waitFor(t, "the second to be given up", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.inFlight) == 1
+	})
+	close(release)
+	drain(t, l)
+
+	// Never begun, so there is nothing to end.
+	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
+		t.Error("Calls (-want, +got):\n" + diff)
+	}
+}
+
+func TestIDsInFlightDiffer(t *testing.T) {
+	rec := &recorder{}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	first := l.start(revID, "node-a", invocationIn("ns/a", "same"))
+	second := l.start(revID, "node-a", invocationIn("ns/b", "same"))
+	first.finish(200)
+	second.finish(200)
+	drain(t, l)
+
+	if first.inv.ID != "same" || second.inv.ID == "same" {
+		t.Errorf("IDs = %q, %q, want the first unchanged and the second another", first.inv.ID, second.inv.ID)
+	}
+}
+
+func TestInFlightIsBounded(t *testing.T) {
+	l := newTestLifecycle(t, &recorder{}, clock.RealClock{})
+	for i := range maxInFlight {
+		l.inFlight[fmt.Sprint(i)] = struct{}{}
+	}
+	if f := l.start(revID, "node-a", invocationIn("ns/a", "one more")); f != nil {
+		t.Errorf("started %q beyond the bound", f.inv.ID)
+	}
+}
+
+func TestLeasesAreRenewedWhereInvocationsAre(t *testing.T) {
+	rec := &recorder{}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.renewLeases(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	waitFor(t, "the ticker", clk.HasWaiters)
+
+	a := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	b := l.start(revID, "node-b", invocationIn("ns/b", "2"))
+	rec.await(t, 2)
+	clk.Step(renewEvery)
+	renewals := rec.await(t, 4)[2:]
+	slices.Sort(renewals)
+	if diff := cmp.Diff([]string{"renew node-a owner", "renew node-b owner"}, renewals); diff != "" {
+		t.Error("Renewals (-want, +got):\n" + diff)
+	}
+
+	a.finish(200)
+	waitFor(t, "the end on node-a", func() bool { return len(l.occupied()) == 1 })
+	clk.Step(renewEvery)
+	calls := rec.await(t, 6)
+	if diff := cmp.Diff("renew node-b owner", calls[5]); diff != "" {
+		t.Error("Renewal (-want, +got):\n" + diff)
+	}
+	b.finish(200)
+	drain(t, l)
+}

@@ -1,0 +1,123 @@
+package invocation
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/pkg/api"
+)
+
+var revID = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
+
+type podOption func(*corev1.Pod)
+
+func of(revision string) podOption {
+	return func(p *corev1.Pod) { p.Labels[serving.RevisionLabelKey] = revision }
+}
+
+// newPod is a running pod of revID on node-a.
+func newPod(name, ip string, options ...podOption) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: revID.Namespace,
+			Name:      name,
+			Labels:    map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: revID.Name},
+		},
+		Spec: corev1.PodSpec{
+			NodeName: "node-a",
+			Containers: []corev1.Container{
+				{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: res(1000, 512).List()}},
+				{Name: api.QueueProxyContainer},
+			},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}},
+	}
+	for _, o := range options {
+		o(pod)
+	}
+	return pod
+}
+
+func runPods(t testing.TB, objects ...runtime.Object) *Pods {
+	t.Helper()
+	pods, err := NewPods(fake.NewClientset(objects...), zaptest.NewLogger(t).Sugar())
+	if err != nil {
+		t.Fatal("NewPods() =", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pods.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	if !cache.WaitForCacheSync(ctx.Done(), pods.informer.HasSynced) {
+		t.Fatal("The pods were not listed")
+	}
+	return pods
+}
+
+func TestFind(t *testing.T) {
+	const ip = "10.0.0.1"
+	container := func(i int) func(limits corev1.ResourceList) podOption {
+		return func(limits corev1.ResourceList) podOption {
+			return func(p *corev1.Pod) { p.Spec.Containers[i].Resources.Limits = limits }
+		}
+	}
+	user, queueProxy := container(0), container(1)
+	in := func(phase corev1.PodPhase) podOption { return func(p *corev1.Pod) { p.Status.Phase = phase } }
+
+	for _, tc := range []struct {
+		name      string
+		pods      []runtime.Object
+		container string
+		want      target
+		wantOK    bool
+	}{
+		{name: "managed", pods: []runtime.Object{newPod("a", ip)},
+			want: target{pod: "ns/a", node: "node-a"}, wantOK: true},
+		{name: "second address", pods: []runtime.Object{newPod("a", "fd00::1", func(p *corev1.Pod) {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		})}, want: target{pod: "ns/a", node: "node-a"}, wantOK: true},
+		{name: "unknown", pods: []runtime.Object{newPod("a", "10.0.0.2")}},
+		{name: "not scheduled", pods: []runtime.Object{newPod("a", ip, func(p *corev1.Pod) { p.Spec.NodeName = "" })}},
+		{name: "not opted in", pods: []runtime.Object{newPod("a", ip, func(p *corev1.Pod) { delete(p.Labels, api.EnabledLabel) })}},
+		{name: "address used again", pods: []runtime.Object{
+			newPod("a", ip, of("rev-00002")), newPod("b", ip, in(corev1.PodFailed)), newPod("c", ip, in(corev1.PodSucceeded)), newPod("d", ip),
+		}, want: target{pod: "ns/d", node: "node-a"}, wantOK: true},
+		{name: "queue-proxy with limits", pods: []runtime.Object{newPod("a", ip, queueProxy(res(100, 0).List()))},
+			want: target{pod: "ns/a", node: "node-a", why: reasonQueueProxyLimits}, wantOK: true},
+		{name: "no limits", pods: []runtime.Object{newPod("a", ip, user(nil))},
+			want: target{pod: "ns/a", node: "node-a", why: reasonNoLimits}, wantOK: true},
+		{name: "only memory", pods: []runtime.Object{newPod("a", ip, user(res(0, 64).List()))},
+			want: target{pod: "ns/a", node: "node-a"}, wantOK: true},
+		{name: "other name of the container", container: "app", pods: []runtime.Object{newPod("a", ip, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Name = "app"
+		})}, want: target{pod: "ns/a", node: "node-a"}, wantOK: true},
+		{name: "no such container", container: "app", pods: []runtime.Object{newPod("a", ip)},
+			want: target{pod: "ns/a", node: "node-a", why: reasonNoLimits}, wantOK: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if tc.container == "" {
+				tc.container = api.UserContainer
+			}
+			got, ok := runPods(t, tc.pods...).find(ip, revID, tc.container)
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(target{})); ok != tc.wantOK || diff != "" {
+				t.Errorf("find() = %v, want %v; (-want, +got):\n%s", ok, tc.wantOK, diff)
+			}
+		})
+	}
+}
