@@ -164,14 +164,6 @@ func inheritCpuset(dir string) error {
 	return nil
 }
 
-// exists says whether a folder of the box is there.
-func (s cgroupSystem) exists() bool {
-	return slices.ContainsFunc(s.ours(), func(dir string) bool {
-		_, err := os.Stat(dir)
-		return err == nil
-	})
-}
-
 // remove removes the box's folders. The processes in them are dead or dying:
 // the kernel refuses until the last one is gone.
 func (s cgroupSystem) remove(ctx context.Context) error {

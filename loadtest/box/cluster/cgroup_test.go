@@ -1,0 +1,124 @@
+package cluster
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	mountsV1 = `23 1 0:21 / /proc rw,relatime - proc proc rw
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:12 - cgroup cgroup rw,cpu,cpuacct
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+`
+	mountsV2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid,nodev shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+)
+
+func TestCgroupSystem(t *testing.T) {
+	tests := []struct {
+		name          string
+		mounts        string
+		v2Controllers string
+		wantUnified   bool
+		wantOurs      []string
+		wantMissing   []string
+	}{{
+		name:   "v1 without some controllers",
+		mounts: mountsV1,
+		wantOurs: []string{
+			"/sys/fs/cgroup/cpu,cpuacct/libra-box", "/sys/fs/cgroup/cpuset/libra-box", "/sys/fs/cgroup/memory/libra-box",
+			"/sys/fs/cgroup/systemd/libra-box", "/sys/fs/cgroup/unified/libra-box",
+		},
+		wantMissing: []string{"pids", "devices", "freezer"},
+	}, {
+		name:          "v2",
+		mounts:        mountsV2,
+		v2Controllers: "cpuset cpu io memory hugetlb pids\n",
+		wantUnified:   true,
+		wantOurs:      []string{"/sys/fs/cgroup/libra-box"},
+	}, {
+		name:          "v2 without the memory controller",
+		mounts:        mountsV2,
+		v2Controllers: "cpuset cpu pids",
+		wantUnified:   true,
+		wantOurs:      []string{"/sys/fs/cgroup/libra-box"},
+		wantMissing:   []string{"memory"},
+	}, {
+		name:        "none mounted",
+		wantUnified: true,
+		wantMissing: []string{"cpu", "cpuset", "memory", "pids"},
+	}}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := parseCgroupMounts(strings.NewReader(tt.mounts))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.unified != tt.wantUnified {
+				t.Errorf("unified = %t, want %t", s.unified, tt.wantUnified)
+			}
+			if diff := cmp.Diff(tt.wantOurs, s.ours()); diff != "" {
+				t.Errorf("ours() (-want +got):\n%s", diff)
+			}
+			got := s.missing(tt.v2Controllers)
+			if len(got) == 0 {
+				got = nil
+			}
+			if diff := cmp.Diff(tt.wantMissing, got); diff != "" {
+				t.Errorf("missing() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRemoveCgroups(t *testing.T) {
+	mount := t.TempDir()
+	s := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}
+	if err := os.MkdirAll(filepath.Join(mount, cgroupName, "kubepods", "pod1", "container"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(mount, "somebody-else"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range 2 { // there, and gone already
+		if err := s.remove(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := os.ReadDir(mount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || left[0].Name() != "somebody-else" {
+		t.Errorf("left: %v, want somebody-else's only", left)
+	}
+}
+
+func TestRemoveCgroupsInUse(t *testing.T) {
+	mount := t.TempDir()
+	dir := filepath.Join(mount, cgroupName)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// An ordinary file keeps the folder, as a process keeps a cgroup.
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("4711\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}.remove(ctx)
+	if err == nil || !strings.Contains(err.Error(), "4711") {
+		t.Errorf("remove() = %v, want an error that names the process", err)
+	}
+}

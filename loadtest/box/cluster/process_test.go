@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/loadtest/box/layout"
+)
+
+func TestIsInit(t *testing.T) {
+	const inNamespace, onMachine = "Name:\tbox\nNSpid:\t812\t1\nNSpgid:\t812\t1\n", "Name:\tbox\nNSpid:\t812\n"
+	ours := layout.Layout{Cache: "/cache", State: "/state"}
+	line := func(args ...string) string { return strings.Join(args, "\x00") + "\x00" }
+	tests := []struct {
+		name    string
+		cmdline string
+		status  string
+		want    bool
+	}{
+		{"the init", line(append([]string{"/repo/bin/box"}, initArgs(ours)...)...), inNamespace, true},
+		{"the init, run with another cache", line("box", "init", "--state", "/state", "--cache", "/other"), inNamespace, true},
+		{"the init of another node", line("box", "init", "--state", "/state2", "--cache", "/cache"), inNamespace, false},
+		{"its command line, outside of the namespace", line("box", "init", "--state", "/state", "--cache", "/cache"), onMachine, false},
+		{"its child", line("box", "init", "--state", "/state", "--cache", "/cache"), "NSpid:\t813\t2\n", false},
+		{"an editor", line("vi", "box init --state /state --cache /cache"), onMachine, false},
+		{"another command", line("box", "up"), onMachine, false},
+		{"a zombie", "", inNamespace, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := isInit([]byte(tt.cmdline), []byte(tt.status), ours.State); got != tt.want {
+				t.Errorf("isInit() = %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNamespacePIDs(t *testing.T) {
+	for status, want := range map[string][]int{
+		"NSpid:\t7\n":              {7},
+		"Pid:\t9\nNSpid:\t9\t3\t1": {9, 3, 1},
+		"NSpid:\tx\n":              nil,
+		"":                         nil,
+	} {
+		if diff := cmp.Diff(want, namespacePIDs([]byte(status))); diff != "" {
+			t.Errorf("namespacePIDs(%q) (-want +got):\n%s", status, diff)
+		}
+	}
+}
+
+func TestChildren(t *testing.T) {
+	cmd := exec.CommandContext(context.Background(), "sleep", "60")
+	before := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	found, err := children(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, ok := found[cmd.Process.Pid]
+	if !ok {
+		t.Fatalf("children() = %v, want one with pid %d", found, cmd.Process.Pid)
+	}
+	// The kernel counts in hundredths of a second.
+	if early := before.Add(-time.Second); u.pid != cmd.Process.Pid || u.startedAt.Before(early) {
+		t.Errorf("child is %+v, want pid %d started after %v", u, cmd.Process.Pid, early)
+	}
+}
