@@ -1,0 +1,230 @@
+// Package agent observes a node's functions: it samples their cgroups and tells the
+// predictor what each invocation really used.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// slack is about how long the news of an end takes to arrive here. More of it
+	// would count the invocation before this one in.
+	slack = 10 * time.Millisecond
+
+	// queueLength is how many observations wait to be appended; an outage of Redis
+	// that lasts longer loses the rest.
+	queueLength    = 1024
+	observeTimeout = time.Second
+
+	backOffMin = 100 * time.Millisecond
+	backOffMax = 5 * time.Second
+
+	// stalled is when an agent that does not sample any more is to be restarted.
+	stalled = 10 * time.Second
+)
+
+// EndedReader reads which invocations of the node have ended.
+type EndedReader interface {
+	// Next waits for invocations that ended since it last returned.
+	Next(ctx context.Context) ([]api.Ended, error)
+	// Skipped is how many records Next could not read.
+	Skipped() int64
+}
+
+// Observer takes observations.
+type Observer interface {
+	Observe(ctx context.Context, o api.Observation) error
+}
+
+// Agent samples and observes.
+type Agent struct {
+	clock      clock.WithTicker
+	ended      EndedReader
+	observer   Observer
+	containers *containers
+	queue      chan api.Observation
+	metrics    *metrics
+	sampledAt  atomic.Pointer[time.Time]
+}
+
+// New makes an Agent, and the Tracker that tells it which containers there are.
+func New(clk clock.WithTicker, kube client.Reader, cgroupRoot string, ended EndedReader, observer Observer, provider metric.MeterProvider) (*Agent, *Tracker, error) {
+	m, err := newMetrics(provider)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the agent's metrics: %w", err)
+	}
+	a := &Agent{
+		clock:      clk,
+		ended:      ended,
+		observer:   observer,
+		containers: newContainers(),
+		queue:      make(chan api.Observation, queueLength),
+		metrics:    m,
+	}
+	a.sampled()
+	return a, &Tracker{kube: kube, cgroupRoot: cgroupRoot, containers: a.containers}, nil
+}
+
+// Start runs until ctx ends. It implements manager.Runnable.
+func (a *Agent) Start(ctx context.Context) error {
+	var group errgroup.Group
+	for _, f := range []func(context.Context){a.sampleAll, a.observeEnded, a.append} {
+		group.Go(func() error {
+			f(ctx)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// Healthy is a probe: it fails when the agent has stopped to sample.
+func (a *Agent) Healthy(*http.Request) error {
+	if since := a.clock.Since(*a.sampledAt.Load()); since > stalled {
+		return fmt.Errorf("nothing was sampled for %v; a round is due every %v", since, sampleEvery)
+	}
+	return nil
+}
+
+func (a *Agent) sampleAll(ctx context.Context) {
+	ticker := a.clock.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+		}
+		all := a.containers.all()
+		for pod, c := range all {
+			a.sample(ctx, pod, c)
+		}
+		a.metrics.containers.Record(ctx, int64(len(all)))
+		a.sampled()
+	}
+}
+
+func (a *Agent) sampled() {
+	now := a.clock.Now()
+	a.sampledAt.Store(&now)
+}
+
+func (a *Agent) sample(ctx context.Context, pod string, c *container) {
+	err := c.sample(a.clock.Now)
+	// A container that ended takes its cgroup with it; the pod's event follows.
+	if err == nil || errors.Is(err, syscall.ENODEV) || errors.Is(err, os.ErrClosed) {
+		return
+	}
+	a.metrics.sampleErrors.Add(ctx, 1)
+	logf.FromContext(ctx).V(1).Info("sampling failed", "pod", pod, "reason", err.Error())
+}
+
+// observeEnded measures invocations as they end.
+func (a *Agent) observeEnded(ctx context.Context) {
+	log := logf.FromContext(ctx)
+	late := false
+	var unreadable int64
+	delay := backOffMin
+	for ctx.Err() == nil {
+		ended, err := a.ended.Next(ctx)
+		now := a.clock.Now()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.metrics.redisFailed(ctx, "next")
+			log.Error(err, "reading which invocations ended", "retryAfter", delay)
+			late = true
+			pause(ctx, a.clock, delay)
+			delay = min(2*delay, backOffMax)
+			continue
+		}
+		delay = backOffMin
+		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
+		unreadable = a.ended.Skipped()
+		for _, e := range ended {
+			// When it ended is only known by when its end is heard of.
+			result := resultLate
+			if !late {
+				result = a.observe(ctx, e, now)
+			}
+			a.metrics.ended(ctx, result, 1)
+		}
+		late = false
+	}
+}
+
+// observe queues the observation of an invocation that is known since now to have
+// ended, or says why there is none.
+func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time) string {
+	if !e.Alone {
+		return resultNotAlone
+	}
+	c := a.containers.get(e.Pod)
+	if c == nil {
+		return resultUnknownPod
+	}
+	a.sample(ctx, e.Pod, c) // so that the samples reach to its end
+	o, ok := c.observe(e, now)
+	if !ok {
+		return resultUncovered
+	}
+	select {
+	case a.queue <- o:
+		return resultObserved
+	default:
+		return resultDropped
+	}
+}
+
+// append appends what is queued.
+func (a *Agent) append(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-a.queue:
+			a.appendOne(ctx, o)
+		}
+	}
+}
+
+// appendOne tries until it succeeds: the queue bounds what an outage holds up.
+func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
+	delay := backOffMin
+	for {
+		observeCtx, cancel := context.WithTimeout(ctx, observeTimeout)
+		err := a.observer.Observe(observeCtx, o)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.metrics.redisFailed(ctx, "observe")
+		logf.FromContext(ctx).Error(err, "appending an observation", "function", o.Function, "retryAfter", delay)
+		pause(ctx, a.clock, delay)
+		delay = min(2*delay, backOffMax)
+	}
+}
+
+func pause(ctx context.Context, clk clock.Clock, d time.Duration) {
+	timer := clk.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
+	}
+}

@@ -1,0 +1,378 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// batch is one answer of Next.
+type batch struct {
+	ended []api.Ended
+	err   error
+}
+
+type scriptedReader struct {
+	batches chan batch
+	skipped int64
+}
+
+func (r *scriptedReader) Next(ctx context.Context) ([]api.Ended, error) {
+	select {
+	case b := <-r.batches:
+		return b.ended, b.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (r *scriptedReader) Skipped() int64 { return r.skipped }
+
+type observerFunc func(context.Context, api.Observation) error
+
+func (f observerFunc) Observe(ctx context.Context, o api.Observation) error { return f(ctx, o) }
+
+func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root string, ended EndedReader, observer Observer) (*Agent, *Tracker, *sdkmetric.ManualReader) {
+	t.Helper()
+	reader := sdkmetric.NewManualReader()
+	a, tracker, err := New(clk, kube, root, ended, observer, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, tracker, reader
+}
+
+// results is how many invocations had each result.
+func results(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int64{}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != "libra.agent.invocations" {
+				continue
+			}
+			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+				v, _ := p.Attributes.Value(attribute.Key("result"))
+				counts[v.AsString()] = p.Value
+			}
+		}
+	}
+	return counts
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), 2*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return condition(), nil })
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func podRunning(containerID string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: api.QueueProxyContainer},
+			{Name: "renamed", Ports: []corev1.ContainerPort{{Name: "user-port"}}},
+		}},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+			{Name: api.QueueProxyContainer, ContainerID: "containerd://other", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			{Name: "renamed", ContainerID: "containerd://" + containerID, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+		}},
+	}
+}
+
+func TestTracker(t *testing.T) {
+	const second = "second"
+	files := v2Tree(filepath.Join("kubepods", id))
+	for name, text := range v2Tree(filepath.Join("kubepods", second)) {
+		files[name] = text
+	}
+	pod := podRunning(id)
+	kube := fake.NewClientBuilder().WithObjects(pod).Build()
+	a, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, tree(t, files), nil, nil)
+	follow := func() error {
+		_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}})
+		return err
+	}
+	tracked := func() string {
+		if c := a.containers.get("default/p"); c != nil {
+			return c.id
+		}
+		return ""
+	}
+	set := func(containerID string, state corev1.ContainerState) {
+		t.Helper()
+		pod.Status.ContainerStatuses[1].ContainerID = "containerd://" + containerID
+		pod.Status.ContainerStatuses[1].State = state
+		if err := kube.Status().Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isRunning := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+
+	for _, step := range []struct {
+		name string
+		do   func()
+		want string
+		err  bool
+	}{
+		{name: "runs", do: func() {}, want: id},
+		{name: "nothing new", do: func() {}, want: id},
+		{name: "ended", do: func() { set(id, corev1.ContainerState{}) }},
+		{name: "restarted", do: func() { set(second, isRunning) }, want: second},
+		{name: "has no cgroup", do: func() { set("third", isRunning) }, err: true},
+		{name: "runs again", do: func() { set(id, isRunning) }, want: id},
+		{name: "gone", do: func() {
+			if err := kube.Delete(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		step.do()
+		if err := follow(); (err != nil) != step.err {
+			t.Errorf("%s: error %v, want one: %v", step.name, err, step.err)
+		}
+		if got := tracked(); got != step.want {
+			t.Errorf("%s: tracking %q, want %q", step.name, got, step.want)
+		}
+	}
+}
+
+// constantCgroup reads the same always.
+type constantCgroup struct{ reading }
+
+func (c constantCgroup) read() (reading, error) { return c.reading, nil }
+func (constantCgroup) Close() error             { return nil }
+
+func TestRingKeepsTheNewest(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	c := &container{cgroup: constantCgroup{}}
+	for range ringSize + 7 {
+		if err := c.sample(clk.Now); err != nil {
+			t.Fatal(err)
+		}
+		clk.Step(sampleEvery)
+	}
+	samples := c.samples()
+	if len(samples) != ringSize {
+		t.Fatalf("%d samples kept, want %d", len(samples), ringSize)
+	}
+	for i, s := range samples {
+		if want := epoch.Add(time.Duration(i+7) * sampleEvery); !s.at.Equal(want) {
+			t.Fatalf("sample %d is of %v, want %v", i, s.at, want)
+		}
+	}
+}
+
+func TestObserve(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
+	c := &container{cgroup: constantCgroup{reading{memory: 5 << 20, limit: api.Resources{CPUMilli: 500}}}}
+	a.containers.put("default/p", c)
+	for range 40 { // one second
+		a.sample(t.Context(), "default/p", c)
+		clk.Step(sampleEvery)
+	}
+	for name, tc := range map[string]struct {
+		ended api.Ended
+		want  string
+	}{
+		"measured":            {api.Ended{Pod: "default/p", Alone: true, Duration: 500 * time.Millisecond}, resultObserved},
+		"others in the pod":   {api.Ended{Pod: "default/p", Duration: 500 * time.Millisecond}, resultNotAlone},
+		"pod of another node": {api.Ended{Pod: "default/q", Alone: true, Duration: 500 * time.Millisecond}, resultUnknownPod},
+		"began too long ago":  {api.Ended{Pod: "default/p", Alone: true, Duration: time.Second}, resultUncovered},
+		"absurd duration":     {api.Ended{Pod: "default/p", Alone: true, Duration: -time.Hour}, resultUncovered},
+	} {
+		if got := a.observe(t.Context(), tc.ended, clk.Now()); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
+		}
+	}
+	want := api.Observation{
+		Ended: api.Ended{Pod: "default/p", Alone: true, Duration: 500 * time.Millisecond},
+		Peak:  api.Resources{MemoryBytes: 5 << 20},
+		Limit: api.Resources{CPUMilli: 500},
+	}
+	if diff := cmp.Diff(want, <-a.queue); diff != "" {
+		t.Errorf("observation (-want +got):\n%s", diff)
+	}
+	ended := api.Ended{Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}
+	for range queueLength {
+		a.observe(t.Context(), ended, clk.Now())
+	}
+	if got := a.observe(t.Context(), ended, clk.Now()); got != resultDropped {
+		t.Errorf("with a full queue: %s, want %s", got, resultDropped)
+	}
+}
+
+func TestRedisAway(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	script := &scriptedReader{batches: make(chan batch)}
+	away := true
+	appended := make(chan api.Observation, 1)
+	observer := observerFunc(func(_ context.Context, o api.Observation) error {
+		if away {
+			away = false
+			return errors.New("away")
+		}
+		appended <- o
+		return nil
+	})
+	a, _, reader := newTestAgent(t, clk, nil, "", script, observer)
+	c := &container{cgroup: constantCgroup{}}
+	a.containers.put("default/p", c)
+	for range 40 {
+		a.sample(t.Context(), "default/p", c)
+		clk.Step(sampleEvery)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- a.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	ended := batch{ended: []api.Ended{{ID: "1", Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}}}
+	eventually(t, "the sampler waits", clk.HasWaiters)
+	script.batches <- batch{err: errors.New("away")}
+	next := func(b batch) {
+		t.Helper()
+		eventually(t, "Next is called again", func() bool {
+			clk.Step(10 * time.Millisecond)
+			select {
+			case script.batches <- b:
+				return true
+			default:
+				return false
+			}
+		})
+	}
+	next(ended) // ended nobody knows when
+	next(ended)
+	eventually(t, "appended at the second try", func() bool {
+		clk.Step(10 * time.Millisecond)
+		return len(appended) == 1
+	})
+	script.skipped = 2
+	next(batch{})
+	eventually(t, "all is counted", func() bool {
+		return cmp.Equal(results(t, reader), map[string]int64{resultLate: 1, resultObserved: 1, resultUnreadable: 2})
+	})
+}
+
+func TestHealthy(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
+	clk.Step(stalled)
+	if err := a.Healthy(nil); err != nil {
+		t.Errorf("unhealthy after %v: %v", stalled, err)
+	}
+	clk.Step(time.Millisecond)
+	if a.Healthy(nil) == nil {
+		t.Error("healthy though it does not sample")
+	}
+}
+
+// An invocation goes through a real pool in a real Redis, and its observation comes
+// out.
+func TestWithRedis(t *testing.T) {
+	addr := redistest.Start(t)
+	pools := pool.NewRedis(addr)
+	defer pools.Close()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+
+	kube := fake.NewClientBuilder().WithObjects(podRunning(id)).Build()
+	a, tracker, reader := newTestAgent(t, clock.RealClock{}, kube, tree(t, v2Tree(filepath.Join("kubepods", id))), pools.Ended("n1"), pools)
+	if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- a.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		a.containers.put("default/p", nil)
+	}()
+
+	const duration = 150 * time.Millisecond
+	c := a.containers.get("default/p")
+	eventually(t, "sampled for long enough", func() bool {
+		s := c.samples()
+		return len(s) > 0 && s[len(s)-1].at.Sub(s[0].at) > duration+slack
+	})
+	// The agent reads from when it first looked, and on a busy machine a sample may
+	// come late: go on until one is observed.
+	var entries []redis.XMessage
+	n := 0
+	eventually(t, "an observation", func() bool {
+		n++
+		invocation := pool.Invocation{ID: fmt.Sprint(n), Function: "default/f", Pod: "default/p", Domain: "default", Owner: "a", Size: 4711}
+		if _, err := pools.Begin(t.Context(), "n1", invocation); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pools.End(t.Context(), "n1", pool.Ending{ID: invocation.ID, Duration: duration, Status: 200}); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if entries, err = client.XRange(t.Context(), api.ObservationsStream, "-", "+").Result(); err != nil {
+			t.Fatal(err)
+		}
+		return len(entries) > 0
+	})
+	if got := entries[0].Values["v"]; got != fmt.Sprint(api.RecordVersion) {
+		t.Errorf("version %v, want %d", got, api.RecordVersion)
+	}
+	var got api.Observation
+	if err := json.Unmarshal([]byte(entries[0].Values["data"].(string)), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := api.Observation{
+		Ended: api.Ended{ID: got.ID, Function: "default/f", Pod: "default/p", Size: 4711, Duration: duration, Alone: true, Status: 200},
+		Peak:  api.Resources{MemoryBytes: 100_000_000},
+		Limit: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("observation (-want +got):\n%s", diff)
+	}
+	if results(t, reader)[resultObserved] == 0 {
+		t.Errorf("nothing counted as observed: %v", results(t, reader))
+	}
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// ringSize is how many samples are kept of a container: a minute's.
+const ringSize = int(time.Minute / sampleEvery)
+
+// container is a user's container and what was sampled of it lately.
+type container struct {
+	id string
+
+	mu     sync.Mutex
+	cgroup cgroup
+	ring   []sample // grows to ringSize, then wraps
+	next   int      // where the next sample goes
+}
+
+// sample reads the container once.
+func (c *container) sample(now func() time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, err := c.cgroup.read()
+	if err != nil {
+		return err
+	}
+	s := sample{at: now(), reading: r}
+	if len(c.ring) < ringSize {
+		c.ring = append(c.ring, s)
+		return nil
+	}
+	c.ring[c.next] = s
+	c.next = (c.next + 1) % ringSize
+	return nil
+}
+
+// samples are those kept, from the oldest to the newest.
+func (c *container) samples() []sample {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append(append(make([]sample, 0, len(c.ring)), c.ring[c.next:]...), c.ring[:c.next]...)
+}
+
+func (c *container) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cgroup.Close() //nolint:errcheck // read only
+}
+
+// observe makes an observation of an invocation that was known to have ended at a
+// time. ok is false when the samples do not cover it.
+func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok bool) {
+	m, ok := measure(c.samples(), known.Add(-e.Duration-slack), known)
+	return api.Observation{Ended: e, Peak: m.peak, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
+}
+
+// containers are those of this node's opted-in pods.
+type containers struct {
+	mu    sync.Mutex
+	byPod map[string]*container // by namespace/name
+}
+
+func newContainers() *containers { return &containers{byPod: map[string]*container{}} }
+
+func (s *containers) get(pod string) *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byPod[pod]
+}
+
+// put replaces the pod's container; nil removes it.
+func (s *containers) put(pod string, c *container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.byPod[pod]; old != nil {
+		old.close()
+	}
+	if c == nil {
+		delete(s.byPod, pod)
+		return
+	}
+	s.byPod[pod] = c
+}
+
+// all is a copy, so that nobody waits for reads of files.
+func (s *containers) all() map[string]*container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]*container, len(s.byPod))
+	for pod, c := range s.byPod {
+		all[pod] = c
+	}
+	return all
+}

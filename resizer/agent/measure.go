@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"sort"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// sampleEvery is how often a container is read.
+	sampleEvery = 25 * time.Millisecond
+	// peakWindow is the time over which CPU use is averaged: the period of a CPU
+	// quota, within which the kernel does not care how use is spread.
+	peakWindow = 100 * time.Millisecond
+	// longestGap is the longest time between two samples over which a peak could
+	// not hide.
+	longestGap = 250 * time.Millisecond
+)
+
+// sample is a reading and its time.
+type sample struct {
+	at time.Time
+	reading
+}
+
+// measurement is what an invocation was seen to use.
+type measurement struct {
+	peak           api.Resources
+	limit          api.Resources // least in force; zero where there was none
+	throttledShare float64       // 0 to 1
+}
+
+// measure looks at the time between from and to. ok is false when the samples,
+// which are in the order of time, do not cover it.
+func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
+	first := sort.Search(len(samples), func(i int) bool { return samples[i].at.After(from) }) - 1
+	last := sort.Search(len(samples), func(i int) bool { return !samples[i].at.Before(to) })
+	if first < 0 || last == len(samples) || !from.Before(to) {
+		return m, false
+	}
+	samples = samples[first : last+1]
+
+	for i, s := range samples {
+		if i > 0 && s.at.Sub(samples[i-1].at) > longestGap {
+			return m, false
+		}
+		m.peak.MemoryBytes = max(m.peak.MemoryBytes, s.memory)
+		m.limit.CPUMilli = least(m.limit.CPUMilli, s.limit.CPUMilli)
+		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.limit.MemoryBytes)
+	}
+	m.peak.CPUMilli = peakCPUMilli(samples, from, to)
+	throttled := interpolate(samples, to, throttledOf) - interpolate(samples, from, throttledOf)
+	m.throttledShare = min(1, throttled/float64(to.Sub(from)))
+	return m, true
+}
+
+// least is the smaller of two limits, of which 0 is none.
+func least(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// peakCPUMilli is the most CPU used in any peakWindow between from and to. The first
+// and the last sample enclose them.
+func peakCPUMilli(samples []sample, from, to time.Time) int64 {
+	if to.Sub(from) <= peakWindow {
+		// Where between two samples so short a time lies is not known well: count all
+		// that was used around it, but not as if in less time than a sample takes.
+		used := samples[len(samples)-1].cpu - samples[0].cpu
+		return milli(float64(used), max(to.Sub(from), sampleEvery))
+	}
+	// Use between two samples is even, so the best window starts or ends at a sample
+	// or at an edge.
+	var most float64
+	try := func(start time.Time) {
+		if start.Before(from) || start.Add(peakWindow).After(to) {
+			return
+		}
+		used := interpolate(samples, start.Add(peakWindow), cpuOf) - interpolate(samples, start, cpuOf)
+		most = max(most, used)
+	}
+	try(from)
+	try(to.Add(-peakWindow))
+	for _, s := range samples {
+		try(s.at)
+		try(s.at.Add(-peakWindow))
+	}
+	return milli(most, peakWindow)
+}
+
+func milli(used float64, in time.Duration) int64 {
+	return int64(used*1000/float64(in) + 0.5)
+}
+
+func cpuOf(s sample) time.Duration       { return s.cpu }
+func throttledOf(s sample) time.Duration { return s.throttled }
+
+// interpolate is a counter, in nanoseconds, at a time within the samples.
+func interpolate(samples []sample, at time.Time, counter func(sample) time.Duration) float64 {
+	i := sort.Search(len(samples), func(i int) bool { return !samples[i].at.Before(at) })
+	after := samples[min(i, len(samples)-1)]
+	if i == 0 || i == len(samples) || after.at.Equal(at) {
+		return float64(counter(after))
+	}
+	before := samples[i-1]
+	share := float64(at.Sub(before.at)) / float64(after.at.Sub(before.at))
+	return float64(counter(before)) + share*float64(counter(after)-counter(before))
+}

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+var epoch = time.Unix(1_000_000, 0)
+
+func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+
+// steady are samples every 25 ms from start to end, in ms, of a container that uses
+// what use says at each.
+func steady(start, end int, limit api.Resources, milliAt func(ms int) int) []sample {
+	var samples []sample
+	var cpu time.Duration
+	for ms := start; ms <= end; ms += 25 {
+		samples = append(samples, sample{at(ms), reading{cpu: cpu, memory: int64(ms), limit: limit}})
+		cpu += 25 * time.Millisecond * time.Duration(milliAt(ms)) / 1000
+	}
+	return samples
+}
+
+func TestMeasure(t *testing.T) {
+	limit := api.Resources{CPUMilli: 1000, MemoryBytes: 1 << 20}
+	constant := func(milli int) func(int) int { return func(int) int { return milli } }
+	burst := func(ms int) int { // 900m in [500, 600)
+		if ms >= 500 && ms < 600 {
+			return 900
+		}
+		return 100
+	}
+	with := func(samples []sample, f func([]sample)) []sample { f(samples); return samples }
+
+	tests := map[string]struct {
+		samples  []sample
+		from, to int // ms
+		want     measurement
+		no       bool
+	}{
+		"even use": {
+			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 890,
+			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit},
+		},
+		"a burst of one window": {
+			samples: steady(0, 1000, limit, burst), from: 100, to: 900,
+			want: measurement{peak: api.Resources{CPUMilli: 900, MemoryBytes: 900}, limit: limit},
+		},
+		"only a part of the burst": {
+			samples: steady(0, 1000, limit, burst), from: 100, to: 550,
+			want: measurement{peak: api.Resources{CPUMilli: 500, MemoryBytes: 550}, limit: limit},
+		},
+		"shorter than a window: all that was used around it": {
+			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 160,
+			want: measurement{peak: api.Resources{CPUMilli: 450, MemoryBytes: 175}, limit: limit},
+		},
+		"shorter than a sample": {
+			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 112,
+			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 125}, limit: limit},
+		},
+		"the least limit": {
+			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
+				s[10].limit = api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}
+				s[12].limit = api.Resources{CPUMilli: 500}
+			}), from: 110, to: 890,
+			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}},
+		},
+		"throttled for a quarter of it": {
+			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
+				for i := range s[21:] {
+					s[21+i].throttled = 200 * time.Millisecond
+				}
+			}), from: 100, to: 900,
+			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 0.25},
+		},
+		"throttled on several CPUs at once": {
+			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
+				for i := range s {
+					s[i].throttled = time.Duration(i) * 100 * time.Millisecond
+				}
+			}), from: 100, to: 900,
+			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 1},
+		},
+		"began before the samples": {samples: steady(200, 1000, limit, constant(300)), from: 110, to: 890, no: true},
+		"ended after them":         {samples: steady(0, 800, limit, constant(300)), from: 110, to: 890, no: true},
+		"a hole in them": {
+			samples: append(steady(0, 300, limit, constant(300)), steady(575, 1000, limit, constant(300))...),
+			from:    110, to: 890, no: true,
+		},
+		"no samples": {from: 0, to: 1, no: true},
+		"no time":    {samples: steady(0, 1000, limit, constant(300)), from: 500, to: 500, no: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, ok := measure(tc.samples, at(tc.from), at(tc.to))
+			if ok == tc.no {
+				t.Fatalf("covered = %v, want %v", ok, !tc.no)
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(measurement{})); ok && diff != "" {
+				t.Errorf("measurement (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// For invocations longer than a window, the peak is the best of all windows, here
+// found by trying one at each millisecond; it is at least the mean.
+func TestPeakIsTheBestWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var samples []sample
+		ms, cpu := 0, time.Duration(0)
+		for range rapid.IntRange(10, 60).Draw(t, "samples") {
+			samples = append(samples, sample{at(ms), reading{cpu: cpu}})
+			step := rapid.IntRange(1, 60).Draw(t, "step ms")
+			ms += step
+			cpu += time.Duration(rapid.IntRange(0, 4*step).Draw(t, "used ms")) * time.Millisecond
+		}
+		end := int(samples[len(samples)-1].at.Sub(epoch).Milliseconds())
+		if end <= 101 {
+			t.Skip("too short for a window")
+		}
+		from := rapid.IntRange(0, end-101).Draw(t, "from")
+		to := rapid.IntRange(from+101, end).Draw(t, "to")
+		m, ok := measure(samples, at(from), at(to))
+		if !ok {
+			t.Fatal("not covered")
+		}
+		used := func(a, b int) float64 {
+			return interpolate(samples, at(b), cpuOf) - interpolate(samples, at(a), cpuOf)
+		}
+		var best float64
+		for start := from; start+100 <= to; start++ {
+			best = max(best, used(start, start+100))
+		}
+		if want := milli(best, peakWindow); m.peak.CPUMilli != want {
+			t.Errorf("peak %dm, want %dm", m.peak.CPUMilli, want)
+		}
+		// A mean over more than one whole window may be above none of them only by
+		// what the last, partial one can add.
+		if whole := (to - from) / 100 * 100; milli(used(from, from+whole), time.Duration(whole)*time.Millisecond) > m.peak.CPUMilli {
+			t.Errorf("peak %dm is below the mean", m.peak.CPUMilli)
+		}
+	})
+}

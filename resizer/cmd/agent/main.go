@@ -1,0 +1,109 @@
+// Command agent observes the functions of one node: what each invocation really
+// used goes to the predictor, by Redis.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/agent"
+)
+
+type options struct {
+	node        string
+	redisAddr   string
+	cgroupRoot  string
+	metricsAddr string
+	healthAddr  string
+	log         zap.Options
+}
+
+func main() {
+	o := parse()
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
+	if err := run(o); err != nil {
+		ctrl.Log.Error(err, "the agent ends")
+		os.Exit(1)
+	}
+}
+
+func parse() options {
+	var o options
+	flag.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
+	flag.StringVar(&o.redisAddr, "redis-addr", envOr("LIBRA_REDIS_ADDR", "redis.libra-system.svc.cluster.local:6379"),
+		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.cgroupRoot, "cgroup-root", envOr("LIBRA_CGROUP_ROOT", "/sys/fs/cgroup"),
+		"where the host's cgroups are mounted; default from LIBRA_CGROUP_ROOT")
+	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
+	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
+	o.log.BindFlags(flag.CommandLine)
+	flag.Parse()
+	return o
+}
+
+func envOr(name, fallback string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+func run(o options) error {
+	if o.node == "" {
+		return errors.New("no node name: set NODE_NAME to spec.nodeName of the pod, or give --node")
+	}
+	if _, err := os.Stat(o.cgroupRoot); err != nil {
+		return fmt.Errorf("--cgroup-root must be the host's cgroups, mounted read-only: %w", err)
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	if err != nil {
+		return fmt.Errorf("exporting metrics: %w", err)
+	}
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
+			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
+			Field:     fields.OneTermEqualSelector("spec.nodeName", o.node),
+			Transform: cache.TransformStripManagedFields(),
+		}}},
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress: o.healthAddr,
+	})
+	if err != nil {
+		return fmt.Errorf("making the manager: %w", err)
+	}
+
+	pools := pool.NewRedis(o.redisAddr)
+	defer pools.Close() //nolint:errcheck // the process ends
+	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.cgroupRoot, pools.Ended(o.node), pools, provider)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("sampling", a.Healthy)); err != nil {
+		return fmt.Errorf("adding the agent to the manager: %w", err)
+	}
+	return mgr.Start(ctrl.SetupSignalHandler())
+}
