@@ -1,0 +1,209 @@
+import contextlib
+import http.client
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+PREDICTOR = Path(__file__).parents[1]
+WAIT_SECONDS = 60.0
+STREAM = "libra:observations"
+
+T = TypeVar("T")
+
+
+def eventually(what: str, probe: Callable[[], T | None]) -> T:
+    """Polls until the probe has an answer; the deadline is only there to end a broken run."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        answer = probe()
+        if answer is not None:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {WAIT_SECONDS:.0f} s")
+
+
+def free_port() -> int:
+    """A port that a server can take a while later: below those that the kernel gives to clients."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("0.0.0.0", port))  # noqa: S104
+            return port
+    raise AssertionError("none of 100 ports from 20000 to 31999 is free")
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """Ends a process of ours by its own id; returns its exit code."""
+    process.terminate()
+    try:
+        return process.wait(WAIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(WAIT_SECONDS)
+
+
+def observation(**changes: Any) -> dict[str, Any]:
+    """An api.Observation as Go writes it, the fields of its embedded Ended inline."""
+    return {
+        "id": "b1946ac9",
+        "function": "default/thumb-00001",
+        "pod": "default/thumb-00001-deployment-6d4cf56db6-x7k2p",
+        "size": 4096,
+        "duration_ns": 120_000_000,
+        "predicted": {"cpu_milli": 0, "memory_bytes": 0},
+        "lent": {"cpu_milli": 0, "memory_bytes": 0},
+        "borrowed": {"cpu_milli": 0, "memory_bytes": 0},
+        "alone": True,
+        "status": 200,
+        "peak": {"cpu_milli": 250, "memory_bytes": 50 << 20},
+        "limit": {"cpu_milli": 1000, "memory_bytes": 256 << 20},
+        "throttled_share": 0,
+    } | changes
+
+
+class RedisServer:
+    """A real redis-server on a loopback port, without a disk."""
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        self.port = free_port()
+        self._binary = binary
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = redis.Redis(host="127.0.0.1", port=self.port, protocol=2)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [
+            self._binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self._directory),
+        ]
+        with (self._directory / "redis.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--save", "", "--appendonly", "no"], stdout=output, stderr=subprocess.STDOUT
+            )
+        eventually("redis-server answers", self._answers)
+
+    def _answers(self) -> bool | None:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._directory / "redis.log").read_text()
+        try:
+            return bool(self.client.ping())
+        except RedisConnectionError:
+            return None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            stop(self._process)
+            self._process = None
+
+    def observe(self, **changes: Any) -> None:
+        self.client.xadd(STREAM, {"v": "1", "data": json.dumps(observation(**changes))})
+
+
+class PredictorServer:
+    """The real server process."""
+
+    def __init__(self, redis_address: str, log: Path) -> None:
+        self.port = free_port()
+        self._log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "libra_predictor"),
+                    *("--redis-addr", redis_address, "--http-port", str(self.port)),
+                    *("--refit-interval-seconds", "0.1", "--max-functions", "3"),
+                ],
+                cwd=PREDICTOR,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Status 0 says that nothing listens."""
+        assert self.process.poll() is None, self.log()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+        try:
+            connection.request(
+                method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
+            )
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionRefusedError:
+            return 0, b""
+        finally:
+            connection.close()
+
+    def listens(self) -> None:
+        eventually("the server listens", lambda: self.ask("GET", "/v2/health/live")[0] == 200 or None)
+
+    def is_ready(self) -> bool:
+        return self.ask("GET", "/v2/health/ready")[0] == 200
+
+    def gets_ready(self) -> None:
+        eventually("the server is ready", lambda: self.is_ready() or None)
+
+    def infer(self, model: str, size: object = 4096, **changes: object) -> tuple[int, Any]:
+        tensor = {"name": "size", "shape": [1], "datatype": "INT64", "data": [size]} | changes
+        status, body = self.ask("POST", f"/v2/models/{model}/infer", {"inputs": [tensor]})
+        return status, json.loads(body)
+
+    def prediction(self, model: str, size: int = 4096) -> dict[str, Any]:
+        """Waits for the model; returns its outputs by name and its parameters."""
+
+        def probe() -> Any:
+            status, answer = self.infer(model, size)
+            assert status in (200, 404), answer
+            return answer if status == 200 else None
+
+        answer = eventually(f"{model} has a model", probe)
+        return {output["name"]: output["data"] for output in answer["outputs"]} | {**answer["parameters"]}
+
+    def stop(self) -> int:
+        return stop(self.process)
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A redis-server, not yet started."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.fail("there is no redis-server on the PATH: apt-get install redis-server", pytrace=False)
+    server = RedisServer(binary, tmp_path)
+    yield server
+    server.client.close()
+    server.stop()
+
+
+@pytest.fixture
+def start_predictor(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[[], PredictorServer]]:
+    """Starts servers on the Redis of the test."""
+    servers: list[PredictorServer] = []
+
+    def start() -> PredictorServer:
+        servers.append(PredictorServer(redis_server.address, tmp_path / f"predictor-{len(servers)}.log"))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
