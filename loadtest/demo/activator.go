@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// stockImageAnnotation keeps, on the activator's Deployment, the image that
+	// was there before Libra's, so that it is found after a demo that was killed.
+	stockImageAnnotation = "libra.dev/stock-image"
+
+	fieldManager = "libra"
+
+	activatorContainer = "activator"
+	activatorSelector  = "app=activator"
+
+	swapTimeout = 3 * time.Minute
+)
+
+var activator = []string{"-n", servingNamespace, "deployment/activator"}
+
+func (d *demo) activatorImage(ctx context.Context) (image, stock string, err error) {
+	var deployment appsv1.Deployment
+	if err := d.kubectl.get(ctx, &deployment, activator...); err != nil {
+		return "", "", err
+	}
+	for _, c := range deployment.Spec.Template.Spec.Containers {
+		if c.Name == activatorContainer {
+			return c.Image, deployment.Annotations[stockImageAnnotation], nil
+		}
+	}
+	return "", "", fmt.Errorf("deployment/activator in %s has no container %s: is this Knative Serving?", servingNamespace, activatorContainer)
+}
+
+// installActivator puts Libra's activator in the stock one's place.
+func (d *demo) installActivator(ctx context.Context) error {
+	image, stock, err := d.activatorImage(ctx)
+	if err != nil {
+		return err
+	}
+	if stock == "" {
+		if strings.Contains(image, "libra-activator") {
+			return fmt.Errorf("the activator's image is %s and the annotation %s, which would name the stock image, is not there", image, stockImageAnnotation)
+		}
+		if _, err := d.kubectl.run(ctx, append([]string{"annotate"}, append(activator, stockImageAnnotation+"="+image)...)...); err != nil {
+			return err
+		}
+	}
+	dir := d.path("kustomize", "activator")
+	if err := d.images.kustomize(dir, activatorManifests, ""); err != nil {
+		return err
+	}
+	if err := d.kubectl.apply(ctx, dir); err != nil {
+		return err
+	}
+	return d.activatorReplaced(ctx)
+}
+
+// restoreActivator puts the stock activator back, if it is not there.
+func (d *demo) restoreActivator(ctx context.Context) error {
+	_, stock, err := d.activatorImage(ctx)
+	if err != nil || stock == "" {
+		return err
+	}
+	// The server takes back the fields that were Libra's and are not named now.
+	_, err = d.kubectl.do(ctx, call{
+		timeout: time.Minute,
+		stdin: strings.NewReader(fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: activator, namespace: %s}
+spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
+`, servingNamespace, activatorContainer, stock)),
+		args: []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.activatorReplaced(ctx); err != nil {
+		return err
+	}
+	_, err = d.kubectl.run(ctx, append([]string{"annotate"}, append(activator, stockImageAnnotation+"-")...)...)
+	return err
+}
+
+// activatorReplaced waits until the activator's new pods are all there are.
+func (d *demo) activatorReplaced(ctx context.Context) error {
+	if err := d.kubectl.wait(ctx, swapTimeout, append([]string{"rollout", "status"}, activator...)...); err != nil {
+		return err
+	}
+	return eventually(ctx, swapTimeout, func(ctx context.Context) error {
+		var pods corev1.PodList
+		if err := d.kubectl.get(ctx, &pods, "-n", servingNamespace, "pods", "-l", activatorSelector); err != nil {
+			return err
+		}
+		var left error
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp == nil {
+				continue
+			}
+			left = errors.Join(left, fmt.Errorf("pod %s of the activator before has not ended", p.Name))
+			if d.boxed() {
+				// It waits 45 s for requests that nobody but the demo would send.
+				if _, err := d.kubectl.run(ctx, "-n", servingNamespace, "delete", "pod", p.Name, "--grace-period=1", "--wait=false"); err != nil {
+					left = errors.Join(left, err)
+				}
+			}
+		}
+		return left
+	})
+}

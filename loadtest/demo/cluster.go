@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// boxNode is the name of the box's only node.
+const boxNode = "box"
+
+// checkBox refuses a cluster that is not the box: on any other one, a person
+// has to confirm first.
+func (d *demo) checkBox(ctx context.Context) error {
+	var nodes corev1.NodeList
+	if err := d.kubectl.get(ctx, &nodes, "nodes"); err != nil {
+		return fmt.Errorf("the box does not answer (`box up` starts it): %w", err)
+	}
+	if len(nodes.Items) != 1 || nodes.Items[0].Name != boxNode {
+		return fmt.Errorf("the cluster of %s is not the box: another cluster is named by --context", d.kubeconfig)
+	}
+	return nil
+}
+
+// checkOther refuses a cluster that has Libra: the demo would change it, and
+// remove it at the end.
+func (d *demo) checkOther(ctx context.Context) error {
+	switch there, err := d.kubectl.exists(ctx, "namespace", libraNamespace); {
+	case err != nil:
+		return err
+	case there:
+		return fmt.Errorf("the namespace %s is on the cluster already; the demo would change that Libra and remove it at the end: remove it first, if it may go", libraNamespace)
+	}
+	return nil
+}
+
+// machine says in a line what the cluster runs on.
+func (d *demo) machine(ctx context.Context) (string, error) {
+	var nodes corev1.NodeList
+	if err := d.kubectl.get(ctx, &nodes, "nodes"); err != nil {
+		return "", err
+	}
+	var cpus, gib int64
+	for _, n := range nodes.Items {
+		cpus += n.Status.Capacity.Cpu().Value()
+		gib += n.Status.Capacity.Memory().Value() >> 30
+	}
+	said := []string{fmt.Sprintf("%d node(s)", len(nodes.Items)), fmt.Sprintf("%d CPUs", cpus), fmt.Sprintf("%d GiB", gib)}
+	if len(nodes.Items) > 0 {
+		info := nodes.Items[0].Status.NodeInfo
+		said = append(said, info.Architecture, "Linux "+info.KernelVersion, "Kubernetes "+info.KubeletVersion)
+	}
+	if model := cpuModel(); d.boxed() && model != "" {
+		said = append(said, model)
+	}
+	return strings.Join(said, ", "), nil
+}
+
+// cpuModel is the model of this machine's CPU, where the kernel tells it.
+func cpuModel() string {
+	data, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	for l := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+const (
+	libraNamespace   = "libra-system"
+	servingNamespace = "knative-serving"
+
+	libraManifests     = "manifests/base"
+	activatorManifests = "manifests/activator"
+	functionManifests  = "loadtest/functions/manifests"
+
+	applyTimeout = 2 * time.Minute
+	readyTimeout = 4 * time.Minute
+)
+
+// images names the references of the images by the names in the manifests.
+type images map[string]string
+
+func readImages(path string) (images, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w; `box load` writes the file", err)
+	}
+	var im images
+	if err := json.Unmarshal(data, &im); err != nil {
+		return nil, fmt.Errorf("images: %s is not a JSON object from image name to reference: %w", path, err)
+	}
+	wanted := []string{"libra-activator", "libra-resizer", "libra-agent", "libra-predictor", "libra-fn-store"}
+	for _, f := range schedule.All {
+		wanted = append(wanted, "libra-fn-"+f)
+	}
+	var missing []string
+	for _, name := range wanted {
+		if im[name] == "" {
+			missing = append(missing, name)
+		}
+	}
+	if missing != nil {
+		return nil, fmt.Errorf("images: %s does not name %s", path, strings.Join(missing, ", "))
+	}
+	return im, nil
+}
+
+// kustomization is the part of kustomize's file that the demo writes.
+type kustomization struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Namespace  string           `json:"namespace,omitempty"`
+	Resources  []string         `json:"resources"`
+	Images     []kustomizeImage `json:"images"`
+}
+
+type kustomizeImage struct {
+	Name    string `json:"name"`
+	NewName string `json:"newName"`
+	NewTag  string `json:"newTag,omitempty"`
+	Digest  string `json:"digest,omitempty"`
+}
+
+// kustomize writes a kustomization into dir that is the one at base with our
+// images, in namespace unless that is empty.
+func (im images) kustomize(dir, base, namespace string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// kustomize takes relative paths only, and looks at them without symlinks.
+	from, err := realPath(dir)
+	if err != nil {
+		return err
+	}
+	to, err := realPath(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no folder %s: run the demo from the root of the repository", base)
+	}
+	if err != nil {
+		return err
+	}
+	relative, err := filepath.Rel(from, to)
+	if err != nil {
+		return err
+	}
+	k := kustomization{
+		APIVersion: "kustomize.config.k8s.io/v1beta1",
+		Kind:       "Kustomization",
+		Namespace:  namespace,
+		Resources:  []string{relative},
+	}
+	for name, reference := range im {
+		k.Images = append(k.Images, kustomizeImageOf(name, reference))
+	}
+	slices.SortFunc(k.Images, func(a, b kustomizeImage) int { return strings.Compare(a.Name, b.Name) })
+	data, err := yaml.Marshal(k)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), data, 0o644)
+}
+
+func realPath(path string) (string, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(absolute)
+}
+
+func kustomizeImageOf(name, reference string) kustomizeImage {
+	if repository, digest, ok := strings.Cut(reference, "@"); ok {
+		return kustomizeImage{Name: name, NewName: repository, Digest: digest}
+	}
+	// A colon before the last slash is that of the registry's port.
+	if colon := strings.LastIndex(reference, ":"); colon > strings.LastIndex(reference, "/") {
+		return kustomizeImage{Name: name, NewName: reference[:colon], NewTag: reference[colon+1:]}
+	}
+	return kustomizeImage{Name: name, NewName: reference, NewTag: "latest"}
+}
+
+// apply applies the kustomization in dir. Webhooks may not be up yet.
+func (k kubectl) apply(ctx context.Context, dir string) error {
+	return eventually(ctx, applyTimeout, func(ctx context.Context) error {
+		_, err := k.do(ctx, call{timeout: time.Minute, args: []string{
+			"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-k", dir}})
+		return err
+	})
+}
+
+// installLibra applies Libra's parts, all but the activator, and waits for them.
+func (d *demo) installLibra(ctx context.Context) error {
+	dir := d.path("kustomize", "libra")
+	if err := d.images.kustomize(dir, libraManifests, ""); err != nil {
+		return err
+	}
+	if err := d.kubectl.apply(ctx, dir); err != nil {
+		return err
+	}
+	for _, object := range []string{"deployment/redis", "deployment/libra-resizer", "daemonset/libra-agent"} {
+		if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", object); err != nil {
+			return err
+		}
+	}
+	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
+}
+
+// installFunctions applies the demo's functions and waits for them.
+func (d *demo) installFunctions(ctx context.Context) error {
+	dir := d.path("kustomize", "functions")
+	if err := d.images.kustomize(dir, functionManifests, d.namespace); err != nil {
+		return err
+	}
+	if err := d.kubectl.apply(ctx, dir); err != nil {
+		return err
+	}
+	if err := d.kubectl.wait(ctx, readyTimeout, "-n", d.namespace, "rollout", "status", "deployment/store"); err != nil {
+		return err
+	}
+	args := []string{"-n", d.namespace, "wait", "--for=condition=Ready"}
+	for _, f := range schedule.All {
+		args = append(args, "services.serving.knative.dev/"+f)
+	}
+	return d.kubectl.wait(ctx, readyTimeout, args...)
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+const (
+	k6Script = "loadtest/k6/demo.js"
+
+	warmTimeout = 2 * time.Minute
+	// A warm path answers this often in a row.
+	warmAnswers = 3
+	// beyondSchedule is what a replay may take longer than its schedule.
+	beyondSchedule = 90 * time.Second
+)
+
+// targets is where requests go.
+type targets struct {
+	gateway string            // URL of the ingress
+	hosts   map[string]string // Host header of each function
+	// models names the functions' models in the predictor.
+	models map[string]string
+}
+
+func (d *demo) findTargets(ctx context.Context) (targets, error) {
+	t := targets{gateway: d.gatewayURL, hosts: map[string]string{}, models: map[string]string{}}
+	if t.gateway == "" {
+		namespace, name, ok := strings.Cut(d.gateway, "/")
+		if !ok {
+			return t, fmt.Errorf("--gateway is %q; it must be <namespace>/<name> of the ingress' Service", d.gateway)
+		}
+		var service corev1.Service
+		if err := d.kubectl.get(ctx, &service, "-n", namespace, "service", name); err != nil {
+			return t, err
+		}
+		address := service.Spec.ClusterIP
+		if ingress := service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
+			address = ingress[0].IP + ingress[0].Hostname
+		}
+		t.gateway = "http://" + address
+	}
+	for _, f := range schedule.All {
+		var service servingv1.Service
+		if err := d.kubectl.get(ctx, &service, "-n", d.namespace, "services.serving.knative.dev", f); err != nil {
+			return t, err
+		}
+		if service.Status.URL == nil {
+			return t, fmt.Errorf("service %s/%s has no URL yet", d.namespace, f)
+		}
+		t.hosts[f] = service.Status.URL.Host
+		t.models[f] = d.namespace + "." + service.Status.LatestReadyRevisionName
+	}
+	return t, nil
+}
+
+// warm sends each function its smallest request until it answers as it should.
+func (d *demo) warm(ctx context.Context, requests []schedule.Request) error {
+	smallest := map[string]schedule.Request{}
+	for _, r := range requests {
+		if s, ok := smallest[r.Function]; !ok || r.Size < s.Size {
+			smallest[r.Function] = r
+		}
+	}
+	for function, r := range smallest {
+		inARow := 0
+		err := eventually(ctx, warmTimeout, func(ctx context.Context) error {
+			for ; inARow < warmAnswers; inARow++ {
+				if err := d.send(ctx, r); err != nil {
+					inARow = 0
+					return fmt.Errorf("%s does not answer through the gateway: %w", function, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) send(ctx context.Context, r schedule.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	body := []byte(r.Body)
+	if r.Body == "" {
+		body = d.corpus[r.Offset : r.Offset+r.Size]
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.targets.gateway+"/", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Host = d.targets.hosts[r.Function]
+	resp, err := d.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %.200s", resp.Status, said)
+	}
+	return nil
+}
+
+// replay runs k6 over a schedule and returns what became of each request.
+func (d *demo) replay(ctx context.Context, name string, requests []schedule.Request) (report.Run, error) {
+	run := report.Run{Name: name, Schedule: requests}
+	plan, err := json.Marshal(requests)
+	if err != nil {
+		return run, err
+	}
+	// k6 takes a path as relative to its script.
+	out, err := filepath.Abs(d.outDir)
+	if err != nil {
+		return run, err
+	}
+	schedulePath, resultsPath := filepath.Join(out, name+"-schedule.json"), filepath.Join(out, name+"-requests.jsonl")
+	if err := os.WriteFile(schedulePath, plan, 0o644); err != nil {
+		return run, err
+	}
+	// k6 appends.
+	if err := os.Remove(resultsPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return run, err
+	}
+	hosts, err := json.Marshal(d.targets.hosts)
+	if err != nil {
+		return run, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lengthOf(requests)+beyondSchedule)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.k6, "run", "--quiet", "--no-usage-report", "--summary-mode", "disabled",
+		"--log-format", "raw", "--console-output", resultsPath,
+		"--env", "SCHEDULE="+schedulePath, "--env", "CORPUS="+filepath.Join(out, corpusFile), "--env", "HOSTS="+string(hosts),
+		"--env", "GATEWAY="+d.targets.gateway, "--env", "RUN="+d.runID(name), k6Script)
+	cmd.Env = d.kubectl.env
+	// k6 ends by itself when it is interrupted.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return run, fmt.Errorf("k6, run %s: %w: %s", name, err, lastLines(out))
+	}
+	run.Results, err = readResults(resultsPath)
+	return run, err
+}
+
+func lengthOf(requests []schedule.Request) time.Duration {
+	return time.Duration(requests[len(requests)-1].AtMS) * time.Millisecond
+}
+
+func lastLines(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// readResults reads the lines of k6's console.
+func readResults(path string) ([]report.Result, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var results []report.Result
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r report.Result
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return nil, fmt.Errorf("%s, line %d: %w", path, len(results)+1, err)
+		}
+		results = append(results, r)
+	}
+	return results, lines.Err()
+}
+
+// withoutProxies is an environment in which nothing between us and the box is
+// asked: its addresses are this machine's own.
+func withoutProxies(env []string) []string {
+	var kept []string
+	for _, v := range env {
+		switch name, _, _ := strings.Cut(v, "="); strings.ToUpper(name) {
+		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG":
+		default:
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}

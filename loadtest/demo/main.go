@@ -1,0 +1,241 @@
+// Command demo compares stock Knative with Libra: it installs Libra and a few
+// functions on a cluster, replays the same requests with the stock activator and
+// with Libra's, and prints one table.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// boxCacheEnv and boxCacheDir are where the box keeps its binaries.
+	boxCacheEnv = "LIBRA_BOX_CACHE"
+	boxCacheDir = "libra-box"
+
+	pushTimeout = 30 * time.Minute
+)
+
+// options are the command's flags.
+type options struct {
+	kubeconfig, context string
+	kubectlPath, k6     string
+	imagesFile          string
+	pushTo, box         string
+	namespace           string
+	gateway, gatewayURL string
+	outDir, commit      string
+	seed                uint64
+
+	runLength, learnLength, modelsTimeout time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "demo",
+		Short:         "Compare stock Knative with Libra",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(newRun())
+	return root
+}
+
+func newRun() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Install Libra, replay the same requests with stock and with Libra, print a table",
+		Long: `run works on the box, which it leaves with everything running, or with --context on
+another cluster that has Knative, KServe and a gateway: there it asks first, and at
+the end, however that comes, puts the stock activator back and removes what it made.
+
+It is to be run from the root of the repository, and may be run again at any time.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return start(cmd.Context(), o, os.Stdin, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
+	f.StringVar(&o.context, "context", "", "context of another cluster, to run there and not on the box")
+	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's; with --context, that on the PATH)")
+	f.StringVar(&o.k6, "k6", "", "k6 to use (default: the box's, or that on the PATH)")
+	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
+	f.StringVar(&o.pushTo, "push-to", "", "with --context, in place of --images: the repository to push the images to")
+	f.StringVar(&o.box, "box", "bin/box", "the box's command, for --push-to")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the functions (default: default; with --context, libra-demo)")
+	f.StringVar(&o.gateway, "gateway", "istio-system/knative-gateway-istio", "namespace and name of the ingress' Service")
+	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, where the Service's address is not it")
+	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
+	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
+	f.DurationVar(&o.runLength, "run-length", 75*time.Second, "length of each measured run")
+	f.DurationVar(&o.learnLength, "learn-length", 75*time.Second, "length of the run from which Libra learns")
+	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after that run")
+	return cmd
+}
+
+// start checks what can be checked, asks where it must, and runs the demo.
+func start(ctx context.Context, o options, in *os.File, out io.Writer) error {
+	d := newDemo(o, out)
+	if err := d.resolve(); err != nil {
+		return err
+	}
+	if d.boxed() {
+		if err := d.checkBox(ctx); err != nil {
+			return err
+		}
+	} else if err := confirm(in, out, d.context, d.namespace); err != nil {
+		return err
+	}
+	if d.pushTo != "" {
+		d.imagesFile = d.path("images.json")
+		if err := d.push(ctx); err != nil {
+			return err
+		}
+	}
+	var err error
+	if d.images, err = readImages(d.imagesFile); err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
+
+func newDemo(o options, out io.Writer) *demo {
+	return &demo{options: o, out: out, start: time.Now(), http: &http.Client{}}
+}
+
+// resolve checks the flags and fills in what they leave open.
+func (d *demo) resolve() error {
+	var errs []error
+	for flag, length := range map[string]time.Duration{"--run-length": d.runLength, "--learn-length": d.learnLength} {
+		if length < 10*time.Second || length > time.Hour {
+			errs = append(errs, fmt.Errorf("%s is %v; it must be 10s to 1h", flag, length))
+		}
+	}
+	if (d.imagesFile == "") == (d.pushTo == "") {
+		errs = append(errs, errors.New("one of --images and --push-to must be given"))
+	}
+	env := os.Environ()
+	if d.boxed() {
+		if d.kubeconfig == "" {
+			errs = append(errs, errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it); --context names another cluster"))
+		}
+		if d.pushTo != "" {
+			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
+		}
+		// Nothing around us may point at another cluster, or come between.
+		env = withoutProxies(env)
+		d.http.Transport = &http.Transport{}
+	}
+	if d.namespace == "" {
+		d.namespace = "default"
+		if !d.boxed() {
+			d.namespace = "libra-demo"
+		}
+	}
+	var err error
+	if d.kubectlPath, err = d.tool(d.kubectlPath, "kubectl", "kubelite", d.boxed()); err != nil {
+		errs = append(errs, err)
+	}
+	if d.k6, err = d.tool(d.k6, "k6", "k6", true); err != nil {
+		errs = append(errs, err)
+	}
+	d.kubectl = kubectl{path: d.kubectlPath, env: env}
+	if d.kubeconfig != "" {
+		d.kubectl.flags = append(d.kubectl.flags, "--kubeconfig="+d.kubeconfig)
+	}
+	if d.context != "" {
+		d.kubectl.flags = append(d.kubectl.flags, "--context="+d.context)
+	}
+	return errors.Join(errs...)
+}
+
+// tool is the path of a command: the given one, or the box's, or that on the PATH.
+func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
+	if given != "" {
+		return exec.LookPath(given)
+	}
+	if fromBox {
+		cache := os.Getenv(boxCacheEnv)
+		if cache == "" {
+			if user, err := os.UserCacheDir(); err == nil {
+				cache = filepath.Join(user, boxCacheDir)
+			}
+		}
+		if path, err := exec.LookPath(filepath.Join(cache, "bin", boxName)); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("no %s, of the box or on the PATH: run `box build`, or name one with --%s", name, name)
+	}
+	return path, nil
+}
+
+// confirm asks a person for the name of the cluster.
+func confirm(in *os.File, out io.Writer, cluster, namespace string) error {
+	info, err := in.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return fmt.Errorf("cluster %q is not the box, so a person at a terminal has to confirm that the demo may change it", cluster)
+	}
+	return ask(in, out, cluster, namespace)
+}
+
+func ask(in io.Reader, out io.Writer, cluster, namespace string) error {
+	fmt.Fprintf(out, `On the cluster of context %[1]q the demo will, for about ten minutes,
+  - replace the activator in %[2]s, through which requests to other Knative services go too,
+  - install Libra in the namespace %[3]s and functions in the namespace %[4]s,
+and at the end put the stock activator back and remove what it made.
+Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespace)
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if strings.TrimSpace(answer) != cluster {
+		if err != nil {
+			fmt.Fprintln(out)
+		}
+		return fmt.Errorf("that is not %q: nothing was changed", cluster)
+	}
+	return nil
+}
+
+// push builds the images and pushes them, and writes the file that names them.
+func (d *demo) push(ctx context.Context) error {
+	d.say("images: pushing to %s", d.pushTo)
+	if err := os.MkdirAll(d.outDir, 0o755); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.box, "push", "--to", d.pushTo, "--out", d.imagesFile)
+	cmd.Stdout, cmd.Stderr = d.out, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("push the images to %s: %w", d.pushTo, err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAnotherClusterIsTouchedOnlyAfterItsNameIsTyped(t *testing.T) {
+	for answer, allowed := range map[string]bool{
+		"production\n":   true,
+		" production \n": true,
+		"production":     true,
+		"yes\n":          false,
+		"\n":             false,
+		"":               false,
+	} {
+		var said strings.Builder
+		err := ask(strings.NewReader(answer), &said, "production", "libra-demo")
+		if (err == nil) != allowed {
+			t.Errorf("answer %q: got %v", answer, err)
+		}
+		if !strings.Contains(said.String(), "libra-demo") {
+			t.Errorf("the question does not say what changes: %s", said.String())
+		}
+	}
+}
+
+func TestNobodyAtATerminalIsNoConfirmation(t *testing.T) {
+	pipe, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	if _, err := w.WriteString("production\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, in := range []*os.File{pipe, null} {
+		if err := confirm(in, &strings.Builder{}, "production", "libra-demo"); err == nil {
+			t.Errorf("%s: confirmed", in.Name())
+		}
+	}
+}
+
+func TestFlagsThatDoNotGoTogether(t *testing.T) {
+	tool := filepath.Join(t.TempDir(), "tool")
+	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(o *options)
+		want   []string // in the error; none when there is to be none
+	}{
+		"the box":         {func(*options) {}, nil},
+		"another cluster": {func(o *options) { o.kubeconfig, o.context = "", "production" }, nil},
+		"no kubeconfig":   {func(o *options) { o.kubeconfig = "" }, []string{"--kubeconfig"}},
+		"no images":       {func(o *options) { o.imagesFile = "" }, []string{"--images", "--push-to"}},
+		"push to the box": {func(o *options) { o.imagesFile, o.pushTo = "", "example.org/libra" }, []string{"--push-to"}},
+		"all at once":     {func(o *options) { o.runLength, o.learnLength = 0, 2*time.Hour }, []string{"--run-length", "--learn-length"}},
+		"no such tool":    {func(o *options) { o.k6 = "/no/such/k6" }, []string{"/no/such/k6"}},
+	} {
+		o := options{kubeconfig: "box.kubeconfig", kubectlPath: tool, k6: tool, imagesFile: "images.json", runLength: time.Minute, learnLength: time.Minute}
+		c.change(&o)
+		d := newDemo(o, &strings.Builder{})
+		err := d.resolve()
+		if (err != nil) != (c.want != nil) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		for _, want := range c.want {
+			if err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want an error that names %s", name, err, want)
+			}
+		}
+	}
+}
+
+func TestTheBoxIsReachedWhateverTheEnvironmentSays(t *testing.T) {
+	got := withoutProxies([]string{"PATH=/bin", "KUBECONFIG=/production", "https_proxy=http://proxy", "HTTP_PROXY=http://proxy"})
+	if len(got) != 1 || got[0] != "PATH=/bin" {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,80 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+)
+
+// maxFailuresListed keeps a run that went wrong readable.
+const maxFailuresListed = 5
+
+// WriteTable writes the comparison as text.
+func WriteTable(w io.Writer, d Data, c Comparison) error {
+	fmt.Fprintf(w, "Response times in ms; the same %d requests (seed %d) in each run. \"again\" is a second run of stock: the noise.\n\n",
+		c.Overall.Requests+c.Plain.Requests, d.Seed)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\t\t\t\tP50\t\t\t\tP99\t\t\t\tworst\t\t\tshare\tshare\t\t")
+	fmt.Fprintln(t, "function\trequests\tfailed\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tharvested\taccelerated\tresizes\t")
+	for _, r := range append(append([]Row(nil), c.Functions...), c.Overall) {
+		writeRow(t, r, percent(share(r.Harvested, r.Requests)), percent(share(r.Accelerated, r.Requests)))
+	}
+	writeRow(t, c.Plain, "-", "-")
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%s did not opt in to Libra. P99 is the nearest rank: of fewer than 100 requests, the worst.\n", c.Plain.Name)
+	fmt.Fprintf(w, "Worst slow-down of a harvested request: %s. The same requests, stock against stock: %s.\n", c.Slowdown, c.SlowdownAgain)
+	if c.Overall.Observed < c.Overall.Requests {
+		fmt.Fprintf(w, "Of %d requests with Libra, %d are on record; the others count as neither harvested nor accelerated.\n", c.Overall.Requests, c.Overall.Observed)
+	}
+	if c.Late > 0 {
+		fmt.Fprintf(w, "%d requests were sent more than %d ms late.\n", c.Late, lateMS)
+	}
+	if d.Restarts > 0 {
+		fmt.Fprintf(w, "Containers restarted: %d.\n", d.Restarts)
+	}
+	for i, f := range c.Failures {
+		if i == maxFailuresListed {
+			fmt.Fprintf(w, "And %d more failures.\n", len(c.Failures)-i)
+			break
+		}
+		fmt.Fprintf(w, "Failed in run %s, request %d to %s: %s\n", f.Run, f.N, f.Function, f.Error)
+	}
+	return nil
+}
+
+func writeRow(w io.Writer, r Row, harvested, accelerated string) {
+	libra, again := r.Libra.over(r.Stock), r.Again.over(r.Stock)
+	fmt.Fprintf(w, "%s\t%d\t%d\t", r.Name, r.Requests, r.Failed)
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P50), ms(r.Libra.P50), ratio(libra.P50), ratio(again.P50))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P99), ms(r.Libra.P99), ratio(libra.P99), ratio(again.P99))
+	fmt.Fprintf(w, "%s\t%s\t%s\t", ms(r.Stock.Worst), ms(r.Libra.Worst), ratio(libra.Worst))
+	fmt.Fprintf(w, "%s\t%s\t%d\t\n", harvested, accelerated, r.Resizes)
+}
+
+func (s Slowdown) String() string {
+	if math.IsNaN(s.Fraction) {
+		return "none"
+	}
+	return fmt.Sprintf("%+.1f %% (%s, request %d)", 100*s.Fraction, s.Function, s.N)
+}
+
+func number(format string, v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}
+
+// ms shows the small times with a digit more: theirs is the overhead.
+func ms(v float64) string {
+	if v < 100 {
+		return number("%.1f", v)
+	}
+	return number("%.0f", v)
+}
+
+func ratio(v float64) string   { return number("%.2f", v) }
+func percent(v float64) string { return number("%.0f %%", 100*v) }

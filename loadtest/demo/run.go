@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+const (
+	corpusFile = "corpus.txt"
+
+	cleanUpTimeout = 5 * time.Minute
+)
+
+// demo is one run of the command.
+type demo struct {
+	options
+	kubectl kubectl
+	images  images
+	targets targets
+	corpus  []byte
+	http    *http.Client
+	out     io.Writer
+	start   time.Time
+
+	// hadNamespace is whether the functions' namespace was there before.
+	hadNamespace bool
+}
+
+// boxed says whether the cluster is the box, which is ours alone.
+func (d *demo) boxed() bool { return d.context == "" }
+
+// say writes a line of progress.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.out, "[%4.0f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// path is the path of a file in the folder of the results.
+func (d *demo) path(names ...string) string {
+	return filepath.Join(append([]string{d.outDir}, names...)...)
+}
+
+// runID starts the IDs of a run's requests. Two demos on one cluster must not
+// have the same, and the activator makes IDs with a dot out of one without.
+func (d *demo) runID(name string) string {
+	return name + "-" + strconv.FormatInt(d.start.Unix(), 36)
+}
+
+// run does the whole demo. Every step may be done again, on a cluster that an
+// earlier demo left at any point.
+func (d *demo) run(ctx context.Context) (err error) {
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	if !d.boxed() {
+		// Also after a failure, or when the user has had enough.
+		defer func() {
+			err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx)))
+		}()
+	}
+	if err := d.install(ctx); err != nil {
+		return err
+	}
+	data, err := d.measure(ctx)
+	if err != nil {
+		return err
+	}
+	return d.report(data)
+}
+
+// prepare makes what needs no cluster, and looks at what is on it.
+func (d *demo) prepare(ctx context.Context) error {
+	if err := os.MkdirAll(d.outDir, 0o755); err != nil {
+		return err
+	}
+	d.corpus = schedule.Corpus()
+	if err := os.WriteFile(d.path(corpusFile), d.corpus, 0o644); err != nil {
+		return err
+	}
+	if !d.boxed() {
+		if err := d.checkOther(ctx); err != nil {
+			return err
+		}
+	}
+	var err error
+	d.hadNamespace, err = d.kubectl.exists(ctx, "namespace", d.namespace)
+	return err
+}
+
+// install brings everything on the cluster, with the stock activator.
+func (d *demo) install(ctx context.Context) error {
+	d.say("stock activator: making sure that it is there")
+	if err := d.restoreActivator(ctx); err != nil {
+		return err
+	}
+	d.say("Libra's parts: applying %s", libraManifests)
+	if err := d.installLibra(ctx); err != nil {
+		return err
+	}
+	if !d.hadNamespace {
+		if _, err := d.kubectl.run(ctx, "create", "namespace", d.namespace); err != nil {
+			return err
+		}
+	}
+	d.say("functions: %s", strings.Join(schedule.All, ", "))
+	if err := d.installFunctions(ctx); err != nil {
+		return err
+	}
+	var err error
+	if d.targets, err = d.findTargets(ctx); err != nil {
+		return err
+	}
+	d.say("gateway: %s", d.targets.gateway)
+	return nil
+}
+
+// measure replays the schedules: stock, stock again, Libra learning, Libra.
+func (d *demo) measure(ctx context.Context) (report.Data, error) {
+	data := report.Data{Commit: d.commit, Seed: d.seed}
+	var err error
+	if data.Machine, err = d.machine(ctx); err != nil {
+		return data, err
+	}
+	measured := schedule.Generate(d.seed, d.runLength, d.corpus)
+	// Libra must not learn from the requests that it is measured with.
+	learned := schedule.Generate(d.seed+1<<32, d.learnLength, d.corpus)
+
+	if err := d.warm(ctx, measured); err != nil {
+		return data, err
+	}
+	before, err := d.restarts(ctx)
+	if err != nil {
+		return data, err
+	}
+	if data.Stock, err = d.replaySaying(ctx, "stock", "stock activator, fixed limits", measured); err != nil {
+		return data, err
+	}
+	if data.Again, err = d.replaySaying(ctx, "again", "the same once more, for the noise", measured); err != nil {
+		return data, err
+	}
+
+	d.say("activator: putting Libra's in the stock one's place")
+	if err := d.installActivator(ctx); err != nil {
+		return data, err
+	}
+	if err := d.warm(ctx, measured); err != nil {
+		return data, err
+	}
+	if data.Learn, err = d.replaySaying(ctx, "learn", "Libra learns the functions from other requests", learned); err != nil {
+		return data, err
+	}
+	if err := d.awaitModels(ctx); err != nil {
+		return data, err
+	}
+
+	last, err := d.lastObservation(ctx)
+	if err != nil {
+		return data, err
+	}
+	stop, err := d.watchLimits(ctx)
+	if err != nil {
+		return data, err
+	}
+	data.Libra, err = d.replaySaying(ctx, "libra", "Libra, with the requests that stock had", measured)
+	limits, watchErr := stop()
+	if err := errors.Join(err, watchErr); err != nil {
+		return data, err
+	}
+	data.Limits = limits
+	if data.Outcomes, err = d.outcomes(ctx, last, data.Libra.Results); err != nil {
+		return data, err
+	}
+	after, err := d.restarts(ctx)
+	if err != nil {
+		return data, err
+	}
+	data.Restarts = restartsSince(before, after)
+	data.Elapsed = time.Since(d.start)
+	return data, nil
+}
+
+func (d *demo) replaySaying(ctx context.Context, name, what string, requests []schedule.Request) (report.Run, error) {
+	d.say("%s: %d requests in %.0f s: %s", name, len(requests), lengthOf(requests).Seconds(), what)
+	return d.replay(ctx, name, requests)
+}
+
+// awaitModels waits until the predictor has learned every function. A function
+// that it has not is run with its own limits, so the demo goes on without.
+func (d *demo) awaitModels(ctx context.Context) error {
+	var missing []string
+	_ = eventually(ctx, d.modelsTimeout, func(ctx context.Context) error {
+		if missing = d.modelsMissing(ctx); len(missing) > 0 {
+			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))
+		}
+		return nil
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case len(missing) == len(schedule.Functions):
+		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace)
+	case len(missing) > 0:
+		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
+	default:
+		d.say("the predictor has a model of each function")
+	}
+	return nil
+}
+
+// report writes the results and prints the table.
+func (d *demo) report(data report.Data) error {
+	c := report.Compare(data)
+	if err := report.ResultsOf(data, c).Write(d.outDir); err != nil {
+		return err
+	}
+	if err := report.WritePage(d.outDir, data, c); err != nil {
+		return err
+	}
+	fmt.Fprintln(d.out)
+	if err := report.WriteTable(d.out, data, c); err != nil {
+		return err
+	}
+	look, takeDown := "make box-status, or "+d.box+" kubectl -- get pods -A", "make box-down"
+	if !d.boxed() {
+		look = "kubectl --context " + d.context + " get pods -A"
+		takeDown = "nothing to do: the stock activator comes back now, and what the demo made is removed"
+	}
+	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(report.PageFile))
+	fmt.Fprintf(d.out, "Look:      %s\n", look)
+	fmt.Fprintf(d.out, "Take down: %s\n", takeDown)
+	if len(c.Failures) > 0 {
+		return fmt.Errorf("%d requests failed", len(c.Failures))
+	}
+	return nil
+}
+
+// cleanUp puts the stock activator back and removes what the demo made.
+func (d *demo) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
+	defer cancel()
+	d.say("putting the stock activator back and removing what the demo made")
+	remove := func(args ...string) error {
+		_, err := d.kubectl.do(ctx, call{timeout: 2 * time.Minute, args: append([]string{"delete", "--ignore-not-found"}, args...)})
+		return err
+	}
+	err := d.restoreActivator(ctx)
+	if err == nil {
+		// Not the kustomization: the Deployment in it is Knative's.
+		err = remove("clusterrole/libra-activator", "clusterrolebinding/libra-activator")
+	}
+	if !d.hadNamespace {
+		err = errors.Join(err, remove("namespace/"+d.namespace))
+	} else {
+		err = errors.Join(err, remove("-n", d.namespace, "-k", functionManifests))
+	}
+	return errors.Join(err, remove("-k", libraManifests))
+}
