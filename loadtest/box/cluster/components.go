@@ -131,5 +131,5 @@ func ComponentNames() []string {
 func logPath(l layout.Layout, name string) string { return filepath.Join(l.Logs(), name+".log") }
 
 func openLog(l layout.Layout, name string) (*os.File, error) {
-	return os.OpenFile(logPath(l, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o644)
+	return os.OpenFile(logPath(l, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 }

@@ -51,6 +51,9 @@ func Init(l layout.Layout, start io.Reader) error {
 	if err := json.NewDecoder(start).Decode(&o); err != nil {
 		return fmt.Errorf("read options from the starter: %w", err)
 	}
+	if err := raiseFileLimit(); err != nil {
+		return err
+	}
 	n := &node{layout: l, states: map[int]*componentState{}}
 	etcdDir, err := n.mount(o)
 	if err != nil {
@@ -91,6 +94,20 @@ func Init(l layout.Layout, start io.Reader) error {
 		return err
 	}
 	select {}
+}
+
+// raiseFileLimit raises the number of files that a process may open, for all
+// that init starts: a proxy has one for each connection.
+func raiseFileLimit() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	limit.Cur = limit.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("raise the limit of open files to %d: %w", limit.Max, err)
+	}
+	return nil
 }
 
 func waitListening(ctx context.Context, network, address string) error {

@@ -96,6 +96,9 @@ func (c Cluster) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := os.RemoveAll(c.Layout.Logs()); err != nil { // of an earlier run
+		return err
+	}
 	for _, dir := range []string{c.Layout.Run(), podLogs(c.Layout)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err

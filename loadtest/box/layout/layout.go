@@ -36,8 +36,7 @@ func Default() (Layout, error) {
 		l.State = defaultState
 	}
 	for env, dir := range map[string]string{CacheEnv: l.Cache, StateEnv: l.State} {
-		// The node's processes do not share the caller's working directory, and
-		// the state folder is removed as a whole.
+		// The node's processes do not share the caller's working directory.
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
 			return Layout{}, fmt.Errorf("%s is %q; it must be an absolute path to a folder of the box's own", env, dir)
 		}
