@@ -36,6 +36,7 @@ type applier struct {
 func newApplier(config *rest.Config) (applier, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the API server's own fairness is enough for one client
+	config.WarningHandler = rest.NoWarnings{}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return applier{}, err
@@ -71,9 +72,6 @@ func (a applier) apply(ctx context.Context, o object) error {
 		if err == nil || !notYet(err) {
 			return err
 		}
-		if meta.IsNoMatchError(err) {
-			a.mapper.Reset()
-		}
 		select {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
@@ -98,6 +96,9 @@ func (a applier) try(ctx context.Context, o object, dryRun bool) error {
 func (a applier) resource(o object) (dynamic.ResourceInterface, error) {
 	gvk := o.GroupVersionKind()
 	mapping, err := a.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		a.mapper.Reset() // it may be defined by now
+	}
 	if err != nil {
 		return nil, err
 	}

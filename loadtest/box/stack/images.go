@@ -46,9 +46,8 @@ type thirdParty struct {
 	copies []image.Copy
 }
 
-// binaryImage holds one static binary.
-func binaryImage(l layout.Layout, name, binary, user string) thirdParty {
-	to := "/usr/local/bin/" + binary
+// binaryImage holds one static binary, at the path to.
+func binaryImage(l layout.Layout, name, binary, to, user string) thirdParty {
 	return thirdParty{
 		name:   name,
 		config: image.Config{User: user, Entrypoint: []string{to}},
@@ -74,14 +73,14 @@ func (b *builder) images(ctx context.Context) error {
 	}
 	l := b.layout
 	for _, t := range []thirdParty{
-		binaryImage(l, activatorImage, "knative-activator", image.NonRoot),
-		binaryImage(l, autoscalerImage, "knative-autoscaler", image.NonRoot),
-		binaryImage(l, controllerImage, "knative-controller", image.NonRoot),
-		binaryImage(l, webhookImage, "knative-webhook", image.NonRoot),
-		binaryImage(l, queueImage, "knative-queue", image.NonRoot),
-		binaryImage(l, ingressImage, "knative-net-gateway-api", image.NonRoot),
-		binaryImage(l, kserveImage, "kserve-manager", image.NonRoot),
-		binaryImage(l, pilotImage, "pilot-discovery", istioUser),
+		binaryImage(l, activatorImage, "knative-activator", "/usr/local/bin/activator", image.NonRoot),
+		binaryImage(l, autoscalerImage, "knative-autoscaler", "/usr/local/bin/autoscaler", image.NonRoot),
+		binaryImage(l, controllerImage, "knative-controller", "/usr/local/bin/controller", image.NonRoot),
+		binaryImage(l, webhookImage, "knative-webhook", "/usr/local/bin/webhook", image.NonRoot),
+		binaryImage(l, queueImage, "knative-queue", "/usr/local/bin/queue", image.NonRoot),
+		binaryImage(l, ingressImage, "knative-net-gateway-api", "/usr/local/bin/net-gateway-api", image.NonRoot),
+		binaryImage(l, kserveImage, "kserve-manager", "/manager", image.NonRoot),
+		binaryImage(l, pilotImage, "pilot-discovery", "/usr/local/bin/pilot-discovery", istioUser),
 		{
 			name:   proxyImage,
 			config: image.Config{User: istioUser, Entrypoint: []string{"/usr/local/bin/pilot-agent"}},
