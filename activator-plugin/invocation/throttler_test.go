@@ -180,7 +180,7 @@ func (c *chain) counts(t *testing.T, counter string) map[string]int64 {
 					var labels []string
 					for _, kv := range p.Attributes.ToSlice() {
 						if !strings.HasPrefix(string(kv.Key), "k") {
-							labels = append(labels, kv.Value.Emit())
+							labels = append(labels, kv.Value.String())
 						}
 					}
 					counts[strings.Join(labels, " ")] += p.Value

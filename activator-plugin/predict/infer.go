@@ -36,11 +36,11 @@ type tensor struct {
 // errMalformed marks an answer that arrived whole but is no step table.
 var errMalformed = errors.New("malformed answer of the predictor")
 
-// No machine has more, so a prediction beyond these is a mistake. They also keep
+// No container has more, so a prediction beyond these is a mistake. They also keep
 // what is computed from a prediction from overflowing.
 const (
 	maxCPUMilli       int64 = 1 << 20
-	maxMemoryBytes    int64 = 1 << 44
+	maxMemoryBytes    int64 = 1 << 40
 	maxDurationMillis int64 = 24 * int64(time.Hour/time.Millisecond)
 )
 

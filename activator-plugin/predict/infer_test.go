@@ -71,7 +71,7 @@ func TestParseTableRefuses(t *testing.T) {
 		{"no values", without("duration_ms_values"), `output "duration_ms_values" is missing`},
 		{"lengths", with("memory_bytes_values", 1, 2), `output "memory_bytes_values" has 2 values for 0 thresholds, want 1`},
 		{"order", with("cpu_milli_thresholds", 5000, 1000), `output "cpu_milli_thresholds" has 1000 after 5000, want ascending order`},
-		{"negative", with("memory_bytes_values", -1), `output "memory_bytes_values" has value -1, want 0 to 17592186044416`},
+		{"negative", with("memory_bytes_values", -1), `output "memory_bytes_values" has value -1, want 0 to 1099511627776`},
 		{"absurd", with("cpu_milli_values", 1, 2, 1<<40), `output "cpu_milli_values" has value 1099511627776, want 0 to 1048576`},
 		{"no unknown", without("unknown"), `output "unknown" is missing`},
 		{"short unknown", with("unknown", 1, 2), `output "unknown" has 2 values, want 3`},
