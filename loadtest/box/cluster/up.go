@@ -9,10 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +20,9 @@ import (
 // and is whole is left alone: started is false then. What a broken one left is
 // removed first. whole says of the rest of the box whether it is.
 func (c Cluster) Up(ctx context.Context, whole func() bool) (started bool, err error) {
+	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
+		return false, c.preflight(ctx)
+	}
 	switch problem, exists := c.examine(ctx); {
 	case exists && problem == "" && whole():
 		return false, nil
@@ -228,11 +231,13 @@ func (c Cluster) importAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(tars)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2) // the disk is busy with that already
 	for _, tar := range tars {
-		if err := c.Import(ctx, tar); err != nil {
-			return err
-		}
+		g.Go(func() error { return c.Import(ctx, tar) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	c.Log("imported %d images", len(tars))
 	return nil
