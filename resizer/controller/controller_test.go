@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -140,7 +140,7 @@ func (h *harness) reconcileResult() ([]string, time.Duration) {
 
 func (h *harness) expect(want ...string) {
 	h.t.Helper()
-	if diff := gocmp.Diff(want, h.reconcile()); diff != "" {
+	if diff := cmp.Diff(want, h.reconcile()); diff != "" {
 		h.t.Errorf("patches (-want +got):\n%s", diff)
 	}
 }
@@ -508,7 +508,7 @@ func TestLeftAlone(t *testing.T) {
 			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(100, 64)}}
 			h.expect()
 			h.expect()
-			if diff := gocmp.Diff(tc.events, h.reasons()); diff != "" {
+			if diff := cmp.Diff(tc.events, h.reasons()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 		})
@@ -544,7 +544,7 @@ func TestRefused(t *testing.T) {
 
 	h.patchErr = apierrors.NewForbidden(pods, "borrower", errors.New("exceeds allocatable"))
 	h.expect()
-	if diff := gocmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	h.patchErr = nil
@@ -595,7 +595,7 @@ func TestKubeletDoesNotTakeUpARaise(t *testing.T) {
 	h.update(borrower)
 	h.expect("borrower 500m/256Mi")
 	h.expect()
-	if diff := gocmp.Diff([]string{"LibraResizePending"}, h.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{"LibraResizePending"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
@@ -609,7 +609,7 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	h.expect()
 	h.clock.Step(time.Millisecond)
 	h.expect("donor 300m/256Mi")
-	if diff := gocmp.Diff([]string{"LibraMemoryInUse"}, h.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{"LibraMemoryInUse"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	h.kubelet()

@@ -15,7 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -38,6 +41,7 @@ type options struct {
 	healthAddr    string
 	leaderElect   bool
 	leaseNS       string
+	podName       string
 	leaseDuration time.Duration
 	limits        controller.Limits
 	log           zap.Options
@@ -61,6 +65,8 @@ func parse() options {
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
 	flag.StringVar(&o.leaseNS, "lease-namespace", envOr("LIBRA_LEASE_NAMESPACE", "libra-system"),
 		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
+	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
+		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
 	flag.DurationVar(&o.leaseDuration, "lease-duration", 6*time.Second,
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
 	flag.Float64Var(&o.limits.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
@@ -91,6 +97,21 @@ func (o options) validate() error {
 	return errors.Join(errs...)
 }
 
+// lock is the lease that elects the leader. Its holder is the pod and not the
+// process: when a container restarts, the one before it is gone for certain.
+func (o options) lock(config *rest.Config, renewDeadline time.Duration) (resourcelock.Interface, error) {
+	identity := o.podName
+	if identity == "" {
+		identity = string(uuid.NewUUID())
+	}
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.leaseNS, "libra-resizer",
+		resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
+	if err != nil {
+		return nil, fmt.Errorf("making the lease: %w", err)
+	}
+	return lock, nil
+}
+
 func run(o options) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -117,18 +138,21 @@ func run(o options) error {
 	}
 	renewDeadline := o.leaseDuration * 2 / 3
 	retryPeriod := o.leaseDuration / 6
+	lock, err := o.lock(config, renewDeadline)
+	if err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: optedIn, &servingv1.Revision{}: optedIn}},
-		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddr},
-		HealthProbeBindAddress:        o.healthAddr,
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "libra-resizer",
-		LeaderElectionNamespace:       o.leaseNS,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &o.leaseDuration,
-		RenewDeadline:                 &renewDeadline,
-		RetryPeriod:                   &retryPeriod,
+		Scheme:                              scheme,
+		Cache:                               cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: optedIn, &servingv1.Revision{}: optedIn}},
+		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress:              o.healthAddr,
+		LeaderElection:                      o.leaderElect,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       &o.leaseDuration,
+		RenewDeadline:                       &renewDeadline,
+		RetryPeriod:                         &retryPeriod,
 	})
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
