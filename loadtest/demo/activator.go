@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,38 +19,44 @@ const (
 
 	fieldManager = "libra"
 
-	activatorContainer = "activator"
-	activatorSelector  = "app=activator"
+	activatorContainer  = "activator"
+	libraActivatorImage = "libra-activator"
+	activatorSelector   = "app=activator"
 
 	swapTimeout = 3 * time.Minute
 )
 
 var activator = []string{"-n", servingNamespace, "deployment/activator"}
 
-func (d *demo) activatorImage(ctx context.Context) (image, stock string, err error) {
+// activatorImages are the image that the activator has, and the stock one where
+// that was replaced.
+func (d *demo) activatorImages(ctx context.Context) (image, replaced string, err error) {
 	var deployment appsv1.Deployment
 	if err := d.kubectl.get(ctx, &deployment, activator...); err != nil {
 		return "", "", err
 	}
+	replaced = deployment.Annotations[stockImageAnnotation]
 	for _, c := range deployment.Spec.Template.Spec.Containers {
-		if c.Name == activatorContainer {
-			return c.Image, deployment.Annotations[stockImageAnnotation], nil
+		if c.Name != activatorContainer {
+			continue
 		}
+		if replaced == "" && strings.Contains(c.Image, libraActivatorImage) {
+			return "", "", fmt.Errorf("deployment/activator in %s has the image %s, and no annotation %s that names the stock one: put that back by hand first",
+				servingNamespace, c.Image, stockImageAnnotation)
+		}
+		return c.Image, replaced, nil
 	}
 	return "", "", fmt.Errorf("deployment/activator in %s has no container %s: is this Knative Serving?", servingNamespace, activatorContainer)
 }
 
 // installActivator puts Libra's activator in the stock one's place.
 func (d *demo) installActivator(ctx context.Context) error {
-	image, stock, err := d.activatorImage(ctx)
+	image, replaced, err := d.activatorImages(ctx)
 	if err != nil {
 		return err
 	}
-	if stock == "" {
-		if strings.Contains(image, "libra-activator") {
-			return fmt.Errorf("the activator's image is %s and the annotation %s, which would name the stock image, is not there", image, stockImageAnnotation)
-		}
-		if _, err := d.kubectl.run(ctx, append([]string{"annotate"}, append(activator, stockImageAnnotation+"="+image)...)...); err != nil {
+	if replaced == "" {
+		if _, err := d.kubectl.run(ctx, slices.Concat([]string{"annotate"}, activator, []string{stockImageAnnotation + "=" + image})...); err != nil {
 			return err
 		}
 	}
@@ -65,7 +72,7 @@ func (d *demo) installActivator(ctx context.Context) error {
 
 // restoreActivator puts the stock activator back, if it is not there.
 func (d *demo) restoreActivator(ctx context.Context) error {
-	_, stock, err := d.activatorImage(ctx)
+	_, stock, err := d.activatorImages(ctx)
 	if err != nil || stock == "" {
 		return err
 	}
@@ -86,13 +93,13 @@ spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
 	if err := d.activatorReplaced(ctx); err != nil {
 		return err
 	}
-	_, err = d.kubectl.run(ctx, append([]string{"annotate"}, append(activator, stockImageAnnotation+"-")...)...)
+	_, err = d.kubectl.run(ctx, slices.Concat([]string{"annotate"}, activator, []string{stockImageAnnotation + "-"})...)
 	return err
 }
 
 // activatorReplaced waits until the activator's new pods are all there are.
 func (d *demo) activatorReplaced(ctx context.Context) error {
-	if err := d.kubectl.wait(ctx, swapTimeout, append([]string{"rollout", "status"}, activator...)...); err != nil {
+	if err := d.kubectl.wait(ctx, swapTimeout, slices.Concat([]string{"rollout", "status"}, activator)...); err != nil {
 		return err
 	}
 	return eventually(ctx, swapTimeout, func(ctx context.Context) error {

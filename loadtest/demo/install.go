@@ -41,7 +41,7 @@ func readImages(path string) (images, error) {
 	if err := json.Unmarshal(data, &im); err != nil {
 		return nil, fmt.Errorf("images: %s is not a JSON object from image name to reference: %w", path, err)
 	}
-	wanted := []string{"libra-activator", "libra-resizer", "libra-agent", "libra-predictor", "libra-fn-store"}
+	wanted := []string{libraActivatorImage, "libra-resizer", "libra-agent", "libra-predictor", "libra-fn-store"}
 	for _, f := range schedule.All {
 		wanted = append(wanted, "libra-fn-"+f)
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"image/color"
 	"slices"
+	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
@@ -39,7 +41,8 @@ type line struct {
 
 // cdfPlot shows which share of a function's requests took at most how long.
 func cdfPlot(d Data, function string) (string, error) {
-	return stepPlot("response time, s", "share of requests", []line{
+	// Its lower right corner is empty.
+	return stepPlot("response time, s", "share of requests", false, []line{
 		{"stock", black, cdf(d.Stock.milliseconds(function))},
 		{"stock again", grey, cdf(d.Again.milliseconds(function))},
 		{"Libra", orange, cdf(d.Libra.milliseconds(function))},
@@ -64,6 +67,9 @@ func limitsPlot(d Data, functions []string) (string, error) {
 	}
 	start := d.Limits[0].At
 	end := d.Limits[len(d.Limits)-1].At.Sub(start).Seconds()
+	for _, r := range d.Libra.Results {
+		end = max(end, time.UnixMilli(r.SentMS).Sub(start).Seconds()+r.DurationMS/1000)
+	}
 	var lines []line
 	for i, f := range functions {
 		l := line{name: f, color: functionColors[i%len(functionColors)]}
@@ -84,16 +90,21 @@ func limitsPlot(d Data, functions []string) (string, error) {
 			lines = append(lines, l)
 		}
 	}
-	return stepPlot("time, s", "CPU limit, cores", lines)
+	return stepPlot("time, s", "CPU limit, cores", true, lines)
 }
 
 // stepPlot draws lines from the origin as an SVG element.
-func stepPlot(x, y string, lines []line) (string, error) {
+func stepPlot(x, y string, legendOnTop bool, lines []line) (string, error) {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.X.Min, p.Y.Min = 0, 0
-	p.Legend.Top = true
-	p.Legend.Left = false
+	for _, style := range []*text.Style{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+		style.Font.Variant = "Sans"
+	}
+	p.Legend.Top = legendOnTop
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs = -vg.Points(6)
+	// A browser's font may be wider than the one that is measured here.
+	p.Legend.ThumbnailWidth = vg.Points(24)
 	p.Add(plotter.NewGrid())
 	for _, l := range lines {
 		if len(l.points) == 0 {
@@ -107,6 +118,11 @@ func stepPlot(x, y string, lines []line) (string, error) {
 		drawn.Width = vg.Points(1.2)
 		p.Add(drawn)
 		p.Legend.Add(l.name, drawn)
+	}
+	p.X.Min, p.Y.Min = 0, 0
+	p.X.Max *= 1.05
+	if legendOnTop {
+		p.Y.Max *= 1.6
 	}
 	canvas := vgsvg.New(plotWidth, plotHeight)
 	p.Draw(draw.New(canvas))
