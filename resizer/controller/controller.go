@@ -216,9 +216,11 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		if !ok || m.pod.UID != pod.UID {
 			m = &managedPod{}
 		}
+		n.pods[name] = m
 		if err := c.readRevision(ctx, pod, m); err != nil {
 			// Its pods are about to go too, or the cache is about to have it.
-			logf.FromContext(ctx).V(1).Info("leaving a pod alone whose Revision cannot be read", "pod", name, "reason", err.Error())
+			logf.FromContext(ctx).V(1).Info("leaving a pod alone", "pod", name, "reason", err.Error())
+			m.pod, m.leftAlone = pod, "its Revision cannot be read"
 			continue
 		}
 		before := m.leftAlone
@@ -226,7 +228,6 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		if m.leftAlone != "" && m.leftAlone != before {
 			leftAloneEvent(pod, m.leftAlone).record(c.recorder)
 		}
-		n.pods[name] = m
 	}
 	return nil
 }

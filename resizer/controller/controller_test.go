@@ -618,6 +618,30 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	h.expect("donor 300m/192Mi")
 }
 
+// A borrower that uses what it gave back keeps the memory, but not the CPU.
+func TestBorrowedMemoryThatIsInUse(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("borrower", res(700, 320)))
+	h.expect("borrower 500m/256Mi")
+	h.expect()
+	h.clock.Step(memoryPatience + time.Millisecond)
+	h.expect("borrower 500m/320Mi")
+	h.kubelet()
+	h.expect()
+	h.clock.Step(memoryRest)
+	h.expect("borrower 500m/256Mi")
+}
+
+func TestRevisionComesLate(t *testing.T) {
+	h := newHarness(t, testPod("low", res(300, 256)))
+	if got, again := h.reconcileResult(); got != nil || again != tick {
+		t.Errorf("patches %v and again after %v, want none and %v", got, again, tick)
+	}
+	if err := h.kube.Create(t.Context(), testRevision(owed)); err != nil {
+		t.Fatal(err)
+	}
+	h.expect("low 500m/256Mi")
+}
+
 func TestRateLimitServesRestoresFirst(t *testing.T) {
 	objects := []client.Object{testRevision(owed)}
 	balances := map[string]pool.Balance{}

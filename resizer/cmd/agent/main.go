@@ -10,6 +10,7 @@ import (
 
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -53,6 +54,7 @@ func parse() options {
 		"where the host's cgroups are mounted; default from LIBRA_CGROUP_ROOT")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
+	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o

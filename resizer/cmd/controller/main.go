@@ -12,6 +12,7 @@ import (
 
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -71,6 +72,7 @@ func parse() options {
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
 	flag.Float64Var(&o.limits.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
 	flag.IntVar(&o.limits.Burst, "resize-burst", 200, "resizes per node at once")
+	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o
