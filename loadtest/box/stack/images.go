@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"libra.dev/libra/loadtest/box/build"
 	"libra.dev/libra/loadtest/box/image"
@@ -109,8 +110,8 @@ func (b *builder) images(ctx context.Context) error {
 
 // image writes the tar of a third-party image.
 func (b *builder) image(t thirdParty) error {
-	repo, _, _ := cutTag(t.name)
-	tar := filepath.Join(b.layout.Images(), path.Base(repo)+".tar")
+	base, _, _ := strings.Cut(path.Base(t.name), ":")
+	tar := filepath.Join(b.layout.Images(), base+".tar")
 	inputs := []any{t.name, t.config, t.copies}
 	for _, c := range t.copies {
 		info, err := os.Stat(c.From)

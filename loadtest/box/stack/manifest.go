@@ -218,15 +218,18 @@ const (
 )
 
 func setRequests(objects []object) error {
-	for name, cpu := range cpuRequests {
-		d, err := find(objects, "Deployment", name)
-		if err != nil {
-			return err
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
 		}
-		if err := editContainer(d, func(c map[string]any) error {
+		cpu, ok := cpuRequests[o.GetName()]
+		if !ok {
+			return fmt.Errorf("deployment %s: no CPU request is set for it", o.GetName())
+		}
+		if err := editContainer(o, func(c map[string]any) error {
 			return unstructured.SetNestedField(c, cpu, "resources", "requests", "cpu")
 		}); err != nil {
-			return fmt.Errorf("deployment %s: %w", name, err)
+			return fmt.Errorf("deployment %s: %w", o.GetName(), err)
 		}
 	}
 	return nil

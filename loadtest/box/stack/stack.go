@@ -5,7 +5,6 @@ package stack
 import (
 	"context"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,13 +57,4 @@ func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 		return err
 	}
 	return b.manifests(ctx)
-}
-
-// cutTag splits an image's name at its tag.
-func cutTag(name string) (repo, tag string, ok bool) {
-	i := strings.LastIndexByte(name, ':')
-	if i < 0 || strings.Contains(name[i:], "/") {
-		return name, "", false
-	}
-	return name[:i], name[i+1:], true
 }
