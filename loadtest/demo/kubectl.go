@@ -8,6 +8,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -31,6 +32,8 @@ func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 	// The box's kubectl is one of many programs in a file and goes by its name.
 	cmd.Args = append(append([]string{"kubectl"}, k.flags...), args...)
 	cmd.Env = k.env
+	// Someone who presses Ctrl-C twice does not mean the command that cleans up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
 
