@@ -1,0 +1,267 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
+)
+
+var (
+	kubeconfig  = flag.String("kubeconfig", "", "kubeconfig of the box")
+	resultsPath = flag.String("results", "", "results.json of a demo run on the box")
+	domain      = flag.String("domain", "box.test", "domain of the functions")
+
+	kube    kubernetes.Interface
+	knative servingclient.Interface
+	gateway string
+)
+
+// The demo ran on the box before: Libra is installed, its functions are deployed
+// and the predictor has learned them.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		log.Fatalf("kubeconfig %q: %v; `make e2e` passes that of the box", *kubeconfig, err)
+	}
+	kube = kubernetes.NewForConfigOrDie(config)
+	knative = servingclient.NewForConfigOrDie(config)
+	service, err := kube.CoreV1().Services("istio-system").Get(context.Background(), "knative-gateway-istio", metav1.GetOptions{})
+	if err != nil {
+		log.Fatalf("finding the gateway: %v", err)
+	}
+	gateway = "http://" + service.Spec.ClusterIP
+	os.Exit(m.Run())
+}
+
+func TestDemoResults(t *testing.T) {
+	data, err := os.ReadFile(*resultsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results struct {
+		Metrics map[string]float64 `json:"metrics"`
+	}
+	if err := json.Unmarshal(data, &results); err != nil {
+		t.Fatalf("%s: %v", *resultsPath, err)
+	}
+	for name, holds := range map[string]func(float64) bool{
+		"failed_requests":          func(v float64) bool { return v == 0 },
+		"container_restarts":       func(v float64) bool { return v == 0 },
+		"resizes":                  func(v float64) bool { return v > 0 },
+		"harvested_share":          func(v float64) bool { return v > 0 && v <= 1 },
+		"accelerated_share":        func(v float64) bool { return v > 0 && v <= 1 },
+		"p99_ratio_compression":    func(v float64) bool { return v > 0 && v < 1 },
+		"p99_ratio_overall":        func(v float64) bool { return v > 0 },
+		"worst_slowdown_harvested": func(float64) bool { return true },
+		"seconds_total":            func(v float64) bool { return v > 0 },
+	} {
+		if value, ok := results.Metrics[name]; !ok || !holds(value) {
+			t.Errorf("%s = %v (there: %v)", name, value, ok)
+		}
+	}
+}
+
+func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
+	ctx := t.Context()
+	donor, borrower := find(ctx, t, "uploader"), find(ctx, t, "compression")
+	before := restarts(ctx, t, donor, borrower)
+	waitWhole(t, time.Now().Add(wholeWithin), donor, borrower)
+
+	watched := watchQuotas(ctx, donor, borrower)
+	running := startLoad(ctx)
+	eventually(t, time.Minute, "loan seen in the cgroups", func() error {
+		least, most := watched.least(donor), watched.most(borrower)
+		if least < donor.allocation.CPUMilli && most > borrower.allocation.CPUMilli {
+			return nil
+		}
+		return fmt.Errorf("%s was never below %dm (least %dm), %s never above %dm (most %dm)",
+			donor.name, donor.allocation.CPUMilli, least, borrower.name, borrower.allocation.CPUMilli, most)
+	})
+	ended := running.stop(t)
+	waitWhole(t, ended.Add(wholeWithin), donor, borrower)
+	watched.stop()
+	t.Logf("%s went down to %dm of %dm, %s up to %dm of %dm; both are back",
+		donor.name, watched.least(donor), donor.allocation.CPUMilli,
+		borrower.name, watched.most(borrower), borrower.allocation.CPUMilli)
+	if after := restarts(ctx, t, donor, borrower); after != before {
+		t.Errorf("%d containers restarted", after-before)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	tests := []struct {
+		name string
+		// fault breaks something in mid-run and returns what mends it, or nil when
+		// the cluster mends it by itself.
+		fault func(ctx context.Context, t *testing.T) (mend func())
+	}{{
+		name: "predictor stopped",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			id := container(ctx, t, "serving.kserve.io/inferenceservice=libra")
+			signal(t, id, syscall.SIGSTOP)
+			return func() { signal(t, id, syscall.SIGCONT) }
+		},
+	}, {
+		name: "redis stopped",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			id := container(ctx, t, "app=libra-redis")
+			signal(t, id, syscall.SIGSTOP)
+			return func() { signal(t, id, syscall.SIGCONT) }
+		},
+	}, {
+		name: "redis gone",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			scale(ctx, t, "redis", 0)
+			return func() { scale(ctx, t, "redis", 1) }
+		},
+	}, {
+		name: "resizer killed",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			signal(t, container(ctx, t, "app=libra-resizer"), syscall.SIGKILL)
+			return nil
+		},
+	}}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			ctx := t.Context()
+			donor, borrower := find(ctx, t, "uploader"), find(ctx, t, "compression")
+			before := restarts(ctx, t, donor, borrower)
+			watched := watchQuotas(ctx, donor, borrower)
+			defer watched.stop()
+			running := startLoad(ctx)
+			eventually(t, 2*time.Minute, "loan before the fault", func() error {
+				if most := watched.most(borrower); most <= borrower.allocation.CPUMilli {
+					return fmt.Errorf("%s never above %dm", borrower.name, borrower.allocation.CPUMilli)
+				}
+				return nil
+			})
+			mend := test.fault(ctx, t)
+			if mend != nil {
+				defer mend()
+			}
+			// Long enough that leases run out and requests begin and end in the fault.
+			<-time.After(8 * time.Second)
+			ended := running.stop(t)
+			if mend == nil {
+				container(ctx, t, "app=libra-resizer")
+				ended = time.Now()
+			}
+			waitWhole(t, ended.Add(wholeWithin), donor, borrower)
+			if after := restarts(ctx, t, donor, borrower); after != before {
+				t.Errorf("%d containers restarted", after-before)
+			}
+		})
+	}
+}
+
+func TestOptedOutServiceIsLeftAlone(t *testing.T) {
+	ctx := t.Context()
+	plain := find(ctx, t, "plain")
+	running := startLoad(ctx)
+	for range 20 {
+		if err := send(ctx, "plain", []byte("8")); err != nil {
+			t.Errorf("request failed: %v", err)
+		}
+	}
+	running.stop(t)
+	pod, err := kube.CoreV1().Pods(functionsNamespace).Get(ctx, plain.pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range pod.ManagedFields {
+		if entry.Subresource == "resize" {
+			t.Errorf("pod %s was resized by %s at %v", pod.Name, entry.Manager, entry.Time)
+		}
+	}
+	if pod.Generation != 1 {
+		t.Errorf("the spec of pod %s changed: generation %d", pod.Name, pod.Generation)
+	}
+}
+
+func scale(ctx context.Context, t *testing.T, deployment string, replicas int32) {
+	t.Helper()
+	// The test's own context is done when a clean-up runs.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	deployments := kube.AppsV1().Deployments(libraNamespace)
+	current, err := deployments.GetScale(ctx, deployment, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("reading the scale of %s: %v", deployment, err)
+	}
+	current.Spec.Replicas = replicas
+	if _, err := deployments.UpdateScale(ctx, deployment, current, metav1.UpdateOptions{}); err != nil {
+		t.Fatalf("scaling %s to %d: %v", deployment, replicas, err)
+	}
+}
+
+// quotaWatch keeps the extremes of the functions' CPU quotas since it started.
+type quotaWatch struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu        sync.Mutex
+	low, high map[string]int64
+}
+
+func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &quotaWatch{cancel: cancel, done: make(chan struct{}), low: map[string]int64{}, high: map[string]int64{}}
+	for _, f := range functions {
+		w.low[f.name], w.high[f.name] = f.allocation.CPUMilli, f.allocation.CPUMilli
+	}
+	go func() {
+		defer close(w.done)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for _, f := range functions {
+				quota, err := f.quotaMilli()
+				if err != nil {
+					continue
+				}
+				w.mu.Lock()
+				w.low[f.name] = min(w.low[f.name], quota)
+				w.high[f.name] = max(w.high[f.name], quota)
+				w.mu.Unlock()
+			}
+		}
+	}()
+	return w
+}
+
+func (w *quotaWatch) least(f function) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.low[f.name]
+}
+
+func (w *quotaWatch) most(f function) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.high[f.name]
+}
+
+func (w *quotaWatch) stop() {
+	w.cancel()
+	<-w.done
+}

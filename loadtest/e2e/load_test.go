@@ -1,0 +1,108 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A request of a demo function, small enough that three streams leave the two
+// cores uncrowded.
+var (
+	uploaderBody    = text(1, 768<<10)
+	compressionBody = text(2, 768<<10)
+)
+
+// text is size bytes that compress about as well as prose does.
+func text(seed uint64, size int) []byte {
+	random := rand.New(rand.NewPCG(seed, 0))
+	words := make([][]byte, 512)
+	for i := range words {
+		word := make([]byte, 2+random.IntN(9))
+		for j := range word {
+			word[j] = byte('a' + random.IntN(26))
+		}
+		words[i] = append(word, ' ')
+	}
+	body := make([]byte, 0, size+16)
+	for len(body) < size {
+		body = append(body, words[random.IntN(len(words))]...)
+	}
+	return body[:size]
+}
+
+// send posts one request through the gateway and fails on any answer but 200.
+func send(ctx context.Context, function string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Host = function + "." + functionsNamespace + "." + *domain
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s: %w", function, err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("%s: reading the answer: %w", function, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %.200s", function, response.Status, answer)
+	}
+	return nil
+}
+
+// load is a stream of donors and one of borrowers, each its next request after
+// the answer to the last, until it is stopped.
+type load struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu       sync.Mutex
+	sent     map[string]int
+	failures []error
+}
+
+func startLoad(ctx context.Context) *load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{cancel: cancel, sent: map[string]int{}}
+	for function, body := range map[string][]byte{"uploader": uploaderBody, "compression": compressionBody} {
+		l.done.Go(func() {
+			for ctx.Err() == nil {
+				// A request that has begun is let to its end.
+				err := send(context.WithoutCancel(ctx), function, body)
+				l.mu.Lock()
+				l.sent[function]++
+				if err != nil {
+					l.failures = append(l.failures, err)
+				}
+				l.mu.Unlock()
+			}
+		})
+	}
+	return l
+}
+
+// stop lets the requests in flight end, fails the test for each that failed, and
+// returns when the last one ended.
+func (l *load) stop(t *testing.T) time.Time {
+	t.Helper()
+	l.cancel()
+	l.done.Wait()
+	t.Logf("requests answered: %v", l.sent)
+	for _, err := range l.failures {
+		t.Errorf("request failed: %v", err)
+	}
+	return time.Now()
+}
