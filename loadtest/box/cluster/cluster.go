@@ -29,6 +29,7 @@ const (
 
 	startTimeout = 2 * time.Minute
 	stopTimeout  = 30 * time.Second
+	patience     = 30 * time.Second
 )
 
 // Cluster is the node that keeps its state in Layout.

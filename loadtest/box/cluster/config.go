@@ -25,6 +25,7 @@ func containerdConfigPath(l layout.Layout) string { return filepath.Join(l.Run()
 func kubeletConfigPath(l layout.Layout) string    { return filepath.Join(l.Run(), "kubelet.yaml") }
 func corefilePath(l layout.Layout) string         { return filepath.Join(l.Run(), "Corefile") }
 func cniConfigDir(l layout.Layout) string         { return filepath.Join(l.Run(), "cni") }
+func containerdRoot(l layout.Layout) string       { return filepath.Join(l.Run(), "containerd") }
 func podLogs(l layout.Layout) string              { return filepath.Join(l.Logs(), "pods") }
 func pki(l layout.Layout, name string) string     { return filepath.Join(l.PKI(), name) }
 
@@ -123,7 +124,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         BinaryName = %[6]s
         SystemdCgroup = false
 `,
-		strconv.Quote(filepath.Join(l.Run(), "containerd")),
+		strconv.Quote(containerdRoot(l)),
 		strconv.Quote(containerdSocket),
 		strconv.Quote(PauseImage),
 		strconv.Quote(cniPlugins),

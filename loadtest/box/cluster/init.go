@@ -23,8 +23,8 @@ import (
 
 // Options are what one run of the node is told.
 type Options struct {
-	// InMemory keeps etcd's and the kubelet's files in memory: no fsync is in
-	// the path of a resize.
+	// InMemory keeps the files of etcd, of the kubelet and of containerd's
+	// database in memory: no fsync is in the path of a resize.
 	InMemory bool `json:"inMemory"`
 }
 
@@ -245,6 +245,10 @@ func (n *node) mount(o Options) (etcdDir string, err error) {
 	etcdDir = filepath.Join(n.layout.Run(), "etcd")
 	if o.InMemory {
 		etcdDir = "/var/lib/etcd" // on the tmpfs, as /var/lib/kubelet is
+		// Images stay on the disk, what containerd notes of containers need not.
+		if err := mountTmpfs(filepath.Join(containerdRoot(n.layout), "io.containerd.metadata.v1.bolt")); err != nil {
+			return "", err
+		}
 	} else if err := bind(filepath.Join(n.layout.Run(), "kubelet"), "/var/lib/kubelet"); err != nil {
 		return "", err
 	}
@@ -264,8 +268,8 @@ func mask(dirs []string, keep ...string) error {
 		open[path] = fd
 	}
 	for _, dir := range dirs {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+		if err := mountTmpfs(dir); err != nil {
+			return err
 		}
 		for path, fd := range open {
 			if !strings.HasPrefix(path, dir+"/") {
@@ -275,6 +279,16 @@ func mask(dirs []string, keep ...string) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+func mountTmpfs(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
 	}
 	return nil
 }

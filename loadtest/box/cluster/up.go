@@ -23,13 +23,14 @@ func (c Cluster) Up(ctx context.Context, whole func() bool) (started bool, err e
 	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
 		return false, c.preflight(ctx)
 	}
-	switch problem, exists := c.examine(ctx); {
-	case exists && problem == "" && whole():
-		return false, nil
-	case exists && problem == "":
+	problem, exists := c.examine(ctx)
+	if exists && problem == "" {
+		if whole() {
+			return false, nil
+		}
 		problem = "it was not installed to the end"
-		fallthrough
-	case exists:
+	}
+	if exists {
 		c.Log("a box is there, but %s: taking it down and starting anew", problem)
 		if err := c.Down(ctx); err != nil {
 			return false, err
@@ -59,23 +60,27 @@ func (c Cluster) examine(ctx context.Context) (problem string, exists bool) {
 	return c.broken(ctx), true
 }
 
-// broken says what is wrong with a node that runs.
+// broken says what is wrong with a node that runs. One that is merely busy gets
+// its time: somebody may be using it.
 func (c Cluster) broken(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if name, how := c.ended(); name != "" {
-		return fmt.Sprintf("%s has ended (%s)", name, how)
-	}
 	api, err := newAPI(c.Layout)
 	if err != nil {
 		return err.Error()
 	}
-	ready, reason, err := api.nodeReady(ctx)
+	err = poll(ctx, time.Second, func() (bool, string, error) {
+		if name, how := c.ended(); name != "" {
+			return false, "", fmt.Errorf("%s has ended (%s)", name, how)
+		}
+		ready, reason, err := api.nodeReady(ctx)
+		if err != nil {
+			return false, fmt.Sprintf("its API server does not answer (%v)", err), nil
+		}
+		return ready, fmt.Sprintf("its node is not Ready (%s)", reason), nil
+	})
 	if err != nil {
-		return fmt.Sprintf("its API server does not answer (%v)", err)
-	}
-	if !ready {
-		return fmt.Sprintf("its node is not Ready (%s)", reason)
+		return err.Error()
 	}
 	return ""
 }
