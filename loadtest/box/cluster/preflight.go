@@ -118,7 +118,7 @@ func (c Cluster) notBuilt() Problems {
 	if len(missing) == 0 {
 		return nil
 	}
-	return Problems{fmt.Sprintf("not built yet: %s is not in %s; run `box build`", strings.Join(missing, ", "), c.Layout.Bin(""))}
+	return Problems{fmt.Sprintf("%s has no %s: run `box build`", c.Layout.Bin(""), strings.Join(missing, ", "))}
 }
 
 // tooLittleDisk looks at the file system that dir is, or will be, on.

@@ -30,7 +30,6 @@ folder), everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box). 
 leaves nothing else: it has namespaces of its own, and "box down" ends them.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newLogs(), newKubectl(), newKubeconfig(),

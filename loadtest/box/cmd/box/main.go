@@ -14,7 +14,11 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the clean-up after the first
 	if err := newRoot().ExecuteContext(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("interrupted: %w", err)
+		}
 		fmt.Fprintln(os.Stderr, "box:", err)
 		os.Exit(1)
 	}
