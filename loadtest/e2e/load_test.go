@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// A request of a demo function, small enough that three streams leave the two
-// cores uncrowded.
+// What each function is sent: of a size that the demo sends too, so that it was
+// learned, and that keeps a donor in flight for longer than a borrower.
 var (
-	uploaderBody    = text(1, 768<<10)
-	compressionBody = text(2, 768<<10)
+	uploaderBody    = text(1, 2<<20)
+	compressionBody = text(2, 3<<20)
 )
 
 // text is size bytes that compress about as well as prose does.

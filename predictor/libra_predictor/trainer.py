@@ -224,8 +224,14 @@ def _duration_table(samples: Sequence[Sample], without_sizes: int) -> StepTable:
 
 
 def _timed(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """The samples whose duration was the function's own and not its limit's, or all when there are none."""
-    return [s for s in samples if s.throttled_share < _THROTTLED_SHARE] or samples
+    """The samples whose duration was the function's own and not its limit's.
+
+    Inputs larger than any of those stay in with the duration that they had: without them a function that is
+    only fast enough for small inputs would be taken to be fast for all, and never worth a loan.
+    """
+    own = [s.size for s in samples if s.throttled_share < _THROTTLED_SHARE]
+    largest_own = max(own, default=UNKNOWN_SIZE - 1)
+    return [s for s in samples if s.throttled_share < _THROTTLED_SHARE or s.size > largest_own]
 
 
 def _milliseconds(durations_ns: Sequence[int]) -> NDArray[np.float64]:

@@ -140,6 +140,14 @@ def test_durations_are_learned_from_unthrottled_runs() -> None:
     assert fitted(slow + fast)["duration_ms"] == StepTable((), (100,))
 
 
+def test_a_throttled_duration_counts_for_inputs_larger_than_any_unthrottled() -> None:
+    fast = [sample(size=s) for s in (10, 100, 1000) for _ in range(8)]
+    slow = [sample(THROTTLED, size=s, duration_ns=900_000_000) for s in (100, 100_000) for _ in range(8)]
+    durations = fitted(fast + slow)["duration_ms"]
+    assert durations.at(100) == 100
+    assert durations.at(100_000) == pytest.approx(900, rel=0.01)
+
+
 def test_without_a_known_size_every_answer_is_that_of_the_unknown() -> None:
     samples = [sample(size=UNKNOWN_SIZE, peak_cpu_milli=100 * i) for i in range(1, 13)]
     answers = fitted(samples)
