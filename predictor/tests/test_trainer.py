@@ -143,7 +143,7 @@ def test_durations_are_learned_from_unthrottled_runs() -> None:
 def test_a_throttled_duration_counts_for_inputs_larger_than_any_unthrottled() -> None:
     fast = [sample(size=s) for s in (10, 100, 1000) for _ in range(8)]
     slow = [sample(THROTTLED, size=s, duration_ns=900_000_000) for s in (100, 100_000) for _ in range(8)]
-    durations = fitted(fast + slow)["duration_ms"]
+    durations = fit(fast + slow, LARGEST_CPU_MILLI, LARGEST_MEMORY_BYTES).answers.duration_ms
     assert durations.at(100) == 100
     assert durations.at(100_000) == pytest.approx(900, rel=0.01)
 
