@@ -8,9 +8,16 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 VENV        := predictor/.venv
 BOX         := bin/box
 SEED        ?= 1
-COMMIT      := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+COMMIT      := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+
+# All of the box but Kubernetes and CoreDNS themselves, which have no tests here.
+BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
 
 export CGO_ENABLED ?= 0
+export PATH := $(CURDIR)/bin:$(PATH)
+
+# What measures must not share the cores with what compiles.
+.NOTPARALLEL:
 
 .PHONY: help
 help: ## List the targets.
@@ -33,7 +40,7 @@ endif
 ##@ The box: a real Kubernetes with Knative, Istio and KServe on this machine
 
 .PHONY: box-build box-up box-down box-status box-logs
-box-build: $(BOX) ## Build or fetch everything that runs on the box (20 minutes the first time).
+box-build: $(BOX) ## Build or fetch everything that runs on the box (half an hour the first time).
 	$(BOX) build
 
 box-up: box-build ## Start the box and install Knative, Istio and KServe on it.
@@ -58,20 +65,25 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	@bad=$$(gofmt -l activator-plugin pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 	go vet ./... && go vet -tags e2e ./loadtest/e2e/...
 	go run $(STATICCHECK) -tags e2e ./...
-	cd loadtest/box && go vet ./cmd/... && (cd dns && go vet .) && go run $(STATICCHECK) ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
+	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
+	cd loadtest/box/dns && go vet ./...
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
-	cd loadtest/box && go test -shuffle=on -p 2 ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
+	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
 
-predictor-test: deps $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
+predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
 
-e2e: box-up bin/demo ## End-to-end test on the box: a short demo, resizes under load, faults, opt-out.
+e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes under load, faults, opt-out.
+	$(BOX) down
+	$(BOX) up
 	$(BOX) load --out out/images.json
 	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --commit $(COMMIT) --out out/e2e
 	go test -tags e2e -count=1 -timeout 15m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
+	$(BOX) down
+	$(BOX) down
 
 ##@ Build it
 
@@ -87,12 +99,17 @@ bin/demo: FORCE
 
 FORCE:
 
-# RUNLEVEL=1 keeps the package from starting a server of its own.
+# Debian's redis-server package starts a server on every boot; the binary is in
+# redis-tools under another name, and goes by the name it is called by.
 deps:
-	@for c in redis-server gcc; do command -v $$c >/dev/null || missing="$${missing:-} $$c"; done; \
-	if [ -n "$${missing:-}" ]; then echo "installing$$missing"; apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing libc6-dev >/dev/null; fi
+	@missing=; \
+	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null || missing="$$missing redis-tools"; \
+	python3.11 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3.11 python3.11-venv"; \
+	if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; \
+	mkdir -p bin; command -v redis-server >/dev/null || ln -s "$$(command -v redis-check-rdb)" bin/redis-server
 
-$(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock predictor/pyproject.toml
+$(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock | deps
 	python3.11 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r predictor/requirements.lock -r predictor/requirements-dev.lock
 	@touch $@

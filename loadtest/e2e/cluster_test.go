@@ -7,12 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,21 +22,29 @@ const (
 	functionsNamespace = "default"
 	libraNamespace     = "libra-system"
 
-	// boxCgroup is the folder of the box's node in every cgroup v1 hierarchy.
-	boxCgroup = "/sys/fs/cgroup/%s/libra-box"
-
 	// wholeWithin is how long after the last request, or the resizer's return,
 	// a pod may be away from its user allocation.
 	wholeWithin = 10 * time.Second
+	// settledFor is how long the limits must stay there to count.
+	settledFor = time.Second
 )
 
 // function is one pod of a demo function and where its limits can be seen.
 type function struct {
-	name        string
-	pod         string
-	cgroup      string // of the user container, in the cpu hierarchy
-	allocation  api.Resources
-	containerID string
+	name       string
+	pod        string
+	cgroups    cgroups
+	allocation api.Resources
+}
+
+// findAll returns the demo's functions that opted in, by name.
+func findAll(ctx context.Context, t *testing.T) map[string]function {
+	t.Helper()
+	all := map[string]function{}
+	for _, name := range []string{"uploader", "dynamichtml", "compression", "pagerank"} {
+		all[name] = find(ctx, t, name)
+	}
+	return all
 }
 
 // find returns the only running pod of a demo function.
@@ -67,11 +70,10 @@ func find(ctx context.Context, t *testing.T, name string) function {
 		}
 		id := containerID(status)
 		return function{
-			name:        name,
-			pod:         pod.Name,
-			cgroup:      findCgroup(t, "cpu", id),
-			allocation:  owed(ctx, t, pod),
-			containerID: id,
+			name:       name,
+			pod:        pod.Name,
+			cgroups:    findCgroups(t, id),
+			allocation: owed(ctx, t, pod),
 		}
 	}
 	t.Fatalf("pod %s has no container %s", pod.Name, api.UserContainer)
@@ -81,68 +83,6 @@ func find(ctx context.Context, t *testing.T, name string) function {
 func containerID(status corev1.ContainerStatus) string {
 	_, id, _ := strings.Cut(status.ContainerID, "://")
 	return id
-}
-
-// findCgroup returns the folder of a container in one v1 hierarchy.
-func findCgroup(t *testing.T, hierarchy, containerID string) string {
-	t.Helper()
-	root := fmt.Sprintf(boxCgroup, hierarchy)
-	found := ""
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && entry.Name() == containerID {
-			found = path
-			return filepath.SkipAll
-		}
-		return nil
-	})
-	if err != nil || found == "" {
-		t.Fatalf("no cgroup of container %s under %s (%v)", containerID, root, err)
-	}
-	return found
-}
-
-// quotaMilli is the CPU limit in force on the function's container, in millicores.
-func (f function) quotaMilli() (int64, error) {
-	quota, err := readInt(filepath.Join(f.cgroup, "cpu.cfs_quota_us"))
-	if err != nil {
-		return 0, err
-	}
-	period, err := readInt(filepath.Join(f.cgroup, "cpu.cfs_period_us"))
-	if err != nil {
-		return 0, err
-	}
-	return quota * 1000 / period, nil
-}
-
-func readInt(path string) (int64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-}
-
-// signal sends sig to every process of a container of the box.
-func signal(t *testing.T, containerID string, sig syscall.Signal) {
-	t.Helper()
-	procs := filepath.Join(findCgroup(t, "pids", containerID), "cgroup.procs")
-	data, err := os.ReadFile(procs)
-	if err != nil {
-		t.Fatalf("reading the processes of container %s: %v", containerID, err)
-	}
-	pids := strings.Fields(string(data))
-	if len(pids) == 0 {
-		t.Fatalf("container %s has no process to signal", containerID)
-	}
-	for _, field := range pids {
-		pid, err := strconv.Atoi(field)
-		if err != nil || pid <= 1 {
-			t.Fatalf("%s lists %q, not a process of this pid namespace", procs, field)
-		}
-		if err := syscall.Kill(pid, sig); err != nil {
-			t.Fatalf("signal %v to process %d of container %s: %v", sig, pid, containerID, err)
-		}
-	}
 }
 
 // owed is the user allocation of a pod: the limits of its Revision. The pod's own
@@ -163,28 +103,34 @@ func owed(ctx context.Context, t *testing.T, pod corev1.Pod) api.Resources {
 	return api.Resources{}
 }
 
-// waitWhole waits until the CPU quota of every function is its user allocation
-// again, and fails once deadline has passed.
+// waitWhole waits until the limits of every function are its user allocation, and
+// have been for settledFor, and fails when they are not by deadline.
 func waitWhole(t *testing.T, deadline time.Time, functions ...function) {
 	t.Helper()
+	since := time.Time{}
 	for {
 		var away []string
 		for _, f := range functions {
-			quota, err := f.quotaMilli()
+			limits, err := f.cgroups.limits()
 			if err != nil {
-				t.Fatalf("reading the quota of %s: %v", f.name, err)
+				t.Fatalf("reading the limits of %s: %v", f.name, err)
 			}
-			if quota != f.allocation.CPUMilli {
-				away = append(away, fmt.Sprintf("%s at %dm of %dm", f.name, quota, f.allocation.CPUMilli))
+			if limits != f.allocation {
+				away = append(away, fmt.Sprintf("%s at %v of %v", f.name, limits, f.allocation))
 			}
 		}
-		if len(away) == 0 {
+		now := time.Now()
+		switch {
+		case len(away) > 0 && now.After(deadline):
+			t.Fatalf("not back at the user allocation in time: %s", strings.Join(away, ", "))
+		case len(away) > 0:
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		case now.Sub(since) >= settledFor:
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not back at the user allocation in time: %s", strings.Join(away, ", "))
-		}
-		<-time.After(20 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

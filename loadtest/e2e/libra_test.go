@@ -5,10 +5,15 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
+	"maps"
+	"net/http"
+	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -38,6 +43,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		log.Fatalf("kubeconfig %q: %v; `make e2e` passes that of the box", *kubeconfig, err)
 	}
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	kube = kubernetes.NewForConfigOrDie(config)
 	knative = servingclient.NewForConfigOrDie(config)
 	service, err := kube.CoreV1().Services("istio-system").Get(context.Background(), "knative-gateway-istio", metav1.GetOptions{})
@@ -63,6 +69,8 @@ func TestDemoResults(t *testing.T) {
 		"failed_requests":          func(v float64) bool { return v == 0 },
 		"container_restarts":       func(v float64) bool { return v == 0 },
 		"resizes":                  func(v float64) bool { return v > 0 },
+		"resizes_plain":            func(v float64) bool { return v == 0 },
+		"observed_share":           func(v float64) bool { return v >= 0.9 && v <= 1 },
 		"harvested_share":          func(v float64) bool { return v > 0 && v <= 1 },
 		"accelerated_share":        func(v float64) bool { return v > 0 && v <= 1 },
 		"p99_ratio_compression":    func(v float64) bool { return v > 0 && v < 1 },
@@ -78,9 +86,11 @@ func TestDemoResults(t *testing.T) {
 
 func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
 	ctx := t.Context()
-	donor, borrower := find(ctx, t, "uploader"), find(ctx, t, "compression")
-	before := restarts(ctx, t, donor, borrower)
-	waitWhole(t, time.Now().Add(wholeWithin), donor, borrower)
+	all := findAll(ctx, t)
+	donor, borrower := all["uploader"], all["compression"]
+	functions := slices.Collect(maps.Values(all))
+	before := restarts(ctx, t, functions...)
+	waitWhole(t, time.Now().Add(wholeWithin), functions...)
 
 	watched := watchQuotas(ctx, donor, borrower)
 	running := startLoad(ctx)
@@ -93,12 +103,12 @@ func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
 			donor.name, donor.allocation.CPUMilli, least, borrower.name, borrower.allocation.CPUMilli, most)
 	})
 	ended := running.stop(t)
-	waitWhole(t, ended.Add(wholeWithin), donor, borrower)
+	waitWhole(t, ended.Add(wholeWithin), functions...)
 	watched.stop()
 	t.Logf("%s went down to %dm of %dm, %s up to %dm of %dm; both are back",
 		donor.name, watched.least(donor), donor.allocation.CPUMilli,
 		borrower.name, watched.most(borrower), borrower.allocation.CPUMilli)
-	if after := restarts(ctx, t, donor, borrower); after != before {
+	if after := restarts(ctx, t, functions...); after != before {
 		t.Errorf("%d containers restarted", after-before)
 	}
 }
@@ -139,9 +149,11 @@ func TestFaults(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			ctx := t.Context()
-			donor, borrower := find(ctx, t, "uploader"), find(ctx, t, "compression")
-			before := restarts(ctx, t, donor, borrower)
-			watched := watchQuotas(ctx, donor, borrower)
+			all := findAll(ctx, t)
+			borrower := all["compression"]
+			functions := slices.Collect(maps.Values(all))
+			before := restarts(ctx, t, functions...)
+			watched := watchQuotas(ctx, borrower)
 			defer watched.stop()
 			running := startLoad(ctx)
 			eventually(t, 2*time.Minute, "loan before the fault", func() error {
@@ -150,6 +162,7 @@ func TestFaults(t *testing.T) {
 				}
 				return nil
 			})
+			resizer := container(ctx, t, "app=libra-resizer")
 			mend := test.fault(ctx, t)
 			if mend != nil {
 				defer mend()
@@ -158,11 +171,16 @@ func TestFaults(t *testing.T) {
 			<-time.After(8 * time.Second)
 			ended := running.stop(t)
 			if mend == nil {
-				container(ctx, t, "app=libra-resizer")
+				eventually(t, time.Minute, "new resizer container", func() error {
+					if container(ctx, t, "app=libra-resizer") == resizer {
+						return errors.New("it is still the one that was killed")
+					}
+					return nil
+				})
 				ended = time.Now()
 			}
-			waitWhole(t, ended.Add(wholeWithin), donor, borrower)
-			if after := restarts(ctx, t, donor, borrower); after != before {
+			waitWhole(t, ended.Add(wholeWithin), functions...)
+			if after := restarts(ctx, t, functions...); after != before {
 				t.Errorf("%d containers restarted", after-before)
 			}
 		})
@@ -235,13 +253,13 @@ func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
 			case <-tick.C:
 			}
 			for _, f := range functions {
-				quota, err := f.quotaMilli()
+				limits, err := f.cgroups.limits()
 				if err != nil {
 					continue
 				}
 				w.mu.Lock()
-				w.low[f.name] = min(w.low[f.name], quota)
-				w.high[f.name] = max(w.high[f.name], quota)
+				w.low[f.name] = min(w.low[f.name], limits.CPUMilli)
+				w.high[f.name] = max(w.high[f.name], limits.CPUMilli)
 				w.mu.Unlock()
 			}
 		}

@@ -21,6 +21,9 @@ var (
 	compressionBody = text(2, 3<<20)
 )
 
+// client goes to the gateway itself, whatever proxy the environment names.
+var client = &http.Client{Transport: &http.Transport{}}
+
 // text is size bytes that compress about as well as prose does.
 func text(seed uint64, size int) []byte {
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -48,7 +51,7 @@ func send(ctx context.Context, function string, body []byte) error {
 		return err
 	}
 	request.Host = function + "." + functionsNamespace + "." + *domain
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("%s: %w", function, err)
 	}
