@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,7 +155,8 @@ func (d *demo) replay(ctx context.Context, name string, requests []schedule.Requ
 		"--log-format", "raw", "--console-output", resultsPath,
 		"--env", "SCHEDULE="+schedulePath, "--env", "CORPUS="+filepath.Join(out, corpusFile), "--env", "HOSTS="+string(hosts),
 		"--env", "GATEWAY="+d.targets.gateway, "--env", "RUN="+d.runID(name), k6Script)
-	cmd.Env = d.kubectl.env
+	// k6 would take options from there.
+	cmd.Env = without(d.kubectl.env, func(name string) bool { return strings.HasPrefix(name, "K6_") })
 	// k6 ends by itself when it is interrupted.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -197,16 +199,17 @@ func readResults(path string) ([]report.Result, error) {
 	return results, lines.Err()
 }
 
-// withoutProxies is an environment in which nothing between us and the box is
-// asked: its addresses are this machine's own.
-func withoutProxies(env []string) []string {
-	var kept []string
-	for _, v := range env {
-		switch name, _, _ := strings.Cut(v, "="); strings.ToUpper(name) {
-		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG":
-		default:
-			kept = append(kept, v)
-		}
-	}
-	return kept
+// without is an environment without the variables that are unwanted by their
+// names in capitals.
+func without(env []string, unwanted func(name string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return unwanted(strings.ToUpper(name))
+	})
+}
+
+// misleads says whether a variable leads to another cluster than the box, or to
+// a proxy before it: its addresses are this machine's own.
+func misleads(name string) bool {
+	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"}, name)
 }

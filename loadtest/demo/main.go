@@ -94,8 +94,8 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
-	f.DurationVar(&o.runLength, "run-length", 75*time.Second, "length of each measured run")
-	f.DurationVar(&o.learnLength, "learn-length", 75*time.Second, "length of the run from which Libra learns")
+	f.DurationVar(&o.runLength, "run-length", time.Minute, "length of each measured run")
+	f.DurationVar(&o.learnLength, "learn-length", time.Minute, "length of the run from which Libra learns")
 	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after that run")
 	return cmd
 }
@@ -150,7 +150,7 @@ func (d *demo) resolve() error {
 			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
 		}
 		// Nothing around us may point at another cluster, or come between.
-		env = withoutProxies(env)
+		env = without(env, misleads)
 		d.http.Transport = &http.Transport{}
 	}
 	if d.namespace == "" {

@@ -83,7 +83,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 }
 
 func TestTheBoxIsReachedWhateverTheEnvironmentSays(t *testing.T) {
-	got := withoutProxies([]string{"PATH=/bin", "KUBECONFIG=/production", "https_proxy=http://proxy", "HTTP_PROXY=http://proxy"})
+	got := without([]string{"PATH=/bin", "KUBECONFIG=/production", "https_proxy=http://proxy", "HTTP_PROXY=http://proxy"}, misleads)
 	if len(got) != 1 || got[0] != "PATH=/bin" {
 		t.Errorf("got %v", got)
 	}
