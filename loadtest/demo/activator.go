@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -23,7 +25,8 @@ const (
 	libraActivatorImage = "libra-activator"
 	activatorSelector   = "app=activator"
 
-	swapTimeout = 3 * time.Minute
+	swapTimeout   = 3 * time.Minute
+	disownTimeout = 30 * time.Second
 )
 
 var activator = []string{"-n", servingNamespace, "deployment/activator"}
@@ -93,8 +96,43 @@ spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
 	if err := d.activatorReplaced(ctx); err != nil {
 		return err
 	}
+	if err := eventually(ctx, disownTimeout, d.disownActivator); err != nil {
+		return err
+	}
 	_, err = d.kubectl.run(ctx, slices.Concat([]string{"annotate"}, activator, []string{stockImageAnnotation + "-"})...)
 	return err
+}
+
+// disownActivator gives up the fields that are Libra's by server-side apply. To
+// its owner's next one they would be a conflict.
+func (d *demo) disownActivator(ctx context.Context) error {
+	var deployment appsv1.Deployment
+	if err := d.kubectl.get(ctx, &deployment, append(slices.Clone(activator), "--show-managed-fields")...); err != nil {
+		return err
+	}
+	patch, err := disown(deployment.ObjectMeta)
+	if err != nil {
+		return err
+	}
+	_, err = d.kubectl.run(ctx, slices.Concat([]string{"patch"}, activator, []string{"--type=json", "--patch=" + string(patch)})...)
+	return err
+}
+
+// disown is a JSON patch that takes our manager out of an object's, provided
+// that the object has not changed since.
+func disown(object metav1.ObjectMeta) ([]byte, error) {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	others := slices.DeleteFunc(slices.Clone(object.ManagedFields), func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == fieldManager
+	})
+	return json.Marshal([]operation{
+		{"replace", "/metadata/resourceVersion", object.ResourceVersion},
+		{"replace", "/metadata/managedFields", others},
+	})
 }
 
 // activatorReplaced waits until the activator's new pods are all there are.
