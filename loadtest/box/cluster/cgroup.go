@@ -148,11 +148,20 @@ func favour(dir string) error {
 	return nil
 }
 
-// delegate lets the children of a v2 group have controllers.
+// delegate lets the children of a v2 group have every controller that it has
+// itself: the kubelet refuses to start where one that the machine's root group
+// offers, and that it knows, is not to be had.
 func delegate(dir string) error {
-	path := filepath.Join(dir, "cgroup.subtree_control")
-	if err := os.WriteFile(path, []byte("+cpu +cpuset +memory +pids"), 0o644); err != nil {
-		return fmt.Errorf("delegate controllers in %s: %w", dir, err)
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return fmt.Errorf("controllers of the cgroup %s: %w", dir, err)
+	}
+	var enable []string
+	for _, c := range strings.Fields(string(have)) {
+		enable = append(enable, "+"+c)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(strings.Join(enable, " ")), 0o644); err != nil {
+		return fmt.Errorf("delegate the controllers %s in %s: %w", strings.TrimSpace(string(have)), dir, err)
 	}
 	return nil
 }

@@ -80,6 +80,26 @@ func TestCgroupSystem(t *testing.T) {
 	}
 }
 
+func TestDelegate(t *testing.T) {
+	dir := t.TempDir()
+	if err := delegate(dir); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("delegate() = %v where no controllers are listed, want an error that names %s", err, dir)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io memory hugetlb pids\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := delegate(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "+cpuset +cpu +io +memory +hugetlb +pids"; string(got) != want {
+		t.Errorf("delegated %q, want %q", got, want)
+	}
+}
+
 func TestRemoveCgroups(t *testing.T) {
 	mount := t.TempDir()
 	s := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}
