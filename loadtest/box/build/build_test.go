@@ -161,8 +161,8 @@ func TestOnce(t *testing.T) {
 	if err := Once(path, "v3", func() error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("Once() = %v, want %v", err, failed)
 	}
-	if once("v3"); made != 4 {
-		t.Error("what failed once was not made again")
+	if once("v2"); made != 4 {
+		t.Error("what a failed attempt may have half written passes for what was there before it")
 	}
 }
 

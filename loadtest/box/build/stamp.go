@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -20,6 +22,10 @@ func Once(path string, inputs any, make func() error) error {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	// What is left half made must not pass for what was there before.
+	if err := os.Remove(stampPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := make(); err != nil {
