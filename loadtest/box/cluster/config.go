@@ -113,6 +113,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 [plugins.'io.containerd.cri.v1.runtime']
   # Lowering a process's OOM score needs a capability that root may lack.
   restrict_oom_score_adj = true
+  # Its profile would be loaded into the machine's kernel, and stay there.
+  disable_apparmor = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [%[4]s]
     conf_dir = %[5]s

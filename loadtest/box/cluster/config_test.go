@@ -57,6 +57,7 @@ func TestContainerdConfig(t *testing.T) {
 		`sandbox = "dev.local/pause:1"`,
 		// Without CAP_SYS_RESOURCE runc fails otherwise.
 		"restrict_oom_score_adj = true",
+		"disable_apparmor = true",
 		`conf_dir = "/st\"ate/run/cni"`,
 		`BinaryName = "/opt/a b/runc"`,
 		"SystemdCgroup = false",
