@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,16 +14,22 @@ import (
 
 const timeout = 10 * time.Minute
 
-// Tool is a program, by its name on the PATH or its absolute path, and the
-// Debian package that has it.
+// Tool is a program, by its name on the PATH, or any file, by its absolute path,
+// and the Debian package that has it.
 type Tool struct{ Program, Package string }
+
+func (t Tool) there() bool {
+	if filepath.IsAbs(t.Program) {
+		_, err := os.Stat(t.Program)
+		return err == nil
+	}
+	_, err := exec.LookPath(t.Program)
+	return err == nil
+}
 
 // Missing are those of tools that the machine lacks.
 func Missing(tools []Tool) []Tool {
-	return slices.DeleteFunc(slices.Clone(tools), func(t Tool) bool {
-		_, err := exec.LookPath(t.Program)
-		return err == nil
-	})
+	return slices.DeleteFunc(slices.Clone(tools), Tool.there)
 }
 
 // Ensure installs the packages of the tools that the machine lacks.

@@ -18,7 +18,7 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	got := Missing([]Tool{
-		{"runc", "runc"}, {filepath.Join(dir, "runc"), "runc"},
+		{"runc", "runc"}, {filepath.Join(dir, "runc"), "runc"}, {filepath.Join(dir, "not-a-program"), "a"},
 		{"not-a-program", "a"}, {"nft", "nftables"}, {filepath.Join(dir, "bridge"), "plugins"},
 	})
 	want := []Tool{{"not-a-program", "a"}, {"nft", "nftables"}, {filepath.Join(dir, "bridge"), "plugins"}}

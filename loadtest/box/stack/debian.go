@@ -11,13 +11,14 @@ import (
 	"slices"
 	"strings"
 
+	"libra.dev/libra/loadtest/box/apt"
 	"libra.dev/libra/loadtest/box/versions"
 )
 
 // rootfs unpacks Debian packages and what they depend on into dir. Their
 // maintainer scripts do not run: nothing of ours needs a complete system.
-func rootfs(ctx context.Context, dir string, packages ...string) error {
-	if err := ensureCommands(ctx, map[string]string{"mmdebstrap": "mmdebstrap"}); err != nil {
+func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) error {
+	if err := apt.Ensure(ctx, b.log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return err
 	}
 	sources, err := debianSources(ctx)
@@ -112,42 +113,11 @@ func sourcesOfSuite(targets, suite string) []string {
 	return sources
 }
 
-// ensureCommands installs the Debian packages of the commands, by name, that
-// this machine does not have.
-func ensureCommands(ctx context.Context, packageOf map[string]string) error {
-	var missing []string
-	for command, pkg := range packageOf {
-		if _, err := exec.LookPath(command); err != nil {
-			missing = append(missing, pkg)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	slices.Sort(missing)
-	return install(ctx, missing...)
-}
-
-// install installs Debian packages on this machine.
-func install(ctx context.Context, packages ...string) error {
-	args := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, packages...)
-	if _, err := run(ctx, "", "apt-get", args...); err == nil {
-		return nil
-	}
-	// The lists may be older than the mirror.
-	if _, err := run(ctx, "", "apt-get", "update", "-qq"); err != nil {
-		return err
-	}
-	_, err := run(ctx, "", "apt-get", args...)
-	return err
-}
-
 // run runs a command and returns its standard output; its standard error is
 // part of the error.
 func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	out, err := cmd.Output()
 	if err == nil {
 		return out, nil

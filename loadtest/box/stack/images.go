@@ -60,7 +60,7 @@ func (b *builder) images(ctx context.Context) error {
 	redis, libc := b.dir("rootfs/redis"), b.dir("rootfs/libc")
 	packages := map[string][]string{redis: {"redis-server"}, libc: {"libc6"}}
 	for dir, p := range packages {
-		if err := b.once(dir, p, func() error { return rootfs(ctx, dir, p...) }); err != nil {
+		if err := b.once(dir, p, func() error { return b.rootfs(ctx, dir, p...) }); err != nil {
 			return err
 		}
 	}

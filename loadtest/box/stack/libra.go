@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,9 +50,9 @@ type own struct {
 // exactly when its program did.
 func Load(ctx context.Context, l layout.Layout, root string, node Node, out string, log Logf) error {
 	b := &builder{layout: l, log: log}
-	images, missing := b.own(ctx, root)
-	if images == nil {
-		return missing
+	images, err := b.own(ctx, root)
+	if err != nil {
+		return err
 	}
 	have, err := node.Images(ctx)
 	if err != nil {
@@ -80,16 +79,16 @@ func Load(ctx context.Context, l layout.Layout, root string, node Node, out stri
 		}
 		log("%s: loaded", reference)
 	}
-	return errors.Join(writeJSON(out, references), missing)
+	return writeJSON(out, references)
 }
 
 // Push builds the same images and pushes them to a registry's repository,
 // for a cluster that is not the box.
 func Push(ctx context.Context, l layout.Layout, root, repo, out string, log Logf) error {
 	b := &builder{layout: l, log: log}
-	images, missing := b.own(ctx, root)
-	if images == nil {
-		return missing
+	images, err := b.own(ctx, root)
+	if err != nil {
+		return err
 	}
 	references := map[string]string{}
 	for _, o := range images {
@@ -104,13 +103,12 @@ func Push(ctx context.Context, l layout.Layout, root, repo, out string, log Logf
 		references[o.name] = reference
 		log("%s: pushed", reference)
 	}
-	return errors.Join(writeJSON(out, references), missing)
+	return writeJSON(out, references)
 }
 
-// own builds Libra's images. A package that is not there costs its own image
-// only, and is named in the error; when another thing fails there are no images.
+// own builds Libra's images.
 func (b *builder) own(ctx context.Context, root string) ([]own, error) {
-	binaries, missing, err := ownBinaries(root)
+	functions, err := functionBinaries(root)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +117,7 @@ func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 		return nil, err
 	}
 	var images []own
-	for _, bin := range binaries {
+	for _, bin := range slices.Concat(parts, functions) {
 		if err := b.compiler().Local(ctx, root, build.Options{}, bin); err != nil {
 			return nil, err
 		}
@@ -134,40 +132,29 @@ func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 		}
 		images = append(images, own{bin.Name, img})
 	}
-	source := filepath.Join(root, predictorDir, predictorName)
-	if _, err := os.Stat(source); err != nil {
-		return images, errors.Join(missing, fmt.Errorf("no image %s: %w", predictorImage, err))
-	}
 	if err := b.python(ctx, root); err != nil {
 		return nil, err
 	}
-	img, err := b.predictor(source)
+	img, err := b.predictor(filepath.Join(root, predictorDir, predictorName))
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", predictorImage, err)
 	}
-	return append(images, own{predictorImage, img}), missing
+	return append(images, own{predictorImage, img}), nil
 }
 
-// ownBinaries are the programs of the tree: Libra's parts and the functions.
-// missing names the parts whose package is not there.
-func ownBinaries(root string) (binaries []build.Binary, missing, err error) {
-	for _, p := range parts {
-		if _, err := os.Stat(filepath.Join(root, p.Package)); err != nil {
-			missing = errors.Join(missing, fmt.Errorf("no image %s: %w", p.Name, err))
-			continue
-		}
-		binaries = append(binaries, p)
-	}
+// functionBinaries are the functions of the load tests: each folder is one.
+func functionBinaries(root string) ([]build.Binary, error) {
 	functions, err := os.ReadDir(filepath.Join(root, functionsDir))
-	if errors.Is(err, os.ErrNotExist) {
-		return binaries, errors.Join(missing, fmt.Errorf("no images of functions: %w", err)), nil
+	if err != nil {
+		return nil, fmt.Errorf("the load tests' functions: %w", err)
 	}
+	var binaries []build.Binary
 	for _, f := range functions {
 		if f.IsDir() {
 			binaries = append(binaries, build.Binary{Name: "libra-fn-" + f.Name(), Package: functionsDir + "/" + f.Name()})
 		}
 	}
-	return binaries, missing, err
+	return binaries, nil
 }
 
 // predictor puts the predictor's source on the layers that python made.

@@ -11,26 +11,28 @@ import (
 	"libra.dev/libra/loadtest/box/build"
 )
 
-func TestOwnBinaries(t *testing.T) {
+func TestFunctionBinaries(t *testing.T) {
 	root := t.TempDir()
-	for _, dir := range []string{"resizer/cmd/controller", "activator-plugin/cmd/activator", "loadtest/functions/cmd/pagerank"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+	if _, err := functionBinaries(root); err == nil || !strings.Contains(err.Error(), functionsDir) {
+		t.Errorf("functionBinaries() error = %v, want one that names the folder", err)
+	}
+	for _, name := range []string{"pagerank", "uploader"} {
+		if err := os.MkdirAll(filepath.Join(root, functionsDir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, missing, err := ownBinaries(root)
+	if err := os.WriteFile(filepath.Join(root, functionsDir, "README.md"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := functionBinaries(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []build.Binary{
-		{Name: "libra-activator", Package: "activator-plugin/cmd/activator"},
-		{Name: "libra-resizer", Package: "resizer/cmd/controller"},
 		{Name: "libra-fn-pagerank", Package: "loadtest/functions/cmd/pagerank"},
+		{Name: "libra-fn-uploader", Package: "loadtest/functions/cmd/uploader"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ownBinaries() (-want +got):\n%s", diff)
-	}
-	if missing == nil || !strings.Contains(missing.Error(), "resizer/cmd/agent") || strings.Contains(missing.Error(), "activator") {
-		t.Errorf("missing = %v, want only resizer/cmd/agent named", missing)
+		t.Errorf("functionBinaries() (-want +got):\n%s", diff)
 	}
 }

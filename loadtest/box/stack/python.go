@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"libra.dev/libra/loadtest/box/apt"
 	"libra.dev/libra/loadtest/box/image"
 	"libra.dev/libra/loadtest/box/versions"
 )
@@ -29,7 +30,7 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err := b.once(b.pythonLayer(), pythonPackages, func() error {
 		dir := b.dir("rootfs/python")
 		defer os.RemoveAll(dir)
-		if err := rootfs(ctx, dir, pythonPackages...); err != nil {
+		if err := b.rootfs(ctx, dir, pythonPackages...); err != nil {
 			return err
 		}
 		library := "/usr/lib/python" + versions.Python
@@ -41,9 +42,9 @@ func (b *builder) python(ctx context.Context, root string) error {
 	}); err != nil {
 		return fmt.Errorf("layer of Python: %w", err)
 	}
-	requirements, err := pythonRequirements(root)
+	requirements, err := os.ReadFile(filepath.Join(root, predictorDir, "requirements.lock"))
 	if err != nil {
-		return err
+		return fmt.Errorf("the predictor's requirements: %w", err)
 	}
 	if err := b.once(b.sitePackagesLayer(), []any{string(requirements), pythonPackages}, func() error {
 		dir := b.dir("rootfs/site-packages")
@@ -57,15 +58,6 @@ func (b *builder) python(ctx context.Context, root string) error {
 		return fmt.Errorf("layer of the predictor's requirements: %w", err)
 	}
 	return nil
-}
-
-// pythonRequirements is the content of the predictor's lock file.
-func pythonRequirements(root string) ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(root, "predictor", "requirements.lock"))
-	if os.IsNotExist(err) {
-		return fmt.Appendf(nil, "kserve==%s\nxgboost-cpu==%s\n", versions.KServePython, versions.XGBoostCPU), nil
-	}
-	return data, err
 }
 
 // installPython installs requirements into dir, compiled to byte code.
@@ -102,14 +94,11 @@ func (b *builder) venv(ctx context.Context) (string, error) {
 	python := "/usr/bin/python" + versions.Python
 	dir := b.dir("venv")
 	return dir, b.once(dir, python, func() error {
-		if err := ensureCommands(ctx, map[string]string{python: "python" + versions.Python}); err != nil {
-			return err
-		}
-		if _, err := run(ctx, "", python, "-m", "venv", "--clear", dir); err == nil {
-			return nil
-		}
-		// Debian keeps what venv needs in a package apart.
-		if err := install(ctx, "python"+versions.Python+"-venv"); err != nil {
+		if err := apt.Ensure(ctx, b.log,
+			apt.Tool{Program: python, Package: "python" + versions.Python},
+			// Debian keeps what venv needs in a package apart.
+			apt.Tool{Program: "/usr/lib/python" + versions.Python + "/ensurepip/__init__.py", Package: "python" + versions.Python + "-venv"},
+		); err != nil {
 			return err
 		}
 		_, err := run(ctx, "", python, "-m", "venv", "--clear", dir)

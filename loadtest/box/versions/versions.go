@@ -35,13 +35,9 @@ const (
 	Envoy = "1.40.0"
 )
 
-// KServe: the controller, and the server library of the predictor. The Python
-// versions stand in for predictor/requirements.lock as long as there is none.
-const (
-	KServe       = "v0.20.0"
-	KServePython = "0.21.0"
-	XGBoostCPU   = "3.2.0"
-)
+// KServe is the version of the controller. That of the predictor's server
+// library is in predictor/requirements.lock.
+const KServe = "v0.20.0"
 
 // Tools.
 const (
