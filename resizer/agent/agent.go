@@ -19,6 +19,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/backoff"
 )
 
 const (
@@ -31,8 +32,8 @@ const (
 	queueLength    = 1024
 	observeTimeout = time.Second
 
-	backOffMin = 100 * time.Millisecond
-	backOffMax = 5 * time.Second
+	// backOffMax is short, because what ends meanwhile is not observed.
+	backOffMax = 2 * time.Second
 
 	// stalled is when an agent that does not sample any more is to be restarted.
 	stalled = 10 * time.Second
@@ -138,7 +139,7 @@ func (a *Agent) observeEnded(ctx context.Context) {
 	log := logf.FromContext(ctx)
 	late := false
 	var unreadable int64
-	delay := backOffMin
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for ctx.Err() == nil {
 		ended, err := a.ended.Next(ctx)
 		now := a.clock.Now()
@@ -147,13 +148,13 @@ func (a *Agent) observeEnded(ctx context.Context) {
 		}
 		if err != nil {
 			a.metrics.redisFailed(ctx, "next")
+			delay := retry.Next()
 			log.Error(err, "reading which invocations ended", "retryAfter", delay)
 			late = true
-			pause(ctx, a.clock, delay)
-			delay = min(2*delay, backOffMax)
+			backoff.Pause(ctx, a.clock, delay)
 			continue
 		}
-		delay = backOffMin
+		retry.Reset()
 		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
 		unreadable = a.ended.Skipped()
 		for _, e := range ended {
@@ -205,7 +206,7 @@ func (a *Agent) append(ctx context.Context) {
 
 // appendOne tries until it succeeds: the queue bounds what an outage holds up.
 func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
-	delay := backOffMin
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for {
 		observeCtx, cancel := context.WithTimeout(ctx, observeTimeout)
 		err := a.observer.Observe(observeCtx, o)
@@ -214,17 +215,8 @@ func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
 			return
 		}
 		a.metrics.redisFailed(ctx, "observe")
+		delay := retry.Next()
 		logf.FromContext(ctx).Error(err, "appending an observation", "function", o.Function, "retryAfter", delay)
-		pause(ctx, a.clock, delay)
-		delay = min(2*delay, backOffMax)
-	}
-}
-
-func pause(ctx context.Context, clk clock.Clock, d time.Duration) {
-	timer := clk.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C():
+		backoff.Pause(ctx, a.clock, delay)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// ringSize is how many samples are kept of a container: a minute's.
+// ringSize is how many samples are kept of a container: a minute's. A longer
+// invocation is not covered by them and so never observed; its function keeps its
+// user allocation. A longer ring would cost each container memory and each end time.
 const ringSize = int(time.Minute / sampleEvery)
 
 // container is a user's container and what was sampled of it lately.

@@ -214,7 +214,7 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		}
 		m, ok := known[name]
 		if !ok || m.pod.UID != pod.UID {
-			m = &managedPod{}
+			m = newManagedPod()
 		}
 		n.pods[name] = m
 		if err := c.readRevision(ctx, pod, m); err != nil {
@@ -371,7 +371,7 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (held
 	}
 	group.Wait() //nolint:errcheck // nothing in the group returns an error
 	for _, m := range sent {
-		held = held || m.retryDelay > 0
+		held = held || m.retry.Failing()
 	}
 	for _, m := range n.pods {
 		m.planned = true
@@ -401,7 +401,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 		m.backOff(now)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
-		if m.retryDelay == 0 {
+		if !m.retry.Failing() {
 			log.Error(err, "resize refused", "to", r.limits.String())
 			refusedEvent(m.pod, r, err).record(c.recorder)
 		}

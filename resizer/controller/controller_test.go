@@ -32,6 +32,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/backoff"
 )
 
 // fakePool is a Pool that answers what the test says.
@@ -578,7 +579,7 @@ func TestBacksOffPerPod(t *testing.T) {
 			h.patchErr = nil
 			h.pool.pods["default/other"] = pool.Balance{Lent: res(200, 64)}
 			h.expect("other 300m/192Mi")
-			h.clock.Step(backOffMin)
+			h.clock.Step(backoff.Min)
 			h.expect("donor 300m/192Mi")
 		})
 	}

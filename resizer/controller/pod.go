@@ -9,6 +9,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
 )
 
 const (
@@ -19,7 +20,6 @@ const (
 	// memoryRest is how long memory is then left as it is before it is lowered again.
 	memoryRest = 10 * time.Second
 
-	backOffMin = 100 * time.Millisecond
 	backOffMax = pool.LeaseTTL
 )
 
@@ -53,7 +53,11 @@ type managedPod struct {
 	memoryKept  int64     // bytes; least memory limit until memoryUntil
 	memoryUntil time.Time
 	retryAt     time.Time
-	retryDelay  time.Duration
+	retry       backoff.Delay
+}
+
+func newManagedPod() *managedPod {
+	return &managedPod{retry: backoff.Delay{Min: backoff.Min, Max: backOffMax}}
 }
 
 // observe takes in the pod as the cache has it. m.user is known by then.
@@ -185,8 +189,7 @@ func (m *managedPod) overdueMemory(now time.Time) bool {
 }
 
 func (m *managedPod) backOff(now time.Time) {
-	m.retryDelay = min(max(2*m.retryDelay, backOffMin), backOffMax)
-	m.retryAt = now.Add(m.retryDelay)
+	m.retryAt = now.Add(m.retry.Next())
 }
 
 // accepted takes in the API server's answer to a resize.
@@ -194,5 +197,6 @@ func (m *managedPod) accepted(pod *corev1.Pod, limits api.Resources) {
 	m.pod = pod
 	m.asked = limits
 	m.ceiling = m.ceiling.Max(limits)
-	m.retryDelay, m.retryAt = 0, time.Time{}
+	m.retryAt = time.Time{}
+	m.retry.Reset()
 }

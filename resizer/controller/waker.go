@@ -3,13 +3,14 @@ package controller
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/resizer/backoff"
 )
 
 // Waiter waits for changes of one node's balances.
@@ -68,29 +69,20 @@ func (w *waker) leave(node string) {
 func (w *waker) run(ctx context.Context, node string) {
 	log := logf.FromContext(ctx).WithValues("node", node)
 	waiter := w.waiters(node)
-	delay := backOffMin
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for {
 		err := waiter.Wait(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			delay = backOffMin
+			retry.Reset()
 			w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 			continue
 		}
 		w.metrics.poolFailed(ctx, "wait")
+		delay := retry.Next()
 		log.Error(err, "waiting for balances to change; the tick goes on meanwhile", "retryAfter", delay)
-		w.pause(ctx, delay)
-		delay = min(2*delay, backOffMax)
-	}
-}
-
-func (w *waker) pause(ctx context.Context, d time.Duration) {
-	timer := w.clock.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C():
+		backoff.Pause(ctx, w.clock, delay)
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -48,9 +49,9 @@ func main() {
 func parse() options {
 	var o options
 	flag.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
-	flag.StringVar(&o.redisAddr, "redis-addr", envOr("LIBRA_REDIS_ADDR", "redis.libra-system.svc.cluster.local:6379"),
+	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
 		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
-	flag.StringVar(&o.cgroupRoot, "cgroup-root", envOr("LIBRA_CGROUP_ROOT", "/sys/fs/cgroup"),
+	flag.StringVar(&o.cgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
 		"where the host's cgroups are mounted; default from LIBRA_CGROUP_ROOT")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
@@ -58,13 +59,6 @@ func parse() options {
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o
-}
-
-func envOr(name, fallback string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return fallback
 }
 
 func run(o options) error {

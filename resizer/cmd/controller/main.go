@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -59,12 +60,12 @@ func main() {
 
 func parse() options {
 	var o options
-	flag.StringVar(&o.redisAddr, "redis-addr", envOr("LIBRA_REDIS_ADDR", "redis.libra-system.svc.cluster.local:6379"),
+	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
 		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
-	flag.StringVar(&o.leaseNS, "lease-namespace", envOr("LIBRA_LEASE_NAMESPACE", "libra-system"),
+	flag.StringVar(&o.leaseNS, "lease-namespace", cmp.Or(os.Getenv("LIBRA_LEASE_NAMESPACE"), "libra-system"),
 		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
@@ -76,13 +77,6 @@ func parse() options {
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o
-}
-
-func envOr(name, fallback string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return fallback
 }
 
 func (o options) validate() error {
