@@ -174,6 +174,15 @@ func lengthOf(requests []schedule.Request) time.Duration {
 	return time.Duration(requests[len(requests)-1].AtMS) * time.Millisecond
 }
 
+// firstOf are the requests of the first part of a schedule.
+func firstOf(requests []schedule.Request, length time.Duration) []schedule.Request {
+	end := slices.IndexFunc(requests, func(r schedule.Request) bool { return r.AtMS >= length.Milliseconds() })
+	if end < 0 {
+		return requests
+	}
+	return requests[:end]
+}
+
 func lastLines(out []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/loadtest/demo/schedule"
@@ -24,9 +25,14 @@ const (
 
 	// observationsPage bounds one answer of Redis.
 	observationsPage = 500
+	// Loans end with their invocations, or seconds later where an end is lost.
+	ownLimitsTimeout = 30 * time.Second
 	// The agent reports an invocation some moments after it ended.
-	observationsTimeout = 20 * time.Second
+	observationsTimeout = 5 * time.Second
 )
+
+// functionsSelector selects the functions' pods and revisions.
+var functionsSelector = serving.ServiceLabelKey + " in (" + strings.Join(schedule.All, ",") + ")"
 
 // modelsMissing names the functions that the predictor has no model of yet.
 func (d *demo) modelsMissing(ctx context.Context) []string {
@@ -39,6 +45,31 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 		}
 	}
 	return missing
+}
+
+// forget makes a predictor that has learned the functions in a demo before this
+// one start anew. It would know the very requests that Libra is measured with.
+func (d *demo) forget(ctx context.Context) error {
+	var streams int
+	if err := d.redis(ctx, &streams, "DEL", api.ObservationsStream); err != nil {
+		return err
+	}
+	if streams == 0 && len(d.modelsMissing(ctx)) == len(schedule.Functions) {
+		return nil
+	}
+	d.say("predictor: starting it anew, to forget what it learned in an earlier demo")
+	// The Deployment is KServe's, which would take back a restart of it.
+	if _, err := d.kubectl.do(ctx, call{timeout: 2 * time.Minute, args: []string{
+		"-n", libraNamespace, "delete", "pods", "-l", "serving.kserve.io/inferenceservice=libra", "--now"}}); err != nil {
+		return err
+	}
+	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor"); err != nil {
+		return err
+	}
+	if known := len(schedule.Functions) - len(d.modelsMissing(ctx)); known > 0 {
+		return fmt.Errorf("the predictor still has models of %d functions after it was started anew without observations", known)
+	}
+	return nil
 }
 
 // redis runs redis-cli in Redis' pod and decodes its answer.
@@ -96,7 +127,8 @@ func (d *demo) outcomes(ctx context.Context, last string, results []report.Resul
 		}
 	}
 	found := map[string]report.Outcome{}
-	err := eventually(ctx, observationsTimeout, func(ctx context.Context) error {
+	// Not the attempt's context: what one was reading when time is up counts.
+	err := eventually(ctx, observationsTimeout, func(context.Context) error {
 		for {
 			var page []entry
 			if err := d.redis(ctx, &page, "XRANGE", api.ObservationsStream, "("+last, "+", "COUNT", strconv.Itoa(observationsPage)); err != nil {
@@ -146,11 +178,12 @@ func note(found map[string]report.Outcome, wanted map[string]bool, e entry) erro
 	return nil
 }
 
-// watchLimits notes the CPU limits of the functions' pods, first as they are and
-// then each change, until stop is called.
-func (d *demo) watchLimits(ctx context.Context) (stop func() ([]report.LimitChange, error), err error) {
+// watchingLimits notes the limits of the functions' pods, first as they are and
+// then each change, while during runs.
+func (d *demo) watchingLimits(ctx context.Context, during func() error) ([]report.LimitChange, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	cmd := d.kubectl.command(ctx, "get", "pods", "-n", d.namespace, "-l", serving.ServiceLabelKey,
+	defer cancel()
+	cmd := d.kubectl.command(ctx, "get", "pods", "-n", d.namespace, "-l", functionsSelector,
 		"--watch", "--output-watch-events", "-o", "json")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -159,26 +192,25 @@ func (d *demo) watchLimits(ctx context.Context) (stop func() ([]report.LimitChan
 		err = cmd.Start()
 	}
 	if err != nil {
-		cancel()
 		return nil, fmt.Errorf("watch the functions' pods: %w", err)
 	}
 	watched := make(chan []report.LimitChange, 1)
 	go func() { watched <- limitChanges(events, time.Now) }()
-	return func() ([]report.LimitChange, error) {
-		cancel()
-		changes := <-watched
-		_ = cmd.Wait() // it was killed
-		if len(changes) == 0 {
-			return nil, fmt.Errorf("watch the functions' pods: none seen: %s", bytes.TrimSpace(stderr.Bytes()))
-		}
-		return changes, nil
-	}, nil
+	err = during()
+	early := len(watched) > 0
+	cancel()
+	changes := <-watched
+	_ = cmd.Wait() // it was killed
+	if err == nil && (early || len(changes) == 0) {
+		err = fmt.Errorf("watch the functions' pods: it ended too early, or saw none: %s", bytes.TrimSpace(stderr.Bytes()))
+	}
+	return changes, err
 }
 
 // limitChanges reads watch events until there are no more.
 func limitChanges(r io.Reader, now func() time.Time) []report.LimitChange {
 	var changes []report.LimitChange
-	last := map[string]int64{} // by pod
+	last := map[string]api.Resources{} // by pod
 	for events := json.NewDecoder(r); ; {
 		var event struct{ Object corev1.Pod }
 		// The last one ends where the watch was stopped.
@@ -190,21 +222,79 @@ func limitChanges(r io.Reader, now func() time.Time) []report.LimitChange {
 			continue
 		}
 		for _, c := range pod.Spec.Containers {
-			milli := c.Resources.Limits.Cpu().MilliValue()
-			if c.Name != api.UserContainer || milli == last[pod.Name] {
+			limit := api.FromList(c.Resources.Limits)
+			if c.Name != api.UserContainer || limit == last[pod.Name] {
 				continue
 			}
-			last[pod.Name] = milli
-			changes = append(changes, report.LimitChange{At: now(), Function: pod.Labels[serving.ServiceLabelKey], CPUMilli: milli})
+			last[pod.Name] = limit
+			changes = append(changes, report.LimitChange{At: now(), Function: pod.Labels[serving.ServiceLabelKey], Pod: pod.Name, Limit: limit})
 		}
 	}
+}
+
+// awaitOwnLimits waits until every pod of the functions has the limits of its
+// revision: nothing is lent.
+func (d *demo) awaitOwnLimits(ctx context.Context) error {
+	var revisions servingv1.RevisionList
+	if err := d.kubectl.get(ctx, &revisions, "revisions.serving.knative.dev", "-n", d.namespace, "-l", functionsSelector); err != nil {
+		return err
+	}
+	err := eventually(ctx, ownLimitsTimeout, func(context.Context) error {
+		var pods corev1.PodList
+		if err := d.kubectl.get(ctx, &pods, "pods", "-n", d.namespace, "-l", functionsSelector); err != nil {
+			return err
+		}
+		return ownLimits(revisions.Items, pods.Items)
+	})
+	if err != nil {
+		return fmt.Errorf("the functions do not have their own limits after %v; does deployment/libra-resizer in %s run? %w", ownLimitsTimeout, libraNamespace, err)
+	}
+	return nil
+}
+
+// ownLimits says which pods' limits, as asked for or as in force, are not those
+// of their revision, and which functions have no pod.
+func ownLimits(revisions []servingv1.Revision, pods []corev1.Pod) error {
+	own := map[string]api.Resources{}
+	for _, r := range revisions {
+		own[r.Name] = api.FromList(r.Spec.Containers[0].Resources.Limits)
+	}
+	var wrong []error
+	seen := map[string]bool{}
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		seen[p.Labels[serving.ServiceLabelKey]] = true
+		want := own[p.Labels[serving.RevisionLabelKey]]
+		var asked, inForce api.Resources
+		for _, c := range p.Spec.Containers {
+			if c.Name == api.UserContainer {
+				asked = api.FromList(c.Resources.Limits)
+			}
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			if s.Name == api.UserContainer && s.Resources != nil {
+				inForce = api.FromList(s.Resources.Limits)
+			}
+		}
+		if asked != want || inForce != want {
+			wrong = append(wrong, fmt.Errorf("pod %s: limits %v in its spec, %v in its status, %v in its revision", p.Name, asked, inForce, want))
+		}
+	}
+	for _, f := range schedule.All {
+		if !seen[f] {
+			wrong = append(wrong, fmt.Errorf("%s has no pod", f))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 // restarts counts, by container, how often those that matter were restarted.
 func (d *demo) restarts(ctx context.Context) (map[string]int, error) {
 	restarts := map[string]int{}
 	for _, args := range [][]string{
-		{"-n", d.namespace, "-l", serving.ServiceLabelKey},
+		{"-n", d.namespace, "-l", functionsSelector},
 		{"-n", d.namespace, "-l", "app=store"},
 		{"-n", libraNamespace},
 		{"-n", servingNamespace, "-l", activatorSelector},

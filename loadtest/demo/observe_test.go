@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -69,10 +76,10 @@ func TestLimitChanges(t *testing.T) {
 	at := time.Unix(0, 0)
 	got := limitChanges(strings.NewReader(events), func() time.Time { return at })
 	want := []report.LimitChange{
-		{At: at, Function: "uploader", CPUMilli: 700},
-		{At: at, Function: "compression", CPUMilli: 500},
-		{At: at, Function: "uploader", CPUMilli: 300},
-		{At: at, Function: "compression", CPUMilli: 900},
+		{At: at, Function: "uploader", Pod: "u-1", Limit: api.Resources{CPUMilli: 700}},
+		{At: at, Function: "compression", Pod: "c-1", Limit: api.Resources{CPUMilli: 500}},
+		{At: at, Function: "uploader", Pod: "u-1", Limit: api.Resources{CPUMilli: 300}},
+		{At: at, Function: "compression", Pod: "c-1", Limit: api.Resources{CPUMilli: 900}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -84,5 +91,114 @@ func TestRestartsSince(t *testing.T) {
 	after := map[string]int{"a": 2, "new": 1}
 	if got := restartsSince(before, after); got != 2 {
 		t.Errorf("got %d, want 2", got)
+	}
+}
+
+func TestOwnLimits(t *testing.T) {
+	container := func(name, cpu string) string {
+		return `{"name":"` + name + `","resources":{"limits":{"cpu":"` + cpu + `","memory":"256Mi"}}}`
+	}
+	for name, c := range map[string]struct {
+		asked, inForce string
+		without        string   // the function without a pod
+		want           []string // in the error; none when there is to be none
+	}{
+		"its own":            {asked: "700m", inForce: "0.7"},
+		"asked for less":     {asked: "300m", inForce: "700m", want: []string{"uploader-1-pod", "300m", "700m"}},
+		"not in force again": {asked: "700m", inForce: "900m", want: []string{"uploader-1-pod", "900m"}},
+		"no pod":             {asked: "700m", inForce: "700m", without: "plain", want: []string{"plain has no pod"}},
+	} {
+		var revisions []servingv1.Revision
+		var pods []corev1.Pod
+		for _, f := range schedule.All {
+			if f == c.without {
+				continue
+			}
+			var revision servingv1.Revision
+			var pod corev1.Pod
+			if err := json.Unmarshal([]byte(`{"metadata":{"name":"`+f+`-1"},"spec":{"containers":[`+container("", "700m")+`]}}`), &revision); err != nil {
+				t.Fatal(err)
+			}
+			asked, inForce := "700m", "700m"
+			if f == "uploader" {
+				asked, inForce = c.asked, c.inForce
+			}
+			if err := json.Unmarshal([]byte(`{"metadata":{"name":"`+f+`-1-pod","labels":{"serving.knative.dev/service":"`+f+`","serving.knative.dev/revision":"`+f+`-1"}},
+				"spec":{"containers":[`+container("user-container", asked)+`,`+container("queue-proxy", "1")+`]},
+				"status":{"containerStatuses":[`+container("user-container", inForce)+`]}}`), &pod); err != nil {
+				t.Fatal(err)
+			}
+			revisions, pods = append(revisions, revision), append(pods, pod)
+		}
+		err := ownLimits(revisions, pods)
+		if (err != nil) != (c.want != nil) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		for _, want := range c.want {
+			if err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want an error that names %s", name, err, want)
+			}
+		}
+	}
+}
+
+// fakeKubectl is a kubectl that logs its arguments and goes on with the script.
+func fakeKubectl(t *testing.T, script string) (k kubectl, log string) {
+	t.Helper()
+	dir := t.TempDir()
+	path, log := filepath.Join(dir, "kubectl"), filepath.Join(dir, "log")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho \"$*\" >>"+log+"\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return kubectl{path: path}, log
+}
+
+func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
+	for name, c := range map[string]struct {
+		streams   string // that there were to delete
+		model     string // of the predictor: exit status of asking for one
+		restarted bool
+		failed    bool
+	}{
+		"a new cluster":                   {"0", "exit 1", false, false},
+		"observations of an earlier demo": {"1", "exit 1", true, false},
+		"its models, and they do not go":  {"0", "exit 0", true, true},
+		"both, and the models do not go":  {"1", "exit 0", true, true},
+	} {
+		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.streams+`;; *--raw*) `+c.model+`;; esac`)
+		d := demo{kubectl: k, out: io.Discard}
+		if err := d.forget(t.Context()); (err != nil) != c.failed {
+			t.Errorf("%s: got %v", name, err)
+		}
+		calls, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if restarted := strings.Contains(string(calls), "delete pods"); restarted != c.restarted {
+			t.Errorf("%s: restarted: %v, want %v:\n%s", name, restarted, c.restarted, calls)
+		}
+	}
+}
+
+func TestAWatchThatEndsTooEarlyIsAnError(t *testing.T) {
+	const pod = `{"object":{"metadata":{"name":"u-1"},"spec":{"containers":[{"name":"user-container","resources":{"limits":{"cpu":"1"}}}]}}}`
+	wait := func(path string) func() error {
+		return func() error {
+			return eventually(t.Context(), time.Minute, func(context.Context) error {
+				_, err := os.Stat(path)
+				return err
+			})
+		}
+	}
+	started := filepath.Join(t.TempDir(), "started")
+	k, _ := fakeKubectl(t, "echo '"+pod+"'; touch "+started+"; exec sleep 60")
+	d := demo{kubectl: k, out: io.Discard}
+	changes, err := d.watchingLimits(t.Context(), wait(started))
+	if err != nil || len(changes) != 1 {
+		t.Errorf("got %v, %v; want one limit", changes, err)
+	}
+	d.kubectl, _ = fakeKubectl(t, "echo refused >&2; exit 1")
+	if _, err := d.watchingLimits(t.Context(), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("got %v, want an error that says why", err)
 	}
 }

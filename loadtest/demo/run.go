@@ -20,6 +20,11 @@ const (
 	corpusFile = "corpus.txt"
 
 	cleanUpTimeout = 5 * time.Minute
+
+	warmUpLength = 15 * time.Second
+	// settleTime is the predictor's interval of refits and the age at which the
+	// activator fetches a table again.
+	settleTime = 6 * time.Second
 )
 
 // demo is one run of the command.
@@ -120,11 +125,15 @@ func (d *demo) install(ctx context.Context) error {
 	if d.targets, err = d.findTargets(ctx); err != nil {
 		return err
 	}
+	if err := d.forget(ctx); err != nil {
+		return err
+	}
 	d.say("gateway: %s", d.targets.gateway)
 	return nil
 }
 
-// measure replays the schedules: stock, stock again, Libra learning, Libra.
+// measure replays the schedules: stock to warm up, stock, stock again, Libra
+// learning, Libra.
 func (d *demo) measure(ctx context.Context) (report.Data, error) {
 	data := report.Data{Commit: d.commit, Seed: d.seed}
 	var err error
@@ -142,10 +151,20 @@ func (d *demo) measure(ctx context.Context) (report.Data, error) {
 	if err != nil {
 		return data, err
 	}
-	if data.Stock, err = d.replaySaying(ctx, "stock", "stock activator, fixed limits", measured); err != nil {
+	if err := d.awaitOwnLimits(ctx); err != nil {
 		return data, err
 	}
-	if data.Again, err = d.replaySaying(ctx, "again", "the same once more, for the noise", measured); err != nil {
+	if data.StockLimits, err = d.watchingLimits(ctx, func() error {
+		// The first run would be the coldest.
+		if _, err := d.replaySaying(ctx, "warm-up", "stock activator; results are discarded", firstOf(learned, warmUpLength)); err != nil {
+			return err
+		}
+		if data.Stock, err = d.replaySaying(ctx, "stock", "stock activator, fixed limits", measured); err != nil {
+			return err
+		}
+		data.Again, err = d.replaySaying(ctx, "again", "the same once more, for the noise", measured)
+		return err
+	}); err != nil {
 		return data, err
 	}
 
@@ -162,21 +181,20 @@ func (d *demo) measure(ctx context.Context) (report.Data, error) {
 	if err := d.awaitModels(ctx); err != nil {
 		return data, err
 	}
+	if err := d.settle(ctx, learned); err != nil {
+		return data, err
+	}
 
 	last, err := d.lastObservation(ctx)
 	if err != nil {
 		return data, err
 	}
-	stop, err := d.watchLimits(ctx)
-	if err != nil {
+	if data.Limits, err = d.watchingLimits(ctx, func() error {
+		data.Libra, err = d.replaySaying(ctx, "libra", "Libra, with the requests that stock had", measured)
+		return err
+	}); err != nil {
 		return data, err
 	}
-	data.Libra, err = d.replaySaying(ctx, "libra", "Libra, with the requests that stock had", measured)
-	limits, watchErr := stop()
-	if err := errors.Join(err, watchErr); err != nil {
-		return data, err
-	}
-	data.Limits = limits
 	if data.Outcomes, err = d.outcomes(ctx, last, data.Libra.Results); err != nil {
 		return data, err
 	}
@@ -198,7 +216,8 @@ func (d *demo) replaySaying(ctx context.Context, name, what string, requests []s
 // that it has not is run with its own limits, so the demo goes on without.
 func (d *demo) awaitModels(ctx context.Context) error {
 	var missing []string
-	_ = eventually(ctx, d.modelsTimeout, func(ctx context.Context) error {
+	// Not the attempt's context: what one finds out when time is up counts.
+	_ = eventually(ctx, d.modelsTimeout, func(context.Context) error {
 		if missing = d.modelsMissing(ctx); len(missing) > 0 {
 			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))
 		}
@@ -215,6 +234,20 @@ func (d *demo) awaitModels(ctx context.Context) error {
 		d.say("the predictor has a model of each function")
 	}
 	return nil
+}
+
+// settle lets the last of what was learned reach the activator. It fetches a
+// table again when a request finds the one it has too old.
+func (d *demo) settle(ctx context.Context, requests []schedule.Request) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(settleTime):
+	}
+	if err := d.warm(ctx, requests); err != nil {
+		return err
+	}
+	return d.awaitOwnLimits(ctx)
 }
 
 // report writes the results and prints the table.
@@ -238,10 +271,14 @@ func (d *demo) report(data report.Data) error {
 	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(report.PageFile))
 	fmt.Fprintf(d.out, "Look:      %s\n", look)
 	fmt.Fprintf(d.out, "Take down: %s\n", takeDown)
+	var wrong []error
 	if len(c.Failures) > 0 {
-		return fmt.Errorf("%d requests failed", len(c.Failures))
+		wrong = append(wrong, fmt.Errorf("%d requests failed", len(c.Failures)))
 	}
-	return nil
+	if c.StockResizes > 0 {
+		wrong = append(wrong, fmt.Errorf("limits changed %d times in the runs of stock, so that nothing was compared with stock", c.StockResizes))
+	}
+	return errors.Join(wrong...)
 }
 
 // cleanUp puts the stock activator back and removes what the demo made.

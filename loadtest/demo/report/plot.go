@@ -82,7 +82,7 @@ func limitsPlot(d Data, functions []string) (string, error) {
 			if l.points != nil {
 				l.points = append(l.points, plotter.XY{X: at, Y: last})
 			}
-			last = float64(c.CPUMilli) / 1000
+			last = float64(c.Limit.CPUMilli) / 1000
 			l.points = append(l.points, plotter.XY{X: at, Y: last})
 		}
 		if l.points != nil {

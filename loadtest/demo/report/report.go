@@ -4,6 +4,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -41,11 +42,11 @@ type Outcome struct {
 	Lent, Borrowed api.Resources
 }
 
-// LimitChange is a new CPU limit of a function's pod.
+// LimitChange is a new limit of a function's pod, or its first.
 type LimitChange struct {
-	At       time.Time
-	Function string
-	CPUMilli int64
+	At            time.Time
+	Function, Pod string
+	Limit         api.Resources
 }
 
 // Data is everything that the demo measured. Stock, Again (stock once more, so
@@ -59,6 +60,8 @@ type Data struct {
 	// ID, and the limits of the functions' pods, first as they were before it.
 	Outcomes map[string]Outcome
 	Limits   []LimitChange
+	// StockLimits are those of the two stock runs, in which none must change.
+	StockLimits []LimitChange
 
 	Restarts int // of containers, from the first run to the last
 	Elapsed  time.Duration
@@ -70,28 +73,30 @@ type Comparison struct {
 	Overall   Row // of all functions that opted in
 	Plain     Row // of the service that did not
 	Slowdown  Slowdown
-	// SlowdownAgain is the worst slow-down of the same requests, had the second
-	// stock run been Libra: what noise alone makes of it.
+	// SlowdownAgain is the worst slow-down of the same requests in the second
+	// stock run: what noise alone makes of it.
 	SlowdownAgain Slowdown
 	Failures      []Failure
 	Late          int // requests of all runs that were sent late
+	StockResizes  int // in the stock runs: there should be none
 }
 
 // Row is a line of the table. The latencies are of the answered requests.
 type Row struct {
-	Name                string
-	Requests, Failed    int // of a run, and of the three runs
-	Stock, Again, Libra Latency
+	Name                     string
+	Requests                 int // of one run
+	FailedStock, FailedLibra int // of the run named so
+	Stock, Again, Libra      Latency
 	// Observed is how many invocations of the run with Libra are on record, and
 	// of these, how many lent and how many borrowed anything.
 	Observed, Harvested, Accelerated int
 	Resizes                          int
 }
 
-// Slowdown is how much longer a request took than it does without Libra, as a
-// fraction: its response time / base - 1. The base is the median of the
-// response times of the same request (the same function and input, in the same
-// place of the schedule) in the stock runs: with two runs, their mean.
+// Slowdown is how much longer a request took than the same request (the same
+// function and input, in the same place of the schedule) in the first stock run,
+// as a fraction: response time / response time in stock - 1. So it is for Libra's
+// run and for the second stock run alike.
 type Slowdown struct {
 	Fraction float64 // NaN when there is no such request
 	Function string
@@ -126,6 +131,9 @@ func Compare(d Data) Comparison {
 	c.Overall = d.row("all four", c.Failures, schedule.Functions...)
 	c.Plain = d.row(schedule.Plain, c.Failures, schedule.Plain)
 	c.Slowdown, c.SlowdownAgain = d.slowdowns()
+	for _, f := range schedule.All {
+		c.StockResizes += resizes(d.StockLimits, f)
+	}
 	return c
 }
 
@@ -192,8 +200,12 @@ func (d Data) row(name string, failures []Failure, functions ...string) Row {
 		}
 	}
 	for _, f := range failures {
-		if f.Run != d.Learn.Name && slices.Contains(functions, f.Function) {
-			row.Failed++
+		switch {
+		case !slices.Contains(functions, f.Function):
+		case f.Run == d.Stock.Name:
+			row.FailedStock++
+		case f.Run == d.Libra.Name:
+			row.FailedLibra++
 		}
 	}
 	for _, r := range d.Libra.Results {
@@ -210,21 +222,25 @@ func (d Data) row(name string, failures []Failure, functions ...string) Row {
 		}
 	}
 	for _, f := range functions {
-		row.Resizes += d.resizes(f)
+		row.Resizes += resizes(d.Limits, f)
 	}
 	return row
 }
 
-// resizes counts how often a function's limit changed. The first is as it was
-// when the run began.
-func (d Data) resizes(function string) int {
-	seen := 0
-	for _, l := range d.Limits {
-		if l.Function == function {
-			seen++
+// resizes counts how often the limits of a function's pods changed. The first of
+// each pod is as it was when the run began.
+func resizes(limits []LimitChange, function string) int {
+	n, seen := 0, map[string]bool{}
+	for _, l := range limits {
+		if l.Function != function {
+			continue
 		}
+		if seen[l.Pod] {
+			n++
+		}
+		seen[l.Pod] = true
 	}
-	return max(0, seen-1)
+	return n
 }
 
 // slowdowns are the worst of a harvested request, with Libra and by noise alone.
@@ -232,7 +248,7 @@ func (d Data) slowdowns() (libra, again Slowdown) {
 	libra, again = Slowdown{Fraction: math.NaN()}, Slowdown{Fraction: math.NaN()}
 	first, second := d.Stock.byN(), d.Again.byN()
 	for _, r := range d.Libra.Results {
-		if o := d.Outcomes[r.RequestID]; o.Lent.IsZero() || r.Error != "" {
+		if r.Error != "" || !d.victim(r) {
 			continue
 		}
 		a, okA := first[r.N]
@@ -240,11 +256,38 @@ func (d Data) slowdowns() (libra, again Slowdown) {
 		if !okA || !okB || a.Error != "" || b.Error != "" {
 			continue
 		}
-		base := (a.DurationMS + b.DurationMS) / 2
-		libra = libra.worse(Slowdown{r.DurationMS/base - 1, r.Function, r.N})
+		libra = libra.worse(Slowdown{r.DurationMS/a.DurationMS - 1, r.Function, r.N})
 		again = again.worse(Slowdown{b.DurationMS/a.DurationMS - 1, r.Function, r.N})
 	}
 	return libra, again
+}
+
+// victim says whether harvesting may have slowed a request down: it lent, or at
+// any time of it a pod of its function was below the limit that it had first,
+// because of an invocation before it or one that is not on record.
+func (d Data) victim(r Result) bool {
+	if o := d.Outcomes[r.RequestID]; !o.Lent.IsZero() {
+		return true
+	}
+	from := time.UnixMilli(r.SentMS)
+	to := from.Add(time.Duration(r.DurationMS * float64(time.Millisecond)))
+	first, below := map[string]api.Resources{}, map[string]bool{} // by pod
+	for _, l := range d.Limits {
+		if l.Function != r.Function {
+			continue
+		}
+		if l.At.After(to) {
+			break
+		}
+		if below[l.Pod] && l.At.After(from) {
+			return true
+		}
+		if _, ok := first[l.Pod]; !ok {
+			first[l.Pod] = l.Limit
+		}
+		below[l.Pod] = l.Limit.Min(first[l.Pod]) != first[l.Pod]
+	}
+	return slices.Contains(slices.Collect(maps.Values(below)), true)
 }
 
 func (s Slowdown) worse(o Slowdown) Slowdown {

@@ -51,7 +51,7 @@ func sample() Data {
 	}
 	start := time.Unix(1000, 0)
 	for i, milli := range []int64{700, 400, 700} {
-		d.Limits = append(d.Limits, LimitChange{At: start.Add(time.Duration(i) * time.Second), Function: "uploader", CPUMilli: milli})
+		d.Limits = append(d.Limits, LimitChange{At: start.Add(time.Duration(i) * time.Second), Function: "uploader", Pod: "u-1", Limit: api.Resources{CPUMilli: milli}})
 	}
 	return d
 }
@@ -84,9 +84,9 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func TestSlowdownIsOfHarvestedRequestsOverTheMeanOfStock(t *testing.T) {
+func TestSlowdownIsOfHarvestedRequestsOverTheFirstStockRun(t *testing.T) {
 	d := sample()
-	d.Stock.Results[0].DurationMS = 90
+	d.Stock.Results[0].DurationMS = 100
 	d.Again.Results[0].DurationMS = 110
 	d.Libra.Results[0].DurationMS = 103
 	d.Libra.Results[1].DurationMS *= 5 // of nobody's surplus
@@ -94,12 +94,49 @@ func TestSlowdownIsOfHarvestedRequestsOverTheMeanOfStock(t *testing.T) {
 	if got := c.Slowdown.String(); !strings.Contains(got, "+3.0 % (uploader, request 0)") {
 		t.Errorf("slow-down: %s", got)
 	}
-	if got := c.SlowdownAgain.String(); !strings.Contains(got, "+22.2 % (uploader, request 0)") {
+	if got := c.SlowdownAgain.String(); !strings.Contains(got, "+10.0 % (uploader, request 0)") {
 		t.Errorf("slow-down of stock against stock: %s", got)
 	}
 	d.Outcomes = nil
 	if got := Compare(d).Slowdown.String(); got != "none" {
 		t.Errorf("slow-down of no harvested request: %s", got)
+	}
+}
+
+func TestARequestThatFindsItsPodBelowItsLimitIsAVictim(t *testing.T) {
+	// The pod of uploader is below its limit from 1001 s to 1002 s.
+	for name, c := range map[string]struct {
+		function           string
+		sentMS, durationMS int64
+		want               bool
+	}{
+		"before":              {"uploader", 1_000_100, 800, false},
+		"from before to then": {"uploader", 1_000_100, 1000, true},
+		"then":                {"uploader", 1_001_100, 100, true},
+		"from then to after":  {"uploader", 1_001_900, 1000, true},
+		"before, then, after": {"uploader", 1_000_100, 5000, true},
+		"after":               {"uploader", 1_002_000, 1000, false},
+		"of somebody else":    {"compression", 1_001_100, 100, false},
+	} {
+		got := sample().victim(Result{Function: c.function, SentMS: c.sentMS, DurationMS: float64(c.durationMS)})
+		if got != c.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+func TestLimitsThatChangeInStockAreAnError(t *testing.T) {
+	d := sample()
+	for _, pod := range []string{"u-1", "u-2", "u-2"} {
+		d.StockLimits = append(d.StockLimits, LimitChange{Function: "uploader", Pod: pod})
+	}
+	c := Compare(d)
+	var table strings.Builder
+	if err := WriteTable(&table, d, c); err != nil {
+		t.Fatal(err)
+	}
+	if got := ResultsOf(d, c).Metrics["resizes_stock"]; got != 1 || !strings.Contains(table.String(), "not stock") {
+		t.Errorf("resizes in stock: %v, in the table:\n%s", got, table.String())
 	}
 }
 
@@ -138,12 +175,34 @@ func TestTable(t *testing.T) {
 			lines[fields[0]] = fields
 		}
 	}
-	want := strings.Fields("compression 2 0 300 150 0.50 1.00 800 400 0.50 1.00 800 400 0.50 0 % 50 % 0")
+	want := strings.Fields("compression 2 0 0 300 150 0.50 1.00 800 400 0.50 1.00 800 400 0.50 0 % 50 % 0")
 	if diff := cmp.Diff(want, lines["compression"]); diff != "" {
 		t.Errorf("compression (-want +got):\n%s\n%s", diff, table.String())
 	}
 	if lines["plain"] == nil || lines["all"] == nil {
 		t.Errorf("the table lacks a row:\n%s", table.String())
+	}
+}
+
+func TestTheTableIsNotTooWide(t *testing.T) {
+	d := sample()
+	for _, run := range []*Run{&d.Stock, &d.Again, &d.Libra} {
+		for i := range run.Results {
+			run.Results[i].DurationMS = 50_000 // k6 waits no longer
+		}
+	}
+	d.Libra.Results[0].Error = "status 503"
+	var table strings.Builder
+	if err := WriteTable(&table, d, Compare(d)); err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(table.String()) {
+		if columns := len(strings.TrimSuffix(l, "\n")); columns > 150 {
+			t.Errorf("%d columns: %s", columns, l)
+		}
+	}
+	if !strings.Contains(strings.Join(strings.Fields(table.String()), " "), " uploader 2 0 1 50000 ") {
+		t.Errorf("the failure with Libra is not in its column:\n%s", table.String())
 	}
 }
 

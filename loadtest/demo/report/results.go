@@ -50,6 +50,7 @@ func ResultsOf(d Data, c Comparison) Results {
 		"observed_share":           share(c.Overall.Observed, c.Overall.Requests),
 		"resizes":                  float64(c.Overall.Resizes),
 		"resizes_plain":            float64(c.Plain.Resizes),
+		"resizes_stock":            float64(c.StockResizes),
 		"container_restarts":       float64(d.Restarts),
 		"seconds_total":            d.Elapsed.Seconds(),
 	}

@@ -15,8 +15,8 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 	fmt.Fprintf(w, "Response times in ms; the same %d requests (seed %d) in each run. \"again\" is a second run of stock: the noise.\n\n",
 		c.Overall.Requests+c.Plain.Requests, d.Seed)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\t\t\t\tP50\t\t\t\tP99\t\t\t\tworst\t\t\tshare\tshare\t\t")
-	fmt.Fprintln(t, "function\trequests\tfailed\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tharvested\taccelerated\tresizes\t")
+	fmt.Fprintln(t, "\t\tfailed\t\tP50\t\t\t\tP99\t\t\t\tworst\t\t\tshare\tshare\t\t")
+	fmt.Fprintln(t, "function\trequests\tstock\tLibra\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tharvested\taccelerated\tresizes\t")
 	for _, r := range append(append([]Row(nil), c.Functions...), c.Overall) {
 		writeRow(t, r, percent(share(r.Harvested, r.Requests)), percent(share(r.Accelerated, r.Requests)))
 	}
@@ -25,12 +25,17 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 		return err
 	}
 	fmt.Fprintf(w, "\n%s did not opt in to Libra. P99 is the nearest rank: of fewer than 100 requests, the worst.\n", c.Plain.Name)
-	fmt.Fprintf(w, "Worst slow-down of a harvested request: %s. The same requests, stock against stock: %s.\n", c.Slowdown, c.SlowdownAgain)
+	fmt.Fprintf(w, "Worst slow-down of a harvested request, against stock: %s.\n", c.Slowdown)
+	fmt.Fprintf(w, "Of the same requests in the second run of stock, which is noise: %s.\n", c.SlowdownAgain)
+	fmt.Fprintln(w, "Harvested is here, unlike in the share, also a request that found the limits of its function's pod lowered.")
 	if c.Overall.Observed < c.Overall.Requests {
 		fmt.Fprintf(w, "Of %d requests with Libra, %d are on record; the others count as neither harvested nor accelerated.\n", c.Overall.Requests, c.Overall.Observed)
 	}
 	if c.Late > 0 {
 		fmt.Fprintf(w, "%d requests were sent more than %d ms late.\n", c.Late, lateMS)
+	}
+	if c.StockResizes > 0 {
+		fmt.Fprintf(w, "Limits changed %d times in the runs of stock: these are not stock.\n", c.StockResizes)
 	}
 	if d.Restarts > 0 {
 		fmt.Fprintf(w, "Containers restarted: %d.\n", d.Restarts)
@@ -47,7 +52,7 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 
 func writeRow(w io.Writer, r Row, harvested, accelerated string) {
 	libra, again := r.Libra.over(r.Stock), r.Again.over(r.Stock)
-	fmt.Fprintf(w, "%s\t%d\t%d\t", r.Name, r.Requests, r.Failed)
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t", r.Name, r.Requests, r.FailedStock, r.FailedLibra)
 	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P50), ms(r.Libra.P50), ratio(libra.P50), ratio(again.P50))
 	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P99), ms(r.Libra.P99), ratio(libra.P99), ratio(again.P99))
 	fmt.Fprintf(w, "%s\t%s\t%s\t", ms(r.Stock.Worst), ms(r.Libra.Worst), ratio(libra.Worst))
