@@ -7,14 +7,17 @@
 -- arguments the version its caller was written for, the lease time in
 -- milliseconds, and the time in milliseconds or 0 for the server's own.
 
-local VERSION = '1'
+local VERSION = '2'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
 -- more is forgotten, all of its keys at the same moment.
 local RETENTION_MS = 60 * 60 * 1000
 
-local STREAM_LENGTH = 10000
+-- About how many entries a node's streams keep. Both are followed live, and there
+-- are many nodes.
+local INTENTS_LENGTH = 100
+local ENDED_LENGTH = 1000
 
 -- Named as in the JSON of api.Resources, and as the keys that index the surplus.
 local RESOURCES = {'cpu_milli', 'memory_bytes'}
@@ -58,6 +61,8 @@ local function open_node(keys, lease_ms, now)
     spare_before = {},
     pods = {},
     balance_before = {},
+    buried = {},
+    renewed = nil,
   }
 end
 
@@ -90,8 +95,39 @@ local function change_pod(node, name)
 end
 
 -- A newline is in no name (validate.go), so it parts the domain from the id.
-local function member(inv, id)
-  return inv.domain .. '\n' .. id
+local function member(domain, id)
+  return domain .. '\n' .. id
+end
+
+local function latest_first(a, b)
+  if a.expires ~= b.expires then
+    return a.expires > b.expires
+  end
+  return a.id > b.id
+end
+
+-- candidates are the invocations of a domain that an index has, or will have when
+-- this call is saved, because volume_of them is not 0.
+local function candidates(node, index, domain, least_expires, volume_of)
+  local found = {}
+  local prefix = member(domain, '')
+  local entries = redis.call('ZREVRANGEBYSCORE', index, '+inf', least_expires, 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    if string.sub(entries[i], 1, #prefix) == prefix then
+      local id = string.sub(entries[i], #prefix + 1)
+      if not node.changed[id] then
+        table.insert(found, {id = id, expires = tonumber(entries[i + 1])})
+      end
+    end
+  end
+  for id in pairs(node.changed) do
+    local inv = node.invocations[id]
+    if not inv.gone and inv.domain == domain and inv.expires >= least_expires and volume_of(inv) > 0 then
+      table.insert(found, {id = id, expires = inv.expires})
+    end
+  end
+  table.sort(found, latest_first)
+  return found
 end
 
 local function keep(node)
@@ -111,9 +147,9 @@ local function save(node)
     for _, resource in ipairs(RESOURCES) do
       local before, after = node.spare_before[id][resource], inv.spare[resource]
       if before == 0 and after > 0 then
-        redis.call('ZADD', node.key[resource], inv.expires, member(inv, id))
+        redis.call('ZADD', node.key[resource], inv.expires, member(inv.domain, id))
       elseif before > 0 and after == 0 then
-        redis.call('ZREM', node.key[resource], member(inv, id))
+        redis.call('ZREM', node.key[resource], member(inv.domain, id))
       end
     end
   end
@@ -125,8 +161,17 @@ local function save(node)
     end
     local before = node.balance_before[name]
     if not (same(before.borrowed, pod.borrowed) and same(before.lent, pod.lent)) then
-      redis.call('XADD', node.key.intents, 'MAXLEN', '~', STREAM_LENGTH, '*', 'v', RECORD_VERSION, 'pod', name)
+      redis.call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pod', name)
     end
+  end
+  if next(node.buried) then
+    redis.call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
+    for id in pairs(node.buried) do
+      redis.call('ZADD', node.key.tombstones, node.now + node.lease_ms, id)
+    end
+  end
+  if node.renewed then
+    redis.call('ZADD', node.key.leases, node.now, node.renewed)
   end
   keep(node)
 end
@@ -181,31 +226,34 @@ local function take(node, id, resource, want, least_expires)
   if want == 0 then
     return
   end
-  local inv = look(node, id)
-  local prefix = member(inv, '')
-  for _, entry in ipairs(redis.call('ZREVRANGEBYSCORE', node.key[resource], '+inf', least_expires)) do
-    if string.sub(entry, 1, #prefix) == prefix then
-      local donor_id = string.sub(entry, #prefix + 1)
-      local donor = look(node, donor_id)
-      local amount = math.min(want, donor.spare[resource])
-      -- Nothing is left of a donor in the same pod: begin has withdrawn it.
-      if amount > 0 then
-        donor.spare[resource] = donor.spare[resource] - amount
-        lend(node, donor_id, id, resource, amount)
-        want = want - amount
-        if want == 0 then
-          return
-        end
-      end
+  local function spare(inv)
+    return inv.spare[resource]
+  end
+  -- None of them is in the same pod: begin has withdrawn it.
+  for _, found in ipairs(candidates(node, node.key[resource], look(node, id).domain, least_expires, spare)) do
+    local donor = look(node, found.id)
+    local amount = math.min(want, donor.spare[resource])
+    donor.spare[resource] = donor.spare[resource] - amount
+    lend(node, found.id, id, resource, amount)
+    want = want - amount
+    if want == 0 then
+      return
     end
   end
 end
 
 -- An end stands for one lease time, whatever was known of the invocation: a Begin
--- that arrives late or twice must not bring it to life with nobody to end it.
+-- that arrives late or twice must not bring it to life with nobody to end it. That
+-- is long enough for a Begin that a hung Redis still has in a socket's buffer: its
+-- End is repeated until it is answered, so that Redis runs again by then, and all
+-- that had come in meanwhile runs within moments of it.
 local function bury(node, id)
-  redis.call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
-  redis.call('ZADD', node.key.tombstones, node.now + node.lease_ms, id)
+  node.buried[id] = true
+end
+
+local function is_buried(node, id)
+  local buried_until = tonumber(redis.call('ZSCORE', node.key.tombstones, id) or 0)
+  return node.buried[id] or buried_until > node.now
 end
 
 local function release(node, id)
@@ -216,6 +264,23 @@ local function release(node, id)
   local pod = change_pod(node, inv.pod)
   pod.begun = pod.begun - 1
   bury(node, id)
+end
+
+local function release_owned(node, owners)
+  for _, id in ipairs(redis.call('HKEYS', node.key.invocations)) do
+    if owners[look(node, id).owner] then
+      release(node, id)
+    end
+  end
+end
+
+-- lapse comes before anything that renews a lease: what has run out in an outage
+-- must not come back to life after it.
+local function lapse(node, owner)
+  local renewed = tonumber(redis.call('ZSCORE', node.key.leases, owner) or node.now)
+  if renewed + node.lease_ms <= node.now then
+    release_owned(node, {[owner] = true})
+  end
 end
 
 local function is_open(node)
@@ -230,16 +295,18 @@ local function begin(node, args)
   local surplus, want = volume(args[7], args[8]), volume(args[9], args[10])
   local record = args[11]
 
-  local buried = redis.call('ZSCORE', node.key.tombstones, id)
-  if buried and tonumber(buried) > node.now then
+  lapse(node, owner)
+  if is_buried(node, id) then
+    save(node)
     return {0, 0}
   end
   local inv = look(node, id)
   if inv then
+    save(node)
     return {inv.borrowed.cpu_milli, inv.borrowed.memory_bytes}
   end
 
-  redis.call('ZADD', node.key.leases, 'GT', node.now, owner)
+  node.renewed = owner
 
   inv = {
     pod = pod_name, domain = domain, owner = owner, record = record,
@@ -289,28 +356,32 @@ local function join(...)
 end
 
 local function finish(node, args)
-  local id, ending = args[1], args[2]
+  local id, late, ending = args[1], args[2] == '1', args[3]
   local inv = look(node, id)
   if not inv then
     bury(node, id)
-    keep(node)
+    save(node)
     return {0, 0, 0, 0, 0, 0}
   end
   release(node, id)
   save(node)
-  local pool_part = cjson.encode({alone = inv.alone, lent = inv.most_lent, borrowed = inv.most_borrowed})
-  redis.call('XADD', node.key.ended, 'MAXLEN', '~', STREAM_LENGTH, '*',
+  -- By the time that a late end is heard of, another may have run in the pod.
+  local alone = inv.alone and not late
+  local pool_part = cjson.encode({alone = alone, lent = inv.most_lent, borrowed = inv.most_borrowed})
+  redis.call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*',
     'v', RECORD_VERSION, 'data', join(inv.record, ending, pool_part))
   return {
-    1, inv.alone and 1 or 0,
+    1, alone and 1 or 0,
     inv.most_lent.cpu_milli, inv.most_lent.memory_bytes,
     inv.most_borrowed.cpu_milli, inv.most_borrowed.memory_bytes,
   }
 end
 
 local function renew(node, args)
-  redis.call('ZADD', node.key.leases, node.now, args[1])
-  keep(node)
+  local owner = args[1]
+  lapse(node, owner)
+  node.renewed = owner
+  save(node)
   return redis.status_reply('OK')
 end
 
@@ -330,16 +401,14 @@ local function reap(node)
       redis.call('ZADD', node.key.leases, node.now, owner)
     elseif renewed + node.lease_ms <= node.now then
       lapsed[owner] = true
-      redis.call('ZREM', node.key.leases, owner)
     end
   end
   if next(lapsed) then
-    for _, id in ipairs(redis.call('HKEYS', node.key.invocations)) do
-      if lapsed[look(node, id).owner] then
-        release(node, id)
-      end
-    end
+    release_owned(node, lapsed)
     save(node)
+    for owner in pairs(lapsed) do
+      redis.call('ZREM', node.key.leases, owner)
+    end
   end
 end
 

@@ -103,7 +103,7 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 			return
 		}
 		n.release(now, b)
-		o = Outcome{Found: true, Alone: b.alone, Lent: b.mostLent, Borrowed: b.mostBorrowed}
+		o = Outcome{Found: true, Alone: b.alone && !e.Late, Lent: b.mostLent, Borrowed: b.mostBorrowed}
 	})
 	return o, err
 }
@@ -114,6 +114,7 @@ func (m *Memory) Renew(ctx context.Context, node, owner string) error {
 		return err
 	}
 	return m.with(ctx, node, func(n *memoryNode, now int64) {
+		n.lapse(now, owner)
 		n.leases[owner] = now
 	})
 }
@@ -136,6 +137,7 @@ func (m *Memory) Read(ctx context.Context, node string) (s State, err error) {
 }
 
 func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
+	n.lapse(now, inv.Owner)
 	if n.tombstones[inv.ID] > now {
 		return api.Resources{}
 	}
@@ -144,7 +146,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 		return borrowed
 	}
 
-	n.leases[inv.Owner] = max(n.leases[inv.Owner], now)
+	n.leases[inv.Owner] = now
 
 	b := &begun{Invocation: inv, expires: now + wholeMillis(inv.Duration), alone: true}
 	for _, other := range n.begun {
@@ -237,7 +239,7 @@ func (n *memoryNode) release(now int64, b *begun) {
 
 // bury lets an end stand for one lease time, whatever was known of the
 // invocation: a Begin that arrives late or twice must not bring it to life with
-// nobody to end it.
+// nobody to end it. functions.lua says why that is long enough.
 func (n *memoryNode) bury(now int64, id string) {
 	n.forget(now)
 	n.tombstones[id] = now + LeaseTTL.Milliseconds()
@@ -249,17 +251,26 @@ func (n *memoryNode) forget(now int64) {
 
 func (n *memoryNode) reap(now int64) {
 	for owner, renewed := range n.leases {
-		switch {
-		case renewed > now:
+		if renewed > now {
 			// The clock went back: without this the lease would last as long as that.
 			n.leases[owner] = now
-		case renewed+LeaseTTL.Milliseconds() <= now:
-			delete(n.leases, owner)
-			for _, b := range n.begun {
-				if b.Owner == owner {
-					n.release(now, b)
-				}
-			}
+		}
+		n.lapse(now, owner)
+	}
+}
+
+// lapse ends an owner's invocations if its lease has run out. It comes before
+// anything that renews a lease: what has run out in an outage must not come back
+// to life after it.
+func (n *memoryNode) lapse(now int64, owner string) {
+	renewed, ok := n.leases[owner]
+	if !ok || renewed+LeaseTTL.Milliseconds() > now {
+		return
+	}
+	delete(n.leases, owner)
+	for _, b := range n.begun {
+		if b.Owner == owner {
+			n.release(now, b)
 		}
 	}
 }

@@ -134,17 +134,13 @@ func drawInvocation(t *rapid.T) Invocation {
 
 func (m *model) begin(t *rapid.T) {
 	inv := drawInvocation(t)
-	before, wasOpen := m.state(), m.node().open(m.nowMillis())
+	known := m.node().begun[inv.ID]
 
 	borrowed := m.beginOnce(t, inv)
-	if !wasOpen {
-		after := m.state()
-		if !borrowed.IsZero() && len(before.Pods) == 0 {
-			t.Fatalf("a node that is not open lent %v", borrowed)
-		}
-		if after.Available.Max(before.Available) != before.Available {
-			t.Fatalf("a node that is not open took surplus: %v became %v", before.Available, after.Available)
-		}
+	begun := m.node().begun[inv.ID]
+	isNew := begun != nil && begun != known
+	if isNew && !m.node().open(m.nowMillis()) && !(borrowed.IsZero() && begun.spare.IsZero()) {
+		t.Fatalf("a node that is not open lent %v and took %v", borrowed, begun.spare)
 	}
 
 	after := m.state()
@@ -178,6 +174,7 @@ func (m *model) end(t *rapid.T, id string) {
 		ID:       id,
 		Duration: time.Duration(rapid.Int64Min(0).Draw(t, "duration")),
 		Status:   rapid.SampledFrom([]int{200, 503}).Draw(t, "status"),
+		Late:     rapid.Bool().Draw(t, "late"),
 	}
 	m.endOnce(t, e)
 
@@ -195,6 +192,9 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if e.Late && outcome.Alone {
+		t.Fatalf("late end of %s: what is measured until now is taken to be its own", e.ID)
+	}
 	if m.redis != nil {
 		got, err := m.redis.End(testContext(t), m.name, e)
 		if err != nil {
@@ -211,7 +211,11 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 
 func (m *model) renew(t *rapid.T) {
 	owner := rapid.SampledFrom([]string{"activator-1", "activator-2", "activator-3"}).Draw(t, "owner")
+	before := m.state()
 	m.do(t, func(p Pool) error { return p.Renew(testContext(t), m.name, owner) })
+	if m.redis != nil {
+		m.expectIntents(t, before)
+	}
 }
 
 func (m *model) open(t *rapid.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 // observationsLength is about how many observations Redis keeps for the predictor.
-const observationsLength = 100_000
+const observationsLength = 20_000
 
 // Observe appends an observation for the predictor to learn from.
 func (r *Redis) Observe(ctx context.Context, o api.Observation) error {

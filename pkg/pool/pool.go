@@ -37,13 +37,16 @@ type Ending struct {
 	ID       string
 	Duration time.Duration
 	Status   int // HTTP status of the response
+	// Late says that the End is not sent as soon as the invocation ended, so that
+	// what is measured until the End may be another's.
+	Late bool
 }
 
 // Outcome is what became of an invocation that ended. Found is false when the
 // pool did not know it: it never began, it ended before, or its lease ran out.
 type Outcome struct {
 	Found          bool
-	Alone          bool
+	Alone          bool          // nothing else ran in its pod, from its Begin until its End
 	Lent, Borrowed api.Resources // the most at any time
 }
 
@@ -73,7 +76,8 @@ type Pool interface {
 	// what it borrowed goes back with its original expiry (re-harvest). For one
 	// LeaseTTL, a Begin that the End overtook, or that arrives again, is a no-op.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
-	// Renew keeps the owner's invocations on the node for another LeaseTTL.
+	// Renew keeps the owner's invocations on the node for another LeaseTTL. After
+	// its lease ran out, this and Begin first end what it had.
 	Renew(ctx context.Context, node, owner string) error
 	// Open lets the node lend for another LeaseTTL. The resizer calls it while it
 	// runs and has seen every container of the node whole at least once since the

@@ -171,8 +171,9 @@ func TestScenes(t *testing.T) {
 		}},
 		{"a closed node lends nothing", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			s.pass(LeaseTTL)
+			s.pass(LeaseTTL / 2)
 			s.renew("activator-1")
+			s.pass(LeaseTTL / 2)
 			s.equal(cpu(0), s.begin(invocation("b", time.Minute, cpu(0), cpu(300))))
 			s.begin(invocation("c", time.Minute, cpu(500), cpu(0)))
 			s.open()
@@ -206,6 +207,46 @@ func TestScenes(t *testing.T) {
 			s.expect(1, cpu(0), nil)
 			s.equal(Outcome{}, s.end("a"))
 			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
+		}},
+		{"a lease that ran out is not renewed for what began under it", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
+			s.pass(LeaseTTL)
+			s.renew("activator-1")
+			s.expect(0, cpu(0), nil)
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(0, cpu(0), nil)
+		}},
+		{"a begin after its owner's lease ran out ends what it had", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			other := invocation("c", time.Minute, cpu(200), cpu(0))
+			other.Owner = "activator-2"
+			s.pass(LeaseTTL - time.Millisecond)
+			s.begin(other)
+			s.pass(time.Millisecond)
+			s.open()
+			s.equal(cpu(200), s.begin(invocation("d", time.Minute, cpu(0), cpu(300))))
+			s.expect(2, cpu(0), map[string]Balance{"c": {Lent: cpu(200)}, "d": {Borrowed: cpu(200)}})
+		}},
+		{"what a lapsed borrower returns is there for the begin that finds it lapsed", func(s scene) {
+			donor := invocation("a", time.Minute, cpu(300), cpu(0))
+			donor.Owner = "activator-2"
+			s.begin(donor)
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			s.pass(LeaseTTL - time.Millisecond)
+			s.renew("activator-2")
+			s.pass(time.Millisecond)
+			s.open()
+			s.equal(cpu(300), s.begin(invocation("c", time.Minute, cpu(0), cpu(300))))
+		}},
+		{"a late end", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: "a", Late: true})
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.equal(Outcome{Found: true}, outcome)
 		}},
 		{"a lease does not outlast a clock that goes back", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))

@@ -21,7 +21,7 @@ var _ Pool = (*Redis)(nil)
 var library string
 
 // libraryVersion is VERSION in functions.lua.
-const libraryVersion = 1
+const libraryVersion = 2
 
 const (
 	// callTimeout bounds each step of a call whose context has no nearer deadline.
@@ -129,7 +129,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q: %w", e.ID, err)
 	}
-	reply, err := r.call(ctx, "libra_end", node, e.ID, ending).Int64Slice()
+	reply, err := r.call(ctx, "libra_end", node, e.ID, e.Late, ending).Int64Slice()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
 	}
