@@ -26,7 +26,6 @@ const (
 type request struct {
 	rev      *v1.Revision
 	id       string
-	attempts int
 	size     int64
 	upgrade  bool
 	response *statusWriter
@@ -40,12 +39,10 @@ func requestFrom(ctx context.Context) *request {
 	return r
 }
 
-// invocationID is unlike that of every other attempt to serve the request.
+// invocationID is the request's ID, a dot, and a random rest without one: a client
+// finds its request by what is before the last dot. With the rest it is unlike every
+// other, whatever IDs clients send, and however often a request is tried.
 func (r *request) invocationID() string {
-	r.attempts++
-	if r.attempts == 1 {
-		return r.id
-	}
 	return r.id + "." + rand.String(idSuffixLength)
 }
 
@@ -83,8 +80,8 @@ func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) int64 {
 	return size
 }
 
-// requestID is the client's own ID of the request where it is fit to be ours, so
-// that a client finds its requests in Libra's records.
+// requestID is the client's own ID of the request where it is fit for ours, so that
+// a client finds its requests in Libra's records.
 func requestID(h http.Header) string {
 	id := h.Get(requestIDHeader)
 	if id == "" || len(id) > maxIDLength {

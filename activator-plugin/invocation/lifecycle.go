@@ -2,14 +2,12 @@ package invocation
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/clock"
 
 	"libra.dev/libra/pkg/pool"
@@ -17,10 +15,11 @@ import (
 
 const (
 	beginTimeout = 5 * time.Millisecond
-	endTimeout   = 250 * time.Millisecond
-	// All of an End's attempts fit in a lease; after that the pool ends it.
-	endAttempts = 3
-	endBackoff  = 100 * time.Millisecond
+	// An End that is not answered within lateAfter is late, and sent again as such.
+	lateAfter     = 20 * time.Millisecond
+	endTimeout    = 250 * time.Millisecond
+	endBackoff    = 100 * time.Millisecond
+	maxEndBackoff = time.Second
 
 	// maxInFlight bounds what is kept for invocations in flight, and for ended ones
 	// while Redis is away. An invocation beyond it is not managed.
@@ -35,17 +34,20 @@ type lifecycle struct {
 	clock   clock.WithTicker
 	logger  *zap.SugaredLogger
 	metrics *metrics
-	// beginTimeout is a field for tests, which must not depend on how busy a
-	// machine is.
-	beginTimeout time.Duration
+	// beginTimeout and lateAfter are fields for tests, which must not depend on how
+	// busy a machine is.
+	beginTimeout, lateAfter time.Duration
 
 	running sync.WaitGroup
+	// ends is done when no End is to be tried any more.
+	ends    context.Context
+	giveUp  context.CancelFunc
 	failing atomic.Bool // whether the pool's last answer was an error
 
 	mu sync.Mutex
-	// inFlight holds the IDs of the invocations between start and the answer to
-	// their End, nodes how many of them are on a node.
-	inFlight map[string]struct{}
+	// inFlight counts the invocations between start and the answer to their End,
+	// nodes those on a node.
+	inFlight int
 	nodes    map[string]int
 	// ending has, by pod, what the last End under way closes when it is answered.
 	ending map[string]chan struct{}
@@ -65,6 +67,7 @@ type flight struct {
 }
 
 func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.SugaredLogger, m *metrics) *lifecycle {
+	ends, giveUp := context.WithCancel(context.Background())
 	return &lifecycle{
 		pool:    p,
 		owner:   owner,
@@ -73,10 +76,13 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		metrics: m,
 
 		beginTimeout: beginTimeout,
+		lateAfter:    lateAfter,
 
-		inFlight: make(map[string]struct{}),
-		nodes:    make(map[string]int),
-		ending:   make(map[string]chan struct{}),
+		ends:   ends,
+		giveUp: giveUp,
+
+		nodes:  make(map[string]int),
+		ending: make(map[string]chan struct{}),
 	}
 }
 
@@ -95,15 +101,11 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	f.inv.Owner = l.owner
 
 	l.mu.Lock()
-	if len(l.inFlight) >= maxInFlight {
+	if l.inFlight >= maxInFlight {
 		l.mu.Unlock()
 		return nil
 	}
-	// Clients, and proxies that retry, send an ID more than once.
-	if _, taken := l.inFlight[f.inv.ID]; taken {
-		f.inv.ID += "." + rand.String(idSuffixLength)
-	}
-	l.inFlight[f.inv.ID] = struct{}{}
+	l.inFlight++
 	l.nodes[node]++
 	before := l.ending[f.inv.Pod]
 	l.mu.Unlock()
@@ -151,33 +153,43 @@ func (f *flight) begin(ctx context.Context, before <-chan struct{}) bool {
 	return true
 }
 
+// end tries until the pool answers. The pool does not end an invocation by itself
+// while this activator has others on the node and renews its lease there.
 func (f *flight) end(e pool.Ending) {
-	var errs []error
-	for attempt := range endAttempts {
-		if attempt > 0 {
-			<-f.clock.After(endBackoff << (2 * (attempt - 1)))
-		}
-		started := f.clock.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
-		outcome, err := f.pool.End(ctx, f.node, e)
-		cancel()
-		f.metrics.onPoolCall(opEnd, resultOf(err), f.clock.Since(started))
-		if err == nil {
-			f.metrics.onEnded(f.rev, outcome)
-			f.noteHealth(nil)
+	timeout, backoff := f.lateAfter, endBackoff
+	for !f.tryEnd(e, timeout) {
+		select {
+		case <-f.clock.After(backoff):
+		case <-f.ends.Done():
 			return
 		}
-		errs = append(errs, err)
+		e.Late = true
+		timeout, backoff = endTimeout, min(2*backoff, maxEndBackoff)
 	}
-	err := errors.Join(errs...)
-	f.noteHealth(err)
-	f.log("Failed to end an invocation; the pool ends it when it is not renewed", err)
+}
+
+func (f *flight) tryEnd(e pool.Ending, timeout time.Duration) (answered bool) {
+	ctx, cancel := context.WithTimeout(f.ends, timeout)
+	defer cancel()
+	started := f.clock.Now()
+	outcome, err := f.pool.End(ctx, f.node, e)
+	f.metrics.onPoolCall(opEnd, resultOf(err), f.clock.Since(started))
+	// A first attempt's deadline is too short to be a sign of anything.
+	if err == nil || e.Late {
+		f.noteHealth(err)
+	}
+	if err != nil {
+		f.log("Failed to end an invocation; trying again", err)
+		return false
+	}
+	f.metrics.onEnded(f.rev, outcome)
+	return true
 }
 
 func (f *flight) forget() {
 	close(f.answered)
 	f.mu.Lock()
-	delete(f.inFlight, f.inv.ID)
+	f.inFlight--
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
 	}
@@ -205,9 +217,10 @@ func (l *lifecycle) noteHealth(err error) {
 	}
 }
 
-// drain waits until all are ended, at most until ctx is done. None may be started
-// any more.
+// drain waits until all are ended, at most until ctx is done; what is not is left to
+// the lease. None may be started any more.
 func (l *lifecycle) drain(ctx context.Context) error {
+	defer l.giveUp()
 	done := make(chan struct{})
 	go func() {
 		l.running.Wait()

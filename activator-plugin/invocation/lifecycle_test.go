@@ -3,9 +3,9 @@ package invocation
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,7 +105,7 @@ func newTestLifecycle(t testing.TB, p pool.Pool, clk clock.WithTicker) *lifecycl
 		t.Fatal("newMetrics() =", err)
 	}
 	l := newLifecycle(p, "owner", clk, zaptest.NewLogger(t).Sugar(), m)
-	l.beginTimeout = testTimeout
+	l.beginTimeout, l.lateAfter = testTimeout, testTimeout
 	return l
 }
 
@@ -116,8 +116,8 @@ func drain(t testing.TB, l *lifecycle) {
 	if err := l.drain(ctx); err != nil {
 		t.Fatal("drain() =", err)
 	}
-	if len(l.inFlight)+len(l.nodes)+len(l.ending) != 0 {
-		t.Errorf("after all had ended there are left: %v in flight, on nodes %v, ending in %v", l.inFlight, l.nodes, l.ending)
+	if l.inFlight+len(l.nodes)+len(l.ending) != 0 {
+		t.Errorf("after all had ended there are left: %d in flight, on nodes %v, ending in %v", l.inFlight, l.nodes, l.ending)
 	}
 }
 
@@ -181,36 +181,132 @@ func TestBeginHasADeadline(t *testing.T) {
 	}
 }
 
-func TestEndIsTriedAgain(t *testing.T) {
-	for _, tc := range []struct {
-		failures, want int
-	}{{0, 1}, {1, 2}, {2, 3}, {3, 3}} {
-		t.Run(fmt.Sprint(tc.failures, " failures"), func(t *testing.T) {
-			failures := tc.failures
-			rec := &recorder{endHook: func(context.Context, pool.Ending) error {
-				if failures--; failures >= 0 {
-					return errors.New("connection refused")
-				}
-				return nil
-			}}
-			clk := clocktesting.NewFakeClock(time.Now())
-			l := newTestLifecycle(t, rec, clk)
-			l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
-
-			for attempt := range tc.want {
-				rec.await(t, 2+attempt)
-				if attempt == tc.want-1 {
-					break
-				}
-				waitFor(t, "the back-off", clk.HasWaiters)
-				clk.Step(endBackoff << (2 * attempt))
-			}
-			drain(t, l)
-			if len(rec.ends) != tc.want {
-				t.Errorf("End was tried %d times, want %d", len(rec.ends), tc.want)
-			}
-		})
+func TestEndIsTriedUntilAnswered(t *testing.T) {
+	backoffs := []time.Duration{
+		100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
+		time.Second, time.Second,
 	}
+	failures := len(backoffs)
+	rec := &recorder{endHook: func(context.Context, pool.Ending) error {
+		if failures--; failures >= 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+
+	for i, backoff := range backoffs {
+		waitFor(t, "the back-off", clk.HasWaiters)
+		clk.Step(backoff - time.Nanosecond)
+		if got := len(rec.await(t, 0)); got != 2+i {
+			t.Fatalf("after less than the back-off of %v there were %d calls, want %d", backoff, got, 2+i)
+		}
+		clk.Step(time.Nanosecond)
+		rec.await(t, 3+i)
+	}
+	drain(t, l)
+	for i, e := range rec.ends {
+		if want := i > 0; e.Late != want {
+			t.Errorf("attempt %d is late: %v, want %v", i+1, e.Late, want)
+		}
+	}
+}
+
+func TestEndThatIsAnsweredTooLateIsSentAgain(t *testing.T) {
+	rec := &recorder{endHook: func(ctx context.Context, e pool.Ending) error {
+		if e.Late {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l.lateAfter = time.Millisecond
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	drain(t, l)
+	if len(rec.ends) != 2 {
+		t.Errorf("%d Ends, want 2", len(rec.ends))
+	}
+}
+
+func TestDrainGivesUp(t *testing.T) {
+	rec := &recorder{endHook: func(context.Context, pool.Ending) error { return errors.New("connection refused") }}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	rec.await(t, 2)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := l.drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("drain() = %v, want context.Canceled", err)
+	}
+	l.running.Wait()
+}
+
+// endsLost is a pool that Ends do not reach while they are lost.
+type endsLost struct {
+	pool.Pool
+	lost atomic.Bool
+}
+
+func (p *endsLost) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
+	if p.lost.Load() {
+		return pool.Outcome{}, errors.New("connection refused")
+	}
+	return p.Pool.End(ctx, node, e)
+}
+
+// An owner's lease is for all it has on a node: an invocation whose End was lost is
+// not ended by the pool while another one runs.
+func TestEndIsNotLostWhileTheLeaseIsRenewed(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	memory := pool.NewMemory(clk)
+	p := &endsLost{Pool: memory}
+	l := newTestLifecycle(t, p, clk)
+	state := func() pool.State {
+		t.Helper()
+		s, err := memory.Read(t.Context(), "node-a")
+		if err != nil {
+			t.Fatal("Read() =", err)
+		}
+		return s
+	}
+	start := func(id string, surplus, want api.Resources) *flight {
+		t.Helper()
+		inv := invocationIn("ns/"+id, id)
+		inv.Duration, inv.Surplus, inv.Want = time.Hour, surplus, want
+		before := state().Begun
+		f := l.start(revID, "node-a", inv)
+		waitFor(t, "the begin of the "+id, func() bool { return state().Begun > before })
+		return f
+	}
+	if err := memory.Open(t.Context(), "node-a"); err != nil {
+		t.Fatal("Open() =", err)
+	}
+	donor := start("donor", res(400, 0), res(0, 0))
+	borrower := start("borrower", res(0, 0), res(300, 0))
+
+	p.lost.Store(true)
+	donor.finish(200)
+	for passed := time.Duration(0); passed <= 2*pool.LeaseTTL; passed += renewEvery {
+		waitFor(t, "the back-off", clk.HasWaiters)
+		clk.Step(renewEvery)
+		l.renew(t.Context())
+	}
+	if got := state(); got.Begun != 2 || len(got.Pods) != 2 {
+		t.Fatalf("while the End is lost and the lease renewed the state is %+v, want the loan to stay", got)
+	}
+	p.lost.Store(false)
+	waitFor(t, "the End", func() bool {
+		clk.Step(time.Millisecond)
+		return state().Begun == 1
+	})
+	if got := state(); len(got.Pods) != 0 {
+		t.Errorf("balances after the End: %v, want none", got.Pods)
+	}
+	borrower.finish(200)
+	drain(t, l)
 }
 
 func waitFor(t *testing.T, what string, condition func() bool) {
@@ -219,16 +315,6 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 		func(context.Context) (bool, error) { return condition(), nil })
 	if err != nil {
 		t.Fatalf("Waiting for %s: %v", what, err)
-	}
-}
-
-func TestEndsFitInALease(t *testing.T) {
-	longest := endAttempts * endTimeout
-	for attempt := range endAttempts - 1 {
-		longest += endBackoff << (2 * attempt)
-	}
-	if longest >= pool.LeaseTTL {
-		t.Errorf("the attempts of an End take up to %v, want less than a lease, %v", longest, pool.LeaseTTL)
 	}
 }
 
@@ -277,7 +363,7 @@ func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
 	waitFor(t, "the second to be given up", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.inFlight) == 1
+		return l.inFlight == 1
 	})
 	close(release)
 	drain(t, l)
@@ -288,25 +374,9 @@ func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
 	}
 }
 
-func TestIDsInFlightDiffer(t *testing.T) {
-	rec := &recorder{}
-	l := newTestLifecycle(t, rec, clock.RealClock{})
-	first := l.start(revID, "node-a", invocationIn("ns/a", "same"))
-	second := l.start(revID, "node-a", invocationIn("ns/b", "same"))
-	first.finish(200)
-	second.finish(200)
-	drain(t, l)
-
-	if first.inv.ID != "same" || second.inv.ID == "same" {
-		t.Errorf("IDs = %q, %q, want the first unchanged and the second another", first.inv.ID, second.inv.ID)
-	}
-}
-
 func TestInFlightIsBounded(t *testing.T) {
 	l := newTestLifecycle(t, &recorder{}, clock.RealClock{})
-	for i := range maxInFlight {
-		l.inFlight[fmt.Sprint(i)] = struct{}{}
-	}
+	l.inFlight = maxInFlight
 	if f := l.start(revID, "node-a", invocationIn("ns/a", "one more")); f != nil {
 		t.Errorf("started %q beyond the bound", f.inv.ID)
 	}

@@ -41,6 +41,7 @@ func TestLending(t *testing.T) {
 			if err := json.Unmarshal([]byte(entry.Values["data"].(string)), &e); err != nil {
 				t.Fatalf("Unmarshal(%v) = %v", entry.Values, err)
 			}
+			e.ID = ofClient(e.ID)
 			got = append(got, e)
 		}
 		want := []api.Ended{
@@ -71,7 +72,7 @@ func testLending(t *testing.T, p pool.Pool) {
 	if err != nil {
 		t.Fatal("NewManager() =", err)
 	}
-	m.lifecycle.beginTimeout = testTimeout
+	m.lifecycle.beginTimeout, m.lifecycle.lateAfter = testTimeout, testTimeout
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 
