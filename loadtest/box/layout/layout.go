@@ -2,7 +2,9 @@
 package layout
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -35,17 +37,58 @@ func Default() (Layout, error) {
 	if l.State == "" {
 		l.State = defaultState
 	}
+	// One folder has one name: a running box is known by that of its state.
+	l = Layout{Cache: filepath.Clean(l.Cache), State: filepath.Clean(l.State)}
 	for env, dir := range map[string]string{CacheEnv: l.Cache, StateEnv: l.State} {
 		// The node's processes do not share the caller's working directory.
-		if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
+		if !filepath.IsAbs(dir) || dir == "/" {
 			return Layout{}, fmt.Errorf("%s is %q; it must be an absolute path to a folder of the box's own", env, dir)
 		}
 	}
 	return l, nil
 }
 
+// marker is the file by which a state folder is known to be the box's.
+const marker = ".libra-box"
+
+// CheckState is an error when State is a folder of somebody else's, from which
+// the box must remove nothing. One in which there is nothing but what the box
+// itself makes needs no marker.
+func (l Layout) CheckState() error {
+	entries, err := os.ReadDir(l.State)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("state folder of the box: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(l.State, marker)); err == nil {
+		return nil
+	}
+	for _, e := range entries {
+		if path := filepath.Join(l.State, e.Name()); path != l.Logs() && path != l.PKI() && path != l.Run() {
+			return fmt.Errorf("%s was not made by the box: it has %s in it; set %s to an empty or a new folder", l.State, e.Name(), StateEnv)
+		}
+	}
+	return nil
+}
+
+// ClaimState makes the state folder, and marks it as the box's.
+func (l Layout) ClaimState() error {
+	if err := l.CheckState(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(l.State, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(l.State, marker), nil, 0o644)
+}
+
 // Bin is the path of a built binary, or of the folder of all where name is empty.
 func (l Layout) Bin(name string) string { return filepath.Join(l.Cache, "bin", name) }
+
+// Manifests is the folder of what is applied to a new cluster.
+func (l Layout) Manifests() string { return filepath.Join(l.Cache, "manifests") }
 
 // Images is the folder of the image tars that a new node imports.
 func (l Layout) Images() string { return filepath.Join(l.Cache, "images") }
