@@ -7,11 +7,18 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 func main() {
+	if err := os.Setenv("PATH", withSystemPrograms(os.Getenv("PATH"))); err != nil {
+		fmt.Fprintln(os.Stderr, "box:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the clean-up after the first
@@ -22,4 +29,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "box:", err)
 		os.Exit(1)
 	}
+}
+
+// withSystemPrograms adds the folders of root's programs to a PATH: whoever
+// became root by a plain `su` has a user's.
+func withSystemPrograms(path string) string {
+	dirs := filepath.SplitList(path)
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
