@@ -25,13 +25,13 @@ func Once(path string, inputs any, make func() error) error {
 		return err
 	}
 	// What is left half made must not pass for what was there before.
-	if err := os.Remove(stampPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(StampPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := make(); err != nil {
 		return err
 	}
-	return os.WriteFile(stampPath(path), []byte(stamp), 0o644)
+	return os.WriteFile(StampPath(path), []byte(stamp), 0o644)
 }
 
 func stampOf(inputs any) (string, error) {
@@ -43,7 +43,21 @@ func stampOf(inputs any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-func stampPath(path string) string {
+// Digest identifies the names and contents of files.
+func Digest(paths ...string) (string, error) {
+	h := sha256.New()
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%d %s\n%s", len(data), filepath.Base(path), data)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// StampPath is where Once notes of the file or folder at path what it was made from.
+func StampPath(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".stamp")
 }
 
@@ -51,6 +65,6 @@ func fresh(path, stamp string) bool {
 	if _, err := os.Stat(path); err != nil {
 		return false
 	}
-	had, err := os.ReadFile(stampPath(path))
+	had, err := os.ReadFile(StampPath(path))
 	return err == nil && string(had) == stamp
 }

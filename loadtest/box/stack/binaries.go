@@ -54,8 +54,10 @@ var (
 			{Name: "kserve-manager", Package: "cmd/manager"},
 		}},
 		{build.Module{Path: "helm.sh/helm/v4", Version: versions.Helm}, []build.Binary{{Name: "helm", Package: "cmd/helm"}}},
-		{build.Module{Path: "go.k6.io/k6", Version: versions.K6}, []build.Binary{{Name: "k6", Package: "."}}},
+		k6,
 	}
+
+	k6 = upstream{build.Module{Path: "go.k6.io/k6", Version: versions.K6}, []build.Binary{{Name: "k6", Package: "."}}}
 )
 
 func withOptions(m build.Module, o build.Options) build.Module {
@@ -71,7 +73,7 @@ func istioOptions(tags ...string) build.Options {
 	}}
 }
 
-func buildBinaries(ctx context.Context, b build.Builder) error {
+func buildBinaries(ctx context.Context, b build.Builder, upstreams ...upstream) error {
 	for _, u := range upstreams {
 		if err := b.Module(ctx, u.module, u.binaries...); err != nil {
 			return err

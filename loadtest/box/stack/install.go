@@ -22,7 +22,6 @@ const (
 // a second Install changes nothing but what others changed in the meantime.
 func Install(ctx context.Context, l layout.Layout, config *rest.Config, log Logf) error {
 	start := time.Now()
-	b := &builder{layout: l, log: log}
 	a, err := newApplier(config)
 	if err != nil {
 		return err
@@ -33,7 +32,7 @@ func Install(ctx context.Context, l layout.Layout, config *rest.Config, log Logf
 	}
 	var all []object
 	for _, phase := range phases {
-		data, err := os.ReadFile(filepath.Join(b.manifestDir(), phase))
+		data, err := os.ReadFile(filepath.Join(l.Manifests(), phase))
 		if err != nil {
 			return fmt.Errorf("%w: build the stack first", err)
 		}

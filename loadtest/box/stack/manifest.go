@@ -44,7 +44,7 @@ func (b *builder) manifests(ctx context.Context) error {
 		name := phaseOf(o)
 		files[name] = append(append(files[name], "---\n"...), data...)
 	}
-	dir := b.manifestDir()
+	dir := b.layout.Manifests()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -55,8 +55,6 @@ func (b *builder) manifests(ctx context.Context) error {
 	}
 	return nil
 }
-
-func (b *builder) manifestDir() string { return b.dir("manifests") }
 
 var phases = []string{"1-definitions.yaml", "2-objects.yaml", "3-workloads.yaml", "4-webhooks.yaml"}
 

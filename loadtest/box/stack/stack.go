@@ -48,7 +48,7 @@ func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 	b := &builder{layout: l, log: log}
 	// Compiling takes the processor, Debian and Python packages mostly the network.
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return buildBinaries(gctx, b.compiler()) })
+	g.Go(func() error { return buildBinaries(gctx, b.compiler(), upstreams...) })
 	g.Go(func() error { return b.python(gctx, root) })
 	if err := g.Wait(); err != nil {
 		return err
@@ -57,4 +57,15 @@ func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 		return err
 	}
 	return b.manifests(ctx)
+}
+
+// BuildImages makes what the load tests take on a cluster that is not the box:
+// k6 and Libra's own images. Push finds most of its work done then.
+func BuildImages(ctx context.Context, l layout.Layout, root string, log Logf) error {
+	b := &builder{layout: l, log: log}
+	if err := buildBinaries(ctx, b.compiler(), k6); err != nil {
+		return err
+	}
+	_, err := b.own(ctx, root)
+	return err
 }
