@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,11 +17,28 @@ import (
 // moduleDir is where the box's module lies in the repository.
 const moduleDir = "loadtest/box"
 
+// Binaries are what the node itself runs, each built by Build or by the stack's.
+var Binaries = []string{"kubelite", "dns", "pause", "containerd", "containerd-shim-runc-v2", "ctr"}
+
 // Build makes what the node itself is made of: Kubernetes, the DNS server and
 // the pause image, and the Debian packages that the machine lacks.
 func Build(ctx context.Context, l layout.Layout, root string, log func(format string, args ...any)) error {
 	if err := apt.Ensure(ctx, log, tools...); err != nil {
 		return err
+	}
+	inits, err := runningInits()
+	if err != nil {
+		return err
+	}
+	if len(inits) == 0 { // what a box runs on is fit for it
+		// Better now than when all is built. Trying the kernel takes the tools.
+		unfit, err := unfitMachine(ctx, l)
+		if err != nil {
+			return err
+		}
+		if err := unfit.orNil(); err != nil {
+			return err
+		}
 	}
 	box := filepath.Join(root, moduleDir)
 	b := build.Builder{Bin: l.Bin(""), Log: log}
@@ -36,9 +51,9 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 		{"dns", filepath.Join(box, "dns"), ".", build.Options{}},
 		{"pause", box, "pause", build.Options{}},
 	} {
-		sources, err := digest(filepath.Join(t.dir, "go.mod"), filepath.Join(t.dir, "go.sum"), filepath.Join(t.dir, t.pkg, "main.go"))
+		sources, err := build.Digest(filepath.Join(t.dir, "go.mod"), filepath.Join(t.dir, "go.sum"), filepath.Join(t.dir, t.pkg, "main.go"))
 		if err != nil {
-			return err
+			return fmt.Errorf("a source of the box: %w", err)
 		}
 		inputs := []any{runtime.Version(), sources, t.options}
 		// Go's own cache may have been emptied, and Kubernetes takes minutes.
@@ -67,16 +82,4 @@ func pauseImage(l layout.Layout) error {
 		return err
 	}
 	return img.WriteTar(filepath.Join(l.Images(), "pause.tar"), PauseImage)
-}
-
-func digest(paths ...string) (string, error) {
-	h := sha256.New()
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return "", fmt.Errorf("a source of the box: %w", err)
-		}
-		fmt.Fprintf(h, "%d %s\n%s", len(data), filepath.Base(path), data)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }

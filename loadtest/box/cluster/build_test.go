@@ -25,31 +25,3 @@ func TestVersionsAreThoseOfGoMod(t *testing.T) {
 		}
 	}
 }
-
-func TestDigest(t *testing.T) {
-	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
-	for path, data := range map[string]string{a: "12", b: "3"} {
-		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before, err := digest(a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, data := range map[string]string{a: "1", b: "23"} {
-		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	after, err := digest(a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if before == after {
-		t.Error("text that moved from one file to the next has the same digest")
-	}
-	if _, err := digest(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a digest of no file")
-	}
-}

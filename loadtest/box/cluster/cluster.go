@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +28,7 @@ const (
 
 	startTimeout = 2 * time.Minute
 	stopTimeout  = 30 * time.Second
+	leaveTimeout = 5 * time.Second
 	patience     = 30 * time.Second
 )
 
@@ -39,18 +39,22 @@ type Cluster struct {
 	Log func(format string, args ...any)
 }
 
-// Lock keeps other box commands from changing the node or the cache until
-// unlock is called, or the process ends.
-func Lock(l layout.Layout) (unlock func(), err error) {
+// lockPath is the same for all boxes of a machine: two would meet in their
+// cgroups, links and addresses. The file is empty, and stays.
+const lockPath = "/run/libra-box.lock"
+
+// Lock keeps other box commands from changing a node or a cache on this machine
+// until unlock is called, or the process ends.
+func Lock() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		// Changes nothing, and is to hear so from the preflight, with all else.
 		return func() {}, nil
 	}
-	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(l.Cache, "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	return lock(lockPath)
+}
+
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 )
 
 // Down ends the node and removes all that it made but the logs. It does so
@@ -11,6 +12,9 @@ import (
 func (c Cluster) Down(ctx context.Context) error {
 	if p := notRoot(); p != nil {
 		return p.orNil()
+	}
+	if err := c.Layout.CheckState(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -34,6 +38,9 @@ func (c Cluster) Down(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.alone(ctx, groups); err != nil {
+		return err
+	}
 	if err := groups.remove(ctx); err != nil {
 		return err
 	}
@@ -50,4 +57,21 @@ func (c Cluster) Down(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// alone is an error when another box is on the machine: the cgroups and the
+// link are that one's then. The last of our own processes may take a moment to
+// leave theirs.
+func (c Cluster) alone(ctx context.Context, groups cgroupSystem) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	var other string
+	err := poll(ctx, 50*time.Millisecond, func() (_ bool, _ string, err error) {
+		other, err = otherBox(c.Layout, groups)
+		return other == "", other, err
+	})
+	if other != "" {
+		return fmt.Errorf("cgroups and links are left alone: %s", other)
+	}
+	return err
 }

@@ -24,6 +24,7 @@ const (
 
 	// What a build and a run were seen to take, with room to spare.
 	buildFreeBytes  = 15 * gib
+	imagesFreeBytes = 4 * gib
 	upFreeBytes     = 6 * gib
 	memoryBytes     = 7 * gib
 	inMemoryAtBytes = 15 * gib // machines sold as 16 GiB show less
@@ -55,10 +56,20 @@ var tools = []apt.Tool{
 
 // PreflightBuild says what keeps the box from being built.
 func PreflightBuild(l layout.Layout) error {
-	var p Problems
-	p = append(p, notRoot()...)
-	if _, err := os.Stat(l.Bin("kubelite")); err != nil {
-		p = append(p, tooLittleDisk(l.Cache, buildFreeBytes, "building the box")...)
+	return preflightBuild(l, "kubelite", buildFreeBytes, "building the box")
+}
+
+// PreflightImages says what keeps Libra's images from being built, without a box.
+func PreflightImages(l layout.Layout) error {
+	return preflightBuild(l, "k6", imagesFreeBytes, "building the images")
+}
+
+// preflightBuild asks for space only where the build's first binary is not
+// there: what comes of a later build takes the place of something.
+func preflightBuild(l layout.Layout, first string, needBytes uint64, what string) error {
+	p := notRoot()
+	if _, err := os.Stat(l.Bin(first)); err != nil {
+		p = append(p, tooLittleDisk(l.Cache, needBytes, what)...)
 	}
 	return p.orNil()
 }
@@ -69,28 +80,69 @@ func (c Cluster) preflight(ctx context.Context) error {
 	p = append(p, missingTools()...)
 	p = append(p, c.notBuilt()...)
 	p = append(p, tooLittleDisk(c.Layout.State, upFreeBytes, "the box")...)
+	if err := c.Layout.CheckState(); err != nil {
+		p = append(p, err.Error())
+	}
+	unfit, err := unfitMachine(ctx, c.Layout)
+	if err != nil {
+		return err
+	}
+	return append(p, unfit...).orNil()
+}
+
+// unfitMachine says what of the machine is in the way of a box, with no box of
+// the layout running.
+func unfitMachine(ctx context.Context, l layout.Layout) (Problems, error) {
+	groups, err := readCgroups()
+	if err != nil {
+		return nil, err
+	}
+	other, err := otherBox(l, groups)
+	if err != nil {
+		return nil, err
+	}
+	if other != "" {
+		return Problems{other}, nil // its routes are in the way too, and say less
+	}
+	var p Problems
 	if total := memoryTotal(); total < memoryBytes {
 		p = append(p, fmt.Sprintf("the machine has %.1f GiB of memory; the box needs 8", float64(total)/gib))
 	}
-	groups, err := readCgroups()
-	if err != nil {
-		return err
-	}
 	p = append(p, missingControllers(groups)...)
-	p = append(p, busyCgroups(groups)...)
 	routes, err := machineRoutes()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p = append(p, routesInTheWay(routes)...)
 	if os.Geteuid() == 0 { // nothing can be tried otherwise
 		missing, err := tryKernel(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		p = append(p, missing...)
 	}
-	return p.orNil()
+	return p, nil
+}
+
+// otherBox says which box, not the layout's own, is on this machine; it is
+// empty where there is none. All boxes have the same cgroups and addresses.
+func otherBox(l layout.Layout, groups cgroupSystem) (string, error) {
+	inits, err := runningInits()
+	if err != nil {
+		return "", err
+	}
+	for _, state := range inits {
+		if state != l.State {
+			return fmt.Sprintf("a box with its state in %[2]s runs on this machine, and there can be but one: end it with `%[1]s=%[2]s box down`", layout.StateEnv, state), nil
+		}
+	}
+	// One in another container is not seen as a process.
+	for _, dir := range groups.ours() {
+		if pids := processesIn(dir); len(pids) > 0 {
+			return fmt.Sprintf("the cgroup %s is in use by process %s, which is not of this box: end it, or the box that it is of", dir, pids[0]), nil
+		}
+	}
+	return "", nil
 }
 
 func notRoot() Problems {
@@ -110,7 +162,7 @@ func missingTools() Problems {
 
 func (c Cluster) notBuilt() Problems {
 	var missing []string
-	for _, name := range []string{"kubelite", "containerd", "containerd-shim-runc-v2", "ctr", "dns"} {
+	for _, name := range Binaries {
 		if _, err := os.Stat(c.Layout.Bin(name)); err != nil {
 			missing = append(missing, name)
 		}
@@ -159,15 +211,6 @@ func missingControllers(groups cgroupSystem) Problems {
 		return nil
 	}
 	return Problems{fmt.Sprintf("the kernel offers no cgroup controller %s: mount the cgroup file systems, or boot with these enabled", strings.Join(missing, ", "))}
-}
-
-func busyCgroups(groups cgroupSystem) Problems {
-	for _, dir := range groups.ours() {
-		if pids := processesIn(dir); len(pids) > 0 {
-			return Problems{fmt.Sprintf("the cgroup %s is in use by process %s: is it a box with another %s?", dir, pids[0], layout.StateEnv)}
-		}
-	}
-	return nil
 }
 
 // routesInTheWay finds the routes that overlap the box's addresses. When it is

@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/loadtest/box/layout"
 )
 
 func TestRoutesInTheWay(t *testing.T) {
@@ -41,6 +44,32 @@ func TestRoutesInTheWay(t *testing.T) {
 				t.Errorf("routesInTheWay() (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestOtherBox(t *testing.T) {
+	inits, err := runningInits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l layout.Layout
+	for _, state := range inits {
+		l.State = state // of a box beside which these tests may run
+	}
+	mount := t.TempDir()
+	groups := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}
+	if other, err := otherBox(l, groups); other != "" || err != nil {
+		t.Errorf("otherBox() = %q, %v, want none", other, err)
+	}
+	pod := filepath.Join(mount, cgroupName, "kubepods", "pod1")
+	if err := os.MkdirAll(pod, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(pod, "cgroup.procs"), []byte("4711\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := otherBox(l, groups); err != nil || !strings.Contains(other, "4711") {
+		t.Errorf("otherBox() = %q, %v, want a sentence that names the process", other, err)
 	}
 }
 

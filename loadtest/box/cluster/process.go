@@ -27,17 +27,17 @@ func initArgs(l layout.Layout) []string {
 	return []string{initName, "--state", l.State, "--cache", l.Cache}
 }
 
-// isInit says whether the process whose /proc/<pid>/cmdline and status these
-// are is the init of the node with this state folder.
-func isInit(cmdline, status []byte, state string) bool {
+// stateOfInit is the state folder of the node whose init the process with this
+// /proc/<pid>/cmdline and status is.
+func stateOfInit(cmdline, status []byte) (state string, isInit bool) {
 	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
-	if len(args) != 1+len(initArgs(layout.Layout{})) || !slices.Equal(args[1:4], []string{initName, "--state", state}) {
-		return false
+	if len(args) != 1+len(initArgs(layout.Layout{})) || !slices.Equal(args[1:3], []string{initName, "--state"}) {
+		return "", false
 	}
 	// Somebody may be printing or editing such a command line. Only the init is
 	// pid 1 of a namespace below this one.
 	pids := namespacePIDs(status)
-	return len(pids) > 1 && pids[len(pids)-1] == 1
+	return args[3], len(pids) > 1 && pids[len(pids)-1] == 1
 }
 
 // namespacePIDs reads a process's pids, this namespace's first, out of its status.
@@ -71,13 +71,12 @@ func (p process) close() { unix.Close(p.fd) }
 
 // findInit finds the running init of the layout.
 func findInit(l layout.Layout) (p process, found bool, err error) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
+	inits, err := runningInits()
 	if err != nil {
 		return process{}, false, err
 	}
-	for _, dir := range entries {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || !readIsInit(dir, l.State) {
+	for pid, state := range inits {
+		if state != l.State {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -88,7 +87,7 @@ func findInit(l layout.Layout) (p process, found bool, err error) {
 			return process{}, false, fmt.Errorf("open process %d: %w", pid, err)
 		}
 		// The pid may have changed hands before it was opened.
-		if readIsInit(dir, l.State) {
+		if isInit(pid, l.State) {
 			return process{pid: pid, fd: fd}, true, nil
 		}
 		unix.Close(fd)
@@ -96,13 +95,42 @@ func findInit(l layout.Layout) (p process, found bool, err error) {
 	return process{}, false, nil
 }
 
-func readIsInit(procDir, state string) bool {
-	cmdline, err := os.ReadFile(filepath.Join(procDir, "cmdline"))
-	if err != nil || !bytes.Contains(cmdline, []byte(initName)) {
-		return false
+// runningInits are the inits of all boxes of this machine: their state folders,
+// by pid.
+func runningInits() (map[int]string, error) {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
 	}
-	status, err := os.ReadFile(filepath.Join(procDir, "status"))
-	return err == nil && isInit(cmdline, status, state)
+	inits := map[int]string{}
+	for _, dir := range entries {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if state, ok := readInit(pid); ok {
+			inits[pid] = state
+		}
+	}
+	return inits, nil
+}
+
+// isInit says whether the process is the init of the node with this state folder.
+func isInit(pid int, state string) bool {
+	got, ok := readInit(pid)
+	return ok && got == state
+}
+
+func readInit(pid int) (state string, isInit bool) {
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(cmdline, []byte(initName)) {
+		return "", false
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return "", false
+	}
+	return stateOfInit(cmdline, status)
 }
 
 // kill ends the process and waits until it is gone. With pid 1 of a pid

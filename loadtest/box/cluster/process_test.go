@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-func TestIsInit(t *testing.T) {
+func TestStateOfInit(t *testing.T) {
 	const inNamespace, onMachine = "Name:\tbox\nNSpid:\t812\t1\nNSpgid:\t812\t1\n", "Name:\tbox\nNSpid:\t812\n"
 	ours := layout.Layout{Cache: "/cache", State: "/state"}
 	line := func(args ...string) string { return strings.Join(args, "\x00") + "\x00" }
@@ -21,21 +21,22 @@ func TestIsInit(t *testing.T) {
 		name    string
 		cmdline string
 		status  string
-		want    bool
+		want    string
 	}{
-		{"the init", line(append([]string{"/repo/bin/box"}, initArgs(ours)...)...), inNamespace, true},
-		{"the init, run with another cache", line("box", "init", "--state", "/state", "--cache", "/other"), inNamespace, true},
-		{"the init of another node", line("box", "init", "--state", "/state2", "--cache", "/cache"), inNamespace, false},
-		{"its command line, outside of the namespace", line("box", "init", "--state", "/state", "--cache", "/cache"), onMachine, false},
-		{"its child", line("box", "init", "--state", "/state", "--cache", "/cache"), "NSpid:\t813\t2\n", false},
-		{"an editor", line("vi", "box init --state /state --cache /cache"), onMachine, false},
-		{"another command", line("box", "up"), onMachine, false},
-		{"a zombie", "", inNamespace, false},
+		{"the init", line(append([]string{"/repo/bin/box"}, initArgs(ours)...)...), inNamespace, "/state"},
+		{"the init, run with another cache", line("box", "init", "--state", "/state", "--cache", "/other"), inNamespace, "/state"},
+		{"the init of another node", line("box", "init", "--state", "/state2", "--cache", "/cache"), inNamespace, "/state2"},
+		{"its command line, outside of the namespace", line("box", "init", "--state", "/state", "--cache", "/cache"), onMachine, ""},
+		{"its child", line("box", "init", "--state", "/state", "--cache", "/cache"), "NSpid:\t813\t2\n", ""},
+		{"an editor", line("vi", "box init --state /state --cache /cache"), onMachine, ""},
+		{"another command", line("box", "up"), onMachine, ""},
+		{"a zombie", "", inNamespace, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := isInit([]byte(tt.cmdline), []byte(tt.status), ours.State); got != tt.want {
-				t.Errorf("isInit() = %t, want %t", got, tt.want)
+			got, isInit := stateOfInit([]byte(tt.cmdline), []byte(tt.status))
+			if isInit != (tt.want != "") || isInit && got != tt.want {
+				t.Errorf("stateOfInit() = %q, %t, want %q", got, isInit, tt.want)
 			}
 		})
 	}

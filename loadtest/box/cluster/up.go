@@ -18,17 +18,16 @@ import (
 
 // Up starts the node and returns when it is Ready. A node that already runs
 // and is whole is left alone: started is false then. What a broken one left is
-// removed first. whole says of the rest of the box whether it is.
-func (c Cluster) Up(ctx context.Context, whole func() bool) (started bool, err error) {
+// removed first. stale says what is wrong with the rest of the box, if anything.
+func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error)) (started bool, err error) {
 	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
 		return false, c.preflight(ctx)
 	}
 	problem, exists := c.examine(ctx)
 	if exists && problem == "" {
-		if whole() {
-			return false, nil
+		if problem, err = stale(); err != nil || problem == "" {
+			return false, err
 		}
-		problem = "it was not installed to the end"
 	}
 	if exists {
 		c.Log("a box is there, but %s: taking it down and starting anew", problem)
@@ -102,6 +101,9 @@ func (c Cluster) ended() (name, how string) {
 func (c Cluster) start(ctx context.Context) error {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
+		return err
+	}
+	if err := c.Layout.ClaimState(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(c.Layout.Logs()); err != nil { // of an earlier run
@@ -221,7 +223,7 @@ func (c Cluster) waitReady(ctx context.Context, pid int) error {
 // stillStarting fails when the node cannot become Ready any more.
 func (c Cluster) stillStarting(pid int) error {
 	name, how := c.ended()
-	if name == "" && !readIsInit(fmt.Sprintf("/proc/%d", pid), c.Layout.State) {
+	if name == "" && !isInit(pid, c.Layout.State) {
 		name, how = initName, "the node's first process"
 	}
 	if name == "" {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,7 +26,8 @@ and Redis's image on one Linux machine: no Docker, no systemd, no registry.
 
 Everything it builds is kept in ` + layout.CacheEnv + ` (libra-box in the user's cache
 folder), everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box). A run
-leaves nothing else: it has namespaces of its own, and "box down" ends them.`,
+leaves nothing else but the empty file by which box commands exclude each other,
+in /run: it has namespaces of its own, and "box down" ends them.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -37,12 +37,17 @@ leaves nothing else: it has namespaces of its own, and "box down" ends them.`,
 	return root
 }
 
-// progress returns a function that prints lines with the time since its making.
-func progress(cmd *cobra.Command) func(format string, args ...any) {
+// progress returns a function that prints lines with the time since its making,
+// and one for the line with which a command that changed something ends.
+func progress(cmd *cobra.Command) (log, done func(format string, args ...any)) {
 	start := time.Now()
-	return func(format string, args ...any) {
+	log = func(format string, args ...any) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%7.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}
+	done = func(format string, args ...any) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "done in %.1f s: %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	return log, done
 }
 
 // repository finds the root of the repository that the working directory is in.
@@ -62,34 +67,46 @@ func repository() (string, error) {
 }
 
 func newBuild() *cobra.Command {
-	return &cobra.Command{
+	var images bool
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build or fetch everything that runs on the box",
 		Long: `build compiles Kubernetes, containerd, Knative, Istio, KServe and the tools from
 their Go modules, makes their images, and installs the Debian packages that
-running them takes. What is there already, and would be the same, is left alone.`,
+running them takes. What is there already, and would be the same, is left alone.
+
+With --images it builds only what a load test on another cluster takes: k6, and
+Libra's own images for "box push".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := repository()
-			if err != nil {
-				return err
-			}
-			return changing(func(l layout.Layout) error {
+			return withRepository(func(l layout.Layout, root string) error {
+				log, done := progress(cmd)
+				if images {
+					if err := cluster.PreflightImages(l); err != nil {
+						return err
+					}
+					if err := stack.BuildImages(cmd.Context(), l, root, log); err != nil {
+						return err
+					}
+					done("k6 and Libra's images are built, in %s", l.Cache)
+					return nil
+				}
 				if err := cluster.PreflightBuild(l); err != nil {
 					return err
 				}
-				log := progress(cmd)
 				if err := cluster.Build(cmd.Context(), l, root, log); err != nil {
 					return err
 				}
 				if err := stack.Build(cmd.Context(), l, root, log); err != nil {
 					return err
 				}
-				log("the box is built, in %s", l.Cache)
+				done("the box is built, in %s", l.Cache)
 				return nil
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&images, "images", false, "build only k6 and Libra's own images, for another cluster")
+	return cmd
 }
 
 // changing runs a command that must be alone.
@@ -98,7 +115,7 @@ func changing(run func(layout.Layout) error) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := cluster.Lock(l)
+	unlock, err := cluster.Lock()
 	if err != nil {
 		return err
 	}
@@ -110,25 +127,20 @@ func newUp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
 		Short: "Start the box and install Knative, Istio and KServe on it",
-		Long: `up starts the node, imports the images and installs the stack. A box that runs
-and is whole is left alone; what is left of a broken one is removed first.
-Nothing is started before all that it needs was found.`,
+		Long: `up starts the node, imports the images and installs the stack. A box that runs,
+is whole and was started from what "box build" last made is left alone; any other
+is removed first. Nothing is started before all that it needs was found.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return changing(func(l layout.Layout) error {
-				log := progress(cmd)
+				log, done := progress(cmd)
 				c := cluster.Cluster{Layout: l, Log: log}
-				// Written last; it goes with the run's other files.
-				installed := filepath.Join(l.Run(), "stack-installed")
-				started, err := c.Up(cmd.Context(), func() bool {
-					_, err := os.Stat(installed)
-					return err == nil
-				})
+				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l) })
 				if err != nil {
 					return err
 				}
 				if !started {
-					log("the box is up and healthy already")
+					done("the box is up and healthy already; its kubeconfig is %s", l.Kubeconfig())
 					return nil
 				}
 				config, err := cluster.RESTConfig(l)
@@ -138,10 +150,10 @@ Nothing is started before all that it needs was found.`,
 				if err := stack.Install(cmd.Context(), l, config, log); err != nil {
 					return err
 				}
-				if err := os.WriteFile(installed, nil, 0o644); err != nil {
+				if err := noteInstalled(l); err != nil {
 					return err
 				}
-				log("the box is up; its kubeconfig is %s", l.Kubeconfig())
+				done("the box is up; its kubeconfig is %s", l.Kubeconfig())
 				return nil
 			})
 		},
@@ -158,11 +170,11 @@ of the last run stay. Where there is no box it does nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return changing(func(l layout.Layout) error {
-				log := progress(cmd)
+				log, done := progress(cmd)
 				if err := (cluster.Cluster{Layout: l, Log: log}).Down(cmd.Context()); err != nil {
 					return err
 				}
-				log("the box is down")
+				done("the box is down; the logs of its last run are in %s", l.Logs())
 				return nil
 			})
 		},
@@ -188,7 +200,8 @@ func looking(cmd *cobra.Command, run func(cluster.Cluster) error) error {
 	if err != nil {
 		return err
 	}
-	return run(cluster.Cluster{Layout: l, Log: progress(cmd)})
+	log, _ := progress(cmd)
+	return run(cluster.Cluster{Layout: l, Log: log})
 }
 
 func newLogs() *cobra.Command {
@@ -276,8 +289,13 @@ func newLoad() *cobra.Command {
 		Short: "Build Libra's own images from the repository and put them on the box",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withRepository(cmd, func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error {
-				return stack.Load(ctx, l, root, cluster.Cluster{Layout: l, Log: log}, out, log)
+			return withRepository(func(l layout.Layout, root string) error {
+				log, done := progress(cmd)
+				if err := stack.Load(cmd.Context(), l, root, cluster.Cluster{Layout: l, Log: log}, out, log); err != nil {
+					return err
+				}
+				done("the images are on the box, their references in %s", out)
+				return nil
 			})
 		},
 	}
@@ -294,8 +312,13 @@ func newPush() *cobra.Command {
 own Docker configuration.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withRepository(cmd, func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error {
-				return stack.Push(ctx, l, root, to, out, log)
+			return withRepository(func(l layout.Layout, root string) error {
+				log, done := progress(cmd)
+				if err := stack.Push(cmd.Context(), l, root, to, out, log); err != nil {
+					return err
+				}
+				done("the images are in %s, their references in %s", to, out)
+				return nil
 			})
 		},
 	}
@@ -310,14 +333,12 @@ func outFlag(cmd *cobra.Command, out *string) {
 	cobra.CheckErr(cmd.MarkFlagRequired("out"))
 }
 
-func withRepository(cmd *cobra.Command, run func(ctx context.Context, l layout.Layout, root string, log func(string, ...any)) error) error {
+func withRepository(run func(l layout.Layout, root string) error) error {
 	root, err := repository()
 	if err != nil {
 		return err
 	}
-	return changing(func(l layout.Layout) error {
-		return run(cmd.Context(), l, root, progress(cmd))
-	})
+	return changing(func(l layout.Layout) error { return run(l, root) })
 }
 
 func newInit() *cobra.Command {
@@ -339,7 +360,7 @@ func newInit() *cobra.Command {
 func newProbe() *cobra.Command {
 	return &cobra.Command{
 		Use:    "probe",
-		Short:  "Try what the node needs of the kernel: for box up only",
+		Short:  "Try what the node needs of the kernel: for box build and box up only",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
