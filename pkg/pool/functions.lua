@@ -7,7 +7,7 @@
 -- arguments the version its caller was written for, the lease time in
 -- milliseconds, and the time in milliseconds or 0 for the server's own.
 
-local VERSION = '2'
+local VERSION = '3'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
@@ -19,7 +19,7 @@ local RETENTION_MS = 60 * 60 * 1000
 local INTENTS_LENGTH = 100
 local ENDED_LENGTH = 1000
 
--- Named as in the JSON of api.Resources, and as the keys that index the surplus.
+-- Named as in the JSON of api.Resources.
 local RESOURCES = {'cpu_milli', 'memory_bytes'}
 
 local function volume(cpu_milli, memory_bytes)
@@ -44,13 +44,15 @@ local function open_node(keys, lease_ms, now)
     key = {
       invocations = keys[1],
       pods = keys[2],
-      cpu_milli = keys[3],
-      memory_bytes = keys[4],
-      leases = keys[5],
-      tombstones = keys[6],
-      open = keys[7],
-      intents = keys[8],
-      ended = keys[9],
+      -- By resource: who has surplus in the pool, and who wants more than it has
+      -- borrowed, both by their predicted end.
+      surplus = {cpu_milli = keys[3], memory_bytes = keys[4]},
+      hungry = {cpu_milli = keys[5], memory_bytes = keys[6]},
+      leases = keys[7],
+      tombstones = keys[8],
+      open = keys[9],
+      intents = keys[10],
+      ended = keys[11],
     },
     lease_ms = lease_ms,
     now = now,
@@ -58,12 +60,24 @@ local function open_node(keys, lease_ms, now)
     -- the end, so that a call that fails half-way has changed nothing.
     invocations = {},
     changed = {},
-    spare_before = {},
+    indexed_before = {},
     pods = {},
     balance_before = {},
     buried = {},
     renewed = nil,
   }
+end
+
+local function unmet(inv)
+  return volume(inv.want.cpu_milli - inv.borrowed.cpu_milli, inv.want.memory_bytes - inv.borrowed.memory_bytes)
+end
+
+-- indexed is, by index, what the index has an invocation for where it is not 0.
+local function indexed(inv)
+  if inv.gone then
+    return {surplus = volume(0, 0), hungry = volume(0, 0)}
+  end
+  return {surplus = copy(inv.spare), hungry = unmet(inv)}
 end
 
 local function look(node, id)
@@ -72,7 +86,10 @@ local function look(node, id)
     local inv = json and cjson.decode(json)
     node.invocations[id] = inv
     if inv then
-      node.spare_before[id] = copy(inv.spare)
+      -- Without both it began before an upgrade, and wants what it has.
+      inv.want = inv.want or copy(inv.borrowed)
+      inv.least_remaining = inv.least_remaining or 1
+      node.indexed_before[id] = indexed(inv)
     end
   end
   return node.invocations[id]
@@ -106,12 +123,12 @@ local function latest_first(a, b)
   return a.id > b.id
 end
 
--- candidates are the invocations of a domain that an index has, or will have when
--- this call is saved, because volume_of them is not 0.
-local function candidates(node, index, domain, least_expires, volume_of)
+-- candidates are a domain's invocations that an index has, or will have when this
+-- call is saved.
+local function candidates(node, index, resource, domain, least_expires)
   local found = {}
   local prefix = member(domain, '')
-  local entries = redis.call('ZREVRANGEBYSCORE', index, '+inf', least_expires, 'WITHSCORES')
+  local entries = redis.call('ZREVRANGEBYSCORE', node.key[index][resource], '+inf', least_expires, 'WITHSCORES')
   for i = 1, #entries, 2 do
     if string.sub(entries[i], 1, #prefix) == prefix then
       local id = string.sub(entries[i], #prefix + 1)
@@ -122,7 +139,7 @@ local function candidates(node, index, domain, least_expires, volume_of)
   end
   for id in pairs(node.changed) do
     local inv = node.invocations[id]
-    if not inv.gone and inv.domain == domain and inv.expires >= least_expires and volume_of(inv) > 0 then
+    if inv.domain == domain and inv.expires >= least_expires and indexed(inv)[index][resource] > 0 then
       table.insert(found, {id = id, expires = inv.expires})
     end
   end
@@ -144,12 +161,14 @@ local function save(node)
     else
       redis.call('HSET', node.key.invocations, id, cjson.encode(inv))
     end
-    for _, resource in ipairs(RESOURCES) do
-      local before, after = node.spare_before[id][resource], inv.spare[resource]
-      if before == 0 and after > 0 then
-        redis.call('ZADD', node.key[resource], inv.expires, member(inv.domain, id))
-      elseif before > 0 and after == 0 then
-        redis.call('ZREM', node.key[resource], member(inv.domain, id))
+    for index, after in pairs(indexed(inv)) do
+      local before = node.indexed_before[id][index]
+      for resource, key in pairs(node.key[index]) do
+        if before[resource] == 0 and after[resource] > 0 then
+          redis.call('ZADD', key, inv.expires, member(inv.domain, id))
+        elseif before[resource] > 0 and after[resource] == 0 then
+          redis.call('ZREM', key, member(inv.domain, id))
+        end
       end
     end
   end
@@ -222,22 +241,52 @@ local function give_back(node, id)
   end
 end
 
-local function take(node, id, resource, want, least_expires)
-  if want == 0 then
-    return
-  end
-  local function spare(inv)
-    return inv.spare[resource]
-  end
-  -- None of them is in the same pod: begin has withdrawn it.
-  for _, found in ipairs(candidates(node, node.key[resource], look(node, id).domain, least_expires, spare)) do
+-- take lends id what it still wants, from the donors that last as long as it needs.
+local function take(node, id, resource, donors)
+  local inv = look(node, id)
+  local want = unmet(inv)[resource]
+  for _, found in ipairs(donors) do
+    if want == 0 or found.expires < node.now + inv.least_remaining then
+      return
+    end
+    -- A donor is the only one in its pod: only itself is to be left out.
     local donor = look(node, found.id)
     local amount = math.min(want, donor.spare[resource])
-    donor.spare[resource] = donor.spare[resource] - amount
-    lend(node, found.id, id, resource, amount)
-    want = want - amount
-    if want == 0 then
-      return
+    if amount > 0 and found.id ~= id then
+      donor.spare[resource] = donor.spare[resource] - amount
+      lend(node, found.id, id, resource, amount)
+      want = want - amount
+    end
+  end
+end
+
+local function is_open(node)
+  local open_until = tonumber(redis.call('GET', node.key.open) or 0)
+  -- A mark from further ahead than a lease was made before the clock went back.
+  return node.now < open_until and open_until <= node.now + node.lease_ms
+end
+
+-- feed comes after all that may leave surplus in the pool or a want unmet. In the
+-- domains of what has changed, those who want more take it, the last to end first.
+local function feed(node)
+  if not is_open(node) then
+    return
+  end
+  local domains = {}
+  for id in pairs(node.changed) do
+    domains[node.invocations[id].domain] = true
+  end
+  for domain in pairs(domains) do
+    for _, resource in ipairs(RESOURCES) do
+      local borrowers = candidates(node, 'hungry', resource, domain, node.now + 1)
+      local donors = borrowers[1] and candidates(node, 'surplus', resource, domain, node.now + 1) or {}
+      if donors[1] then
+        for _, found in ipairs(borrowers) do
+          if found.expires >= node.now + look(node, found.id).least_remaining then
+            take(node, found.id, resource, donors)
+          end
+        end
+      end
     end
   end
 end
@@ -280,13 +329,8 @@ local function lapse(node, owner)
   local renewed = tonumber(redis.call('ZSCORE', node.key.leases, owner) or node.now)
   if renewed + node.lease_ms <= node.now then
     release_owned(node, {[owner] = true})
+    feed(node)
   end
-end
-
-local function is_open(node)
-  local open_until = tonumber(redis.call('GET', node.key.open) or 0)
-  -- A mark from further ahead than a lease was made before the clock went back.
-  return node.now < open_until and open_until <= node.now + node.lease_ms
 end
 
 local function begin(node, args)
@@ -310,13 +354,13 @@ local function begin(node, args)
 
   inv = {
     pod = pod_name, domain = domain, owner = owner, record = record,
-    expires = node.now + duration_ms, alone = true,
+    expires = node.now + duration_ms, least_remaining = math.max(least_remaining_ms, 1), alone = true, want = want,
     spare = volume(0, 0), lent = volume(0, 0), borrowed = volume(0, 0),
     most_lent = volume(0, 0), most_borrowed = volume(0, 0),
     donors = {}, borrowers = {},
   }
   node.invocations[id] = inv
-  node.spare_before[id] = volume(0, 0)
+  node.indexed_before[id] = {surplus = volume(0, 0), hungry = volume(0, 0)}
   node.changed[id] = true
 
   local pod = change_pod(node, pod_name)
@@ -333,14 +377,14 @@ local function begin(node, args)
   pod.begun = pod.begun + 1
 
   if is_open(node) then
-    local least_expires = node.now + math.max(least_remaining_ms, 1)
     for _, resource in ipairs(RESOURCES) do
-      take(node, id, resource, want[resource], least_expires)
+      take(node, id, resource, candidates(node, 'surplus', resource, domain, node.now + inv.least_remaining))
     end
     if inv.alone then
       inv.spare = surplus
     end
   end
+  feed(node)
   save(node)
   return {inv.borrowed.cpu_milli, inv.borrowed.memory_bytes}
 end
@@ -364,6 +408,7 @@ local function finish(node, args)
     return {0, 0, 0, 0, 0, 0}
   end
   release(node, id)
+  feed(node)
   save(node)
   -- By the time that a late end is heard of, another may have run in the pod.
   local alone = inv.alone and not late
@@ -405,6 +450,7 @@ local function reap(node)
   end
   if next(lapsed) then
     release_owned(node, lapsed)
+    feed(node)
     save(node)
     for owner in pairs(lapsed) do
       redis.call('ZREM', node.key.leases, owner)
@@ -419,7 +465,7 @@ local function read(node)
   local reply = {redis.call('HLEN', node.key.invocations)}
   for _, resource in ipairs(RESOURCES) do
     local available = 0
-    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', node.key[resource], node.now + 1, '+inf')) do
+    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', node.key.surplus[resource], node.now + 1, '+inf')) do
       local id = string.sub(entry, string.find(entry, '\n', 1, true) + 1)
       available = available + look(node, id).spare[resource]
     end

@@ -103,6 +103,7 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 			return
 		}
 		n.release(now, b)
+		n.feed(now, b.Domain)
 		o = Outcome{Found: true, Alone: b.alone && !e.Late, Lent: b.mostLent, Borrowed: b.mostBorrowed}
 	})
 	return o, err
@@ -158,11 +159,12 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 	n.begun[b.ID] = b
 
 	if n.open(now) {
-		n.take(b, now+max(ceilMillis(inv.MinRemaining), 1))
+		n.take(now, b)
 		if b.alone {
 			b.spare = inv.Surplus
 		}
 	}
+	n.feed(now, b.Domain)
 	_, borrowed := n.balance(b)
 	return borrowed
 }
@@ -173,18 +175,16 @@ func (n *memoryNode) open(now int64) bool {
 	return now < n.openUntil && n.openUntil <= now+LeaseTTL.Milliseconds()
 }
 
-// take lends b what it wants, from those that expire at leastExpires or later.
-func (n *memoryNode) take(b *begun, leastExpires int64) {
-	donors := slices.SortedFunc(maps.Values(n.begun), func(x, y *begun) int {
-		return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
-	})
+// take lends b what it still wants, from the donors that last as long as it needs.
+func (n *memoryNode) take(now int64, b *begun) {
+	_, borrowed := n.balance(b)
 	for _, of := range volumes {
-		want := *of(&b.Want)
-		for _, d := range donors {
-			if d.Domain != b.Domain || d.expires < leastExpires {
+		want := *of(&b.Want) - *of(&borrowed)
+		for _, d := range n.latestFirst(b.Domain) {
+			// A donor is the only one in its pod: only b itself is to be left out.
+			if d == b || d.expires < now+b.leastRemaining() {
 				continue
 			}
-			// Nothing is left of a donor in the same pod: begin has withdrawn it.
 			amount := min(want, *of(&d.spare))
 			if amount == 0 {
 				continue
@@ -199,9 +199,32 @@ func (n *memoryNode) take(b *begun, leastExpires int64) {
 			d.mostLent = d.mostLent.Max(lent)
 		}
 	}
-	_, borrowed := n.balance(b)
-	b.mostBorrowed = borrowed
+	_, borrowed = n.balance(b)
+	b.mostBorrowed = b.mostBorrowed.Max(borrowed)
 }
+
+// feed comes after all that may leave surplus in the pool or a want unmet. Those of
+// the domain who want more take it, the last to end first.
+func (n *memoryNode) feed(now int64, domain string) {
+	if !n.open(now) {
+		return
+	}
+	for _, b := range n.latestFirst(domain) {
+		if b.expires >= now+b.leastRemaining() {
+			n.take(now, b)
+		}
+	}
+}
+
+// latestFirst are the domain's invocations, the last to end first.
+func (n *memoryNode) latestFirst(domain string) []*begun {
+	all := slices.SortedFunc(maps.Values(n.begun), func(x, y *begun) int {
+		return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
+	})
+	return slices.DeleteFunc(all, func(b *begun) bool { return b.Domain != domain })
+}
+
+func (b *begun) leastRemaining() int64 { return max(ceilMillis(b.MinRemaining), 1) }
 
 func (n *memoryNode) balance(b *begun) (lent, borrowed api.Resources) {
 	for l, volume := range n.loans {
@@ -255,23 +278,30 @@ func (n *memoryNode) reap(now int64) {
 			// The clock went back: without this the lease would last as long as that.
 			n.leases[owner] = now
 		}
-		n.lapse(now, owner)
 	}
+	n.lapse(now, slices.Collect(maps.Keys(n.leases))...)
 }
 
-// lapse ends an owner's invocations if its lease has run out. It comes before
+// lapse ends what the owners have whose leases have run out. It comes before
 // anything that renews a lease: what has run out in an outage must not come back
 // to life after it.
-func (n *memoryNode) lapse(now int64, owner string) {
-	renewed, ok := n.leases[owner]
-	if !ok || renewed+LeaseTTL.Milliseconds() > now {
-		return
-	}
-	delete(n.leases, owner)
-	for _, b := range n.begun {
-		if b.Owner == owner {
-			n.release(now, b)
+func (n *memoryNode) lapse(now int64, owners ...string) {
+	domains := make(map[string]struct{})
+	for _, owner := range owners {
+		renewed, ok := n.leases[owner]
+		if !ok || renewed+LeaseTTL.Milliseconds() > now {
+			continue
 		}
+		delete(n.leases, owner)
+		for _, b := range n.begun {
+			if b.Owner == owner {
+				n.release(now, b)
+				domains[b.Domain] = struct{}{}
+			}
+		}
+	}
+	for domain := range domains {
+		n.feed(now, domain)
 	}
 }
 

@@ -143,6 +143,10 @@ func (m *model) begin(t *rapid.T) {
 		t.Fatalf("a node that is not open lent %v and took %v", borrowed, begun.spare)
 	}
 
+	if isNew {
+		m.checkFed(t, inv.Domain)
+	}
+
 	after := m.state()
 	if again := m.beginOnce(t, inv); again != borrowed {
 		t.Fatalf("begin of %v returned %v, and %v when repeated", inv, borrowed, again)
@@ -176,7 +180,11 @@ func (m *model) end(t *rapid.T, id string) {
 		Status:   rapid.SampledFrom([]int{200, 503}).Draw(t, "status"),
 		Late:     rapid.Bool().Draw(t, "late"),
 	}
+	known := m.node().begun[id]
 	m.endOnce(t, e)
+	if known != nil {
+		m.checkFed(t, known.Domain)
+	}
 
 	after := m.state()
 	if again := m.endOnce(t, e); again.Found {
@@ -305,6 +313,29 @@ func (m *model) checkInvariants(t *rapid.T) {
 		}
 		if n.begun[l.donor.ID] != l.donor || n.begun[l.borrower.ID] != l.borrower {
 			t.Fatalf("%s lends to %s, but one of them has ended", l.donor.ID, l.borrower.ID)
+		}
+	}
+}
+
+// checkFed checks, after a change in a domain, that nobody goes without what others
+// could lend.
+func (m *model) checkFed(t *rapid.T, domain string) {
+	n, now := m.node(), m.nowMillis()
+	if !n.open(now) {
+		return
+	}
+	for _, b := range n.begun {
+		_, borrowed := n.balance(b)
+		for _, d := range n.begun {
+			until := now + b.leastRemaining()
+			if b == d || b.Domain != domain || d.Domain != domain || b.expires < until || d.expires < until {
+				continue
+			}
+			for _, of := range volumes {
+				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 {
+					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.ID, d.spare)
+				}
+			}
 		}
 	}
 }

@@ -27,8 +27,8 @@ type Invocation struct {
 	Duration  time.Duration // predicted; 0 when there was no prediction
 	Surplus   api.Resources // what its pod can spare while it runs
 	Want      api.Resources // what it would borrow
-	// MinRemaining is the least predicted remaining time of a donor to borrow
-	// from: below it a transfer would be over before it pays.
+	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
+	// of itself to borrow after its Begin: below it a transfer would be over before it pays.
 	MinRemaining time.Duration
 }
 
@@ -71,6 +71,10 @@ type Pool interface {
 	// the longest-lasting entries of its domain first, up to what it wants. It
 	// returns what was borrowed. Nothing is lent on a node that is not open, nor
 	// from a pod with more than one invocation begun.
+	//
+	// What an invocation still wants, because there was not enough or a donor has
+	// ended, it gets when a Begin or an End leaves surplus in its domain: the last to
+	// end first, and only while it and the donor both have MinRemaining to go.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
 	// End takes the invocation out: its loans are revoked (preemptive release),
 	// what it borrowed goes back with its original expiry (re-harvest). For one

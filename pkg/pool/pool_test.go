@@ -141,6 +141,47 @@ func TestScenes(t *testing.T) {
 			late.Pod = "default/d"
 			s.equal(cpu(300), s.begin(late))
 		}},
+		{"a borrower that began before there was enough gets the rest, the last to end first", func(s scene) {
+			s.equal(cpu(0), s.begin(invocation("short", 10*time.Second, cpu(0), cpu(300))))
+			s.begin(invocation("long", 20*time.Second, cpu(0), cpu(300)))
+			s.begin(invocation("a", time.Minute, cpu(400), cpu(0)))
+			s.expect(3, cpu(0), map[string]Balance{
+				"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(300)}, "short": {Borrowed: cpu(100)},
+			})
+			s.end("long")
+			s.expect(2, cpu(100), map[string]Balance{"a": {Lent: cpu(300)}, "short": {Borrowed: cpu(300)}})
+			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("short"))
+		}},
+		{"a borrower that loses a loan gets another", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
+			s.end("a")
+			s.expect(2, cpu(0), map[string]Balance{"c": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+			s.begin(invocation("d", time.Minute, cpu(300), cpu(0)))
+			s.expect(3, cpu(100), map[string]Balance{
+				"c": {Lent: cpu(100)}, "d": {Lent: cpu(200)}, "b": {Borrowed: cpu(300)},
+			})
+		}},
+		{"a borrower gets no more when it, or the donor, is about to end", func(s scene) {
+			hungry := invocation("b", 10*time.Second, cpu(0), cpu(300))
+			hungry.MinRemaining = 8 * time.Second
+			s.begin(hungry)
+			s.begin(invocation("a", 7*time.Second, cpu(100), cpu(0)))
+			s.pass(2*time.Second + time.Millisecond)
+			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
+			s.expect(3, cpu(200), nil)
+		}},
+		{"a borrower gets no more on a node that is closed", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+			s.begin(invocation("c", time.Minute, cpu(0), cpu(300)))
+			s.pass(LeaseTTL / 2)
+			s.renew("activator-1")
+			s.pass(LeaseTTL / 2)
+			s.end("b")
+			s.expect(2, cpu(300), nil)
+		}},
 		{"an entry past its expiry is not lent, and grants outlive it", func(s scene) {
 			s.begin(invocation("a", time.Second, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
@@ -167,7 +208,7 @@ func TestScenes(t *testing.T) {
 			third := invocation("a3", time.Minute, cpu(300), cpu(0))
 			third.Pod = "default/a"
 			s.begin(third)
-			s.expect(2, cpu(300), nil)
+			s.expect(2, cpu(100), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
 		}},
 		{"a closed node lends nothing", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))

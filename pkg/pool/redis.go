@@ -21,7 +21,7 @@ var _ Pool = (*Redis)(nil)
 var library string
 
 // libraryVersion is VERSION in functions.lua.
-const libraryVersion = 2
+const libraryVersion = 3
 
 const (
 	// callTimeout bounds each step of a call whose context has no nearer deadline.
@@ -217,6 +217,8 @@ func keysOf(node string) []string {
 		prefix + "pods",
 		prefix + "surplus:cpu",
 		prefix + "surplus:memory",
+		prefix + "hungry:cpu",
+		prefix + "hungry:memory",
 		prefix + "leases",
 		prefix + "tombstones",
 		prefix + "open",

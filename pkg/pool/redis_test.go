@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -112,6 +113,41 @@ func TestLibraryVersions(t *testing.T) {
 				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 			}
 		})
+	}
+}
+
+// The invocations in flight when Redis gets these functions know of no want.
+func TestInvocationsOfBeforeAnUpgrade(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node")
+
+	ctx := testContext(t)
+	invocations := keysOf("node")[0]
+	for _, id := range []string{"donor", "borrower"} {
+		data, err := r.calls.HGet(ctx, invocations, id).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(data, &fields); err != nil {
+			t.Fatal(err)
+		}
+		delete(fields, "want")
+		delete(fields, "least_remaining")
+		if data, err = json.Marshal(fields); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.calls.HSet(ctx, invocations, id, data).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"donor", "borrower"} {
+		if outcome, err := r.End(ctx, "node", Ending{ID: id}); err != nil || !outcome.Found {
+			t.Errorf("end of the %s: %+v, %v", id, outcome, err)
+		}
+	}
+	if state, err := r.Read(ctx, "node"); err != nil || state.Begun != 0 || len(state.Pods) != 0 {
+		t.Errorf("state after the ends: %+v, %v; want an empty one", state, err)
 	}
 }
 
