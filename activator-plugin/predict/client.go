@@ -32,8 +32,11 @@ const (
 	minRetry      = 200 * time.Millisecond
 	maxRetry      = 5 * time.Second
 
-	maxFetches     = 8
-	maxFunctions   = 4096
+	maxFetches   = 8
+	maxFunctions = 4096
+	// All functions are looked at to find those to forget, with none answered
+	// meanwhile.
+	forgetEvery    = time.Second
 	maxAnswerBytes = 1 << 20
 )
 
@@ -62,6 +65,7 @@ type Client struct {
 
 	mu        sync.RWMutex
 	functions map[types.NamespacedName]*function
+	forgotten time.Time // when those not called any more last were
 }
 
 // function is what is known of one function. Readers take its state as a whole;
@@ -168,7 +172,8 @@ func (c *Client) function(name types.NamespacedName, now time.Time) *function {
 	if f := c.functions[name]; f != nil {
 		return f
 	}
-	if len(c.functions) >= maxFunctions {
+	if len(c.functions) >= maxFunctions && now.Sub(c.forgotten) >= forgetEvery {
+		c.forgotten = now
 		c.forgetIdle(now)
 	}
 	if len(c.functions) >= maxFunctions {

@@ -181,7 +181,14 @@ func TestFunctionsAreBounded(t *testing.T) {
 	if got := s.asked.Load(); got != 0 {
 		t.Errorf("a function beyond the limit was asked for %d times, want 0", got)
 	}
-	clk.SetTime(clk.Now().Add(2 * dropAfter))
+	clk.SetTime(clk.Now().Add(dropAfter))
+	ask(c, 1)
+	clk.SetTime(clk.Now().Add(forgetEvery - time.Nanosecond))
+	ask(c, 1)
+	if got := s.asked.Load(); got != 0 {
+		t.Errorf("before it was time to look for idle ones again it was asked for %d times, want 0", got)
+	}
+	clk.SetTime(clk.Now().Add(time.Nanosecond))
 	ask(c, 1)
 	if got := s.asked.Load(); got != 1 {
 		t.Errorf("once the others were idle it was asked for %d times, want 1", got)
