@@ -8,12 +8,12 @@ import (
 	"go.uber.org/zap"
 )
 
-var errTerminated = errors.New("received SIGTERM from kubelet")
+var errTerminated = errors.New("the activator was told to stop")
 
 // healthCheck fails from the moment that the activator is told to stop, so that no
 // new requests are routed to it, and otherwise as the connection to the autoscaler.
 func healthCheck(terminated context.Context, autoscaler func() error, logger *zap.SugaredLogger) func() error {
-	logOnce := sync.OnceFunc(func() { logger.Info("Signal context canceled") })
+	logOnce := sync.OnceFunc(func() { logger.Info("Failing health checks from now on, to get no new requests") })
 	return func() error {
 		if terminated.Err() != nil {
 			logOnce()

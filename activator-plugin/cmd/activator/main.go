@@ -50,11 +50,11 @@ func main() {
 	ctx, informers := injection.Default.SetupInformers(ctx, restConfig)
 	var env config
 	if err := envconfig.Process("", &env); err != nil {
-		log.Fatal("Failed to process env: ", err)
+		log.Fatal("The environment of the activator is not complete: ", err)
 	}
 	kube := kubeclient.Get(ctx)
 	if err := waitForAPIServer(ctx, kube); err != nil {
-		log.Fatal("Timed out attempting to get k8s version: ", err)
+		log.Fatal("The API server did not tell an accepted version in time: ", err)
 	}
 
 	// Logs, metrics and traces.
@@ -67,9 +67,9 @@ func main() {
 	defer shutdown(logger, "traces", tp.Shutdown)
 
 	if err := controller.StartInformers(ctx.Done(), informers...); err != nil {
-		logger.Fatalw("Failed to start informers", zap.Error(err))
+		logger.Fatalw("The informers do not start", zap.Error(err))
 	}
-	logger.Info("Starting the knative activator with Libra")
+	logger.Info("Informers are synced; setting up the activator with Libra in it")
 
 	// The way to the pods. The throttler's probes and the proxy share the transport,
 	// so that the first request after a probe finds its connection open.
@@ -93,7 +93,7 @@ func main() {
 	stats := make(chan []asmetrics.StatMessage)
 	defer close(stats)
 	autoscaler := "ws://" + pkgnet.GetServiceHostname("autoscaler", system.Namespace()) + autoscalerPort
-	logger.Info("Connecting to Autoscaler at ", autoscaler)
+	logger.Infow("Reporting statistics to the autoscaler", "url", autoscaler)
 	statSink := websocket.NewDurableSendingConnection(autoscaler, logger,
 		activator.AutoscalerConnectionOptions(logger, mp)...)
 	defer statSink.Shutdown()
@@ -127,16 +127,16 @@ func main() {
 	configMaps.Watch(pkglogging.ConfigMapName(), pkglogging.UpdateLevelFromConfigMap(logger, level, component))
 	configMaps.Watch(o11yconfigmap.Name(), updateRequestLog(requestLog, logger), pprof.UpdateFromConfigMap)
 	if err := configMaps.Start(ctx.Done()); err != nil {
-		logger.Fatalw("Failed to start configuration manager", zap.Error(err))
+		logger.Fatalw("The config maps cannot be watched", "namespace", system.Namespace(), zap.Error(err))
 	}
 
 	// Serve until told to stop, then drain.
 	s := startServersOrDie(ah, pprof.Server, certs, logger)
 	select {
 	case <-terminated.Done():
-		logger.Info("Received SIGTERM")
+		logger.Info("Told to stop; draining")
 	case err := <-s.failed:
-		logger.Errorw("Failed to run HTTP server", zap.Error(err))
+		logger.Errorw("A server has failed; draining the others", zap.Error(err))
 	}
 	s.drain(logger)
 }

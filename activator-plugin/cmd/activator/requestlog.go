@@ -18,7 +18,7 @@ import (
 func newRequestLogOrDie(next http.Handler, logger *zap.SugaredLogger) *pkghttp.RequestLogHandler {
 	h, err := pkghttp.NewRequestLogHandler(next, logging.NewSyncFileWriter(os.Stdout), "", requestLogInput, false)
 	if err != nil {
-		logger.Fatalw("Unable to create request log handler", zap.Error(err))
+		logger.Fatalw("The request log cannot be set up", zap.Error(err))
 	}
 	return h
 }
@@ -27,7 +27,7 @@ func updateRequestLog(h *pkghttp.RequestLogHandler, logger *zap.SugaredLogger) f
 	return func(cm *corev1.ConfigMap) {
 		cfg, err := o11yconfigmap.Parse(cm)
 		if err != nil {
-			logger.Errorw("Failed to get observability configmap.", zap.Error(err), "configmap", cm)
+			logger.Errorw("The request log stays as it is: the observability settings are not valid", "configmap", cm.Name, zap.Error(err))
 			return
 		}
 		template := ""
@@ -35,10 +35,10 @@ func updateRequestLog(h *pkghttp.RequestLogHandler, logger *zap.SugaredLogger) f
 			template = cfg.RequestLogTemplate
 		}
 		if err := h.SetTemplate(template); err != nil {
-			logger.Errorw("Failed to update the request log template.", zap.Error(err), "template", template)
+			logger.Errorw("The request log stays as it is: its template is not valid", "template", template, zap.Error(err))
 			return
 		}
-		logger.Infow("Updated the request log template.", "template", template)
+		logger.Infow("The request log follows its settings", "template", template)
 	}
 }
 

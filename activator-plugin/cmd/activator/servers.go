@@ -31,7 +31,7 @@ func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.
 	if certs != nil {
 		tls, err := knativetls.DefaultConfigFromEnv("ACTIVATOR_")
 		if err != nil {
-			logger.Fatalw("Failed to read TLS configuration from environment", zap.Error(err))
+			logger.Fatalw("The TLS settings in the environment, ACTIVATOR_TLS_*, are not valid", zap.Error(err))
 		}
 		tls.GetCertificate = certs.GetCertificate
 		https := newServer(networking.BackendHTTPSPort, h)
@@ -47,7 +47,7 @@ func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.
 				serve = func() error { return server.ListenAndServeTLS("", "") }
 			}
 			if err := serve(); err != nil && !errors.Is(err, http.ErrServerClosed) {
-				s.failed <- fmt.Errorf("%s server failed: %w", name, err)
+				s.failed <- fmt.Errorf("serving %s: %w", name, err)
 			}
 		}()
 	}
@@ -61,13 +61,13 @@ func newServer(port int, h http.Handler) *http.Server {
 // drain waits until the failing readiness probes have kept new requests away, and
 // then for the requests in flight; the pod's grace period bounds the latter.
 func (s *servers) drain(logger *zap.SugaredLogger) {
-	logger.Infof("Sleeping %v to allow K8s propagation of non-ready state", pkgnet.DefaultDrainTimeout)
+	logger.Infow("Not ready any more; still serving until that is known everywhere", "for", pkgnet.DefaultDrainTimeout)
 	time.Sleep(pkgnet.DefaultDrainTimeout)
-	logger.Info("Done waiting, shutting down servers.")
+	logger.Info("Waiting for the requests in flight")
 	for name, server := range s.all {
 		if err := server.Shutdown(context.Background()); err != nil {
-			logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
+			logger.Errorw("A server did not end well", "server", name, zap.Error(err))
 		}
 	}
-	logger.Info("Servers shutdown.")
+	logger.Info("All requests are served")
 }

@@ -40,9 +40,8 @@ type config struct {
 }
 
 func logInjection() {
-	log.Printf("Registering %d clients", len(injection.Default.GetClients()))
-	log.Printf("Registering %d informer factories", len(injection.Default.GetInformerFactories()))
-	log.Printf("Registering %d informers", len(injection.Default.GetInformers()))
+	log.Printf("Injected: %d clients, %d informer factories, %d informers", len(injection.Default.GetClients()),
+		len(injection.Default.GetInformerFactories()), len(injection.Default.GetInformers()))
 }
 
 // waitForAPIServer gives the pod's network a minute to come up.
@@ -50,7 +49,7 @@ func waitForAPIServer(ctx context.Context, kube kubernetes.Interface) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, time.Second, time.Minute, true, func(context.Context) (bool, error) {
 		if last = version.CheckMinimumVersion(kube.Discovery()); last != nil {
-			log.Print("Failed to get k8s version ", last)
+			log.Print("Asking the API server for its version again in a second: ", last)
 		}
 		return last == nil, nil
 	})
@@ -63,7 +62,7 @@ func waitForAPIServer(ctx context.Context, kube kubernetes.Interface) error {
 func newLoggerOrDie(ctx context.Context, podName string) (*zap.SugaredLogger, zap.AtomicLevel) {
 	cfg, err := sharedmain.GetLoggingConfig(ctx)
 	if err != nil {
-		log.Fatal("Error loading/parsing logging configuration: ", err)
+		log.Fatal("The logging settings cannot be read: ", err)
 	}
 	logger, level := pkglogging.NewLoggerFromConfig(cfg, component)
 	return logger.With(zap.String(logkey.ControllerType, component), zap.String(logkey.Pod, podName)), level
@@ -72,11 +71,11 @@ func newLoggerOrDie(ctx context.Context, podName string) (*zap.SugaredLogger, za
 func networkConfigOrDie(ctx context.Context, kube kubernetes.Interface, logger *zap.SugaredLogger) *netcfg.Config {
 	cm, err := kube.CoreV1().ConfigMaps(system.Namespace()).Get(ctx, netcfg.ConfigMapName, metav1.GetOptions{})
 	if err != nil {
-		logger.Fatalw("Failed to fetch network config", zap.Error(err))
+		logger.Fatalw("The network settings cannot be read", "configmap", netcfg.ConfigMapName, zap.Error(err))
 	}
 	cfg, err := netcfg.NewConfigFromConfigMap(cm)
 	if err != nil {
-		logger.Fatalw("Failed to construct network config", zap.Error(err))
+		logger.Fatalw("The network settings are not valid", "configmap", netcfg.ConfigMapName, zap.Error(err))
 	}
 	return cfg
 }
@@ -84,15 +83,14 @@ func networkConfigOrDie(ctx context.Context, kube kubernetes.Interface, logger *
 // newTransportOrDie returns the transport to the pods, and with it the certificates
 // when system-internal-tls is enabled.
 func newTransportOrDie(ctx context.Context, env config, network *netcfg.Config, logger *zap.SugaredLogger) (http.RoundTripper, *certificate.CertCache) {
-	logger.Debugf("MaxIdleProxyConns: %d, MaxIdleProxyConnsPerHost: %d, ProbeTimeout: %s, ProbeFrequency: %s",
-		env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost, env.ProbeTimeout, env.ProbeFrequency)
+	logger.Debugw("Connecting to pods", "maxIdle", env.MaxIdleProxyConns, "maxIdlePerHost", env.MaxIdleProxyConnsPerHost)
 	if !network.SystemInternalTLSEnabled() {
 		return pkgnet.NewProxyAutoTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost), nil
 	}
-	logger.Info("Knative system-internal-tls is enabled")
+	logger.Info("Connecting to pods with TLS, and serving it, as system-internal-tls says")
 	certs, err := certificate.NewCertCache(ctx)
 	if err != nil {
-		logger.Fatalw("Failed to create certificate cache", zap.Error(err))
+		logger.Fatalw("The certificates for system-internal-tls cannot be had", zap.Error(err))
 	}
 	return pkgnet.NewProxyAutoTLSTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost, certs.TLSContext()), certs
 }
@@ -101,7 +99,7 @@ func setProbeSettingsOrDie(env config, logger *zap.SugaredLogger) {
 	parse := func(name, value string) time.Duration {
 		d, err := time.ParseDuration(value)
 		if err != nil {
-			logger.Fatalw("Failed to parse "+name, zap.String("value", value), zap.Error(err))
+			logger.Fatalw(name+" is not a duration such as 300ms", "value", value, zap.Error(err))
 		}
 		return d
 	}
@@ -135,7 +133,7 @@ func shutdown(logger *zap.SugaredLogger, what string, f func(context.Context) er
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := f(ctx); err != nil {
-		logger.Errorw("Error flushing "+what, zap.Error(err))
+		logger.Errorw("What was left of the "+what+" is lost", zap.Error(err))
 	}
 }
 
