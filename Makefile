@@ -29,7 +29,7 @@ help: ## List the targets.
 ifdef CLUSTER
 demo: bin/box bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
 	@test -n "$(IMAGES)" || { echo "CLUSTER=$(CLUSTER) needs IMAGES=<repo>: a registry repository that you may push to and the cluster may pull from"; exit 2; }
-	$(BOX) build
+	$(BOX) build --images
 	bin/demo run --context "$(CLUSTER)" --push-to "$(IMAGES)" --box $(BOX) --seed $(SEED) --commit $(COMMIT) --out out/demo
 else
 demo: box-up bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
