@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 )
@@ -11,8 +13,15 @@ type event struct {
 	kind, reason, action, note string
 }
 
+// noteBytes is the longest note; the API server refuses those over 1,024 bytes.
+const noteBytes = 1000
+
 func (e event) record(r events.EventRecorder) {
-	r.Eventf(e.pod, nil, e.kind, e.reason, e.action, "%s", e.note)
+	note := e.note
+	if len(note) > noteBytes {
+		note = note[:noteBytes]
+	}
+	r.Eventf(e.pod, nil, e.kind, e.reason, e.action, "%s", strings.ToValidUTF8(note, ""))
 }
 
 // leftAloneEvent tells the owner of an opted-in pod why Libra does nothing for it.
