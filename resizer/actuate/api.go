@@ -13,6 +13,9 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
+// FieldManager is who a pod's managed fields say resized it.
+const FieldManager = "libra-resizer"
+
 type apiActuator struct {
 	kube client.Client
 }
@@ -25,7 +28,7 @@ func (a apiActuator) SetLimits(ctx context.Context, pod *corev1.Pod, container s
 	if err != nil {
 		return err
 	}
-	if err := a.kube.SubResource("resize").Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+	if err := a.kube.SubResource("resize").Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
 		return fmt.Errorf("setting limits of %s/%s container %q to %v: %w", pod.Namespace, pod.Name, container, limits, err)
 	}
 	return nil
@@ -33,7 +36,7 @@ func (a apiActuator) SetLimits(ctx context.Context, pod *corev1.Pod, container s
 
 // limitsPatch names nothing but the limits, so that a strategic merge leaves
 // requests, other containers and other resources alone. The UID makes the API
-// server answer with a conflict when the name belongs to another pod by now.
+// server refuse it when the name belongs to another pod by now.
 func limitsPatch(uid types.UID, container string, limits api.Resources) ([]byte, error) {
 	type containerPatch struct {
 		Name      string                      `json:"name"`

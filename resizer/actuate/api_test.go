@@ -53,10 +53,12 @@ func TestAPISetLimits(t *testing.T) {
 			{Name: "user-container", Resources: corev1.ResourceRequirements{Requests: list("100m", "64Mi"), Limits: list("500m", "256Mi")}},
 		}},
 	}
-	var subresources []string
+	var subresources, managers []string
 	kube := fake.NewClientBuilder().WithObjects(pod).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, name string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			subresources = append(subresources, name)
+			var options client.SubResourcePatchOptions
+			managers = append(managers, options.ApplyOptions(opts).FieldManager)
 			return c.SubResource(name).Patch(ctx, obj, patch, opts...)
 		},
 	}).Build()
@@ -67,6 +69,9 @@ func TestAPISetLimits(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"resize"}, subresources); diff != "" {
 		t.Errorf("subresources patched (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{FieldManager}, managers); diff != "" {
+		t.Errorf("field managers (-want +got):\n%s", diff)
 	}
 	want := pod.DeepCopy()
 	want.Spec.Containers[1].Resources.Limits[corev1.ResourceCPU] = resource.MustParse("900m")
