@@ -4,7 +4,9 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -39,13 +42,16 @@ const (
 	// tick is how often a node is looked at when nothing wakes it. It also renews
 	// the node's permission to lend, so it must be well within pool.LeaseTTL.
 	tick = time.Second
-	// heldTick is how soon a resize that was held back is looked at again.
+	// heldTick is how soon a resize that was held back is looked at again. What waits
+	// for the kubelet does not wait for it: a pod's new status is an event.
 	heldTick = 100 * time.Millisecond
 
-	poolTimeout  = 500 * time.Millisecond
-	patchTimeout = 2 * time.Second
+	// A Redis that hangs costs each node that much of a worker's time, and no node's
+	// restores may wait long for another's.
+	poolTimeout     = 200 * time.Millisecond
+	concurrentNodes = 64
 
-	concurrentNodes   = 8
+	patchTimeout      = 2 * time.Second
 	concurrentPatches = 8
 )
 
@@ -204,11 +210,14 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 	if err != nil {
 		return fmt.Errorf("listing the opted-in pods of node %s: %w", n.name, err)
 	}
+	now := c.clock.Now()
 	known := n.pods
 	n.pods = make(map[string]*managedPod, len(list.Items))
+	listed := make(map[string]bool, len(list.Items))
 	for i := range list.Items {
 		pod := &list.Items[i]
 		name := pod.Namespace + "/" + pod.Name
+		listed[name] = true
 		if done(pod) {
 			continue
 		}
@@ -218,15 +227,21 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		}
 		n.pods[name] = m
 		if err := c.readRevision(ctx, pod, m); err != nil {
-			// Its pods are about to go too, or the cache is about to have it.
 			logf.FromContext(ctx).V(1).Info("leaving a pod alone", "pod", name, "reason", err.Error())
-			m.pod, m.leftAlone = pod, "its Revision cannot be read"
+			if m.strand(pod, now) {
+				leftAloneEvent(pod, m.leftAlone).record(c.recorder)
+			}
 			continue
 		}
 		before := m.leftAlone
-		m.observe(pod)
+		m.observe(pod, now)
 		if m.leftAlone != "" && m.leftAlone != before {
 			leftAloneEvent(pod, m.leftAlone).record(c.recorder)
+		}
+	}
+	for name, m := range known {
+		if !listed[name] && m.depart() {
+			n.pods[name] = m
 		}
 	}
 	return nil
@@ -244,6 +259,7 @@ func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *manag
 		return fmt.Errorf("reading Revision %s of pod %s: %w", key, pod.Name, err)
 	}
 	m.function = key.String()
+	m.unreadSince, m.adrift = time.Time{}, false
 	m.user = *revision.Spec.GetContainer()
 	if m.user.Name == "" {
 		m.user.Name = api.UserContainer
@@ -281,7 +297,10 @@ func (c *Controller) read(ctx context.Context, n *node) {
 // whole says that no pod that will serve on is below or above its user allocation.
 func (n *node) whole() bool {
 	for _, m := range n.pods {
-		if m.leftAlone == "" && m.pod.DeletionTimestamp == nil && !m.whole() {
+		if m.pod.DeletionTimestamp != nil {
+			continue
+		}
+		if m.adrift || m.leftAlone == "" && !m.whole() {
 			return false
 		}
 	}
@@ -292,16 +311,18 @@ func (n *node) whole() bool {
 func (c *Controller) notice(ctx context.Context, n *node) {
 	now := c.clock.Now()
 	for name, m := range n.pods {
-		if m.leftAlone != "" {
+		if m.leftAlone != "" || m.departed {
 			continue
 		}
 		b := n.balances[name]
-		if b.Borrowed.IsZero() {
-			m.refused = false
+		if m.settled && m.above(m.asked) {
+			m.refusal.Reset()
 		}
 		if m.pending != "" && m.pending != m.noticed {
 			pendingEvent(m.pod, m.pending, m.pendingMessage).record(c.recorder)
-			m.refused = m.refused || !b.Borrowed.IsZero()
+			if m.above(m.asked) {
+				m.refuse(now)
+			}
 		}
 		m.noticed = m.pending
 		if m.overdueMemory(now) {
@@ -345,14 +366,30 @@ func (c *Controller) podLimits(n *node) []podLimits {
 	return limits
 }
 
-// issue sends resizes in their order, a few at a time. held says that some were
-// not sent or not accepted.
+// issue sends resizes in their order. held says that some were not sent or not
+// accepted.
 func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (held bool) {
+	lowers := slices.ContainsFunc(resizes, func(r resize) bool { return r.direction == lower })
+	crowded, held := c.send(ctx, n, resizes, lowers)
+	if len(crowded) > 0 {
+		// A quota counts what the lowered ones have only now given up.
+		_, heldAgain := c.send(ctx, n, crowded, false)
+		held = held || heldAgain
+	}
+	for _, m := range n.pods {
+		m.planned = true
+	}
+	return held
+}
+
+// send sends resizes in their order, a few at a time. crowded are the restores that
+// were forbidden though more room may come of the others.
+func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRoom bool) (crowded []resize, held bool) {
 	now := c.clock.Now()
-	sent := make([]*managedPod, 0, len(resizes))
+	outcomes := make([]outcome, len(resizes))
 	var group errgroup.Group
 	group.SetLimit(concurrentPatches)
-	for _, r := range resizes {
+	for i, r := range resizes {
 		m := n.pods[r.pod]
 		if now.Before(m.retryAt) {
 			held = true
@@ -363,23 +400,31 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (held
 			held = true
 			break
 		}
-		sent = append(sent, m)
 		group.Go(func() error {
-			c.resize(ctx, n, m, r)
+			outcomes[i] = c.resize(ctx, n, m, r, moreRoom && r.direction == restore)
 			return nil
 		})
 	}
 	group.Wait() //nolint:errcheck // nothing in the group returns an error
-	for _, m := range sent {
-		held = held || m.retry.Failing()
+	for i, o := range outcomes {
+		if o == waitsForRoom {
+			crowded = append(crowded, resizes[i])
+		}
+		held = held || o == failed
 	}
-	for _, m := range n.pods {
-		m.planned = true
-	}
-	return held
+	return crowded, held
 }
 
-func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resize) {
+// outcome is what is left to do after a resize was sent.
+type outcome int
+
+const (
+	nothingLeft outcome = iota
+	failed
+	waitsForRoom
+)
+
+func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resize, moreRoom bool) outcome {
 	log := logf.FromContext(ctx).WithValues("node", n.name, "pod", r.pod, "function", m.function)
 	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
 	defer cancel()
@@ -387,34 +432,49 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 	patched := m.pod.DeepCopy()
 	err := c.actuator.SetLimits(ctx, patched, m.user.Name, r.limits)
 	now := c.clock.Now()
-	result := resultAccepted
+	result, left := resultAccepted, failed
 	switch {
 	case err == nil:
+		left = nothingLeft
 		log.V(1).Info("resized", "direction", r.direction.String(), "from", m.asked.String(), "to", r.limits.String())
 		if r.direction == restore {
 			c.metrics.restored(ctx, c.restoreCause(n, m, now))
 		}
 		m.accepted(patched, r.limits)
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		// The cache is about to tell.
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
 		result = resultConflict
+		// The cache is about to tell, unless it does not tell of the pod any more.
+		m.gone = m.departed || apierrors.IsNotFound(err)
 		m.backOff(now)
+	case apierrors.IsForbidden(err) && moreRoom:
+		result, left = resultRefused, waitsForRoom
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
 		if !m.retry.Failing() {
 			log.Error(err, "resize refused", "to", r.limits.String())
 			refusedEvent(m.pod, r, err).record(c.recorder)
 		}
-		m.refused = !n.balances[r.pod].Borrowed.IsZero()
-		m.backOff(now)
+		if m.above(r.limits) {
+			m.refuse(now)
+		} else {
+			m.backOff(now)
+		}
 	default:
 		// It may have been accepted all the same.
 		result = resultFailed
-		m.ceiling = m.ceiling.Max(r.limits)
+		m.unsure(r.limits, now)
 		log.Error(err, "resize failed", "to", r.limits.String())
 		m.backOff(now)
 	}
 	c.metrics.resized(ctx, r.direction, result)
+	return left
+}
+
+// otherUID says that the pod's name belongs to another pod by now.
+func otherUID(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil &&
+		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 func (c *Controller) restoreCause(n *node, m *managedPod, now time.Time) string {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"knative.dev/serving/pkg/apis/serving"
@@ -59,11 +63,15 @@ type harness struct {
 	t        *testing.T
 	clock    *clocktesting.FakeClock
 	kube     client.Client
+	tracker  clienttesting.ObjectTracker
 	pool     *fakePool
 	events   *events.FakeRecorder
 	reader   *sdkmetric.ManualReader
 	patches  []string // pod and limits, in the order the API server accepted them
 	patchErr error
+	forbid   func(pod string) error // nil forbids nothing
+	// keepOwner leaves the managed fields as they are.
+	keepOwner bool
 }
 
 func newHarness(t *testing.T, objects ...client.Object) *harness {
@@ -79,7 +87,9 @@ func newHarness(t *testing.T, objects ...client.Object) *harness {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	h.kube = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	// The fake's own tracker does not know of subresources in managed fields.
+	h.tracker = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
+	h.kube = fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(h.tracker).WithReturnManagedFields().WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, nodeNameField, nodeNameOf).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
@@ -93,23 +103,50 @@ func newHarness(t *testing.T, objects ...client.Object) *harness {
 	return h
 }
 
-// patchResize does what the API server does to a resize: it counts generations.
+// patchResize does what the API server does to a resize: it counts generations, and
+// remembers who made it.
 func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	h.mu.Lock() // patches come from several goroutines
 	defer h.mu.Unlock()
 	if h.patchErr != nil {
 		return h.patchErr
 	}
+	if h.forbid != nil {
+		if err := h.forbid(obj.GetName()); err != nil {
+			return err
+		}
+	}
 	if err := c.SubResource("resize").Patch(ctx, obj, patch, opts...); err != nil {
 		return err
 	}
-	obj.SetGeneration(obj.GetGeneration() + 1)
-	if err := c.Update(ctx, obj); err != nil {
+	pod := obj.(*corev1.Pod)
+	pod.Generation++
+	var options client.SubResourcePatchOptions
+	options.ApplyOptions(opts)
+	if err := c.Update(ctx, pod); err != nil {
 		return err
 	}
-	h.patches = append(h.patches, obj.GetName()+" "+specLimits(obj.(*corev1.Pod)).String())
+	if !h.keepOwner {
+		resizedBy(options.FieldManager)(pod)
+	}
+	if err := h.tracker.Update(corev1.SchemeGroupVersion.WithResource("pods"), pod.DeepCopy(), pod.Namespace); err != nil {
+		return err
+	}
+	h.patches = append(h.patches, pod.Name+" "+specLimits(pod).String())
 	return nil
 }
+
+// resizedBy makes a manager the one who changed both limits of a pod last.
+func resizedBy(manager string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: manager, Subresource: "resize", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{},"f:memory":{}}}}}}}`)},
+		}}
+	}
+}
+
+var byLibra = resizedBy(actuate.FieldManager)
 
 func specLimits(pod *corev1.Pod) api.Resources {
 	for _, c := range pod.Spec.Containers {
@@ -363,7 +400,7 @@ func TestOwnPatchIsNewerThanTheCache(t *testing.T) {
 }
 
 func TestRestoresWhatAnotherProcessLeft(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("low", res(300, 256)), testPod("high", res(700, 256)), testPod("whole", owed))
+	h := newHarness(t, testRevision(owed), testPod("low", res(300, 256), byLibra), testPod("high", res(700, 256), byLibra), testPod("whole", owed))
 	h.expect("high 500m/256Mi", "low 500m/256Mi")
 	if h.pool.opens != 0 {
 		t.Errorf("the node may lend before all pods were seen whole")
@@ -467,7 +504,7 @@ func TestPoolBlinks(t *testing.T) {
 }
 
 func TestPoolNeverRead(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("low", res(300, 256)))
+	h := newHarness(t, testRevision(owed), testPod("low", res(300, 256), byLibra))
 	h.pool.err = errors.New("away")
 	h.expect("low 500m/256Mi")
 }
@@ -490,6 +527,13 @@ func TestLeftAlone(t *testing.T) {
 		"Guaranteed": {
 			owed:   owed,
 			change: func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed },
+			events: []string{"LibraLeftAlone"},
+		},
+		"restarts to be resized": {
+			owed: owed,
+			change: func(p *corev1.Pod) {
+				p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			},
 			events: []string{"LibraLeftAlone"},
 		},
 		"no such container": {
@@ -549,15 +593,214 @@ func TestRefused(t *testing.T) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	h.patchErr = nil
-	h.clock.Step(backOffMax)
-	h.expect() // given up for as long as this loan lasts
-
-	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.expect("donor 500m/256Mi") // nobody can take what it lends
+	h.kubelet()
+	h.pool.pods = nil
 	h.expect()
 	h.pool.pods = loan(res(200, 64))
+	h.expect() // another loan is not tried at once
+
+	h.clock.Step(pool.LeaseTTL)
+	h.expect("donor 300m/192Mi")
+	h.kubelet()
+	h.patchErr = apierrors.NewForbidden(pods, "borrower", errors.New("exceeds allocatable"))
+	h.expect()
+	h.patchErr = nil
+	h.expect("donor 500m/256Mi")
+	h.kubelet()
+	h.clock.Step(pool.LeaseTTL)
+	h.expect() // longer than the last time
+	h.clock.Step(pool.LeaseTTL)
+	h.expect("donor 300m/192Mi")
+	h.kubelet()
 	h.expect("borrower 700m/320Mi")
-	if got := h.total("libra.resizer.resizes", resultKey.String(resultRefused)); got != 1 {
-		t.Errorf("%v refused resizes, want 1", got)
+	if got := h.total("libra.resizer.resizes", resultKey.String(resultRefused)); got != 2 {
+		t.Errorf("%v refused resizes, want 2", got)
+	}
+}
+
+// A quota may have no room for a restore before the borrower is lowered.
+func TestForbiddenRestoreIsSentAgainAfterTheLowers(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	objects := []client.Object{testRevision(owed), testPod("donor", res(300, 256), byLibra), testPod("borrower", res(700, 256), byLibra)}
+	h := newHarness(t, objects...)
+	h.forbid = func(pod string) error {
+		if pod == "donor" && !slices.Contains(h.patches, "borrower 500m/256Mi") {
+			return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	got, _ := h.reconcileResult()
+	if diff := cmp.Diff([]string{"borrower 500m/256Mi", "donor 500m/256Mi"}, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+	if got := h.reasons(); got != nil {
+		t.Errorf("events %v, want none", got)
+	}
+
+	h = newHarness(t, objects...)
+	h.forbid = func(pod string) error {
+		if pod == "donor" {
+			return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	h.expect("borrower 500m/256Mi")
+	h.forbid = nil
+	h.expect() // it backs off then
+	h.clock.Step(backoff.Min)
+	h.expect("donor 500m/256Mi")
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestOptsOutWhileOnLoan(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	replaced := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "donor", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "x", "field is immutable")})
+	tests := map[string]struct {
+		first error    // the answer to the first restore
+		later []string // what is sent after it
+	}{
+		"restored":            {},
+		"tried until it is":   {first: apierrors.NewInternalError(errors.New("etcd")), later: []string{"donor 500m/256Mi"}},
+		"gone":                {first: apierrors.NewNotFound(pods, "donor")},
+		"conflict":            {first: apierrors.NewConflict(pods, "donor", errors.New("uid"))},
+		"another of its name": {first: replaced},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("donor", owed))
+			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+			h.expect("donor 300m/192Mi")
+			donor := h.get("donor")
+			delete(donor.Labels, api.EnabledLabel)
+			h.update(donor)
+			h.patchErr = tc.first
+			if tc.first == nil {
+				h.expect("donor 500m/256Mi") // whatever its balance is by now
+			} else {
+				h.expect()
+			}
+			h.patchErr = nil
+			h.clock.Step(backoff.Min)
+			h.expect(tc.later...)
+			h.clock.Step(tick)
+			h.expect()
+			if len(h.nodes) != 0 {
+				t.Errorf("the pod is still known")
+			}
+		})
+	}
+}
+
+// What became of the resize cannot be told any more: what is owed is set in any case.
+func TestOptsOutWhileAResizeIsUnanswered(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", owed))
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.patchErr = context.DeadlineExceeded
+	h.expect()
+	h.patchErr = nil
+	donor := h.get("donor")
+	delete(donor.Labels, api.EnabledLabel)
+	h.update(donor)
+	h.clock.Step(backoff.Min)
+	h.expect("donor 500m/256Mi")
+}
+
+func TestUnansweredRaiseIsReckonedWith(t *testing.T) {
+	tests := map[string]struct {
+		learn func(h *harness)
+		want  []string
+	}{
+		"nothing is known": {learn: func(h *harness) { h.clock.Step(tick) }},
+		"never accepted":   {learn: func(h *harness) { h.clock.Step(pool.LeaseTTL) }, want: []string{"other 700m/320Mi"}},
+		"the cache has what it did": {learn: func(h *harness) {
+			p := h.get("borrower")
+			p.Generation++
+			h.update(p)
+			h.kubelet()
+		}, want: []string{"other 700m/320Mi"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("donor", res(300, 192), byLibra), testPod("borrower", owed), testPod("other", owed))
+			h.pool.pods = loan(res(200, 64))
+			h.patchErr = context.DeadlineExceeded
+			h.expect()
+			h.patchErr = nil
+			// The loan goes to another pod. The first may have it all the same.
+			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}, "default/other": {Borrowed: res(200, 64)}}
+			tc.learn(h)
+			h.expect(tc.want...)
+		})
+	}
+}
+
+func TestLeavesPodsToOtherManagers(t *testing.T) {
+	tests := map[string]func(*corev1.Pod){
+		"set at admission":           func(*corev1.Pod) {},
+		"resized by another manager": resizedBy("vpa-updater"),
+	}
+	for name, by := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("other", res(900, 1024), by), testPod("donor", owed), testPod("borrower", owed))
+			h.pool.pods = map[string]pool.Balance{"default/other": {Lent: res(100, 64)}}
+			h.expect()
+			if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			h.pool.pods = nil
+			h.expect()
+			if h.pool.opens != 1 {
+				t.Errorf("opened %d times, want 1: what others set keeps nobody from lending", h.pool.opens)
+			}
+			if got := h.reasons(); got != nil {
+				t.Errorf("events %v, want the one", got)
+			}
+		})
+	}
+}
+
+// Another manager sets the CPU of a pod of which Libra lowered both.
+func TestPutsBackItsOwnBeforeItLeavesAPod(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", res(900, 192), byLibra, func(p *corev1.Pod) {
+		p.ManagedFields[0].FieldsV1.Raw = bytes.Replace(p.ManagedFields[0].FieldsV1.Raw, []byte(`"f:cpu":{},`), nil, 1)
+	}))
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.keepOwner = true
+	h.expect("donor 900m/256Mi")
+	h.expect()
+	if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestRevisionStaysAway(t *testing.T) {
+	tests := map[string]struct {
+		change []func(*corev1.Pod)
+		opens  int
+	}{
+		"of a pod that Libra resized": {change: []func(*corev1.Pod){byLibra}},
+		"of a pod that it never did":  {opens: 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testPod("low", res(300, 256), tc.change...))
+			h.expect()
+			if got := h.reasons(); got != nil {
+				t.Errorf("events %v before the cache had time, want none", got)
+			}
+			h.clock.Step(revisionGrace)
+			h.expect()
+			h.expect()
+			if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if got := min(h.pool.opens, 1); got != tc.opens {
+				t.Errorf("opened: %d, want %d", got, tc.opens)
+			}
+		})
 	}
 }
 
@@ -594,7 +837,7 @@ func TestKubeletDoesNotTakeUpARaise(t *testing.T) {
 	borrower := h.get("borrower")
 	borrower.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible}}
 	h.update(borrower)
-	h.expect("borrower 500m/256Mi")
+	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
 	h.expect()
 	if diff := cmp.Diff([]string{"LibraResizePending"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
@@ -621,7 +864,7 @@ func TestMemoryThatIsInUse(t *testing.T) {
 
 // A borrower that uses what it gave back keeps the memory, but not the CPU.
 func TestBorrowedMemoryThatIsInUse(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("borrower", res(700, 320)))
+	h := newHarness(t, testRevision(owed), testPod("borrower", res(700, 320), byLibra))
 	h.expect("borrower 500m/256Mi")
 	h.expect()
 	h.clock.Step(memoryPatience + time.Millisecond)
@@ -633,7 +876,7 @@ func TestBorrowedMemoryThatIsInUse(t *testing.T) {
 }
 
 func TestRevisionComesLate(t *testing.T) {
-	h := newHarness(t, testPod("low", res(300, 256)))
+	h := newHarness(t, testPod("low", res(300, 256), byLibra))
 	if got, again := h.reconcileResult(); got != nil || again != tick {
 		t.Errorf("patches %v and again after %v, want none and %v", got, again, tick)
 	}
@@ -650,7 +893,7 @@ func TestRateLimitServesRestoresFirst(t *testing.T) {
 		objects = append(objects, testPod(fmt.Sprintf("donor%02d", i), owed))
 		balances[fmt.Sprintf("default/donor%02d", i)] = pool.Balance{Lent: res(200, 64)}
 	}
-	objects = append(objects, testPod("low", res(300, 256)))
+	objects = append(objects, testPod("low", res(300, 256), byLibra))
 	h := newHarness(t, objects...)
 	h.pool.pods = balances
 	got, again := h.reconcileResult()
@@ -701,10 +944,15 @@ func TestWithThePool(t *testing.T) {
 	h.kubelet()
 	h.expect("borrower 650m/320Mi")
 	h.kubelet()
-	if _, err := memory.End(t.Context(), "n1", pool.Ending{ID: "1", Duration: time.Second, Status: 200}); err != nil {
-		t.Fatal(err)
+	end := func(id string) {
+		t.Helper()
+		if _, err := memory.End(t.Context(), "n1", pool.Ending{ID: id, Duration: time.Second, Status: 200}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	end("1")
 	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
+	end("2")
 	h.kubelet()
 
 	begin("3", "donor", res(200, 64), api.Resources{})

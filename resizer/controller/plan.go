@@ -45,19 +45,29 @@ type resize struct {
 
 // plan returns the resizes that may be issued now, in the order to issue them:
 // restores, which never wait; decreases; increases above the user allocation that
-// are paid for by room that exists already. waiting says that an increase was held
-// back until a decrease is in force.
+// are paid for by room that exists already. What a borrower cannot take stays with
+// its donors. waiting says that an increase was held back until a decrease is in force.
 func plan(pods []podLimits, balances map[string]pool.Balance) (resizes []resize, waiting bool) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 
 	cpu := make([]demand, len(pods))
 	memory := make([]demand, len(pods))
+	var unclaimed api.Resources // of what donors would give, beyond what balances say
+	for _, b := range balances {
+		unclaimed = unclaimed.Add(b.Borrowed).Sub(b.Lent)
+	}
 	for i, p := range pods {
 		b := balances[p.name]
-		target := p.owed.Add(b.Borrowed).Sub(b.Lent).Max(p.least).Min(p.most)
+		due := p.owed.Add(b.Borrowed).Sub(b.Lent)
+		target := due.Max(p.least).Min(p.most)
+		given := p.owed.Sub(target.Min(p.owed))
+		taken := target.Min(due).Max(p.owed).Sub(p.owed)
+		unclaimed = unclaimed.Add(given).Sub(taken)
 		cpu[i] = demand{p.owed.CPUMilli, target.CPUMilli, p.asked.CPUMilli, p.ceiling.CPUMilli}
 		memory[i] = demand{p.owed.MemoryBytes, target.MemoryBytes, p.asked.MemoryBytes, p.ceiling.MemoryBytes}
 	}
+	keep(cpu, unclaimed.CPUMilli)
+	keep(memory, unclaimed.MemoryBytes)
 	cpuMilli, cpuWaits := allot(cpu)
 	memoryBytes, memoryWaits := allot(memory)
 
@@ -90,6 +100,16 @@ type demand struct{ owed, target, asked, ceiling int64 }
 // unpaid is the most the pod may hold without being given anything above its user
 // allocation.
 func (d demand) unpaid() int64 { return max(d.ceiling, min(d.target, d.owed)) }
+
+// keep leaves with donors what nobody can take of what they lend.
+func keep(demands []demand, unclaimed int64) {
+	for i := range demands {
+		d := &demands[i]
+		kept := max(0, min(unclaimed, d.owed-d.target))
+		d.target += kept
+		unclaimed -= kept
+	}
+}
 
 // allot decides what each pod may ask for now, of one resource.
 func allot(demands []demand) (limits []int64, waiting bool) {

@@ -92,7 +92,15 @@ func TestPlan(t *testing.T) {
 			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { p.most = owed }),
 				settledPod("b", res(300, 192))},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
-			want:     []resize{{"a", owed, lower}},
+			want:     []resize{{"b", owed, restore}, {"a", owed, lower}},
+		},
+		"what one cannot take stays with as many donors as that": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.most = owed }),
+				settledPod("b", owed), settledPod("c", owed), settledPod("d", owed)},
+			balances: map[string]pool.Balance{"a": borrowed(res(150, 0)), "b": borrowed(res(50, 0)),
+				"c": lent(res(100, 0)), "d": lent(res(100, 0))},
+			want:    []resize{{"d", res(450, 256), lower}},
+			waiting: true,
 		},
 		"a borrower gets what there is when nothing more is coming": {
 			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {

@@ -128,10 +128,11 @@ func run(o options) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("registering API types: %w", err)
 	}
-	optedIn := cache.ByObject{
-		Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
-		Transform: cache.TransformStripManagedFields(),
-	}
+	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
+	cached := cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}:         {Label: optedIn, Transform: controller.KeepResizes},
+		&servingv1.Revision{}: {Label: optedIn, Transform: cache.TransformStripManagedFields()},
+	}}
 	renewDeadline := o.leaseDuration * 2 / 3
 	retryPeriod := o.leaseDuration / 6
 	lock, err := o.lock(config, renewDeadline)
@@ -140,7 +141,7 @@ func run(o options) error {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
-		Cache:                               cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: optedIn, &servingv1.Revision{}: optedIn}},
+		Cache:                               cached,
 		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
 		HealthProbeBindAddress:              o.healthAddr,
 		LeaderElection:                      o.leaderElect,

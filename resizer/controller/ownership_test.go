@@ -1,0 +1,80 @@
+package controller
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields/managedfieldstest"
+	"k8s.io/client-go/applyconfigurations"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
+)
+
+// The managed fields are those that the API server's own code makes.
+func TestResizedByLibra(t *testing.T) {
+	type change struct {
+		manager string
+		limits  api.Resources
+	}
+	tests := map[string]struct {
+		changes     []change
+		cpu, memory bool
+	}{
+		"nobody":                 {},
+		"Libra, both":            {changes: []change{{actuate.FieldManager, res(300, 192)}}, cpu: true, memory: true},
+		"Libra, one":             {changes: []change{{actuate.FieldManager, res(500, 192)}}, memory: true},
+		"another":                {changes: []change{{"vpa", res(300, 192)}}},
+		"another after Libra":    {changes: []change{{actuate.FieldManager, res(300, 192)}, {"vpa", res(400, 192)}}, memory: true},
+		"Libra after another":    {changes: []change{{"vpa", res(400, 192)}, {actuate.FieldManager, res(300, 192)}}, cpu: true},
+		"Libra, there and back":  {changes: []change{{actuate.FieldManager, res(300, 192)}, {actuate.FieldManager, owed}}, cpu: true, memory: true},
+		"another to what it was": {changes: []change{{actuate.FieldManager, res(300, 192)}, {"vpa", res(300, 192)}}, cpu: true, memory: true},
+	}
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			fields := managedfieldstest.NewTestFieldManagerSubresource(applyconfigurations.NewTypeConverter(scheme),
+				corev1.SchemeGroupVersion.WithKind("Pod"), resizeSubresource)
+			pod := testPod("p", owed)
+			pod.APIVersion, pod.Kind = "v1", "Pod"
+			if err := fields.Update(pod.DeepCopy(), "creator"); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range tc.changes {
+				pod.Spec.Containers[0].Resources.Limits = c.limits.List()
+				pod.ManagedFields = fields.ManagedFields()
+				if err := fields.Update(pod.DeepCopy(), c.manager); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod.ManagedFields = fields.ManagedFields()
+			if _, err := KeepResizes(pod); err != nil {
+				t.Fatal(err)
+			}
+			got, err := resizedByLibra(pod, api.UserContainer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cpu, memory := got.has(corev1.ResourceCPU), got.has(corev1.ResourceMemory); cpu != tc.cpu || memory != tc.memory {
+				t.Errorf("cpu %v, memory %v; want %v, %v", cpu, memory, tc.cpu, tc.memory)
+			}
+		})
+	}
+}
+
+func TestKeepResizesStripsTheRest(t *testing.T) {
+	pod := testPod("p", owed, byLibra)
+	pod.ManagedFields = append(pod.ManagedFields, pod.ManagedFields[0])
+	pod.ManagedFields[1].Subresource = "status"
+	if _, err := KeepResizes(pod); err != nil {
+		t.Fatal(err)
+	}
+	if got := pod.ManagedFields; len(got) != 1 || got[0].Subresource != resizeSubresource {
+		t.Errorf("managed fields %v, want those of the resize alone", got)
+	}
+}
