@@ -197,8 +197,9 @@ func TestAWatchThatEndsTooEarlyIsAnError(t *testing.T) {
 	if err != nil || len(changes) != 1 {
 		t.Errorf("got %v, %v; want one limit", changes, err)
 	}
-	d.kubectl, _ = fakeKubectl(t, "echo refused >&2; exit 1")
-	if _, err := d.watchingLimits(t.Context(), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "refused") {
+	refused := filepath.Join(t.TempDir(), "refused")
+	d.kubectl, _ = fakeKubectl(t, "echo refused >&2; touch "+refused+"; exit 1")
+	if _, err := d.watchingLimits(t.Context(), wait(refused)); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v, want an error that says why", err)
 	}
 }
