@@ -19,7 +19,9 @@ import (
 const (
 	corpusFile = "corpus.txt"
 
-	cleanUpTimeout = 5 * time.Minute
+	cleanUpTimeout = 10 * time.Minute
+	// A function's pod takes its time to drain.
+	removeTimeout = 4 * time.Minute
 
 	warmUpLength = 15 * time.Second
 	// settleTime is the predictor's interval of refits and the age at which the
@@ -287,7 +289,7 @@ func (d *demo) cleanUp(ctx context.Context) error {
 	defer cancel()
 	d.say("putting the stock activator back and removing what the demo made")
 	remove := func(args ...string) error {
-		_, err := d.kubectl.do(ctx, call{timeout: 2 * time.Minute, args: append([]string{"delete", "--ignore-not-found"}, args...)})
+		_, err := d.kubectl.do(ctx, call{timeout: removeTimeout, args: append([]string{"delete", "--ignore-not-found"}, args...)})
 		return err
 	}
 	err := d.restoreActivator(ctx)
