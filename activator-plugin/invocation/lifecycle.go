@@ -15,11 +15,15 @@ import (
 
 const (
 	beginTimeout = 5 * time.Millisecond
+	// A Begin that is not answered is sent again while the invocation runs, with more
+	// time: nobody waits for it, and the loan of a long invocation is worth it.
+	retryTimeout = 250 * time.Millisecond
+	beginBackoff = 10 * time.Millisecond
+
 	// An End that is not answered within lateAfter is late, and sent again as such.
-	lateAfter     = 20 * time.Millisecond
-	endTimeout    = 250 * time.Millisecond
-	endBackoff    = 100 * time.Millisecond
-	maxEndBackoff = time.Second
+	lateAfter  = 20 * time.Millisecond
+	endBackoff = 100 * time.Millisecond
+	maxBackoff = time.Second
 
 	// maxInFlight bounds what is kept for invocations in flight, and for ended ones
 	// while Redis is away. An invocation beyond it is not managed.
@@ -111,11 +115,8 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	l.mu.Unlock()
 
 	l.metrics.onInFlight(1)
-	ctx, cancel := context.WithTimeout(context.Background(), l.beginTimeout)
 	l.running.Go(func() {
-		begun := f.begin(ctx, before)
-		cancel()
-		ending := <-f.finished
+		begun, ending := f.begin(before)
 		if begun {
 			f.end(ending)
 		}
@@ -133,24 +134,45 @@ func (f *flight) finish(status int) {
 	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status}
 }
 
-// begin says whether a Begin was sent, answered or not. It goes after the End of
-// the invocation that was in the pod before: were it first, the pool would see two
-// at a time, lend nothing, and count neither as alone in its pod.
-func (f *flight) begin(ctx context.Context, before <-chan struct{}) bool {
+// begin tries until the pool answers or the invocation is over, and returns when it
+// is over. It says whether a Begin was sent, answered or not.
+func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
+	inv, timeout, backoff := f.inv, f.beginTimeout, beginBackoff
+	for !f.tryBegin(before, inv, timeout, &sent) {
+		select {
+		case <-f.clock.After(backoff):
+		case ending = <-f.finished:
+			return sent, ending
+		}
+		// When it will end does not depend on when the pool hears of it.
+		inv.Duration = max(0, f.inv.Duration-f.clock.Since(f.dispatched))
+		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
+	}
+	return sent, <-f.finished
+}
+
+// tryBegin sends a Begin after the End of the invocation that was in the pod before:
+// were it first, the pool would see two at a time, lend nothing, and count neither as
+// alone in its pod.
+func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration, sent *bool) (answered bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	started := f.clock.Now()
 	if before != nil {
 		select {
 		case <-before:
 		case <-ctx.Done():
-			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(f.dispatched))
+			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(started))
 			return false
 		}
 	}
-	_, err := f.pool.Begin(ctx, f.node, f.inv)
-	f.metrics.onPoolCall(opBegin, resultOf(err), f.clock.Since(f.dispatched))
+	*sent = true
+	_, err := f.pool.Begin(ctx, f.node, inv)
+	f.metrics.onPoolCall(opBegin, resultOf(err), f.clock.Since(started))
 	if err != nil {
-		f.log("Failed to begin an invocation; it runs with its user allocation", err)
+		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
 	}
-	return true
+	return err == nil
 }
 
 // end tries until the pool answers. The pool does not end an invocation by itself
@@ -164,7 +186,7 @@ func (f *flight) end(e pool.Ending) {
 			return
 		}
 		e.Late = true
-		timeout, backoff = endTimeout, min(2*backoff, maxEndBackoff)
+		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 }
 

@@ -169,7 +169,7 @@ func TestBeginHasADeadline(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l := newTestLifecycle(t, rec, clocktesting.NewFakeClock(time.Now()))
 	l.beginTimeout = time.Millisecond
 
 	f := l.start(revID, "node-a", invocationIn("ns/a", "1"))
@@ -178,6 +178,62 @@ func TestBeginHasADeadline(t *testing.T) {
 	drain(t, l)
 	if len(rec.ends) != 1 {
 		t.Errorf("%d Ends, want 1", len(rec.ends))
+	}
+}
+
+func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
+	backoffs := []time.Duration{
+		10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond,
+		160 * time.Millisecond, 320 * time.Millisecond, 640 * time.Millisecond, time.Second, time.Second,
+	}
+	failures := len(backoffs)
+	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error {
+		if failures--; failures >= 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	inv := invocationIn("ns/a", "1")
+	inv.Duration = 2500 * time.Millisecond
+	f := l.start(revID, "node-a", inv)
+
+	for i, backoff := range backoffs {
+		rec.await(t, 1+i)
+		waitFor(t, "the back-off", clk.HasWaiters)
+		clk.Step(backoff)
+	}
+	calls := rec.await(t, 1+len(backoffs))
+	f.finish(200)
+	drain(t, l)
+
+	if want := slices.Repeat([]string{"begin node-a 1"}, 1+len(backoffs)); !slices.Equal(calls, want) {
+		t.Errorf("Calls before the end: %q, want %q", calls, want)
+	}
+	if len(rec.ends) != 1 || rec.ends[0].Late {
+		t.Errorf("Ends: %+v, want one, not late", rec.ends)
+	}
+	passed := time.Duration(0)
+	for i, begin := range rec.begins {
+		if want := max(0, inv.Duration-passed); begin.Duration != want {
+			t.Errorf("attempt %d is predicted to last another %v, want %v", i+1, begin.Duration, want)
+		}
+		if i < len(backoffs) {
+			passed += backoffs[i]
+		}
+	}
+}
+
+func TestBeginIsNotTriedAfterTheInvocation(t *testing.T) {
+	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error { return errors.New("connection refused") }}
+	l := newTestLifecycle(t, rec, clocktesting.NewFakeClock(time.Now()))
+	f := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	rec.await(t, 1)
+	f.finish(200)
+	drain(t, l)
+	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
+		t.Error("Calls (-want, +got):\n" + diff)
 	}
 }
 
@@ -355,8 +411,9 @@ func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
 		<-release
 		return nil
 	}}
-	l := newTestLifecycle(t, rec, clock.RealClock{})
+	l := newTestLifecycle(t, rec, clocktesting.NewFakeClock(time.Now()))
 	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	rec.await(t, 1)
 	l.beginTimeout = time.Millisecond
 	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
 	second.finish(200)
