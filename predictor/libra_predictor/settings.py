@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,6 +24,12 @@ def _address(address: str) -> str:
     return address
 
 
+def _store(store: str) -> str:
+    if store != "redis" and re.match(r"[a-z0-9]+://", store) is None:
+        raise ValueError("accepted is redis or a URI with a scheme: file://, s3://, gs:// or az://")
+    return store
+
+
 class Settings(BaseModel):
     """Each field is the option --its-name and the environment variable LIBRA_ITS_NAME."""
 
@@ -34,21 +40,47 @@ class Settings(BaseModel):
         description="host:port of Redis",
     )
     http_port: int = Field(8080, ge=1, le=65535, description="port of the REST server")
+    grpc_port: int = Field(8081, ge=1, le=65535, description="port of the gRPC server")
+    role: Literal["auto", "serve"] = Field(
+        "auto", description="auto learns when no other replica does; serve never learns"
+    )
+    store: Annotated[str, AfterValidator(_store)] = Field(
+        "redis",
+        description="where models are kept: redis, or a URI such as file:///var/lib/libra or s3://bucket/prefix",
+    )
+    estimator: Literal["auto", "xgboost", "histogram", "moving-window"] = Field(
+        "auto",
+        description="auto takes the one that is measured to be best for each function; the others are for"
+        " experiments",
+    )
     min_observations: int = Field(12, ge=1, description="usable observations before a function has a model")
     window: int = Field(
         200, ge=1, le=100_000, description="usable observations, the last ones, to learn a function from"
     )
+    refit_every: int = Field(20, ge=1, description="observations of a function between two refits")
+    refit_interval_seconds: float = Field(
+        1.0, ge=0.1, le=3600, description="least seconds between two refits of a function"
+    )
     max_functions: int = Field(
         1000, ge=1, description="functions to keep; past it the one not observed for longest is dropped"
     )
-    refit_interval_seconds: float = Field(
-        1.0, ge=0.1, le=3600, description="least seconds between two refits of a function"
+    retire_days: float = Field(
+        14, gt=0, description="days after its last observation that a function is dropped"
+    )
+    cpu_step_milli: int = Field(100, ge=1, description="CPU between two allocation options, in millicores")
+    memory_step_bytes: int = Field(
+        64 << 20, ge=1 << 20, description="memory between two allocation options, in bytes"
     )
     largest_cpu_milli: int = Field(
         2000, ge=100, description="most CPU, in millicores, to try for a function throttled at its limit"
     )
     largest_memory_bytes: int = Field(
         1 << 30, ge=1 << 26, description="most memory, in bytes, to try for a function near its limit"
+    )
+    memory_floor: bool = Field(
+        True,
+        description="never answer less memory than a function was seen to use, whatever the size: nodes with"
+        " cgroup v1 need it",
     )
 
 

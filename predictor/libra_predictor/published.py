@@ -1,0 +1,75 @@
+"""What the predictor says of a function at one moment: immutable, and all that a replica needs to answer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from libra_predictor.observations import UNKNOWN_SIZE
+from libra_predictor.tables import StepTable
+
+
+class Stage(StrEnum):
+    """The life of a function."""
+
+    PROFILING = "profiling"  # too few observations: the user allocation is answered
+    MODELLED = "modelled"
+    DRIFTED = "drifted"  # it missed its answers lately; the offset holds until a refit helps
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A function's step tables, without its offset. The value 0 says that there is no prediction."""
+
+    cpu_milli: StepTable
+    memory_bytes: StepTable
+    duration_ms: StepTable
+    unknown: tuple[int, int, int]  # cpu_milli, memory_bytes, duration_ms of an input of unknown size
+
+    def at(self, size: int) -> tuple[int, int, int]:
+        if size == UNKNOWN_SIZE:
+            return self.unknown
+        return self.cpu_milli.at(size), self.memory_bytes.at(size), self.duration_ms.at(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How the answers of one resource did on calls that they had not learned from."""
+
+    estimator: str
+    calls: int = 0
+    under_predicted: int = 0  # calls whose peak needed a larger option than was answered
+    mean_error: float = 0.0  # of answer - option needed, in options
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The answers of a function with all that explains them."""
+
+    function: str  # namespace/revision
+    configuration: str  # namespace/configuration, or empty when it is not known
+    version: int  # grows with every change of the answers; Unix milliseconds of the newest observation
+    stage: Stage
+    reason: str  # why this stage, for people
+    answers: Answers
+    offset: tuple[int, int]  # millicores and bytes to add to an answer, not negative
+    largest: tuple[int, int]  # millicores and bytes; the offset raises no answer beyond them
+    observations: int  # that the answers were learned from
+    censored: int  # of these, those whose demand could not be seen
+    cpu: Record
+    memory: Record
+    duration: Record
+    # The gate of the paper (LIBRA, section 4.3), reported and not used: accuracy, accuracy and R² of the
+    # models on held-out calls.
+    gate: tuple[float, float, float] | None
+
+    def at(self, size: int) -> tuple[int, int, int]:
+        """cpu_milli, memory_bytes and duration_ms of an input of size bytes, or UNKNOWN_SIZE."""
+        cpu, memory, duration = self.answers.at(size)
+        return (
+            _raised(cpu, self.offset[0], self.largest[0]),
+            _raised(memory, self.offset[1], self.largest[1]),
+            duration,
+        )
+
+
+def _raised(raw: int, offset: int, largest: int) -> int:
+    return 0 if raw == 0 else max(raw, min(raw + offset, largest))
