@@ -1,0 +1,37 @@
+package api
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// DuplicateInputsAnnotation lets Libra repeat inputs of a revision, scaled, in a copy
+	// of it when it is DuplicateInputsValue on the revision template.
+	DuplicateInputsAnnotation = "libra.dev/duplicate-inputs"
+	DuplicateInputsValue      = "true"
+
+	// DuplicateHeader is DuplicateHeaderValue on every request that repeats another, so
+	// that the function can tell. Nothing keeps a client from sending it too.
+	DuplicateHeader      = "Libra-Duplicate"
+	DuplicateHeaderValue = "true"
+
+	// CopyOfLabel names the revision, in the same namespace, that a revision or a
+	// Service is a copy of.
+	CopyOfLabel = "libra.dev/copy-of"
+	// CopyOfConfigurationAnnotation names, on a copy, the original's Configuration.
+	CopyOfConfigurationAnnotation = "libra.dev/copy-of-configuration"
+)
+
+// IsCopy says whether labels are those of a copy.
+func IsCopy(labels map[string]string) bool { return labels[CopyOfLabel] != "" }
+
+// FunctionOf is the function that a revision's invocations count as: the revision
+// itself, or the one that it is a copy of.
+func FunctionOf(revision metav1.Object) types.NamespacedName {
+	name := revision.GetName()
+	if original := revision.GetLabels()[CopyOfLabel]; original != "" {
+		name = original
+	}
+	return types.NamespacedName{Namespace: revision.GetNamespace(), Name: name}
+}
