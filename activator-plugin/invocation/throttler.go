@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	"knative.dev/serving/pkg/apis/serving"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -42,12 +44,13 @@ func (m *Manager) dispatch(req *request, revID types.NamespacedName, dest string
 	}
 
 	inv := pool.Invocation{
-		ID:           req.invocationID(),
-		Function:     revID.String(),
-		Pod:          pod.pod,
-		Domain:       revID.Namespace,
-		Size:         req.size,
-		MinRemaining: m.minLoan,
+		ID:            req.invocationID(),
+		Function:      revID.String(),
+		Configuration: configurationOf(req.rev),
+		Pod:           pod.pod,
+		Domain:        revID.Namespace,
+		Size:          req.size,
+		MinRemaining:  m.minLoan,
 	}
 	prediction, predicted := m.predictor.Predict(revID, req.size)
 	inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
@@ -63,6 +66,15 @@ func (m *Manager) dispatch(req *request, revID types.NamespacedName, dest string
 	}
 	m.metrics.onDispatch(revID, r, why)
 	return f
+}
+
+// configurationOf is empty for a revision that was made without one.
+func configurationOf(rev *v1.Revision) string {
+	name := rev.Labels[serving.ConfigurationLabelKey]
+	if name == "" {
+		return ""
+	}
+	return rev.Namespace + "/" + name
 }
 
 // podBehind returns the pod at dest, or the reason why it cannot be told.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 	pkgnet "knative.dev/pkg/network"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 	servinghandler "knative.dev/serving/pkg/http/handler"
 	"knative.dev/serving/pkg/queue"
@@ -39,7 +40,7 @@ func newRevision() *v1.Revision {
 	return &v1.Revision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: revID.Namespace, Name: revID.Name,
-			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue},
+			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: "rev"},
 			Annotations: map[string]string{},
 		},
 		Spec: v1.RevisionSpec{
@@ -207,7 +208,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 		t.Errorf("ID = %q, want client-1.SUFFIX", id)
 	}
 	if diff := cmp.Diff([]pool.Invocation{{
-		ID: id, Function: "ns/rev-00001", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
+		ID: id, Function: "ns/rev-00001", Configuration: "ns/rev", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
 		Predicted: res(300, 600), Duration: 2 * time.Second,
 		Surplus: res(600, 0), Want: res(0, 88), MinRemaining: 300 * time.Millisecond,
 	}}, rec.begins); diff != "" {
@@ -221,6 +222,18 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int64{"donor_and_borrower": 1}, c.counts(t, "libra.invocations")); diff != "" {
 		t.Error("libra.invocations (-want, +got):\n" + diff)
+	}
+}
+
+func TestRevisionWithoutConfiguration(t *testing.T) {
+	rec := &recorder{}
+	rev := newRevision()
+	delete(rev.Labels, serving.ConfigurationLabelKey)
+	c := newChain(t, chainOptions{pool: rec, rev: rev})
+	c.send(t, "hello")
+	drain(t, c.manager.lifecycle)
+	if got := rec.begins[0].Configuration; got != "" {
+		t.Errorf("Configuration = %q, want none", got)
 	}
 }
 

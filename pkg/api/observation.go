@@ -16,12 +16,15 @@ const ObservationsStream = "libra:observations"
 // Ended is what the activator knows of an invocation when it has ended. It
 // travels on the node's "ended" stream to the node agent.
 type Ended struct {
-	ID        string        `json:"id"`
-	Function  string        `json:"function"` // namespace/revision
-	Pod       string        `json:"pod"`      // namespace/name
-	Size      int64         `json:"size"`     // bytes, or UnknownSize
-	Duration  time.Duration `json:"duration_ns"`
-	Predicted Resources     `json:"predicted"` // zero when there was no prediction
+	ID       string `json:"id"`
+	Function string `json:"function"` // namespace/revision
+	// Configuration is what the revision is one of, as namespace/name, so that a new
+	// revision can start from what was learned of the last; empty when it is not known.
+	Configuration string        `json:"configuration"`
+	Pod           string        `json:"pod"`  // namespace/name
+	Size          int64         `json:"size"` // bytes, or UnknownSize
+	Duration      time.Duration `json:"duration_ns"`
+	Predicted     Resources     `json:"predicted"` // zero when there was no prediction
 	// Lent and Borrowed are the most that was lent from, or borrowed by, the
 	// invocation at any time.
 	Lent     Resources `json:"lent"`
@@ -43,4 +46,7 @@ type Observation struct {
 	// ThrottledShare is the share of the invocation's time, 0 to 1, that its
 	// container was throttled at its CPU quota.
 	ThrottledShare float64 `json:"throttled_share"`
+	// First says that no invocation was seen to end in this container before, so that
+	// what it used may be what the container needs to start.
+	First bool `json:"first"`
 }

@@ -118,17 +118,18 @@ func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
 	return Invocation{
-		ID:           drawID(t),
-		Function:     domain + "/resize-00001",
-		Pod:          domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),
-		Domain:       domain,
-		Owner:        rapid.SampledFrom([]string{"activator-1", "activator-2"}).Draw(t, "owner"),
-		Size:         rapid.SampledFrom([]int64{api.UnknownSize, 0, 1<<63 - 1}).Draw(t, "size"),
-		Predicted:    drawResources(t, "predicted"),
-		Duration:     time.Duration(rapid.SampledFrom([]int{0, 100_500, 1_000_000, 60_000_000}).Draw(t, "µs")) * time.Microsecond,
-		Surplus:      drawResources(t, "surplus"),
-		Want:         drawResources(t, "want"),
-		MinRemaining: time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
+		ID:            drawID(t),
+		Function:      domain + "/resize-00001",
+		Configuration: rapid.SampledFrom([]string{"", domain + "/resize"}).Draw(t, "configuration"),
+		Pod:           domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),
+		Domain:        domain,
+		Owner:         rapid.SampledFrom([]string{"activator-1", "activator-2"}).Draw(t, "owner"),
+		Size:          rapid.SampledFrom([]int64{api.UnknownSize, 0, 1<<63 - 1}).Draw(t, "size"),
+		Predicted:     drawResources(t, "predicted"),
+		Duration:      time.Duration(rapid.SampledFrom([]int{0, 100_500, 1_000_000, 60_000_000}).Draw(t, "µs")) * time.Microsecond,
+		Surplus:       drawResources(t, "surplus"),
+		Want:          drawResources(t, "want"),
+		MinRemaining:  time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
 	}
 }
 
@@ -369,7 +370,8 @@ func (m *model) expectEnded(t *rapid.T, known *begun, e Ending, o Outcome) {
 	var want, got []api.Ended
 	if known != nil {
 		want = append(want, api.Ended{
-			ID: known.ID, Function: known.Function, Pod: known.Pod, Size: known.Size, Predicted: known.Predicted,
+			ID: known.ID, Function: known.Function, Configuration: known.Configuration,
+			Pod: known.Pod, Size: known.Size, Predicted: known.Predicted,
 			Duration: e.Duration, Status: e.Status,
 			Alone: o.Alone, Lent: o.Lent, Borrowed: o.Borrowed,
 		})

@@ -16,12 +16,13 @@ const LeaseTTL = 5 * time.Second
 
 // Invocation is one request, as the pool sees it when it begins.
 type Invocation struct {
-	ID       string
-	Function string // namespace/revision
-	Pod      string // namespace/name
-	Domain   string // lending domain: entries match only within it
-	Owner    string // incarnation of the activator that renews the lease
-	Size     int64  // bytes, or api.UnknownSize
+	ID            string
+	Function      string // namespace/revision
+	Configuration string // namespace/name, or empty when it is not known
+	Pod           string // namespace/name
+	Domain        string // lending domain: entries match only within it
+	Owner         string // incarnation of the activator that renews the lease
+	Size          int64  // bytes, or api.UnknownSize
 
 	Predicted api.Resources // zero when there was no prediction
 	Duration  time.Duration // predicted; 0 when there was no prediction

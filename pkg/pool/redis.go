@@ -82,11 +82,12 @@ func (r *Redis) Close() error {
 // The parts of an api.Ended that Begin and End know; the function adds the rest.
 type (
 	begunPart struct {
-		ID        string        `json:"id"`
-		Function  string        `json:"function"`
-		Pod       string        `json:"pod"`
-		Size      int64         `json:"size"`
-		Predicted api.Resources `json:"predicted"`
+		ID            string        `json:"id"`
+		Function      string        `json:"function"`
+		Configuration string        `json:"configuration"`
+		Pod           string        `json:"pod"`
+		Size          int64         `json:"size"`
+		Predicted     api.Resources `json:"predicted"`
 	}
 	endingPart struct {
 		Duration time.Duration `json:"duration_ns"`
@@ -100,7 +101,8 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 		return api.Resources{}, err
 	}
 	record, err := json.Marshal(begunPart{
-		ID: inv.ID, Function: inv.Function, Pod: inv.Pod, Size: inv.Size, Predicted: inv.Predicted,
+		ID: inv.ID, Function: inv.Function, Configuration: inv.Configuration, Pod: inv.Pod,
+		Size: inv.Size, Predicted: inv.Predicted,
 	})
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)

@@ -158,12 +158,7 @@ func (a *Agent) observeEnded(ctx context.Context) {
 		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
 		unreadable = a.ended.Skipped()
 		for _, e := range ended {
-			// When it ended is only known by when its end is heard of.
-			result := resultLate
-			if !late {
-				result = a.observe(ctx, e, now)
-			}
-			a.metrics.ended(ctx, result, 1)
+			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
 		}
 		late = false
 	}
@@ -171,12 +166,16 @@ func (a *Agent) observeEnded(ctx context.Context) {
 
 // observe queues the observation of an invocation that is known since now to have
 // ended, or says why there is none.
-func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time) string {
-	if !e.Alone {
-		return resultNotAlone
-	}
+func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bool) string {
 	c := a.containers.get(e.Pod)
-	if c == nil {
+	first := c != nil && c.first()
+	switch {
+	case late:
+		// When it ended is only known by when its end is heard of.
+		return resultLate
+	case !e.Alone:
+		return resultNotAlone
+	case c == nil:
 		return resultUnknownPod
 	}
 	a.sample(ctx, e.Pod, c) // so that the samples reach to its end
@@ -184,6 +183,7 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time) string 
 	if !ok {
 		return resultUncovered
 	}
+	o.First = first
 	select {
 	case a.queue <- o:
 		return resultObserved

@@ -199,7 +199,7 @@ func TestRingKeepsTheNewest(t *testing.T) {
 func TestObserve(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
-	c := &container{cgroup: constantCgroup{reading{memory: 5 << 20, limit: api.Resources{CPUMilli: 500}}}}
+	c := &container{used: true, cgroup: constantCgroup{reading{memory: 5 << 20, limit: api.Resources{CPUMilli: 500}}}}
 	a.containers.put("default/p", c)
 	for range 40 { // one second
 		a.sample(t.Context(), "default/p", c)
@@ -215,7 +215,7 @@ func TestObserve(t *testing.T) {
 		"began too long ago":  {api.Ended{Pod: "default/p", Alone: true, Duration: time.Second}, resultUncovered},
 		"absurd duration":     {api.Ended{Pod: "default/p", Alone: true, Duration: -time.Hour}, resultUncovered},
 	} {
-		if got := a.observe(t.Context(), tc.ended, clk.Now()); got != tc.want {
+		if got := a.observe(t.Context(), tc.ended, clk.Now(), false); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 	}
@@ -229,10 +229,54 @@ func TestObserve(t *testing.T) {
 	}
 	ended := api.Ended{Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}
 	for range queueLength {
-		a.observe(t.Context(), ended, clk.Now())
+		a.observe(t.Context(), ended, clk.Now(), false)
 	}
-	if got := a.observe(t.Context(), ended, clk.Now()); got != resultDropped {
+	if got := a.observe(t.Context(), ended, clk.Now(), false); got != resultDropped {
 		t.Errorf("with a full queue: %s, want %s", got, resultDropped)
+	}
+}
+
+// The first invocation of a container may be its start-up, whether it was itself
+// observed or not.
+func TestFirstOfItsContainer(t *testing.T) {
+	alone := api.Ended{Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}
+	together, uncovered := alone, alone
+	together.Alone = false
+	uncovered.Duration = time.Hour
+	for name, tc := range map[string]struct {
+		before []api.Ended
+		late   bool
+		want   bool
+	}{
+		"nothing before it":     {nil, false, true},
+		"after one like it":     {[]api.Ended{alone}, false, false},
+		"after one not alone":   {[]api.Ended{together}, false, false},
+		"after one not covered": {[]api.Ended{uncovered}, false, false},
+		"after one heard late":  {[]api.Ended{alone}, true, false},
+		"after another pod's":   {[]api.Ended{{Pod: "default/q", Alone: true}}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clk := clocktesting.NewFakeClock(epoch)
+			a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
+			c := &container{cgroup: constantCgroup{}}
+			a.containers.put("default/p", c)
+			for range 40 {
+				a.sample(t.Context(), "default/p", c)
+				clk.Step(sampleEvery)
+			}
+			for _, e := range tc.before {
+				a.observe(t.Context(), e, clk.Now(), tc.late)
+			}
+			for len(a.queue) > 0 {
+				<-a.queue
+			}
+			if got := a.observe(t.Context(), alone, clk.Now(), false); got != resultObserved {
+				t.Fatalf("result %s, want %s", got, resultObserved)
+			}
+			if o := <-a.queue; o.First != tc.want {
+				t.Errorf("first is %v, want %v", o.First, tc.want)
+			}
+		})
 	}
 }
 
@@ -344,7 +388,7 @@ func TestWithRedis(t *testing.T) {
 	n := 0
 	eventually(t, "an observation", func() bool {
 		n++
-		invocation := pool.Invocation{ID: fmt.Sprint(n), Function: "default/f", Pod: "default/p", Domain: "default", Owner: "a", Size: 4711}
+		invocation := pool.Invocation{ID: fmt.Sprint(n), Function: "default/f-00001", Configuration: "default/f", Pod: "default/p", Domain: "default", Owner: "a", Size: 4711}
 		if _, err := pools.Begin(t.Context(), "n1", invocation); err != nil {
 			t.Fatal(err)
 		}
@@ -365,9 +409,10 @@ func TestWithRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := api.Observation{
-		Ended: api.Ended{ID: got.ID, Function: "default/f", Pod: "default/p", Size: 4711, Duration: duration, Alone: true, Status: 200},
+		Ended: api.Ended{ID: got.ID, Function: "default/f-00001", Configuration: "default/f", Pod: "default/p", Size: 4711, Duration: duration, Alone: true, Status: 200},
 		Peak:  api.Resources{MemoryBytes: 100_000_000},
 		Limit: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
+		First: got.First, // unless one before it was heard of and not covered
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("observation (-want +got):\n%s", diff)

@@ -15,6 +15,9 @@ const ringSize = int(time.Minute / sampleEvery)
 // container is a user's container and what was sampled of it lately.
 type container struct {
 	id string
+	// used is whether an invocation was heard to end in it. Only who reads the ends
+	// touches it.
+	used bool
 
 	mu     sync.Mutex
 	cgroup cgroup
@@ -51,6 +54,14 @@ func (c *container) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cgroup.Close() //nolint:errcheck // read only
+}
+
+// first says whether the invocation that was just heard to end is the first to do so
+// in the container, observed or not.
+func (c *container) first() bool {
+	first := !c.used
+	c.used = true
+	return first
 }
 
 // observe makes an observation of an invocation that was known to have ended at a
