@@ -45,8 +45,8 @@ func TestLending(t *testing.T) {
 			got = append(got, e)
 		}
 		want := []api.Ended{
-			{ID: "borrower", Function: "ns/borrower", Pod: "ns/borrower", Size: 7, Predicted: res(1400, 100), Borrowed: res(400, 0), Alone: true, Status: 200},
-			{ID: "donor", Function: "ns/donor", Pod: "ns/donor", Size: 7, Predicted: res(300, 100), Lent: res(400, 0), Alone: true, Status: 200},
+			{ID: "borrower", Function: "ns/borrower", Configuration: "ns/rev", Pod: "ns/borrower", Size: 7, Predicted: res(1400, 100), Borrowed: res(400, 0), Alone: true, Status: 200},
+			{ID: "donor", Function: "ns/donor", Configuration: "ns/rev", Pod: "ns/donor", Size: 7, Predicted: res(300, 100), Lent: res(400, 0), Alone: true, Status: 200},
 		}
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(api.Ended{}, "Duration")); diff != "" {
 			t.Error("What ended (-want, +got):\n" + diff)

@@ -124,9 +124,12 @@ func TestObserve(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
 	want := api.Observation{
-		Ended:          api.Ended{ID: "a", Function: "default/resize-00001", Size: 7, Alone: true},
+		Ended: api.Ended{
+			ID: "a", Function: "default/resize-00001", Configuration: "default/resize", Size: 7, Alone: true,
+		},
 		Peak:           api.Resources{CPUMilli: 900, MemoryBytes: 64 << 20},
 		ThrottledShare: 0.25,
+		First:          true,
 	}
 	if err := r.Observe(ctx, want); err != nil {
 		t.Fatal(err)
@@ -135,9 +138,9 @@ func TestObserve(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("%d entries, %v; want 1", len(entries), err)
 	}
-	wantData := `{"id":"a","function":"default/resize-00001","pod":"","size":7,"duration_ns":0,` +
+	wantData := `{"id":"a","function":"default/resize-00001","configuration":"default/resize","pod":"","size":7,"duration_ns":0,` +
 		`"predicted":{"cpu_milli":0,"memory_bytes":0},"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0},` +
-		`"alone":true,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"limit":{"cpu_milli":0,"memory_bytes":0},"throttled_share":0.25}`
+		`"alone":true,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"limit":{"cpu_milli":0,"memory_bytes":0},"throttled_share":0.25,"first":true}`
 	if diff := cmp.Diff(map[string]any{"v": "1", "data": wantData}, entries[0].Values); diff != "" {
 		t.Errorf("entry differs (-want +got):\n%s", diff)
 	}
