@@ -1,0 +1,430 @@
+"""One function's life: what was observed of it, what is answered for it, and how right the answers were.
+
+Pure and synchronous: it reads no clock and does no I/O, so that a replay of the same observations gives the
+same answers.
+"""
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from libra_predictor import labels
+from libra_predictor.estimators import INHERITED, NO_ESTIMATOR, Fit, fit
+from libra_predictor.history import Call, Calls, Tally, TallyState
+from libra_predictor.labels import Resource
+from libra_predictor.observations import Sample
+from libra_predictor.offset import Offset, OffsetState
+from libra_predictor.published import Answers, Published, Record, Stage
+from libra_predictor.settings import Settings
+from libra_predictor.tables import constant, raised
+
+_NOTHING = Answers(constant(0), constant(0), constant(0), (0, 0, 0))
+_STARTUPS = 20  # samples kept to explain the start-up of containers
+_LATELY = 15  # calls
+_DRIFT_MISSES = 3  # of these
+_GROWTH = 0.25  # of a window that is not full, before the next refit
+_FORGET_AFTER = 30  # calls since a drift, before those from before it are forgotten
+_CONFIRMED_SHARE = 0.25  # of the calls since a drift that the answers from before it miss
+_RESOURCES = ("CPU", "memory")
+_ENTRY_ID = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What an observation says of the answer that was published when it came."""
+
+    repeated: bool = False  # it was applied before: nothing has changed
+    # None when there was no answer, when the demand could not be seen, or at the start-up of a container.
+    missed_cpu: bool | None = None
+    missed_memory: bool | None = None
+    error_cpu: float | None = None  # answer - option needed, in options
+    error_memory: float | None = None
+    error_duration: float | None = None  # answer / actual - 1; None also of a throttled run
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The outcome of a refit, to be adopted by the function that started it."""
+
+    fit: Fit
+    observed: int  # usable observations of the function, ever, when the refit started
+    learned_from: int  # of these, those in its window
+
+
+class Drift(BaseModel):
+    """A drift that was noticed, while the window still has calls from before it."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    since: int  # the number of the first observation that was missed
+    answers: Answers  # without floor and offset, when it was noticed
+
+
+class FunctionState(BaseModel):
+    """All of a Function, to be stored and restored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    name: str
+    configuration: str
+    learned_to: str
+    last_milliseconds: int
+    published: Published
+    answers: Answers  # without floor and offset
+    inherited: Answers | None
+    memory_floor: int
+    observed: int
+    window: Calls
+    startups: Calls
+    offsets: tuple[OffsetState, OffsetState]
+    tallies: tuple[TallyState, TallyState, TallyState]
+    estimators: tuple[str, str, str]
+    missed: tuple[list[bool], list[bool]]
+    since_refit: int
+    due_after: int
+    urgent: bool
+    drift: Drift | None
+
+
+class Function:
+    """Observes, is refitted, and publishes; not to be used from two threads at once.
+
+    learned_to is the stream entry of the newest observation that was applied, last_milliseconds its time, and
+    published what is answered now.
+    """
+
+    def __init__(
+        self, name: str, configuration: str, settings: Settings, inherited: Answers | None = None
+    ) -> None:
+        self.name = name
+        self.configuration = configuration
+        self.learned_to = "0-0"
+        self.last_milliseconds = 0
+        self._settings = settings
+        self._resources = (
+            Resource(labels.cpu, settings.cpu_step_milli, settings.largest_cpu_milli),
+            Resource(labels.memory, settings.memory_step_bytes, settings.largest_memory_bytes),
+        )
+        self._inherited = inherited
+        self._answers = inherited or _NOTHING  # without floor and offset
+        self._memory_floor = 0
+        self._window: deque[Call] = deque(maxlen=settings.window)
+        self._startups: deque[Call] = deque(maxlen=_STARTUPS)
+        self._offsets = (Offset(settings.cpu_step_milli), Offset(settings.memory_step_bytes))
+        self._tallies = (Tally(), Tally(), Tally())
+        self._estimators = (INHERITED if inherited else NO_ESTIMATOR,) * 3
+        # Of the last calls since the last refit or drift.
+        self._missed: tuple[deque[bool], deque[bool]] = (deque(maxlen=_LATELY), deque(maxlen=_LATELY))
+        self._observed = 0
+        self._since_refit = 0
+        self._due_after = min(settings.min_observations, settings.window)
+        self._urgent = False
+        self._drift: Drift | None = None
+        none = Record(self._estimators[0])
+        self.published = Published(
+            function=name,
+            configuration=configuration,
+            version=0,
+            stage=Stage.PROFILING,
+            reason=self._profiling(),
+            answers=self._answers,
+            offset=(0, 0),
+            largest=self._largest(),
+            observations=0,
+            censored=0,
+            cpu=none,
+            memory=none,
+            duration=none,
+            gate=None,
+        )
+
+    def observe(self, entry_id: str, sample: Sample) -> Scored:
+        """Applies an observation; ValueError if entry_id is no id of a stream entry."""
+        position = _position(entry_id)
+        if position <= _position(self.learned_to):
+            return Scored(repeated=True)
+        self.learned_to = entry_id
+        self.last_milliseconds = position[0]
+        raw = self._answers.at(sample.size)
+        scored = Scored()
+        stage, reason = self.published.stage, self.published.reason
+        if sample.first:
+            self._startups.append(Call(sample, *raw[:2]))
+        else:
+            scored = self._scored(sample)
+            self._window.append(Call(sample, *raw[:2]))
+            self._observed += 1
+            self._since_refit += 1
+            self._follow(sample, raw[:2], scored)
+            stage, reason = self._aged(scored)
+        self._raise_floor(sample)
+        largest = tuple(
+            max(before, resource.largest_seen(resource.use(sample)))
+            for before, resource in zip(self.published.largest, self._resources, strict=True)
+        )
+        self._publish(stage, reason, (largest[0], largest[1]))
+        return scored
+
+    def refit_due(self) -> bool:
+        """Whether start_refit would learn something; never while there are too few observations."""
+        if len(self._window) < min(self._settings.min_observations, self._settings.window):
+            return False
+        return self._urgent or self._since_refit >= self._due_after
+
+    def start_refit(self) -> Callable[[], Fitted]:
+        """Takes a copy of what is to be learned from; the fit itself may run in another thread.
+
+        From now on the next refit is counted to, so that one that fails is tried again with new observations.
+        """
+        self._forget()
+        self._since_refit = 0
+        self._urgent = False
+        grown = max(1, math.ceil(_GROWTH * len(self._window)))
+        self._due_after = min(self._settings.refit_every, grown)
+        samples = [call.sample for call in self._window]
+        resources, largest = self._resources, self._largest()
+        estimator, inherited, observed = self._settings.estimator, self._inherited, self._observed
+
+        def work() -> Fitted:
+            return Fitted(fit(samples, resources, largest, estimator, inherited), observed, len(samples))
+
+        return work
+
+    def adopt(self, fitted: Fitted) -> None:
+        """Publishes the outcome of a refit that start_refit gave."""
+        self._answers = fitted.fit.answers
+        self._estimators = fitted.fit.estimators
+        if INHERITED not in self._estimators:
+            self._inherited = None
+        for missed in self._missed:
+            missed.clear()
+        self._memory_floor = self._floor()
+        self._derive_offsets(fitted)
+        self.published = replace(
+            self.published,
+            observations=fitted.learned_from,
+            censored=fitted.fit.censored,
+            gate=fitted.fit.gate,
+        )
+        if self.published.stage is Stage.DRIFTED:
+            self._publish(Stage.DRIFTED, self.published.reason, self._largest())
+        else:
+            self._publish(Stage.MODELLED, self._modelled(), self._largest())
+
+    def state(self) -> FunctionState:
+        return FunctionState(
+            name=self.name,
+            configuration=self.configuration,
+            learned_to=self.learned_to,
+            last_milliseconds=self.last_milliseconds,
+            published=self.published,
+            answers=self._answers,
+            inherited=self._inherited,
+            memory_floor=self._memory_floor,
+            observed=self._observed,
+            window=Calls.of(self._window),
+            startups=Calls.of(self._startups),
+            offsets=(self._offsets[0].state(), self._offsets[1].state()),
+            tallies=(self._tallies[0].state(), self._tallies[1].state(), self._tallies[2].state()),
+            estimators=self._estimators,
+            missed=(list(self._missed[0]), list(self._missed[1])),
+            since_refit=self._since_refit,
+            due_after=self._due_after,
+            urgent=self._urgent,
+            drift=self._drift,
+        )
+
+    @classmethod
+    def restore(cls, state: FunctionState, settings: Settings) -> Self:
+        """The function as it was; a window longer than the settings' keeps its newest calls."""
+        function = cls(state.name, state.configuration, settings, state.inherited)
+        function.learned_to = state.learned_to
+        function.last_milliseconds = state.last_milliseconds
+        function.published = state.published
+        function._answers = state.answers
+        function._memory_floor = state.memory_floor
+        function._observed = state.observed
+        function._window.extend(state.window.calls())
+        function._startups.extend(state.startups.calls())
+        for offset, offset_state in zip(function._offsets, state.offsets, strict=True):
+            offset.restore(offset_state)
+        function._tallies = (Tally(state.tallies[0]), Tally(state.tallies[1]), Tally(state.tallies[2]))
+        function._estimators = state.estimators
+        for missed, missed_state in zip(function._missed, state.missed, strict=True):
+            missed.extend(missed_state)
+        function._since_refit = state.since_refit
+        function._due_after = state.due_after
+        function._urgent = state.urgent
+        function._drift = state.drift
+        return function
+
+    def _scored(self, sample: Sample) -> Scored:
+        """Compares with the published answer, and tallies it."""
+        missed: list[bool | None] = []
+        errors: list[float | None] = []
+        answered = self.published.at(sample.size)
+        for answer, resource, tally in zip(answered[:2], self._resources, self._tallies[:2], strict=True):
+            use = resource.use(sample)
+            if use.censored or not answer:
+                missed.append(None)
+                errors.append(None)
+                continue
+            needed = resource.option(use.peak)
+            missed.append(needed > answer)
+            errors.append((answer - needed) / resource.step)
+            tally.add(needed > answer, (answer - needed) / resource.step)
+        error = None
+        if answered[2] and not labels.throttled(sample):
+            error = 1e6 * answered[2] / max(sample.duration_ns, 1e6) - 1
+            self._tallies[2].add(error < 0, error)
+        return Scored(False, missed[0], missed[1], errors[0], errors[1], error)
+
+    def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
+        """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
+        tables = (self._answers.cpu_milli, self._answers.memory_bytes)
+        for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
+            use = resource.use(sample)
+            if use.censored:
+                target = labels.target(use, self.published.largest[i])
+                self._urgent |= resource.option(target) > self.published.at(sample.size)[i]
+            elif raw[i]:
+                highest = max(*tables[i].values, self._answers.unknown[i])
+                offset.observe(use.peak, raw[i], highest, self._memory_floor if i else 0)
+        for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
+            if missed is not None:
+                late.append(missed)
+
+    def _aged(self, scored: Scored) -> tuple[Stage, str]:
+        """The stage after an observation, with its reason."""
+        if self.published.stage is Stage.PROFILING:
+            return Stage.PROFILING, self._profiling()
+        short = [i for i, missed in enumerate(self._missed) if sum(missed) >= _DRIFT_MISSES]
+        if short:
+            since = min(
+                self._observed - len(missed) + list(missed).index(True)
+                for missed in self._missed
+                if True in missed
+            )
+            self._urgent = True
+            if self._drift is None:
+                self._drift = Drift(since=since, answers=self._answers)
+            for missed in self._missed:
+                missed.clear()
+            names = " and ".join(_RESOURCES[i] for i in short)
+            return (
+                Stage.DRIFTED,
+                f"{_DRIFT_MISSES} of the last {_LATELY} calls needed more {names} than was answered",
+            )
+        settled = not self._urgent and max(len(missed) for missed in self._missed) == _LATELY
+        if self.published.stage is Stage.DRIFTED and not settled:
+            return Stage.DRIFTED, self.published.reason
+        return Stage.MODELLED, self._modelled()
+
+    def _forget(self) -> None:
+        """Drops the calls from before a drift once enough newer ones say that it was one."""
+        if self._drift is None:
+            return
+        newer = min(self._observed - self._drift.since, len(self._window))
+        if newer < min(_FORGET_AFTER, self._settings.window):
+            return
+        calls = list(self._window)[-newer:]
+        for i, resource in enumerate(self._resources):
+            missed = [
+                resource.option(resource.use(call.sample).peak) > self._drift.answers.at(call.sample.size)[i]
+                for call in calls
+            ]
+            if sum(missed) >= _CONFIRMED_SHARE * newer:
+                self._window = deque(calls, maxlen=self._settings.window)
+        self._drift = None
+
+    def _derive_offsets(self, fitted: Fitted) -> None:
+        """Starts the offsets anew for new answers, from what these would have missed."""
+        tables = (self._answers.cpu_milli, self._answers.memory_bytes)
+        unlearned = min(self._observed - fitted.observed, len(self._window))
+        newer = list(self._window)[len(self._window) - unlearned :]
+        for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
+            uses = [resource.use(call.sample) for call in newer]
+            met = [(use.peak, self._answers.at(use.size)[i]) for use in uses if not use.censored]
+            highest = max(*tables[i].values, self._answers.unknown[i])
+            offset.derive([*fitted.fit.held_out[i], *met], highest, self._memory_floor if i else 0)
+
+    def _floor(self) -> int:
+        """The option of the highest memory peak seen; 0 when there is no floor."""
+        peaks = [call.sample.peak_memory_bytes for calls in (self._window, self._startups) for call in calls]
+        return self._resources[1].option(max(peaks)) if peaks and self._settings.memory_floor else 0
+
+    def _raise_floor(self, sample: Sample) -> None:
+        if not self._settings.memory_floor:
+            return
+        before = self._memory_floor
+        self._memory_floor = max(before, self._resources[1].option(sample.peak_memory_bytes))
+        if before:
+            self._offsets[1].raised_floor(self._memory_floor - before)
+
+    def _largest(self) -> tuple[int, int]:
+        """The largest options; at least what is answered, and what the function was seen to have."""
+        answers = self._answers
+        cpu, memory = (
+            max(
+                resource.largest,
+                *table.values,
+                answers.unknown[i],
+                *(
+                    resource.largest_seen(resource.use(call.sample))
+                    for calls in (self._window, self._startups)
+                    for call in calls
+                ),
+            )
+            for i, (resource, table) in enumerate(
+                zip(self._resources, (answers.cpu_milli, answers.memory_bytes), strict=True)
+            )
+        )
+        return cpu, memory
+
+    def _publish(self, stage: Stage, reason: str, largest: tuple[int, int]) -> None:
+        answers, floor = self._answers, self._memory_floor
+        if floor and answers is not _NOTHING:
+            cpu, memory, duration = answers.unknown
+            answers = replace(
+                answers,
+                memory_bytes=raised(answers.memory_bytes, floor),
+                unknown=(cpu, max(memory, floor), duration),
+            )
+        offset = (self._offsets[0].value(), self._offsets[1].value(floor))
+        before = self.published
+        said = (before.answers, before.offset, before.largest)
+        version = before.version
+        if not version or said != (answers, offset, largest):
+            version = max(self.last_milliseconds, version + 1)
+        self.published = replace(
+            before,
+            version=version,
+            stage=stage,
+            reason=reason,
+            answers=answers,
+            offset=offset,
+            largest=largest,
+            cpu=self._tallies[0].record(self._estimators[0]),
+            memory=self._tallies[1].record(self._estimators[1]),
+            duration=self._tallies[2].record(self._estimators[2]),
+        )
+
+    def _profiling(self) -> str:
+        until = "answered as the revision before it was" if self._inherited else "use the user allocation"
+        return f"{len(self._window)} of {self._settings.min_observations} observations: {until}"
+
+    def _modelled(self) -> str:
+        return f"learned from {self.published.observations} observations"
+
+
+def _position(entry_id: str) -> tuple[int, int]:
+    match = _ENTRY_ID.fullmatch(entry_id)
+    if match is None:
+        raise ValueError(f"entry id {entry_id!r}: accepted is milliseconds-number, as Redis gives them")
+    return int(match[1]), int(match[2])

@@ -1,0 +1,106 @@
+"""What is learned of a sample: the option that it needed or, where that is not known, the next to try."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from libra_predictor.observations import UNKNOWN_SIZE, Sample
+
+_THROTTLED_SHARE = 0.05
+_NEAR_CPU_LIMIT = 0.8
+_NEAR_MEMORY_LIMIT = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One sample's use of one resource, in its unit."""
+
+    size: int
+    peak: int
+    limit: int  # 0 when there is none
+    censored: bool  # the limit was in the way: the demand is at least the peak
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A sample's class as the option, in units of the resource, that would have held it."""
+
+    size: int
+    option: int
+    censored: bool
+
+
+def option(volume: int, step: int) -> int:
+    """The smallest option that holds a volume."""
+    return max(1, -(-volume // step)) * step
+
+
+def cpu(sample: Sample) -> Use:
+    return Use(
+        sample.size,
+        sample.peak_cpu_milli,
+        sample.limit_cpu_milli,
+        sample.limit_cpu_milli > 0
+        and throttled(sample)
+        and sample.peak_cpu_milli >= _NEAR_CPU_LIMIT * sample.limit_cpu_milli,
+    )
+
+
+def memory(sample: Sample) -> Use:
+    return Use(
+        sample.size,
+        sample.peak_memory_bytes,
+        sample.limit_memory_bytes,
+        sample.limit_memory_bytes > 0
+        and sample.peak_memory_bytes >= _NEAR_MEMORY_LIMIT * sample.limit_memory_bytes,
+    )
+
+
+def throttled(sample: Sample) -> bool:
+    return sample.throttled_share >= _THROTTLED_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource that is allocated in options, with its settings."""
+
+    use: Callable[[Sample], Use]
+    step: int  # between two options
+    largest: int  # the option up to which a demand that cannot be seen is searched for
+
+    def option(self, volume: int) -> int:
+        return option(volume, self.step)
+
+    def largest_seen(self, use: Use) -> int:
+        """The largest option to try after a use: not less than what the function already has."""
+        return max(self.largest, self.option(max(use.limit, use.peak)))
+
+
+def target(use: Use, largest: int) -> int:
+    """The volume to try next after a censored use: twice what it had."""
+    return max(use.peak, use.limit, min(2 * use.limit, largest))
+
+
+def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
+    """Labels the uses, oldest first.
+
+    What a throttled invocation wanted cannot be seen, only that it wanted more: its label is the next size
+    to try. Once the demand of as large an input was seen there is no need to try. If none that was seen
+    later came near it, as in a function whose demand does not follow size, it still needed its own peak.
+    """
+    found: list[Label] = []
+    # Of what was later seen uncensored, apart for known and unknown sizes: the largest size, and peak.
+    size_seen = {True: UNKNOWN_SIZE - 1, False: UNKNOWN_SIZE - 1}
+    peak_seen = {True: 0, False: 0}
+    for use in reversed(uses):
+        known = use.size != UNKNOWN_SIZE
+        wanted = use.peak
+        if not use.censored:
+            size_seen[known] = max(size_seen[known], use.size)
+            peak_seen[known] = max(peak_seen[known], use.peak)
+        elif use.size > size_seen[known]:
+            wanted = target(use, largest)
+        elif use.peak <= peak_seen[known]:
+            continue
+        found.append(Label(use.size, option(wanted, step), use.censored))
+    found.reverse()
+    return found

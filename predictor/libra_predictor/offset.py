@@ -1,0 +1,92 @@
+"""The conformal offset: what is added to answers so that about one call in a hundred is missed."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from libra_predictor.labels import option
+
+_CALLS = 100  # that the offset is derived from
+_MISSES_ALLOWED = 1  # of these
+_LATELY = 15  # calls within which a second miss is taken for a drift
+_MOST_RATIO = 4.0
+_DECAY = 0.5 ** (1 / 20)  # a rise halves in twenty calls that suffice
+
+
+class OffsetState(BaseModel):
+    """All of an Offset, for a store."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    peaks: list[int]
+    raws: list[int]
+    ratios: list[float]
+    rise: float
+
+
+class Offset:
+    """The offset of one resource, in its unit and a multiple of its options.
+
+    It is the larger of two: the shortfall that all but the allowed share of the last calls stayed within,
+    which keeps the rate of misses in the long run, and a rise that follows each miss at once and decays.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
+        self._ratios: deque[float] = deque(maxlen=_LATELY)  # of peak to raw answer if it was missed, or 0
+        self._rise = 0.0  # options
+
+    def observe(self, peak: int, raw: int, highest: int, floor: int = 0) -> None:
+        """Takes in a call that used peak and whose answer without the offset was raw.
+
+        highest is the highest raw answer of the function; raw and highest may be below the floor.
+        """
+        raw, highest = max(raw, floor), max(highest, floor)
+        needed = option(peak, self._step)
+        if needed <= raw + self.value(floor):
+            self._ratios.append(0.0)
+            self._rise *= _DECAY
+        else:
+            self._rise = max(self._rise, (needed - raw) / self._step)
+            repeated = any(self._ratios)
+            self._ratios.append(min(peak / raw, _MOST_RATIO))
+            if repeated:
+                # A demand that drifts mostly does so in proportion: where the largest answers have to be is
+                # told by the small ones.
+                self._rise = max(self._rise, math.ceil((max(self._ratios) - 1) * highest / self._step))
+        self._calls.append((peak, raw))
+
+    def raised_floor(self, by: int) -> None:
+        """Takes in that every answer is at least that much higher than before."""
+        self._rise = max(0.0, self._rise - by / self._step)
+
+    def value(self, floor: int = 0) -> int:
+        rise = math.ceil(self._rise - 0.5) * self._step
+        if len(self._calls) <= _MISSES_ALLOWED:
+            return max(0, rise)
+        shortfalls = sorted(option(peak, self._step) - max(raw, floor) for peak, raw in self._calls)
+        return max(0, rise, shortfalls[-1 - _MISSES_ALLOWED])
+
+    def derive(self, calls: Iterable[tuple[int, int]], highest: int, floor: int = 0) -> None:
+        """Starts anew from calls, oldest first: their peaks, and raw answers that had not learned them."""
+        self._calls.clear()
+        self._ratios.clear()
+        self._rise = 0.0
+        for peak, raw in calls:
+            self.observe(peak, raw, highest, floor)
+
+    def state(self) -> OffsetState:
+        return OffsetState(
+            peaks=[peak for peak, _ in self._calls],
+            raws=[raw for _, raw in self._calls],
+            ratios=list(self._ratios),
+            rise=self._rise,
+        )
+
+    def restore(self, state: OffsetState) -> None:
+        self._calls = deque(zip(state.peaks, state.raws, strict=True), maxlen=_CALLS)
+        self._ratios = deque(state.ratios, maxlen=_LATELY)
+        self._rise = state.rise
