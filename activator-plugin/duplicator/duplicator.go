@@ -1,0 +1,355 @@
+// Package duplicator replays scaled copies of a function's real inputs against a copy
+// of its revision, so that its demands are learned before live requests of all sizes
+// have come. It does so for functions whose owners asked for it, and for no other.
+package duplicator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// limits are durations. They are fields for tests, which must not depend on how busy
+// a machine is.
+type limits struct {
+	duplication  time.Duration // all of one duplication but the removal
+	ready        time.Duration // until the copy is ready
+	replay       time.Duration // each
+	removeWithin time.Duration
+	pollEvery    time.Duration
+	lookEvery    time.Duration // for inputs that are due
+	sweepEvery   time.Duration
+	// leftBehindAfter is more than duplication and removeWithin together.
+	leftBehindAfter time.Duration
+
+	lockFor    time.Duration
+	renewEvery time.Duration
+	doneFor    time.Duration // in Redis
+	failedFor  time.Duration // in Redis
+	settledFor time.Duration // until this activator asks Redis again
+	retryAfter time.Duration // when it was busy, or Redis did not answer
+}
+
+func defaultLimits() limits {
+	return limits{
+		duplication:     5 * time.Minute,
+		ready:           2 * time.Minute,
+		replay:          30 * time.Second,
+		removeWithin:    30 * time.Second,
+		pollEvery:       time.Second,
+		lookEvery:       5 * time.Second,
+		sweepEvery:      2 * time.Minute,
+		leftBehindAfter: 10 * time.Minute,
+		lockFor:         30 * time.Second,
+		renewEvery:      10 * time.Second,
+		doneFor:         30 * 24 * time.Hour,
+		failedFor:       24 * time.Hour,
+		settledFor:      24 * time.Hour,
+		retryAfter:      10 * time.Minute,
+	}
+}
+
+var errStopped = errors.New("the activator stops")
+
+// Options are a Duplicator's collaborators and settings.
+type Options struct {
+	Clock         clock.WithTicker
+	Logger        *zap.SugaredLogger
+	MeterProvider metric.MeterProvider
+	Kube          kubernetes.Interface
+	Serving       servingclient.Interface
+	RedisAddr     string
+	// Owner is this incarnation of the activator, unlike every other.
+	Owner string
+	// Activator is where this activator serves HTTP.
+	Activator *url.URL
+	// Largest are the least limits of a copy.
+	Largest api.Resources
+}
+
+// Duplicator keeps inputs by its Handler, and uses them in Run.
+type Duplicator struct {
+	clock    clock.WithTicker
+	logger   *zap.SugaredLogger
+	metrics  *metrics
+	events   events
+	serving  servingclient.Interface
+	locks    locks
+	replayer *replayer
+	largest  api.Resources
+	limits   limits
+	inputs   *inputs
+	close    func() error
+}
+
+// New returns a Duplicator that is to be run, and closed after that.
+func New(o Options) (*Duplicator, error) {
+	m, err := newMetrics(o.MeterProvider)
+	if err != nil {
+		return nil, err
+	}
+	recorder, stopEvents := newRecorder(o.Kube)
+	locks := newRedisLocks(o.RedisAddr, o.Owner)
+	limits := defaultLimits()
+	replayer := newReplayer(o.Activator, limits.replay)
+	return &Duplicator{
+		clock:    o.Clock,
+		logger:   o.Logger.Named("duplicator"),
+		metrics:  m,
+		events:   events{recorder},
+		serving:  o.Serving,
+		locks:    locks,
+		replayer: replayer,
+		largest:  o.Largest,
+		limits:   limits,
+		inputs:   newInputs(),
+		close: func() error {
+			stopEvents()
+			replayer.close()
+			return locks.close()
+		},
+	}, nil
+}
+
+// Close ends what New began.
+func (d *Duplicator) Close() error { return d.close() }
+
+// Run duplicates, one revision at a time, until ctx is done. When it returns, the
+// copy that it was at is removed.
+func (d *Duplicator) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		d.every(ctx, d.limits.sweepEvery, nil, func() { d.sweep(ctx) })
+	})
+	wg.Go(func() {
+		d.every(ctx, d.limits.lookEvery, d.inputs.full, func() {
+			for ctx.Err() == nil {
+				j, ok := d.inputs.take(d.clock.Now(), d.limits.settledFor)
+				if !ok {
+					return
+				}
+				d.handle(ctx, j)
+			}
+		})
+	})
+	wg.Wait()
+}
+
+// every does it at once, after each interval, and when woken.
+func (d *Duplicator) every(ctx context.Context, interval time.Duration, woken <-chan struct{}, do func()) {
+	ticker := d.clock.NewTicker(interval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		do()
+		select {
+		case <-ctx.Done():
+		case <-ticker.C():
+		case <-woken:
+		}
+	}
+}
+
+// handle duplicates a revision unless that was done or is being done elsewhere.
+func (d *Duplicator) handle(ctx context.Context, j job) {
+	k := keyOf(j.rev)
+	wait := d.limits.settledFor
+	defer func() {
+		now := d.clock.Now()
+		d.inputs.done(j, now.Add(wait), now)
+	}()
+	v, err := d.locks.acquire(ctx, k, d.limits.lockFor)
+	switch {
+	case err != nil:
+		d.logger.Warnw("Not duplicating inputs for now: the lock cannot be had", "function", k.String(), zap.Error(err))
+		d.metrics.onSkipped(k.NamespacedName, reasonNoLock)
+		wait = d.limits.retryAfter
+		return
+	case v == verdictBusy:
+		d.metrics.onSkipped(k.NamespacedName, reasonBusy)
+		wait = d.limits.retryAfter
+		return
+	case v == verdictDone:
+		d.metrics.onSkipped(k.NamespacedName, reasonDone)
+		return
+	case v == verdictFailed:
+		d.metrics.onSkipped(k.NamespacedName, reasonFailed)
+		return
+	}
+
+	counts, err := d.hold(ctx, j)
+	v, ttl, result := verdictDone, d.limits.doneFor, resultFinished
+	switch {
+	case err == nil:
+		d.logger.Infow("Duplicated the inputs of a function", "function", k.String(), "replays", counts.String())
+		d.events.finished(j.rev, counts)
+	case errors.Is(err, errStopped):
+		// Another activator may do it right away.
+		v, ttl, result = verdictFailed, 0, resultStopped
+		d.logger.Infow("Stopped duplicating the inputs of a function", "function", k.String(), "replays", counts.String())
+	default:
+		v, ttl, result = verdictFailed, d.limits.failedFor, resultFailed
+		d.logger.Warnw("Failed to duplicate the inputs of a function", "function", k.String(), "replays", counts.String(), zap.Error(err))
+		d.events.failed(j.rev, err)
+	}
+	d.metrics.onDuplication(k.NamespacedName, result)
+	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisWithin)
+	defer cancel()
+	if err := d.locks.settle(settleCtx, k, v, ttl); err != nil {
+		d.logger.Warnw("Cannot tell the other activators of a duplication; one may repeat it", "function", k.String(), zap.Error(err))
+	}
+}
+
+// hold duplicates for as long as the lock is held.
+func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
+	k := keyOf(j.rev)
+	ctx, cancel := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		held := d.clock.Now()
+		ticker := d.clock.NewTicker(d.limits.renewEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C():
+			}
+			now := d.clock.Now()
+			err := d.locks.renew(ctx, k, d.limits.lockFor)
+			switch {
+			case err == nil:
+				held = now
+			case errors.Is(err, errLost) || d.clock.Since(held) >= d.limits.lockFor:
+				cancel(fmt.Errorf("another activator may be at it: %w", err))
+				return
+			}
+		}
+	})
+	counts, err := d.duplicate(ctx, j)
+	cancel(nil)
+	renewing.Wait()
+	return counts, err
+}
+
+// duplicate makes the copy, replays and removes the copy, whatever happens.
+func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err error) {
+	ctx, cancel := context.WithTimeoutCause(parent, d.limits.duplication,
+		fmt.Errorf("it took more than %v", d.limits.duplication))
+	defer cancel()
+	k := keyOf(j.rev)
+	defer func() {
+		// Also after a creation that failed: it may have come through.
+		removeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.limits.removeWithin)
+		defer cancel()
+		removal := d.remove(removeCtx, j.rev.Namespace, j.rev.Name)
+		d.metrics.onRemoval(k.NamespacedName, removal, false)
+		if removal != nil && !errors.Is(removal, errForeign) {
+			d.logger.Errorw("A copy is left; it is removed when it is old enough", "function", k.String(), zap.Error(removal))
+			d.events.notRemoved(j.rev, removal)
+		}
+	}()
+	defer func() {
+		if cause := context.Cause(ctx); cause != nil && err != nil {
+			if errors.Is(cause, context.Canceled) {
+				cause = errStopped
+			}
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+	}()
+	if err := d.create(ctx, j.rev); err != nil {
+		return nil, err
+	}
+	replays := plan(j.inputs)
+	d.metrics.onCopy(k.NamespacedName)
+	d.events.started(j.rev, len(j.inputs), len(replays))
+	d.logger.Infow("Duplicating the inputs of a function", "function", k.String(), "copy", copyName(j.rev.Name),
+		"inputs", len(j.inputs), "replays", len(replays))
+	to, err := d.awaitReady(ctx, j.rev)
+	if err != nil {
+		return nil, err
+	}
+	counts = d.replayer.sendAll(ctx, to, replays, func(result string) { d.metrics.onReplay(k.NamespacedName, result) })
+	switch {
+	case counts[resultOK] == 0:
+		return counts, fmt.Errorf("no replay of %d succeeded: %s", len(replays), counts)
+	case counts.total() < len(replays) && parent.Err() != nil:
+		return counts, fmt.Errorf("%d of %d replays were sent", counts.total(), len(replays))
+	}
+	return counts, nil
+}
+
+// create makes the copy, in the place of one that was left behind.
+func (d *Duplicator) create(ctx context.Context, rev *v1.Revision) error {
+	service := copyOf(rev, d.largest)
+	for {
+		_, err := d.serving.ServingV1().Services(rev.Namespace).Create(ctx, service, metav1.CreateOptions{})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating Service %s/%s: %w", service.Namespace, service.Name, err)
+		}
+		if err := d.tryRemove(ctx, rev.Namespace, rev.Name); err != nil {
+			return err
+		}
+		if err := d.pause(ctx); err != nil {
+			return fmt.Errorf("waiting for the end of an old Service %s/%s: %w", service.Namespace, service.Name, err)
+		}
+	}
+}
+
+// awaitReady returns the copy's revision when a pod of it is ready. The Service's
+// route, which takes longer, is not needed.
+func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision) (types.NamespacedName, error) {
+	deadline := d.clock.Now().Add(d.limits.ready)
+	name := copyName(rev.Name)
+	for {
+		service, err := d.serving.ServingV1().Services(rev.Namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was deleted by another", rev.Namespace, name)
+		case err == nil && service.Status.LatestReadyRevisionName != "":
+			return types.NamespacedName{Namespace: rev.Namespace, Name: service.Status.LatestReadyRevisionName}, nil
+		case err == nil:
+			err = errors.New(whyNotReady(service))
+		}
+		if d.clock.Now().After(deadline) {
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s is not ready after %v: %w", rev.Namespace, name, d.limits.ready, err)
+		}
+		if paused := d.pause(ctx); paused != nil {
+			return types.NamespacedName{}, fmt.Errorf("waiting for Service %s/%s: %w", rev.Namespace, name, err)
+		}
+	}
+}
+
+func whyNotReady(service *v1.Service) string {
+	condition := service.Status.GetCondition(v1.ServiceConditionConfigurationsReady)
+	if condition == nil {
+		return "Knative has not looked at it yet"
+	}
+	return fmt.Sprintf("%s is %s: %s %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+}
+
+func (d *Duplicator) pause(ctx context.Context) error {
+	select {
+	case <-d.clock.After(d.limits.pollEvery):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

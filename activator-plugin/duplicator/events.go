@@ -1,0 +1,58 @@
+package duplicator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
+)
+
+// maxNote is the longest message that the API server takes in an Event.
+const maxNote = 1024
+
+// events are told on the original revision.
+type events struct {
+	recorder record.EventRecorder
+}
+
+// newRecorder returns a recorder whose goroutines end with stop.
+func newRecorder(kube kubernetes.Interface) (recorder record.EventRecorder, stop func()) {
+	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events(corev1.NamespaceAll)})
+	return broadcaster.NewRecorder(servingscheme.Scheme, corev1.EventSource{Component: "libra-duplicator"}), broadcaster.Shutdown
+}
+
+func (e events) started(rev *v1.Revision, inputs, replays int) {
+	e.tell(rev, corev1.EventTypeNormal, "DuplicationStarted",
+		"Replaying %d kept inputs as %d scaled requests to the copy %s", inputs, replays, copyName(rev.Name))
+}
+
+func (e events) finished(rev *v1.Revision, counts tally) {
+	e.tell(rev, corev1.EventTypeNormal, "DuplicationFinished", "Replayed inputs to the copy: %s", counts)
+}
+
+func (e events) failed(rev *v1.Revision, err error) {
+	e.tell(rev, corev1.EventTypeWarning, "DuplicationFailed", "Inputs are not duplicated: %v", err)
+}
+
+func (e events) notRemoved(rev *v1.Revision, err error) {
+	e.tell(rev, corev1.EventTypeWarning, "CopyNotRemoved", "The copy %s is not removed yet: %v", copyName(rev.Name), err)
+}
+
+func (e events) refused(rev *v1.Revision, note string) {
+	e.tell(rev, corev1.EventTypeWarning, "DuplicationRefused", "%s", note)
+}
+
+func (e events) tell(rev *v1.Revision, kind, what, format string, args ...any) {
+	note := fmt.Sprintf(format, args...)
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote], "")
+	}
+	e.recorder.Event(rev, kind, what, note)
+}

@@ -1,0 +1,153 @@
+package duplicator
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Handler keeps inputs of the requests that it passes on as they are.
+func (d *Duplicator) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rev := activatorhandler.RevisionFrom(r.Context())
+		if rev == nil || !d.wants(rev) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		t := d.tee(rev, r)
+		if t == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		// Deferred, because a client that goes away makes the proxy panic.
+		defer d.finish(rev, r, t)
+		teed := *r
+		teed.Body = t
+		next.ServeHTTP(w, &teed)
+	})
+}
+
+// wants says whether the revision's owner allowed it and more inputs are needed. What
+// cannot be done for an owner who asked is told once in a while.
+func (d *Duplicator) wants(rev *v1.Revision) bool {
+	asked, there := rev.Annotations[api.DuplicateInputsAnnotation]
+	if !there || !api.OptedIn(rev.Labels) || api.IsCopy(rev.Labels) || asked == "false" {
+		return false
+	}
+	now := d.clock.Now()
+	k := keyOf(rev)
+	if !d.inputs.open(k, now) {
+		return false
+	}
+	why, note := reasonNone, ""
+	if asked != api.DuplicateInputsValue {
+		why, note = reasonAnnotation, fmt.Sprintf("Annotation %s has value %.64q, want %q or \"false\"",
+			api.DuplicateInputsAnnotation, asked, api.DuplicateInputsValue)
+	} else if from := rev.Annotations[api.InputSizeAnnotation]; from != "" {
+		why, note = reasonInputSize, fmt.Sprintf("Annotation %s has value %.64q: a scaled body would not scale that size, so inputs are not duplicated",
+			api.InputSizeAnnotation, from)
+	}
+	if why == reasonNone {
+		return true
+	}
+	if d.inputs.refuse(k, now.Add(d.limits.settledFor), now) {
+		d.metrics.onSkipped(k.NamespacedName, why)
+		d.logger.Warnw("Not duplicating the inputs of a function", "function", k.String(), "reason", note)
+		d.events.refused(rev, note)
+	}
+	return false
+}
+
+// tee returns nil for a request that is not to be kept.
+func (d *Duplicator) tee(rev *v1.Revision, r *http.Request) *tee {
+	k := keyOf(rev)
+	why := whyNotKept(r)
+	if why == reasonNone {
+		ok := false
+		if ok, why = d.inputs.reserve(rev, r.ContentLength, d.clock.Now()); ok {
+			return &tee{body: r.Body, length: r.ContentLength}
+		}
+	}
+	if why != reasonNone {
+		d.metrics.onSkipped(k.NamespacedName, why)
+	}
+	return nil
+}
+
+func whyNotKept(r *http.Request) reason {
+	switch {
+	case r.Header.Get(api.DuplicateHeader) != "":
+		return reasonDuplicate
+	case r.Header.Get("Upgrade") != "":
+		return reasonUpgrade
+	case r.ContentLength < 0:
+		return reasonUnknownLength
+	case r.ContentLength == 0:
+		return reasonEmpty
+	case r.ContentLength > maxBody:
+		return reasonTooLarge
+	// The rest of it would be needed to read any of it.
+	case r.Header.Get("Content-Encoding") != "":
+		return reasonEncoded
+	default:
+		return reasonNone
+	}
+}
+
+// finish keeps a request that was read to its end.
+func (d *Duplicator) finish(rev *v1.Revision, r *http.Request, t *tee) {
+	k := keyOf(rev)
+	body, ok := t.stop()
+	if !ok {
+		d.inputs.abandon(k, t.length)
+		d.metrics.onSkipped(k.NamespacedName, reasonCutShort)
+		return
+	}
+	d.inputs.keep(k, input{
+		method:      r.Method,
+		path:        r.URL.Path,
+		rawPath:     r.URL.RawPath,
+		query:       r.URL.RawQuery,
+		contentType: r.Header.Get("Content-Type"),
+		body:        body,
+	}, d.clock.Now())
+}
+
+// tee keeps what is read of a body. The transport may read on after the handler has
+// returned.
+type tee struct {
+	body   io.ReadCloser
+	length int64
+
+	mu      sync.Mutex
+	read    []byte
+	stopped bool
+}
+
+func (t *tee) Read(p []byte) (int, error) {
+	n, err := t.body.Read(p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.stopped && n > 0 && int64(len(t.read)+n) <= t.length {
+		t.read = append(t.read, p[:n]...)
+	}
+	return n, err
+}
+
+func (t *tee) Close() error { return t.body.Close() }
+
+// stop returns the body, and whether that is all of it.
+func (t *tee) stop() ([]byte, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = true
+	body := t.read
+	t.read = nil
+	return body, int64(len(body)) == t.length
+}

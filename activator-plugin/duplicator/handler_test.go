@@ -1,0 +1,379 @@
+package duplicator
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// keeper is a Duplicator that is not run.
+type keeper struct {
+	*Duplicator
+	clock    *clocktesting.FakeClock
+	recorder *record.FakeRecorder
+}
+
+func newKeeper(t testing.TB) keeper {
+	t.Helper()
+	m, err := newMetrics(noop.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	recorder := record.NewFakeRecorder(100)
+	return keeper{
+		Duplicator: &Duplicator{
+			clock:   clk,
+			logger:  zaptest.NewLogger(t).Sugar(),
+			metrics: m,
+			events:  events{recorder},
+			limits:  defaultLimits(),
+			inputs:  newInputs(),
+		},
+		clock:    clk,
+		recorder: recorder,
+	}
+}
+
+// do has a request of the revision handled by a function that reads it.
+func (k keeper) do(rev *v1.Revision, r *http.Request) {
+	k.doWith(rev, r, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+}
+
+func (k keeper) doWith(rev *v1.Revision, r *http.Request, next http.HandlerFunc) {
+	ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
+	k.Handler(next).ServeHTTP(httptest.NewRecorder(), r.WithContext(ctx))
+}
+
+func (k keeper) kept(rev *v1.Revision) []input {
+	if g := k.inputs.gathered[keyOf(rev)]; g != nil {
+		return g.inputs
+	}
+	return nil
+}
+
+func post(body string) *http.Request {
+	return httptest.NewRequest(http.MethodPost, "http://shop.test/a%2Fb?x=1", strings.NewReader(body))
+}
+
+func TestNothingIsKeptWithoutTheOptIn(t *testing.T) {
+	for name, change := range map[string]func(*v1.Revision){
+		"no annotation":         func(r *v1.Revision) { delete(r.Annotations, api.DuplicateInputsAnnotation) },
+		"annotation is false":   func(r *v1.Revision) { r.Annotations[api.DuplicateInputsAnnotation] = "false" },
+		"annotation is yes":     func(r *v1.Revision) { r.Annotations[api.DuplicateInputsAnnotation] = "yes" },
+		"annotation is TRUE":    func(r *v1.Revision) { r.Annotations[api.DuplicateInputsAnnotation] = "TRUE" },
+		"not opted in to Libra": func(r *v1.Revision) { delete(r.Labels, api.EnabledLabel) },
+		"a copy":                func(r *v1.Revision) { r.Labels[api.CopyOfLabel] = "other" },
+		"size from a header":    func(r *v1.Revision) { r.Annotations[api.InputSizeAnnotation] = "header:X-Size" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKeeper(t)
+			rev := newRevision("shop-00001")
+			change(rev)
+			for range 5 {
+				k.do(rev, post("body"))
+			}
+			if got := k.kept(rev); got != nil || k.inputs.bytes != 0 {
+				t.Errorf("kept %d inputs", len(got))
+			}
+			k.clock.Step(time.Hour)
+			if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
+				t.Error("there is something to duplicate")
+			}
+		})
+	}
+}
+
+func TestOwnerIsToldOnceWhatIsWrong(t *testing.T) {
+	for annotation, value := range map[string]string{
+		api.DuplicateInputsAnnotation: "yes",
+		api.InputSizeAnnotation:       "header:X-Size",
+	} {
+		k := newKeeper(t)
+		rev := newRevision("shop-00001")
+		rev.Annotations[annotation] = value
+		k.do(rev, post("body"))
+		k.do(rev, post("body"))
+		if n := len(k.recorder.Events); n != 1 {
+			t.Fatalf("%s: %d events, want 1", annotation, n)
+		}
+		if event := <-k.recorder.Events; !strings.Contains(event, annotation) || !strings.Contains(event, value) {
+			t.Errorf("the event %q does not name %s and %q", event, annotation, value)
+		}
+	}
+}
+
+func TestWhatIsKept(t *testing.T) {
+	k := newKeeper(t)
+	rev := newRevision("shop-00001")
+	r := post("body")
+	r.Header = http.Header{
+		"Content-Type":  {"text/plain"},
+		"Authorization": {"Bearer secret"},
+		"Cookie":        {"session=secret"},
+		"X-Api-Key":     {"secret"},
+	}
+	k.do(rev, r)
+	want := []input{{
+		method: http.MethodPost, path: "/a/b", rawPath: "/a%2Fb", query: "x=1", contentType: "text/plain", body: []byte("body"),
+	}}
+	if diff := cmp.Diff(want, k.kept(rev), cmp.AllowUnexported(input{})); diff != "" {
+		t.Error("kept (-want, +got):\n" + diff)
+	}
+}
+
+func TestWhatIsNotKept(t *testing.T) {
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	for name, change := range map[string]func(*http.Request){
+		"no length":   func(r *http.Request) { r.ContentLength = -1 },
+		"empty":       func(r *http.Request) { r.ContentLength, r.Body = 0, http.NoBody },
+		"too large":   func(r *http.Request) { r.ContentLength = maxBody + 1 },
+		"encoded":     header("Content-Encoding", "gzip"),
+		"upgrade":     header("Upgrade", "websocket"),
+		"a duplicate": header(api.DuplicateHeader, "true"),
+		"cut short":   func(r *http.Request) { r.ContentLength = 100 },
+	} {
+		k := newKeeper(t)
+		rev := newRevision("shop-00001")
+		r := post("body")
+		change(r)
+		k.do(rev, r)
+		if len(k.inputs.gathered) != 0 || k.inputs.bytes != 0 {
+			t.Errorf("%s: %d functions and %d bytes are kept", name, len(k.inputs.gathered), k.inputs.bytes)
+		}
+	}
+}
+
+func TestRequestThatNobodyReadsGivesItsRoomBack(t *testing.T) {
+	k := newKeeper(t)
+	rev := newRevision("shop-00001")
+	k.doWith(rev, post("body"), func(http.ResponseWriter, *http.Request) {})
+	func() {
+		defer func() { _ = recover() }()
+		k.doWith(rev, post("body"), func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	}()
+	if len(k.inputs.gathered) != 0 || k.inputs.bytes != 0 {
+		t.Errorf("%d functions and %d bytes are kept", len(k.inputs.gathered), k.inputs.bytes)
+	}
+}
+
+func TestReadingAfterTheEndIsPassedOnAndNotKept(t *testing.T) {
+	k := newKeeper(t)
+	rev := newRevision("shop-00001")
+	var body io.Reader
+	k.doWith(rev, post("body"), func(_ http.ResponseWriter, r *http.Request) { body = r.Body })
+	if got, err := io.ReadAll(body); string(got) != "body" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if k.kept(rev) != nil {
+		t.Error("kept it")
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		k := newKeeper(t)
+		now := k.clock.Now()
+		type reserved struct {
+			key    key
+			length int64
+		}
+		var inFlight []reserved
+		var jobs []job
+		rt.Repeat(map[string]func(*rapid.T){
+			"reserve": func(rt *rapid.T) {
+				rev := newRevision(rapid.StringMatching(`[a-z]{1,2}`).Draw(rt, "name"))
+				length := rapid.Int64Range(1, maxBody).Draw(rt, "length")
+				if ok, _ := k.inputs.reserve(rev, length, now); ok {
+					inFlight = append(inFlight, reserved{keyOf(rev), length})
+				}
+			},
+			"keep": func(rt *rapid.T) {
+				if len(inFlight) > 0 {
+					k.inputs.keep(inFlight[0].key, input{body: make([]byte, inFlight[0].length)}, now)
+					inFlight = inFlight[1:]
+				}
+			},
+			"abandon": func(rt *rapid.T) {
+				if len(inFlight) > 0 {
+					k.inputs.abandon(inFlight[0].key, inFlight[0].length)
+					inFlight = inFlight[1:]
+				}
+			},
+			"take": func(rt *rapid.T) {
+				now = now.Add(time.Minute)
+				if j, ok := k.inputs.take(now, time.Minute); ok {
+					jobs = append(jobs, j)
+				}
+			},
+			"done": func(rt *rapid.T) {
+				if len(jobs) > 0 {
+					k.inputs.done(jobs[0], now.Add(time.Minute), now)
+					jobs = jobs[1:]
+				}
+			},
+			"": func(rt *rapid.T) {
+				var bytes int64
+				for _, r := range inFlight {
+					bytes += r.length
+				}
+				for _, j := range jobs {
+					bytes += j.bytes()
+				}
+				for k, g := range k.inputs.gathered {
+					bytes += job{inputs: g.inputs}.bytes()
+					if len(g.inputs)+g.pending > wantedInputs || g.pending < 0 || len(g.inputs)+g.pending == 0 {
+						rt.Fatalf("%s has %d inputs and %d to come", k, len(g.inputs), g.pending)
+					}
+				}
+				if bytes != k.inputs.bytes || bytes > maxBytes {
+					rt.Fatalf("%d bytes are held, %d counted, want the same and at most %d", bytes, k.inputs.bytes, maxBytes)
+				}
+				if n := len(k.inputs.gathered); n > maxFunctions {
+					rt.Fatalf("inputs of %d functions are kept, want at most %d", n, maxFunctions)
+				}
+			},
+		})
+	})
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	k := newKeeper(t)
+	now := k.clock.Now()
+	rev := newRevision("shop")
+	for i := range 2 * maxSettled {
+		rev.Generation = int64(i)
+		id := keyOf(rev)
+		id.Name += string(rune('a'+i%26)) + time.Duration(i).String()
+		k.inputs.refuse(id, now.Add(time.Hour), now)
+	}
+	if n := len(k.inputs.settled); n > maxSettled {
+		t.Errorf("%d are remembered, want at most %d", n, maxSettled)
+	}
+}
+
+func TestDueWhenFullOrAfterAWhile(t *testing.T) {
+	k := newKeeper(t)
+	rev := newRevision("shop-00001")
+	k.do(rev, post("1"))
+	if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
+		t.Fatal("one input is due at once")
+	}
+	k.clock.Step(gatherFor)
+	j, due := k.inputs.take(k.clock.Now(), time.Hour)
+	if !due || len(j.inputs) != 1 {
+		t.Fatalf("after %v: %d inputs, due: %v", gatherFor, len(j.inputs), due)
+	}
+	k.do(rev, post("1"))
+	if len(k.inputs.gathered) != 0 {
+		t.Error("more is gathered for a function that was taken")
+	}
+
+	other := newRevision("other-00001")
+	for range 2 * wantedInputs {
+		k.do(other, post("1"))
+	}
+	if j, due := k.inputs.take(k.clock.Now(), time.Hour); !due || len(j.inputs) != wantedInputs {
+		t.Errorf("%d inputs, due: %v, want %d at once", len(j.inputs), due, wantedInputs)
+	}
+}
+
+// The bodies go through a real server and the proxy that the activator uses.
+func TestRequestsArriveUnchanged(t *testing.T) {
+	type arrived struct {
+		Method, URI, Body string
+		Length            int64
+		Header            http.Header
+	}
+	var got arrived
+	function := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		header := maps.Clone(r.Header)
+		header.Del("X-Forwarded-For")
+		header.Del("Accept-Encoding")
+		got = arrived{r.Method, r.RequestURI, string(body), r.ContentLength, header}
+		_, _ = w.Write(body)
+	}))
+	defer function.Close()
+	target, err := url.Parse(function.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = transport
+	var k keeper
+	var rev *v1.Revision
+	handled := make(chan struct{}, 1)
+	activator := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
+		k.Handler(proxy).ServeHTTP(w, r.WithContext(ctx))
+		handled <- struct{}{}
+	}))
+	defer activator.Close()
+
+	rapid.Check(t, func(rt *rapid.T) {
+		k = newKeeper(t)
+		rev = newRevision("shop-00001")
+		body := rapid.SliceOfN(rapid.Byte(), 0, 1<<16).Draw(rt, "body")
+		var reader io.Reader = bytes.NewReader(body)
+		chunked := rapid.Bool().Draw(rt, "chunked")
+		if chunked {
+			reader = io.MultiReader(reader)
+		}
+		r, err := http.NewRequest(http.MethodPut, activator.URL+"/a%2Fb?x=%20", reader)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		r.Header = http.Header{"Authorization": {"Bearer secret"}, "User-Agent": {"test"}, "Content-Type": {"text/plain"}}
+		answer, err := activator.Client().Do(r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		echoed, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || !bytes.Equal(echoed, body) {
+			rt.Fatalf("the answer is %d bytes of %d, %v", len(echoed), len(body), err)
+		}
+		want := arrived{http.MethodPut, "/a%2Fb?x=%20", string(body), int64(len(body)), r.Header.Clone()}
+		if chunked {
+			want.Length = -1
+		}
+		// What is kept is kept when the handler ends, which may be after the answer.
+		<-handled
+		if len(body) > 0 && !chunked {
+			if kept := k.kept(rev); len(kept) != 1 || !bytes.Equal(kept[0].body, body) {
+				rt.Fatal("what is kept is not the body")
+			}
+		}
+		got.Header.Del("Content-Length")
+		want.Header.Del("Content-Length")
+		if diff := cmp.Diff(want, got); diff != "" {
+			rt.Fatal("the request (-sent, +arrived):\n" + diff)
+		}
+	})
+}

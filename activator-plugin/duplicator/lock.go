@@ -1,0 +1,116 @@
+package duplicator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	lockPrefix  = "libra:duplicator:"
+	redisWithin = time.Second
+)
+
+// verdict is what the activators know together of a revision.
+type verdict string
+
+const (
+	verdictHeld   verdict = "held"   // this activator has the lock
+	verdictBusy   verdict = "busy"   // another one has it
+	verdictDone   verdict = "done"   // it was duplicated
+	verdictFailed verdict = "failed" // it was tried, not long ago
+)
+
+// errLost says that the lock is not this activator's any more.
+var errLost = errors.New("the lock is lost")
+
+// locks keep two activators from duplicating a revision, at once or one after the
+// other.
+type locks interface {
+	// acquire returns verdictHeld when the lock is this activator's for ttl.
+	acquire(ctx context.Context, k key, ttl time.Duration) (verdict, error)
+	// renew has the lock for ttl from now, or returns errLost.
+	renew(ctx context.Context, k key, ttl time.Duration) error
+	// settle leaves v in the place of this activator's lock, or nothing when ttl is 0.
+	settle(ctx context.Context, k key, v verdict, ttl time.Duration) error
+}
+
+// redisLocks has a key for each revision: the holder's name, or a verdict.
+type redisLocks struct {
+	client *redis.Client
+	holder string
+}
+
+func newRedisLocks(addr, holder string) *redisLocks {
+	return &redisLocks{
+		client: redis.NewClient(&redis.Options{
+			Addr:                     addr,
+			PoolSize:                 2,
+			ContextTimeoutEnabled:    true,
+			DialTimeout:              redisWithin,
+			ReadTimeout:              redisWithin,
+			WriteTimeout:             redisWithin,
+			PoolTimeout:              redisWithin,
+			MaxRetries:               -1,
+			DialerRetries:            1,
+			DisableIdentity:          true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		}),
+		// No holder is mistaken for a verdict.
+		holder: "held by " + holder,
+	}
+}
+
+func (l *redisLocks) close() error { return l.client.Close() }
+
+func lockKey(k key) string { return lockPrefix + k.String() + ":" + string(k.uid) }
+
+func (l *redisLocks) acquire(ctx context.Context, k key, ttl time.Duration) (verdict, error) {
+	// GET has the value that was there before; with NX nothing else than that is changed.
+	was, err := l.client.SetArgs(ctx, lockKey(k), l.holder, redis.SetArgs{Mode: "NX", TTL: ttl, Get: true}).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return verdictHeld, nil
+	case err != nil:
+		return "", fmt.Errorf("locking %s: %w", k, err)
+	case was == string(verdictDone), was == string(verdictFailed):
+		return verdict(was), nil
+	default:
+		return verdictBusy, nil
+	}
+}
+
+// Both scripts answer 0 when the lock is another's.
+var (
+	renewScript = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
+	settleScript = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if tonumber(ARGV[3]) == 0 then return redis.call('DEL', KEYS[1]) end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1`)
+)
+
+func (l *redisLocks) renew(ctx context.Context, k key, ttl time.Duration) error {
+	return l.run(ctx, renewScript, k, l.holder, ttl.Milliseconds())
+}
+
+func (l *redisLocks) settle(ctx context.Context, k key, v verdict, ttl time.Duration) error {
+	return l.run(ctx, settleScript, k, l.holder, string(v), ttl.Milliseconds())
+}
+
+func (l *redisLocks) run(ctx context.Context, script *redis.Script, k key, args ...any) error {
+	held, err := script.Run(ctx, l.client, []string{lockKey(k)}, args...).Int()
+	if err != nil {
+		return fmt.Errorf("the lock of %s: %w", k, err)
+	}
+	if held == 0 {
+		return fmt.Errorf("%s: %w", k, errLost)
+	}
+	return nil
+}

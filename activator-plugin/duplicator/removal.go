@@ -1,0 +1,91 @@
+package duplicator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// errForeign says that there is a Service with a copy's name that is not a copy.
+var errForeign = errors.New("it is not a copy that Libra made")
+
+// remove returns nil when there is no copy of the revision any more, or its end has
+// begun. It tries until ctx is done.
+func (d *Duplicator) remove(ctx context.Context, namespace, revision string) error {
+	for {
+		err := d.tryRemove(ctx, namespace, revision)
+		if err == nil || errors.Is(err, errForeign) {
+			return err
+		}
+		select {
+		case <-d.clock.After(d.limits.pollEvery):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func (d *Duplicator) tryRemove(ctx context.Context, namespace, revision string) error {
+	name := copyName(revision)
+	service, err := d.serving.ServingV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading Service %s/%s: %w", namespace, name, err)
+	}
+	if !isCopyOf(service, revision) {
+		return fmt.Errorf("leaving Service %s/%s alone: %w", namespace, name, errForeign)
+	}
+	return d.delete(ctx, service)
+}
+
+// delete does not delete what took the Service's name meanwhile.
+func (d *Duplicator) delete(ctx context.Context, service *v1.Service) error {
+	background := metav1.DeletePropagationBackground
+	err := d.serving.ServingV1().Services(service.Namespace).Delete(ctx, service.Name, metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &service.UID},
+		PropagationPolicy: &background,
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting Service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
+}
+
+// sweep removes what killed activators left behind: no duplication lasts for so long.
+func (d *Duplicator) sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, d.limits.removeWithin)
+	defer cancel()
+	services, err := d.serving.ServingV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: api.CopyOfLabel})
+	if err != nil {
+		if ctx.Err() == nil {
+			d.logger.Warnw("Cannot look for copies that were left behind", zap.Error(err))
+		}
+		return
+	}
+	for i := range services.Items {
+		service := &services.Items[i]
+		revision := service.Labels[api.CopyOfLabel]
+		if d.clock.Since(service.CreationTimestamp.Time) < d.limits.leftBehindAfter || !isCopyOf(service, revision) {
+			continue
+		}
+		err := d.delete(ctx, service)
+		d.metrics.onRemoval(types.NamespacedName{Namespace: service.Namespace, Name: revision}, err, true)
+		if err != nil {
+			d.logger.Warnw("Cannot remove a copy that was left behind", "copy", service.Namespace+"/"+service.Name, zap.Error(err))
+			continue
+		}
+		d.logger.Infow("Removed a copy that was left behind", "copy", service.Namespace+"/"+service.Name,
+			"age", d.clock.Since(service.CreationTimestamp.Time).Round(time.Second))
+	}
+}

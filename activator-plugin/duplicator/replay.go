@@ -1,0 +1,160 @@
+package duplicator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/pkg/network"
+	"knative.dev/serving/pkg/activator"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// maxAnswer is how much of an answer is read, so that the function can end it.
+const maxAnswer = 64 << 20
+
+// replayer sends requests to a revision by way of the activator itself, so that they
+// begin, end and are measured as all are.
+type replayer struct {
+	url    *url.URL
+	client *http.Client
+	within time.Duration
+}
+
+func newReplayer(base *url.URL, within time.Duration) *replayer {
+	return &replayer{
+		url: base,
+		client: &http.Client{
+			// No proxy of the environment's, and no redirect, leads out of the activator.
+			Transport: &http.Transport{
+				DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
+				MaxIdleConnsPerHost: parallel,
+				DisableCompression:  true,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		within: within,
+	}
+}
+
+func (r *replayer) close() { r.client.CloseIdleConnections() }
+
+// tally counts replays by their result.
+type tally map[string]int
+
+func (t tally) total() int {
+	n := 0
+	for _, count := range t {
+		n += count
+	}
+	return n
+}
+
+func (t tally) String() string {
+	parts := make([]string, 0, len(t))
+	for _, result := range slices.Sorted(maps.Keys(t)) {
+		parts = append(parts, fmt.Sprintf("%d %s", t[result], result))
+	}
+	if len(parts) == 0 {
+		return "none was sent"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// sendAll sends the replays, at most parallel at once, until all are answered or ctx
+// is done, and tells each result that did not come of ctx.
+func (r *replayer) sendAll(ctx context.Context, to types.NamespacedName, replays []replay, told func(result string)) tally {
+	next := make(chan replay)
+	results := make(chan string)
+	var senders sync.WaitGroup
+	for range parallel {
+		senders.Go(func() {
+			for replay := range next {
+				results <- r.send(ctx, to, replay)
+			}
+		})
+	}
+	go func() {
+		defer close(results)
+		defer senders.Wait()
+		defer close(next)
+		for _, replay := range replays {
+			select {
+			case next <- replay:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	counts := tally{}
+	for result := range results {
+		if ctx.Err() != nil && (result == resultError || result == resultTimeout) {
+			continue
+		}
+		counts[result]++
+		told(result)
+	}
+	return counts
+}
+
+func (r *replayer) send(ctx context.Context, to types.NamespacedName, p replay) string {
+	ctx, cancel := context.WithTimeout(ctx, r.within)
+	defer cancel()
+	resp, err := r.client.Do(r.request(ctx, to, p))
+	if err == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+		resp.Body.Close()
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return resultTimeout
+	case err != nil:
+		return resultError
+	case resp.StatusCode >= 500:
+		return resultServerError
+	case resp.StatusCode >= 400:
+		return resultClientError
+	case resp.StatusCode >= 300 || resp.StatusCode < 200:
+		return resultOther
+	default:
+		return resultOK
+	}
+}
+
+func (r *replayer) request(ctx context.Context, to types.NamespacedName, p replay) *http.Request {
+	u := *r.url
+	u.Path, u.RawPath, u.RawQuery = p.input.path, p.input.rawPath, p.input.query
+	body := func() (io.ReadCloser, error) {
+		return io.NopCloser(&tiled{body: p.input.body, size: p.size}), nil
+	}
+	header := http.Header{
+		activator.RevisionHeaderNamespace: {to.Namespace},
+		activator.RevisionHeaderName:      {to.Name},
+		api.DuplicateHeader:               {api.DuplicateHeaderValue},
+		"User-Agent":                      {"libra-duplicator"},
+	}
+	if p.input.contentType != "" {
+		header.Set("Content-Type", p.input.contentType)
+	}
+	first, _ := body()
+	return (&http.Request{
+		Method:        p.input.method,
+		URL:           &u,
+		Host:          network.GetServiceHostname(to.Name, to.Namespace),
+		Header:        header,
+		Body:          first,
+		GetBody:       body,
+		ContentLength: p.size,
+	}).WithContext(ctx)
+}
