@@ -1,138 +1,122 @@
-"""Keeps a window of samples per function and, off the event loop, a model that was fitted to it."""
+"""The predictor of one replica: it serves what is in the store, and learns while no other replica does."""
 
 import asyncio
 import logging
-import time
-from collections import deque
-from dataclasses import dataclass
+import random
+from collections.abc import Mapping
 
 from kserve import ModelRepository
 
-from libra_predictor import metrics
-from libra_predictor.model import FunctionModel, model_name
-from libra_predictor.observations import ObservationStream, Observed, Sample
+from libra_predictor.connection import UNREACHABLE, BackOff, Connection
+from libra_predictor.function import Function
+from libra_predictor.learning import Learning
+from libra_predictor.lock import LEASE_SECONDS, Hold, Lock, LockLostError
+from libra_predictor.published import Published
+from libra_predictor.replica import Replica
 from libra_predictor.settings import Settings
-from libra_predictor.trainer import Answers, fit
+from libra_predictor.store import StoreUnreachableError, open_store
+from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class _Function:
-    window: deque[Sample]
-    latest_entry_milliseconds: int = 0
-    changed: bool = False
-    model: FunctionModel | None = None
+_TRIES_A_LEASE = 5
+_LAST_SAVE_SECONDS = 2.0
 
 
-class Learner:
-    """Publishes a model in the repository for every function with enough observations."""
+class Predictor:
+    """Keeps the models of the repository up to date until it is stopped.
 
-    def __init__(self, settings: Settings, repository: ModelRepository) -> None:
+    Raises ValueError for a store that is not known.
+    """
+
+    def __init__(
+        self, settings: Settings, repository: ModelRepository, lease_seconds: float = LEASE_SECONDS
+    ) -> None:
         self._settings = settings
-        self._repository = repository
-        self._stream = ObservationStream(settings.redis_addr)
-        self._functions: dict[str, _Function] = {}  # the one observed last is the last
-        self._read_once = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._lease = lease_seconds
+        self._connection = Connection(settings.redis_addr)
+        self._store = open_store(settings.store, self._connection)
+        self._replica = Replica(repository, self._store, self._connection)
+        self._lock = Lock(self._connection, lease_seconds)
+        self._before: Mapping[str, Function] = {}
+        self._settled = settings.role == "serve"  # whether it need not learn before it is ready
         self._stopping = asyncio.Event()
-        self.ready = False
+
+    @property
+    def ready(self) -> bool:
+        """True from when the store was read and, if this replica learns then, all that was recorded."""
+        return self._replica.read.is_set() and self._settled
+
+    @property
+    def learning(self) -> bool:
+        """Whether this replica is the one that learns."""
+        return self._replica.learning
+
+    def functions(self) -> Mapping[str, Published]:
+        """What is answered now, by namespace/revision."""
+        return self._replica.functions
 
     async def run(self) -> None:
-        """Learns until stop; raises what it cannot go on after."""
-        tasks = [
-            asyncio.create_task(work)
-            for work in (self._follow(), self._refit_changed(), self._stopping.wait())
-        ]
+        """Serves and learns until stop; raises what it cannot go on after."""
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await first_of(self._replica.follow(), self._learn())
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._stream.close()
+            await self._connection.close()
 
     def stop(self) -> None:
+        """Lets run save what it learned and return."""
         self._stopping.set()
 
-    async def _follow(self) -> None:
-        async for batch, at_end in self._stream.batches():
-            for observed in batch:
-                self._add(observed)
-            if batch:
-                self._changed.set()
-            if at_end:
-                self._read_once.set()
+    async def _learn(self) -> None:
+        if self._settings.role == "serve":
+            await self._stopping.wait()
+            return
+        # The store knows fences that a lost Redis has forgotten.
+        await first_of(self._replica.read.wait(), self._stopping.wait())
+        back_off = BackOff()
+        while not self._stopping.is_set():
+            wait = self._lease / _TRIES_A_LEASE * random.uniform(0.5, 1)  # noqa: S311
+            try:
+                hold = await self._lock.acquire(self._replica.fence)
+            except UNREACHABLE as error:
+                self._connection.failed(error)
+                hold, wait = None, back_off.next()
+            else:
+                back_off.reset()
+            if hold is not None:
+                await self._learn_while(hold)
+                continue
+            self._settled = True
+            await first_of(asyncio.sleep(wait), self._stopping.wait())
 
-    def _add(self, observed: Observed) -> None:
-        function = self._functions.pop(observed.function, None)
-        if function is None:
-            function = _Function(deque(maxlen=self._settings.window))
-            if len(self._functions) >= self._settings.max_functions:
-                self._drop(next(iter(self._functions)))
-        self._functions[observed.function] = function
-        function.window.append(observed.sample)
-        function.latest_entry_milliseconds = observed.entry_milliseconds
-        function.changed = True
-
-    def _drop(self, function: str) -> None:
-        del self._functions[function]
-        self._repository.get_models().pop(model_name(function), None)
-        log.warning(
-            "function=%s dropped: it was not observed for longest of %d",
-            function,
-            self._settings.max_functions,
-        )
-
-    async def _refit_changed(self) -> None:
-        await self._read_once.wait()
-        while True:
-            self._changed.clear()
-            for name, function in list(self._functions.items()):
-                if function.changed and len(function.window) >= self._settings.min_observations:
-                    await self._refit(name, function)
-            metrics.FUNCTIONS.set(len(self._repository.get_models()))
-            self.ready = True
-            await asyncio.sleep(self._settings.refit_interval_seconds)
-            await self._changed.wait()
-
-    async def _refit(self, name: str, function: _Function) -> None:
-        function.changed = False
-        samples, latest = list(function.window), function.latest_entry_milliseconds
-        started = time.perf_counter()
+    async def _learn_while(self, hold: Hold) -> None:
+        self._replica.fence = max(self._replica.fence, hold.fence)
+        self._replica.learning = True
+        learning = Learning(self._settings, self._connection, self._store, hold, self._replica)
         try:
-            fitted = await asyncio.to_thread(
-                fit, samples, self._settings.largest_cpu_milli, self._settings.largest_memory_bytes
+            await first_of(
+                self._lock.keep(hold),
+                learning.run(self._before),
+                self._settle(learning),
+                self._stopping.wait(),
             )
-        except Exception:
-            # One function's samples must not stop the others from being learned.
-            log.exception("function=%s refit failed: its model stays as it was", name)
-            metrics.REFITS.labels(result="failed").inc()
-            return
-        seconds = time.perf_counter() - started
-        if self._functions.get(name) is not function:
-            return
-        function.model = self._publish(name, function.model, fitted.answers, latest)
-        metrics.REFITS.labels(result="fitted").inc()
-        metrics.REFIT_SECONDS.observe(seconds)
-        log.info(
-            "function=%s refit observations=%d censored=%d version=%d ms=%.1f",
-            name,
-            len(samples),
-            fitted.censored,
-            function.model.version,
-            1e3 * seconds,
-        )
+            await self._save_last(learning)
+        except LockLostError as lost:
+            log.warning("this replica does not learn any more: %s", lost)
+        finally:
+            self._before = learning.functions
+            learning.scores.clear()
+            self._replica.learning = False
+            await self._lock.release(hold)
 
-    def _publish(
-        self, name: str, before: FunctionModel | None, answers: Answers, latest: int
-    ) -> FunctionModel:
-        if before is not None and before.answers == answers:
-            return before
-        # The time of the entry that it was fitted to, and not a count, so that it does not go back over a
-        # restart, after which clients still hold tables of before.
-        model = FunctionModel(name, answers, latest if before is None else max(latest, before.version + 1))
-        self._repository.update(model)
-        return model
+    async def _settle(self, learning: Learning) -> None:
+        await learning.caught_up.wait()
+        self._settled = True
+        await asyncio.Event().wait()
+
+    async def _save_last(self, learning: Learning) -> None:
+        try:
+            async with asyncio.timeout(_LAST_SAVE_SECONDS):
+                await learning.save()
+        except (StoreUnreachableError, *UNREACHABLE) as error:
+            log.warning("the last observations will be learned again: %s", error)

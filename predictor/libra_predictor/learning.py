@@ -1,0 +1,414 @@
+"""What a replica does while it holds the lock: consume, learn, refit, save and announce."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from opentelemetry.metrics import get_meter
+
+from libra_predictor.announcements import announce, announcement
+from libra_predictor.connection import UNREACHABLE, BackOff, Connection
+from libra_predictor.function import Function
+from libra_predictor.lock import Hold, LockLostError
+from libra_predictor.observations import STREAM, Observed, Useless, id_order, parse
+from libra_predictor.published import Answers, Published
+from libra_predictor.replica import Replica
+from libra_predictor.scores import Scores
+from libra_predictor.settings import Settings
+from libra_predictor.store import Refused, Store, StoreUnreachableError
+from libra_predictor.stream import Entry, Opened, Stream
+from libra_predictor.tasks import first_of
+
+log = logging.getLogger(__name__)
+
+SAVE_SECONDS: Final = 0.1  # between two saves, and so between two announcements
+_MOST_UNSAVED = 5000  # entries read and not acknowledged
+_AFTER_FAILURE_SECONDS = 30.0  # before a function whose refit failed is refitted again
+_RETIRE_SECONDS = 60.0  # between two looks for functions to retire
+_MILLISECONDS_A_DAY = 86_400_000
+
+_meter = get_meter("libra_predictor")
+_read = _meter.create_counter(
+    "libra.predictor.observations.read", unit="{entry}", description="Entries read from the stream."
+)
+_skipped = _meter.create_counter(
+    "libra.predictor.observations.skipped",
+    unit="{entry}",
+    description="Entries read and not learned from, by reason.",
+)
+_refits = _meter.create_counter(
+    "libra.predictor.refits", unit="{refit}", description="Refits of a function, by result."
+)
+_refit_seconds = _meter.create_histogram(
+    "libra.predictor.refit.duration",
+    unit="s",
+    description="Time that a refit of one function took.",
+    explicit_bucket_boundaries_advisory=[0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2],
+)
+
+
+class Learning:
+    """The learner, from when it took the lock to when it loses it.
+
+    functions are those it learns, the one observed last at the end.
+    """
+
+    def __init__(
+        self, settings: Settings, connection: Connection, store: Store, hold: Hold, replica: Replica
+    ) -> None:
+        self.functions: dict[str, Function] = {}
+        self.caught_up = asyncio.Event()  # set when all that was recorded at the start was learned
+        self._settings = settings
+        self._connection = connection
+        self._store = store
+        self._hold = hold
+        self._replica = replica
+        self._stream = Stream(connection, hold.fence)
+        self._newest_at_start = "0-0"
+        self._consumed = False
+        self._unacknowledged: dict[str, None] = {}
+        self._changed: dict[str, None] = {}
+        self._dropped: dict[str, None] = {}
+        self._to_save = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._announced: dict[str, int] = {}
+        self._due: dict[str, float] = {}  # when, on the monotonic clock, a function may be refitted
+        self._not_before: dict[str, float] = {}
+        self._refit_wanted = asyncio.Event()
+        self.scores = Scores()
+
+    async def run(self, before: Mapping[str, Function]) -> None:
+        """Learns for ever, after what the store has; raises LockLostError.
+
+        before are the functions of an earlier hold of this replica, for when Redis was lost with the store.
+        """
+        back_off = BackOff()
+        while True:
+            try:
+                await self._begin(before)
+                break
+            except (StoreUnreachableError, *UNREACHABLE) as error:
+                self._failed("what was learned could not be loaded", error)
+            await asyncio.sleep(back_off.next())
+        await first_of(self._consume(), self._save(), self._refit_all(), self._retire_all())
+
+    def _failed(self, what: str, error: Exception) -> None:
+        cause = error.__cause__ if isinstance(error, StoreUnreachableError) else error
+        if isinstance(cause, UNREACHABLE):
+            self._connection.failed(cause)
+        if not isinstance(error, UNREACHABLE):
+            log.warning("%s: %s", what, error)
+
+    async def _begin(self, before: Mapping[str, Function]) -> None:
+        # First, so that an earlier learner acknowledges nothing any more that is not in the store yet.
+        opened = await self._stream.open()
+        index = await self._store.index()
+        if index.fence > self._hold.fence:
+            raise LockLostError(f"the store was written under fence {index.fence}, after {self._hold.fence}")
+        loaded = await self._store.load(index.tokens.keys())
+        functions, refused = {}, []
+        for name, state in loaded.items():
+            if isinstance(state, Refused):
+                log.error("function=%s is learned anew from what is recorded: %s", name, state.problem)
+                refused.append(name)
+            else:
+                functions[name] = Function.restore(state, self._settings)
+        self.functions = functions
+        if self._hold.redis_was_lost:
+            self._keep(before)
+        await self._rebuild(refused)
+        self.functions = dict(sorted(self.functions.items(), key=lambda item: _last_seen(item[1])))
+        while len(self.functions) > self._settings.max_functions:
+            self._drop(next(iter(self.functions)))
+        for name in self._replica.functions.keys() - self.functions.keys() - set(refused):
+            self._replica.forget(name)
+        for name, function in self.functions.items():
+            self._replica.publish(function.published)
+            self._announced.setdefault(name, function.published.version)
+            self._want_refit(function)
+        self._opened(opened)
+        self._newest_at_start = opened.newest
+        log.info(
+            "learning under fence %d: %d functions known, %d of them rebuilt",
+            self._hold.fence,
+            len(self.functions),
+            len(refused),
+        )
+
+    def _keep(self, before: Mapping[str, Function]) -> None:
+        """Takes what this replica has in memory for what a lost Redis does not have any more."""
+        for name, function in before.items():
+            stored = self.functions.get(name)
+            if stored is None or id_order(stored.learned_to) < id_order(function.learned_to):
+                self.functions[name] = function
+                self._mark(name)
+        for name, published in self._replica.functions.items():
+            if name not in self.functions:
+                self.functions[name] = _adopted(published, self._settings)
+                self._mark(name)
+        log.warning("Redis was lost: %d functions are kept from memory", len(self._changed))
+
+    async def _rebuild(self, refused: Sequence[str]) -> None:
+        if not refused:
+            return
+        learned = dict.fromkeys(refused, 0)
+        async for entry in self._stream.history():
+            observed = parse(entry.fields or {})
+            if isinstance(observed, Observed) and observed.function in learned:
+                learned[observed.function] += 1
+                self._learn_from(entry, observed)
+            await asyncio.sleep(0)
+        for name, count in learned.items():
+            log.warning("function=%s rebuilt from %d recorded observations", name, count)
+
+    def _opened(self, opened: Opened) -> None:
+        """Sees to observations whose entries are older than the marks, because Redis started over."""
+        newest = max((id_order(f.learned_to) for f in self.functions.values()), default=(0, 0))
+        clock_went_back = 1000 * opened.seconds + 1000 < newest[0]
+        if id_order(opened.newest) >= newest or not (opened.group_is_new or clock_went_back):
+            return
+        log.warning(
+            "%s ends at entry %s, before %d-%d that was learned: Redis was lost, it is read from the start",
+            STREAM,
+            opened.newest,
+            *newest,
+        )
+        self._unacknowledged.clear()
+        for function in self.functions.values():
+            function.learned_to = "0-0"
+            self._mark(function.name)
+
+    async def _consume(self) -> None:
+        back_off = BackOff()
+        lost = False
+        while True:
+            try:
+                if lost:
+                    self._opened(await self._stream.open())
+                    lost = False
+                entries = await self._stream.read()
+                if entries is None:
+                    lost = True
+                    continue
+                self._connection.worked()
+                back_off.reset()
+                for entry in entries:
+                    self._take(entry)
+                    await asyncio.sleep(0)
+                newest = entries[-1].id if entries else self._newest_at_start
+                if not self._consumed and id_order(newest) >= id_order(self._newest_at_start):
+                    self._consumed = True
+                    self._refit_wanted.set()
+                if not entries:
+                    await self._stream.wait()
+                while len(self._unacknowledged) >= _MOST_UNSAVED:
+                    self._saved.clear()
+                    await self._saved.wait()
+            except UNREACHABLE as error:
+                self._connection.failed(error)
+                lost = True
+                await asyncio.sleep(back_off.next())
+
+    def _take(self, entry: Entry) -> None:
+        _read.add(1)
+        self._unacknowledged[entry.id] = None
+        self._to_save.set()
+        if entry.fields is None:
+            _skipped.add(1, {"reason": "trimmed"})
+            log.warning("entry %s of %s was trimmed before it was learned", entry.id, STREAM)
+            return
+        observed = parse(entry.fields)
+        if isinstance(observed, Useless):
+            _skipped.add(1, {"reason": observed.reason})
+            if observed.problem:
+                log.warning("entry %s of %s skipped: %s", entry.id, STREAM, observed.problem)
+            return
+        self._learn_from(entry, observed)
+
+    def _learn_from(self, entry: Entry, observed: Observed) -> None:
+        try:
+            self._observe(self._function(observed), entry.id, observed)
+        except Exception:
+            # One entry must not keep all others from being learned.
+            _skipped.add(1, {"reason": "failed"})
+            log.exception("entry %s of %s skipped: function=%s", entry.id, STREAM, observed.function)
+
+    def _function(self, observed: Observed) -> Function:
+        """The function, now the one observed last."""
+        name = observed.function
+        function = self.functions.pop(name, None)
+        if function is None:
+            inherited = self._inherited(observed.configuration)
+            function = Function(name, observed.configuration, self._settings, inherited)
+            while len(self.functions) >= self._settings.max_functions:
+                oldest = next(iter(self.functions))
+                log.warning(
+                    "function=%s dropped: it was not observed for longest of %d",
+                    oldest,
+                    self._settings.max_functions,
+                )
+                self._drop(oldest)
+        self.functions[name] = function
+        return function
+
+    def _inherited(self, configuration: str) -> Answers | None:
+        if not configuration:
+            return None
+        for function in reversed(self.functions.values()):
+            answers = function.published.answers
+            if function.configuration == configuration and any(answers.unknown):
+                return answers
+        return None
+
+    def _observe(self, function: Function, entry_id: str, observed: Observed) -> None:
+        scored = function.observe(entry_id, observed.sample)
+        if scored.repeated:
+            _skipped.add(1, {"reason": "repeated"})
+            return
+        self.scores.add(function.name, scored)
+        self._mark(function.name)
+        self._want_refit(function)
+
+    def _mark(self, name: str) -> None:
+        self._changed[name] = None
+        self._to_save.set()
+
+    def _drop(self, name: str) -> None:
+        del self.functions[name]
+        for of_function in (self._changed, self._due, self._not_before, self._announced):
+            of_function.pop(name, None)
+        self.scores.drop(name)
+        self._replica.forget(name)
+        self._dropped[name] = None
+        self._to_save.set()
+
+    async def _save(self) -> None:
+        back_off = BackOff()
+        while True:
+            await self._to_save.wait()
+            try:
+                await self.save()
+                back_off.reset()
+                wait = SAVE_SECONDS
+            except (StoreUnreachableError, *UNREACHABLE) as error:
+                self._failed("what was learned is not saved yet", error)
+                self._to_save.set()
+                wait = back_off.next()
+            await asyncio.sleep(wait)
+
+    async def save(self) -> None:
+        """Publishes, saves and announces what changed, then acknowledges what it was learned from.
+
+        Raises LockLostError, StoreUnreachableError or UNREACHABLE; the next call saves what was not saved.
+        """
+        self._to_save.clear()
+        learned = list(self._unacknowledged)
+        changed, self._changed = self._changed, {}
+        dropped, self._dropped = self._dropped, {}
+        try:
+            if dropped:
+                await self._store.drop(dropped, self._hold)
+            states = []
+            for name in changed:
+                if name in self.functions:
+                    states.append(self.functions[name].state())
+                    self._replica.publish(states[-1].published)
+                    await asyncio.sleep(0)
+            if states:
+                await self._store.save(states, self._hold)
+        except BaseException:
+            self._changed = changed | self._changed
+            self._dropped = dropped | self._dropped
+            raise
+        await self._announce([state.published for state in states], dropped)
+        await self._stream.acknowledge(learned)
+        for entry_id in learned:
+            self._unacknowledged.pop(entry_id, None)
+        self._saved.set()
+
+    async def _announce(self, saved: Iterable[Published], dropped: Iterable[str]) -> None:
+        changed = [p for p in saved if self._announced.get(p.function) != p.version]
+        gone = [name for name in dropped if name not in self.functions]
+        if changed or gone:
+            try:
+                await announce(self._connection, announcement(changed, gone))
+            except UNREACHABLE as error:
+                self._connection.failed(error)
+        self._announced |= {p.function: p.version for p in changed if p.function in self.functions}
+
+    def _want_refit(self, function: Function) -> None:
+        name = function.name
+        if function.refit_due() and name not in self._due:
+            self._due[name] = max(time.monotonic(), self._not_before.get(name, 0.0))
+            self._refit_wanted.set()
+
+    async def _refit_all(self) -> None:
+        """Refits one function at a time, so that at most one thread is taken from those who answer."""
+        while True:
+            self._refit_wanted.clear()
+            name = min(self._due, key=self._due.__getitem__, default=None)
+            wait = None if name is None else self._due[name] - time.monotonic()
+            if name is not None and wait is not None and wait <= 0:
+                del self._due[name]
+                if name in self.functions:
+                    await self._refit(self.functions[name])
+                continue
+            if self._consumed:
+                self.caught_up.set()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._refit_wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def _refit(self, function: Function) -> None:
+        name = function.name
+        started = time.perf_counter()
+        self._not_before[name] = time.monotonic() + self._settings.refit_interval_seconds
+        try:
+            fitted = await asyncio.to_thread(function.start_refit())
+            seconds = time.perf_counter() - started
+            if self.functions.get(name) is not function:
+                return  # it was dropped meanwhile
+            function.adopt(fitted)
+        except Exception:
+            # One function's samples must not stop the others from being learned.
+            log.exception("function=%s refit failed: its answers stay as they were", name)
+            _refits.add(1, {"result": "failed"})
+            self._not_before[name] = time.monotonic() + _AFTER_FAILURE_SECONDS
+        else:
+            _refits.add(1, {"result": "fitted"})
+            _refit_seconds.record(seconds)
+            log.info(
+                "function=%s refit observations=%d version=%d ms=%.1f",
+                name,
+                function.published.observations,
+                function.published.version,
+                1e3 * seconds,
+            )
+            self._mark(name)
+        self._want_refit(function)
+
+    async def _retire_all(self) -> None:
+        while True:
+            await self.caught_up.wait()
+            # By the clock that gave the entries their times.
+            since = 1000 * self._stream.seconds - self._settings.retire_days * _MILLISECONDS_A_DAY
+            for name in [n for n, f in self.functions.items() if _last_seen(f) < since]:
+                log.info("function=%s retired: not observed for %g days", name, self._settings.retire_days)
+                self._drop(name)
+            await asyncio.sleep(_RETIRE_SECONDS)
+
+
+def _last_seen(function: Function) -> int:
+    """Unix milliseconds; versions are that as well, nearly."""
+    return function.last_milliseconds or function.published.version
+
+
+def _adopted(published: Published, settings: Settings) -> Function:
+    """A function of which only the answers are left."""
+    function = Function(published.function, published.configuration, settings, published.answers)
+    function.published = published
+    return function

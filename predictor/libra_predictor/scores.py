@@ -1,0 +1,105 @@
+"""How right the answers were, as metrics: in all, and per function that is learned here."""
+
+from collections.abc import Iterator
+from weakref import WeakSet
+
+from opentelemetry.metrics import CallbackOptions, Observation, get_meter
+
+from libra_predictor.function import Scored
+
+_meter = get_meter("libra_predictor")
+_errors = _meter.create_histogram(
+    "libra.predictor.error",
+    unit="{option}",
+    description="Answer less the option that was needed, of calls not learned from, by resource.",
+    explicit_bucket_boundaries_advisory=[-8, -4, -2, -1, -0.5, 0, 1, 2, 4, 8],
+)
+_duration_errors = _meter.create_histogram(
+    "libra.predictor.duration.error",
+    unit="1",
+    description="Duration answered / actual - 1, of calls not learned from.",
+    explicit_bucket_boundaries_advisory=[-0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2],
+)
+
+
+class _Score:
+    """One resource of one function."""
+
+    __slots__ = ("calls", "error", "missed")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.missed = 0
+        self.error = 0.0  # of the last call, in options
+
+
+class Scores:
+    """Counts since this replica began to learn; it has as many series as there are functions."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, str], _Score] = {}
+        _all.add(self)
+
+    def add(self, function: str, scored: Scored) -> None:
+        for resource, missed, error in (
+            ("cpu", scored.missed_cpu, scored.error_cpu),
+            ("memory", scored.missed_memory, scored.error_memory),
+        ):
+            if missed is None:
+                continue
+            score = self.of.setdefault((function, resource), _Score())
+            score.calls += 1
+            score.missed += missed
+            if error is not None:
+                score.error = error
+                _errors.record(error, {"resource": resource})
+        if scored.error_duration is not None:
+            _duration_errors.record(scored.error_duration)
+
+    def drop(self, function: str) -> None:
+        for resource in ("cpu", "memory"):
+            self.of.pop((function, resource), None)
+
+    def clear(self) -> None:
+        self.of.clear()
+
+
+_all: WeakSet[Scores] = WeakSet()
+
+
+def _each() -> Iterator[tuple[_Score, dict[str, str]]]:
+    for scores in _all:
+        for (function, resource), score in list(scores.of.items()):
+            yield score, {"function": function, "resource": resource}
+
+
+def _calls(_: CallbackOptions) -> Iterator[Observation]:
+    return (Observation(score.calls, attributes) for score, attributes in _each())
+
+
+def _missed(_: CallbackOptions) -> Iterator[Observation]:
+    return (Observation(score.missed, attributes) for score, attributes in _each())
+
+
+def _last_errors(_: CallbackOptions) -> Iterator[Observation]:
+    return (Observation(score.error, attributes) for score, attributes in _each())
+
+
+_meter.create_observable_counter(
+    "libra.predictor.calls",
+    [_calls],
+    unit="{call}",
+    description="Calls whose demand could be seen and compared with the answer, by function and resource.",
+)
+_meter.create_observable_counter(
+    "libra.predictor.under_predictions",
+    [_missed],
+    unit="{call}",
+    description="Of these, calls that needed a larger option than was answered.",
+)
+_meter.create_observable_gauge(
+    "libra.predictor.last_error",
+    [_last_errors],
+    unit="{option}",
+    description="Answer less the option that was needed, of the last such call.",
+)

@@ -1,0 +1,311 @@
+"""Where what was learned is kept: one entry per function, in Redis or in an object store."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterable, Awaitable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import obstore
+from obstore.exceptions import BaseError
+from opentelemetry.metrics import get_meter
+from pydantic import ValidationError
+
+from libra_predictor.connection import UNREACHABLE, Connection
+from libra_predictor.function import FunctionState
+from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
+
+FUNCTIONS: Final = "libra:predictor:{state}:functions"
+VERSIONS: Final = "libra:predictor:{state}:versions"
+FORMAT: Final = 1
+
+_HEADER = re.compile(rb'\{"format":(\d{1,9}),("sha256":"([0-9a-f]{64})","state":)?')
+_OBJECT = re.compile(r"functions/([^/]+/[^/]+)/(\d{20})\.json")
+_TOGETHER = 32  # functions in one exchange with a store
+
+_meter = get_meter("libra_predictor")
+_writes = _meter.create_counter(
+    "libra.predictor.store.writes", unit="{entry}", description="Functions saved or dropped, by result."
+)
+_refusals = _meter.create_counter(
+    "libra.predictor.store.refusals", unit="{entry}", description="Entries that were not read, by reason."
+)
+
+
+class StoreUnreachableError(Exception):
+    """The store did not answer, or not as a store should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An entry that must not be used; problem names its key and what is accepted."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Which functions a store has; a function's token is another one when its entry was changed."""
+
+    fence: int  # the greatest that is known of, 0 when none is
+    tokens: Mapping[str, str]
+
+
+class Store(Protocol):
+    """Raises StoreUnreachableError; what writes also raises LockLostError after another learner took over."""
+
+    async def index(self) -> Index: ...
+
+    async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
+        """The entries of these functions, as far as they are there."""
+        ...
+
+    async def save(self, states: Sequence[FunctionState], hold: Hold) -> None: ...
+
+    async def drop(self, functions: Collection[str], hold: Hold) -> None: ...
+
+
+def packed(state: FunctionState) -> bytes:
+    """The entry of a state: JSON whose checksum is over the bytes of its state."""
+    body = state.model_dump_json().encode()
+    digest = hashlib.sha256(body).hexdigest()
+    return b'{"format":%d,"sha256":"%s","state":%s}' % (FORMAT, digest.encode(), body)
+
+
+def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
+    """Reads an entry, or says why not."""
+    header = _HEADER.match(entry)
+    if header is None:
+        return _refused("corrupt", f"entry {key} does not begin as one does")
+    if int(header[1]) != FORMAT:
+        return _refused("format", f"entry {key} has format {int(header[1])}, accepted is {FORMAT}")
+    body = entry[header.end() : -1]
+    if header[3] is None or hashlib.sha256(body).hexdigest().encode() != header[3]:
+        return _refused("corrupt", f"entry {key} does not have the checksum that it claims")
+    try:
+        state = FunctionState.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _refused("malformed", f"entry {key}: state.{where}: {first['msg']}")
+    if state.name != function:
+        return _refused("corrupt", f"entry {key} is of function {state.name!r}")
+    return state
+
+
+def _refused(reason: str, problem: str) -> Refused:
+    _refusals.add(1, {"reason": reason})
+    return Refused(problem)
+
+
+def open_store(store: str, connection: Connection) -> Store:
+    """store is "redis", or the URI of an object store; raises ValueError for one that is not known."""
+    if store == "redis":
+        return RedisStore(connection)
+    created = {"mkdir": True} if store.startswith("file:") else {}
+    try:
+        return ObjectStore(store, obstore.store.from_url(store, **cast(Any, created)))
+    except BaseError as error:
+        raise ValueError(
+            f"store {store!r}: {str(error).partition(chr(10))[0]}; accepted is redis or a URI that begins"
+            " with file://, s3://, gs:// or az://"
+        ) from error
+
+
+_SAVE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for i = 2, #ARGV, 3 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+  redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 2])
+end
+return 1
+"""
+_DROP = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('HDEL', KEYS[2], unpack(ARGV, 2))
+redis.call('HDEL', KEYS[3], unpack(ARGV, 2))
+return 1
+"""
+
+
+class RedisStore:
+    """Entries in a hash; a write goes through only while its writer holds the lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._client = connection.client
+        self._save = self._client.register_script(_SAVE)
+        self._drop = self._client.register_script(_DROP)
+
+    async def index(self) -> Index:
+        try:
+            async with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.get(FENCE)
+                pipeline.hgetall(VERSIONS)
+                fence, tokens = await pipeline.execute()
+        except UNREACHABLE as error:
+            raise StoreUnreachableError(f"index in Redis: {error}") from error
+        return Index(int(fence or 0), {name.decode(): token.decode() for name, token in tokens.items()})
+
+    async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
+        loaded: dict[str, FunctionState | Refused] = {}
+        try:
+            for some in _chunks(functions):
+                entries = await cast(Awaitable[list[bytes | None]], self._client.hmget(FUNCTIONS, some))
+                for name, entry in zip(some, entries, strict=True):
+                    if entry is not None:
+                        loaded[name] = unpacked(f"{name!r} of {FUNCTIONS}", name, entry)
+                        await asyncio.sleep(0)
+        except UNREACHABLE as error:
+            raise StoreUnreachableError(f"entries in Redis: {error}") from error
+        return loaded
+
+    async def save(self, states: Sequence[FunctionState], hold: Hold) -> None:
+        for some in _chunks(states):
+            arguments: list[str | bytes] = []
+            for state in some:
+                published = state.published
+                token = f"{published.version}:{published.stage}:{published.observations}"
+                arguments += (state.name, packed(state), token)
+            await self._write(self._save, hold, arguments, len(some))
+
+    async def drop(self, functions: Collection[str], hold: Hold) -> None:
+        for some in _chunks(functions):
+            await self._write(self._drop, hold, some, len(some))
+
+    async def _write(self, script: Any, hold: Hold, arguments: Sequence[str | bytes], count: int) -> None:
+        try:
+            written = await script(keys=[LOCK, FUNCTIONS, VERSIONS], args=[hold.token, *arguments])
+        except UNREACHABLE as error:
+            _writes.add(count, {"result": "failed"})
+            raise StoreUnreachableError(f"write to Redis: {error}") from error
+        if not written:
+            _writes.add(count, {"result": "fenced"})
+            raise LockLostError(f"Redis refused a write under fence {hold.fence}")
+        _writes.add(count, {"result": "written"})
+
+
+class ObjectStore:
+    """An object per function and fence; readers take the greatest fence, so a stale writer does no harm.
+
+    The client of the object store tries again by itself, within its own limits.
+    """
+
+    def __init__(self, uri: str, store: obstore.store.ObjectStore) -> None:
+        self._uri = uri
+        self._store = store
+        self._fences: dict[str, list[int]] = {}  # per function those seen, ascending
+
+    async def index(self) -> Index:
+        fences, tokens = await self._list("functions")
+        self._fences = fences
+        return Index(max((known[-1] for known in fences.values()), default=0), tokens)
+
+    async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
+        loaded: dict[str, FunctionState | Refused] = {}
+        for some in _chunks(functions):
+            entries = await asyncio.gather(*(self._get(name) for name in some))
+            for name, (path, entry) in zip(some, entries, strict=True):
+                if entry is not None:
+                    loaded[name] = unpacked(f"{path} of {self._uri}", name, entry)
+                    await asyncio.sleep(0)
+        return loaded
+
+    async def save(self, states: Sequence[FunctionState], hold: Hold) -> None:
+        for some in _chunks(states):
+            await asyncio.gather(*(self._put(state.name, packed(state), hold) for state in some))
+
+    async def drop(self, functions: Collection[str], hold: Hold) -> None:
+        for name in functions:
+            self._refuse_stale(name, hold)
+            await self._delete(name, {*self._fences.pop(name, ()), hold.fence})
+            _writes.add(1, {"result": "written"})
+
+    def _refuse_stale(self, name: str, hold: Hold) -> None:
+        known = self._fences.get(name, ())
+        if known and known[-1] > hold.fence:
+            _writes.add(1, {"result": "fenced"})
+            raise LockLostError(
+                f"{self._uri} has function {name} under fence {known[-1]}, after {hold.fence}"
+            )
+
+    async def _put(self, name: str, entry: bytes, hold: Hold) -> None:
+        self._refuse_stale(name, hold)
+        try:
+            await obstore.put_async(self._store, _path(name, hold.fence), entry)
+        except (BaseError, OSError) as error:
+            _writes.add(1, {"result": "failed"})
+            raise StoreUnreachableError(f"write {_path(name, hold.fence)} to {self._uri}: {error}") from error
+        _writes.add(1, {"result": "written"})
+        older = [fence for fence in self._fences.get(name, ()) if fence < hold.fence]
+        await self._delete(name, older)
+        self._fences[name] = [hold.fence]
+
+    async def _delete(self, name: str, fences: Collection[int]) -> None:
+        for fence in fences:
+            try:
+                await obstore.delete_async(self._store, _path(name, fence))
+            except FileNotFoundError:
+                continue
+            except (BaseError, OSError) as error:
+                raise StoreUnreachableError(f"delete {_path(name, fence)} of {self._uri}: {error}") from error
+
+    async def _get(self, name: str) -> tuple[str, bytes | None]:
+        """The entry at the fence that is known of, or else at the greatest that is there."""
+        known = self._fences.get(name)
+        if known:
+            entry = await self._read(_path(name, known[-1]))
+            if entry is not None:
+                return _path(name, known[-1]), entry
+        fences, _ = await self._list(f"functions/{name}")
+        if name not in fences:
+            self._fences.pop(name, None)
+            return "", None
+        self._fences[name] = fences[name]
+        path = _path(name, fences[name][-1])
+        return path, await self._read(path)
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return bytes(await (await obstore.get_async(self._store, path)).bytes_async())
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise StoreUnreachableError(f"read {path} of {self._uri}: {error}") from error
+
+    async def _list(self, prefix: str) -> tuple[dict[str, list[int]], dict[str, str]]:
+        """Per function the fences that it is kept under, ascending, and the token of its entry."""
+        fences: dict[str, list[int]] = {}
+        tokens: dict[int, dict[str, str]] = {}
+        try:
+            pages = cast(
+                AsyncIterable[list[dict[str, Any]]], obstore.list(self._store, prefix, chunk_size=1000)
+            )
+            async for page in pages:
+                for found in page:
+                    match = _OBJECT.fullmatch(found["path"])
+                    if match is None:
+                        continue
+                    name, fence = match[1], int(match[2])
+                    fences.setdefault(name, []).append(fence)
+                    mark = found["e_tag"] or f"{found['last_modified']}:{found['size']}"
+                    tokens.setdefault(fence, {})[name] = f"{fence}:{mark}"
+        except (BaseError, OSError) as error:
+            raise StoreUnreachableError(f"list {prefix} of {self._uri}: {error}") from error
+        for known in fences.values():
+            known.sort()
+        return fences, {name: tokens[known[-1]][name] for name, known in fences.items()}
+
+
+def _path(function: str, fence: int) -> str:
+    return f"functions/{function}/{fence:020d}.json"
+
+
+_T = TypeVar("_T")
+
+
+def _chunks(items: Collection[_T]) -> Iterator[list[_T]]:
+    rest = iter(items)
+    while some := list(islice(rest, _TOGETHER)):
+        yield some

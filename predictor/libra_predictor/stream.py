@@ -1,0 +1,166 @@
+"""Consumes the stream of observations as a group, in order and without a gap."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from opentelemetry.metrics import get_meter
+from redis.exceptions import ResponseError
+
+from libra_predictor.connection import Connection
+from libra_predictor.lock import LockLostError
+from libra_predictor.observations import STREAM, id_order
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "predictor"
+CONSUMER: Final = "learner"  # of every learner, so that each takes up what the one before it left
+FENCE: Final = f"libra:predictor:{{{STREAM}}}:fence"  # in the stream's slot of a cluster
+
+BATCH: Final = 500  # entries
+_PAGE = 1000  # entries of history
+_BLOCK_MILLISECONDS = 1000
+
+# All of a learner's exchanges with the stream check its fence. One that slept through the loss of its lock
+# could otherwise take entries that its successor then reads out of order, or acknowledge those that its
+# successor has not saved.
+_FENCED = """
+local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
+if fence > tonumber(ARGV[1]) then return redis.error_reply('FENCED by ' .. fence) end
+"""
+_OPEN = (
+    _FENCED
+    + """
+redis.call('SET', KEYS[2], ARGV[1])
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[2], '0', 'MKSTREAM')
+local stream = redis.call('XINFO', 'STREAM', KEYS[1])
+local newest
+for i = 1, #stream, 2 do if stream[i] == 'last-generated-id' then newest = stream[i + 1] end end
+return {made['err'] and 0 or 1, newest, redis.call('TIME')[1]}
+"""
+)
+# What is pending after the position goes first: it is older than all that was not delivered yet.
+_READ = (
+    _FENCED
+    + """
+local read = {'XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', ARGV[5], 'STREAMS', KEYS[1]}
+read[9] = ARGV[4]
+local reply = redis.call(unpack(read))
+local entries = reply and reply[1][2] or {}
+if #entries == 0 then
+  read[9] = '>'
+  reply = redis.call(unpack(read))
+  entries = reply and reply[1][2] or {}
+end
+local delivered, lag = '0-0', -1
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local named = {}
+  for i = 1, #group, 2 do named[group[i]] = group[i + 1] end
+  if named['name'] == ARGV[2] then
+    delivered, lag = named['last-delivered-id'], named['lag'] or -1
+  end
+end
+return {entries, delivered, lag, redis.call('TIME')[1]}
+"""
+)
+_ACKNOWLEDGE = _FENCED + "return redis.call('XACK', KEYS[1], ARGV[2], unpack(ARGV, 3))"
+
+_meter = get_meter("libra_predictor")
+_lag = _meter.create_gauge(
+    "libra.predictor.queue.lag", unit="{entry}", description="Observations that were not read yet."
+)
+_behind = _meter.create_gauge(
+    "libra.predictor.queue.behind",
+    unit="s",
+    description="Age of the newest observation read, while others wait.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stream entry; its fields are None when it was trimmed before it was acknowledged."""
+
+    id: str
+    fields: dict[bytes, bytes] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the stream is like as a learner begins with it."""
+
+    group_is_new: bool
+    newest: str  # id that was appended last, "0-0" when none was
+    seconds: int  # Redis' clock, Unix
+
+
+class Stream:
+    """The learner's side of the stream; raises UNREACHABLE, and LockLostError after a greater fence."""
+
+    def __init__(self, connection: Connection, fence: int) -> None:
+        client = connection.client
+        self._client = client
+        self._fence = fence
+        self._position = "0-0"  # the id read last
+        self._delivered = "0-0"
+        self.seconds = 0  # Redis' clock at the last read, Unix
+        self._open = client.register_script(_OPEN)
+        self._read = client.register_script(_READ)
+        self._acknowledge = client.register_script(_ACKNOWLEDGE)
+
+    async def open(self) -> Opened:
+        """Makes sure that the group is there, and starts over with what it has not acknowledged."""
+        made, newest, seconds = await self._fenced(self._open, GROUP)
+        self._position = "0-0"
+        return Opened(bool(made), newest.decode(), int(seconds))
+
+    async def read(self) -> list[Entry] | None:
+        """The next entries in their order, none when all were read; None when the group is gone."""
+        try:
+            reply = await self._fenced(self._read, GROUP, CONSUMER, self._position, BATCH)
+        except ResponseError as error:
+            if "NOGROUP" in str(error):
+                return None
+            raise
+        raw, delivered, lag, seconds = reply
+        entries = [Entry(entry_id.decode(), _fields(flat)) for entry_id, flat in raw]
+        if entries:
+            self._position = entries[-1].id
+        self._delivered, self.seconds = delivered.decode(), int(seconds)
+        _lag.set(max(0, lag))
+        _behind.set(max(0, self.seconds - id_order(self._position)[0] // 1000) if lag > 0 else 0)
+        return entries
+
+    async def wait(self) -> None:
+        """Returns when there may be more to read, or after a second."""
+        await self._client.xread({STREAM: self._delivered}, count=1, block=_BLOCK_MILLISECONDS)
+
+    async def acknowledge(self, ids: Sequence[str]) -> None:
+        for start in range(0, len(ids), _PAGE):
+            await self._fenced(self._acknowledge, GROUP, *ids[start : start + _PAGE])
+
+    async def history(self) -> AsyncIterator[Entry]:
+        """All that the stream still has, acknowledged or not, from the oldest on."""
+        start = "-"
+        while True:
+            page = cast(
+                list[tuple[bytes, dict[bytes, bytes]]],
+                await self._client.xrange(STREAM, min=start, count=_PAGE),
+            )
+            for entry_id, fields in page:
+                yield Entry(entry_id.decode(), fields)
+            if len(page) < _PAGE:
+                return
+            start = f"({page[-1][0].decode()}"
+
+    async def _fenced(self, script: Any, *arguments: str | int) -> Any:
+        try:
+            return await cast(Awaitable[Any], script(keys=[STREAM, FENCE], args=[self._fence, *arguments]))
+        except ResponseError as error:
+            if "FENCED" in str(error):
+                raise LockLostError(f"the stream is read under a greater fence than {self._fence}") from error
+            raise
+
+
+def _fields(flat: list[bytes] | None) -> dict[bytes, bytes] | None:
+    return None if flat is None else dict(zip(flat[::2], flat[1::2], strict=True))
