@@ -7,10 +7,14 @@ from libra_predictor.settings import parse
 
 def main() -> None:
     settings = parse(sys.argv[1:])
-    # After the options: it imports KServe, and a mistake in an option should not wait for that.
+    # After the options: they import KServe, and a mistake in an option should not wait for that.
+    from kserve import ModelRepository
+
+    from libra_predictor.learner import Predictor
     from libra_predictor.server import serve
 
-    serve(settings)
+    repository = ModelRepository()
+    serve(settings, repository, Predictor(settings, repository))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,27 @@
 """The KServe model of one function: answers from its step tables, which every answer also carries."""
 
-from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model
+import reprlib
+from collections.abc import Sequence
+from functools import cached_property
+
+import orjson
+from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
+from kserve.model import InferenceVerb
+from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferResponse
 
-from libra_predictor import metrics
 from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE
-from libra_predictor.trainer import Answers
+from libra_predictor.published import Published
 
-ESTIMATOR = "xgboost"
+INPUT = "size"
+ACCEPTED = f'one input "{INPUT}" of datatype INT64 and shape [1]'
+ACCEPTED_SIZE = f"one whole number of bytes from 0 to {MAX_SIZE}, or {UNKNOWN_SIZE} when the size is unknown"
 
-_INPUT = "size"
-_ACCEPTED = f'one input "{_INPUT}" of datatype INT64 and shape [1]'
-_RESULTS = ("cpu_milli", "memory_bytes", "duration_ms")
+_RESULTS = (
+    "cpu_milli",
+    "memory_bytes",
+    "duration_ms",
+)  # the outputs that depend on the size; the first three
 
 
 def model_name(function: str) -> str:
@@ -19,76 +29,187 @@ def model_name(function: str) -> str:
     return function.replace("/", ".", 1)
 
 
+def function_name(model: str) -> str:
+    """The function of a model's name. A namespace has no dots, so there is only one."""
+    return model.replace(".", "/", 1)
+
+
+def size_of(name: object, datatype: object, shape: object, data: object) -> int:
+    """The size in bytes, or UNKNOWN_SIZE, that the only tensor of a request holds.
+
+    Raises InvalidInput, which says what is accepted, for any other tensor.
+    """
+    if name != INPUT or datatype != "INT64" or shape != [1]:
+        raise InvalidInput(
+            f"the input is {told(name)} of datatype {told(datatype)} and shape {told(shape)}:"
+            f" accepted is {ACCEPTED}"
+        )
+    if isinstance(data, list) and len(data) == 1:
+        size = data[0]
+        if type(size) is int and UNKNOWN_SIZE <= size <= MAX_SIZE:
+            return size
+    raise InvalidInput(f'data of input "{INPUT}" is {told(data)}: accepted is {ACCEPTED_SIZE}')
+
+
+def told(value: object) -> str:
+    """What a client sent, for an error: of bounded length and depth, and free of what no UTF-8 can hold."""
+    return reprlib.repr(value)
+
+
 class FunctionModel(Model):
     """Immutable: what is learned anew is a new model under the same name."""
 
-    def __init__(self, function: str, answers: Answers, version: int) -> None:
-        super().__init__(model_name(function))
-        self.answers = answers
-        self.version = version
+    def __init__(self, published: Published) -> None:
+        super().__init__(model_name(published.function))
+        self.published = published
         self.ready = True
 
     def get_input_types(self) -> list[dict[str, object]]:
-        return [{"name": _INPUT, "datatype": "INT64", "shape": [1]}]
+        return [{"name": INPUT, "datatype": "INT64", "shape": [1]}]
 
     def get_output_types(self) -> list[dict[str, object]]:
         return [
-            {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-            for output in self._outputs(UNKNOWN_SIZE)
+            {"name": name, "datatype": "INT64", "shape": [len(data)]} for name, data in self._outputs.items()
         ]
+
+    async def __call__(  # type: ignore[override]  # KServe declares another type than it takes
+        self,
+        body: object,
+        headers: dict[str, str] | None = None,
+        verb: InferenceVerb = InferenceVerb.PREDICT,
+    ) -> tuple[InferResponse | ModelInferResponse, dict[str, str]]:
+        """Answers without KServe's steps around predict, whose four histograms cost more than an answer."""
+        return await self.predict(body, headers), {}
 
     async def predict(
         self,
         payload: object,
         headers: dict[str, str] | None = None,
         response_headers: dict[str, str] | None = None,
-    ) -> InferResponse:
-        try:
-            if not isinstance(payload, InferRequest):
+    ) -> InferResponse | ModelInferResponse:
+        """The answer to a decoded request, over gRPC as its message. Raises InvalidInput."""
+        if not isinstance(payload, InferRequest):
+            raise InvalidInput("the request is not in the Open Inference Protocol v2, the only one accepted")
+        if payload.model_version:
+            raise InvalidInput(
+                f"the model version is {told(payload.model_version)}: accepted is none, as only the newest is"
+                " served"
+            )
+        request_id = _text("" if payload.id is None else payload.id)
+        size = _only_size(payload)
+        names = [output.name for output in payload.request_outputs or ()]
+        for name in names:
+            if not isinstance(name, str) or name not in self._outputs:
                 raise InvalidInput(
-                    "the request is not in the Open Inference Protocol v2, the only one accepted"
+                    f"the output {told(name)} is asked for: accepted are {', '.join(self._outputs)}"
                 )
-            size = _size(payload.inputs)
-        except InvalidInput:
-            metrics.REQUESTS_REFUSED.inc()
-            raise
+        if payload.from_grpc:
+            return self._message(size, request_id, names)
+        return self._response(size, request_id, names)
+
+    def json(self, size: int, request_id: str) -> bytes:
+        """The body that KServe's REST route would write for a request that names no outputs."""
+        return self._json % (orjson.dumps(request_id), *self.published.at(size))
+
+    def _response(self, size: int, request_id: str, names: Sequence[str]) -> InferResponse:
+        results = dict(zip(_RESULTS, self.published.at(size), strict=True))
         return InferResponse(
-            response_id=payload.id or "",
+            response_id=request_id,
             model_name=self.name,
-            infer_outputs=self._outputs(size),
-            parameters={"version": str(self.version), "estimator": ESTIMATOR},
+            infer_outputs=[
+                _tensor(name, [results[name]] if name in results else self._outputs[name])
+                for name in names or self._outputs
+            ],
+            parameters=self._parameters,
         )
 
-    def _outputs(self, size: int) -> list[InferOutput]:
-        answers = self.answers
+    def _message(self, size: int, request_id: str, names: Sequence[str]) -> ModelInferResponse:
+        message = ModelInferResponse()
+        message.CopyFrom(self._template)
+        message.id = request_id
+        for output, value in zip(message.outputs, self.published.at(size), strict=False):
+            output.contents.int64_contents[0] = value
+        if names:
+            outputs = {output.name: output for output in message.outputs}
+            wanted = [outputs[name] for name in names]
+            del message.outputs[:]
+            message.outputs.extend(wanted)
+        return message
+
+    @cached_property
+    def _outputs(self) -> dict[str, list[int]]:
+        """All outputs by name, in order; those of _RESULTS are for an input of unknown size."""
+        published = self.published
+        answers = published.answers
+        outputs = dict(zip(_RESULTS, ([value] for value in published.at(UNKNOWN_SIZE)), strict=True))
         tables = (answers.cpu_milli, answers.memory_bytes, answers.duration_ms)
-        values = answers.unknown if size == UNKNOWN_SIZE else tuple(table.at(size) for table in tables)
-        outputs = [_int64(name, [value]) for name, value in zip(_RESULTS, values, strict=True)]
         for name, table in zip(_RESULTS, tables, strict=True):
-            outputs.append(_int64(f"{name}_thresholds", list(table.thresholds)))
-            outputs.append(_int64(f"{name}_values", list(table.values)))
-        outputs.append(_int64("unknown", list(answers.unknown)))
+            outputs[f"{name}_thresholds"] = list(table.thresholds)
+            outputs[f"{name}_values"] = list(table.values)
+        outputs["unknown"] = list(answers.unknown)
+        outputs["offset"] = list(published.offset)
+        outputs["largest"] = list(published.largest)
         return outputs
 
+    @cached_property
+    def _parameters(self) -> dict[str, str]:
+        published = self.published
+        estimators = [record.estimator for record in (published.cpu, published.memory, published.duration)]
+        return {
+            "version": str(published.version),
+            "estimator": estimators[0] if len(set(estimators)) == 1 else ",".join(estimators),
+            "stage": str(published.stage),
+            "reason": published.reason,
+        }
 
-def _int64(name: str, data: list[int]) -> InferOutput:
+    @cached_property
+    def _template(self) -> ModelInferResponse:
+        message: ModelInferResponse = self._response(UNKNOWN_SIZE, "", ()).to_grpc()
+        return message
+
+    @cached_property
+    def _json(self) -> bytes:
+        """The format of a body, for the id as JSON and the three results."""
+        head = orjson.dumps(
+            {"model_name": self.name, "model_version": None, "parameters": self._parameters}
+        ).replace(b"%", b"%%")
+        results = b",".join(_json_tensor(name, [0]).replace(b"[0]", b"[%d]") for name in _RESULTS)
+        rest = b"".join(
+            b"," + _json_tensor(name, data) for name, data in self._outputs.items() if name not in _RESULTS
+        )
+        return head[:-1] + b',"id":%s,"outputs":[' + results + rest + b"]}"
+
+
+def _only_size(request: InferRequest) -> int:
+    if len(request.inputs) != 1:
+        names = [tensor.name for tensor in request.inputs]
+        raise InvalidInput(f"inputs are {told(names)}: accepted is {ACCEPTED}")
+    tensor = request.inputs[0]
+    data = tensor.data
+    if data == [] and tensor.datatype == "INT64" and tensor.shape == [1]:
+        # gRPC has bytes beside the tensor, or no data at all.
+        try:
+            data = tensor.as_numpy().tolist()
+        except ValueError as error:
+            raise InvalidInput(f'data of input "{INPUT}" is missing: accepted is {ACCEPTED_SIZE}') from error
+    return size_of(tensor.name, tensor.datatype, tensor.shape, data)
+
+
+def _text(request_id: object) -> str:
+    if isinstance(request_id, str):
+        try:
+            request_id.encode()
+            return request_id
+        except UnicodeEncodeError:
+            pass
+    raise InvalidInput(f"the id is {told(request_id)}: accepted is text that UTF-8 can hold")
+
+
+def _tensor(name: str, data: list[int]) -> InferOutput:
     return InferOutput(name=name, shape=[len(data)], datatype="INT64", data=data)
 
 
-def _size(inputs: list[InferInput]) -> int:
-    names = [tensor.name for tensor in inputs]
-    if names != [_INPUT]:
-        raise InvalidInput(f"inputs are {names}: accepted is {_ACCEPTED}")
-    tensor = inputs[0]
-    if tensor.datatype != "INT64" or tensor.shape != [1]:
-        raise InvalidInput(
-            f'input "{_INPUT}" is of datatype {tensor.datatype} and shape {tensor.shape}:'
-            f" accepted is {_ACCEPTED}"
-        )
-    data = tensor.data if isinstance(tensor.data, list) else tensor.as_numpy().tolist()
-    if len(data) != 1 or type(data[0]) is not int or not UNKNOWN_SIZE <= data[0] <= MAX_SIZE:
-        raise InvalidInput(
-            f'data of input "{_INPUT}" is {data}: accepted is one whole number of bytes from 0 to {MAX_SIZE},'
-            f" or {UNKNOWN_SIZE} when the size is unknown"
-        )
-    return data[0]
+def _json_tensor(name: str, data: list[int]) -> bytes:
+    return orjson.dumps(
+        {"name": name, "shape": [len(data)], "datatype": "INT64", "parameters": None, "data": data}
+    )

@@ -1,18 +1,21 @@
-"""KServe's model server with the learner beside it on one event loop."""
+"""The process: KServe's model server, REST and gRPC, with the learner beside it on one event loop."""
 
 import asyncio
 import copy
 import logging
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import uvloop
 from kserve import ModelRepository, ModelServer
 from kserve.errors import InvalidInput, ModelNotFound, ServerNotReady
 from kserve.logging import KSERVE_LOG_CONFIG, configure_logging
-from kserve.protocol.dataplane import DataPlane
 
-from libra_predictor.learner import Learner
+from libra_predictor import explain
+from libra_predictor.protocols import GrpcServer, Plane, RestServer
+from libra_predictor.published import Published
 from libra_predictor.settings import Settings
+from libra_predictor.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -37,45 +40,61 @@ def log_config() -> dict[str, Any]:
     return config
 
 
-class HonestDataPlane(DataPlane):
-    """KServe's own server is ready as soon as it listens; this one when it has learned what is recorded."""
+class Source(Protocol):
+    """Where the models come from: it puts them into the repository while it runs."""
 
-    def __init__(self, repository: ModelRepository, learner: Learner) -> None:
-        super().__init__(model_registry=repository)
-        self._learner = learner
+    @property
+    def ready(self) -> bool: ...
 
-    async def ready(self) -> bool:
-        return self._learner.ready
+    def functions(self) -> Mapping[str, Published]: ...
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class PredictorServer(ModelServer):
-    """Models come and go with the observations; none is there at the start."""
+    """Models come and go while it runs; none is there at the start."""
 
-    def __init__(self, settings: Settings) -> None:
-        repository = ModelRepository()
+    def __init__(
+        self, settings: Settings, repository: ModelRepository, source: Source, telemetry: Telemetry
+    ) -> None:
         # One worker, because a model that is published in one process is unknown to another.
-        super().__init__(
-            http_port=settings.http_port,
-            workers=1,
-            registered_models=repository,
-            enable_grpc=False,
-            enable_latency_logging=False,
+        super().__init__(workers=1, registered_models=repository)
+        self._source = source
+        plane = Plane(
+            repository,
+            lambda: source.ready,
+            f"it is learned from its first {settings.min_observations} invocations, and dropped when it was"
+            f" not called for {settings.retire_days:g} days",
         )
-        self._learner = Learner(settings, repository)
-        self.dataplane = HonestDataPlane(repository, self._learner)
-        self.servers.append(self._learner.run())
+        own = explain.router(source.functions, plane.why_unknown)
+        self._rest = RestServer(plane, own, telemetry.inferences, settings.http_port)
+        self._grpc = GrpcServer(plane, telemetry.inferences, settings.grpc_port)
+
+    def start(self, models: object = ()) -> None:
+        """Serves until a signal says to stop, or a server or the source fails, which it raises."""
+        self._grpc_server = self._grpc  # type: ignore[assignment]  # for stop; uvicorn stops by the signal
+        self.servers = [self._source.run(), self._rest.start(), self._grpc.start()]  # type: ignore[no-untyped-call]
+        self.setup_event_loop()  # type: ignore[no-untyped-call]
+        self.register_signal_handler()  # type: ignore[no-untyped-call]
+        asyncio.run(self._serve())  # type: ignore[no-untyped-call]
 
     def stop(self, sig: int) -> None:
-        self._learner.stop()
+        self._source.stop()
         super().stop(sig)
 
 
-def serve(settings: Settings) -> None:
-    """Serves until a signal says to stop."""
+def serve(settings: Settings, repository: ModelRepository, source: Source) -> None:
+    """Serves what the source puts into the repository, until a signal says to stop."""
     configure_logging(log_config())
     log.info("settings %s", settings)
     # KServe leaves the choice of the loop to uvicorn, which does not run it, and configures a current loop
     # that asyncio.run then replaces.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     asyncio.set_event_loop(asyncio.new_event_loop())
-    PredictorServer(settings).start([])
+    telemetry = Telemetry()
+    try:
+        PredictorServer(settings, repository, source, telemetry).start()
+    finally:
+        telemetry.shutdown()

@@ -1,18 +1,21 @@
 import contextlib
 import http.client
 import json
+import os
 import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import grpc  # type: ignore[import-untyped]
 import pytest
 import redis
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 PREDICTOR = Path(__file__).parents[1]
@@ -118,20 +121,20 @@ class RedisServer:
         self.client.xadd(STREAM, {"v": "1", "data": json.dumps(observation(**changes))})
 
 
-class PredictorServer:
-    """The real server process."""
+class Server:
+    """A real server process of the predictor, with both of its protocols."""
 
-    def __init__(self, redis_address: str, log: Path) -> None:
-        self.port = free_port()
+    def __init__(self, module: str, options: Sequence[str], log: Path, **environment: str) -> None:
+        self.port, self.grpc_port = free_port(), free_port()
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "libra_predictor"),
-                    *("--redis-addr", redis_address, "--http-port", str(self.port)),
-                    *("--refit-interval-seconds", "0.1", "--max-functions", "3"),
+                    *(sys.executable, "-m", module, *options),
+                    *("--http-port", str(self.port), "--grpc-port", str(self.grpc_port)),
                 ],
                 cwd=PREDICTOR,
+                env=os.environ | environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -141,12 +144,15 @@ class PredictorServer:
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """Status 0 says that nothing listens."""
+        raw = None if body is None else json.dumps(body).encode()
+        return self.send(method, path, raw, {"Content-Type": "application/json"})
+
+    def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Status 0 says that nothing listens."""
         assert self.process.poll() is None, self.log()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
         try:
-            connection.request(
-                method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"}
-            )
+            connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             return response.status, response.read()
         except ConnectionRefusedError:
@@ -179,8 +185,28 @@ class PredictorServer:
         answer = eventually(f"{model} has a model", probe)
         return {output["name"]: output["data"] for output in answer["outputs"]} | {**answer["parameters"]}
 
+    @contextlib.contextmanager
+    def grpc(self) -> Iterator[GRPCInferenceServiceStub]:
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
+            yield GRPCInferenceServiceStub(channel)
+
     def stop(self) -> int:
         return stop(self.process)
+
+
+class PredictorServer(Server):
+    """The predictor itself; a later option overrides one of these."""
+
+    def __init__(self, redis_address: str, log: Path, *options: str) -> None:
+        quick = ("--refit-interval-seconds", "0.1", "--max-functions", "3")
+        super().__init__("libra_predictor", ["--redis-addr", redis_address, *quick, *options], log)
+
+
+class PublishedServer(Server):
+    """The server around the functions of published_server.py."""
+
+    def __init__(self, log: Path, **environment: str) -> None:
+        super().__init__("tests.published_server", [], log, **environment)
 
 
 @pytest.fixture
@@ -196,14 +222,25 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def start_predictor(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[[], PredictorServer]]:
-    """Starts servers on the Redis of the test."""
+def start_predictor(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., PredictorServer]]:
+    """Starts servers, with more options if told, on the Redis of the test."""
     servers: list[PredictorServer] = []
 
-    def start() -> PredictorServer:
-        servers.append(PredictorServer(redis_server.address, tmp_path / f"predictor-{len(servers)}.log"))
+    def start(*options: str) -> PredictorServer:
+        log = tmp_path / f"predictor-{len(servers)}.log"
+        servers.append(PredictorServer(redis_server.address, log, *options))
         return servers[-1]
 
     yield start
     for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def published_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedServer]:
+    server = PublishedServer(tmp_path_factory.mktemp("published") / "server.log")
+    try:
+        server.gets_ready()
+        yield server
+    finally:
         server.stop()

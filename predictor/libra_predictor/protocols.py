@@ -1,0 +1,230 @@
+"""KServe's two servers, REST and gRPC, without what only an operator of models should be able to do."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from grpc import aio  # type: ignore[import-untyped]
+from grpc_interceptor.exceptions import Unimplemented
+from kserve import InferRequest, InferResponse, ModelRepository
+from kserve.errors import InvalidInput, ModelNotFound
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
+from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
+from kserve.protocol.grpc.server import GRPCServer
+from kserve.protocol.grpc.servicer import InferenceServicer
+from kserve.protocol.model_repository_extension import ModelRepositoryExtension
+from kserve.protocol.rest.server import RESTServer, metrics_handler
+from kserve.protocol.rest.v2_datamodels import (
+    ListModelsResponse,
+    ModelMetadataResponse,
+    ModelReadyResponse,
+    ServerLiveResponse,
+    ServerMetadataResponse,
+    ServerReadyResponse,
+)
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from starlette.exceptions import HTTPException
+
+from libra_predictor.fastpath import LARGEST_BODY, FastPath
+from libra_predictor.model import ACCEPTED, ACCEPTED_SIZE, FunctionModel, function_name, told
+from libra_predictor.telemetry import Inferences
+
+_LONGEST_NAME = 320  # a namespace, a dot and a revision have 127
+
+
+class UnknownFunction(ModelNotFound):
+    """Says what to do without an answer, and why there is none."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Plane(DataPlane):
+    """What both protocols ask: KServe's, with honest readiness and refusals that help."""
+
+    def __init__(self, repository: ModelRepository, ready: Callable[[], bool], why_none: str) -> None:
+        super().__init__(model_registry=repository)
+        self._ready = ready
+        self._why_none = why_none
+
+    def metadata(self) -> dict[str, Any]:
+        return super().metadata() | {"name": "libra-predictor", "extensions": []}
+
+    async def ready(self) -> bool:
+        return self._ready()
+
+    def why_unknown(self, function: str) -> str:
+        """What is answered for a function, namespace/revision, that has no model."""
+        named = function if function.isascii() and function.isprintable() else told(function)
+        why = self._why_none if self._ready() else "this replica has not read its store yet"
+        return f"function {named[:_LONGEST_NAME]} is not known here: use the user allocation; {why}"
+
+    def get_model_from_registry(self, name: str) -> FunctionModel:
+        model = self.model_registry.get_model(name)
+        if not isinstance(model, FunctionModel):
+            raise UnknownFunction(self.why_unknown(function_name(name)))
+        return model
+
+    async def get_model(self, name: str) -> FunctionModel:
+        return self.get_model_from_registry(name)
+
+    async def model_ready(self, model_name: str, disable_predictor_health_check: bool = False) -> bool:
+        self.get_model_from_registry(model_name)
+        return True
+
+    def decode(self, *arguments: Any, **named: Any) -> tuple[dict[str, Any] | InferRequest, dict[str, Any]]:
+        # It only reads what a client sent, and KServe does not look before it leaps.
+        try:
+            return super().decode(*arguments, **named)
+        except Exception as error:
+            raise InvalidInput(
+                f"the request cannot be read ({error!r:.200}): accepted is {ACCEPTED}"
+            ) from error
+
+    def encode(
+        self, model_name: str, response: InferResponse, headers: object, req_attributes: object
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        # KServe's would turn it into a CloudEvent when a header of one is there, and fail when not all are.
+        body, _ = response.to_rest()
+        assert isinstance(body, dict)  # noqa: S101  # no output of ours is binary
+        return body, {}
+
+
+class RestServer(RESTServer):
+    """The routes of the Open Inference Protocol, our own, and nothing that loads or unloads."""
+
+    def __init__(self, plane: Plane, own: APIRouter, inferences: Inferences, port: int) -> None:
+        # Its own telemetry would measure most requests a second time.
+        self._fastapi = FastAPI(
+            title="Libra's predictor",
+            docs_url=None,
+            redoc_url=None,
+            telemetry={"tracing": False, "metrics": False, "logs": False},
+        )
+        self._own = own
+        super().__init__(
+            FastPath(self._fastapi, plane.model_registry, inferences),  # type: ignore[arg-type]  # uvicorn's
+            plane,
+            ModelRepositoryExtension(plane.model_registry),
+            port,
+        )
+
+    def create_application(self) -> None:
+        self._register_endpoints(self._fastapi)
+        self._add_exception_handlers(self._fastapi)
+
+    def _register_endpoints(self, app: FastAPI) -> None:
+        endpoints = V2Endpoints(self.dataplane)
+        app.add_api_route("/", self.dataplane.live)
+        app.add_api_route("/metrics", metrics_handler)
+        routes = APIRouter(prefix="/v2", tags=["V2"])
+        for path, endpoint, response in (
+            ("", endpoints.metadata, ServerMetadataResponse),
+            ("/health/live", endpoints.live, ServerLiveResponse),
+            ("/health/ready", endpoints.ready, ServerReadyResponse),
+            ("/models", endpoints.models, ListModelsResponse),
+            ("/models/{model_name}", endpoints.model_metadata, ModelMetadataResponse),
+            ("/models/{model_name}/ready", endpoints.model_ready, ModelReadyResponse),
+        ):
+            routes.add_api_route(path, endpoint, response_model=response)
+        routes.add_api_route(
+            "/models/{model_name}/infer", endpoints.infer, response_model=None, methods=["POST"]
+        )
+        app.include_router(routes)
+        app.include_router(self._own)
+
+    def _add_exception_handlers(self, app: FastAPI) -> None:
+        super()._add_exception_handlers(app)
+        app.add_exception_handler(RequestValidationError, _malformed)
+        app.add_exception_handler(HTTPException, _refused)
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    # The input of each is left out: it can hold what no UTF-8 can.
+    problems = [
+        f"{'.'.join(str(part) for part in problem['loc'])[:100]}: {problem['msg']}"
+        for problem in error.errors()
+        if "bytes" not in problem["loc"]  # the other form of a body, which is for binary tensors
+    ]
+    accepted = f"JSON with {ACCEPTED}" if request.method == "POST" else ACCEPTED_SIZE
+    return _error(HTTPStatus.BAD_REQUEST, f"{'; '.join(problems[:5])}: accepted is {accepted}")
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    detail = error.detail
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        detail += f": accepted is JSON with {ACCEPTED}"
+    return _error(error.status_code, detail, error.headers)
+
+
+def _error(status: int, error: str, headers: Any = None) -> JSONResponse:
+    told_as = error.encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": told_as}, status, headers)
+
+
+class GrpcServer(GRPCServer):
+    """The service of the Open Inference Protocol."""
+
+    def __init__(self, plane: Plane, inferences: Inferences, port: int) -> None:
+        extension = ModelRepositoryExtension(plane.model_registry)
+        super().__init__(port, plane, extension, kwargs={})
+        self._servicer = _Servicer(plane, extension, inferences)
+
+    async def start(self, max_workers: int = 0) -> None:
+        """Serves until stopped; without threads, for all of it is asynchronous."""
+        server = aio.server(
+            interceptors=(ExceptionToStatusInterceptor(),),
+            options=[
+                ("grpc.max_receive_message_length", LARGEST_BODY),
+                # Two processes on one port would each get some of the requests, and none would fail.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        add_GRPCInferenceServiceServicer_to_server(self._servicer, server)
+        server.add_insecure_port(f"[::]:{self._port}")
+        self._server = server
+        await server.start()
+        await server.wait_for_termination()
+
+
+class _Servicer(InferenceServicer):
+    def __init__(self, plane: Plane, extension: ModelRepositoryExtension, inferences: Inferences) -> None:
+        super().__init__(plane, extension)
+        self._inferences = inferences
+
+    async def ModelInfer(  # noqa: N802
+        self, request: pb.ModelInferRequest, context: aio.ServicerContext[Any, Any]
+    ) -> pb.ModelInferResponse:
+        headers = context.invocation_metadata() or ()
+        with self._inferences.begin("grpc", request.model_name, headers) as inference:
+            try:
+                self._data_plane.get_model_from_registry(request.model_name)
+                response = await super().ModelInfer(request, context)
+            except ModelNotFound:
+                inference.result = "unknown"
+                raise
+            except InvalidInput as error:
+                inference.result = "refused"
+                if "accepted" in error.reason:
+                    raise
+                # KServe repeats what was sent, and a client takes no status of more than 8 KiB.
+                raise InvalidInput(f"{error.reason:.200}: accepted is {ACCEPTED}") from error
+            inference.result = "answered"
+            return response
+
+    async def RepositoryModelLoad(self, request: object, context: object) -> NoReturn:  # noqa: N802
+        raise _closed()
+
+    async def RepositoryModelUnload(self, request: object, context: object) -> NoReturn:  # noqa: N802
+        raise _closed()
+
+
+def _closed() -> Unimplemented:
+    return Unimplemented("models come and go with the observations: none is loaded or unloaded by request")
