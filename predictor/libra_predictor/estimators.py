@@ -1,44 +1,211 @@
-"""The estimators of a function's demand, and the choice between them."""
+"""The estimators of a function's demand, each of which is a step table in the end."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from libra_predictor.labels import Resource
-from libra_predictor.observations import Sample
-from libra_predictor.published import Answers
-from libra_predictor.trainer import fit as train
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
 
+from libra_predictor.labels import Label, throttled
+from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.tables import Sizes, StepTable, constant, feature, snapped, tabulated
+
+XGBOOST = "xgboost"
+HISTOGRAM = "histogram"
+MOVING_WINDOW = "moving-window"
+INHERITED = "inherited"  # the answers of the revision before
 NO_ESTIMATOR = "none"
-INHERITED = "inherited"
+
+DURATION_QUANTILE = 0.25
+
+_CLASS_QUANTILES = (0.95, 0.99)
+_HISTOGRAM_PEAK = 0.99
+_HISTOGRAM_DURATION = 0.05
+_MOVING_WINDOW = 5  # calls
+_ROUNDS = 20
+_PARAMETERS = {
+    "tree_method": "hist",
+    "max_depth": 3,
+    "eta": 0.3,
+    "nthread": 1,  # more threads make a model this small ten times slower
+    "verbosity": 0,
+    "seed": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What was learned of a function."""
+class Estimate:
+    """What one estimator would answer for one resource, or for the duration."""
 
-    answers: Answers  # without floor and offset
-    estimators: tuple[str, str, str]  # of CPU, memory and duration
-    # For CPU and memory: peak and answer of the last calls whose demand was seen, oldest first, each answered
-    # by what was learned without it.
-    held_out: tuple[list[tuple[int, int]], list[tuple[int, int]]]
-    censored: int
-    gate: tuple[float, float, float] | None
+    estimator: str
+    table: StepTable
+    unknown: int  # for an input of unknown size
+
+    def at(self, size: int) -> int:
+        return self.unknown if size == UNKNOWN_SIZE else self.table.at(size)
 
 
-def fit(
-    samples: Sequence[Sample],
-    resources: tuple[Resource, Resource],
-    largest: tuple[int, int],
-    estimator: str,
-    inherited: Answers | None,
-) -> Fit:
-    """Learns from samples, oldest first; there is at least one."""
-    fitted = train(samples, *largest)
-    answers = fitted.answers
-    return Fit(
-        Answers(answers.cpu_milli, answers.memory_bytes, answers.duration_ms, answers.unknown),
-        ("xgboost",) * 3,
-        ([], []),
-        fitted.censored,
-        None,
-    )
+class ClassModel:
+    """The upper class quantile: the smallest option that suffices with a given probability."""
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        """The labels are of known sizes; there is at least one."""
+        self._sizes = np.array([label.size for label in labels], dtype=np.int64)
+        labelled = np.array([label.option for label in labels], dtype=np.int64)
+        self._labels: list[int] = labelled.tolist()
+        self._options, classes = np.unique(labelled, return_inverse=True)
+        self._trees = (
+            _Trees(
+                self._sizes,
+                classes,
+                objective="multi:softprob",
+                num_class=len(self._options),
+                # With XGBoost's 1, a class of a few samples is not told from its neighbours.
+                min_child_weight=0.5,
+            )
+            if len(self._options) > 1
+            else None
+        )
+
+    def evaluate(self, sizes: Sizes, quantile: float) -> Sizes:
+        if self._trees is None:
+            return np.full(sizes.shape, self._options[0])
+        short = (np.cumsum(self._trees.predict(sizes), axis=1) < quantile).sum(axis=1)
+        answer: Sizes = self._options[np.minimum(short, len(self._options) - 1)]
+        return answer
+
+    def most_probable(self, sizes: Sizes) -> Sizes:
+        if self._trees is None:
+            return np.full(sizes.shape, self._options[0])
+        answer: Sizes = self._options[self._trees.predict(sizes).argmax(axis=1)]
+        return answer
+
+    def exact_table(self, quantile: float) -> StepTable:
+        """What evaluate gives, at every size."""
+        if self._trees is None:
+            return constant(int(self._options[0]))
+        return self._trees.tabulated(lambda sizes: self.evaluate(sizes, quantile))
+
+    def table(self, quantile: float) -> StepTable:
+        """The exact table with its steps moved to where a wrong answer errs upward."""
+        return snapped(self.exact_table(quantile), self._sizes.tolist(), self._labels)
+
+
+class DurationModel:
+    """A quantile of the duration, by default a lower one: a borrower is not promised time that may lack."""
+
+    def __init__(
+        self, sizes: Sequence[int], durations_ms: NDArray[np.float64], quantile: float = DURATION_QUANTILE
+    ) -> None:
+        self._trees = _Trees(
+            np.array(sizes, dtype=np.int64),
+            np.log(durations_ms),
+            objective="reg:quantileerror",
+            quantile_alpha=quantile,
+        )
+
+    def evaluate(self, sizes: Sizes) -> Sizes:
+        return np.rint(np.exp(self._trees.predict(sizes))).astype(np.int64)
+
+    def table(self) -> StepTable:
+        return self._trees.tabulated(self.evaluate)
+
+
+def ranked(values: Sequence[int], share: float) -> int:
+    """The value that at least a share of the values does not exceed; there is at least one."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def moving_window(labels: Sequence[Label]) -> Estimate:
+    """The paper's ablation without a profiler; there is at least one label."""
+    most = max(label.option for label in labels[-_MOVING_WINDOW:])
+    return Estimate(MOVING_WINDOW, constant(most), most)
+
+
+def histogram(labels: Sequence[Label]) -> Estimate:
+    """The upper rank of all options, which below 100 of them is the largest; there is at least one label."""
+    most = ranked([label.option for label in labels], _HISTOGRAM_PEAK)
+    return Estimate(HISTOGRAM, constant(most), _unknown(labels))
+
+
+def class_models(labels: Sequence[Label], model: ClassModel | None) -> list[Estimate]:
+    """One for each class quantile; none without a model, for want of known sizes."""
+    if model is None:
+        return []
+    unknown = _unknown(labels)
+    return [Estimate(XGBOOST, table, unknown) for table in map(model.table, _CLASS_QUANTILES)]
+
+
+def class_model(labels: Sequence[Label]) -> ClassModel | None:
+    sized = [label for label in labels if label.size != UNKNOWN_SIZE]
+    return ClassModel(sized) if sized else None
+
+
+def _unknown(labels: Sequence[Label]) -> int:
+    """Enough for all calls together, and for those of unknown size should they be another kind."""
+    unsized = [label.option for label in labels if label.size == UNKNOWN_SIZE]
+    everything = ranked([label.option for label in labels], _HISTOGRAM_PEAK)
+    return max(everything, ranked(unsized, _HISTOGRAM_PEAK)) if unsized else everything
+
+
+def timed(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples whose duration was the function's own and not its limit's.
+
+    Inputs larger than any of those stay in with the duration that they had: without them a function that is
+    only fast enough for small inputs would be taken to be fast for all, and never worth a loan.
+    """
+    largest_own = max((s.size for s in samples if not throttled(s)), default=UNKNOWN_SIZE - 1)
+    return [s for s in samples if not throttled(s) or s.size > largest_own]
+
+
+def milliseconds(samples: Sequence[Sample]) -> NDArray[np.float64]:
+    return np.maximum(np.array([s.duration_ns for s in samples], dtype=np.float64) / 1e6, 1.0)
+
+
+def duration_quantile(samples: Sequence[Sample]) -> int:
+    """What a model that knows no size answers; there is at least one sample."""
+    return int(np.rint(np.quantile(milliseconds(samples), DURATION_QUANTILE)))
+
+
+def duration_model(samples: Sequence[Sample]) -> Estimate | None:
+    sized = [s for s in samples if s.size != UNKNOWN_SIZE]
+    if not sized:
+        return None
+    model = DurationModel([s.size for s in sized], milliseconds(sized))
+    return Estimate(XGBOOST, model.table(), duration_quantile(samples))
+
+
+def duration_histogram(samples: Sequence[Sample]) -> Estimate:
+    least = ranked([int(d) for d in milliseconds(samples)], _HISTOGRAM_DURATION)
+    return Estimate(HISTOGRAM, constant(least), least)
+
+
+def duration_moving_window(samples: Sequence[Sample]) -> Estimate:
+    least = int(milliseconds(samples[-_MOVING_WINDOW:]).min())
+    return Estimate(MOVING_WINDOW, constant(least), least)
+
+
+class _Trees:
+    """A tree ensemble on one feature, the size."""
+
+    def __init__(
+        self, sizes: Sizes, targets: NDArray[np.int64] | NDArray[np.float64], **parameters: object
+    ) -> None:
+        self.smallest, self.largest = int(sizes.min()), int(sizes.max())
+        rows = xgboost.DMatrix(feature(sizes).reshape(-1, 1), label=targets, nthread=1)
+        # xgboost.train ends by dropping its caches, which takes as long as a third of the training.
+        self._booster = xgboost.Booster({**_PARAMETERS, **parameters}, [rows])
+        for boosting_round in range(_ROUNDS):
+            self._booster.update(rows, boosting_round)
+        self.splits: NDArray[np.float32] = rows.get_quantile_cut()[1]  # all that any tree can have
+
+    def predict(self, sizes: Sizes) -> NDArray[np.float64]:
+        """Sizes beyond those that were learned from are taken for the nearest that was."""
+        rows = feature(np.clip(sizes, self.smallest, self.largest)).reshape(-1, 1)
+        predicted: NDArray[np.float32] = self._booster.inplace_predict(rows)
+        return predicted.astype(np.float64)
+
+    def tabulated(self, evaluate: Callable[[Sizes], Sizes]) -> StepTable:
+        return tabulated(evaluate, self.splits, self.smallest, self.largest)

@@ -14,7 +14,8 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from libra_predictor import labels
-from libra_predictor.estimators import INHERITED, NO_ESTIMATOR, Fit, fit
+from libra_predictor.choice import Fit, fit
+from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
 from libra_predictor.history import Call, Calls, Tally, TallyState
 from libra_predictor.labels import Resource
 from libra_predictor.observations import Sample
@@ -187,6 +188,8 @@ class Function:
         self._urgent = False
         grown = max(1, math.ceil(_GROWTH * len(self._window)))
         self._due_after = min(self._settings.refit_every, grown)
+        if self._settings.estimator == MOVING_WINDOW:
+            self._due_after = 1  # it would otherwise be of the last five calls of long ago
         samples = [call.sample for call in self._window]
         resources, largest = self._resources, self._largest()
         estimator, inherited, observed = self._settings.estimator, self._inherited, self._observed

@@ -22,11 +22,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A sample's class as the option, in units of the resource, that would have held it."""
+    """A sample's class: the option that would have held it, in the unit of the resource."""
 
     size: int
+    peak: int
     option: int
-    censored: bool
+    censored: bool  # the option is one to try: the demand was not seen
 
 
 def option(volume: int, step: int) -> int:
@@ -93,14 +94,14 @@ def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
     peak_seen = {True: 0, False: 0}
     for use in reversed(uses):
         known = use.size != UNKNOWN_SIZE
-        wanted = use.peak
+        wanted, tried = use.peak, False
         if not use.censored:
             size_seen[known] = max(size_seen[known], use.size)
             peak_seen[known] = max(peak_seen[known], use.peak)
         elif use.size > size_seen[known]:
-            wanted = target(use, largest)
+            wanted, tried = target(use, largest), True
         elif use.peak <= peak_seen[known]:
             continue
-        found.append(Label(use.size, option(wanted, step), use.censored))
+        found.append(Label(use.size, use.peak, option(wanted, step), tried))
     found.reverse()
     return found

@@ -99,6 +99,13 @@ def snapped(table: StepTable, sizes: Sequence[int], labels: Sequence[int]) -> St
     return merged([t for t, _ in steps], [above, *(v for _, v in steps)])
 
 
+def raised_from(table: StepTable, size: int, floor: int) -> StepTable:
+    """The table with no value below floor from a size on."""
+    thresholds = sorted({*table.thresholds, size})
+    values = [table.values[0], *(max(table.at(t), floor if t >= size else 0) for t in thresholds)]
+    return merged(thresholds, values)
+
+
 def raised(table: StepTable, floor: int) -> StepTable:
     """The table with no value below floor."""
     return merged(table.thresholds, [max(v, floor) for v in table.values])

@@ -1,0 +1,209 @@
+"""Fits every estimator to a function's samples and takes, for each resource, the one measured to be best.
+
+All are measured on held-out calls: each is answered by what was learned from the half of the window that it
+is not in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from libra_predictor.estimators import (
+    DURATION_QUANTILE,
+    HISTOGRAM,
+    INHERITED,
+    MOVING_WINDOW,
+    XGBOOST,
+    DurationModel,
+    Estimate,
+    class_model,
+    class_models,
+    duration_histogram,
+    duration_model,
+    duration_moving_window,
+    duration_quantile,
+    histogram,
+    milliseconds,
+    moving_window,
+    timed,
+)
+from libra_predictor.labels import Label, Resource, labels
+from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.published import Answers
+from libra_predictor.tables import raised_from
+
+_MISSES_ALLOWED = 0.01
+_DURATION_GAIN = 0.9  # of a constant's loss that a model of the duration has to stay below
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was learned of a function."""
+
+    answers: Answers  # without floor and offset
+    estimators: tuple[str, str, str]  # of CPU, memory and duration
+    # For CPU and memory: peak and answer of the calls whose demand was seen, oldest first, each answered by
+    # what was learned without it.
+    held_out: tuple[list[tuple[int, int]], list[tuple[int, int]]]
+    censored: int
+    gate: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best estimate of one resource."""
+
+    estimate: Estimate
+    held_out: list[tuple[int, int]]
+    censored: int
+    accuracy: float | None
+
+
+def fit(
+    samples: Sequence[Sample],
+    resources: tuple[Resource, Resource],
+    largest: tuple[int, int],
+    estimator: str,
+    inherited: Answers | None,
+) -> Fit:
+    """Learns from samples, oldest first, of which there is at least one; estimator is "auto" or the one."""
+    before: list[Estimate | None] = [None, None, None]
+    if inherited is not None:
+        tables = (inherited.cpu_milli, inherited.memory_bytes, inherited.duration_ms)
+        before = [
+            Estimate(INHERITED, table, unknown)
+            for table, unknown in zip(tables, inherited.unknown, strict=True)
+        ]
+    cpu, memory = (
+        _resource(samples, resource, most, estimator, old)
+        for resource, most, old in zip(resources, largest, before[:2], strict=True)
+    )
+    duration, fitted = _duration(samples, estimator, before[2])
+    return Fit(
+        answers=Answers(
+            cpu.estimate.table,
+            memory.estimate.table,
+            duration.table,
+            (cpu.estimate.unknown, memory.estimate.unknown, duration.unknown),
+        ),
+        estimators=(cpu.estimate.estimator, memory.estimate.estimator, duration.estimator),
+        held_out=(cpu.held_out, memory.held_out),
+        censored=cpu.censored + memory.censored,
+        gate=None
+        if cpu.accuracy is None or memory.accuracy is None or fitted is None
+        else (cpu.accuracy, memory.accuracy, fitted),
+    )
+
+
+def _folds(count: int) -> list[int]:
+    """The half that each call is in: in turn, but never in a period that the calls might have as well."""
+    return [i.bit_count() % 2 for i in range(count)]
+
+
+def _resource(
+    samples: Sequence[Sample], resource: Resource, largest: int, estimator: str, inherited: Estimate | None
+) -> _Choice:
+    found = labels([resource.use(sample) for sample in samples], resource.step, largest)
+    censored = sum(label.censored for label in found)
+    if estimator == MOVING_WINDOW:
+        return _Choice(_tried(moving_window(found), found), [], censored, None)
+    modelled = estimator != HISTOGRAM
+    own = [*(class_models(found, class_model(found)) if modelled else []), histogram(found)]
+    answered: list[dict[int, int]] = [{} for _ in own]  # of each estimate, what it answers to label i
+    right: list[bool] = []
+    folds = _folds(len(found))
+    for fold in (0, 1):
+        rest = [label for label, of in zip(found, folds, strict=True) if of != fold]
+        held = [i for i, of in enumerate(folds) if of == fold and not found[i].censored]
+        if not rest or not held:
+            continue
+        model = class_model(rest) if modelled else None
+        halves = [*class_models(rest, model), histogram(rest)]
+        if len(halves) == len(own):
+            for answers, half in zip(answered, halves, strict=True):
+                answers.update((i, half.at(found[i].size)) for i in held)
+        if model is not None:
+            sized = [found[i] for i in held if found[i].size != UNKNOWN_SIZE]
+            probable = model.most_probable(np.array([label.size for label in sized], dtype=np.int64))
+            right += [label.option == option for label, option in zip(sized, probable.tolist(), strict=True)]
+    if inherited is not None and estimator == "auto":
+        own.append(inherited)
+        answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
+    best = min(
+        (i for i, estimate in enumerate(own) if estimator in ("auto", estimate.estimator)),
+        key=lambda i: _rank(found, answered[i], own[i]),
+        default=len(own) - 1,
+    )
+    return _Choice(
+        _tried(own[best], found),
+        [(found[i].peak, answer) for i, answer in sorted(answered[best].items())],
+        censored,
+        sum(right) / len(right) if right else None,
+    )
+
+
+def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) -> tuple[float, float, bool]:
+    """Lowest is best: of those that miss few calls what lends most, otherwise what misses fewest."""
+    if not answered:
+        # Too few calls to measure by: what needs no sizes is the safest.
+        return (1.0, 0.0, estimate.estimator != HISTOGRAM)
+    missed = sum(answer < found[i].option for i, answer in answered.items()) / len(answered)
+    spare = sum(max(0, answer - found[i].option) for i, answer in answered.items()) / len(answered)
+    return (0.0 if missed <= _MISSES_ALLOWED else missed, spare, estimate.estimator != INHERITED)
+
+
+def _tried(estimate: Estimate, found: Sequence[Label]) -> Estimate:
+    """Answers at least what is to be tried next of a demand that was not seen yet."""
+    table, unknown = estimate.table, estimate.unknown
+    for label in found:
+        if label.censored:
+            unknown = max(unknown, label.option)
+            if label.size != UNKNOWN_SIZE:
+                table = raised_from(table, label.size, label.option)
+    return Estimate(estimate.estimator, table, unknown)
+
+
+def _duration(
+    samples: Sequence[Sample], estimator: str, inherited: Estimate | None
+) -> tuple[Estimate, float | None]:
+    """The estimate of the duration, and how well (R²) a model predicts held-out ones."""
+    own = timed(samples)
+    if estimator == MOVING_WINDOW:
+        return duration_moving_window(own), None
+    without_size = duration_histogram(own)
+    model = duration_model(own)
+    if estimator == HISTOGRAM or model is None:
+        return without_size, None
+    actual = milliseconds(own)
+    by_model, by_constant, medians = (np.zeros(len(own)) for _ in range(3))
+    folds = np.array(_folds(len(own)))
+    for fold in (0, 1):
+        rest = [s for s, of in zip(own, folds, strict=True) if of != fold]
+        half = duration_model(rest) if rest else None
+        if half is None:
+            return (model if estimator == XGBOOST else without_size), None
+        held = np.flatnonzero(folds == fold)
+        by_model[held] = [half.at(own[i].size) for i in held]
+        by_constant[held] = duration_quantile(rest)
+        sized = [s for s in rest if s.size != UNKNOWN_SIZE]
+        middle = DurationModel([s.size for s in sized], milliseconds(sized), 0.5)
+        medians[held] = middle.evaluate(np.array([own[i].size for i in held], dtype=np.int64))
+    spread = ((actual - actual.mean()) ** 2).sum()
+    error = ((actual - medians) ** 2).sum()
+    fitted = float(1 - error / spread) if spread > 0 else 1.0
+    if estimator == XGBOOST:
+        return model, fitted
+    losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _DURATION_GAIN}
+    best = min(losses, key=lambda name: losses[name])
+    if inherited is not None:
+        of_before = np.array([inherited.at(s.size) for s in own], dtype=np.float64)
+        if _loss(actual, of_before) <= min(losses.values()):
+            return inherited, fitted
+    return (model if best == XGBOOST else without_size), fitted
+
+
+def _loss(actual: np.ndarray, predicted: np.ndarray) -> float:
+    """The quantile's own loss, of the logarithm, so that long calls do not outweigh the others."""
+    error = np.log(actual) - np.log(np.maximum(predicted, 1.0))
+    return float(np.maximum(DURATION_QUANTILE * error, (DURATION_QUANTILE - 1) * error).mean())
