@@ -1,6 +1,7 @@
 // Package invocation is the life of an invocation in the activator: its size, what
 // it can lend or would borrow, and the Begin and End that tell the pool. Nothing
-// in it delays a request, and nothing that fails in it fails a request.
+// in it delays a request but the first prediction of a function, for milliseconds at
+// most, and nothing that fails in it fails a request.
 package invocation
 
 import (
@@ -19,9 +20,10 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// Predictor answers at once, or not at all.
+// Predictor answers from what it knows. Of a function of which it knows nothing it may
+// ask first, for a few milliseconds at most and no longer than ctx.
 type Predictor interface {
-	Predict(revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
+	Predict(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
 }
 
 var _ Predictor = (*predict.Client)(nil)

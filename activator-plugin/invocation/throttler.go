@@ -26,7 +26,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		return t.next.Try(ctx, revID, fn)
 	}
 	return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
-		if f := t.manager.dispatch(req, revID, dest, isClusterIP); f != nil {
+		if f := t.manager.dispatch(ctx, req, revID, dest, isClusterIP); f != nil {
 			// Deferred, because a client that goes away makes fn panic.
 			defer func() { f.finish(req.response.status) }()
 		}
@@ -35,7 +35,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 }
 
 // dispatch begins the invocation. It is nil for one that is not managed.
-func (m *Manager) dispatch(req *request, revID types.NamespacedName, dest string, isClusterIP bool) *flight {
+func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) *flight {
 	container := req.rev.Spec.GetContainer()
 	pod, why := m.podBehind(revID, dest, isClusterIP, container.Name)
 	if why != reasonNone {
@@ -52,7 +52,7 @@ func (m *Manager) dispatch(req *request, revID types.NamespacedName, dest string
 		Size:          req.size,
 		MinRemaining:  m.minLoan,
 	}
-	prediction, predicted := m.predictor.Predict(revID, req.size)
+	prediction, predicted := m.predictor.Predict(ctx, revID, req.size)
 	inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
 
 	r := roleObserved

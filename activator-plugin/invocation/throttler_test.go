@@ -56,7 +56,7 @@ func newRevision() *v1.Revision {
 // predictions answers with the prediction of a revision, for any size.
 type predictions map[types.NamespacedName]predict.Prediction
 
-func (p predictions) Predict(rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
+func (p predictions) Predict(_ context.Context, rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
 	answer, ok := p[rev]
 	return answer, ok
 }

@@ -1,85 +1,98 @@
 // Package predict asks the predictor what invocations will use. It answers from
-// its own copy of each function's step table, and never waits for the network.
+// its own copy of each function's step table; only a request of a function of which
+// nothing is known waits for the predictor, and not for long.
 package predict
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sony/gobreaker/v2"
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+
+	"libra.dev/libra/pkg/api"
 )
 
 const (
-	fetchTimeout = 500 * time.Millisecond
+	// askBudget is how long a request waits for a fetch, counted from when that began.
+	askBudget = 2 * time.Millisecond
 	// A table older than refreshAfter is still used while a new one is fetched;
 	// one older than dropAfter is not: the predictor has been away for too long.
 	refreshAfter = 5 * time.Second
 	dropAfter    = time.Minute
-	// A function without a model will often have one soon, after its first calls.
-	notFoundRetry = time.Second
-	minRetry      = 200 * time.Millisecond
-	maxRetry      = 5 * time.Second
 
-	maxFetches   = 8
 	maxFunctions = 4096
-	// All functions are looked at to find those to forget, with none answered
+	// All functions are looked at to find those to forget, with none added
 	// meanwhile.
-	forgetEvery    = time.Second
-	maxAnswerBytes = 1 << 20
+	forgetEvery = time.Second
 )
-
-var errNotFound = errors.New("the function has no model")
 
 // Options are a Client's collaborators.
 type Options struct {
-	URL           string // of the predictor, http://HOST[:PORT]
-	Clock         clock.PassiveClock
+	URL string // of the predictor, http://HOST[:PORT]
+	// RedisAddr is where the predictor announces changes, host:port or the path of a
+	// unix socket. Without it changes are seen when a table is fetched again.
+	RedisAddr     string
+	Clock         clock.Clock
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
 }
 
 // Client holds the step tables of the functions that it was asked about.
 type Client struct {
-	base    *url.URL
-	http    *http.Client
-	clock   clock.PassiveClock
-	logger  *zap.SugaredLogger
-	metrics *metrics
+	base      *url.URL
+	http      *http.Client
+	redisAddr string
+	clock     clock.Clock
+	logger    *zap.SugaredLogger
+	metrics   *metrics
+	breaker   *gobreaker.TwoStepCircuitBreaker[any]
+	budget    time.Duration
 
 	fetchCtx context.Context
 	stop     context.CancelFunc
 	fetches  sync.WaitGroup
 	slots    chan struct{}
 
-	mu        sync.RWMutex
-	functions map[types.NamespacedName]*function
+	// functions is never changed but replaced as a whole, under mu, so that the
+	// request path takes no lock.
+	functions atomic.Pointer[map[types.NamespacedName]*function]
+	mu        sync.Mutex
 	forgotten time.Time // when those not called any more last were
 }
 
-// function is what is known of one function. Readers take its state as a whole;
-// only the fetch under way, of which there is at most one, replaces it.
+// function is what is known of one function. Readers take its state as a whole.
 type function struct {
-	state    atomic.Pointer[state]
-	fetching atomic.Bool
+	state  atomic.Pointer[state]
+	flight atomic.Pointer[flight] // the fetch under way, of which there is at most one
+
+	mu        sync.Mutex // of who replaces the state
+	marks     int        // how often it was made due, so that a fetch begun before does not count
+	announced announced  // the last that was heard
+}
+
+// announced is a version with its offset, which the predictor announced before every
+// replica of it answers with them.
+type announced struct {
+	version int64
+	offset  api.Resources
 }
 
 type state struct {
 	table    *Table    // nil when there is none
-	fetched  time.Time // when table was
+	fetched  time.Time // when the predictor last gave the table, or said that there is none
 	due      time.Time // of the next fetch
 	failures int       // in a row
+	lags     int       // answers in a row that were older than what was announced
 }
 
 // New returns a Client. It does not contact the predictor before it is asked.
@@ -90,10 +103,10 @@ func New(o Options) (*Client, error) {
 	}
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
-		return nil, fmt.Errorf("making the predictor client's metrics: %w", err)
+		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Client{
+	c := &Client{
 		base: base,
 		http: &http.Client{
 			Transport: &http.Transport{
@@ -102,14 +115,18 @@ func New(o Options) (*Client, error) {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+		redisAddr: o.RedisAddr,
 		clock:     o.Clock,
 		logger:    o.Logger,
 		metrics:   m,
+		breaker:   newBreaker(o.Logger, m),
+		budget:    askBudget,
 		fetchCtx:  ctx,
 		stop:      stop,
 		slots:     make(chan struct{}, maxFetches),
-		functions: make(map[types.NamespacedName]*function),
-	}, nil
+	}
+	c.functions.Store(&map[types.NamespacedName]*function{})
+	return c, nil
 }
 
 // ParseURL checks the address of a predictor.
@@ -132,159 +149,121 @@ func (c *Client) Close() {
 }
 
 // Predict says what an invocation of the function (namespace and revision) with
-// an input of size bytes, or api.UnknownSize, will use. It answers at once; ok
-// is false when there is no table, and a fetch has then begun if one is due.
-func (c *Client) Predict(name types.NamespacedName, size int64) (p Prediction, ok bool) {
+// an input of size bytes, or api.UnknownSize, will use. It answers at once from what
+// it knows, and begins a fetch when one is due. Only of a function of which it knows
+// nothing does it wait for that fetch, for the budget at most and no longer than ctx.
+// ok is false when there is no prediction.
+func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size int64) (p Prediction, ok bool) {
 	now := c.clock.Now()
 	f := c.function(name, now)
 	if f == nil {
-		c.metrics.skippedAt("functions")
-		c.metrics.answered(false)
+		c.metrics.skippedAt(limitFunctions)
+		c.metrics.answered(fromNothing)
 		return Prediction{}, false
 	}
 	s := f.state.Load()
+	from := fromTable
 	if !now.Before(s.due) {
-		c.refresh(name, f, size)
+		from = fromStale
+		c.refresh(ctx, name, f, size, now)
 	}
-	if !s.usable(now) {
-		c.metrics.answered(false)
+	if !s.answered(now) {
+		if why := c.await(ctx, f.flight.Load(), now); why != fromAsked {
+			c.metrics.answered(why)
+			return Prediction{}, false
+		}
+		from = fromAsked
+		now = c.clock.Now()
+		if s = f.state.Load(); !s.answered(now) {
+			c.metrics.answered(fromNothing)
+			return Prediction{}, false
+		}
+	}
+	if s.table == nil {
+		c.metrics.answered(fromUnknown)
 		return Prediction{}, false
 	}
-	c.metrics.answered(true)
-	return s.table.Lookup(size), true
+	p = s.table.Lookup(size)
+	if p.Demand.IsZero() {
+		c.metrics.answered(fromProfiling)
+		return Prediction{}, false
+	}
+	c.metrics.answered(from)
+	c.metrics.used(now.Sub(s.fetched))
+	return p, true
 }
 
-func (s *state) usable(now time.Time) bool {
-	return s.table != nil && now.Sub(s.fetched) <= dropAfter
+// answered says whether the predictor has answered of late, be it that there is no
+// table.
+func (s *state) answered(now time.Time) bool {
+	return !s.fetched.IsZero() && now.Sub(s.fetched) <= dropAfter
+}
+
+// await waits for a fetch, which may be over. It returns fromAsked when it is, and
+// otherwise why there is no answer.
+func (c *Client) await(ctx context.Context, fl *flight, now time.Time) source {
+	if fl == nil {
+		return fromAsked
+	}
+	// Of a fetch that has lasted longer already nothing more is expected, so that a
+	// predictor that hangs costs few requests anything.
+	left := c.budget - now.Sub(fl.started)
+	if !fl.awaited || left <= 0 {
+		select {
+		case <-fl.done:
+			return fromAsked
+		default:
+		}
+		if !fl.awaited {
+			return fromNothing
+		}
+		return fromTimeout
+	}
+	timer := c.clock.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-fl.done:
+		return fromAsked
+	case <-timer.C():
+		return fromTimeout
+	case <-ctx.Done():
+		return fromCancelled
+	}
 }
 
 // function returns nil when there are too many functions.
 func (c *Client) function(name types.NamespacedName, now time.Time) *function {
-	c.mu.RLock()
-	f := c.functions[name]
-	c.mu.RUnlock()
-	if f != nil {
+	if f := (*c.functions.Load())[name]; f != nil {
 		return f
 	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f := c.functions[name]; f != nil {
+	known := *c.functions.Load()
+	if f := known[name]; f != nil {
 		return f
 	}
-	if len(c.functions) >= maxFunctions && now.Sub(c.forgotten) >= forgetEvery {
-		c.forgotten = now
-		c.forgetIdle(now)
-	}
-	if len(c.functions) >= maxFunctions {
+	full := len(known) >= maxFunctions
+	if full && now.Sub(c.forgotten) < forgetEvery {
 		return nil
 	}
-	f = &function{}
+	known = maps.Clone(known)
+	if full {
+		c.forgotten = now
+		maps.DeleteFunc(known, func(_ types.NamespacedName, f *function) bool { return f.idle(now) })
+	}
+	if len(known) >= maxFunctions {
+		return nil
+	}
+	f := &function{}
 	f.state.Store(&state{})
-	c.functions[name] = f
+	known[name] = f
+	c.functions.Store(&known)
 	return f
 }
 
-// forgetIdle presumes that c.mu is held. A function that is still called is
-// refreshed, so one that is long overdue is not.
-func (c *Client) forgetIdle(now time.Time) {
-	for name, f := range c.functions {
-		if now.Sub(f.state.Load().due) > dropAfter && !f.fetching.Load() {
-			delete(c.functions, name)
-		}
-	}
-}
-
-func (c *Client) refresh(name types.NamespacedName, f *function, size int64) {
-	if !f.fetching.CompareAndSwap(false, true) {
-		return
-	}
-	// The fetch that the caller saw to be due may have ended just now.
-	if c.clock.Now().Before(f.state.Load().due) {
-		f.fetching.Store(false)
-		return
-	}
-	select {
-	case c.slots <- struct{}{}:
-	default:
-		f.fetching.Store(false)
-		c.metrics.skippedAt("fetches")
-		return
-	}
-	c.fetches.Go(func() {
-		defer func() {
-			f.fetching.Store(false)
-			<-c.slots
-		}()
-		started := c.clock.Now()
-		table, err := c.fetch(name, size)
-		f.state.Store(c.next(name, f.state.Load(), table, err, c.clock.Since(started)))
-	})
-}
-
-// next is the state after a fetch.
-func (c *Client) next(name types.NamespacedName, old *state, table *Table, err error, took time.Duration) *state {
-	now := c.clock.Now()
-	switch {
-	case err == nil:
-		c.metrics.fetched(fetchOK, took)
-		if old.table == nil || old.table.Version != table.Version || old.failures > 0 {
-			c.logger.Infow("Have a new step table", "function", name.String(),
-				"version", table.Version, "estimator", table.Estimator)
-		}
-		return &state{table: table, fetched: now, due: now.Add(refreshAfter)}
-	case errors.Is(err, errNotFound):
-		c.metrics.fetched(fetchNotFound, took)
-		return &state{due: now.Add(notFoundRetry)}
-	case errors.Is(err, errMalformed):
-		c.metrics.fetched(fetchMalformed, took)
-	default:
-		c.metrics.fetched(fetchError, took)
-	}
-	if old.failures == 0 && c.fetchCtx.Err() == nil {
-		c.logger.Warnw("Failed to fetch a step table; trying again quietly",
-			"function", name.String(), zap.Error(err))
-	}
-	// The shift is bounded, so that it cannot overflow.
-	retry := min(minRetry<<min(old.failures, 5), maxRetry)
-	return &state{table: old.table, fetched: old.fetched, due: now.Add(retry), failures: old.failures + 1}
-}
-
-func (c *Client) fetch(name types.NamespacedName, size int64) (*Table, error) {
-	ctx, cancel := context.WithTimeout(c.fetchCtx, fetchTimeout)
-	defer cancel()
-
-	model := name.Namespace + "." + name.Name
-	body, err := json.Marshal(sizeInput(size))
-	if err != nil {
-		return nil, fmt.Errorf("asking for model %s: %w", model, err)
-	}
-	target := c.base.JoinPath("v2", "models", model, "infer")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("asking for model %s: %w", model, err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("asking for model %s: %w", model, err)
-	}
-	defer resp.Body.Close()
-	answer := io.LimitReader(resp.Body, maxAnswerBytes)
-	// What is left unread would cost the connection.
-	defer io.Copy(io.Discard, answer)
-
-	switch resp.StatusCode {
-	case http.StatusOK:
-		t, err := parseTable(answer)
-		if err != nil {
-			return nil, fmt.Errorf("asking for model %s: %w", model, err)
-		}
-		return t, nil
-	case http.StatusNotFound:
-		return nil, errNotFound
-	default:
-		return nil, fmt.Errorf("asking for model %s: %s answered %s, want 200 or 404", model, target.Redacted(), resp.Status)
-	}
+// idle presumes that a function that is still called is fetched, so that one that is
+// long overdue is not.
+func (f *function) idle(now time.Time) bool {
+	return now.Sub(f.state.Load().due) > dropAfter && f.flight.Load() == nil
 }

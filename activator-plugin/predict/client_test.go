@@ -1,6 +1,7 @@
 package predict
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -12,9 +13,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -50,9 +57,14 @@ func newServer(t *testing.T, status int, body string) *server {
 
 func (s *server) say(status int, body string) { s.answer.Store(&answer{status, body}) }
 
-func newClient(t testing.TB, url string, c clock.PassiveClock) *Client {
+func newClient(t testing.TB, url string, c clock.Clock) *Client {
 	t.Helper()
-	client, err := New(Options{URL: url, Clock: c, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
+	return newMeasuredClient(t, url, c, noop.NewMeterProvider(), zaptest.NewLogger(t).Sugar())
+}
+
+func newMeasuredClient(t testing.TB, url string, c clock.Clock, mp metric.MeterProvider, logger *zap.SugaredLogger) *Client {
+	t.Helper()
+	client, err := New(Options{URL: url, Clock: c, Logger: logger, MeterProvider: mp})
 	if err != nil {
 		t.Fatal("New() =", err)
 	}
@@ -60,14 +72,71 @@ func newClient(t testing.TB, url string, c clock.PassiveClock) *Client {
 	return client
 }
 
-// ask predicts, and waits for the fetch that this may have begun.
+// ask predicts, and waits for the fetch that this may have begun. With a clock that
+// stands still the budget does not end.
 func ask(c *Client, size int64) (Prediction, bool) {
-	p, ok := c.Predict(name, size)
+	p, ok := c.Predict(context.Background(), name, size)
 	c.fetches.Wait()
 	return p, ok
 }
 
-func TestPredictAsksInTheBackground(t *testing.T) {
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return condition(), nil })
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// know gives the client a function in some state.
+func know(c *Client, name types.NamespacedName, s state) *function {
+	f := &function{}
+	f.state.Store(&s)
+	functions := map[types.NamespacedName]*function{name: f}
+	for n, known := range *c.functions.Load() {
+		functions[n] = known
+	}
+	c.functions.Store(&functions)
+	return f
+}
+
+// counts are a counter's or a gauge's values, by its one attribute.
+func counts(t *testing.T, reader sdkmetric.Reader, instrument string) map[string]int64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal("Collect() =", err)
+	}
+	values := map[string]int64{}
+	add := func(points []metricdata.DataPoint[int64]) {
+		for _, p := range points {
+			attrs := p.Attributes.ToSlice()
+			values[attrs[0].Value.AsString()] = p.Value
+		}
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != instrument {
+				continue
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				add(data.DataPoints)
+			case metricdata.Gauge[int64]:
+				add(data.DataPoints)
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					v, _ := p.Attributes.Value(attribute.Key("result"))
+					values[v.AsString()] = int64(p.Count)
+				}
+			}
+		}
+	}
+	return values
+}
+
+func TestFirstPredictAsks(t *testing.T) {
 	got := make(chan string, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -75,33 +144,19 @@ func TestPredictAsksInTheBackground(t *testing.T) {
 		io.WriteString(w, answerJSON(t, exampleAnswer()))
 	}))
 	defer s.Close()
-	c := newClient(t, s.URL, clock.RealClock{})
+	c := newClient(t, s.URL, clocktesting.NewFakeClock(time.Now()))
 
-	if p, ok := ask(c, 12345); ok {
-		t.Errorf("first Predict() = %v, want none", p)
+	p, ok := ask(c, 4096)
+	if diff := cmp.Diff(exampleTable().Lookup(4096), p); !ok || diff != "" {
+		t.Errorf("first Predict() = %v (-want, +got):\n%s", ok, diff)
 	}
-	const want = `POST /v2/models/ns.rev-00001/infer {"inputs":[{"name":"size","shape":[1],"datatype":"INT64","data":[12345]}]}`
+	const want = `POST /v2/models/ns.rev-00001/infer {"inputs":[{"name":"size","shape":[1],"datatype":"INT64","data":[4096]}]}`
 	if diff := cmp.Diff(want, <-got); diff != "" {
 		t.Error("The request (-want, +got):\n" + diff)
 	}
-	p, ok := ask(c, api.UnknownSize)
-	if diff := cmp.Diff(exampleTable().unknown, p); !ok || diff != "" {
+	p, ok = ask(c, api.UnknownSize)
+	if diff := cmp.Diff(exampleTable().Lookup(api.UnknownSize), p); !ok || diff != "" {
 		t.Errorf("second Predict() = %v (-want, +got):\n%s", ok, diff)
-	}
-}
-
-func TestPredictNeverWaits(t *testing.T) {
-	release := make(chan struct{})
-	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
-	defer s.Close()
-	defer close(release)
-	c := newClient(t, s.URL, clock.RealClock{})
-
-	// Were any of these to wait for the server, the test would not end.
-	for range 100 {
-		if p, ok := c.Predict(name, 1); ok {
-			t.Fatalf("Predict() = %v, want none", p)
-		}
 	}
 }
 
@@ -114,68 +169,121 @@ func TestConcurrentAsksFetchOnce(t *testing.T) {
 		io.WriteString(w, answerJSON(t, exampleAnswer()))
 	}))
 	defer s.Close()
-	c := newClient(t, s.URL, clocktesting.NewFakePassiveClock(time.Now()))
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
 
+	const askers = 32
 	var wg sync.WaitGroup
-	for range 32 {
-		wg.Go(func() { c.Predict(name, 1) })
+	var answered atomic.Int32
+	for range askers {
+		wg.Go(func() {
+			if _, ok := c.Predict(context.Background(), name, 1); ok {
+				answered.Add(1)
+			}
+		})
 	}
-	wg.Wait()
+	eventually(t, "all wait for the one fetch", func() bool { return clk.Waiters() == askers })
 	close(release)
-	c.fetches.Wait()
-	if got := asked.Load(); got != 1 {
-		t.Errorf("32 asks at a time made %d fetches, want 1", got)
+	wg.Wait()
+	if asked.Load() != 1 || answered.Load() != askers {
+		t.Errorf("%d asks at a time made %d fetches and %d answers, want 1 and all", askers, asked.Load(), answered.Load())
 	}
 }
 
 func TestLifeOfATable(t *testing.T) {
 	s := newServer(t, http.StatusNotFound, `{"error":"no such model"}`)
-	clk := clocktesting.NewFakePassiveClock(time.Now())
-	c := newClient(t, s.URL, clk)
-	good := answerJSON(t, exampleAnswer())
+	clk := clocktesting.NewFakeClock(time.Now())
+	reader := sdkmetric.NewManualReader()
+	c := newMeasuredClient(t, s.URL, clk, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), zaptest.NewLogger(t).Sugar())
+	good, profiling := answerJSON(t, exampleAnswer()), answerJSON(t, profilingAnswer())
 
 	for _, step := range []struct {
 		name   string
 		status int
 		body   string
 		after  time.Duration
-		wantOK bool
-		asked  int32 // by this step, before its own answer is used
+		source string
+		asked  int32
 	}{
-		{"unknown function", 404, "", 0, false, 1},
-		{"the 404 is remembered", 404, "", 900 * time.Millisecond, false, 0},
-		{"and asked again; it has a model now", 200, good, 200 * time.Millisecond, false, 1},
-		{"answered from the table", 200, good, time.Second, true, 0},
-		{"stale while it is fetched again", 200, good, 5 * time.Second, true, 1},
-		{"predictor down: the stale table is used", 503, "", 6 * time.Second, true, 1},
-		{"tried again, with a back-off", 503, "", 200 * time.Millisecond, true, 1},
-		{"not before twice the time", 503, "", 200 * time.Millisecond, true, 0},
-		{"a malformed answer does not replace the table", 200, "{}", 5 * time.Second, true, 1},
-		{"too old is dropped", 503, "", time.Minute, false, 1},
-		{"back again", 200, good, 5 * time.Second, false, 1},
-		{"and answered", 200, good, 0, true, 0},
-		{"the model is gone", 404, "", 6 * time.Second, true, 1},
-		{"and so is the table", 404, "", 0, false, 0},
+		{"unknown function", 404, "", 0, "unknown", 1},
+		{"the 404 is remembered", 404, "", 900 * time.Millisecond, "unknown", 0},
+		{"and asked again, with nobody waiting; it is being profiled now", 200, profiling, 200 * time.Millisecond, "unknown", 1},
+		{"no prediction while it is", 200, profiling, 900 * time.Millisecond, "profiling", 0},
+		{"asked again; it has a model now", 200, good, 200 * time.Millisecond, "profiling", 1},
+		{"answered from the table", 200, good, time.Second, "table", 0},
+		{"stale while it is fetched again", 200, good, 5 * time.Second, "stale", 1},
+		{"predictor down: the stale table is used", 503, "", 6 * time.Second, "stale", 1},
+		{"tried again, with a back-off", 503, "", 200 * time.Millisecond, "stale", 1},
+		{"not before twice the time", 503, "", 200 * time.Millisecond, "table", 0},
+		{"a malformed answer does not replace the table", 200, "{}", 5 * time.Second, "stale", 1},
+		{"too old is dropped, and the predictor asked", 503, "", time.Minute, "none", 1},
+		{"nobody waits during the back-off", 200, good, 0, "none", 0},
+		{"back again, and waited for", 200, good, 5 * time.Second, "asked", 1},
+		{"the model is gone", 404, "", 6 * time.Second, "stale", 1},
+		{"and so is the table", 404, "", 0, "unknown", 0},
 	} {
 		s.say(step.status, step.body)
 		clk.SetTime(clk.Now().Add(step.after))
-		before := s.asked.Load()
+		before, asked := counts(t, reader, "libra.predict.answers"), s.asked.Load()
 		_, ok := ask(c, 1)
-		if asked := s.asked.Load() - before; ok != step.wantOK || asked != step.asked {
-			t.Errorf("%s: Predict() = %v with %d fetches, want %v with %d", step.name, ok, asked, step.wantOK, step.asked)
+		source := ""
+		for at, n := range counts(t, reader, "libra.predict.answers") {
+			if n > before[at] {
+				source = at
+			}
+		}
+		wantOK := step.source == "table" || step.source == "stale" || step.source == "asked"
+		if asked = s.asked.Load() - asked; ok != wantOK || source != step.source || asked != step.asked {
+			t.Errorf("%s: Predict() = %v from %s with %d fetches, want %v from %s with %d",
+				step.name, ok, source, asked, wantOK, step.source, step.asked)
+		}
+	}
+	want := map[string]int64{"ok": 4, "not_found": 2, "malformed": 1, "error": 3}
+	if diff := cmp.Diff(want, counts(t, reader, "libra.predict.fetch.duration")); diff != "" {
+		t.Error("Fetches by result (-want, +got):\n" + diff)
+	}
+	if got := counts(t, reader, "libra.predict.table.age")[""]; got != 8 {
+		t.Errorf("The age of the table was measured %d times, want 8", got)
+	}
+}
+
+// A replica that has not heard of the newest table yet must not take it back.
+func TestOlderAnswerIsLeft(t *testing.T) {
+	s := newServer(t, http.StatusOK, "")
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
+	for _, step := range []struct {
+		answered string
+		after    time.Duration
+		want     int64
+	}{
+		{"9", 0, 9},
+		{"8", refreshAfter, 9},
+		{"8", minRetry, 9},
+		{"10", maxRetry, 10},
+		{"8", dropAfter, 10}, // stale while the predictor says something else, as it lost its store
+		{"8", time.Second, 8},
+	} {
+		s.say(http.StatusOK, versionJSON(t, step.answered))
+		clk.SetTime(clk.Now().Add(step.after))
+		ask(c, 1)
+		if got := (*c.functions.Load())[name].state.Load().table.Version; got != step.want {
+			t.Errorf("after answer %s: version %d, want %d", step.answered, got, step.want)
 		}
 	}
 }
 
 func TestFunctionsAreBounded(t *testing.T) {
 	s := newServer(t, http.StatusNotFound, "")
-	clk := clocktesting.NewFakePassiveClock(time.Now())
+	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, s.URL, clk)
+	functions := map[types.NamespacedName]*function{}
 	for i := range maxFunctions {
 		f := &function{}
 		f.state.Store(&state{due: clk.Now()})
-		c.functions[types.NamespacedName{Namespace: "other", Name: string(rune(i))}] = f
+		functions[types.NamespacedName{Namespace: "other", Name: string(rune(i))}] = f
 	}
+	c.functions.Store(&functions)
 
 	ask(c, 1)
 	if got := s.asked.Load(); got != 0 {
@@ -203,7 +311,7 @@ func TestAnswerIsBounded(t *testing.T) {
 	s := newServer(t, http.StatusOK, string(huge))
 	c := newClient(t, s.URL, clock.RealClock{})
 	ask(c, 1)
-	if got := c.functions[name].state.Load().failures; got != 1 {
+	if got := (*c.functions.Load())[name].state.Load().failures; got != 1 {
 		t.Errorf("an answer of %d bytes made %d failures, want 1", len(huge), got)
 	}
 }
@@ -218,16 +326,5 @@ func TestParseURL(t *testing.T) {
 		if _, err := ParseURL(good); err != nil {
 			t.Errorf("ParseURL(%q) = %v", good, err)
 		}
-	}
-}
-
-func BenchmarkPredict(b *testing.B) {
-	c := newClient(b, "http://localhost", clock.RealClock{})
-	f := &function{}
-	f.state.Store(&state{table: exampleTable(), fetched: time.Now(), due: time.Now().Add(time.Hour)})
-	c.functions[name] = f
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Predict(name, 1234)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -23,6 +24,8 @@ type inferResponse struct {
 	Parameters struct {
 		Version   string `json:"version"`
 		Estimator string `json:"estimator"`
+		Stage     string `json:"stage"`
+		Reason    string `json:"reason"`
 	} `json:"parameters"`
 }
 
@@ -48,8 +51,8 @@ func sizeInput(size int64) inferRequest {
 	return inferRequest{Inputs: []tensor{{Name: "size", Shape: []int{1}, Datatype: int64Type, Data: []int64{size}}}}
 }
 
-// parseTable reads the step table out of an answer.
-func parseTable(body io.Reader) (*Table, error) {
+// ParseTable reads the step table out of an answer.
+func ParseTable(body io.Reader) (*Table, error) {
 	var resp inferResponse
 	if err := json.NewDecoder(body).Decode(&resp); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
@@ -59,12 +62,16 @@ func parseTable(body io.Reader) (*Table, error) {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 
-	t := &Table{Version: resp.Parameters.Version, Estimator: resp.Parameters.Estimator}
-	var errs [4]error
+	p := resp.Parameters
+	t := &Table{Estimator: p.Estimator, Stage: p.Stage, Reason: p.Reason}
+	var errs [7]error
 	t.cpuMilli, errs[0] = stepsOf(outputs, "cpu_milli", maxCPUMilli)
 	t.memoryBytes, errs[1] = stepsOf(outputs, "memory_bytes", maxMemoryBytes)
 	t.durationMillis, errs[2] = stepsOf(outputs, "duration_ms", maxDurationMillis)
 	t.unknown, errs[3] = unknownOf(outputs)
+	t.Version, errs[4] = parseVersion(p.Version)
+	t.offset, errs[5] = resourcesOf(outputs, "offset")
+	t.largest, errs[6] = resourcesOf(outputs, "largest")
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -134,9 +141,38 @@ func unknownOf(outputs map[string][]int64) (Prediction, error) {
 	}, nil
 }
 
-func inRange(output string, v, most int64) error {
+// resourcesOf is zero for an output that is not given: older predictors have no
+// offset.
+func resourcesOf(outputs map[string][]int64, name string) (api.Resources, error) {
+	v, ok := outputs[name]
+	if !ok {
+		return api.Resources{}, nil
+	}
+	return parseResources(name, v)
+}
+
+func parseResources(name string, v []int64) (api.Resources, error) {
+	if len(v) != 2 {
+		return api.Resources{}, fmt.Errorf("%q has %d values, want 2: cpu_milli, memory_bytes", name, len(v))
+	}
+	if err := errors.Join(inRange(name, v[0], maxCPUMilli), inRange(name, v[1], maxMemoryBytes)); err != nil {
+		return api.Resources{}, err
+	}
+	return api.Resources{CPUMilli: v[0], MemoryBytes: v[1]}, nil
+}
+
+// parseVersion reads a version: versions of a function grow.
+func parseVersion(s string) (int64, error) {
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v < 0 {
+		return 0, fmt.Errorf("version is %q, want a whole number that is not negative", s)
+	}
+	return v, nil
+}
+
+func inRange(name string, v, most int64) error {
 	if v < 0 || v > most {
-		return fmt.Errorf("output %q has value %d, want 0 to %d", output, v, most)
+		return fmt.Errorf("%q has value %d, want 0 to %d", name, v, most)
 	}
 	return nil
 }

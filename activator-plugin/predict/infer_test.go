@@ -17,14 +17,36 @@ func exampleAnswer() map[string][]int64 {
 		"memory_bytes_thresholds": {}, "memory_bytes_values": {64 << 20},
 		"duration_ms_thresholds": {0, 5000}, "duration_ms_values": {1, 40, 700},
 		"unknown": {1200, 128 << 20, 5},
+		"offset":  {200, 0}, "largest": {1300, 1 << 30},
+	}
+}
+
+func profilingAnswer() map[string][]int64 {
+	return map[string][]int64{
+		"cpu_milli_thresholds": {}, "cpu_milli_values": {0},
+		"memory_bytes_thresholds": {}, "memory_bytes_values": {0},
+		"duration_ms_thresholds": {}, "duration_ms_values": {0},
+		"unknown": {0, 0, 0}, "offset": {0, 0}, "largest": {1300, 1 << 30},
 	}
 }
 
 func answerJSON(t *testing.T, outputs map[string][]int64) string {
 	t.Helper()
+	return encodeAnswer(t, "7", outputs)
+}
+
+func versionJSON(t *testing.T, version string) string {
+	t.Helper()
+	return encodeAnswer(t, version, exampleAnswer())
+}
+
+func encodeAnswer(t *testing.T, version string, outputs map[string][]int64) string {
+	t.Helper()
 	resp := inferResponse{}
-	resp.Parameters.Version = "7"
+	resp.Parameters.Version = version
 	resp.Parameters.Estimator = "xgboost"
+	resp.Parameters.Stage = "modelled"
+	resp.Parameters.Reason = "52 observations"
 	for name, data := range outputs {
 		resp.Outputs = append(resp.Outputs, tensor{Name: name, Shape: []int{len(data)}, Datatype: int64Type, Data: data})
 	}
@@ -36,15 +58,43 @@ func answerJSON(t *testing.T, outputs map[string][]int64) string {
 }
 
 func TestParseTable(t *testing.T) {
-	got, err := parseTable(strings.NewReader(answerJSON(t, exampleAnswer())))
+	got, err := ParseTable(strings.NewReader(answerJSON(t, exampleAnswer())))
 	if err != nil {
-		t.Fatal("parseTable() =", err)
+		t.Fatal("ParseTable() =", err)
 	}
-	want := exampleTable()
-	want.Version, want.Estimator = "7", "xgboost"
-	want.memoryBytes.thresholds = []int64{}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Table{}, steps{})); diff != "" {
-		t.Error("parseTable() (-want, +got):\n" + diff)
+	if diff := cmp.Diff(exampleTable(), got, cmp.AllowUnexported(Table{}, steps{})); diff != "" {
+		t.Error("ParseTable() (-want, +got):\n" + diff)
+	}
+}
+
+func TestParseTableWithoutOffset(t *testing.T) {
+	outputs := exampleAnswer()
+	delete(outputs, "offset")
+	delete(outputs, "largest")
+	got, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
+	if err != nil {
+		t.Fatal("ParseTable() =", err)
+	}
+	if got := got.Lookup(0).Demand.CPUMilli; got != 100 {
+		t.Errorf("CPU of an answer without an offset = %d, want 100", got)
+	}
+}
+
+func TestPredictsNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		outputs map[string][]int64
+		want    bool
+	}{
+		"modelled":  {exampleAnswer(), false},
+		"profiling": {profilingAnswer(), true},
+	} {
+		table, err := ParseTable(strings.NewReader(answerJSON(t, tc.outputs)))
+		if err != nil {
+			t.Fatalf("ParseTable() of %s = %v", name, err)
+		}
+		if got := table.predictsNothing(); got != tc.want {
+			t.Errorf("%s: predictsNothing() = %v, want %v", name, got, tc.want)
+		}
 	}
 }
 
@@ -71,16 +121,21 @@ func TestParseTableRefuses(t *testing.T) {
 		{"no values", without("duration_ms_values"), `output "duration_ms_values" is missing`},
 		{"lengths", with("memory_bytes_values", 1, 2), `output "memory_bytes_values" has 2 values for 0 thresholds, want 1`},
 		{"order", with("cpu_milli_thresholds", 5000, 1000), `output "cpu_milli_thresholds" has 1000 after 5000, want ascending order`},
-		{"negative", with("memory_bytes_values", -1), `output "memory_bytes_values" has value -1, want 0 to 1099511627776`},
-		{"absurd", with("cpu_milli_values", 1, 2, 1<<40), `output "cpu_milli_values" has value 1099511627776, want 0 to 1048576`},
+		{"negative", with("memory_bytes_values", -1), `"memory_bytes_values" has value -1, want 0 to 1099511627776`},
+		{"absurd", with("cpu_milli_values", 1, 2, 1<<40), `"cpu_milli_values" has value 1099511627776, want 0 to 1048576`},
 		{"no unknown", without("unknown"), `output "unknown" is missing`},
 		{"short unknown", with("unknown", 1, 2), `output "unknown" has 2 values, want 3`},
-		{"negative unknown", with("unknown", 1, 2, -3), `output "unknown" has value -3, want 0 to`},
+		{"short offset", with("offset", 1), `"offset" has 1 values, want 2: cpu_milli, memory_bytes`},
+		{"negative offset", with("offset", -1, 0), `"offset" has value -1, want 0 to 1048576`},
+		{"absurd largest", with("largest", 1, 1<<41), `"largest" has value 2199023255552, want 0 to 1099511627776`},
+		{"no version", encodeAnswer(t, "", exampleAnswer()), `version is "", want a whole number`},
+		{"negative version", encodeAnswer(t, "-1", exampleAnswer()), `version is "-1", want a whole number`},
+		{"negative unknown", with("unknown", 1, 2, -3), `"unknown" has value -3, want 0 to`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			table, err := parseTable(strings.NewReader(tc.body))
+			table, err := ParseTable(strings.NewReader(tc.body))
 			if !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("parseTable() = %v, %v, want errMalformed with %q", table, err, tc.want)
+				t.Errorf("ParseTable() = %v, %v, want errMalformed with %q", table, err, tc.want)
 			}
 		})
 	}

@@ -1,20 +1,34 @@
 package predict
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
 )
 
 func exampleTable() *Table {
 	return &Table{
+		Version:        7,
+		Estimator:      "xgboost",
+		Stage:          "modelled",
+		Reason:         "52 observations",
 		cpuMilli:       steps{thresholds: []int64{1000, 5000}, values: []int64{100, 500, 1200}},
-		memoryBytes:    steps{values: []int64{64 << 20}},
+		memoryBytes:    steps{thresholds: []int64{}, values: []int64{64 << 20}},
 		durationMillis: steps{thresholds: []int64{0, 5000}, values: []int64{1, 40, 700}},
 		unknown:        Prediction{Demand: api.Resources{CPUMilli: 1200, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond},
+		offset:         api.Resources{CPUMilli: 200},
+		largest:        api.Resources{CPUMilli: 1300, MemoryBytes: 1 << 30},
 	}
 }
 
@@ -27,12 +41,13 @@ func TestLookup(t *testing.T) {
 		size int64
 		want Prediction
 	}{
-		{"empty input", 0, at(100, 40*time.Millisecond)},
-		{"below a threshold", 999, at(100, 40*time.Millisecond)},
-		{"at a threshold", 1000, at(500, 40*time.Millisecond)},
-		{"at the last threshold", 5000, at(1200, 700*time.Millisecond)},
-		{"far above", 1 << 50, at(1200, 700*time.Millisecond)},
-		{"unknown", api.UnknownSize, exampleTable().unknown},
+		{"empty input", 0, at(300, 40*time.Millisecond)},
+		{"below a threshold", 999, at(300, 40*time.Millisecond)},
+		{"at a threshold", 1000, at(700, 40*time.Millisecond)},
+		{"at the last threshold", 5000, at(1300, 700*time.Millisecond)},
+		{"far above", 1 << 50, at(1300, 700*time.Millisecond)},
+		{"unknown", api.UnknownSize, Prediction{
+			Demand: api.Resources{CPUMilli: 1300, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, exampleTable().Lookup(tc.size)); diff != "" {
@@ -42,6 +57,82 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+func TestOffsetMakesNoPrediction(t *testing.T) {
+	table := exampleTable()
+	table.cpuMilli.values[0] = 0
+	if got := table.Lookup(1).Demand.CPUMilli; got != 0 {
+		t.Errorf("a resource that is not predicted is said to need %d", got)
+	}
+}
+
+func drawSteps(t *rapid.T, label string) steps {
+	thresholds := rapid.SliceOfN(rapid.Int64Range(0, 20), 0, 8).Draw(t, label+" thresholds")
+	slices.Sort(thresholds)
+	values := rapid.SliceOfN(rapid.Int64Range(0, 9), len(thresholds)+1, len(thresholds)+1).Draw(t, label+" values")
+	return steps{thresholds: thresholds, values: values}
+}
+
+func drawResources(t *rapid.T, label string) api.Resources {
+	return api.Resources{
+		CPUMilli:    rapid.Int64Range(0, 9).Draw(t, label+" cpu"),
+		MemoryBytes: rapid.Int64Range(0, 9).Draw(t, label+" memory"),
+	}
+}
+
+// TestLookupIsItsDefinition compares with the definition of a table, read off size by
+// size, and holds the offset to what it may do.
+func TestLookupIsItsDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		table := &Table{
+			cpuMilli:       drawSteps(t, "cpu"),
+			memoryBytes:    drawSteps(t, "memory"),
+			durationMillis: drawSteps(t, "duration"),
+			unknown:        Prediction{Demand: drawResources(t, "unknown")},
+			offset:         drawResources(t, "offset"),
+			largest:        drawResources(t, "largest"),
+		}
+		for size := int64(-1); size < 22; size++ {
+			raw := table.unknown
+			if size >= 0 {
+				raw = Prediction{
+					Demand:   api.Resources{CPUMilli: countUp(table.cpuMilli, size), MemoryBytes: countUp(table.memoryBytes, size)},
+					Duration: time.Duration(countUp(table.durationMillis, size)) * time.Millisecond,
+				}
+			}
+			got := table.Lookup(size)
+			if got.Duration != raw.Duration {
+				t.Fatalf("duration at %d is %v, want %v", size, got.Duration, raw.Duration)
+			}
+			for _, r := range []struct{ raw, got, offset, largest int64 }{
+				{raw.Demand.CPUMilli, got.Demand.CPUMilli, table.offset.CPUMilli, table.largest.CPUMilli},
+				{raw.Demand.MemoryBytes, got.Demand.MemoryBytes, table.offset.MemoryBytes, table.largest.MemoryBytes},
+			} {
+				want := r.raw
+				if r.raw > 0 && r.raw < r.largest {
+					want = r.raw + r.offset
+					if want > r.largest {
+						want = r.largest
+					}
+				}
+				if r.got != want {
+					t.Fatalf("at %d it is %d, want %d of %+v", size, r.got, want, r)
+				}
+			}
+		}
+	})
+}
+
+// countUp is steps.at without a search.
+func countUp(s steps, size int64) int64 {
+	reached := 0
+	for _, threshold := range s.thresholds {
+		if size >= threshold {
+			reached++
+		}
+	}
+	return s.values[reached]
+}
+
 func TestLookupDoesNotAllocate(t *testing.T) {
 	table := exampleTable()
 	if n := testing.AllocsPerRun(100, func() { table.Lookup(1234) }); n != 0 {
@@ -49,15 +140,73 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkLookup(b *testing.B) {
+func largeTable() *Table {
 	thresholds, values := make([]int64, 64), make([]int64, 65)
 	for i := range thresholds {
 		thresholds[i] = int64(i) * 1000
 	}
+	for i := range values {
+		values[i] = int64(i + 1)
+	}
 	s := steps{thresholds: thresholds, values: values}
-	table := &Table{cpuMilli: s, memoryBytes: s, durationMillis: s}
+	return &Table{
+		cpuMilli: s, memoryBytes: s, durationMillis: s,
+		offset: api.Resources{CPUMilli: 1, MemoryBytes: 1}, largest: api.Resources{CPUMilli: 50, MemoryBytes: 50},
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	table := largeTable()
 	b.ReportAllocs()
 	for size := int64(0); b.Loop(); size = (size + 977) % 70_000 {
 		table.Lookup(size)
 	}
+}
+
+// knowing is a client that counts what it does and knows many functions.
+func knowing(t testing.TB, functions int) (*Client, []types.NamespacedName) {
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
+	c := newMeasuredClient(t, "http://localhost", clock.RealClock{}, provider, zap.NewNop().Sugar())
+	known := make(map[types.NamespacedName]*function, functions)
+	names := make([]types.NamespacedName, functions)
+	table, now := largeTable(), time.Now()
+	for i := range names {
+		names[i] = types.NamespacedName{Namespace: "namespace", Name: fmt.Sprintf("function-%05d", i)}
+		known[names[i]] = &function{}
+		known[names[i]].state.Store(&state{table: table, fetched: now, due: now.Add(time.Hour)})
+	}
+	c.functions.Store(&known)
+	return c, names
+}
+
+func TestPredictDoesNotAllocate(t *testing.T) {
+	c, names := knowing(t, 1)
+	ctx := context.Background()
+	if n := testing.AllocsPerRun(100, func() { c.Predict(ctx, names[0], 1234) }); n != 0 {
+		t.Errorf("Predict allocates %v times, want 0", n)
+	}
+}
+
+// BenchmarkPredict is all that the request path pays for a prediction: the clock, the
+// function map, three look-ups, the offset and the metrics.
+func BenchmarkPredict(b *testing.B) {
+	c, names := knowing(b, 1000)
+	ctx := context.Background()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		c.Predict(ctx, names[i%len(names)], int64(i*977%70_000))
+		i++
+	}
+}
+
+func BenchmarkPredictParallel(b *testing.B) {
+	c, names := knowing(b, 1000)
+	ctx := context.Background()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i++ {
+			c.Predict(ctx, names[i%len(names)], int64(i*977%70_000))
+		}
+	})
 }

@@ -78,6 +78,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 	predictor, err := predict.New(predict.Options{
 		URL:           cfg.PredictorURL,
+		RedisAddr:     cfg.RedisAddr,
 		Clock:         clock.RealClock{},
 		Logger:        logger,
 		MeterProvider: mp,
@@ -101,6 +102,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 
 	go manager.Run(ctx)
+	go predictor.Run(ctx)
 	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan)
 	return libra{manager: manager, stop: func() {
 		drainCtx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)

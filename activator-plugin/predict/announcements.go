@@ -1,0 +1,231 @@
+package predict
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	announcementsChannel = "libra:predictor:announcements"
+	announcementVersion  = 1
+
+	redisTimeout = time.Second
+	// silence is how long nothing may be heard before Redis is asked whether it is
+	// still there, and again before it is taken to be gone.
+	silence      = 10 * time.Second
+	minReconnect = 100 * time.Millisecond
+	maxReconnect = 5 * time.Second
+)
+
+// announcement is what the predictor publishes, at most every 100 ms.
+type announcement struct {
+	V         int             `json:"v"`
+	Functions json.RawMessage `json:"functions"` // of []functionChange
+}
+
+type functionChange struct {
+	Function string  `json:"function"` // namespace/revision
+	Version  string  `json:"version"`  // empty when the function was dropped
+	Offset   []int64 `json:"offset"`   // cpu_milli, memory_bytes
+}
+
+// Run follows what the predictor announces until ctx is done. A change that is not
+// heard of, because Redis is away, is seen when the table is fetched again.
+func (c *Client) Run(ctx context.Context) {
+	if c.redisAddr == "" {
+		return
+	}
+	client := redis.NewClient(&redis.Options{
+		Addr:                  c.redisAddr,
+		ContextTimeoutEnabled: true,
+		DialTimeout:           redisTimeout,
+		ReadTimeout:           redisTimeout,
+		WriteTimeout:          redisTimeout,
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		DisableIdentity:       true,
+		MaintNotificationsConfig: &maintnotifications.Config{
+			Mode: maintnotifications.ModeDisabled,
+		},
+	})
+	defer client.Close()
+
+	delay, away := minReconnect, false
+	for ctx.Err() == nil {
+		connected, err := c.listen(ctx, client)
+		if ctx.Err() != nil {
+			return
+		}
+		if connected {
+			delay, away = minReconnect, false
+		}
+		if !away {
+			c.logger.Warnw("Not hearing what the predictor announces; connecting again quietly", zap.Error(err))
+			away = true
+		}
+		timer := c.clock.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		}
+		timer.Stop()
+		delay = min(2*delay, maxReconnect)
+	}
+}
+
+// listen hears announcements over one connection, until it fails or ctx is done.
+func (c *Client) listen(ctx context.Context, client *redis.Client) (connected bool, err error) {
+	subscription := client.Subscribe(ctx, announcementsChannel)
+	defer subscription.Close()
+	// go-redis does not interrupt a read when its context ends.
+	defer context.AfterFunc(ctx, func() { subscription.Close() })()
+
+	asked := false
+	for {
+		heard, err := subscription.ReceiveTimeout(ctx, silence)
+		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && !asked {
+			asked = true
+			err = subscription.Ping(ctx)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return connected, fmt.Errorf("channel %s: %w", announcementsChannel, err)
+		}
+		asked = false
+		switch heard := heard.(type) {
+		case *redis.Subscription:
+			// What was announced before is not known.
+			connected = true
+			c.allAreDue()
+			c.logger.Infow("Hearing what the predictor announces", "channel", announcementsChannel)
+		case *redis.Message:
+			c.hear(heard.Payload)
+		}
+	}
+}
+
+// hear follows an announcement.
+func (c *Client) hear(payload string) {
+	var a announcement
+	if err := json.Unmarshal([]byte(payload), &a); err != nil {
+		c.refuse(announcementMalformed, err)
+		return
+	}
+	if a.V != announcementVersion {
+		c.refuse(announcementUnknownVersion, fmt.Errorf("v is %d, want %d", a.V, announcementVersion))
+		return
+	}
+	// Of another version nothing else can be relied on, not even to be of this form.
+	var changes []functionChange
+	if err := json.Unmarshal(a.Functions, &changes); err != nil {
+		c.refuse(announcementMalformed, err)
+		return
+	}
+	for _, change := range changes {
+		result, err := c.follow(change)
+		if err != nil {
+			c.refuse(announcementMalformed, fmt.Errorf("function %q: %w", change.Function, err))
+			continue
+		}
+		c.metrics.announced(result)
+	}
+}
+
+func (c *Client) refuse(result string, err error) {
+	c.metrics.announced(result)
+	c.logger.Debugw("Skipping an announcement of the predictor", "result", result, zap.Error(err))
+}
+
+// follow makes a function due whose version changed. Until the table of that version is
+// fetched, the one in hand is used with the new offset.
+func (c *Client) follow(change functionChange) (result string, err error) {
+	namespace, revision, ok := strings.Cut(change.Function, "/")
+	if !ok || namespace == "" || revision == "" {
+		return "", errors.New("function is not of the form namespace/revision")
+	}
+	f := (*c.functions.Load())[types.NamespacedName{Namespace: namespace, Name: revision}]
+	if change.Version == "" {
+		if f == nil {
+			return announcementOther, nil
+		}
+		f.drop(c.clock.Now())
+		return announcementApplied, nil
+	}
+	version, err := parseVersion(change.Version)
+	if err != nil {
+		return "", err
+	}
+	offset, err := parseResources("offset", change.Offset)
+	if err != nil {
+		return "", err
+	}
+	if f == nil {
+		return announcementOther, nil
+	}
+	return f.follow(c.clock.Now(), announced{version: version, offset: offset}), nil
+}
+
+func (f *function) follow(now time.Time, heard announced) (result string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.announced = heard
+	s := *f.state.Load()
+	if s.table != nil && s.table.Version == heard.version {
+		return announcementKnown
+	}
+	if s.table != nil && s.table.Version < heard.version {
+		s.table = s.table.withOffset(heard.offset)
+	}
+	s.lags = 0
+	f.mark(now, s)
+	return announcementApplied
+}
+
+// drop forgets the table of a function that the predictor has dropped.
+func (f *function) drop(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.announced = announced{}
+	f.marks++
+	f.state.Store(&state{fetched: now, due: now.Add(emptyRetry)})
+}
+
+// mark makes the function due, also when a fetch is under way, for that may have been
+// answered before. It presumes that f.mu is held.
+func (f *function) mark(now time.Time, s state) {
+	f.marks++
+	if now.Before(s.due) { // what is overdue stays so: that tells who is idle
+		s.due = now
+	}
+	f.state.Store(&s)
+}
+
+func (c *Client) allAreDue() {
+	now := c.clock.Now()
+	for _, f := range *c.functions.Load() {
+		f.mu.Lock()
+		f.mark(now, *f.state.Load())
+		f.mu.Unlock()
+	}
+}
+
+// withOffset is t with another offset.
+func (t *Table) withOffset(offset api.Resources) *Table {
+	changed := *t
+	changed.offset = offset
+	return &changed
+}

@@ -1,0 +1,46 @@
+package predict
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+	"go.uber.org/zap"
+)
+
+const (
+	// tripAfter is how many fetches in a row, of any functions, must fail before none
+	// is sent.
+	tripAfter = 5
+	// probeAfter is how long none is sent. Then one is, for which nobody waits.
+	probeAfter = 2 * time.Second
+)
+
+// newBreaker makes the circuit breaker around the predictor as a whole. It opens when
+// the predictor fails, not when what it says of a function is of no use.
+func newBreaker(logger *zap.SugaredLogger, m *metrics) *gobreaker.TwoStepCircuitBreaker[any] {
+	m.breakerIs(gobreaker.StateClosed)
+	return gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Name:        "predictor",
+		MaxRequests: 1,
+		Timeout:     probeAfter,
+		ReadyToTrip: func(counts gobreaker.Counts) bool { return counts.ConsecutiveFailures >= tripAfter },
+		IsSuccessful: func(err error) bool {
+			return err == nil || errors.Is(err, errNotFound) || errors.Is(err, errMalformed)
+		},
+		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			m.breakerIs(to)
+			switch {
+			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
+				logger.Warnw("The predictor fails: not asking it until a probe succeeds",
+					"failures", tripAfter, "probeAfter", probeAfter)
+			case to == gobreaker.StateClosed:
+				logger.Info("The predictor answers again")
+			default:
+				logger.Debugw("The circuit breaker of the predictor changed", "from", from, "to", to)
+			}
+		},
+	})
+}

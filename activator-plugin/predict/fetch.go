@@ -1,0 +1,194 @@
+package predict
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	fetchTimeout = 500 * time.Millisecond
+	maxFetches   = 8
+	// A function without a model will often have one soon, after its first calls.
+	emptyRetry = time.Second
+	minRetry   = 200 * time.Millisecond
+	maxRetry   = 5 * time.Second
+
+	maxAnswerBytes = 1 << 20
+)
+
+var errNotFound = errors.New("the predictor does not know the function")
+
+// flight is a fetch under way.
+type flight struct {
+	started time.Time
+	awaited bool          // whether requests may wait for it
+	done    chan struct{} // closed when the state is what came of it
+}
+
+func (f *function) land(fl *flight) {
+	f.flight.Store(nil)
+	close(fl.done)
+}
+
+// refresh begins a fetch, unless one is under way or a limit is reached.
+func (c *Client) refresh(ctx context.Context, name types.NamespacedName, f *function, size int64, now time.Time) {
+	if f.flight.Load() != nil {
+		return
+	}
+	health := c.breaker.State()
+	if health == gobreaker.StateOpen {
+		c.metrics.skippedAt(limitBreaker)
+		return
+	}
+	fl := &flight{started: now, awaited: health == gobreaker.StateClosed, done: make(chan struct{})}
+	if !f.flight.CompareAndSwap(nil, fl) {
+		return
+	}
+	// The fetch that the caller saw to be due may have ended just now.
+	if now.Before(f.state.Load().due) {
+		f.land(fl)
+		return
+	}
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		f.land(fl)
+		c.metrics.skippedAt(limitFetches)
+		return
+	}
+	report, err := c.breaker.Allow()
+	if err != nil {
+		<-c.slots
+		f.land(fl)
+		c.metrics.skippedAt(limitBreaker)
+		return
+	}
+	asker := trace.SpanContextFromContext(ctx)
+	f.mu.Lock()
+	marks := f.marks
+	f.mu.Unlock()
+	c.fetches.Go(func() {
+		defer func() { <-c.slots }()
+		defer f.land(fl)
+		started := c.clock.Now()
+		table, err := c.fetch(trace.ContextWithRemoteSpanContext(c.fetchCtx, asker), name, size)
+		report(err)
+		c.take(name, f, marks, table, err, c.clock.Since(started))
+	})
+}
+
+// take makes the function's next state of what came of a fetch. The function had been
+// made due so often when the fetch began.
+func (c *Client) take(name types.NamespacedName, f *function, marks int, table *Table, err error, took time.Duration) {
+	now := c.clock.Now()
+	f.mu.Lock()
+	old := f.state.Load()
+	next, result := nextState(now, old, f.announced, table, err)
+	if f.marks != marks && result != fetchError {
+		next.due = now
+	}
+	f.state.Store(next)
+	f.mu.Unlock()
+
+	c.metrics.fetched(result, took)
+	c.logFetch(name, old, next, err)
+}
+
+func nextState(now time.Time, old *state, heard announced, table *Table, err error) (next *state, result string) {
+	switch {
+	case err == nil && old.table != nil && old.answered(now) &&
+		table.Version < old.table.Version && table.Version != heard.version:
+		// It is from a replica that lags, and must not take back what is known better.
+		next := *old
+		next.due, next.lags, next.failures = now.Add(retryAfter(old.lags)), old.lags+1, 0
+		return &next, fetchOlder
+	case err == nil && table.Version < heard.version:
+		return &state{
+			table: table.withOffset(heard.offset), fetched: now,
+			due: now.Add(retryAfter(old.lags)), lags: old.lags + 1,
+		}, fetchOK
+	case err == nil && table.predictsNothing():
+		return &state{table: table, fetched: now, due: now.Add(emptyRetry)}, fetchOK
+	case err == nil:
+		return &state{table: table, fetched: now, due: now.Add(refreshAfter)}, fetchOK
+	case errors.Is(err, errNotFound):
+		return &state{fetched: now, due: now.Add(emptyRetry)}, fetchNotFound
+	case errors.Is(err, errMalformed):
+		result = fetchMalformed
+	default:
+		result = fetchError
+	}
+	failed := *old
+	failed.due, failed.failures = now.Add(retryAfter(old.failures)), old.failures+1
+	return &failed, result
+}
+
+// retryAfter bounds the shift, so that it cannot overflow.
+func retryAfter(failures int) time.Duration {
+	return min(minRetry<<min(failures, 5), maxRetry)
+}
+
+// logFetch logs what is new, but not every version: those can follow each call.
+func (c *Client) logFetch(name types.NamespacedName, old, next *state, err error) {
+	switch {
+	case next.failures > 0 && old.failures == 0 && c.fetchCtx.Err() == nil:
+		c.logger.Warnw("Failed to fetch a step table; trying again quietly",
+			"function", name.String(), zap.Error(err))
+	case next.failures > 0 || next.table == nil:
+	case old.table == nil || old.failures > 0 || old.table.Stage != next.table.Stage || old.table.Estimator != next.table.Estimator:
+		c.logger.Infow("Have a step table", "function", name.String(), "version", next.table.Version,
+			"estimator", next.table.Estimator, "stage", next.table.Stage, "reason", next.table.Reason)
+	}
+}
+
+func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int64) (*Table, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+
+	model := name.Namespace + "." + name.Name
+	body, err := json.Marshal(sizeInput(size))
+	if err != nil {
+		return nil, fmt.Errorf("asking for model %s: %w", model, err)
+	}
+	target := c.base.JoinPath("v2", "models", model, "infer")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("asking for model %s: %w", model, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
+
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("asking for model %s: %w", model, err)
+	}
+	defer resp.Body.Close()
+	answer := io.LimitReader(resp.Body, maxAnswerBytes)
+	// What is left unread would cost the connection.
+	defer io.Copy(io.Discard, answer)
+
+	switch resp.StatusCode {
+	case http.StatusOK:
+		t, err := ParseTable(answer)
+		if err != nil {
+			return nil, fmt.Errorf("asking for model %s: %w", model, err)
+		}
+		return t, nil
+	case http.StatusNotFound:
+		return nil, errNotFound
+	default:
+		return nil, fmt.Errorf("asking for model %s: %s answered %s, want 200 or 404", model, target.Redacted(), resp.Status)
+	}
+}
