@@ -1,0 +1,224 @@
+package predict
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func announce(changes string) string { return `{"v":1,"functions":[` + changes + `]}` }
+
+func change(version string, cpuMilli int64) string {
+	return fmt.Sprintf(`{"function":"ns/rev-00001","version":%q,"offset":[%d,0]}`, version, cpuMilli)
+}
+
+func TestAnnouncedOffsetIsUsedAtOnce(t *testing.T) {
+	s := newServer(t, http.StatusOK, versionJSON(t, "7"))
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
+	cpu := func() int64 {
+		t.Helper()
+		p, ok := ask(c, 1000) // 500 and the offset
+		if !ok {
+			t.Fatal("no prediction")
+		}
+		return p.Demand.CPUMilli
+	}
+	if got := cpu(); got != 700 {
+		t.Fatalf("CPU as fetched is %d, want 700", got)
+	}
+	c.hear(announce(change("8", 300)))
+	if got, asked := cpu(), s.asked.Load(); got != 800 || asked != 2 {
+		t.Errorf("CPU with the announced offset is %d after %d fetches, want 800 after 2", got, asked)
+	}
+	// The replica that was asked did not know it yet.
+	if got, asked := cpu(), s.asked.Load(); got != 800 || asked != 2 {
+		t.Errorf("CPU after an older table is %d after %d fetches, want 800 after 2", got, asked)
+	}
+	s.say(http.StatusOK, versionJSON(t, "8"))
+	clk.SetTime(clk.Now().Add(minRetry))
+	cpu()
+	if got := cpu(); got != 700 {
+		t.Errorf("CPU of the announced version is %d, want what the table says of it, 700", got)
+	}
+	clk.SetTime(clk.Now().Add(refreshAfter - time.Nanosecond))
+	c.hear(announce(change("8", 300)))
+	if got, asked := cpu(), s.asked.Load(); got != 700 || asked != 3 {
+		t.Errorf("CPU after news that are known is %d after %d fetches, want 700 after 3", got, asked)
+	}
+	// A predictor that lost its store begins anew.
+	s.say(http.StatusOK, versionJSON(t, "2"))
+	c.hear(announce(change("2", 0)))
+	cpu()
+	if got := (*c.functions.Load())[name].state.Load().table.Version; got != 2 {
+		t.Errorf("version %d, want the announced 2", got)
+	}
+}
+
+func TestAnnouncedDrop(t *testing.T) {
+	s := newServer(t, http.StatusOK, versionJSON(t, "7"))
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
+	ask(c, 1)
+	c.hear(announce(`{"function":"ns/rev-00001","version":""}`))
+	if p, ok := ask(c, 1); ok || s.asked.Load() != 1 {
+		t.Errorf("of a dropped function, Predict() = %v, %v with %d fetches, want none with 1", p, ok, s.asked.Load())
+	}
+}
+
+// An announcement that comes while a fetch is under way may be newer than its answer.
+func TestAnnouncedDuringAFetch(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, "http://localhost", clk)
+	table := exampleTable()
+	f := know(c, name, state{table: table, fetched: clk.Now(), due: clk.Now()})
+	c.hear(announce(change("9", 300)))
+	fetched := *table
+	fetched.Version = 8
+	c.take(name, f, 0, &fetched, nil, 0)
+	s := f.state.Load()
+	if s.table.Version != 8 || s.table.offset.CPUMilli != 300 || s.due != clk.Now() {
+		t.Errorf("version %d with offset %v due in %v, want 8 with 300 now", s.table.Version, s.table.offset, s.due.Sub(clk.Now()))
+	}
+}
+
+func TestHear(t *testing.T) {
+	for _, tc := range []struct {
+		name, payload, want string
+	}{
+		{"new version", announce(change("8", 0)), "applied"},
+		{"version in hand", announce(change("7", 0)), "known"},
+		{"dropped", announce(`{"function":"ns/rev-00001","version":""}`), "applied"},
+		{"another function", announce(`{"function":"ns/other","version":"8","offset":[0,0]}`), "other_function"},
+		{"another dropped", announce(`{"function":"ns/other","version":""}`), "other_function"},
+		{"no JSON", `<html>`, "malformed"},
+		{"empty", ``, "malformed"},
+		{"no version", `{"functions":[]}`, "unknown_version"},
+		{"later version", `{"v":2,"functions":{"ns/rev-00001":"8"}}`, "unknown_version"},
+		{"functions missing", `{"v":1}`, "malformed"},
+		{"functions of another form", `{"v":1,"functions":{}}`, "malformed"},
+		{"no namespace", announce(`{"function":"rev-00001","version":"8","offset":[0,0]}`), "malformed"},
+		{"version of a function", announce(change("eight", 0)), "malformed"},
+		{"negative offset", announce(change("8", -1)), "malformed"},
+		{"absurd offset", announce(change("8", 1<<40)), "malformed"},
+		{"no offset", announce(`{"function":"ns/rev-00001","version":"8"}`), "malformed"},
+		{"short offset", announce(`{"function":"ns/rev-00001","version":"8","offset":[1]}`), "malformed"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clk := clocktesting.NewFakeClock(time.Now())
+			reader := sdkmetric.NewManualReader()
+			c := newMeasuredClient(t, "http://localhost", clk, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), zaptest.NewLogger(t).Sugar())
+			before := state{table: exampleTable(), fetched: clk.Now(), due: clk.Now().Add(refreshAfter)}
+			f := know(c, name, before)
+			c.hear(tc.payload)
+			if diff := cmp.Diff(map[string]int64{tc.want: 1}, counts(t, reader, "libra.predict.announcements")); diff != "" {
+				t.Error("Announcements (-want, +got):\n" + diff)
+			}
+			if changed := *f.state.Load() != before; changed != (tc.want == "applied") {
+				t.Errorf("changed what is known: %v", changed)
+			}
+			if len(*c.functions.Load()) != 1 {
+				t.Error("a function became known that nobody called")
+			}
+		})
+	}
+}
+
+func TestOneBadChangeLeavesTheOthers(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, "http://localhost", clk)
+	f := know(c, name, state{table: exampleTable(), fetched: clk.Now(), due: clk.Now().Add(refreshAfter)})
+	c.hear(announce(change("eight", 0) + "," + change("8", 300)))
+	if got := f.state.Load().table.offset.CPUMilli; got != 300 {
+		t.Errorf("offset %d, want 300", got)
+	}
+}
+
+// A function that only others call is not kept by what is announced of it.
+func TestAnnouncementsKeepNoFunction(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, "http://localhost", clk)
+	f := know(c, name, state{table: exampleTable(), fetched: clk.Now(), due: clk.Now()})
+	clk.SetTime(clk.Now().Add(dropAfter + time.Second))
+	c.hear(announce(change("8", 0)))
+	if !f.idle(clk.Now()) {
+		t.Error("the function is taken to be in use")
+	}
+}
+
+func TestRunWithRedis(t *testing.T) {
+	addr := redistest.Start(t)
+	publisher := redis.NewClient(&redis.Options{Addr: addr})
+	defer publisher.Close()
+	c, err := New(Options{URL: "http://localhost", RedisAddr: addr, Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	later := time.Now().Add(time.Hour)
+	f := know(c, name, state{table: exampleTable(), fetched: time.Now(), due: later})
+	other := know(c, types.NamespacedName{Namespace: "ns", Name: "other"}, state{fetched: time.Now(), due: later})
+	due := func(f *function) bool { return f.state.Load().due.Before(later) }
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		c.Run(ctx)
+		close(stopped)
+	}()
+	defer func() {
+		cancel()
+		<-stopped
+	}()
+
+	eventually(t, "all are due once connected", func() bool { return due(f) && due(other) })
+
+	publish := func(payload string) {
+		t.Helper()
+		if n, err := publisher.Publish(t.Context(), announcementsChannel, payload).Result(); err != nil || n != 1 {
+			t.Fatalf("Publish() to %d, %v, want to 1", n, err)
+		}
+	}
+	publish("<html>")
+	publish(announce(change("8", 300)))
+	eventually(t, "the announced offset is used", func() bool { return f.state.Load().table.offset.CPUMilli == 300 })
+
+	// What is announced while the connection is away is not known afterwards.
+	other.state.Store(&state{due: later})
+	if err := publisher.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all are due once connected again", func() bool { return due(other) })
+	eventually(t, "announcements are heard again", func() bool {
+		publisher.Publish(t.Context(), announcementsChannel, announce(change("9", 400)))
+		return f.state.Load().table.offset.CPUMilli == 400
+	})
+}
+
+func TestRunWithoutRedis(t *testing.T) {
+	for name, addr := range map[string]string{"none": "", "away": "127.0.0.1:1"} {
+		t.Run(name, func(t *testing.T) {
+			c, err := New(Options{URL: "http://localhost", RedisAddr: addr, Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			c.Run(ctx)
+		})
+	}
+}
