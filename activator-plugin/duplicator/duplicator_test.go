@@ -1,0 +1,424 @@
+package duplicator
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// memoryLocks are those of a single activator, and what it left behind.
+type memoryLocks struct {
+	mu       sync.Mutex
+	verdicts map[key]verdict
+	renewals int
+	// acquiring and renewing are the errors to answer with.
+	acquiring, renewing error
+}
+
+func (l *memoryLocks) acquire(_ context.Context, k key, _ time.Duration) (verdict, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if v, there := l.verdicts[k]; there || l.acquiring != nil {
+		return v, l.acquiring
+	}
+	l.verdicts[k] = verdictHeld
+	return verdictHeld, nil
+}
+
+func (l *memoryLocks) renew(context.Context, key, time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewals++
+	return l.renewing
+}
+
+func (l *memoryLocks) settle(_ context.Context, k key, v verdict, ttl time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.verdicts[k] = v; ttl == 0 {
+		delete(l.verdicts, k)
+	}
+	return nil
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func respond(status int) roundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return nil, err
+		}
+		return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
+	}
+}
+
+func hang(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// cluster is a Duplicator and all that it talks to, in fake time.
+type cluster struct {
+	*Duplicator
+	client   *servingfake.Clientset
+	locks    *memoryLocks
+	recorder *record.FakeRecorder
+	replays  atomic.Int64
+	// neverReady keeps copies from becoming ready.
+	neverReady atomic.Bool
+}
+
+func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) *cluster {
+	t.Helper()
+	m, err := newMetrics(noop.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{
+		client:   servingfake.NewSimpleClientset(objects...),
+		locks:    &memoryLocks{verdicts: map[key]verdict{}},
+		recorder: record.NewFakeRecorder(1000),
+	}
+	replayer := newReplayer(&url.URL{Scheme: "http", Host: "activator.test"}, defaultLimits().replay)
+	replayer.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		c.replays.Add(1)
+		return function(r)
+	})
+	c.Duplicator = &Duplicator{
+		clock:    clock.RealClock{},
+		logger:   zap.NewNop().Sugar(),
+		metrics:  m,
+		events:   events{c.recorder},
+		serving:  c.client,
+		locks:    c.locks,
+		replayer: replayer,
+		largest:  largest,
+		limits:   defaultLimits(),
+		inputs:   newInputs(),
+	}
+	c.client.PrependReactor("get", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		found, err := c.client.Tracker().Get(action.GetResource(), action.GetNamespace(), action.(clienttesting.GetAction).GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		service := found.(*v1.Service).DeepCopy()
+		if !c.neverReady.Load() {
+			service.Status.LatestReadyRevisionName = service.Name + "-00001"
+		}
+		return true, service, nil
+	})
+	return c
+}
+
+// gather has all wanted inputs of the revision kept.
+func (c *cluster) gather(t *testing.T, rev *v1.Revision) {
+	t.Helper()
+	for range wantedInputs {
+		if ok, why := c.inputs.reserve(rev, 1000, c.clock.Now()); !ok {
+			t.Fatalf("not kept: %q", why)
+		}
+		c.inputs.keep(keyOf(rev), input{method: http.MethodPost, path: "/", body: make([]byte, 1000)}, c.clock.Now())
+	}
+}
+
+func (c *cluster) copies(t *testing.T) []v1.Service {
+	t.Helper()
+	services, err := c.client.ServingV1().Services("").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return services.Items
+}
+
+func (c *cluster) count(verb string) int {
+	n := 0
+	for _, action := range c.client.Actions() {
+		if action.GetVerb() == verb {
+			n++
+		}
+	}
+	return n
+}
+
+// events are the reasons of all that were recorded, and their texts.
+func (c *cluster) recorded() string {
+	var all []string
+	for len(c.recorder.Events) > 0 {
+		all = append(all, <-c.recorder.Events)
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
+	unavailable := errors.New("the API server is away")
+	answer := func(verb string, times int, err error) func(*cluster) {
+		return func(c *cluster) {
+			c.client.PrependReactor(verb, "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+				times--
+				return times >= 0, nil, err
+			})
+		}
+	}
+	for _, tc := range []struct {
+		name     string
+		function roundTripper
+		arrange  func(*cluster)
+		// after is when the activator is told to stop; 0 is never.
+		after    time.Duration
+		lasts    time.Duration // at most
+		verdict  verdict
+		event    string
+		replayed bool
+		// uncreated is when there was never a copy to remove.
+		uncreated bool
+	}{
+		{name: "all is well", function: respond(200), lasts: time.Minute,
+			verdict: verdictDone, event: "DuplicationFinished Replayed inputs to the copy: 24 ok", replayed: true},
+		{name: "the function refuses all", function: respond(400), lasts: time.Minute,
+			verdict: verdictFailed, event: "no replay of 24 succeeded: 24 client_error", replayed: true},
+		{name: "the function hangs", function: hang, lasts: 6 * time.Minute,
+			verdict: verdictFailed, event: "it took more than 5m0s", replayed: true},
+		{name: "the copy is never ready", function: respond(200), lasts: 3 * time.Minute,
+			arrange: func(c *cluster) { c.neverReady.Store(true) },
+			verdict: verdictFailed, event: "is not ready after 2m0s: Knative has not looked at it yet"},
+		{name: "the copy is refused", function: respond(200), lasts: time.Minute, uncreated: true,
+			arrange: answer("create", 1, apierrors.NewForbidden(v1.Resource("services"), "shop", errors.New("no right"))),
+			verdict: verdictFailed, event: "no right"},
+		{name: "the copy is made but the answer is lost", function: respond(200), lasts: time.Minute,
+			arrange: func(c *cluster) {
+				c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					created := action.(clienttesting.CreateAction).GetObject()
+					return true, nil, errors.Join(unavailable, c.client.Tracker().Add(created))
+				})
+			},
+			verdict: verdictFailed, event: "the API server is away"},
+		{name: "the copy cannot be read for a while", function: respond(200), lasts: time.Minute,
+			arrange: answer("get", 10, unavailable),
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "the removal fails at first", function: respond(200), lasts: time.Minute,
+			arrange: answer("delete", 10, unavailable),
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "another deletes the copy", function: respond(200), lasts: time.Minute,
+			arrange: answer("get", 1, apierrors.NewNotFound(v1.Resource("services"), "shop")),
+			verdict: verdictFailed, event: "was deleted by another"},
+		{name: "the activator stops in replays", function: hang, after: 10 * time.Second, lasts: 11 * time.Second, replayed: true},
+		{name: "the activator stops while the copy starts", function: respond(200), after: 10 * time.Second, lasts: 11 * time.Second,
+			arrange: func(c *cluster) { c.neverReady.Store(true) }},
+		{name: "the lock is lost", function: hang, lasts: 20 * time.Second,
+			arrange: func(c *cluster) { c.locks.renewing = errLost },
+			verdict: verdictFailed, event: "another activator may be at it", replayed: true},
+		{name: "Redis is away", function: hang, lasts: 40 * time.Second,
+			arrange: func(c *cluster) { c.locks.renewing = unavailable },
+			verdict: verdictFailed, event: "another activator may be at it", replayed: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, tc.function)
+				if tc.arrange != nil {
+					tc.arrange(c)
+				}
+				rev := newRevision("shop-00001")
+				c.gather(t, rev)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				j, ok := c.inputs.take(c.clock.Now(), time.Hour)
+				if !ok {
+					t.Fatal("nothing is due")
+				}
+				if tc.after > 0 {
+					time.AfterFunc(tc.after, cancel)
+				}
+				began := c.clock.Now()
+				c.handle(ctx, j)
+
+				if took := c.clock.Since(began); took > tc.lasts {
+					t.Errorf("it took %v, want at most %v", took, tc.lasts)
+				}
+				if copies := c.copies(t); len(copies) != 0 {
+					t.Errorf("%d copies are left", len(copies))
+				}
+				if got := c.count("delete") > 0; got == tc.uncreated {
+					t.Errorf("%d deletions; never created: %v", c.count("delete"), tc.uncreated)
+				}
+				if got := c.locks.verdicts[keyOf(rev)]; got != tc.verdict {
+					t.Errorf("verdict = %q, want %q", got, tc.verdict)
+				}
+				if got := c.recorded(); !strings.Contains(got, tc.event) {
+					t.Errorf("events are:\n%s\nwant one with %q", got, tc.event)
+				}
+				if got := c.replays.Load(); got > 0 != tc.replayed || got > maxReplays {
+					t.Errorf("%d replays, want some: %v, and at most %d", got, tc.replayed, maxReplays)
+				}
+				if c.inputs.bytes != 0 || len(c.inputs.gathered) != 0 {
+					t.Errorf("%d bytes of inputs are left", c.inputs.bytes)
+				}
+			})
+		})
+	}
+}
+
+func TestRunTakesWhatIsGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, respond(200))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			c.Run(ctx)
+			close(done)
+		}()
+		c.gather(t, newRevision("shop-00001"))
+		c.gather(t, newRevision("cart-00001"))
+		time.Sleep(time.Minute)
+		if got := c.count("create"); got != 2 {
+			t.Errorf("%d copies were made, want 2", got)
+		}
+		if got := c.replays.Load(); got != 2*maxReplays {
+			t.Errorf("%d replays, want %d", got, 2*maxReplays)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// The lock is renewed for as long as a duplication lasts.
+func TestLockIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hang)
+		c.gather(t, newRevision("shop-00001"))
+		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		c.handle(t.Context(), j)
+		if want := int(c.limits.duplication/c.limits.renewEvery) - 1; c.locks.renewals < want {
+			t.Errorf("%d renewals, want at least %d", c.locks.renewals, want)
+		}
+	})
+}
+
+func TestNoCopyWithoutTheLock(t *testing.T) {
+	for name, arrange := range map[string]func(*memoryLocks, key){
+		"busy":          func(l *memoryLocks, k key) { l.verdicts[k] = verdictBusy },
+		"done":          func(l *memoryLocks, k key) { l.verdicts[k] = verdictDone },
+		"failed":        func(l *memoryLocks, k key) { l.verdicts[k] = verdictFailed },
+		"Redis is away": func(l *memoryLocks, _ key) { l.acquiring = errors.New("no answer") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, respond(200))
+				rev := newRevision("shop-00001")
+				arrange(c.locks, keyOf(rev))
+				c.gather(t, rev)
+				j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+				c.handle(t.Context(), j)
+				if len(c.client.Actions()) != 0 || c.replays.Load() != 0 {
+					t.Errorf("%d calls of the API, %d replays", len(c.client.Actions()), c.replays.Load())
+				}
+				if ok, _ := c.inputs.reserve(rev, 1, c.clock.Now()); ok {
+					t.Error("inputs are kept again at once")
+				}
+			})
+		})
+	}
+}
+
+func TestWhatWasLeftBehindIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rev := newRevision("shop-00001")
+		c := newCluster(t, respond(200), copyOf(rev, api.Resources{}))
+		c.gather(t, rev)
+		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		c.handle(t.Context(), j)
+		if got := c.locks.verdicts[keyOf(rev)]; got != verdictDone {
+			t.Errorf("verdict = %q, want %q; events:\n%s", got, verdictDone, c.recorded())
+		}
+		if len(c.copies(t)) != 0 {
+			t.Error("a copy is left")
+		}
+	})
+}
+
+func TestAnothersServiceIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rev := newRevision("shop-00001")
+		theirs := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: copyName(rev.Name)}}
+		c := newCluster(t, respond(200), theirs)
+		c.gather(t, rev)
+		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		c.handle(t.Context(), j)
+		if len(c.copies(t)) != 1 || c.count("delete") != 0 || c.replays.Load() != 0 {
+			t.Errorf("%d Services, %d deletions, %d replays", len(c.copies(t)), c.count("delete"), c.replays.Load())
+		}
+		if got := c.recorded(); !strings.Contains(got, errForeign.Error()) {
+			t.Errorf("the events do not say why:\n%s", got)
+		}
+	})
+}
+
+func TestCopyThatCannotBeRemovedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, respond(200))
+		c.client.PrependReactor("delete", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("the API server is away")
+		})
+		c.gather(t, newRevision("shop-00001"))
+		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		c.handle(t.Context(), j)
+		if got := c.recorded(); !strings.Contains(got, "CopyNotRemoved") || !strings.Contains(got, "the API server is away") {
+			t.Errorf("the events do not say so:\n%s", got)
+		}
+	})
+}
+
+func TestSweepRemovesOnlyWhatWasLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		aged := func(name string, age time.Duration, change func(*v1.Service)) *v1.Service {
+			service := copyOf(newRevision(name), largest)
+			service.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+			if change != nil {
+				change(service)
+			}
+			return service
+		}
+		c := newCluster(t, respond(200),
+			aged("left", 11*time.Minute, nil),
+			aged("elsewhere", time.Hour, func(s *v1.Service) { s.Namespace = "other" }),
+			aged("young", 9*time.Minute, nil),
+			aged("theirs", time.Hour, func(s *v1.Service) { s.Name = "theirs" }),
+			aged("unlabelled", time.Hour, func(s *v1.Service) { s.Labels = nil }),
+		)
+		c.sweep(t.Context())
+		left := map[string]bool{}
+		for _, service := range c.copies(t) {
+			left[service.Name] = true
+		}
+		for _, name := range []string{copyName("young"), "theirs", copyName("unlabelled")} {
+			if !left[name] {
+				t.Errorf("%s was removed", name)
+			}
+		}
+		if len(left) != 3 {
+			t.Errorf("left are %v, want 3", left)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package duplicator
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func TestRedisLocks(t *testing.T) {
+	addr := redistest.Start(t)
+	one, two := newRedisLocks(addr, "one"), newRedisLocks(addr, "two")
+	defer one.close()
+	defer two.close()
+	ctx := t.Context()
+	k := keyOf(newRevision("shop-00001"))
+	acquire := func(l *redisLocks, want verdict) {
+		t.Helper()
+		if got, err := l.acquire(ctx, k, time.Minute); got != want || err != nil {
+			t.Fatalf("acquire() = %q, %v, want %q", got, err, want)
+		}
+	}
+
+	acquire(one, verdictHeld)
+	acquire(two, verdictBusy)
+	if err := two.renew(ctx, k, time.Minute); !errors.Is(err, errLost) {
+		t.Error("renew() of another's lock =", err)
+	}
+	if err := two.settle(ctx, k, verdictDone, time.Minute); !errors.Is(err, errLost) {
+		t.Error("settle() of another's lock =", err)
+	}
+	if err := one.renew(ctx, k, time.Hour); err != nil {
+		t.Error("renew() =", err)
+	}
+	if ttl := one.client.PTTL(ctx, lockKey(k)).Val(); ttl <= time.Minute || ttl > time.Hour {
+		t.Errorf("the lock lasts for %v, want an hour", ttl)
+	}
+	if err := one.settle(ctx, k, verdictFailed, 0); err != nil {
+		t.Error("settle() =", err)
+	}
+
+	acquire(two, verdictHeld)
+	if err := two.settle(ctx, k, verdictDone, time.Minute); err != nil {
+		t.Error("settle() =", err)
+	}
+	acquire(one, verdictDone)
+	acquire(two, verdictDone)
+	if ttl := one.client.PTTL(ctx, lockKey(k)).Val(); ttl <= 0 || ttl > time.Minute {
+		t.Errorf("the verdict lasts for %v, want a minute", ttl)
+	}
+
+	other := newRevision("shop-00001")
+	other.UID = "made anew"
+	k = keyOf(other)
+	acquire(one, verdictHeld)
+	if err := one.settle(ctx, k, verdictFailed, time.Minute); err != nil {
+		t.Error("settle() =", err)
+	}
+	acquire(two, verdictFailed)
+}
+
+func TestNoLockWithoutRedis(t *testing.T) {
+	l := newRedisLocks(t.TempDir()+"/none.sock", "one")
+	defer l.close()
+	if v, err := l.acquire(t.Context(), keyOf(newRevision("shop-00001")), time.Minute); err == nil {
+		t.Errorf("acquire() = %q without Redis", v)
+	}
+}
