@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -22,7 +23,7 @@ _SERVICE = "libra-predictor"
 _LIBRARY = "libra_predictor"
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _ENDPOINT_OF = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
-_SHUTDOWN_MILLISECONDS = 5000
+_SHUTDOWN_SECONDS = 5.0
 # From a hundredth of the promised 2 ms to a thousand times it.
 _SECONDS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25, 2.0)
 
@@ -50,21 +51,25 @@ class Telemetry:
         readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
         if _sent(environment, "METRICS"):
             readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
-        self._meters = MeterProvider(metric_readers=readers, resource=resource)
+        self._meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
         metrics.set_meter_provider(self._meters)
         self._traces: TracerProvider | None = None
         if _sent(environment, "TRACES"):
-            self._traces = TracerProvider(resource=resource)
+            self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
             self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
             trace.set_tracer_provider(self._traces)
         self.inferences = Inferences(self._traces)
 
     def shutdown(self) -> None:
-        """Sends what was not sent yet."""
+        """Sends what was not sent yet, or gives up after some seconds: an exporter tries for longer."""
+        sending = threading.Thread(target=self._shutdown, daemon=True)
+        sending.start()
+        sending.join(_SHUTDOWN_SECONDS)
+
+    def _shutdown(self) -> None:
         if self._traces is not None:
-            self._traces.force_flush(_SHUTDOWN_MILLISECONDS)
             self._traces.shutdown()
-        self._meters.shutdown(_SHUTDOWN_MILLISECONDS)
+        self._meters.shutdown()
 
 
 def _sent(environment: Mapping[str, str], signal: str) -> bool:
