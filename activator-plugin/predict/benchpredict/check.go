@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/activator-plugin/predict"
+)
+
+const inputHelp = `The input is one JSON object after another, each of one function:
+
+  {"function": "namespace/revision", "answer": {...}, "sizes": [...], "expected": [[...], ...]}
+
+"answer" is what the predictor answers over REST in the Open Inference Protocol v2;
+"sizes" are in bytes, -1 is the unknown size; "expected" has for each of them
+cpu_milli, memory_bytes and duration_ms, the offset included.`
+
+// maxShown is how many mismatches are printed one by one.
+const maxShown = 20
+
+type checkResult struct {
+	Functions   int        `json:"functions"`
+	Comparisons int        `json:"comparisons"` // sizes × 3
+	Mismatches  int        `json:"mismatches"`
+	First       []mismatch `json:"first_mismatches"`
+}
+
+type mismatch struct {
+	Function string   `json:"function"`
+	Size     int64    `json:"size"`
+	Expected [3]int64 `json:"expected"`
+	Got      [3]int64 `json:"got"`
+}
+
+func newCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE|-",
+		Short: "Compare what the activator looks up with what is expected",
+		Long: "Compare what the activator looks up in step tables with what is expected.\n" +
+			"It fails, after it has printed its result, when there are mismatches.\n\n" + inputHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			result := checkResult{First: []mismatch{}}
+			if err := eachFunction(args[0], result.add); err != nil {
+				return err
+			}
+			if err := printJSON(cmd.OutOrStdout(), result); err != nil {
+				return err
+			}
+			if result.Mismatches > 0 {
+				return fmt.Errorf("%d of %d look-ups are not as expected", result.Mismatches, result.Comparisons)
+			}
+			return nil
+		},
+	}
+}
+
+func (r *checkResult) add(in functionInput) error {
+	if len(in.Sizes) != len(in.Expected) {
+		return fmt.Errorf("%d sizes with %d expected answers, want as many", len(in.Sizes), len(in.Expected))
+	}
+	table, err := predict.ParseTable(bytes.NewReader(in.Answer))
+	if err != nil {
+		return err
+	}
+	r.Functions++
+	for i, size := range in.Sizes {
+		p := table.Lookup(size)
+		got := [3]int64{p.Demand.CPUMilli, p.Demand.MemoryBytes, int64(p.Duration / time.Millisecond)}
+		for k := range got {
+			r.Comparisons++
+			if got[k] != in.Expected[i][k] {
+				r.Mismatches++
+			}
+		}
+		if got != in.Expected[i] && len(r.First) < maxShown {
+			r.First = append(r.First, mismatch{Function: in.Function, Size: size, Expected: in.Expected[i], Got: got})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// asker asks the predictor over a connection of its own.
+type asker interface {
+	ask(ctx context.Context, model string, size int64) error
+	close()
+}
+
+type loadOptions struct {
+	protocol, address string
+	models            []string
+	rate              float64 // per second; 0 asks again as soon as there is an answer
+	connections       int
+	duration, warmUp  time.Duration
+	timeout           time.Duration
+	maxSize           int64
+	seed              uint64
+}
+
+type loadResult struct {
+	Protocol    string  `json:"protocol"`
+	Mode        string  `json:"mode"` // open or closed loop
+	Connections int     `json:"connections"`
+	TargetRate  float64 `json:"target_rps,omitempty"`
+	Requests    int     `json:"requests"` // answered
+	Errors      int     `json:"errors"`
+	FirstError  string  `json:"first_error,omitempty"`
+	Rate        float64 `json:"achieved_rps"`
+	P50         float64 `json:"p50_ms"`
+	P90         float64 `json:"p90_ms"`
+	P99         float64 `json:"p99_ms"`
+	P999        float64 `json:"p999_ms"`
+	Max         float64 `json:"max_ms"`
+}
+
+func newLoad() *cobra.Command {
+	var o loadOptions
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Ask a predictor at a rate, or as fast as it answers",
+		Long: `Ask a predictor in the Open Inference Protocol v2 for predictions of random sizes.
+
+With --rate the loop is open: each request has its time, and one that finds every
+connection busy counts from that time on. Without, the loop is closed: each
+connection asks again as soon as it has an answer, which is the most that the
+predictor can do.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			result, err := load(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), result)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.protocol, "protocol", "rest", "rest or grpc")
+	f.StringVar(&o.address, "address", "", "of the predictor, HOST:PORT")
+	f.StringSliceVar(&o.models, "model", nil, "model to ask for, namespace.revision; several are asked in turn")
+	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0 is as fast as it answers")
+	f.IntVar(&o.connections, "connections", 1, "connections, each with one request at a time")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "time that is measured")
+	f.DurationVar(&o.warmUp, "warm-up", time.Second, "time before that is not")
+	f.DurationVar(&o.timeout, "timeout", time.Second, "of a request")
+	f.Int64Var(&o.maxSize, "max-size", 1<<30, "largest size asked for, in bytes")
+	f.Uint64Var(&o.seed, "seed", 1, "of the sizes drawn")
+	return cmd
+}
+
+func (o loadOptions) check() error {
+	var errs []error
+	if o.protocol != "rest" && o.protocol != "grpc" {
+		errs = append(errs, fmt.Errorf("--protocol is %q, want rest or grpc", o.protocol))
+	}
+	if o.address == "" {
+		errs = append(errs, errors.New("--address is missing, want HOST:PORT"))
+	}
+	if len(o.models) == 0 {
+		errs = append(errs, errors.New("--model is missing, want namespace.revision"))
+	}
+	if o.rate < 0 || o.rate > 1e6 {
+		errs = append(errs, fmt.Errorf("--rate is %v, want 0 to 1000000", o.rate))
+	}
+	if o.connections < 1 || o.connections > 1024 {
+		errs = append(errs, fmt.Errorf("--connections is %d, want 1 to 1024", o.connections))
+	}
+	if o.duration <= 0 || o.warmUp < 0 || o.timeout <= 0 {
+		errs = append(errs, fmt.Errorf("--duration %v, --warm-up %v and --timeout %v: want them positive, the warm-up may be 0",
+			o.duration, o.warmUp, o.timeout))
+	}
+	if o.maxSize < 1 {
+		errs = append(errs, fmt.Errorf("--max-size is %d, want at least 1", o.maxSize))
+	}
+	return errors.Join(errs...)
+}
+
+// worker is a connection and what it saw in the time that is measured.
+type worker struct {
+	asker
+	rng    *rand.Rand
+	times  []time.Duration
+	last   time.Time // when its last answer came
+	errors int
+	first  error
+}
+
+func load(ctx context.Context, o loadOptions) (loadResult, error) {
+	if err := o.check(); err != nil {
+		return loadResult{}, err
+	}
+	workers := make([]*worker, o.connections)
+	for i := range workers {
+		a, err := newAsker(o.protocol, o.address)
+		if err != nil {
+			return loadResult{}, err
+		}
+		defer a.close()
+		workers[i] = &worker{asker: a, rng: rand.New(rand.NewPCG(o.seed, uint64(i)))}
+	}
+
+	started := time.Now()
+	measured := started.Add(o.warmUp)
+	end := measured.Add(o.duration)
+	// A predictor that stalls delays the end by one request at most.
+	ctx, cancel := context.WithDeadline(ctx, end.Add(o.timeout))
+	defer cancel()
+	var turn atomic.Int64
+	var wg sync.WaitGroup
+	for _, w := range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				i := turn.Add(1) - 1
+				due := time.Now()
+				if o.rate > 0 {
+					due = waitFor(ctx, started.Add(time.Duration(float64(i)/o.rate*float64(time.Second))), end)
+				}
+				if !due.Before(end) {
+					return
+				}
+				w.askOnce(ctx, o, i, due, measured)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); errors.Is(err, context.Canceled) {
+		return loadResult{}, err
+	}
+	return summarize(o, workers, measured), nil
+}
+
+// waitFor waits for a time. It returns that time when it was over already, and
+// otherwise when the wait ended: how late timers fire is not the predictor's fault.
+func waitFor(ctx context.Context, due, end time.Time) time.Time {
+	left := time.Until(due)
+	if left <= 0 || !due.Before(end) {
+		return due
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return time.Now()
+}
+
+func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due, measured time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	err := w.ask(ctx, o.models[turn%int64(len(o.models))], w.rng.Int64N(o.maxSize)+1)
+	answered := time.Now()
+	if due.Before(measured) {
+		return
+	}
+	if err != nil {
+		w.errors++
+		if w.first == nil {
+			w.first = err
+		}
+		return
+	}
+	w.times = append(w.times, answered.Sub(due))
+	w.last = answered
+}
+
+func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult {
+	r := loadResult{Protocol: o.protocol, Mode: "closed", Connections: o.connections, TargetRate: o.rate}
+	if o.rate > 0 {
+		r.Mode = "open"
+	}
+	var times []time.Duration
+	last := measured
+	for _, w := range workers {
+		times = append(times, w.times...)
+		r.Errors += w.errors
+		if w.first != nil && r.FirstError == "" {
+			r.FirstError = w.first.Error()
+		}
+		if w.last.After(last) {
+			last = w.last
+		}
+	}
+	r.Requests = len(times)
+	// What was answered late counts with the time that it took.
+	r.Rate = float64(r.Requests) / max(last.Sub(measured), o.duration).Seconds()
+	q := quantiles(times, .5, .9, .99, .999, 1)
+	r.P50, r.P90, r.P99 = milliseconds(q[0]), milliseconds(q[1]), milliseconds(q[2])
+	r.P999, r.Max = milliseconds(q[3]), milliseconds(q[4])
+	return r
+}
