@@ -81,8 +81,8 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
         return _refused("corrupt", f"entry {key} does not begin as one does")
     if int(header[1]) != FORMAT:
         return _refused("format", f"entry {key} has format {int(header[1])}, accepted is {FORMAT}")
-    body = entry[header.end() : -1]
-    if header[3] is None or hashlib.sha256(body).hexdigest().encode() != header[3]:
+    body, end = entry[header.end() : -1], entry[-1:]
+    if header[3] is None or end != b"}" or hashlib.sha256(body).hexdigest().encode() != header[3]:
         return _refused("corrupt", f"entry {key} does not have the checksum that it claims")
     try:
         state = FunctionState.model_validate_json(body)

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import PREDICTOR, STREAM, RedisServer, eventually, observation, stop
@@ -77,7 +78,8 @@ def start(redis_server: RedisServer, tmp_path: Path) -> Iterator[Start]:
 
 def stored(redis_server: RedisServer) -> dict[str, FunctionState]:
     states = {}
-    for name, entry in redis_server.client.hgetall(FUNCTIONS).items():  # type: ignore[union-attr]
+    entries = cast(dict[bytes, bytes], redis_server.client.hgetall(FUNCTIONS))
+    for name, entry in entries.items():
         state = unpacked("test", name.decode(), entry)
         assert isinstance(state, FunctionState)
         states[state.name] = state
@@ -90,10 +92,18 @@ def state_of(redis_server: RedisServer, function: str = FUNCTION) -> FunctionSta
 
 def unread(redis_server: RedisServer) -> int:
     """Entries that are not acknowledged."""
-    for group in redis_server.client.xinfo_groups(STREAM):  # type: ignore[union-attr]
+    for group in redis_server.client.xinfo_groups(STREAM):
         if group["name"] == GROUP.encode():
             return int(group["lag"] or 0) + int(group["pending"])
     return -1
+
+
+def fewer_unread(redis_server: RedisServer, than: int) -> bool | None:
+    return unread(redis_server) < than or None
+
+
+def entry_of(redis_server: RedisServer, function: str = FUNCTION) -> bytes:
+    return cast(bytes, redis_server.client.hget(FUNCTIONS, function))
 
 
 def all_acknowledged(redis_server: RedisServer) -> None:
@@ -113,7 +123,7 @@ def observe(redis_server: RedisServer, count: int, function: str = FUNCTION, **c
 def test_learns_each_observation_once_across_kills(
     redis_server: RedisServer, start: Start, tmp_path: Path, seed: int, store: str
 ) -> None:
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311
     options = ["--window", "100000", "--min-observations", "100000"]
     if store == "file":
         options += ["--store", (tmp_path / "store").as_uri()]
@@ -136,7 +146,7 @@ def test_learns_each_observation_once_across_kills(
         for _ in range(chance.randrange(6)):
             append(chance.randrange(100))
         read = chance.randrange(1, 600)
-        eventually("some is learned", lambda read=read: unread(redis_server) < read or None)
+        eventually("some is learned", partial(fewer_unread, redis_server, read))
         append(chance.randrange(200))
         learner.kill()
         append(chance.randrange(50))
@@ -249,9 +259,9 @@ def test_rebuilds_what_it_must_not_read(
     assert stop(first.process) == 0
     before = stored(redis_server)
     if entry is None:
-        entry = redis_server.client.hget(FUNCTIONS, FUNCTION).replace(b"4096", b"4097")  # type: ignore[union-attr]
-        entry = entry.replace(b'"observations":', b'"observations": ', 1)
-    redis_server.client.hset(FUNCTIONS, FUNCTION, entry)  # type: ignore[arg-type]
+        entry = entry_of(redis_server).replace(b'"size":[1000,', b'"size":[1001,')
+        assert entry != entry_of(redis_server)
+    redis_server.client.hset(FUNCTIONS, FUNCTION, entry)
 
     second = start()
     second.says(f"function={FUNCTION} rebuilt from 30 recorded observations")
@@ -260,7 +270,7 @@ def test_rebuilds_what_it_must_not_read(
     second.says(f"function={FUNCTION} refit")
 
     def rebuilt() -> FunctionState | None:
-        loaded = unpacked("test", FUNCTION, redis_server.client.hget(FUNCTIONS, FUNCTION))  # type: ignore[arg-type]
+        loaded = unpacked("test", FUNCTION, entry_of(redis_server))
         return loaded if isinstance(loaded, FunctionState) else None
 
     state = eventually("it is saved again", rebuilt)
