@@ -42,6 +42,7 @@ const (
 	reasonNoLimits         reason = "no_limits"           // nothing is owed
 	reasonNoPrediction     reason = "no_prediction"       // the predictor does not know the function
 	reasonUpgrade          reason = "connection_upgraded" // not a request and its response
+	reasonCopy             reason = "copy"                // it repeats another, to be learned from
 )
 
 // Operations on the pool and their results: the attributes "operation" and "result".

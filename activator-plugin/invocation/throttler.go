@@ -9,6 +9,7 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
+	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -45,14 +46,18 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 
 	inv := pool.Invocation{
 		ID:            req.invocationID(),
-		Function:      revID.String(),
+		Function:      api.FunctionOf(revID, req.rev.Labels).String(),
 		Configuration: configurationOf(req.rev),
 		Pod:           pod.pod,
 		Domain:        revID.Namespace,
 		Size:          req.size,
 		MinRemaining:  m.minLoan,
 	}
-	prediction, predicted := m.predictor.Predict(ctx, revID, req.size)
+	var prediction predict.Prediction
+	predicted := false
+	if !api.IsCopy(req.rev.Labels) {
+		prediction, predicted = m.predictor.Predict(ctx, revID, req.size)
+	}
 	inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
 
 	r := roleObserved
@@ -71,6 +76,9 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 // configurationOf is empty for a revision that was made without one.
 func configurationOf(rev *v1.Revision) string {
 	name := rev.Labels[serving.ConfigurationLabelKey]
+	if api.IsCopy(rev.Labels) {
+		name = rev.Annotations[api.CopyOfConfigurationAnnotation]
+	}
 	if name == "" {
 		return ""
 	}
@@ -105,6 +113,8 @@ func whyNoLoan(req *request, pod target, predicted bool) reason {
 	switch {
 	case pod.why != reasonNone:
 		return pod.why
+	case api.IsCopy(req.rev.Labels):
+		return reasonCopy
 	case req.upgrade:
 		return reasonUpgrade
 	case req.rev.Spec.GetContainerConcurrency() != 1:

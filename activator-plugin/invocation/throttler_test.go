@@ -237,6 +237,29 @@ func TestRevisionWithoutConfiguration(t *testing.T) {
 	}
 }
 
+func TestCopyIsOnlyObserved(t *testing.T) {
+	rec := &recorder{}
+	rev := newRevision()
+	rev.Labels[serving.ConfigurationLabelKey] = "original-00001-libra-copy"
+	rev.Labels[api.CopyOfLabel] = "original-00001"
+	rev.Annotations[api.CopyOfConfigurationAnnotation] = "original"
+	c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{
+		revID: {Demand: res(300, 100), Duration: time.Minute},
+		{Namespace: "ns", Name: "original-00001"}: {Demand: res(300, 100), Duration: time.Minute},
+	}})
+	c.send(t, "hello")
+	drain(t, c.manager.lifecycle)
+	if diff := cmp.Diff([]pool.Invocation{{
+		Function: "ns/original-00001", Configuration: "ns/original", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
+		MinRemaining: 300 * time.Millisecond,
+	}}, rec.begins, cmpopts.IgnoreFields(pool.Invocation{}, "ID")); diff != "" {
+		t.Error("Begin (-want, +got):\n" + diff)
+	}
+	if diff := cmp.Diff(map[string]int64{"copy observed": 1}, c.counts(t, "libra.invocations")); diff != "" {
+		t.Error("libra.invocations (-want, +got):\n" + diff)
+	}
+}
+
 func TestRoles(t *testing.T) {
 	donor := predictions{revID: {Demand: res(300, 100), Duration: time.Second}}
 	revision := func(change func(*v1.Revision)) *v1.Revision {

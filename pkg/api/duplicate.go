@@ -1,9 +1,6 @@
 package api
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-)
+import "k8s.io/apimachinery/pkg/types"
 
 const (
 	// DuplicateInputsAnnotation lets Libra repeat inputs of a revision, scaled, in a copy
@@ -26,12 +23,11 @@ const (
 // IsCopy says whether labels are those of a copy.
 func IsCopy(labels map[string]string) bool { return labels[CopyOfLabel] != "" }
 
-// FunctionOf is the function that a revision's invocations count as: the revision
-// itself, or the one that it is a copy of.
-func FunctionOf(revision metav1.Object) types.NamespacedName {
-	name := revision.GetName()
-	if original := revision.GetLabels()[CopyOfLabel]; original != "" {
-		name = original
+// FunctionOf is the function that the invocations of a revision with labels count as:
+// the revision itself, or the one that it is a copy of.
+func FunctionOf(revision types.NamespacedName, labels map[string]string) types.NamespacedName {
+	if IsCopy(labels) {
+		revision.Name = labels[CopyOfLabel]
 	}
-	return types.NamespacedName{Namespace: revision.GetNamespace(), Name: name}
+	return revision
 }

@@ -3,17 +3,16 @@ package api
 import (
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestFunctionOf(t *testing.T) {
-	revision := &metav1.ObjectMeta{Namespace: "ns", Name: "rev-00001"}
-	if got := FunctionOf(revision).String(); got != "ns/rev-00001" {
+	revision := types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
+	if got := FunctionOf(revision, nil); got != revision {
 		t.Errorf("FunctionOf() = %s, want the revision itself", got)
 	}
-	revision.Name = "rev-00001-libra-copy-00001"
-	revision.Labels = map[string]string{CopyOfLabel: "rev-00001"}
-	if got := FunctionOf(revision).String(); got != "ns/rev-00001" {
+	replica := types.NamespacedName{Namespace: "ns", Name: "rev-00001-libra-copy-00001"}
+	if got := FunctionOf(replica, map[string]string{CopyOfLabel: "rev-00001"}); got != revision {
 		t.Errorf("FunctionOf() of a copy = %s, want its original", got)
 	}
 }
