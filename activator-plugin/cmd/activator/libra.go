@@ -15,7 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	servingclient "knative.dev/serving/pkg/client/injection/client"
 
+	"libra.dev/libra/activator-plugin/duplicator"
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/pool"
@@ -28,7 +30,8 @@ type libraConfig struct {
 	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
 	MinLoan      string `split_words:"true" default:"300ms"`
 
-	minLoan time.Duration
+	minLoan    time.Duration
+	duplicator duplicatorConfig
 }
 
 func libraConfigFromEnv() (libraConfig, error) {
@@ -47,14 +50,16 @@ func libraConfigFromEnv() (libraConfig, error) {
 	if cfg.minLoan, err = time.ParseDuration(cfg.MinLoan); err != nil || cfg.minLoan < 0 {
 		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 300ms", cfg.MinLoan))
 	}
+	errs = append(errs, cfg.duplicator.fromEnv())
 	return cfg, errors.Join(errs...)
 }
 
 // libra is Libra's part of the activator. Its zero value is none: everything runs
 // as stock.
 type libra struct {
-	manager *invocation.Manager
-	stop    func()
+	manager    *invocation.Manager
+	duplicator *duplication
+	stop       func()
 }
 
 // startLibra never fails the activator, and contacts neither Redis nor the predictor.
@@ -86,6 +91,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	if err != nil {
 		return libra{}, err
 	}
+	owner := podName + "." + rand.String(8)
 	redis := pool.NewRedis(cfg.RedisAddr)
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:         clock.RealClock{},
@@ -94,17 +100,36 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Pool:          redis,
 		Predictor:     predictor,
 		Pods:          pods,
-		Owner:         podName + "." + rand.String(8),
+		Owner:         owner,
 		MinLoan:       cfg.minLoan,
 	})
 	if err != nil {
 		return libra{}, errors.Join(err, redis.Close())
 	}
+	var duplicating *duplication
+	if cfg.duplicator.on {
+		duplicating, err = newDuplication(duplicator.Options{
+			Clock:         clock.RealClock{},
+			Logger:        logger,
+			MeterProvider: mp,
+			Kube:          kube,
+			Serving:       servingclient.Get(ctx),
+			RedisAddr:     cfg.RedisAddr,
+			Owner:         owner,
+			Largest:       cfg.duplicator.largest,
+		})
+		if err != nil {
+			return libra{}, errors.Join(err, redis.Close())
+		}
+	}
 
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan)
-	return libra{manager: manager, stop: func() {
+	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "duplicator", cfg.duplicator.on)
+	return libra{manager: manager, duplicator: duplicating, stop: func() {
+		if err := duplicating.stop(); err != nil {
+			logger.Warnw("Failed to close the duplicator", zap.Error(err))
+		}
 		drainCtx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if err := manager.Drain(drainCtx); err != nil {
@@ -128,5 +153,5 @@ func (l libra) handler(next http.Handler) http.Handler {
 	if l.manager == nil {
 		return next
 	}
-	return l.manager.Handler(next)
+	return l.duplicator.handler(l.manager.Handler(next))
 }

@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"libra.dev/libra/pkg/api"
 )
 
 func TestLibraConfigDefaults(t *testing.T) {
@@ -20,13 +22,22 @@ func TestLibraConfigDefaults(t *testing.T) {
 	if cfg.minLoan != 300*time.Millisecond {
 		t.Errorf("minLoan = %v, want 300ms", cfg.minLoan)
 	}
+	if cfg.duplicator.on {
+		t.Error("the duplicator is on")
+	}
+	if want := (api.Resources{CPUMilli: 2000, MemoryBytes: 1 << 30}); cfg.duplicator.largest != want {
+		t.Errorf("largest = %v, want %v", cfg.duplicator.largest, want)
+	}
 }
 
 func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 	for variable, tc := range map[string]struct{ value, want string }{
-		"LIBRA_REDIS_ADDR":    {"redis", "want HOST:PORT"},
-		"LIBRA_PREDICTOR_URL": {"predictor:80", "want http://HOST[:PORT]"},
-		"LIBRA_MIN_LOAN":      {"300", "want a duration such as 300ms"},
+		"LIBRA_REDIS_ADDR":        {"redis", "want HOST:PORT"},
+		"LIBRA_PREDICTOR_URL":     {"predictor:80", "want http://HOST[:PORT]"},
+		"LIBRA_MIN_LOAN":          {"300", "want a duration such as 300ms"},
+		"LIBRA_DUPLICATOR":        {"perhaps", "want true or false"},
+		"LIBRA_DUPLICATOR_CPU":    {"0", "want an amount of CPU"},
+		"LIBRA_DUPLICATOR_MEMORY": {"1 GB", "want an amount of memory"},
 	} {
 		t.Run(variable, func(t *testing.T) {
 			t.Setenv(variable, tc.value)

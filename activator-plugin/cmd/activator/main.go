@@ -118,6 +118,7 @@ func main() {
 	ah = &activatorhandler.ProbeHandler{NextHandler: ah}
 	ah = netprobe.NewHandler(ah)
 	terminated := signals.NewContext()
+	libra.duplicator.start(terminated)
 	ah = &activatorhandler.HealthHandler{
 		HealthCheck: healthCheck(terminated, statSink.Status, logger),
 		NextHandler: ah,
