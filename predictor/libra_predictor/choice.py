@@ -43,9 +43,9 @@ class Fit:
 
     answers: Answers  # without floor and offset
     estimators: tuple[str, str, str]  # of CPU, memory and duration
-    # For CPU and memory: peak and answer of the calls whose demand was seen, oldest first, each answered by
-    # what was learned without it.
-    held_out: tuple[list[tuple[int, int]], list[tuple[int, int]]]
+    # For CPU and memory: the answers to those samples whose demand was seen, by their position, each learned
+    # without that sample.
+    held_out: tuple[dict[int, int], dict[int, int]]
     censored: int
     gate: tuple[float, float, float] | None
 
@@ -55,7 +55,7 @@ class _Choice:
     """The best estimate of one resource."""
 
     estimate: Estimate
-    held_out: list[tuple[int, int]]
+    held_out: dict[int, int]
     censored: int
     accuracy: float | None
 
@@ -107,7 +107,7 @@ def _resource(
     found = labels([resource.use(sample) for sample in samples], resource.step, largest)
     censored = sum(label.censored for label in found)
     if estimator == MOVING_WINDOW:
-        return _Choice(_tried(moving_window(found), found), [], censored, None)
+        return _Choice(_tried(moving_window(found), found), {}, censored, None)
     modelled = estimator != HISTOGRAM
     own = [*(class_models(found, class_model(found)) if modelled else []), histogram(found)]
     answered: list[dict[int, int]] = [{} for _ in own]  # of each estimate, what it answers to label i
@@ -137,7 +137,7 @@ def _resource(
     )
     return _Choice(
         _tried(own[best], found),
-        [(found[i].peak, answer) for i, answer in sorted(answered[best].items())],
+        {found[i].use: answer for i, answer in answered[best].items()},
         censored,
         sum(right) / len(right) if right else None,
     )

@@ -7,7 +7,7 @@ same answers.
 import math
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -54,7 +54,7 @@ class Fitted:
 
     fit: Fit
     observed: int  # usable observations of the function, ever, when the refit started
-    learned_from: int  # of these, those in its window
+    calls: Sequence[Call]  # of these, those that it learned from
 
 
 class Drift(BaseModel):
@@ -190,12 +190,13 @@ class Function:
         self._due_after = min(self._settings.refit_every, grown)
         if self._settings.estimator == MOVING_WINDOW:
             self._due_after = 1  # it would otherwise be of the last five calls of long ago
-        samples = [call.sample for call in self._window]
+        calls = list(self._window)
+        samples = [call.sample for call in calls]
         resources, largest = self._resources, self._largest()
         estimator, inherited, observed = self._settings.estimator, self._inherited, self._observed
 
         def work() -> Fitted:
-            return Fitted(fit(samples, resources, largest, estimator, inherited), observed, len(samples))
+            return Fitted(fit(samples, resources, largest, estimator, inherited), observed, calls)
 
         return work
 
@@ -211,7 +212,7 @@ class Function:
         self._derive_offsets(fitted)
         self.published = replace(
             self.published,
-            observations=fitted.learned_from,
+            observations=len(fitted.calls),
             censored=fitted.fit.censored,
             gate=fitted.fit.gate,
         )
@@ -348,14 +349,20 @@ class Function:
 
     def _derive_offsets(self, fitted: Fitted) -> None:
         """Starts the offsets anew for new answers, from what these would have missed."""
-        tables = (self._answers.cpu_milli, self._answers.memory_bytes)
         unlearned = min(self._observed - fitted.observed, len(self._window))
         newer = list(self._window)[len(self._window) - unlearned :]
         for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
-            uses = [resource.use(call.sample) for call in newer]
-            met = [(use.peak, self._answers.at(use.size)[i]) for use in uses if not use.censored]
-            highest = max(*tables[i].values, self._answers.unknown[i])
-            offset.derive([*fitted.fit.held_out[i], *met], highest, self._memory_floor if i else 0)
+            derived: list[tuple[int, int]] = []
+            for position, answer in sorted(fitted.fit.held_out[i].items()):
+                call = fitted.calls[position]
+                # Half of the window teaches less than all of it, as the answer of that time may tell.
+                raw = max(answer, (call.cpu_milli, call.memory_bytes)[i])
+                derived.append((resource.use(call.sample).peak, raw))
+            for call in newer:
+                use = resource.use(call.sample)
+                if not use.censored:
+                    derived.append((use.peak, self._answers.at(use.size)[i]))
+            offset.derive(derived)
 
     def _floor(self) -> int:
         """The option of the highest memory peak seen; 0 when there is no floor."""

@@ -24,8 +24,8 @@ class Use:
 class Label:
     """A sample's class: the option that would have held it, in the unit of the resource."""
 
+    use: int  # the position of the use that is labelled
     size: int
-    peak: int
     option: int
     censored: bool  # the option is one to try: the demand was not seen
 
@@ -92,7 +92,7 @@ def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
     # Of what was later seen uncensored, apart for known and unknown sizes: the largest size, and peak.
     size_seen = {True: UNKNOWN_SIZE - 1, False: UNKNOWN_SIZE - 1}
     peak_seen = {True: 0, False: 0}
-    for use in reversed(uses):
+    for position, use in reversed(list(enumerate(uses))):
         known = use.size != UNKNOWN_SIZE
         wanted, tried = use.peak, False
         if not use.censored:
@@ -102,6 +102,6 @@ def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
             wanted, tried = target(use, largest), True
         elif use.peak <= peak_seen[known]:
             continue
-        found.append(Label(use.size, use.peak, option(wanted, step), tried))
+        found.append(Label(position, use.size, option(wanted, step), tried))
     found.reverse()
     return found

@@ -3,8 +3,9 @@
 import math
 from collections import deque
 from collections.abc import Iterable
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from libra_predictor.labels import option
 
@@ -24,6 +25,12 @@ class OffsetState(BaseModel):
     raws: list[int]
     ratios: list[float]
     rise: float
+
+    @model_validator(mode="after")
+    def _same_lengths(self) -> Self:
+        if len(self.peaks) != len(self.raws):
+            raise ValueError(f"peaks and raws are of lengths {len(self.peaks)} and {len(self.raws)}, not one")
+        return self
 
 
 class Offset:
@@ -56,7 +63,8 @@ class Offset:
             if repeated:
                 # A demand that drifts mostly does so in proportion: where the largest answers have to be is
                 # told by the small ones.
-                self._rise = max(self._rise, math.ceil((max(self._ratios) - 1) * highest / self._step))
+                wanted = option(round(max(self._ratios) * highest), self._step)
+                self._rise = max(self._rise, (wanted - highest) / self._step)
         self._calls.append((peak, raw))
 
     def raised_floor(self, by: int) -> None:
@@ -70,13 +78,11 @@ class Offset:
         shortfalls = sorted(option(peak, self._step) - max(raw, floor) for peak, raw in self._calls)
         return max(0, rise, shortfalls[-1 - _MISSES_ALLOWED])
 
-    def derive(self, calls: Iterable[tuple[int, int]], highest: int, floor: int = 0) -> None:
+    def derive(self, calls: Iterable[tuple[int, int]]) -> None:
         """Starts anew from calls, oldest first: their peaks, and raw answers that had not learned them."""
-        self._calls.clear()
         self._ratios.clear()
         self._rise = 0.0
-        for peak, raw in calls:
-            self.observe(peak, raw, highest, floor)
+        self._calls = deque(calls, maxlen=_CALLS)
 
     def state(self) -> OffsetState:
         return OffsetState(

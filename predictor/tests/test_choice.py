@@ -1,0 +1,139 @@
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from libra_predictor import labels
+from libra_predictor.choice import Fit, fit
+from libra_predictor.estimators import HISTOGRAM, INHERITED, MOVING_WINDOW, XGBOOST
+from libra_predictor.labels import Resource, option
+from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.published import Answers
+from libra_predictor.tables import StepTable, constant
+
+MI = 1 << 20
+LARGEST = (2000, 1 << 30)
+RESOURCES = (Resource(labels.cpu, 100, LARGEST[0]), Resource(labels.memory, 64 * MI, LARGEST[1]))
+
+Draw = Callable[[random.Random], Sample]
+
+
+def related(draw: random.Random) -> Sample:
+    size = int(10 ** draw.uniform(3, 8))
+    demand = (size / 1e8) ** 0.4 * draw.uniform(0.98, 1.02)
+    return Sample(
+        size, int(1e9 * demand), int(100 + 900 * demand), int((40 + 400 * demand) * MI), *LARGEST, 0.0
+    )
+
+
+def unrelated(draw: random.Random) -> Sample:
+    size, demand = int(10 ** draw.uniform(3, 8)), draw.betavariate(2, 4)
+    return Sample(
+        size, int(1e9 * demand), int(100 + 900 * demand), int((40 + 400 * demand) * MI), *LARGEST, 0.0
+    )
+
+
+def drawn(kind: Draw, count: int = 200, seed: int = 1) -> list[Sample]:
+    draw = random.Random(seed)  # noqa: S311
+    return [kind(draw) for _ in range(count)]
+
+
+def fitted(samples: list[Sample], estimator: str = "auto", inherited: Answers | None = None) -> Fit:
+    return fit(samples, RESOURCES, LARGEST, estimator, inherited)
+
+
+def test_a_function_that_follows_size_gets_models_and_passes_the_gate() -> None:
+    learned = fitted(drawn(related))
+    assert learned.estimators == (XGBOOST,) * 3
+    assert learned.gate is not None
+    assert min(learned.gate) > 0.8
+    unseen = drawn(related, 1000, seed=2)
+    short = [learned.answers.at(s.size)[0] < s.peak_cpu_milli for s in unseen]
+    assert sum(short) <= 0.02 * len(unseen)
+    spared = sum(2000 - learned.answers.at(s.size)[0] for s in unseen)
+    assert spared > 0.9 * sum(2000 - option(s.peak_cpu_milli, 100) for s in unseen)
+
+
+def test_a_function_that_does_not_follow_size_fails_the_gate() -> None:
+    learned = fitted(drawn(unrelated))
+    assert learned.gate is not None
+    assert max(learned.gate) < 0.5
+    assert learned.estimators[2] == HISTOGRAM
+    unseen = drawn(unrelated, 1000, seed=2)
+    short = [learned.answers.at(s.size)[0] < s.peak_cpu_milli for s in unseen]
+    assert sum(short) <= 0.04 * len(unseen)
+
+
+@pytest.mark.parametrize("estimator", [XGBOOST, HISTOGRAM, MOVING_WINDOW])
+@pytest.mark.parametrize("kind", [related, unrelated])
+def test_a_setting_forces_an_estimator(estimator: str, kind: Draw) -> None:
+    old = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1))
+    assert fitted(drawn(kind, 40), estimator, old).estimators == (estimator,) * 3
+
+
+def test_without_a_known_size_there_are_only_histograms() -> None:
+    samples = [Sample(UNKNOWN_SIZE, 10**8, 100 * i, 50 * MI, *LARGEST, 0.0) for i in range(1, 13)]
+    for estimator in ("auto", XGBOOST):
+        learned = fitted(samples, estimator)
+        assert learned.estimators == (HISTOGRAM,) * 3
+        assert learned.answers.unknown == (1200, 64 * MI, 100)
+        assert learned.answers.at(5) == learned.answers.unknown
+        assert learned.gate is None
+
+
+def test_answers_of_the_revision_before_stay_until_its_own_are_better() -> None:
+    old = fitted(drawn(related)).answers
+    assert INHERITED in fitted(drawn(related, 12, seed=3), inherited=old).estimators
+    too_much = Answers(constant(2000), constant(1 << 30), constant(100_000), (2000, 1 << 30, 100_000))
+    assert INHERITED not in fitted(drawn(related, seed=3), inherited=too_much).estimators
+    too_little = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1))
+    assert fitted(drawn(related, seed=3), inherited=too_little).estimators == (XGBOOST,) * 3
+
+
+def test_one_sample_is_enough() -> None:
+    (only,) = samples = drawn(related, 1)
+    learned = fitted(samples)
+    assert learned.answers.at(only.size)[:2] == (
+        option(only.peak_cpu_milli, 100),
+        option(only.peak_memory_bytes, 64 * MI),
+    )
+
+
+def test_a_demand_that_was_not_seen_is_tried_at_once() -> None:
+    calm = drawn(related, 100)
+    throttled = Sample(10**8, 10**9, 1000, 200 * MI, 1000, 1 << 30, 0.5)
+    learned = fitted([*calm, throttled])
+    assert learned.censored == 1
+    assert learned.answers.at(10**8)[0] == 2000
+    assert learned.answers.at(10**9)[0] == 2000
+    assert learned.answers.at(10**3)[0] < 500, "smaller inputs are not concerned"
+    assert learned.answers.unknown[0] == 2000
+    seen = Sample(10**8, 10**9, 1150, 200 * MI, 2000, 1 << 30, 0.0)
+    assert fitted([*calm, throttled, seen]).answers.unknown[0] <= 1200
+
+
+def test_held_out_answers_have_not_learned_what_they_answer() -> None:
+    samples = [*drawn(unrelated, 99), Sample(1, 10**9, 1900, 50 * MI, *LARGEST, 0.0)]
+    learned = fitted(samples, HISTOGRAM)
+    assert learned.held_out[0][99] < 1900
+    assert sorted(learned.held_out[0]) == list(range(100))
+
+
+def test_an_alternating_demand_is_in_both_halves() -> None:
+    large = Sample(10**6, 10**9, 900, 50 * MI, *LARGEST, 0.0)
+    small = Sample(10**3, 10**7, 100, 50 * MI, *LARGEST, 0.0)
+    learned = fitted([large, small] * 20)
+    assert learned.estimators[0] == XGBOOST
+    assert learned.answers.cpu_milli == StepTable((10**3 + 1,), (100, 900))
+
+
+def test_a_fit_takes_no_longer_than_it_may() -> None:
+    samples = drawn(related)
+    fitted(samples)
+    spent = []
+    for _ in range(5):
+        started = time.thread_time()
+        fitted(samples)
+        spent.append(time.thread_time() - started)
+    assert min(spent) <= 0.120

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libra_predictor.estimators import (
+    ClassModel,
+    DurationModel,
+    class_model,
+    class_models,
+    duration_histogram,
+    duration_moving_window,
+    histogram,
+    milliseconds,
+    moving_window,
+    ranked,
+    timed,
+)
+from libra_predictor.labels import Label
+from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE, Sample
+from libra_predictor.tables import StepTable
+
+
+def labelled(*options: int, size: int = 1000) -> list[Label]:
+    return [Label(i, size, option, False) for i, option in enumerate(options)]
+
+
+def lasting(*milliseconds: int, size: int = 1000, throttled_share: float = 0.0) -> list[Sample]:
+    return [Sample(size, ms * 1_000_000, 100, 1, 500, 1 << 30, throttled_share) for ms in milliseconds]
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "expected"),
+    [(1, 0.99, 1), (99, 0.99, 99), (100, 0.99, 99), (200, 0.99, 198), (10, 0.05, 1), (100, 0.05, 5)],
+)
+def test_the_rank_is_rounded_up(count: int, share: float, expected: int) -> None:
+    assert ranked(list(range(count, 0, -1)), share) == expected
+
+
+def test_a_histogram_below_a_hundred_samples_answers_the_largest() -> None:
+    estimate = histogram(labelled(*[100] * 98, 900))
+    assert (estimate.at(0), estimate.at(UNKNOWN_SIZE)) == (900, 900)
+    assert histogram(labelled(*[100] * 99, 900)).at(0) == 100
+
+
+def test_inputs_of_unknown_size_get_what_such_inputs_needed() -> None:
+    labels = [*labelled(*[100] * 199), *labelled(900, size=UNKNOWN_SIZE)]
+    assert histogram(labels).at(UNKNOWN_SIZE) == 900
+    assert histogram(labels).at(1000) == 100
+
+
+def test_a_moving_window_is_of_the_last_five() -> None:
+    estimate = moving_window(labelled(900, 100, 200, 300, 100, 100))
+    assert (estimate.at(0), estimate.at(UNKNOWN_SIZE)) == (300, 300)
+    assert duration_moving_window(lasting(10, 90, 80, 70, 60, 50)).at(0) == 50
+
+
+def test_a_duration_histogram_is_low() -> None:
+    assert duration_histogram(lasting(*range(100, 0, -1))).at(0) == 5
+
+
+def test_durations_are_learned_from_unthrottled_runs_and_of_larger_inputs() -> None:
+    fast = lasting(10, size=100) + lasting(10, size=1000)
+    small, large = (
+        lasting(90, size=1000, throttled_share=0.4)[0],
+        lasting(90, size=1001, throttled_share=0.4)[0],
+    )
+    assert timed([*fast, small, large]) == [*fast, large]
+
+
+def test_no_class_model_without_a_known_size() -> None:
+    labels = labelled(100, 200, size=UNKNOWN_SIZE)
+    assert class_models(labels, class_model(labels)) == []
+
+
+def test_a_higher_quantile_never_answers_less() -> None:
+    rng = np.random.default_rng(5)
+    sizes = np.exp(rng.uniform(0, 20, 100)).astype(np.int64)
+    labels = [Label(i, int(s), int(rng.integers(1, 9)) * 100, False) for i, s in enumerate(sizes)]
+    lower, upper = class_models(labels, class_model(labels))
+    assert all(lower.at(size) <= upper.at(size) for size in range(0, 1 << 20, 999))
+
+
+sizes = st.integers(0, MAX_SIZE)
+seen = st.lists(st.tuples(sizes, st.integers(1, 6)), min_size=1, max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seen, st.lists(sizes, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
+def test_a_table_is_its_model(seen: list[tuple[int, int]], asked: list[int], quantile: float) -> None:
+    classes = ClassModel([Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)])
+    durations = DurationModel([s for s, _ in seen], np.array([10.0 * c for _, c in seen]))
+    for table, evaluate in (
+        (classes.exact_table(quantile), lambda every: classes.evaluate(every, quantile)),
+        (durations.table(), durations.evaluate),
+    ):
+        every = tried(table, [*asked, *(s for s, _ in seen)])
+        assert [table.at(int(s)) for s in every] == evaluate(every).tolist()
+
+
+def tried(table: StepTable, asked: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Sizes where a table could differ: around its thresholds and all others, and at the ends of float32."""
+    edges = [1 << n for n in range(23, 51)]
+    near = [s + d for s in (*table.thresholds, *asked, *edges) for d in (-1, 0, 1)]
+    return np.array([s for s in (*near, 0, MAX_SIZE) if 0 <= s <= MAX_SIZE], dtype=np.int64)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seen)
+def test_the_same_samples_give_the_same_table(seen: list[tuple[int, int]]) -> None:
+    labels = [Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)]
+    assert ClassModel(labels).table(0.95) == ClassModel(labels).table(0.95)
+
+
+def test_a_duration_is_at_least_a_millisecond() -> None:
+    assert milliseconds(lasting(0, 5)).tolist() == [1.0, 5.0]
