@@ -22,11 +22,11 @@ const (
 	announcementVersion  = 1
 
 	redisTimeout = time.Second
-	// silence is how long nothing may be heard before Redis is asked whether it is
+	// longestSilence is how long nothing may be heard before Redis is asked whether it is
 	// still there, and again before it is taken to be gone.
-	silence      = 10 * time.Second
-	minReconnect = 100 * time.Millisecond
-	maxReconnect = 5 * time.Second
+	longestSilence = 10 * time.Second
+	minReconnect   = 100 * time.Millisecond
+	maxReconnect   = 5 * time.Second
 )
 
 // announcement is what the predictor publishes, at most every 100 ms.
@@ -94,7 +94,7 @@ func (c *Client) listen(ctx context.Context, client *redis.Client) (connected bo
 
 	asked := false
 	for {
-		heard, err := subscription.ReceiveTimeout(ctx, silence)
+		heard, err := subscription.ReceiveTimeout(ctx, c.silence)
 		if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && !asked {
 			asked = true
 			err = subscription.Ping(ctx)

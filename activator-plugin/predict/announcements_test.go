@@ -3,7 +3,11 @@ package predict
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,30 +163,44 @@ func TestAnnouncementsKeepNoFunction(t *testing.T) {
 	}
 }
 
-func TestRunWithRedis(t *testing.T) {
-	addr := redistest.Start(t)
-	publisher := redis.NewClient(&redis.Options{Addr: addr})
-	defer publisher.Close()
-	c, err := New(Options{URL: "http://localhost", RedisAddr: addr, Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
+func newListener(t *testing.T, redisAddr string) *Client {
+	t.Helper()
+	c, err := New(Options{
+		URL: "http://localhost", RedisAddr: redisAddr,
+		Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider(),
+	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal("New() =", err)
 	}
-	defer c.Close()
-	later := time.Now().Add(time.Hour)
-	f := know(c, name, state{table: exampleTable(), fetched: time.Now(), due: later})
-	other := know(c, types.NamespacedName{Namespace: "ns", Name: "other"}, state{fetched: time.Now(), due: later})
-	due := func(f *function) bool { return f.state.Load().due.Before(later) }
+	t.Cleanup(c.Close)
+	return c
+}
 
-	ctx, cancel := context.WithCancel(t.Context())
+// listen runs the client until the test ends.
+func listen(t *testing.T, c *Client) {
+	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() {
 		c.Run(ctx)
 		close(stopped)
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		<-stopped
-	}()
+	})
+}
+
+func TestRunWithRedis(t *testing.T) {
+	addr := redistest.Start(t)
+	publisher := redis.NewClient(&redis.Options{Addr: addr})
+	defer publisher.Close()
+	c := newListener(t, addr)
+	later := time.Now().Add(time.Hour)
+	f := know(c, name, state{table: exampleTable(), fetched: time.Now(), due: later})
+	other := know(c, types.NamespacedName{Namespace: "ns", Name: "other"}, state{fetched: time.Now(), due: later})
+	due := func(f *function) bool { return f.state.Load().due.Before(later) }
+
+	listen(t, c)
 
 	eventually(t, "all are due once connected", func() bool { return due(f) && due(other) })
 
@@ -208,14 +226,93 @@ func TestRunWithRedis(t *testing.T) {
 	})
 }
 
+// forward forwards connections to addr. Those made before it is muted stay open, and
+// bring nothing any more.
+func forward(t *testing.T, addr string) (listening string, mute func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		mu    sync.Mutex
+		muted []*atomic.Bool
+		wg    sync.WaitGroup
+	)
+	wg.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("unix", addr)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			silent := &atomic.Bool{}
+			mu.Lock()
+			muted = append(muted, silent)
+			mu.Unlock()
+			wg.Go(func() {
+				io.Copy(out, in)
+				out.Close()
+			})
+			wg.Go(func() {
+				io.Copy(unless{in, silent}, out)
+				in.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		wg.Wait()
+	})
+	return listener.Addr().String(), func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, silent := range muted {
+			silent.Store(true)
+		}
+	}
+}
+
+// unless writes nothing once it is silent.
+type unless struct {
+	io.Writer
+	silent *atomic.Bool
+}
+
+func (w unless) Write(p []byte) (int, error) {
+	if w.silent.Load() {
+		return len(p), nil
+	}
+	return w.Writer.Write(p)
+}
+
+// A connection that brings nothing any more, and does not end, is given up.
+func TestRunWithSilentRedis(t *testing.T) {
+	addr, mute := forward(t, redistest.Start(t))
+	c := newListener(t, addr)
+	c.silence = 20 * time.Millisecond
+	later := time.Now().Add(time.Hour)
+	f := know(c, name, state{due: later})
+	due := func() bool { return f.state.Load().due.Before(later) }
+	listen(t, c)
+
+	eventually(t, "connected", due)
+	f.state.Store(&state{due: later})
+	// Again and again, for on a busy machine it may have connected anew meanwhile.
+	eventually(t, "connected again", func() bool {
+		mute()
+		return due()
+	})
+}
+
 func TestRunWithoutRedis(t *testing.T) {
 	for name, addr := range map[string]string{"none": "", "away": "127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
-			c, err := New(Options{URL: "http://localhost", RedisAddr: addr, Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := newListener(t, addr)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			c.Run(ctx)

@@ -57,6 +57,7 @@ type Client struct {
 	metrics   *metrics
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	budget    time.Duration
+	silence   time.Duration
 
 	fetchCtx context.Context
 	stop     context.CancelFunc
@@ -121,6 +122,7 @@ func New(o Options) (*Client, error) {
 		metrics:   m,
 		breaker:   newBreaker(o.Logger, m),
 		budget:    askBudget,
+		silence:   longestSilence,
 		fetchCtx:  ctx,
 		stop:      stop,
 		slots:     make(chan struct{}, maxFetches),

@@ -144,12 +144,12 @@ func load(ctx context.Context, o loadOptions) (loadResult, error) {
 				i := turn.Add(1) - 1
 				due := time.Now()
 				if o.rate > 0 {
-					due = waitFor(ctx, started.Add(time.Duration(float64(i)/o.rate*float64(time.Second))), end)
+					due = started.Add(time.Duration(float64(i) / o.rate * float64(time.Second)))
 				}
 				if !due.Before(end) {
 					return
 				}
-				w.askOnce(ctx, o, i, due, measured)
+				w.askOnce(ctx, o, i, waitUntil(ctx, due), due.Before(measured))
 			}
 		})
 	}
@@ -160,11 +160,11 @@ func load(ctx context.Context, o loadOptions) (loadResult, error) {
 	return summarize(o, workers, measured), nil
 }
 
-// waitFor waits for a time. It returns that time when it was over already, and
+// waitUntil waits for a time. It returns that time when it was over already, and
 // otherwise when the wait ended: how late timers fire is not the predictor's fault.
-func waitFor(ctx context.Context, due, end time.Time) time.Time {
+func waitUntil(ctx context.Context, due time.Time) time.Time {
 	left := time.Until(due)
-	if left <= 0 || !due.Before(end) {
+	if left <= 0 {
 		return due
 	}
 	timer := time.NewTimer(left)
@@ -176,12 +176,12 @@ func waitFor(ctx context.Context, due, end time.Time) time.Time {
 	return time.Now()
 }
 
-func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due, measured time.Time) {
+func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due time.Time, warmingUp bool) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	err := w.ask(ctx, o.models[turn%int64(len(o.models))], w.rng.Int64N(o.maxSize)+1)
 	answered := time.Now()
-	if due.Before(measured) {
+	if warmingUp {
 		return
 	}
 	if err != nil {
