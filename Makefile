@@ -85,6 +85,12 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 	$(BOX) down
 	$(BOX) down
 
+##@ Measure it
+
+.PHONY: bench-predictor
+bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
+	cd predictor && .venv/bin/python -m bench $(BENCH)
+
 ##@ Build it
 
 .PHONY: build clean deps FORCE
@@ -112,6 +118,10 @@ deps:
 $(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock | deps
 	python3.11 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r predictor/requirements.lock -r predictor/requirements-dev.lock
+	@touch $@
+
+$(VENV)/.stamp-bench: predictor/requirements-bench.lock | $(VENV)/.stamp
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r predictor/requirements-bench.lock
 	@touch $@
 
 clean: ## Remove what make built here (not the box: see box-down).

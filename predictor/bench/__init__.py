@@ -1,0 +1,1 @@
+"""Measures the predictor on functions that are really run: `make bench-predictor`."""

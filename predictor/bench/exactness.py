@@ -1,0 +1,79 @@
+"""Compares the tables with the boosters that they were made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bench.calls import Calls, Say
+from bench.heldout import needed, sample
+from bench.zygote import Call
+from libra_predictor.estimators import ClassModel, DurationModel, milliseconds
+from libra_predictor.labels import Label
+from libra_predictor.observations import MAX_SIZE
+from libra_predictor.tables import Sizes, StepTable
+
+COMPARISONS = 1_200_000
+
+_QUANTILES = (0.95, 0.99)
+_NEAR = 2  # sizes tried on each side of a threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    comparisons: int
+    mismatches: int  # table against booster
+    lowered: int  # answers that snapping made lower; it may only raise
+
+
+def compared(calls: Calls, train: int, comparisons: int, say: Say) -> Exactness:
+    """Tries about that many sizes in all: around every threshold, at the float edges, and at random."""
+    trained = [made[:train] for by_name in calls.values() for made in by_name.values()]
+    each = -(-comparisons // (len(trained) * (2 * len(_QUANTILES) + 1)))
+    rng = np.random.default_rng(0)
+    done = mismatches = lowered = 0
+    for i, of_function in enumerate(trained):
+        for found in _compared(of_function, each, rng):
+            done += found.comparisons
+            mismatches += found.mismatches
+            lowered += found.lowered
+        if (i + 1) % 10 == 0:
+            say(f"tables of {i + 1} of {len(trained)} trainings compared: {done} comparisons")
+    return Exactness(done, mismatches, lowered)
+
+
+def sizes_to_try(table: StepTable, count: int, rng: np.random.Generator) -> Sizes:
+    """The sizes that an error would show at, and random ones up to count."""
+    edges = {0, 1, MAX_SIZE, 1 << 24, (1 << 24) + 1}
+    for threshold in table.thresholds:
+        edges.update(range(threshold - _NEAR, threshold + _NEAR + 1))
+    for low, high in pairwise(table.thresholds):
+        edges.add((low + high) // 2)
+    fixed = np.array(sorted(e for e in edges if 0 <= e <= MAX_SIZE), dtype=np.int64)
+    drawn = np.exp(rng.uniform(0, np.log(float(MAX_SIZE)), max(0, count - len(fixed)))).astype(np.int64)
+    return np.concatenate([fixed, drawn])
+
+
+def _compared(of_function: Sequence[Call], count: int, rng: np.random.Generator) -> list[Exactness]:
+    found = []
+    for resource in range(2):
+        model = ClassModel([Label(call.size, 0, needed(call)[resource], False) for call in of_function])
+        for quantile in _QUANTILES:
+            exact = model.exact_table(quantile)
+            sizes = sizes_to_try(exact, count, rng)
+            found.append(_matched(exact, model.table(quantile), sizes, model.evaluate(sizes, quantile)))
+    duration = DurationModel(
+        [call.size for call in of_function], milliseconds([sample(call) for call in of_function])
+    )
+    table = duration.table()
+    sizes = sizes_to_try(table, count, rng)
+    found.append(_matched(table, table, sizes, duration.evaluate(sizes)))
+    return found
+
+
+def _matched(exact: StepTable, safe: StepTable, sizes: Sizes, answers: Sizes) -> Exactness:
+    asked = sizes.tolist()
+    looked_up = np.array([exact.at(size) for size in asked], dtype=np.int64)
+    published = np.array([safe.at(size) for size in asked], dtype=np.int64)
+    return Exactness(len(asked), int((looked_up != answers).sum()), int((published < answers).sum()))

@@ -1,0 +1,236 @@
+"""Trains on a function's first calls, and asks for the calls after them."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import baselines
+from bench.baselines import MODELS, Model, Values
+from bench.calls import Calls, Say
+from bench.scores import Outcome
+from bench.workloads import WORKLOADS
+from bench.zygote import Call
+from libra_predictor import labels
+from libra_predictor.estimators import ClassModel, DurationModel, milliseconds, ranked
+from libra_predictor.function import Function
+from libra_predictor.observations import Sample
+from libra_predictor.settings import Settings
+
+RESOURCES = ("cpu", "memory")
+OURS = "ours"
+ARG_MAX = "arg-max"
+RF = "RF"
+HISTOGRAM = "histogram"
+MOVING_WINDOW = "moving window"
+
+# An owner's node may have any kind of cgroups; the floor is for one kind, and would hide what is predicted.
+SETTINGS = Settings.model_validate({"memory_floor": False})
+
+_FIRST_ENTRY = 1_700_000_000_000  # Unix milliseconds
+_HISTOGRAM_PEAK = 0.99
+
+Pair = tuple[int, int]  # CPU in millicores and memory in bytes
+
+
+def sample(call: Call, memory_factor: float = 1.0) -> Sample:
+    """As the node agent would report a call that no limit was in the way of."""
+    return Sample(
+        size=call.size,
+        duration_ns=call.duration_ns,
+        peak_cpu_milli=call.cpu_milli,
+        peak_memory_bytes=int(call.memory_bytes * memory_factor),
+        limit_cpu_milli=0,
+        limit_memory_bytes=0,
+        throttled_share=0.0,
+        first=False,
+    )
+
+
+def needed(call: Call, memory_factor: float = 1.0) -> Pair:
+    return (
+        labels.option(call.cpu_milli, SETTINGS.cpu_step_milli),
+        labels.option(int(call.memory_bytes * memory_factor), SETTINGS.memory_step_bytes),
+    )
+
+
+@dataclass
+class Times:
+    """How long learning took, in milliseconds."""
+
+    training: list[float] = field(default_factory=list)  # of three models, once
+    refit: list[float] = field(default_factory=list)  # with all that chooses between estimators
+    update: list[float] = field(default_factory=list)  # an observation
+
+    def extend(self, other: "Times") -> None:
+        self.training += other.training
+        self.refit += other.refit
+        self.update += other.update
+
+
+class Learner:
+    """A Function that observations come to one after another, and that is refitted when it says so."""
+
+    def __init__(self, name: str) -> None:
+        self.function = Function(f"bench/{name}", f"bench/{name}", SETTINGS)
+        self.times = Times()
+        self._entries = 0
+
+    def observe(self, observed: Sample, refit: bool = True) -> None:
+        self._entries += 1
+        began = time.perf_counter()
+        self.function.observe(f"{_FIRST_ENTRY + self._entries}-0", observed)
+        self.times.update.append(1e3 * (time.perf_counter() - began))
+        if refit and self.function.refit_due():
+            self.refit()
+
+    def refit(self) -> None:
+        began = time.perf_counter()
+        fitted = self.function.start_refit()()
+        self.times.refit.append(1e3 * (time.perf_counter() - began))
+        self.function.adopt(fitted)
+
+    def answer(self, size: int) -> Pair:
+        return self.function.published.at(size)[:2]
+
+
+@dataclass
+class Trial:
+    """One function with one seed: what was needed on its held-out calls, and what each estimator said."""
+
+    seed: int
+    name: str
+    size_related: bool
+    allocation: Pair
+    calls: list[Call]
+    needed: list[Pair]
+    # Without learning from the held-out calls, and with learning from each after it was answered.
+    frozen: dict[str, list[Pair]]
+    online: dict[str, list[Pair]]
+    # For the paper's Table 2: the most probable options and the duration in milliseconds, by model.
+    probable: dict[str, list[Pair]]
+    durations: dict[str, NDArray[np.float64]]
+    estimators: tuple[str, str, str]
+    gate: tuple[float, float, float] | None
+    times: Times
+
+    def outcomes(self, resource: int, answers: Sequence[Pair]) -> list[Outcome]:
+        return [
+            Outcome(self.allocation[resource], answer[resource], need[resource])
+            for answer, need in zip(answers, self.needed, strict=True)
+        ]
+
+    def accuracy(self, answers: Sequence[Pair], resource: int) -> float:
+        return float(np.mean([a[resource] == n[resource] for a, n in zip(answers, self.needed, strict=True)]))
+
+    def r2(self, durations_ms: NDArray[np.float64]) -> float:
+        actual = np.array([call.duration_ns / 1e6 for call in self.calls])
+        return float(1 - ((actual - durations_ms) ** 2).sum() / ((actual - actual.mean()) ** 2).sum())
+
+
+def allocations(calls: Calls) -> dict[str, Pair]:
+    """What the owner of each function would set: the least that holds every call that was measured."""
+    found: dict[str, Pair] = {}
+    for name in WORKLOADS:
+        every = [needed(call) for made in calls.values() for call in made[name]]
+        found[name] = (max(cpu for cpu, _ in every), max(memory for _, memory in every))
+    return found
+
+
+def trials(calls: Calls, train: int, say: Say) -> list[Trial]:
+    """Of all functions and seeds; the first train calls are learned from, the rest are held out."""
+    allocated = allocations(calls)
+    found = []
+    for seed, made in calls.items():
+        for name, of_function in made.items():
+            began = time.monotonic()
+            trial = _trial(seed, name, allocated[name], of_function[:train], of_function[train:])
+            found.append(trial)
+            say(f"seed {seed}: {name}: trained and asked, {time.monotonic() - began:.1f} s")
+    return found
+
+
+def _trial(seed: int, name: str, allocation: Pair, train: list[Call], held_out: list[Call]) -> Trial:
+    sizes = np.array([call.size for call in train], dtype=np.int64)
+    asked = np.array([call.size for call in held_out], dtype=np.int64)
+    options = [needed(call) for call in train]
+    learner = Learner(name)
+    for call in train:
+        learner.observe(sample(call))
+    estimators = learner.function.published
+    durations_ms = milliseconds([sample(call) for call in train])
+
+    probable: dict[str, list[Pair]] = {}
+    durations: dict[str, NDArray[np.float64]] = {}
+    for model in MODELS:
+        probable[model.name] = _both(partial(_classified, model, sizes, options, asked))
+        durations[model.name] = baselines.regressed(model, sizes, durations_ms)(asked)
+
+    began = time.perf_counter()
+    models = [
+        ClassModel([labels.Label(s, 0, o[i], False) for s, o in zip(sizes.tolist(), options, strict=True)])
+        for i in range(2)
+    ]
+    DurationModel(sizes.tolist(), durations_ms)
+    learner.times.training.append(1e3 * (time.perf_counter() - began))
+    middle = DurationModel(sizes.tolist(), durations_ms, 0.5)
+    probable[OURS] = _both(lambda i: models[i].most_probable(asked))
+    durations[OURS] = middle.evaluate(asked).astype(np.float64)
+
+    highest = (_histogram(options, 0), _histogram(options, 1))
+    latest = (_latest(options, 0), _latest(options, 1))
+    frozen = {
+        OURS: [learner.answer(call.size) for call in held_out],
+        ARG_MAX: probable[OURS],
+        RF: probable[RF],
+        HISTOGRAM: [highest] * len(held_out),
+        MOVING_WINDOW: [latest] * len(held_out),
+    }
+    return Trial(
+        seed=seed,
+        name=name,
+        size_related=WORKLOADS[name].size_related,
+        allocation=allocation,
+        calls=held_out,
+        needed=[needed(call) for call in held_out],
+        frozen=frozen,
+        online=_online(learner, options, held_out),
+        probable=probable,
+        durations=durations,
+        estimators=(estimators.cpu.estimator, estimators.memory.estimator, estimators.duration.estimator),
+        gate=estimators.gate,
+        times=learner.times,
+    )
+
+
+def _classified(model: Model, sizes: Values, options: list[Pair], asked: Values, resource: int) -> Values:
+    return baselines.classified(model, sizes, np.array([o[resource] for o in options]))(asked)
+
+
+def _online(learner: Learner, options: list[Pair], held_out: list[Call]) -> dict[str, list[Pair]]:
+    """Every call is answered before it is learned from."""
+    seen = deque(options, maxlen=SETTINGS.window)
+    answers: dict[str, list[Pair]] = {OURS: [], HISTOGRAM: [], MOVING_WINDOW: []}
+    for call in held_out:
+        answers[OURS].append(learner.answer(call.size))
+        answers[HISTOGRAM].append((_histogram(seen, 0), _histogram(seen, 1)))
+        answers[MOVING_WINDOW].append((_latest(seen, 0), _latest(seen, 1)))
+        learner.observe(sample(call))
+        seen.append(needed(call))
+    return answers
+
+
+def _histogram(options: Sequence[Pair], resource: int) -> int:
+    return ranked([option[resource] for option in options], _HISTOGRAM_PEAK)
+
+
+def _latest(options: Sequence[Pair], resource: int) -> int:
+    return baselines.moving_window([option[resource] for option in options])
+
+
+def _both(answers: Callable[[int], Values]) -> list[Pair]:
+    return [(int(cpu), int(memory)) for cpu, memory in zip(answers(0), answers(1), strict=True)]

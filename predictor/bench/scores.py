@@ -1,0 +1,87 @@
+"""What is said of answers: how often they were too low, and how much of what could be lent they let lend."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_Z = 1.959964  # of 95 %
+_RESAMPLES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One call and one resource, in its unit."""
+
+    allocation: int  # the owner's
+    answer: int  # 0: no prediction, so that nothing is lent
+    needed: int  # the option that would have held the call
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int  # calls
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:5.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion; 0 to 1 when there is nothing to go by."""
+    if not count:
+        return 0.0, 1.0
+    share = successes / count
+    scale = 1 + _Z**2 / count
+    middle = share + _Z**2 / (2 * count)
+    spread = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def proportion(successes: int, count: int) -> Share:
+    return Share(successes / count if count else 0.0, *wilson(successes, count), count)
+
+
+def under_predicted(outcomes: Sequence[Outcome]) -> Share:
+    """The share of calls that needed a larger option than was answered, with Wilson's interval."""
+    return proportion(sum(_short(o) for o in outcomes), len(outcomes))
+
+
+def harvested(outcomes: Sequence[Outcome], penalty: bool = False) -> Share:
+    """The share of what an oracle would lend that is lent safely, with the bootstrap's interval.
+
+    An oracle lends what the allocation is above the option needed. A call that was under-predicted counts
+    as if nothing had been lent or, with a penalty, as minus what it then lacked.
+    """
+    lent = np.array([_lent(o, penalty) for o in outcomes], dtype=np.float64)
+    could = np.array([o.allocation - o.needed for o in outcomes], dtype=np.float64)
+    if not could.sum():
+        return Share(1.0, 1.0, 1.0, len(outcomes))
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, len(outcomes), (_RESAMPLES, len(outcomes)))
+    shares = lent[drawn].sum(axis=1) / np.maximum(could[drawn].sum(axis=1), 1e-9)
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return Share(float(lent.sum() / could.sum()), float(low), float(high), len(outcomes))
+
+
+def _short(outcome: Outcome) -> bool:
+    return 0 < outcome.answer < outcome.needed
+
+
+def _lent(outcome: Outcome, penalty: bool) -> int:
+    if not outcome.answer:
+        return 0
+    if _short(outcome):
+        return outcome.answer - outcome.needed if penalty else 0
+    return max(0, outcome.allocation - outcome.answer)
+
+
+def least_constant(outcomes: Sequence[Outcome], missed: float) -> int:
+    """The least option that, answered to all of them, would have missed no more than that share."""
+    needed = sorted(o.needed for o in outcomes)
+    return needed[max(0, len(needed) - 1 - int(missed * len(needed)))]

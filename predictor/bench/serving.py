@@ -1,0 +1,376 @@
+"""Asks a real server, beside a real Redis, from the activator's side: how soon, how many, and how exactly."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import redis
+
+from bench import report
+from bench.calls import Calls, NotMeasuredError, Say
+from bench.exactness import sizes_to_try
+from bench.zygote import Call
+from libra_predictor.observations import STREAM, UNKNOWN_SIZE, VERSION
+from libra_predictor.published import Answers, Published, Record, Stage
+from libra_predictor.tables import StepTable
+
+_ROOT = Path(__file__).parents[2]
+_RATE = 1000  # requests per second of the open loop
+_CLIENTS = (1, 16)
+_WAIT_SECONDS = 120.0
+_TOOL_SECONDS = 600.0  # the first build of the Go client takes longest
+_SETTLED_SECONDS = 3.0  # in which no answer changes
+_ASKED = 60  # sizes of each function that the server itself is asked for
+_NAMESPACE = "bench"
+_OUTPUTS = ("cpu_milli", "memory_bytes", "duration_ms")
+
+T = TypeVar("T")
+
+
+@dataclass
+class Served:
+    """What was measured; rates are in requests per second."""
+
+    loads: list[dict[str, Any]]
+    lookup: dict[str, Any]
+    comparisons: int
+    go_mismatches: int
+    server_mismatches: int  # of answers of the server itself with its own table
+    pinned: bool  # server and clients each on a core of their own
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Served:
+    """NotMeasuredError when a part is missing or does not answer."""
+    tool = out / "benchpredict"
+    say("building the Go client")
+    _finished(["go", "build", "-o", str(tool), "./activator-plugin/predict/benchpredict"])
+    pinned = len(os.sched_getaffinity(0)) > 1 and shutil.which("taskset") is not None
+    functions = {name: made[:train] for name, made in next(iter(calls.values())).items()}
+    with _redis(out, pinned) as port, _predictor(out, port, pinned) as (http_port, grpc_port):
+        _observe(port, functions)
+        answers = _settled(http_port, functions, say)
+        checked, server_mismatches = _expectations(http_port, answers, 10_000 if quick else 40_000)
+        tables = out / "tables.json"
+        tables.write_text("\n".join(json.dumps(function) for function in checked))
+        check = _tool(pinned, tool, "check", str(tables), may_fail=True)
+        say(f"Go against Python: {check['mismatches']} mismatches in {check['comparisons']} comparisons")
+        lookup = _tool(pinned, tool, "lookup", "--lookups", "100000" if quick else "1000000", str(tables))
+        loads = []
+        models = ",".join(f"{_NAMESPACE}.{name}" for name in functions)
+        for protocol, port in (("rest", http_port), ("grpc", grpc_port)):
+            asked = ("load", "--protocol", protocol, "--address", f"127.0.0.1:{port}", "--model", models)
+            lasting = ("--duration", "2s" if quick else "15s")
+            for clients in _CLIENTS:
+                say(f"{protocol}, {clients} at a time, as fast as it answers")
+                loads.append(_tool(pinned, tool, *asked, *lasting, "--connections", str(clients)))
+            say(f"{protocol}, {_RATE} requests per second")
+            loads.append(
+                _tool(
+                    pinned, tool, *asked, *lasting, "--connections", str(_CLIENTS[-1]), "--rate", str(_RATE)
+                )
+            )
+    served = Served(loads, lookup, check["comparisons"], check["mismatches"], server_mismatches, pinned)
+    for load in loads:
+        if load["errors"]:
+            raise NotMeasuredError(f"{load['errors']} requests failed, the first: {load['first_error']}")
+    served.metrics = _metrics(served)
+    return served
+
+
+def table(served: Served, say: Say) -> None:
+    look = served.lookup
+    report.table(
+        say,
+        f"Look-up in the activator's tables, in Go: {look['lookups']} in {look['functions']} functions."
+        " p50 and p99 include two readings of the clock.",
+        [
+            ["mean ns", "p50 ns", "p99 ns", "p99.9 ns", "clock alone, p50 ns"],
+            [f"{1000 * look[k]:.0f}" for k in ("mean_us", "p50_us", "p99_us", "p999_us", "clock_p50_us")],
+        ],
+    )
+    rows = [["protocol", "clients", "loop", "asked/s", "answered/s", "p50 ms", "p99 ms", "p99.9 ms"]]
+    rows += (
+        [
+            load["protocol"],
+            str(load["connections"]),
+            load["mode"],
+            f"{load['target_rps']:.0f}" if load["mode"] == "open" else "",
+            f"{load['achieved_rps']:.0f}",
+            *(f"{load[k]:.2f}" for k in ("p50_ms", "p99_ms", "p999_ms")),
+        ]
+        for load in served.loads
+    )
+    where = "one core, the Go client on another" if served.pinned else "cores that it shares with the client"
+    report.table(
+        say,
+        f"The server, on {where}. The activator asks over REST. The client's own time counts as well.",
+        rows,
+    )
+    say(
+        f"Go against Python: {served.go_mismatches} mismatches in {served.comparisons} comparisons;"
+        f" the server's answers against its own tables: {served.server_mismatches}"
+    )
+
+
+def _metrics(served: Served) -> dict[str, float]:
+    metrics = {
+        "table_lookup_p99_us": served.lookup["p99_us"],
+        "table_lookup_mean_us": served.lookup["mean_us"],
+    }
+    for load in served.loads:
+        prefix = "infer" if load["protocol"] == "rest" else "infer_grpc"
+        if load["mode"] == "open":
+            metrics[f"{prefix}_p99_ms"] = load["p99_ms"]
+        else:
+            metrics[f"{prefix}_rps"] = max(metrics.get(f"{prefix}_rps", 0.0), load["achieved_rps"])
+    return metrics
+
+
+def _core(pinned: bool, core: int) -> list[str]:
+    """The server has the first core that this process may use, all else the second."""
+    return ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[core])] if pinned else []
+
+
+def _finished(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, cwd=_ROOT, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotMeasuredError(str(error)) from error
+    except OSError as error:
+        raise NotMeasuredError(f"{command[0]}: {error}; --skip-serving leaves out what needs it") from error
+    if done.returncode != 0 and not done.stdout:
+        raise NotMeasuredError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def _tool(pinned: bool, tool: Path, *arguments: str, may_fail: bool = False) -> dict[str, Any]:
+    """Runs the Go client; with may_fail a result is wanted even if it is not a good one."""
+    result: dict[str, Any] = json.loads(_finished([*_core(pinned, 1), str(tool), *arguments]))
+    if not may_fail and result.get("requests") == 0:
+        raise NotMeasuredError(f"benchpredict {' '.join(arguments)}: no answer; {result.get('first_error')}")
+    return result
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                command, cwd=_ROOT / "predictor", stdout=output, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise NotMeasuredError(
+                f"{command[0]}: {error}; --skip-serving leaves out what needs it"
+            ) from error
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _eventually(what: str, process: subprocess.Popen[bytes], log: Path, probe: Callable[[], T | None]) -> T:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise NotMeasuredError(f"{what}: it ended with {process.returncode}, see {log}")
+        if (found := probe()) is not None:
+            return found
+        time.sleep(0.1)
+    raise NotMeasuredError(f"{what}: not within {_WAIT_SECONDS:.0f} s, see {log}")
+
+
+@contextlib.contextmanager
+def _redis(out: Path, pinned: bool) -> Iterator[int]:
+    port, log = _free_port(), out / "redis.log"
+    server = shutil.which("redis-server", path=f"{_ROOT / 'bin'}:{os.environ.get('PATH', '')}")
+    command = [server or "redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(out)]
+    with _running([*_core(pinned, 1), *command, "--save", "", "--appendonly", "no"], log) as process:
+        with redis.Redis(host="127.0.0.1", port=port, protocol=2) as client:
+
+            def answers() -> bool | None:
+                with contextlib.suppress(redis.exceptions.RedisError):
+                    return bool(client.ping())
+                return None
+
+            _eventually("redis-server answers", process, log, answers)
+        yield port
+
+
+@contextlib.contextmanager
+def _predictor(out: Path, redis_port: int, pinned: bool) -> Iterator[tuple[int, int]]:
+    """Yields its ports of REST and gRPC."""
+    http_port, grpc_port, log = _free_port(), _free_port(), out / "predictor.log"
+    command = [
+        *(*_core(pinned, 0), sys.executable, "-m", "libra_predictor"),
+        *("--redis-addr", f"127.0.0.1:{redis_port}"),
+        *("--http-port", str(http_port), "--grpc-port", str(grpc_port)),
+    ]
+    with _running(command, log) as process:
+        _eventually(
+            "the predictor is ready",
+            process,
+            log,
+            lambda: _asked(http_port, "GET", "/v2/health/ready")[0] == 200 or None,
+        )
+        yield http_port, grpc_port
+
+
+def _observe(port: int, functions: dict[str, list[Call]]) -> None:
+    """Appends what the node agent would, the functions' calls in turn."""
+    with redis.Redis(host="127.0.0.1", port=port, protocol=2) as client:
+        for together in zip(*functions.values(), strict=True):
+            for name, call in zip(functions, together, strict=True):
+                client.xadd(STREAM, {"v": VERSION, "data": json.dumps(_observation(name, call))})
+
+
+def _observation(name: str, call: Call) -> dict[str, Any]:
+    """An api.Observation as Go writes it, of a call that was alone and that no limit was in the way of."""
+    nothing = {"cpu_milli": 0, "memory_bytes": 0}
+    return {
+        "id": "bench",
+        "function": f"{_NAMESPACE}/{name}",
+        "configuration": f"{_NAMESPACE}/{name}",
+        "pod": f"{_NAMESPACE}/{name}",
+        "size": call.size,
+        "duration_ns": call.duration_ns,
+        "predicted": nothing,
+        "lent": nothing,
+        "borrowed": nothing,
+        "alone": True,
+        "first": False,
+        "status": 200,
+        "peak": {"cpu_milli": call.cpu_milli, "memory_bytes": call.memory_bytes},
+        "limit": nothing,
+        "throttled_share": 0.0,
+    }
+
+
+def _settled(http_port: int, functions: dict[str, list[Call]], say: Say) -> dict[str, Any]:
+    """The answer of every function, once all are modelled and nothing has changed for a while."""
+    say("the server learns")
+    deadline = time.monotonic() + _WAIT_SECONDS
+    before: dict[str, Any] = {}
+    since = time.monotonic()
+    while time.monotonic() < deadline:
+        now = {name: _infer(http_port, name, 4096) for name in functions}
+        modelled = all(answer and answer["parameters"]["stage"] == "modelled" for answer in now.values())
+        if now != before or not modelled:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since > _SETTLED_SECONDS:
+            return now
+        time.sleep(0.2)
+    stages = {name: answer and answer["parameters"]["stage"] for name, answer in before.items()}
+    raise NotMeasuredError(f"after {_WAIT_SECONDS:.0f} s not every function is modelled: {stages}")
+
+
+def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[list[dict[str, Any]], int]:
+    """What Python says for about count sizes of each function; and the mismatches of the server itself."""
+    rng = np.random.default_rng(0)
+    found, mismatches = [], 0
+    for name, answer in answers.items():
+        published = _published(answer)
+        tables = (published.answers.cpu_milli, published.answers.memory_bytes, published.answers.duration_ms)
+        sizes = [UNKNOWN_SIZE]
+        for table in tables:
+            sizes += sizes_to_try(table, count // len(tables), rng).tolist()
+        found.append(
+            {
+                "function": f"{_NAMESPACE}/{name}",
+                "answer": answer,
+                "sizes": sizes,
+                "expected": [published.at(size) for size in sizes],
+            }
+        )
+        for size in [UNKNOWN_SIZE, *rng.choice(sizes, _ASKED).tolist()]:
+            outputs = _outputs(_infer(http_port, name, size))
+            mismatches += tuple(outputs[o][0] for o in _OUTPUTS) != published.at(size)
+    return found, mismatches
+
+
+def _published(answer: dict[str, Any]) -> Published:
+    """What a reader in Python would know of a function by an answer."""
+    outputs = _outputs(answer)
+    cpu, memory, duration = (
+        StepTable(tuple(outputs[f"{o}_thresholds"]), tuple(outputs[f"{o}_values"])) for o in _OUTPUTS
+    )
+    nothing = Record("")
+    return Published(
+        function="",
+        configuration="",
+        version=int(answer["parameters"]["version"]),
+        stage=Stage(answer["parameters"]["stage"]),
+        reason="",
+        answers=Answers(cpu, memory, duration, _three(outputs["unknown"])),
+        offset=_two(outputs["offset"]),
+        largest=_two(outputs["largest"]),
+        observations=0,
+        censored=0,
+        cpu=nothing,
+        memory=nothing,
+        duration=nothing,
+        gate=None,
+    )
+
+
+def _outputs(answer: dict[str, Any]) -> dict[str, list[int]]:
+    return {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+def _two(data: list[int]) -> tuple[int, int]:
+    first, second = data
+    return first, second
+
+
+def _three(data: list[int]) -> tuple[int, int, int]:
+    first, second, third = data
+    return first, second, third
+
+
+def _infer(http_port: int, name: str, size: int) -> Any:
+    """The answer, or None while there is none."""
+    tensor = {"name": "size", "shape": [1], "datatype": "INT64", "data": [size]}
+    body = json.dumps({"inputs": [tensor]})
+    status, answer = _asked(http_port, "POST", f"/v2/models/{_NAMESPACE}.{name}/infer", body)
+    if status == 200:
+        return json.loads(answer)
+    if status == 404:
+        return None
+    raise NotMeasuredError(f"{name}, size {size}: status {status}, {answer[:500]!r}")
+
+
+def _asked(http_port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    """Status 0 says that there was no answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException):
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

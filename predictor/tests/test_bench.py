@@ -1,0 +1,133 @@
+import math
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.scores import Outcome, harvested, least_constant, under_predicted, wilson
+from bench.workloads import WORKLOADS, storage
+from bench.zygote import Reading, measure, peak_cpu_milli
+
+_MS = 1_000_000
+
+
+def readings(*points: tuple[float, float]) -> list[Reading]:
+    """Of times and CPU uses in milliseconds."""
+    return [Reading(int(at * _MS), int(at * _MS), int(used * _MS)) for at, used in points]
+
+
+def test_wilson_is_what_the_textbook_says() -> None:
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson(10, 1000) == pytest.approx((0.00544, 0.01831), abs=1e-5)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@given(st.integers(0, 2000), st.integers(1, 2000))
+def test_wilson_contains_the_share_and_mirrors(successes: int, count: int) -> None:
+    successes = min(successes, count)
+    low, high = wilson(successes, count)
+    assert 0 <= low <= successes / count + 1e-12
+    assert successes / count - 1e-12 <= high <= 1
+    mirrored = wilson(count - successes, count)
+    assert mirrored == pytest.approx((1 - high, 1 - low))
+
+
+def test_harvest_counts_only_what_is_lent_safely() -> None:
+    outcomes = [
+        Outcome(allocation=1000, answer=400, needed=300),  # lends 600 of 700
+        Outcome(allocation=1000, answer=200, needed=500),  # lacks 300: lends nothing of 500
+        Outcome(allocation=1000, answer=1200, needed=1000),  # a borrower
+        Outcome(allocation=1000, answer=0, needed=200),  # not predicted: nothing of 800
+    ]
+    assert harvested(outcomes).value == pytest.approx(600 / 2000)
+    assert harvested(outcomes, penalty=True).value == pytest.approx(300 / 2000)
+    assert under_predicted(outcomes).value == pytest.approx(1 / 4)
+
+
+def test_nothing_to_harvest_is_all_of_it() -> None:
+    share = harvested([Outcome(allocation=100, answer=100, needed=100)])
+    assert (share.value, share.low, share.high) == (1.0, 1.0, 1.0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20)), min_size=1, max_size=30))
+def test_nobody_harvests_more_than_an_oracle(calls: list[tuple[int, int]]) -> None:
+    outcomes = [Outcome(allocation=20, answer=answer, needed=needed) for needed, answer in calls]
+    assert harvested(outcomes, penalty=True).value <= harvested(outcomes).value <= 1
+    oracle = [Outcome(o.allocation, o.needed, o.needed) for o in outcomes]
+    assert harvested(oracle).value == pytest.approx(1)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.floats(0, 0.5))
+def test_the_least_constant_misses_no_more_than_it_may(needed: list[int], missed: float) -> None:
+    outcomes = [Outcome(50, 0, n) for n in needed]
+    constant = least_constant(outcomes, missed)
+    assert sum(n > constant for n in needed) <= math.floor(missed * len(needed))
+    assert sum(n >= constant for n in needed) > math.floor(missed * len(needed))
+
+
+def test_peak_of_a_short_call_is_over_all_of_it() -> None:
+    assert peak_cpu_milli(readings((0, 0), (10, 8), (50, 25))) == 500
+    assert peak_cpu_milli(readings((0, 0), (5, 5))) == 200  # over 25 ms
+
+
+def test_peak_of_a_long_call_is_that_of_its_busiest_window() -> None:
+    idle_then_busy = readings((0, 0), (200, 20), *((200 + i, 20 + 2 * i) for i in range(4, 104, 4)))
+    assert peak_cpu_milli(idle_then_busy) == pytest.approx(2000, abs=30)
+
+
+def test_peak_never_credits_one_thread_with_more_than_one_cpu() -> None:
+    rng = random.Random(1)  # noqa: S311
+    at, made = 0, []
+    for _ in range(200):
+        early, late = rng.randrange(40_000), rng.randrange(40_000)
+        made.append(Reading(at - early, at + late, at))
+        at += 4 * _MS + rng.randrange(3 * _MS)
+    assert peak_cpu_milli(made) <= 1000
+
+
+@pytest.fixture(scope="module")
+def _storage() -> Iterator[None]:
+    os.environ[storage.ADDRESS] = str(storage.serve())
+    yield
+    del os.environ[storage.ADDRESS]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.usefixtures("_storage")
+def test_function_answers_and_always_the_same(name: str) -> None:
+    workload = WORKLOADS[name]
+    body = workload.make(random.Random(3))  # noqa: S311
+    assert body == workload.make(random.Random(3))  # noqa: S311
+    assert body != workload.make(random.Random(4))  # noqa: S311
+    answer = workload.run(body)
+    assert answer > 0
+    assert workload.run(body) == answer
+
+
+def test_both_kinds_of_functions_are_measured() -> None:
+    assert sum(w.size_related for w in WORKLOADS.values()) >= 3
+    assert sum(not w.size_related for w in WORKLOADS.values()) >= 3
+
+
+def test_a_call_is_measured(tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(WORKLOADS["compression"].make(random.Random(3)))  # noqa: S311
+    call = measure(WORKLOADS["compression"], body)
+    assert call.size == body.stat().st_size
+    assert call.answer == WORKLOADS["compression"].run(body.read_bytes())
+    assert call.duration_ns > 0
+    assert 0 < call.cpu_milli <= 1000
+    assert call.memory_bytes > call.size
+
+
+def test_a_failing_call_is_said_to_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(b"no picture")
+    with pytest.raises(RuntimeError, match="thumbnailer"):
+        measure(WORKLOADS["thumbnailer"], body)
+    assert "UnidentifiedImageError" in capfd.readouterr().err
