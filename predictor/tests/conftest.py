@@ -130,8 +130,8 @@ class Server:
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", module, *options),
-                    *("--http-port", str(self.port), "--grpc-port", str(self.grpc_port)),
+                    *(sys.executable, "-m", module),
+                    *("--http-port", str(self.port), "--grpc-port", str(self.grpc_port), *options),
                 ],
                 cwd=PREDICTOR,
                 env=os.environ | environment,
@@ -175,12 +175,12 @@ class Server:
         return status, json.loads(body)
 
     def prediction(self, model: str, size: int = 4096) -> dict[str, Any]:
-        """Waits for the model; returns its outputs by name and its parameters."""
+        """Waits until the function is no longer profiled; returns its outputs by name and its parameters."""
 
         def probe() -> Any:
             status, answer = self.infer(model, size)
             assert status in (200, 404), answer
-            return answer if status == 200 else None
+            return answer if status == 200 and answer["parameters"]["stage"] != "profiling" else None
 
         answer = eventually(f"{model} has a model", probe)
         return {output["name"]: output["data"] for output in answer["outputs"]} | {**answer["parameters"]}

@@ -5,15 +5,19 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
-from conftest import STREAM, PredictorServer, RedisServer, eventually
+from conftest import STREAM, WAIT_SECONDS, PredictorServer, RedisServer, eventually
+from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 
 MODEL = "default.thumb-00001"
 
-Start = Callable[[], PredictorServer]
+LEAST = 12  # observations of a function that has a model; with no more it is fitted once
+
+Start = Callable[..., PredictorServer]
 
 
-def observe_growing(redis_server: RedisServer, count: int = 40, **changes: Any) -> None:
+def observe_growing(redis_server: RedisServer, count: int = LEAST, **changes: Any) -> None:
     """A function that needs more of everything the larger its input is."""
     for i in range(count):
         redis_server.observe(
@@ -39,7 +43,6 @@ def test_answers_what_was_observed_and_carries_the_tables(
     assert small["duration_ms"][0] < large["duration_ms"][0] <= 110
     assert small["unknown"] == [900, 64 << 20, large["unknown"][2]]
     assert predictor.prediction(MODEL, -1)["cpu_milli"] == [900]
-    assert small["estimator"] == "xgboost"
     for result in ("cpu_milli", "memory_bytes", "duration_ms"):
         thresholds, values = small[f"{result}_thresholds"], small[f"{result}_values"]
         for size in (0, 999, 1000, 1001, 30_000, 512_000, 1 << 50):
@@ -69,16 +72,23 @@ def test_follows_new_observations_and_raises_the_version(
     redis_server.start()
     predictor = start_predictor()
     predictor.gets_ready()
-    assert predictor.infer(MODEL)[0] == 404
+    status, answer = predictor.infer(MODEL)
+    assert status == 404
+    assert answer["error"].startswith("function default/thumb-00001 is not known here: use the user alloc")
 
-    observe_growing(redis_server, count=11)
-    observe_growing(redis_server, count=12, function="default/other-00001")
+    observe_growing(redis_server, LEAST - 1)
+    observe_growing(redis_server, function="default/other-00001")
     predictor.prediction("default.other-00001")
-    assert predictor.infer(MODEL)[0] == 404, "11 of the least 12 observations"
+    status, answer = predictor.infer(MODEL)
+    assert status == 200
+    assert answer["parameters"]["stage"] == "profiling"
+    assert "11 of 12 observations" in answer["parameters"]["reason"]
+    assert [output["data"] for output in answer["outputs"][:3]] == [[0], [0], [0]]
 
     observe_growing(redis_server, count=1)
     first = predictor.prediction(MODEL, 512_000)
-    redis_server.observe(size=512_000, peak={"cpu_milli": 1810, "memory_bytes": 130 << 20})
+    for _ in range(3):
+        redis_server.observe(size=512_000, peak={"cpu_milli": 910, "memory_bytes": 130 << 20})
 
     def second() -> dict[str, Any] | None:
         answer = predictor.prediction(MODEL, 512_000)
@@ -116,7 +126,6 @@ def test_what_is_no_evidence_is_counted_and_skipped(
         'libra_predictor_observations_skipped_total{reason="malformed"} 4.0',
         'libra_predictor_observations_skipped_total{reason="not_alone"} 20.0',
         'libra_predictor_observations_skipped_total{reason="failed"} 20.0',
-        "libra_predictor_functions 0.0",
         "libra_predictor_redis_up 1.0",
     ):
         assert line in metrics.splitlines()
@@ -147,7 +156,7 @@ def test_serves_what_it_has_while_redis_is_away(redis_server: RedisServer, start
     assert predictor.prediction(MODEL) == before
 
     redis_server.start()
-    observe_growing(redis_server, count=12, function="default/other-00001")
+    observe_growing(redis_server, 40, function="default/other-00001")
     predictor.prediction("default.other-00001")
     assert f"Redis at {redis_server.address} is back" in predictor.log()
     assert predictor.prediction(MODEL) == before
@@ -159,7 +168,7 @@ def test_drops_the_function_not_observed_for_longest(
     redis_server.start()
     predictor = start_predictor()
     for revision in ("a-1", "b-1", "c-1"):
-        observe_growing(redis_server, count=12, function=f"default/{revision}")
+        observe_growing(redis_server, function=f"default/{revision}")
     predictor.gets_ready()
     for revision in ("a-1", "b-1", "c-1"):
         predictor.prediction(f"default.{revision}")
@@ -169,6 +178,57 @@ def test_drops_the_function_not_observed_for_longest(
     eventually("default/b-1 is dropped", lambda: predictor.infer("default.b-1")[0] == 404 or None)
     assert predictor.infer("default.a-1")[0] == 200
     assert predictor.infer("default.c-1")[0] == 200
+
+
+def test_both_protocols_serve_what_comes_and_goes(redis_server: RedisServer, start_predictor: Start) -> None:
+    predictor = start_predictor("--max-functions", "1")
+    predictor.listens()
+    with predictor.grpc() as stub:
+        assert not stub.ServerReady(pb.ServerReadyRequest(), wait_for_ready=True).ready
+        assert predictor.infer(MODEL) == (
+            404,
+            {
+                "error": "function default/thumb-00001 is not known here: use the user allocation; this"
+                " replica has not read its store yet"
+            },
+        )
+        redis_server.start()
+        predictor.gets_ready()
+        assert stub.ServerReady(pb.ServerReadyRequest()).ready
+
+        observe_growing(redis_server)
+        answered = predictor.prediction(MODEL, 64_000)
+        asked = pb.ModelInferRequest(
+            model_name=MODEL,
+            inputs=[
+                pb.ModelInferRequest.InferInputTensor(
+                    name="size",
+                    datatype="INT64",
+                    shape=[1],
+                    contents=pb.InferTensorContents(int64_contents=[64_000]),
+                )
+            ],
+        )
+        message = stub.ModelInfer(asked)
+        outputs = {output.name: list(output.contents.int64_contents) for output in message.outputs}
+        assert outputs | {key: p.string_param for key, p in message.parameters.items()} == answered
+
+        observe_growing(redis_server, 1, function="default/other-00001")
+        eventually("the other takes its place", lambda: predictor.infer(MODEL)[0] == 404 or None)
+        call = stub.ModelInfer.future(asked)
+        assert call.exception() is not None
+        assert call.code() == grpc.StatusCode.NOT_FOUND
+        assert predictor.ask("GET", "/libra/v1/functions/default/thumb-00001")[0] == 404
+
+
+def test_a_port_that_is_taken_ends_it(redis_server: RedisServer, start_predictor: Start) -> None:
+    redis_server.start()
+    first = start_predictor()
+    first.gets_ready()
+    for option, port in (("--http-port", first.port), ("--grpc-port", first.grpc_port)):
+        second = start_predictor(option, str(port))
+        assert second.process.wait(WAIT_SECONDS) != 0
+    assert first.is_ready()
 
 
 @pytest.fixture
@@ -191,7 +251,7 @@ def test_refuses_what_is_no_size(predictor: PredictorServer) -> None:
         ({"data": [True]}, number.format("[True]")),
         ({"data": ["7"]}, number.format("['7']")),
         ({"data": [1, 2]}, number.format("[1, 2]")),
-        ({"data": []}, number.format("[]")),
+        ({"data": []}, 'data of input "size" is missing: accepted is one whole number of bytes'),
         ({"shape": [1, 1]}, tensor),
         ({"datatype": "FP64"}, tensor),
         ({"name": "bytes"}, tensor),
@@ -200,7 +260,6 @@ def test_refuses_what_is_no_size(predictor: PredictorServer) -> None:
         assert status == 400, changes
         assert error in answer["error"], changes
     assert predictor.ask("POST", f"/v2/models/{MODEL}/infer", {"inputs": []})[0] == 400
-    assert predictor.ask("POST", f"/v1/models/{MODEL}:predict", {"instances": [1]})[0] == 400
     assert "Traceback" not in predictor.log()
 
 
