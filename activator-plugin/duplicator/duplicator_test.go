@@ -227,6 +227,8 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 		{name: "the activator stops in replays", function: hang, after: 10 * time.Second, lasts: 11 * time.Second, replayed: true},
 		{name: "the activator stops while the copy starts", function: respond(200), after: 10 * time.Second, lasts: 11 * time.Second,
 			arrange: func(c *cluster) { c.neverReady.Store(true) }},
+		{name: "the activator stops and the removal fails at first", function: hang, after: 10 * time.Second, lasts: 21 * time.Second,
+			arrange: answer("delete", 10, unavailable), replayed: true},
 		{name: "the lock is lost", function: hang, lasts: 20 * time.Second,
 			arrange: func(c *cluster) { c.locks.renewing = errLost },
 			verdict: verdictFailed, event: "another activator may be at it", replayed: true},

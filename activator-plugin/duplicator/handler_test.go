@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -257,14 +258,35 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
+func TestNoRoomIsSaid(t *testing.T) {
+	fill := func(length int64, perFunction int) (accepted int, refused map[reason]int) {
+		k := newKeeper(t)
+		refused = map[reason]int{}
+		for f := range maxFunctions + 1 {
+			rev := newRevision("shop-" + strconv.Itoa(f))
+			for range perFunction {
+				if ok, why := k.inputs.reserve(rev, length, k.clock.Now()); ok {
+					accepted++
+				} else {
+					refused[why]++
+				}
+			}
+		}
+		return accepted, refused
+	}
+	if accepted, refused := fill(1, 1); accepted != maxFunctions || refused[reasonTooManyFunctions] != 1 {
+		t.Errorf("%d accepted, refused: %v", accepted, refused)
+	}
+	if accepted, refused := fill(maxBody, wantedInputs); accepted != maxBytes/maxBody || refused[reasonTooManyBytes] == 0 {
+		t.Errorf("%d accepted, refused: %v", accepted, refused)
+	}
+}
+
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	k := newKeeper(t)
 	now := k.clock.Now()
-	rev := newRevision("shop")
 	for i := range 2 * maxSettled {
-		rev.Generation = int64(i)
-		id := keyOf(rev)
-		id.Name += string(rune('a'+i%26)) + time.Duration(i).String()
+		id := keyOf(newRevision("shop-" + strconv.Itoa(i)))
 		k.inputs.refuse(id, now.Add(time.Hour), now)
 	}
 	if n := len(k.inputs.settled); n > maxSettled {

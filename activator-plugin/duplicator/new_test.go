@@ -1,0 +1,116 @@
+package duplicator
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap/zaptest"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+	"knative.dev/serving/pkg/activator"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// Three requests to an activator lead to replays through that same activator and to
+// Events, with a real Redis and real HTTP.
+func TestFromRequestsToReplays(t *testing.T) {
+	rev := newRevision("shop-00001")
+	c := newCluster(t, nil) // for its API server
+	kube := fake.NewClientset()
+
+	var d *Duplicator
+	replayed := make(chan string, maxReplays)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to := r.Header.Get(activator.RevisionHeaderName)
+		if to != rev.Name {
+			replayed <- to
+			return
+		}
+		ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
+		d.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+		})).ServeHTTP(w, r.WithContext(ctx))
+	}))
+	defer server.Close()
+	base, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err = New(Options{
+		Clock:         clock.RealClock{},
+		Logger:        zaptest.NewLogger(t).Sugar(),
+		MeterProvider: noop.NewMeterProvider(),
+		Kube:          kube,
+		Serving:       c.client,
+		RedisAddr:     redistest.Start(t),
+		Owner:         "activator-0.x",
+		Activator:     base,
+		Largest:       largest,
+	})
+	if err != nil {
+		t.Fatal("New() =", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		d.Run(ctx)
+		close(done)
+	}()
+
+	for range wantedInputs {
+		r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader(strings.Repeat("a", 1000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(activator.RevisionHeaderName, rev.Name)
+		answer, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	var last string
+	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		events, err := kube.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		for _, event := range events.Items {
+			last = event.InvolvedObject.Kind + " " + event.InvolvedObject.Name + " " + event.Reason + " " + event.Message
+			if event.Reason == "DuplicationFinished" {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if want := "Revision shop-00001 DuplicationFinished Replayed inputs to the copy: 24 ok"; err != nil || last != want {
+		t.Errorf("the last Event is %q (%v), want %q", last, err, want)
+	}
+	cancel()
+	<-done
+	if err := d.Close(); err != nil {
+		t.Error("Close() =", err)
+	}
+	if n := len(replayed); n != maxReplays {
+		t.Errorf("%d replays, want %d", n, maxReplays)
+	}
+	for range len(replayed) {
+		if to, want := <-replayed, copyName(rev.Name)+"-00001"; to != want {
+			t.Errorf("a replay went to %s, want %s", to, want)
+		}
+	}
+	if left := c.copies(t); len(left) != 0 {
+		t.Errorf("%d copies are left", len(left))
+	}
+}
