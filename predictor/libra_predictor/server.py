@@ -78,7 +78,13 @@ class PredictorServer(ModelServer):
         self.servers = [self._source.run(), self._rest.start(), self._grpc.start()]  # type: ignore[no-untyped-call]
         self.setup_event_loop()  # type: ignore[no-untyped-call]
         self.register_signal_handler()  # type: ignore[no-untyped-call]
-        asyncio.run(self._serve())  # type: ignore[no-untyped-call]
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await asyncio.gather(*self.servers)
+        finally:
+            self._source.stop()  # so that it lets others learn, whatever ended the servers
 
     def stop(self, sig: int) -> None:
         self._source.stop()
