@@ -37,12 +37,12 @@ const (
 type targets struct {
 	gateway string            // URL of the ingress
 	hosts   map[string]string // Host header of each function
-	// models names the functions' models in the predictor.
-	models map[string]string
+	// revisions names the functions' revisions, namespace/name.
+	revisions map[string]string
 }
 
 func (d *demo) findTargets(ctx context.Context) (targets, error) {
-	t := targets{gateway: d.gatewayURL, hosts: map[string]string{}, models: map[string]string{}}
+	t := targets{gateway: d.gatewayURL, hosts: map[string]string{}, revisions: map[string]string{}}
 	if t.gateway == "" {
 		namespace, name, ok := strings.Cut(d.gateway, "/")
 		if !ok {
@@ -67,7 +67,7 @@ func (d *demo) findTargets(ctx context.Context) (targets, error) {
 			return t, fmt.Errorf("service %s/%s has no URL yet", d.namespace, f)
 		}
 		t.hosts[f] = service.Status.URL.Host
-		t.models[f] = d.namespace + "." + service.Status.LatestReadyRevisionName
+		t.revisions[f] = d.namespace + "/" + service.Status.LatestReadyRevisionName
 	}
 	return t, nil
 }

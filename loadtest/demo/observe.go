@@ -22,6 +22,8 @@ import (
 
 const (
 	predictorService = "libra-predictor:80"
+	predictorState   = "libra:predictor:{state}:functions"
+	predictorLock    = "libra:predictor:{state}:lock"
 
 	// observationsPage bounds one answer of Redis.
 	observationsPage = 500
@@ -38,9 +40,13 @@ var functionsSelector = serving.ServiceLabelKey + " in (" + strings.Join(schedul
 func (d *demo) modelsMissing(ctx context.Context) []string {
 	var missing []string
 	for _, f := range schedule.Functions {
-		path := fmt.Sprintf("/api/v1/namespaces/%s/services/%s/proxy/v2/models/%s/ready", libraNamespace, predictorService, d.targets.models[f])
-		// An unknown model is an error of status 404.
-		if _, err := d.kubectl.run(ctx, "get", "--raw", path); err != nil {
+		path := fmt.Sprintf("/api/v1/namespaces/%s/services/%s/proxy/libra/v1/functions/%s", libraNamespace, predictorService, d.targets.revisions[f])
+		var explained struct {
+			Stage string `json:"stage"`
+		}
+		// An unknown function is an error of status 404.
+		out, err := d.kubectl.run(ctx, "get", "--raw", path)
+		if err != nil || json.Unmarshal(out, &explained) != nil || explained.Stage == "" || explained.Stage == "profiling" {
 			missing = append(missing, f)
 		}
 	}
@@ -50,12 +56,13 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 // forget makes a predictor that has learned the functions in a demo before this
 // one start anew. It would know the very requests that Libra is measured with.
 func (d *demo) forget(ctx context.Context) error {
-	var streams int
-	if err := d.redis(ctx, &streams, "DEL", api.ObservationsStream); err != nil {
+	var keys int
+	if err := d.redis(ctx, &keys, "DEL", api.ObservationsStream, predictorState); err != nil || keys == 0 {
 		return err
 	}
-	if streams == 0 && len(d.modelsMissing(ctx)) == len(schedule.Functions) {
-		return nil
+	// Without its lock it cannot write what it still has in memory.
+	if err := d.redis(ctx, &keys, "DEL", predictorLock, predictorState); err != nil {
+		return err
 	}
 	d.say("predictor: starting it anew, to forget what it learned in an earlier demo")
 	// The Deployment is KServe's, which would take back a restart of it.

@@ -155,17 +155,17 @@ func fakeKubectl(t *testing.T, script string) (k kubectl, log string) {
 
 func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
 	for name, c := range map[string]struct {
-		streams   string // that there were to delete
-		model     string // of the predictor: exit status of asking for one
+		keys      string // of Redis that there were to delete
+		explain   string // what the predictor says of a function
 		restarted bool
 		failed    bool
 	}{
-		"a new cluster":                   {"0", "exit 1", false, false},
-		"observations of an earlier demo": {"1", "exit 1", true, false},
-		"its models, and they do not go":  {"0", "exit 0", true, true},
-		"both, and the models do not go":  {"1", "exit 0", true, true},
+		"a new cluster":                            {"0", "exit 1", false, false},
+		"observations of an earlier demo":          {"1", "exit 1", true, false},
+		"functions that are known and not learned": {"2", `echo '{"stage":"profiling"}'`, true, false},
+		"models, and they do not go":               {"2", `echo '{"stage":"modelled"}'`, true, true},
 	} {
-		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.streams+`;; *--raw*) `+c.model+`;; esac`)
+		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.keys+`;; *--raw*) `+c.explain+`;; esac`)
 		d := demo{kubectl: k, out: io.Discard}
 		if err := d.forget(t.Context()); (err != nil) != c.failed {
 			t.Errorf("%s: got %v", name, err)

@@ -66,8 +66,8 @@ func send(ctx context.Context, function string, body []byte) error {
 	return nil
 }
 
-// load is a stream of donors and one of borrowers, each its next request after
-// the answer to the last, until it is stopped.
+// load is a stream of requests to each of some functions, each its next request
+// after the answer to the last, until it is stopped.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -77,10 +77,15 @@ type load struct {
 	failures []error
 }
 
+// startLoad sends to a donor and to a borrower.
 func startLoad(ctx context.Context) *load {
+	return startLoadOf(ctx, map[string][]byte{"uploader": uploaderBody, "compression": compressionBody})
+}
+
+func startLoadOf(ctx context.Context, bodies map[string][]byte) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel, sent: map[string]int{}}
-	for function, body := range map[string][]byte{"uploader": uploaderBody, "compression": compressionBody} {
+	for function, body := range bodies {
 		l.done.Go(func() {
 			for ctx.Err() == nil {
 				// A request that has begun is let to its end.

@@ -1,0 +1,199 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	duplicated       = "duplicated"
+	servingNamespace = "knative-serving"
+)
+
+// A function whose owner and whose cluster's administrator allow it is learned from
+// three requests, and nothing is left of the copy that taught it.
+func TestDuplicatorTeachesFromThreeRequests(t *testing.T) {
+	ctx := t.Context()
+	installDuplicator(ctx, t)
+	revision := deployDuplicated(ctx, t, "compression")
+
+	for i := range 3 {
+		if err := send(ctx, duplicated, text(uint64(i), 64<<10<<i)); err != nil {
+			t.Fatalf("request failed: %v", err)
+		}
+	}
+	eventually(t, 6*time.Minute, "end of the duplication of "+revision, func() error {
+		events, err := kube.CoreV1().Events(functionsNamespace).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Revision,involvedObject.name=" + revision,
+		})
+		if err != nil {
+			return err
+		}
+		seen := "none"
+		for _, event := range events.Items {
+			switch seen = event.Reason + ": " + event.Message; event.Reason {
+			case "DuplicationFinished":
+				t.Log(seen)
+				return nil
+			case "DuplicationFailed", "DuplicationRefused":
+				t.Fatal(seen)
+			}
+		}
+		return fmt.Errorf("the last Event is %s", seen)
+	})
+	eventually(t, 2*time.Minute, "end of the copy of "+revision, func() error { return noCopies(ctx) })
+
+	function := functionsNamespace + "/" + revision
+	eventually(t, time.Minute, "model of "+function, func() error {
+		stage, err := stageOf(ctx, function)
+		if err == nil && stage != "modelled" && stage != "drifted" {
+			err = fmt.Errorf("it is %s", stage)
+		}
+		return err
+	})
+}
+
+// noCopies looks for what a duplication could leave behind.
+func noCopies(ctx context.Context) error {
+	copies := metav1.ListOptions{LabelSelector: api.CopyOfLabel}
+	services, err := knative.ServingV1().Services(metav1.NamespaceAll).List(ctx, copies)
+	if err != nil {
+		return err
+	}
+	pods, err := kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, copies)
+	if err != nil {
+		return err
+	}
+	if len(services.Items)+len(pods.Items) > 0 {
+		return fmt.Errorf("%d Services and %d pods are left", len(services.Items), len(pods.Items))
+	}
+	return nil
+}
+
+// deployDuplicated deploys what another function runs, with the annotation, and
+// returns the name of its revision. It is deleted with the test.
+func deployDuplicated(ctx context.Context, t *testing.T, of string) string {
+	t.Helper()
+	services := knative.ServingV1().Services(functionsNamespace)
+	original, err := services.Get(ctx, of, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("reading the Service %s: %v", of, err)
+	}
+	removeService(t, duplicated) // of a run that was killed
+	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: duplicated}}
+	service.Spec.Template = *original.Spec.Template.DeepCopy()
+	service.Spec.Template.Name = ""
+	metav1.SetMetaDataAnnotation(&service.Spec.Template.ObjectMeta, api.DuplicateInputsAnnotation, api.DuplicateInputsValue)
+	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("creating the Service %s: %v", duplicated, err)
+	}
+	t.Cleanup(func() { removeService(t, duplicated) })
+	eventually(t, 2*time.Minute, "ready Service "+duplicated, func() error {
+		if service, err = services.Get(ctx, duplicated, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if !service.IsReady() {
+			return fmt.Errorf("its conditions are %v", service.Status.Conditions)
+		}
+		return nil
+	})
+	return service.Status.LatestReadyRevisionName
+}
+
+// installDuplicator adds the component to the activator for the rest of the test.
+func installDuplicator(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var role rbacv1.ClusterRole
+	var binding rbacv1.ClusterRoleBinding
+	readComponent(t, "clusterrole.yaml", &role)
+	readComponent(t, "clusterrolebinding.yaml", &binding)
+	rbac := kube.RbacV1()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		err := errors.Join(
+			rbac.ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}),
+			rbac.ClusterRoles().Delete(ctx, role.Name, metav1.DeleteOptions{}))
+		if err != nil {
+			t.Errorf("removing the duplicator's rights: %v", err)
+		}
+	})
+	if _, err := rbac.ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	if _, err := rbac.ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+
+	patch, err := os.ReadFile(component("deployment.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// In this form of a patch, this takes the component's variables out again.
+		off := bytes.ReplaceAll(patch, []byte("- name: LIBRA_"), []byte("- $patch: delete\n          name: LIBRA_"))
+		patchActivator(context.Background(), t, off)
+	})
+	patchActivator(ctx, t, patch)
+}
+
+// patchActivator returns when only activators with the patch are ready.
+func patchActivator(ctx context.Context, t *testing.T, patch []byte) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	data, err := yaml.YAMLToJSON(patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployments := kube.AppsV1().Deployments(servingNamespace)
+	patched, err := deployments.Patch(ctx, "activator", types.StrategicMergePatchType, data, metav1.PatchOptions{})
+	if err != nil {
+		t.Fatalf("patching the activator: %v", err)
+	}
+	eventually(t, 3*time.Minute, "roll-out of the activator", func() error {
+		var now *appsv1.Deployment
+		if now, err = deployments.Get(ctx, "activator", metav1.GetOptions{}); err != nil {
+			return err
+		}
+		s := now.Status
+		if s.ObservedGeneration < patched.Generation || s.UpdatedReplicas != *now.Spec.Replicas ||
+			s.AvailableReplicas != s.UpdatedReplicas || s.Replicas != s.UpdatedReplicas {
+			return fmt.Errorf("its status is %d replicas, %d updated, %d available", s.Replicas, s.UpdatedReplicas, s.AvailableReplicas)
+		}
+		return nil
+	})
+}
+
+func component(file string) string {
+	return filepath.Join("..", "..", "manifests", "components", "duplicator", file)
+}
+
+func readComponent(t *testing.T, file string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(component(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(data, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}

@@ -1,0 +1,135 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+)
+
+const newcomer = "newcomer"
+
+// A function that nobody has seen is deployed on the running cluster, and learned
+// from its requests alone: it becomes modelled, and borrows by its model.
+func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
+	ctx := t.Context()
+	parts := []string{"serving.kserve.io/inferenceservice=libra", "app=libra-resizer", "app=libra-agent", "app=libra-redis"}
+	before := map[string]string{}
+	for _, selector := range parts {
+		before[selector] = container(ctx, t, selector)
+	}
+
+	revision := deployCopy(ctx, t, "compression", newcomer)
+	if stage, err := stageOf(ctx, revision); err == nil {
+		t.Fatalf("the predictor knows %s before its first request: %s", revision, stage)
+	}
+	function := find(ctx, t, newcomer)
+	watched := watchQuotas(ctx, function)
+	defer watched.stop()
+
+	running := startLoadOf(ctx, map[string][]byte{"uploader": uploaderBody, newcomer: compressionBody})
+	eventually(t, 3*time.Minute, "model of "+revision, func() error {
+		stage, err := stageOf(ctx, revision)
+		if err != nil {
+			return err
+		}
+		if stage != "modelled" && stage != "drifted" {
+			return fmt.Errorf("it is %s", stage)
+		}
+		return nil
+	})
+	eventually(t, time.Minute, "loan to "+newcomer, func() error {
+		if most := watched.most(function); most <= function.allocation.CPUMilli {
+			return fmt.Errorf("it was never above %dm", function.allocation.CPUMilli)
+		}
+		return nil
+	})
+	ended := running.stop(t)
+	waitWhole(t, ended.Add(wholeWithin), function)
+
+	for _, selector := range parts {
+		if now := container(ctx, t, selector); now != before[selector] {
+			t.Errorf("%s was restarted: container %s is now %s", selector, before[selector], now)
+		}
+	}
+}
+
+// deployCopy deploys a Knative Service with the template of another, waits until it
+// is ready, and returns its revision as namespace/name. It is deleted with the test.
+func deployCopy(ctx context.Context, t *testing.T, of, name string) string {
+	t.Helper()
+	services := knative.ServingV1().Services(functionsNamespace)
+	original, err := services.Get(ctx, of, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("reading the Service %s: %v", of, err)
+	}
+	removeService(t, name) // of a run that was killed
+	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	service.Spec.Template = *original.Spec.Template.DeepCopy()
+	service.Spec.Template.Name = ""
+	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("creating the Service %s: %v", name, err)
+	}
+	t.Cleanup(func() { removeService(t, name) })
+
+	var revision string
+	eventually(t, 2*time.Minute, "ready Service "+name, func() error {
+		service, err := services.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !service.IsReady() {
+			return fmt.Errorf("its conditions are %v", service.Status.Conditions)
+		}
+		revision = functionsNamespace + "/" + service.Status.LatestReadyRevisionName
+		return nil
+	})
+	return revision
+}
+
+func removeService(t *testing.T, name string) {
+	t.Helper()
+	// The test's own context is done when a clean-up runs.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	// Its error is of no account when the Service is not there, and shows below when it is.
+	_ = knative.ServingV1().Services(functionsNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+	eventually(t, 2*time.Minute, "end of the pods of "+name, func() error {
+		pods, err := kube.CoreV1().Pods(functionsNamespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) > 0 {
+			return fmt.Errorf("%d are left", len(pods.Items))
+		}
+		return nil
+	})
+}
+
+// stageOf asks the predictor's explain route in what stage a function is.
+func stageOf(ctx context.Context, function string) (string, error) {
+	body, err := kube.CoreV1().RESTClient().Get().
+		AbsPath("/api/v1/namespaces/" + libraNamespace + "/services/libra-predictor:80/proxy/libra/v1/functions/" + function).
+		DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
+	}
+	var answer struct {
+		Stage string `json:"stage"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
+	}
+	if answer.Stage == "" {
+		return "", errors.New("the explanation of " + function + " has no stage")
+	}
+	return answer.Stage, nil
+}
