@@ -81,7 +81,7 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --commit $(COMMIT) --out out/e2e
-	go test -tags e2e -count=1 -timeout 15m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
+	go test -tags e2e -count=1 -timeout 25m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
 	$(BOX) down
 	$(BOX) down
 
