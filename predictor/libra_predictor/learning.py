@@ -59,7 +59,7 @@ class Learning:
         self, settings: Settings, connection: Connection, store: Store, hold: Hold, replica: Replica
     ) -> None:
         self.functions: dict[str, Function] = {}
-        self.caught_up = asyncio.Event()  # set when all that was recorded at the start was learned
+        self.caught_up = asyncio.Event()  # set when all that was recorded at the start is answered from
         self._settings = settings
         self._connection = connection
         self._store = store
@@ -68,6 +68,7 @@ class Learning:
         self._stream = Stream(connection, hold.fence)
         self._newest_at_start = "0-0"
         self._consumed = False
+        self._learned = False
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
@@ -304,7 +305,7 @@ class Learning:
         Raises LockLostError, StoreUnreachableError or UNREACHABLE; the next call saves what was not saved.
         """
         self._to_save.clear()
-        learned = list(self._unacknowledged)
+        all_learned, learned = self._learned, list(self._unacknowledged)
         changed, self._changed = self._changed, {}
         dropped, self._dropped = self._dropped, {}
         try:
@@ -316,6 +317,8 @@ class Learning:
                     states.append(self.functions[name].state())
                     self._replica.publish(states[-1].published)
                     await asyncio.sleep(0)
+            if all_learned:
+                self.caught_up.set()
             if states:
                 await self._store.save(states, self._hold)
         except BaseException:
@@ -355,8 +358,9 @@ class Learning:
                 if name in self.functions:
                     await self._refit(self.functions[name])
                 continue
-            if self._consumed:
-                self.caught_up.set()
+            if self._consumed and not self.caught_up.is_set():
+                self._learned = True
+                self._to_save.set()
             try:
                 async with asyncio.timeout(wait):
                     await self._refit_wanted.wait()

@@ -1,0 +1,131 @@
+"""What the learner makes of the life of functions, within one process against a real Redis."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
+from kserve import ModelRepository
+
+from libra_predictor.learner import Predictor
+from libra_predictor.observations import Observed, parse
+from libra_predictor.published import Stage
+from libra_predictor.settings import parse as settings
+from libra_predictor.store import FUNCTIONS, VERSIONS
+from libra_predictor.stream import GROUP
+
+
+def append(server: RedisServer, count: int, entry_id: str = "*", **changes: Any) -> None:
+    for i in range(count):
+        fields = {"v": "1", "data": json.dumps(observation(size=1000 + i, **changes))}
+        assert isinstance(parse({k.encode(): v.encode() for k, v in fields.items()}), Observed)
+        server.client.xadd(STREAM, fields, id=entry_id)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def learning(server: RedisServer, *options: str) -> AsyncIterator[Predictor]:
+    quick = ("--redis-addr", server.address, "--refit-interval-seconds", "0.1")
+    predictor = Predictor(settings([*quick, *options], {}), ModelRepository())
+    running = asyncio.create_task(predictor.run())
+    await eventually("it is ready", lambda: predictor.ready)
+    yield predictor
+    predictor.stop()
+    await running
+
+
+async def eventually(what: str, probe: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not probe():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.02)
+    assert probe(), what
+
+
+def play(server: RedisServer, scene: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await scene()
+
+    server.start()
+    asyncio.run(run())
+
+
+def test_one_that_is_ready_has_learned_what_was_recorded(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 40)
+        async with learning(redis_server) as predictor:
+            assert predictor.functions()["default/thumb-00001"].stage is Stage.MODELLED
+
+    play(redis_server, scene)
+
+
+def test_a_new_revision_begins_with_the_answers_of_the_last(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 40, function="default/thumb-00001", configuration="default/thumb")
+        append(redis_server, 40, function="default/other-00001", configuration="default/other")
+        async with learning(redis_server) as predictor:
+            append(redis_server, 1, function="default/thumb-00002", configuration="default/thumb")
+            await eventually("it is known", lambda: "default/thumb-00002" in predictor.functions())
+            inherited = predictor.functions()["default/thumb-00002"]
+            assert inherited.stage is Stage.PROFILING
+            assert inherited.at(1000) == predictor.functions()["default/thumb-00001"].at(1000) != (0, 0, 0)
+
+            append(redis_server, 1, function="default/loner-00001")
+            await eventually("it is known", lambda: "default/loner-00001" in predictor.functions())
+            assert predictor.functions()["default/loner-00001"].at(1000) == (0, 0, 0)
+
+    play(redis_server, scene)
+
+
+def test_drops_the_function_not_observed_for_longest(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        for name in "abc":
+            append(redis_server, 12, function=f"default/{name}")
+        async with learning(redis_server, "--max-functions", "3") as predictor:
+            append(redis_server, 1, function="default/a")
+            append(redis_server, 1, function="default/d")
+            await eventually("the new one is there", lambda: "default/d" in predictor.functions())
+            kept = {"default/a", "default/c", "default/d"}
+            assert predictor.functions().keys() == kept
+        for key in (FUNCTIONS, VERSIONS):
+            assert {name.decode() for name in redis_server.client.hkeys(key)} == kept  # type: ignore[union-attr]
+
+    play(redis_server, scene)
+
+
+def test_retires_what_is_not_called_any_more(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 12, "1700000000000-*", function="default/old")
+        append(redis_server, 12, function="default/new")
+        async with learning(redis_server) as predictor:
+            await eventually("it is retired", lambda: "default/old" not in predictor.functions())
+            assert "default/new" in predictor.functions()
+        assert redis_server.client.hkeys(FUNCTIONS) == [b"default/new"]
+
+    play(redis_server, scene)
+
+
+def test_goes_on_after_what_it_cannot_read(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        async with learning(redis_server) as predictor:
+            redis_server.client.xadd(STREAM, {"v": "2", "data": "{}"})
+            redis_server.client.xadd(STREAM, {"v": "1", "data": "{"})
+            redis_server.client.xadd(STREAM, {"other": "field"})
+            append(redis_server, 12)
+            await eventually("it is learned", lambda: "default/thumb-00001" in predictor.functions())
+        groups: Any = redis_server.client.xinfo_groups(STREAM)
+        assert [(g["name"], g["pending"], g["lag"]) for g in groups] == [(GROUP.encode(), 0, 0)]
+
+    play(redis_server, scene)
+
+
+def test_one_that_only_serves_is_ready_without_learning(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 40)
+        async with learning(redis_server):
+            pass
+        async with learning(redis_server, "--role", "serve") as predictor:
+            assert not predictor.learning
+            assert predictor.functions()["default/thumb-00001"].stage is Stage.MODELLED
+
+    play(redis_server, scene)
