@@ -96,14 +96,17 @@ def _run(options: argparse.Namespace) -> None:
 
     trials = heldout.trials(calls, options.train, _progress)
     _say("asking after a drift, comparing tables")
-    drifted = drift.drifts(calls, options.train)
+    drifted = {step: drift.drifts(calls, options.train, step) for step in drift.STEPS}
     comparisons = exactness.COMPARISONS // (10 if options.quick else 1)
     exact = exactness.compared(calls, options.train, comparisons, _progress)
 
     metrics: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
     report.table_2(trials, _say)
-    for more, bounds in (report.held_out(trials, _say), report.drift_recovery(drifted, _say)):
+    for more, bounds in (
+        report.held_out(trials, _say),
+        *(report.drift_recovery(found, step, _say) for step, found in drifted.items()),
+    ):
         metrics |= more
         intervals |= bounds
     times = Times()

@@ -4,17 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.calls import Calls
-from bench.heldout import Learner, Pair, allocations, needed, sample
+from bench.heldout import SETTINGS, Learner, sample
 from bench.scores import Outcome, Share, harvested, under_predicted
 from bench.zygote import Call
+from libra_predictor import labels
 
 FACTOR = 1.6
 FIRST = 60  # calls
 REFIT_EVERY = 20  # calls
+# Bytes between two options. With the default, most functions of this bench need no other option after the
+# change.
+FINE_STEP = 16 << 20
+STEPS = (FINE_STEP, SETTINGS.memory_step_bytes)
 
 OURS = "ours"
 STATIC = "static"
 REFIT_ONLY = "refit only"
+
 _MEMORY = 1
 _AFFECTED = 0.5
 
@@ -29,8 +35,8 @@ class Drift:
     outcomes: dict[str, list[Outcome]]  # of memory, by what is compared, in the order of the calls
 
     @property
-    def counts(self) -> bool:
-        """Whether the change can be felt: most of the calls need another option."""
+    def felt(self) -> bool:
+        """Whether most of the calls need another option than before."""
         return self.affected >= _AFFECTED
 
 
@@ -41,37 +47,30 @@ class Recovery:
     later_harvest: Share
 
 
-def drifts(calls: Calls, train: int) -> list[Drift]:
-    allocated = allocations(calls)
+def drifts(calls: Calls, train: int, step: int) -> list[Drift]:
+    """The change comes after the first train calls of each function; step is in bytes."""
     found = []
     for seed, made in calls.items():
         for name, of_function in made.items():
             before, after = of_function[:train], of_function[train:]
-            allocation = needed_allocation(allocated[name], of_function)
-            needs = [needed(call, FACTOR)[_MEMORY] for call in after]
-            moved = [needed(call)[_MEMORY] < need for call, need in zip(after, needs, strict=True)]
+            needs = [_option(call, step, FACTOR) for call in after]
+            moved = [_option(call, step) < need for call, need in zip(after, needs, strict=True)]
+            # The owner's, which holds the calls after the change as well.
+            allocation = max(_option(call, step, FACTOR) for call in of_function)
+            learner = Learner(name, SETTINGS.model_copy(update={"memory_step_bytes": step}))
+            for call in before:
+                learner.observe(sample(call))
             answers = {
-                OURS: _ours(name, before, after),
-                STATIC: _static(name, before, after),
-                REFIT_ONLY: _refit_only(name, before, after),
+                STATIC: [learner.answer(call.size)[_MEMORY] for call in after],
+                REFIT_ONLY: _refit_only(learner.copy(), after),
+                OURS: _ours(learner, after),
             }
-            found.append(
-                Drift(
-                    seed,
-                    name,
-                    sum(moved) / len(moved),
-                    {
-                        what: [Outcome(allocation, a, n) for a, n in zip(given, needs, strict=True)]
-                        for what, given in answers.items()
-                    },
-                )
-            )
+            outcomes = {
+                what: [Outcome(allocation, a, n) for a, n in zip(given, needs, strict=True)]
+                for what, given in answers.items()
+            }
+            found.append(Drift(seed, name, sum(moved) / len(moved), outcomes))
     return found
-
-
-def needed_allocation(before: Pair, of_function: list[Call]) -> int:
-    """The owner's allocation of memory, which holds the calls after the change as well."""
-    return max(before[_MEMORY], *(needed(call, FACTOR)[_MEMORY] for call in of_function))
 
 
 def recovery(found: list[Drift], what: str) -> Recovery:
@@ -80,46 +79,38 @@ def recovery(found: list[Drift], what: str) -> Recovery:
     return Recovery(under_predicted(first), under_predicted(later), harvested(later))
 
 
-def _trained(name: str, before: list[Call]) -> Learner:
-    learner = Learner(name)
-    for call in before:
-        learner.observe(sample(call))
-    return learner
+def _option(call: Call, step: int, factor: float = 1.0) -> int:
+    return labels.option(int(call.memory_bytes * factor), step)
 
 
-def _ours(name: str, before: list[Call], after: list[Call]) -> list[int]:
-    learner = _trained(name, before)
-    return _each(after, learner, lambda size: learner.answer(size)[_MEMORY], lambda _: True)
+def _ours(learner: Learner, after: list[Call]) -> list[int]:
+    def refit(_: int) -> None:
+        if learner.function.refit_due():
+            learner.refit()
+
+    return _each(learner, after, lambda size: learner.answer(size)[_MEMORY], refit)
 
 
-def _static(name: str, before: list[Call], after: list[Call]) -> list[int]:
-    learner = _trained(name, before)
-    return [learner.answer(call.size)[_MEMORY] for call in after]
-
-
-def _refit_only(name: str, before: list[Call], after: list[Call]) -> list[int]:
+def _refit_only(learner: Learner, after: list[Call]) -> list[int]:
     """Models that are fitted anew every twenty calls, and no offset."""
-    learner = _trained(name, before)
 
     def raw(size: int) -> int:
         return learner.function.published.answers.at(size)[_MEMORY]
 
-    def every(i: int) -> bool:
+    def refit(i: int) -> None:
         if (i + 1) % REFIT_EVERY == 0:
             learner.refit()
-        return False
 
-    return _each(after, learner, raw, every)
+    return _each(learner, after, raw, refit)
 
 
 def _each(
-    after: list[Call], learner: Learner, answer: Callable[[int], int], refit: Callable[[int], bool]
+    learner: Learner, after: list[Call], answer: Callable[[int], int], refit: Callable[[int], None]
 ) -> list[int]:
     """Every call is answered before it is learned from."""
     answers = []
     for i, call in enumerate(after):
         answers.append(answer(call.size))
         learner.observe(sample(call, FACTOR), refit=False)
-        if refit(i) and learner.function.refit_due():
-            learner.refit()
+        refit(i)
     return answers

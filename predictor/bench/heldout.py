@@ -51,10 +51,10 @@ def sample(call: Call, memory_factor: float = 1.0) -> Sample:
     )
 
 
-def needed(call: Call, memory_factor: float = 1.0) -> Pair:
+def needed(call: Call) -> Pair:
     return (
         labels.option(call.cpu_milli, SETTINGS.cpu_step_milli),
-        labels.option(int(call.memory_bytes * memory_factor), SETTINGS.memory_step_bytes),
+        labels.option(call.memory_bytes, SETTINGS.memory_step_bytes),
     )
 
 
@@ -75,10 +75,18 @@ class Times:
 class Learner:
     """A Function that observations come to one after another, and that is refitted when it says so."""
 
-    def __init__(self, name: str) -> None:
-        self.function = Function(f"bench/{name}", f"bench/{name}", SETTINGS)
+    def __init__(self, name: str, settings: Settings = SETTINGS) -> None:
+        self._settings = settings
+        self.function = Function(f"bench/{name}", f"bench/{name}", settings)
         self.times = Times()
         self._entries = 0
+
+    def copy(self) -> "Learner":
+        """One that has learned the same, and learns on by itself."""
+        other = Learner(self.function.name, self._settings)
+        other.function = Function.restore(self.function.state(), self._settings)
+        other._entries = self._entries
+        return other
 
     def observe(self, observed: Sample, refit: bool = True) -> None:
         self._entries += 1

@@ -125,9 +125,9 @@ def _explained(kind: str) -> str:
         "Under: share under-predicted [Wilson 95 %]. Harvest: share of what an oracle would lend [bootstrap"
         " 95 %]; an under-predicted call lends nothing or, penalised, minus what it lacked. Of largest:"
         f" harvest if the owner had allocated {largest}, the largest options, and not the least that holds"
-        " every call. Frozen: nothing is learned from held-out calls. Online: each is learned from once it was"
-        " answered. Best constant: the lowest answer for each function that, with the held-out calls known, misses no"
-        f" more than {100 * _MAY_MISS[kind]:.0f} % of them."
+        " every call. Frozen: nothing is learned from held-out calls. Online: each is learned from once it"
+        " was answered. Best constant: the lowest answer for each function that, with the held-out calls"
+        f" known, misses no more than {100 * _MAY_MISS[kind]:.0f} % of them."
     )
 
 
@@ -205,8 +205,9 @@ def _percent(share: Share) -> str:
     return f"{100 * share.value:.1f} %"
 
 
-def drift_recovery(found: Sequence[drift.Drift], say: Say) -> tuple[Metrics, Intervals]:
-    felt = [d for d in found if d.counts]
+def drift_recovery(found: Sequence[drift.Drift], step: int, say: Say) -> tuple[Metrics, Intervals]:
+    """step is the memory, in bytes, between two options; the figures that count are those of the fine one."""
+    felt = [d for d in found if d.felt]
     rows = [["", f"under, first {drift.FIRST}", "under, later", "harvest, later"]]
     for what in (drift.OURS, drift.REFIT_ONLY, drift.STATIC):
         r = drift.recovery(felt, what)
@@ -226,19 +227,23 @@ def drift_recovery(found: Sequence[drift.Drift], say: Say) -> tuple[Metrics, Int
         rows.append([f"{drift.OURS}, {name} ({len(of)})", str(r.first), str(r.later), str(r.later_harvest)])
     table(
         say,
-        f"Memory demand times {drift.FACTOR} from one call to the next: the {len(felt)} of {len(found)}"
-        " functions and seeds of which most calls then need another option.",
+        f"Memory demand times {drift.FACTOR} from one call to the next, with {step >> 20}Mi between options:"
+        f" the {len(felt)} of {len(found)} functions and seeds of which most calls then need another option.",
         rows,
     )
     if not felt:
         return {}, {}
     ours = drift.recovery(felt, drift.OURS)
-    metrics = {"drift_under_first60": ours.first.value, "drift_under_later": ours.later.value}
-    intervals = {
-        "drift_under_first60": (ours.first.low, ours.first.high),
-        "drift_under_later": (ours.later.low, ours.later.high),
+    suffix = "" if step == drift.FINE_STEP else f"_{step >> 20}mi"
+    shares = {
+        name: share
+        for name, share in (
+            (f"drift_under_first{drift.FIRST}{suffix}", ours.first),
+            (f"drift_under_later{suffix}", ours.later),
+        )
+        if share.count
     }
-    return metrics, intervals
+    return {k: s.value for k, s in shares.items()}, {k: (s.low, s.high) for k, s in shares.items()}
 
 
 def learning_times(times: Times, say: Say) -> Metrics:

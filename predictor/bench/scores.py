@@ -29,6 +29,8 @@ class Share:
     count: int  # calls
 
     def __str__(self) -> str:
+        if not self.count:
+            return "-"
         return f"{100 * self.value:5.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
@@ -60,7 +62,7 @@ def harvested(outcomes: Sequence[Outcome], penalty: bool = False) -> Share:
     """
     lent = np.array([_lent(o, penalty) for o in outcomes], dtype=np.float64)
     could = np.array([o.allocation - o.needed for o in outcomes], dtype=np.float64)
-    if not could.sum():
+    if not could.any():
         return Share(1.0, 1.0, 1.0, len(outcomes))
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(outcomes), (_RESAMPLES, len(outcomes)))
