@@ -123,8 +123,8 @@ def _resource(
         if len(halves) == len(own):
             for answers, half in zip(answered, halves, strict=True):
                 answers.update((i, half.at(found[i].size)) for i in held)
-        if model is not None:
-            sized = [found[i] for i in held if found[i].size != UNKNOWN_SIZE]
+        sized = [found[i] for i in held if found[i].size != UNKNOWN_SIZE]
+        if model is not None and sized:
             probable = model.most_probable(np.array([label.size for label in sized], dtype=np.int64))
             right += [label.option == option for label, option in zip(sized, probable.tolist(), strict=True)]
     if inherited is not None and estimator == "auto":

@@ -399,7 +399,7 @@ class Function:
 
     def _publish(self, stage: Stage, reason: str, largest: tuple[int, int]) -> None:
         answers, floor = self._answers, self._memory_floor
-        if floor and answers is not _NOTHING:
+        if floor and answers != _NOTHING:
             cpu, memory, duration = answers.unknown
             answers = replace(
                 answers,

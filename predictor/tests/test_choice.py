@@ -137,3 +137,10 @@ def test_a_fit_takes_no_longer_than_it_may() -> None:
         fitted(samples)
         spent.append(time.thread_time() - started)
     assert min(spent) <= 0.120
+
+
+def test_a_half_without_a_known_size_is_no_obstacle() -> None:
+    sized = drawn(related, 4)
+    unsized = [Sample(UNKNOWN_SIZE, 10**8, 100 * i, 50 * MI, *LARGEST, 0.0) for i in range(1, 5)]
+    halves = [sized.pop() if i.bit_count() % 2 else unsized.pop() for i in range(8)]
+    assert fitted(halves).answers.at(UNKNOWN_SIZE)[0] >= 400

@@ -1,0 +1,410 @@
+import dataclasses
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from libra_predictor.estimators import INHERITED, NO_ESTIMATOR
+from libra_predictor.function import Function, FunctionState, Scored
+from libra_predictor.labels import option
+from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.published import Answers, Published, Stage
+from libra_predictor.settings import Settings
+from libra_predictor.tables import constant
+
+MI = 1 << 20
+SETTINGS = Settings.model_validate({"memory_floor": False})
+WITH_FLOOR = Settings.model_validate({})
+CALM = Sample(
+    size=1000,
+    duration_ns=100_000_000,
+    peak_cpu_milli=250,
+    peak_memory_bytes=50 * MI,
+    limit_cpu_milli=500,
+    limit_memory_bytes=512 * MI,
+    throttled_share=0.0,
+)
+THROTTLED = dataclasses.replace(CALM, peak_cpu_milli=490, throttled_share=0.4)
+
+
+def sample(base: Sample = CALM, **changes: Any) -> Sample:
+    return dataclasses.replace(base, **changes)
+
+
+class Caller:
+    """Observes samples at ascending ids, and refits as soon as it is due, as the learner does."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.refits = 0
+        self._ids = (f"{milliseconds}-0" for milliseconds in range(1_700_000_000_000, 1_800_000_000_000))
+
+    def call(self, *samples: Sample) -> list[Scored]:
+        scored = []
+        for observed in samples:
+            scored.append(self.function.observe(next(self._ids), observed))
+            if self.function.refit_due():
+                self.function.adopt(self.function.start_refit()())
+                self.refits += 1
+        return scored
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return Caller(Function("default/thumb-00001", "default/thumb", SETTINGS))
+
+
+def at(published: Published, size: int = 1000) -> tuple[int, int, int]:
+    return published.at(size)
+
+
+def test_it_profiles_until_it_has_seen_enough(caller: Caller) -> None:
+    function = caller.function
+    stages = [function.published.stage]
+    assert (function.learned_to, function.last_milliseconds) == ("0-0", 0)
+    assert function.published.reason == "0 of 12 observations: use the user allocation"
+    scored = caller.call(*[CALM] * 11)
+    assert scored == [Scored()] * 11, "there is no answer to score"
+    stages.append(function.published.stage)
+    assert function.published.reason == "11 of 12 observations: use the user allocation"
+    assert at(function.published) == (0, 0, 0)
+    assert function.published.cpu.estimator == NO_ESTIMATOR
+    caller.call(CALM)
+    stages.append(function.published.stage)
+    assert stages == [Stage.PROFILING, Stage.PROFILING, Stage.MODELLED]
+    assert function.published.reason == "learned from 12 observations"
+    assert at(function.published) == at(function.published, UNKNOWN_SIZE) == (300, 64 * MI, 100)
+    assert function.learned_to == "1700000000011-0"
+    assert function.last_milliseconds == function.published.version == 1_700_000_000_011
+    assert caller.call(CALM) == [Scored(False, False, False, 0.0, 0.0, 0.0)]
+    assert (function.published.cpu.calls, function.published.cpu.under_predicted) == (1, 0)
+
+
+def test_refits_are_close_while_it_knows_little_and_then_every_twenty() -> None:
+    caller = Caller(Function("default/f", "", SETTINGS))
+    due = []
+    for i in range(1, 161):
+        before = caller.refits
+        caller.call(CALM)
+        if caller.refits > before:
+            due.append(i)
+    assert due[:4] == [12, 15, 19, 24]
+    assert [later - earlier for earlier, later in zip(due[-4:-1], due[-3:], strict=True)] == [20, 20, 20]
+
+
+def test_a_refit_that_fails_waits_for_new_observations(caller: Caller) -> None:
+    caller.call(*[CALM] * 12)
+    function = caller.function
+    for i in range(3):
+        function.observe(f"1900000000000-{i}", CALM)
+    assert function.refit_due()
+    function.start_refit()
+    assert not function.refit_due()
+    assert function.published.observations == 12
+
+
+def test_the_start_up_of_a_container_is_kept_apart(caller: Caller) -> None:
+    startup = sample(first=True, peak_cpu_milli=490, duration_ns=10**10, peak_memory_bytes=500 * MI)
+    assert caller.call(*[startup] * 30) == [Scored()] * 30
+    assert caller.function.published.reason.startswith("0 of 12")
+    caller.call(*[CALM] * 12)
+    assert at(caller.function.published) == (300, 64 * MI, 100)
+    floored = Caller(Function("default/f", "", WITH_FLOOR))
+    floored.call(*[CALM] * 12)
+    assert at(floored.function.published)[1] == 64 * MI
+    before = floored.function.published.version
+    floored.call(startup)
+    assert at(floored.function.published) == (300, 512 * MI, 100), "its memory was needed nevertheless"
+    assert floored.function.published.version > before
+    assert at(floored.function.published, UNKNOWN_SIZE)[1] == 512 * MI
+
+
+def test_memory_is_never_below_what_was_ever_seen_of_any_size() -> None:
+    floored = Caller(Function("default/f", "", WITH_FLOOR))
+    sizes = [1000 * 2**i for i in range(10)]
+    floored.call(*(sample(size=s, peak_memory_bytes=s * 400) for s in sizes * 4))
+    assert at(floored.function.published, 1)[1] == at(floored.function.published, 10**9)[1] == 256 * MI
+    floored.call(sample(size=1, peak_memory_bytes=300 * MI))
+    assert at(floored.function.published, 1)[1] >= 320 * MI
+
+
+def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(caller: Caller) -> None:
+    caller.call(*[CALM] * 40)
+    (scored,) = caller.call(THROTTLED)
+    assert (scored.missed_cpu, scored.error_cpu, scored.error_duration) == (None, None, None)
+    assert (scored.missed_memory, scored.error_memory) == (False, 0.0)
+    assert at(caller.function.published)[0] == 1000
+    assert caller.function.published.censored == 1
+    caller.call(sample(THROTTLED, limit_cpu_milli=1000, peak_cpu_milli=1000))
+    assert at(caller.function.published)[0] == 2000
+    refits = caller.refits
+    caller.call(sample(THROTTLED, limit_cpu_milli=2000, peak_cpu_milli=2000))
+    assert at(caller.function.published)[0] == 2000, "the largest option"
+    assert caller.refits <= refits + 1
+    caller.call(*[sample(peak_cpu_milli=1150, limit_cpu_milli=2000)] * 60)
+    assert at(caller.function.published)[0] <= 2000
+
+
+def test_near_its_memory_limit_a_function_may_have_twice_of_it(caller: Caller) -> None:
+    caller.call(*[CALM] * 40, sample(peak_memory_bytes=500 * MI))
+    assert at(caller.function.published)[1] == 1024 * MI
+
+
+def test_a_larger_allocation_is_not_capped_below_itself(caller: Caller) -> None:
+    large = sample(limit_cpu_milli=4000, peak_cpu_milli=3900, limit_memory_bytes=4096 * MI)
+    caller.call(*[large] * 12)
+    assert caller.function.published.largest == (4000, 4096 * MI)
+    assert at(caller.function.published)[0] == 3900 // 100 * 100
+
+
+def follows_size(draw: random.Random, factor: float = 1.0) -> Sample:
+    size = int(10 ** draw.uniform(3, 8))
+    demand = (size / 1e8) ** 0.4 * draw.uniform(0.97, 1.03)
+    return sample(
+        size=size,
+        duration_ns=int(1e9 * demand) + 10**7,
+        peak_cpu_milli=int(100 + 900 * demand),
+        peak_memory_bytes=int((40 + 400 * demand) * factor * MI),
+        limit_cpu_milli=2000,
+        limit_memory_bytes=1024 * MI,
+    )
+
+
+def follows_nothing(draw: random.Random) -> Sample:
+    size = int(10 ** draw.uniform(3, 8))
+    return sample(
+        size=size,
+        duration_ns=int(1e9 * draw.random()),
+        peak_cpu_milli=int(100 + 900 * draw.betavariate(2, 4)),
+        peak_memory_bytes=int((40 + 400 * draw.betavariate(2, 4)) * MI),
+        limit_cpu_milli=2000,
+        limit_memory_bytes=1024 * MI,
+    )
+
+
+@pytest.mark.parametrize(("kind", "most"), [(follows_size, 0.01), (follows_nothing, 0.03)])
+def test_few_calls_are_under_predicted(kind: Callable[[random.Random], Sample], most: float) -> None:
+    scored: list[Scored] = []
+    for seed in range(3):
+        caller, draw = Caller(Function("default/f", "", SETTINGS)), random.Random(seed)  # noqa: S311
+        scored += caller.call(*(kind(draw) for _ in range(400)))[60:]
+    assert sum(s.missed_cpu or False for s in scored) <= most * len(scored)
+    assert sum(s.missed_memory or False for s in scored) <= most * len(scored)
+
+
+def test_it_follows_a_drift_within_a_few_calls() -> None:
+    soon: list[Scored] = []
+    later: list[Scored] = []
+    for seed in range(4):
+        caller, draw = Caller(Function("default/f", "", SETTINGS)), random.Random(seed)  # noqa: S311
+        caller.call(*(follows_size(draw) for _ in range(200)))
+        assert caller.function.published.stage is Stage.MODELLED
+        calls = caller.call(*(follows_size(draw, 1.6) for _ in range(200)))
+        soon += calls[:60]
+        later += calls[60:]
+    assert sum(s.missed_memory or False for s in soon) <= 0.10 * len(soon)
+    assert sum(s.missed_memory or False for s in later) <= 0.03 * len(later)
+
+
+def test_three_misses_lately_are_a_drift_and_refit_at_once(caller: Caller) -> None:
+    function = caller.function
+    caller.call(*[CALM] * 60)
+    refits, version = caller.refits, function.published.version
+    ((missed, *_),) = [caller.call(sample(peak_memory_bytes=90 * MI))]
+    assert missed.missed_memory is True
+    assert missed.error_memory == -1.0
+    assert function.published.offset == (0, 64 * MI)
+    assert function.published.version > version
+    caller.call(sample(peak_memory_bytes=150 * MI), sample(peak_memory_bytes=450 * MI))
+    assert caller.refits == refits + 1
+    assert function.published.stage == "drifted"
+    assert function.published.reason == "3 of the last 15 calls needed more memory than was answered"
+    caller.call(*[sample(peak_memory_bytes=150 * MI)] * 15)
+    assert function.published.stage == "modelled"
+
+
+def test_what_was_before_a_drift_is_forgotten(caller: Caller) -> None:
+    grown = sample(peak_memory_bytes=150 * MI)
+    caller.call(*[CALM] * 150)
+    caller.call(*(sample(peak_memory_bytes=p * MI) for p in (90, 150, 300)), *[grown] * 60)
+    assert caller.function.published.observations < 100
+    assert at(caller.function.published)[1] >= 192 * MI
+
+
+def test_a_false_alarm_forgets_nothing(caller: Caller) -> None:
+    caller.call(*[CALM] * 150)
+    caller.call(*(sample(peak_memory_bytes=p * MI) for p in (90, 150, 300)), *[CALM] * 60)
+    assert caller.function.published.observations == 200
+
+
+OLD = Answers(constant(400), constant(128 * MI), constant(50), (500, 192 * MI, 40))
+
+
+def test_a_revision_starts_from_the_answers_of_the_one_before() -> None:
+    caller = Caller(Function("default/f-00002", "default/f", SETTINGS, OLD))
+    published = caller.function.published
+    assert published.stage is Stage.PROFILING
+    assert published.reason == "0 of 12 observations: answered as the revision before it was"
+    assert published.cpu.estimator == INHERITED
+    assert at(published) == (400, 128 * MI, 50)
+    assert caller.call(CALM) == [Scored(False, False, False, 1.0, 1.0, -0.5)]
+    assert caller.function.published.version == 1_700_000_000_000
+    caller.call(*[CALM] * 12)
+    assert caller.function.published.stage is Stage.MODELLED
+    assert at(caller.function.published) == (300, 64 * MI, 100), "its own were better"
+    assert caller.function.state().inherited is None
+
+
+def test_a_repeated_entry_changes_nothing(caller: Caller) -> None:
+    caller.call(*[CALM] * 20)
+    before = caller.function.state()
+    for entry_id in ("1700000000019-0", "1700000000003-0", "0-0"):
+        assert caller.function.observe(entry_id, THROTTLED) == Scored(repeated=True)
+    assert caller.function.state() == before
+    assert not caller.function.observe("1700000000019-1", CALM).repeated
+
+
+@pytest.mark.parametrize("entry_id", ["", "5", "-5-1", "5-1-1", "a-1", "1700000000000"])
+def test_an_id_that_is_none_is_refused(caller: Caller, entry_id: str) -> None:
+    with pytest.raises(ValueError, match="accepted is milliseconds-number"):
+        caller.function.observe(entry_id, CALM)
+
+
+def test_ids_are_ordered_as_numbers(caller: Caller) -> None:
+    caller.function.observe("999-9", CALM)
+    assert not caller.function.observe("999-10", CALM).repeated
+    assert not caller.function.observe("1000-0", CALM).repeated
+
+
+def test_what_is_observed_during_a_refit_counts(caller: Caller) -> None:
+    caller.call(*[CALM] * 59)
+    function = caller.function
+    fitting = function.start_refit()
+    for i in range(5):
+        function.observe(f"1900000000000-{i}", sample(peak_cpu_milli=450))
+    function.adopt(fitting())
+    assert at(function.published)[0] >= 500
+    assert function.refit_due() or function.published.offset[0] >= 200
+
+
+def test_a_corrupt_state_is_refused(caller: Caller) -> None:
+    caller.call(*[CALM] * 14)
+    state = caller.function.state().model_dump(mode="json")
+
+    def refused(**changes: Any) -> None:
+        with pytest.raises(ValidationError):
+            FunctionState.model_validate_json(json.dumps(state | changes))
+
+    refused(format=2)
+    refused(window=state["window"] | {"size": [1]})
+    refused(observed="14")
+    with pytest.raises(ValidationError, match="extra"):
+        FunctionState.model_validate(caller.function.state().model_dump() | {"more": 1})
+
+
+def test_an_update_takes_at_most_a_millisecond(caller: Caller) -> None:
+    draw = random.Random(1)  # noqa: S311
+    caller.call(*(follows_size(draw) for _ in range(200)))
+    spent = []
+    for i in range(200):
+        observed = follows_size(draw)
+        started = time.thread_time()
+        caller.function.observe(f"1900000000000-{i}", observed)
+        spent.append(time.thread_time() - started)
+    assert sorted(spent)[len(spent) // 2] <= 0.001
+
+
+samples = st.builds(
+    Sample,
+    size=st.one_of(st.just(UNKNOWN_SIZE), st.integers(0, 1 << 50)),
+    duration_ns=st.integers(0, 10**12),
+    peak_cpu_milli=st.integers(0, 3000),
+    peak_memory_bytes=st.integers(0, 3 << 30),
+    limit_cpu_milli=st.sampled_from([0, 500, 1000, 3000]),
+    limit_memory_bytes=st.sampled_from([0, 256 * MI, 3 << 30]),
+    throttled_share=st.sampled_from([0.0, 0.04, 0.5]),
+    first=st.booleans(),
+)
+lives = st.lists(samples, max_size=25)
+choices = st.builds(
+    lambda **values: Settings.model_validate(values),
+    min_observations=st.integers(1, 6),
+    window=st.integers(1, 30),
+    refit_every=st.integers(1, 10),
+    memory_floor=st.booleans(),
+    estimator=st.sampled_from(["auto", "xgboost", "histogram", "moving-window"]),
+)
+
+
+def lived(seen: list[Sample], settings: Settings, inherited: Answers | None) -> Iterator[Function]:
+    """The function after each of its calls."""
+    caller = Caller(Function("default/f", "", settings, inherited))
+    yield caller.function
+    for observed in seen:
+        caller.call(observed)
+        yield caller.function
+
+
+@hypothesis_settings(max_examples=10, deadline=None)
+@given(lives, choices, st.sampled_from([None, OLD]))
+def test_answers_stay_between_the_raw_one_and_the_largest_option(
+    seen: list[Sample], settings: Settings, inherited: Answers | None
+) -> None:
+    version, before = -1, None
+    for function in lived(seen, settings, inherited):
+        published = function.published
+        for size in (UNKNOWN_SIZE, 0, 1, 1000, 1 << 50, *(s.size for s in seen)):
+            raw, answer = published.answers.at(size), published.at(size)
+            for i in (0, 1):
+                assert raw[i] <= answer[i] <= published.largest[i]
+                assert answer[i] % (settings.cpu_step_milli, settings.memory_step_bytes)[i] == 0
+            assert answer[2] >= 0
+        assert min(published.offset) >= 0
+        said = (published.answers, published.offset, published.largest)
+        assert published.version >= version
+        if before not in (None, said):
+            assert published.version > version, "what changes has a new version"
+        version, before = published.version, said
+
+
+@hypothesis_settings(max_examples=10, deadline=None)
+@given(lives, lives, choices, st.sampled_from([None, OLD]))
+def test_restored_it_answers_and_goes_on_the_same(
+    seen: list[Sample], later: list[Sample], settings: Settings, inherited: Answers | None
+) -> None:
+    kept = Caller(Function("default/f", "default/c", settings, inherited))
+    kept.call(*seen)
+    stored = kept.function.state().model_dump_json()
+    restored = Function.restore(FunctionState.model_validate_json(stored), settings)
+    assert restored.state() == kept.function.state()
+    assert restored.published == kept.function.published
+    for i, observed in enumerate(later):
+        entry_id = f"1900000000000-{i}"
+        assert restored.observe(entry_id, observed) == kept.function.observe(entry_id, observed)
+        assert restored.refit_due() == kept.function.refit_due()
+        if kept.function.refit_due():
+            kept.function.adopt(kept.function.start_refit()())
+            restored.adopt(restored.start_refit()())
+    assert restored.state() == kept.function.state()
+
+
+@hypothesis_settings(max_examples=10, deadline=None)
+@given(lives, choices)
+def test_with_a_floor_memory_is_never_below_a_peak_in_the_window(
+    seen: list[Sample], settings: Settings
+) -> None:
+    if not settings.memory_floor:
+        return
+    for function in lived(seen, settings, None):
+        if function.published.stage is Stage.PROFILING:
+            continue
+        peaks = function.state().window.peak_memory_bytes
+        least = option(max(peaks), settings.memory_step_bytes)
+        assert min(function.published.answers.memory_bytes.values) >= least
