@@ -89,7 +89,7 @@ class FunctionState(BaseModel):
     missed: tuple[list[bool], list[bool]]
     since_refit: int
     due_after: int
-    urgent: bool
+    urgent: int
     drift: Drift | None
 
 
@@ -125,7 +125,7 @@ class Function:
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
-        self._urgent = False
+        self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
         none = Record(self._estimators[0])
         self.published = Published(
@@ -176,20 +176,14 @@ class Function:
         """Whether start_refit would learn something; never while there are too few observations."""
         if len(self._window) < min(self._settings.min_observations, self._settings.window):
             return False
-        return self._urgent or self._since_refit >= self._due_after
+        return self._urgent > 0 or self._since_refit >= self._due_after
 
     def start_refit(self) -> Callable[[], Fitted]:
         """Takes a copy of what is to be learned from; the fit itself may run in another thread.
 
-        From now on the next refit is counted to, so that one that fails is tried again with new observations.
+        A refit is due until its outcome is adopted: one that failed or was lost is due still.
         """
         self._forget()
-        self._since_refit = 0
-        self._urgent = False
-        grown = max(1, math.ceil(_GROWTH * len(self._window)))
-        self._due_after = min(self._settings.refit_every, grown)
-        if self._settings.estimator == MOVING_WINDOW:
-            self._due_after = 1  # it would otherwise be of the last five calls of long ago
         calls = list(self._window)
         samples = [call.sample for call in calls]
         resources, largest = self._resources, self._largest()
@@ -201,7 +195,14 @@ class Function:
         return work
 
     def adopt(self, fitted: Fitted) -> None:
-        """Publishes the outcome of a refit that start_refit gave."""
+        """Publishes the outcome of a refit that start_refit gave, and counts to the next."""
+        self._since_refit = self._observed - fitted.observed
+        if self._urgent <= fitted.observed:
+            self._urgent = 0
+        grown = max(1, math.ceil(_GROWTH * len(fitted.calls)))
+        self._due_after = min(self._settings.refit_every, grown)
+        if self._settings.estimator == MOVING_WINDOW:
+            self._due_after = 1  # it would otherwise be of the last five calls of long ago
         self._answers = fitted.fit.answers
         self._estimators = fitted.fit.estimators
         if INHERITED not in self._estimators:
@@ -296,7 +297,8 @@ class Function:
             use = resource.use(sample)
             if use.censored:
                 target = labels.target(use, self.published.largest[i])
-                self._urgent |= resource.option(target) > self.published.at(sample.size)[i]
+                if resource.option(target) > self.published.at(sample.size)[i]:
+                    self._urgent = self._observed
             elif raw[i]:
                 highest = max(*tables[i].values, self._answers.unknown[i])
                 offset.observe(use.peak, raw[i], highest, self._memory_floor if i else 0)
@@ -315,7 +317,7 @@ class Function:
                 for missed in self._missed
                 if True in missed
             )
-            self._urgent = True
+            self._urgent = self._observed
             if self._drift is None:
                 self._drift = Drift(since=since, answers=self._answers)
             for missed in self._missed:

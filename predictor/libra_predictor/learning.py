@@ -355,8 +355,9 @@ class Learning:
             wait = None if name is None else self._due[name] - time.monotonic()
             if name is not None and wait is not None and wait <= 0:
                 del self._due[name]
-                if name in self.functions:
-                    await self._refit(self.functions[name])
+                function = self.functions.get(name)
+                if function is not None and function.refit_due():
+                    await self._refit(function)
                 continue
             if self._consumed and not self.caught_up.is_set():
                 self._learned = True

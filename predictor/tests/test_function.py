@@ -99,15 +99,18 @@ def test_refits_are_close_while_it_knows_little_and_then_every_twenty() -> None:
     assert [later - earlier for earlier, later in zip(due[-4:-1], due[-3:], strict=True)] == [20, 20, 20]
 
 
-def test_a_refit_that_fails_waits_for_new_observations(caller: Caller) -> None:
+def test_a_refit_that_is_lost_is_due_still(caller: Caller) -> None:
     caller.call(*[CALM] * 12)
     function = caller.function
     for i in range(3):
         function.observe(f"1900000000000-{i}", CALM)
     assert function.refit_due()
     function.start_refit()
-    assert not function.refit_due()
+    assert function.refit_due()
+    assert Function.restore(function.state(), SETTINGS).refit_due()
     assert function.published.observations == 12
+    function.adopt(function.start_refit()())
+    assert not function.refit_due()
 
 
 def test_the_start_up_of_a_container_is_kept_apart(caller: Caller) -> None:

@@ -156,7 +156,7 @@ def test_serves_what_it_has_while_redis_is_away(redis_server: RedisServer, start
     assert predictor.prediction(MODEL) == before
 
     redis_server.start()
-    observe_growing(redis_server, 40, function="default/other-00001")
+    observe_growing(redis_server, 12, function="default/other-00001")
     predictor.prediction("default.other-00001")
     assert f"Redis at {redis_server.address} is back" in predictor.log()
     assert predictor.prediction(MODEL) == before
