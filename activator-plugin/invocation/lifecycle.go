@@ -138,17 +138,23 @@ func (f *flight) finish(status int) {
 // is over. It says whether a Begin was sent, answered or not.
 func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	inv, timeout, backoff := f.inv, f.beginTimeout, beginBackoff
+	again := false
 	for !f.tryBegin(before, inv, timeout, &sent) {
 		select {
 		case <-f.clock.After(backoff):
 		case ending = <-f.finished:
+			ending.Late = again
 			return sent, ending
 		}
+		again = true
 		// When it will end does not depend on when the pool hears of it.
 		inv.Duration = max(0, f.inv.Duration-f.clock.Since(f.dispatched))
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
-	return sent, <-f.finished
+	ending = <-f.finished
+	// The pool may have missed what else was in the pod before it heard of this one.
+	ending.Late = again
+	return sent, ending
 }
 
 // tryBegin sends a Begin after the End of the invocation that was in the pod before:
@@ -178,26 +184,26 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 // end tries until the pool answers. The pool does not end an invocation by itself
 // while this activator has others on the node and renews its lease there.
 func (f *flight) end(e pool.Ending) {
-	timeout, backoff := f.lateAfter, endBackoff
-	for !f.tryEnd(e, timeout) {
+	timeout, backoff, first := f.lateAfter, endBackoff, true
+	for !f.tryEnd(e, timeout, first) {
 		select {
 		case <-f.clock.After(backoff):
 		case <-f.ends.Done():
 			return
 		}
-		e.Late = true
+		e.Late, first = true, false
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 }
 
-func (f *flight) tryEnd(e pool.Ending, timeout time.Duration) (answered bool) {
+func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) (answered bool) {
 	ctx, cancel := context.WithTimeout(f.ends, timeout)
 	defer cancel()
 	started := f.clock.Now()
 	outcome, err := f.pool.End(ctx, f.node, e)
 	f.metrics.onPoolCall(opEnd, resultOf(err), f.clock.Since(started))
 	// A first attempt's deadline is too short to be a sign of anything.
-	if err == nil || e.Late {
+	if err == nil || !first {
 		f.noteHealth(err)
 	}
 	if err != nil {

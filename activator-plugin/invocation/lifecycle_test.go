@@ -211,8 +211,9 @@ func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
 	if want := slices.Repeat([]string{"begin node-a 1"}, 1+len(backoffs)); !slices.Equal(calls, want) {
 		t.Errorf("Calls before the end: %q, want %q", calls, want)
 	}
-	if len(rec.ends) != 1 || rec.ends[0].Late {
-		t.Errorf("Ends: %+v, want one, not late", rec.ends)
+	// What else ran in the pod before the pool heard of this one is not known to it.
+	if len(rec.ends) != 1 || !rec.ends[0].Late {
+		t.Errorf("Ends: %+v, want one, late", rec.ends)
 	}
 	passed := time.Duration(0)
 	for i, begin := range rec.begins {
@@ -234,6 +235,61 @@ func TestBeginIsNotTriedAfterTheInvocation(t *testing.T) {
 	drain(t, l)
 	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
 		t.Error("Calls (-want, +got):\n" + diff)
+	}
+	if rec.ends[0].Late {
+		t.Error("the End is late, though its only Begin was sent at once")
+	}
+}
+
+// Whether the Begin was late or not, one deadline missed by an End is no sign that the
+// pool is away; that its next attempt fails, too, is one.
+func TestEndAfterALateBegin(t *testing.T) {
+	begins, ends := 1, 2
+	rec := &recorder{
+		beginHook: func(context.Context, pool.Invocation) error {
+			if begins--; begins >= 0 {
+				return errors.New("connection refused")
+			}
+			return nil
+		},
+		endHook: func(ctx context.Context, e pool.Ending) error {
+			if ends--; ends < 0 {
+				return nil
+			}
+			if ends == 1 {
+				<-ctx.Done() // as a busy machine would miss the first deadline
+			}
+			return errors.New("not answered")
+		},
+	}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	l.lateAfter = time.Millisecond
+	f := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	waitFor(t, "the back-off of the Begin", clk.HasWaiters)
+	clk.Step(beginBackoff)
+	rec.await(t, 2)
+	f.finish(200)
+
+	waitFor(t, "the back-off of the End", clk.HasWaiters)
+	if l.failing.Load() {
+		t.Error("the pool is taken to be away after one End that was not answered in time")
+	}
+	clk.Step(endBackoff)
+	rec.await(t, 4)
+	waitFor(t, "the next back-off of the End", clk.HasWaiters)
+	if !l.failing.Load() {
+		t.Error("the pool is taken to be there after a second End that failed")
+	}
+	clk.Step(2 * endBackoff)
+	drain(t, l)
+	if l.failing.Load() {
+		t.Error("the pool is taken to be away after an End that it answered")
+	}
+	for i, e := range rec.ends {
+		if !e.Late {
+			t.Errorf("End %d is not late", i+1)
+		}
 	}
 }
 

@@ -38,8 +38,8 @@ type Ending struct {
 	ID       string
 	Duration time.Duration
 	Status   int // HTTP status of the response
-	// Late says that the End is not sent as soon as the invocation ended, so that
-	// what is measured until the End may be another's.
+	// Late says that the Begin or the End was not sent as soon as the invocation began
+	// or ended, so that what is measured between them may be another's, too.
 	Late bool
 }
 
