@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -149,6 +150,9 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 		again = true
 		// When it will end does not depend on when the pool hears of it.
 		inv.Duration = max(0, f.inv.Duration-f.clock.Since(f.dispatched))
+		if inv.Duration < inv.MinRemaining {
+			inv.Surplus, inv.Want = api.Resources{}, api.Resources{}
+		}
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 	ending = <-f.finished

@@ -226,6 +226,40 @@ func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
 	}
 }
 
+// A transfer to or from what is about to end would not pay, also when that comes of the
+// pool having been away.
+func TestLateBeginTransfersNothingForTooShort(t *testing.T) {
+	failures := 2
+	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error {
+		if failures--; failures >= 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}}
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	inv := invocationIn("ns/a", "1")
+	inv.MinRemaining = 300 * time.Millisecond
+	inv.Duration = inv.MinRemaining + beginBackoff
+	inv.Surplus, inv.Want = res(600, 0), res(0, 88)
+	f := l.start(revID, "node-a", inv)
+	for i, backoff := range []time.Duration{beginBackoff, 2 * beginBackoff} {
+		rec.await(t, 1+i)
+		waitFor(t, "the back-off", clk.HasWaiters)
+		clk.Step(backoff)
+	}
+	rec.await(t, 3)
+	f.finish(200)
+	drain(t, l)
+
+	for i, want := range []bool{true, true, false} {
+		begin := rec.begins[i]
+		if lends, borrows := !begin.Surplus.IsZero(), !begin.Want.IsZero(); lends != want || borrows != want {
+			t.Errorf("attempt %d, %v before its end, lends: %v and borrows: %v, want %v", i+1, begin.Duration, lends, borrows, want)
+		}
+	}
+}
+
 func TestBeginIsNotTriedAfterTheInvocation(t *testing.T) {
 	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error { return errors.New("connection refused") }}
 	l := newTestLifecycle(t, rec, clocktesting.NewFakeClock(time.Now()))
