@@ -9,7 +9,6 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
-	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -53,17 +52,17 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		Size:          req.size,
 		MinRemaining:  m.minLoan,
 	}
-	var prediction predict.Prediction
-	predicted := false
-	if !api.IsCopy(req.rev.Labels) {
-		prediction, predicted = m.predictor.Predict(ctx, revID, req.size)
-	}
-	inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
-
 	r := roleObserved
-	if why = whyNoLoan(req, pod, predicted); why == reasonNone {
-		inv.Surplus, inv.Want = classify(allocationOf(container), prediction, m.minLoan)
-		r = roleOf(inv.Surplus, inv.Want)
+	// Nobody may have to wait for a prediction that could not be used.
+	if why = whyNoLoan(req, pod); why == reasonNone {
+		prediction, ok := m.predictor.Predict(ctx, revID, req.size)
+		if ok {
+			inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
+			inv.Surplus, inv.Want = classify(allocationOf(container), prediction, m.minLoan)
+			r = roleOf(inv.Surplus, inv.Want)
+		} else {
+			why = reasonNoPrediction
+		}
 	}
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
@@ -108,8 +107,9 @@ func (m *Manager) podBehind(revID types.NamespacedName, dest string, isClusterIP
 	return pod, reasonNone
 }
 
-// whyNoLoan returns why the invocation can neither lend nor borrow, if it cannot.
-func whyNoLoan(req *request, pod target, predicted bool) reason {
+// whyNoLoan returns why the invocation can neither lend nor borrow whatever is
+// predicted, if it cannot.
+func whyNoLoan(req *request, pod target) reason {
 	switch {
 	case pod.why != reasonNone:
 		return pod.why
@@ -119,8 +119,6 @@ func whyNoLoan(req *request, pod target, predicted bool) reason {
 		return reasonUpgrade
 	case req.rev.Spec.GetContainerConcurrency() != 1:
 		return reasonConcurrency
-	case !predicted:
-		return reasonNoPrediction
 	default:
 		return reasonNone
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,6 +62,17 @@ func (p predictions) Predict(_ context.Context, rev types.NamespacedName, _ int6
 	return answer, ok
 }
 
+// counted counts how often it is asked.
+type counted struct {
+	Predictor
+	asked *atomic.Int32
+}
+
+func (c counted) Predict(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
+	c.asked.Add(1)
+	return c.Predictor.Predict(ctx, rev, size)
+}
+
 // oneDest is a throttler that has a slot at dest.
 type oneDest struct {
 	dest      string
@@ -86,6 +98,7 @@ type chain struct {
 	*httptest.Server
 	manager *Manager
 	metrics *sdkmetric.ManualReader
+	asked   atomic.Int32 // for predictions
 }
 
 type chainOptions struct {
@@ -120,7 +133,7 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		Logger:        logger,
 		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(c.metrics)),
 		Pool:          o.pool,
-		Predictor:     o.predictions,
+		Predictor:     counted{o.predictions, &c.asked},
 		Pods:          runPods(t, newPod("a", ip, o.pods...)),
 		Owner:         "owner",
 		MinLoan:       300 * time.Millisecond,
@@ -258,6 +271,9 @@ func TestCopyIsOnlyObserved(t *testing.T) {
 	if diff := cmp.Diff(map[string]int64{"copy observed": 1}, c.counts(t, "libra.invocations")); diff != "" {
 		t.Error("libra.invocations (-want, +got):\n" + diff)
 	}
+	if c.asked.Load() != 0 {
+		t.Error("a prediction was asked for that cannot be used")
+	}
 }
 
 func TestRoles(t *testing.T) {
@@ -274,13 +290,14 @@ func TestRoles(t *testing.T) {
 		count   string // of libra.invocations; "" for none
 		surplus api.Resources
 		begun   bool
+		asked   bool // for a prediction, which may take time
 	}{
 		{name: "not opted in", count: "", options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Labels[api.EnabledLabel] = "false" })}},
-		{name: "donor", count: "donor", surplus: res(600, 384), begun: true, options: chainOptions{predictions: donor}},
-		{name: "nothing to lend or borrow", count: "neither", begun: true, options: chainOptions{
+		{name: "donor", count: "donor", surplus: res(600, 384), begun: true, asked: true, options: chainOptions{predictions: donor}},
+		{name: "nothing to lend or borrow", count: "neither", begun: true, asked: true, options: chainOptions{
 			predictions: predictions{revID: {Demand: res(1000, 512), Duration: time.Second}}}},
-		{name: "no prediction", count: "no_prediction observed", begun: true},
+		{name: "no prediction", count: "no_prediction observed", begun: true, asked: true},
 		{name: "several at a time", count: "concurrency observed", begun: true, options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](2) })}},
 		{name: "any number at a time", count: "concurrency observed", begun: true, options: chainOptions{predictions: donor,
@@ -289,7 +306,7 @@ func TestRoles(t *testing.T) {
 			pods: []podOption{func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(100, 0).List() }}}},
 		{name: "no limits", count: "no_limits observed", begun: true, options: chainOptions{predictions: donor,
 			pods: []podOption{func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits = nil }}}},
-		{name: "unnamed container", count: "donor", surplus: res(600, 384), begun: true, options: chainOptions{predictions: donor,
+		{name: "unnamed container", count: "donor", surplus: res(600, 384), begun: true, asked: true, options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Spec.Containers[0].Name = "" })}},
 		{name: "pod not known", count: "pod_unknown unmanaged", options: chainOptions{predictions: donor,
 			pods: []podOption{func(p *corev1.Pod) { p.Status.PodIPs = nil }}}},
@@ -311,6 +328,9 @@ func TestRoles(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, c.counts(t, "libra.invocations")); diff != "" {
 				t.Error("libra.invocations (-want, +got):\n" + diff)
+			}
+			if asked := c.asked.Load() == 1; asked != tc.asked {
+				t.Errorf("asked for a prediction: %v, want %v", asked, tc.asked)
 			}
 			if begun := len(rec.begins) == 1; begun != tc.begun {
 				t.Fatalf("calls = %q, want it begun: %v", rec.calls, tc.begun)
@@ -538,6 +558,9 @@ func TestUpgradedConnection(t *testing.T) {
 
 	if diff := cmp.Diff(map[string]int64{"connection_upgraded observed": 1}, c.counts(t, "libra.invocations")); diff != "" {
 		t.Error("libra.invocations (-want, +got):\n" + diff)
+	}
+	if c.asked.Load() != 0 {
+		t.Error("a prediction was asked for that cannot be used")
 	}
 	if got := rec.ends[0].Status; got != http.StatusSwitchingProtocols {
 		t.Errorf("End has status %d, want 101", got)
