@@ -25,11 +25,14 @@ func (d *Duplicator) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		answer := &statusWriter{ResponseWriter: w}
+		ended := false
 		// Deferred, because a client that goes away makes the proxy panic.
-		defer d.finish(rev, r, t)
+		defer func() { d.finish(rev, r, t, ended && answer.ok()) }()
 		teed := *r
 		teed.Body = t
-		next.ServeHTTP(w, &teed)
+		next.ServeHTTP(answer, &teed)
+		ended = true
 	})
 }
 
@@ -100,13 +103,21 @@ func whyNotKept(r *http.Request) reason {
 	}
 }
 
-// finish keeps a request that was read to its end.
-func (d *Duplicator) finish(rev *v1.Revision, r *http.Request, t *tee) {
+// finish keeps a request that was read to its end and answered well. What the function
+// refused would be refused again, and be sent by anybody.
+func (d *Duplicator) finish(rev *v1.Revision, r *http.Request, t *tee, ok bool) {
 	k := keyOf(rev)
-	body, ok := t.stop()
-	if !ok {
+	body, whole := t.stop()
+	why := reasonNone
+	switch {
+	case !ok:
+		why = reasonNotOK
+	case !whole:
+		why = reasonCutShort
+	}
+	if why != reasonNone {
 		d.inputs.abandon(k, t.length)
-		d.metrics.onSkipped(k.NamespacedName, reasonCutShort)
+		d.metrics.onSkipped(k.NamespacedName, why)
 		return
 	}
 	d.inputs.keep(k, input{
@@ -135,6 +146,10 @@ func (t *tee) Read(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.stopped && n > 0 && int64(len(t.read)+n) <= t.length {
+		if t.read == nil {
+			// Grown by append, it would take more than what was reserved for it.
+			t.read = make([]byte, 0, t.length)
+		}
 		t.read = append(t.read, p[:n]...)
 	}
 	return n, err
@@ -150,4 +165,34 @@ func (t *tee) stop() ([]byte, bool) {
 	body := t.read
 	t.read = nil
 	return body, int64(len(body)) == t.length
+}
+
+// statusWriter notes the status of the response; 0 until there is one.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	// Those below 200 come before the response.
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is how the reverse proxy, by http.ResponseController, flushes. It hijacks so
+// too, but only for upgrades, which are not kept.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ok is asked after the handler has ended: without a word from it, the server says 200.
+func (w *statusWriter) ok() bool {
+	return w.status == 0 || w.status >= http.StatusOK && w.status < http.StatusMultipleChoices
 }

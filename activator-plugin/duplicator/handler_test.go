@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -162,6 +163,78 @@ func TestWhatIsNotKept(t *testing.T) {
 		if len(k.inputs.gathered) != 0 || k.inputs.bytes != 0 {
 			t.Errorf("%s: %d functions and %d bytes are kept", name, len(k.inputs.gathered), k.inputs.bytes)
 		}
+	}
+}
+
+func TestOnlyWhatSucceedsIsKept(t *testing.T) {
+	respond := func(act http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			act(w, r)
+		}
+	}
+	status := func(statuses ...int) http.HandlerFunc {
+		return respond(func(w http.ResponseWriter, _ *http.Request) {
+			for _, status := range statuses {
+				w.WriteHeader(status)
+			}
+		})
+	}
+	for name, tc := range map[string]struct {
+		function http.HandlerFunc
+		kept     bool
+	}{
+		"200":               {status(200), true},
+		"204":               {status(204), true},
+		"early hints":       {status(103, 200), true},
+		"early hints, 400":  {status(103, 400), false},
+		"302":               {status(302), false},
+		"400":               {status(400), false},
+		"401":               {status(401), false},
+		"404":               {status(404), false},
+		"500":               {status(500), false},
+		"a body alone":      {respond(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }), true},
+		"a body, then 500":  {respond(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")); w.WriteHeader(500) }), true},
+		"500 and a body":    {respond(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); _, _ = w.Write(nil) }), false},
+		"200, then a panic": {respond(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200); panic(http.ErrAbortHandler) }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKeeper(t)
+			rev := newRevision("shop-00001")
+			func() {
+				defer func() { _ = recover() }()
+				k.doWith(rev, post("body"), tc.function)
+			}()
+			if got := len(k.kept(rev)) == 1; got != tc.kept {
+				t.Errorf("kept: %v, want %v", got, tc.kept)
+			}
+			if want := map[bool]int64{true: 4}[tc.kept]; k.inputs.bytes != want {
+				t.Errorf("%d bytes are held, want %d", k.inputs.bytes, want)
+			}
+		})
+	}
+}
+
+// A stream's function flushes, by way of the wrapped writer.
+func TestAnswersOfKeptRequestsAreFlushed(t *testing.T) {
+	k := newKeeper(t)
+	k.doWith(newRevision("shop-00001"), post("body"), func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error("Flush() =", err)
+		}
+	})
+}
+
+// What is held of a body is its length, however it comes in: that is what is counted.
+func TestBodyTakesItsLength(t *testing.T) {
+	k := newKeeper(t)
+	rev := newRevision("shop-00001")
+	r := post(strings.Repeat("a", 100_001))
+	r.Body = io.NopCloser(iotest.HalfReader(r.Body))
+	k.do(rev, r)
+	kept := k.kept(rev)
+	if len(kept) != 1 || cap(kept[0].body) != 100_001 {
+		t.Fatalf("%d inputs are kept", len(kept))
 	}
 }
 

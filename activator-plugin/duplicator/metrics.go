@@ -28,6 +28,7 @@ const (
 	reasonTooLarge         reason = "too_large"           // more than maxBody
 	reasonEncoded          reason = "content_encoding"    // scaled, it could not be decoded
 	reasonCutShort         reason = "cut_short"           // not read to its end
+	reasonNotOK            reason = "not_ok"              // not answered with a 2xx
 	reasonTooManyFunctions reason = "too_many_functions"  // the bound was reached
 	reasonTooManyBytes     reason = "too_many_bytes"      // the bound was reached
 
