@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from opentelemetry.metrics import get_meter
@@ -148,6 +149,7 @@ class Learning:
         for name, published in self._replica.functions.items():
             if name not in self.functions:
                 self.functions[name] = _adopted(published, self._settings)
+                self._announced[name] = published.version
                 self._mark(name)
         log.warning("Redis was lost: %d functions are kept from memory", len(self._changed))
 
@@ -258,9 +260,9 @@ class Learning:
         if not configuration:
             return None
         for function in reversed(self.functions.values()):
-            answers = function.published.answers
-            if function.configuration == configuration and any(answers.unknown):
-                return answers
+            published = function.published
+            if function.configuration == configuration and any(published.answers.unknown):
+                return published.answers_with_offset()
         return None
 
     def _observe(self, function: Function, entry_id: str, observed: Observed) -> None:
@@ -414,6 +416,8 @@ def _last_seen(function: Function) -> int:
 
 def _adopted(published: Published, settings: Settings) -> Function:
     """A function of which only the answers are left."""
-    function = Function(published.function, published.configuration, settings, published.answers)
-    function.published = published
+    answers = published.answers_with_offset()
+    function = Function(published.function, published.configuration, settings, answers)
+    # What the offset came of is lost: it has to outlast the first observation.
+    function.published = replace(published, version=published.version + 1, answers=answers, offset=(0, 0))
     return function

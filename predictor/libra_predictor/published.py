@@ -1,10 +1,10 @@
 """What the predictor says of a function at one moment: immutable, and all that a replica needs to answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from libra_predictor.observations import UNKNOWN_SIZE
-from libra_predictor.tables import StepTable
+from libra_predictor.tables import StepTable, merged
 
 
 class Stage(StrEnum):
@@ -69,6 +69,24 @@ class Published:
             _raised(memory, self.offset[1], self.largest[1]),
             duration,
         )
+
+    def answers_with_offset(self) -> Answers:
+        """The same answers without need of an offset, for a function that begins with them."""
+        answers, (cpu, memory, duration) = self.answers, self.answers.unknown
+        return replace(
+            answers,
+            cpu_milli=self._with_offset(answers.cpu_milli, 0),
+            memory_bytes=self._with_offset(answers.memory_bytes, 1),
+            unknown=(
+                _raised(cpu, self.offset[0], self.largest[0]),
+                _raised(memory, self.offset[1], self.largest[1]),
+                duration,
+            ),
+        )
+
+    def _with_offset(self, table: StepTable, resource: int) -> StepTable:
+        offset, largest = self.offset[resource], self.largest[resource]
+        return merged(table.thresholds, [_raised(value, offset, largest) for value in table.values])
 
 
 def _raised(raw: int, offset: int, largest: int) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
@@ -11,10 +12,12 @@ from kserve import ModelRepository
 
 from libra_predictor.learner import Predictor
 from libra_predictor.observations import Observed, parse
-from libra_predictor.published import Stage
+from libra_predictor.published import Published, Stage
 from libra_predictor.settings import parse as settings
 from libra_predictor.store import FUNCTIONS, VERSIONS
 from libra_predictor.stream import GROUP
+
+FUNCTION = "default/thumb-00001"
 
 
 def append(server: RedisServer, count: int, entry_id: str = "*", **changes: Any) -> None:
@@ -50,11 +53,20 @@ def play(server: RedisServer, scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+async def with_offset(server: RedisServer, predictor: Predictor) -> Published:
+    """What is published of the function after one of its calls was missed; 40 are recorded before."""
+    await eventually("all is learned from", lambda: predictor.functions()[FUNCTION].observations == 40)
+    assert predictor.functions()[FUNCTION].offset == (0, 0)
+    append(server, 1, peak={"cpu_milli": 450, "memory_bytes": 50 << 20}, configuration="default/thumb")
+    await eventually("it has an offset", lambda: predictor.functions()[FUNCTION].offset[0] > 0)
+    return predictor.functions()[FUNCTION]
+
+
 def test_one_that_is_ready_has_learned_what_was_recorded(redis_server: RedisServer) -> None:
     async def scene() -> None:
         append(redis_server, 40)
         async with learning(redis_server) as predictor:
-            assert predictor.functions()["default/thumb-00001"].stage is Stage.MODELLED
+            assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
 
     play(redis_server, scene)
 
@@ -64,15 +76,40 @@ def test_a_new_revision_begins_with_the_answers_of_the_last(redis_server: RedisS
         append(redis_server, 40, function="default/thumb-00001", configuration="default/thumb")
         append(redis_server, 40, function="default/other-00001", configuration="default/other")
         async with learning(redis_server) as predictor:
+            before = await with_offset(redis_server, predictor)
             append(redis_server, 1, function="default/thumb-00002", configuration="default/thumb")
             await eventually("it is known", lambda: "default/thumb-00002" in predictor.functions())
             inherited = predictor.functions()["default/thumb-00002"]
             assert inherited.stage is Stage.PROFILING
-            assert inherited.at(1000) == predictor.functions()["default/thumb-00001"].at(1000) != (0, 0, 0)
+            assert inherited.at(1000) == before.at(1000)
 
             append(redis_server, 1, function="default/loner-00001")
             await eventually("it is known", lambda: "default/loner-00001" in predictor.functions())
             assert predictor.functions()["default/loner-00001"].at(1000) == (0, 0, 0)
+
+    play(redis_server, scene)
+
+
+def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 40)
+        async with learning(redis_server) as lost:
+            before = await with_offset(redis_server, lost)
+            async with learning(redis_server) as predictor:
+                await eventually("it follows", lambda: predictor.functions() == {FUNCTION: before})
+                assert not predictor.learning
+                redis_server.stop()
+                lost.stop()
+                await eventually("it has given up", lambda: not lost.learning)
+                redis_server.start()
+                await eventually("the other learns", lambda: predictor.functions() != {FUNCTION: before})
+                assert predictor.functions()[FUNCTION].at(1000) == before.at(1000)
+                append(redis_server, 1)
+                stored = partial(redis_server.client.hget, FUNCTIONS, FUNCTION)
+                await eventually("it is learned", lambda: b'"window":{"size":[1000]' in (stored() or b""))
+                after = predictor.functions()[FUNCTION]
+                assert after.version > before.version
+                assert after.at(1000) == before.at(1000)
 
     play(redis_server, scene)
 
@@ -126,6 +163,6 @@ def test_one_that_only_serves_is_ready_without_learning(redis_server: RedisServe
             pass
         async with learning(redis_server, "--role", "serve") as predictor:
             assert not predictor.learning
-            assert predictor.functions()["default/thumb-00001"].stage is Stage.MODELLED
+            assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
 
     play(redis_server, scene)
