@@ -39,7 +39,7 @@ type limits struct {
 
 	lockFor    time.Duration
 	renewEvery time.Duration
-	doneFor    time.Duration // in Redis
+	doneFor    time.Duration // in Redis, from when it was last asked about
 	failedFor  time.Duration // in Redis
 	settledFor time.Duration // until this activator asks Redis again
 	retryAfter time.Duration // when it was busy, or Redis did not answer
@@ -137,6 +137,14 @@ func (d *Duplicator) Run(ctx context.Context) {
 		d.every(ctx, d.limits.sweepEvery, nil, func() { d.sweep(ctx) })
 	})
 	wg.Go(func() {
+		// Not by the one who duplicates: that takes minutes.
+		d.every(ctx, d.limits.lookEvery, d.inputs.asked, func() {
+			for _, k := range d.inputs.toAsk() {
+				d.ask(ctx, k)
+			}
+		})
+	})
+	wg.Go(func() {
 		d.every(ctx, d.limits.lookEvery, d.inputs.full, func() {
 			for ctx.Err() == nil {
 				j, ok := d.inputs.take(d.clock.Now(), d.limits.settledFor)
@@ -164,6 +172,39 @@ func (d *Duplicator) every(ctx context.Context, interval time.Duration, woken <-
 	}
 }
 
+// ask lets the inputs of a revision be kept unless they would be of no use.
+func (d *Duplicator) ask(ctx context.Context, k key) {
+	v, err := d.locks.look(ctx, k)
+	s := standing{wanted: true}
+	if err != nil || v != verdictNone {
+		s = standing{until: d.clock.Now().Add(d.skip(ctx, k, v, err))}
+	}
+	d.inputs.answer(k, s, d.clock.Now())
+}
+
+// skip tells why a revision is not duplicated, and returns until when that is so.
+func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wait time.Duration) {
+	switch {
+	case err != nil:
+		d.logger.Warnw("Not duplicating inputs for now: the lock cannot be had", "function", k.String(), zap.Error(err))
+		d.metrics.onSkipped(k.NamespacedName, reasonNoLock)
+		return d.limits.retryAfter
+	case v == verdictDone:
+		d.metrics.onSkipped(k.NamespacedName, reasonDone)
+		// For as long as requests come, it stays done.
+		if err := d.locks.prolong(ctx, k, d.limits.doneFor); err != nil {
+			d.logger.Warnw("Cannot note that a function is still in use; it may be duplicated again", "function", k.String(), zap.Error(err))
+		}
+		return d.limits.settledFor
+	case v == verdictFailed:
+		d.metrics.onSkipped(k.NamespacedName, reasonFailed)
+		return d.limits.settledFor
+	default:
+		d.metrics.onSkipped(k.NamespacedName, reasonBusy)
+		return d.limits.retryAfter
+	}
+}
+
 // handle duplicates a revision unless that was done or is being done elsewhere.
 func (d *Duplicator) handle(ctx context.Context, j job) {
 	k := keyOf(j.rev)
@@ -173,21 +214,8 @@ func (d *Duplicator) handle(ctx context.Context, j job) {
 		d.inputs.done(j, now.Add(wait), now)
 	}()
 	v, err := d.locks.acquire(ctx, k, d.limits.lockFor)
-	switch {
-	case err != nil:
-		d.logger.Warnw("Not duplicating inputs for now: the lock cannot be had", "function", k.String(), zap.Error(err))
-		d.metrics.onSkipped(k.NamespacedName, reasonNoLock)
-		wait = d.limits.retryAfter
-		return
-	case v == verdictBusy:
-		d.metrics.onSkipped(k.NamespacedName, reasonBusy)
-		wait = d.limits.retryAfter
-		return
-	case v == verdictDone:
-		d.metrics.onSkipped(k.NamespacedName, reasonDone)
-		return
-	case v == verdictFailed:
-		d.metrics.onSkipped(k.NamespacedName, reasonFailed)
+	if err != nil || v != verdictHeld {
+		wait = d.skip(ctx, k, v, err)
 		return
 	}
 

@@ -3,174 +3,19 @@ package duplicator
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
-	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"go.opentelemetry.io/otel/metric/noop"
-	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
-	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
 
 	"libra.dev/libra/pkg/api"
 )
-
-// memoryLocks are those of a single activator, and what it left behind.
-type memoryLocks struct {
-	mu       sync.Mutex
-	verdicts map[key]verdict
-	renewals int
-	// acquiring and renewing are the errors to answer with.
-	acquiring, renewing error
-}
-
-func (l *memoryLocks) acquire(_ context.Context, k key, _ time.Duration) (verdict, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if v, there := l.verdicts[k]; there || l.acquiring != nil {
-		return v, l.acquiring
-	}
-	l.verdicts[k] = verdictHeld
-	return verdictHeld, nil
-}
-
-func (l *memoryLocks) renew(context.Context, key, time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.renewals++
-	return l.renewing
-}
-
-func (l *memoryLocks) settle(_ context.Context, k key, v verdict, ttl time.Duration) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.verdicts[k] = v; ttl == 0 {
-		delete(l.verdicts, k)
-	}
-	return nil
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-func respond(status int) roundTripper {
-	return func(r *http.Request) (*http.Response, error) {
-		if _, err := io.Copy(io.Discard, r.Body); err != nil {
-			return nil, err
-		}
-		return &http.Response{StatusCode: status, Body: http.NoBody, Request: r}, nil
-	}
-}
-
-func hang(r *http.Request) (*http.Response, error) {
-	<-r.Context().Done()
-	return nil, r.Context().Err()
-}
-
-// cluster is a Duplicator and all that it talks to, in fake time.
-type cluster struct {
-	*Duplicator
-	client   *servingfake.Clientset
-	locks    *memoryLocks
-	recorder *record.FakeRecorder
-	replays  atomic.Int64
-	// neverReady keeps copies from becoming ready.
-	neverReady atomic.Bool
-}
-
-func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) *cluster {
-	t.Helper()
-	m, err := newMetrics(noop.NewMeterProvider())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{
-		client:   servingfake.NewSimpleClientset(objects...),
-		locks:    &memoryLocks{verdicts: map[key]verdict{}},
-		recorder: record.NewFakeRecorder(1000),
-	}
-	replayer := newReplayer(&url.URL{Scheme: "http", Host: "activator.test"}, defaultLimits().replay)
-	replayer.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-		c.replays.Add(1)
-		return function(r)
-	})
-	c.Duplicator = &Duplicator{
-		clock:    clock.RealClock{},
-		logger:   zap.NewNop().Sugar(),
-		metrics:  m,
-		events:   events{c.recorder},
-		serving:  c.client,
-		locks:    c.locks,
-		replayer: replayer,
-		largest:  largest,
-		limits:   defaultLimits(),
-		inputs:   newInputs(),
-	}
-	c.client.PrependReactor("get", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		found, err := c.client.Tracker().Get(action.GetResource(), action.GetNamespace(), action.(clienttesting.GetAction).GetName())
-		if err != nil {
-			return true, nil, err
-		}
-		service := found.(*v1.Service).DeepCopy()
-		if !c.neverReady.Load() {
-			service.Status.LatestReadyRevisionName = service.Name + "-00001"
-		}
-		return true, service, nil
-	})
-	return c
-}
-
-// gather has all wanted inputs of the revision kept.
-func (c *cluster) gather(t *testing.T, rev *v1.Revision) {
-	t.Helper()
-	for range wantedInputs {
-		if ok, why := c.inputs.reserve(rev, 1000, c.clock.Now()); !ok {
-			t.Fatalf("not kept: %q", why)
-		}
-		c.inputs.keep(keyOf(rev), input{method: http.MethodPost, path: "/", body: make([]byte, 1000)}, c.clock.Now())
-	}
-}
-
-func (c *cluster) copies(t *testing.T) []v1.Service {
-	t.Helper()
-	services, err := c.client.ServingV1().Services("").List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return services.Items
-}
-
-func (c *cluster) count(verb string) int {
-	n := 0
-	for _, action := range c.client.Actions() {
-		if action.GetVerb() == verb {
-			n++
-		}
-	}
-	return n
-}
-
-// events are the reasons of all that were recorded, and their texts.
-func (c *cluster) recorded() string {
-	var all []string
-	for len(c.recorder.Events) > 0 {
-		all = append(all, <-c.recorder.Events)
-	}
-	return strings.Join(all, "\n")
-}
 
 func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 	unavailable := errors.New("the API server is away")
@@ -338,6 +183,68 @@ func TestNoCopyWithoutTheLock(t *testing.T) {
 				}
 				if ok, _ := c.inputs.reserve(rev, 1, c.clock.Now()); ok {
 					t.Error("inputs are kept again at once")
+				}
+			})
+		})
+	}
+}
+
+// What Redis knows of a revision is asked before anything of it is kept, and what is
+// done stays so for as long as requests come.
+func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		verdict   verdict
+		err       error
+		kept      bool
+		prolonged time.Duration
+		again     time.Duration // asked then
+	}{
+		{name: "nothing is known", kept: true},
+		{name: "done", verdict: verdictDone, prolonged: defaultLimits().doneFor, again: defaultLimits().settledFor},
+		{name: "failed", verdict: verdictFailed, again: defaultLimits().settledFor},
+		{name: "busy", verdict: verdictBusy, again: defaultLimits().retryAfter},
+		{name: "Redis is away", err: errors.New("no answer"), again: defaultLimits().retryAfter},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, respond(200))
+				rev := newRevision("shop-00001")
+				if tc.verdict != verdictNone {
+					c.locks.verdicts[keyOf(rev)] = tc.verdict
+				}
+				c.locks.acquiring = tc.err
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() {
+					c.Run(ctx)
+					close(done)
+				}()
+				defer func() { cancel(); <-done }()
+
+				if ok, why := c.inputs.reserve(rev, 1000, c.clock.Now()); ok || why != reasonNone {
+					t.Errorf("before the answer: kept: %v, reason %q", ok, why)
+				}
+				synctest.Wait()
+				if c.inputs.open(keyOf(rev), c.clock.Now()) != tc.kept {
+					t.Errorf("more is wanted: %v, want %v", !tc.kept, tc.kept)
+				}
+				if ok, _ := c.inputs.reserve(rev, 1000, c.clock.Now()); ok != tc.kept {
+					t.Errorf("after the answer: kept: %v, want %v", ok, tc.kept)
+				}
+				if c.locks.prolonged != tc.prolonged {
+					t.Errorf("prolonged for %v, want %v", c.locks.prolonged, tc.prolonged)
+				}
+				if tc.kept {
+					return
+				}
+				time.Sleep(tc.again)
+				delete(c.locks.verdicts, keyOf(rev))
+				c.locks.acquiring = nil
+				c.inputs.reserve(rev, 1000, c.clock.Now())
+				synctest.Wait()
+				if ok, why := c.inputs.reserve(rev, 1000, c.clock.Now()); !ok {
+					t.Errorf("not asked again after %v: %q", tc.again, why)
 				}
 			})
 		})

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -55,12 +54,21 @@ func newKeeper(t testing.TB) keeper {
 	}
 }
 
+// answer says what is to be done about a revision that nothing is known of yet.
+func answer(in *inputs, k key, s standing) {
+	if _, known := in.known[k]; !known {
+		in.answer(k, s, time.Time{})
+	}
+}
+
 // do has a request of the revision handled by a function that reads it.
 func (k keeper) do(rev *v1.Revision, r *http.Request) {
 	k.doWith(rev, r, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 }
 
+// doWith presumes that Redis has no word against it.
 func (k keeper) doWith(rev *v1.Revision, r *http.Request, next http.HandlerFunc) {
+	answer(k.inputs, keyOf(rev), standing{wanted: true})
 	ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
 	k.Handler(next).ServeHTTP(httptest.NewRecorder(), r.WithContext(ctx))
 }
@@ -264,135 +272,6 @@ func TestReadingAfterTheEndIsPassedOnAndNotKept(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		k := newKeeper(t)
-		now := k.clock.Now()
-		type reserved struct {
-			key    key
-			length int64
-		}
-		var inFlight []reserved
-		var jobs []job
-		rt.Repeat(map[string]func(*rapid.T){
-			"reserve": func(rt *rapid.T) {
-				rev := newRevision(rapid.StringMatching(`[a-z]{1,2}`).Draw(rt, "name"))
-				length := rapid.Int64Range(1, maxBody).Draw(rt, "length")
-				if ok, _ := k.inputs.reserve(rev, length, now); ok {
-					inFlight = append(inFlight, reserved{keyOf(rev), length})
-				}
-			},
-			"keep": func(rt *rapid.T) {
-				if len(inFlight) > 0 {
-					k.inputs.keep(inFlight[0].key, input{body: make([]byte, inFlight[0].length)}, now)
-					inFlight = inFlight[1:]
-				}
-			},
-			"abandon": func(rt *rapid.T) {
-				if len(inFlight) > 0 {
-					k.inputs.abandon(inFlight[0].key, inFlight[0].length)
-					inFlight = inFlight[1:]
-				}
-			},
-			"take": func(rt *rapid.T) {
-				now = now.Add(time.Minute)
-				if j, ok := k.inputs.take(now, time.Minute); ok {
-					jobs = append(jobs, j)
-				}
-			},
-			"done": func(rt *rapid.T) {
-				if len(jobs) > 0 {
-					k.inputs.done(jobs[0], now.Add(time.Minute), now)
-					jobs = jobs[1:]
-				}
-			},
-			"": func(rt *rapid.T) {
-				var bytes int64
-				for _, r := range inFlight {
-					bytes += r.length
-				}
-				for _, j := range jobs {
-					bytes += j.bytes()
-				}
-				for k, g := range k.inputs.gathered {
-					bytes += job{inputs: g.inputs}.bytes()
-					if len(g.inputs)+g.pending > wantedInputs || g.pending < 0 || len(g.inputs)+g.pending == 0 {
-						rt.Fatalf("%s has %d inputs and %d to come", k, len(g.inputs), g.pending)
-					}
-				}
-				if bytes != k.inputs.bytes || bytes > maxBytes {
-					rt.Fatalf("%d bytes are held, %d counted, want the same and at most %d", bytes, k.inputs.bytes, maxBytes)
-				}
-				if n := len(k.inputs.gathered); n > maxFunctions {
-					rt.Fatalf("inputs of %d functions are kept, want at most %d", n, maxFunctions)
-				}
-			},
-		})
-	})
-}
-
-func TestNoRoomIsSaid(t *testing.T) {
-	fill := func(length int64, perFunction int) (accepted int, refused map[reason]int) {
-		k := newKeeper(t)
-		refused = map[reason]int{}
-		for f := range maxFunctions + 1 {
-			rev := newRevision("shop-" + strconv.Itoa(f))
-			for range perFunction {
-				if ok, why := k.inputs.reserve(rev, length, k.clock.Now()); ok {
-					accepted++
-				} else {
-					refused[why]++
-				}
-			}
-		}
-		return accepted, refused
-	}
-	if accepted, refused := fill(1, 1); accepted != maxFunctions || refused[reasonTooManyFunctions] != 1 {
-		t.Errorf("%d accepted, refused: %v", accepted, refused)
-	}
-	if accepted, refused := fill(maxBody, wantedInputs); accepted != maxBytes/maxBody || refused[reasonTooManyBytes] == 0 {
-		t.Errorf("%d accepted, refused: %v", accepted, refused)
-	}
-}
-
-func TestWhatIsRememberedIsBounded(t *testing.T) {
-	k := newKeeper(t)
-	now := k.clock.Now()
-	for i := range 2 * maxSettled {
-		id := keyOf(newRevision("shop-" + strconv.Itoa(i)))
-		k.inputs.refuse(id, now.Add(time.Hour), now)
-	}
-	if n := len(k.inputs.settled); n > maxSettled {
-		t.Errorf("%d are remembered, want at most %d", n, maxSettled)
-	}
-}
-
-func TestDueWhenFullOrAfterAWhile(t *testing.T) {
-	k := newKeeper(t)
-	rev := newRevision("shop-00001")
-	k.do(rev, post("1"))
-	if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
-		t.Fatal("one input is due at once")
-	}
-	k.clock.Step(gatherFor)
-	j, due := k.inputs.take(k.clock.Now(), time.Hour)
-	if !due || len(j.inputs) != 1 {
-		t.Fatalf("after %v: %d inputs, due: %v", gatherFor, len(j.inputs), due)
-	}
-	k.do(rev, post("1"))
-	if len(k.inputs.gathered) != 0 {
-		t.Error("more is gathered for a function that was taken")
-	}
-
-	other := newRevision("other-00001")
-	for range 2 * wantedInputs {
-		k.do(other, post("1"))
-	}
-	if j, due := k.inputs.take(k.clock.Now(), time.Hour); !due || len(j.inputs) != wantedInputs {
-		t.Errorf("%d inputs, due: %v, want %d at once", len(j.inputs), due, wantedInputs)
-	}
-}
-
 // The bodies go through a real server and the proxy that the activator uses.
 func TestRequestsArriveUnchanged(t *testing.T) {
 	type arrived struct {
@@ -434,6 +313,7 @@ func TestRequestsArriveUnchanged(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		k = newKeeper(t)
 		rev = newRevision("shop-00001")
+		answer(k.inputs, keyOf(rev), standing{wanted: true})
 		body := rapid.SliceOfN(rapid.Byte(), 0, 1<<16).Draw(rt, "body")
 		var reader io.Reader = bytes.NewReader(body)
 		chunked := rapid.Bool().Draw(rt, "chunked")
@@ -445,12 +325,12 @@ func TestRequestsArriveUnchanged(t *testing.T) {
 			rt.Fatal(err)
 		}
 		r.Header = http.Header{"Authorization": {"Bearer secret"}, "User-Agent": {"test"}, "Content-Type": {"text/plain"}}
-		answer, err := activator.Client().Do(r)
+		response, err := activator.Client().Do(r)
 		if err != nil {
 			rt.Fatal(err)
 		}
-		echoed, err := io.ReadAll(answer.Body)
-		answer.Body.Close()
+		echoed, err := io.ReadAll(response.Body)
+		response.Body.Close()
 		if err != nil || !bytes.Equal(echoed, body) {
 			rt.Fatalf("the answer is %d bytes of %d, %v", len(echoed), len(body), err)
 		}

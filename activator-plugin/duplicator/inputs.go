@@ -2,6 +2,7 @@ package duplicator
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,9 +20,11 @@ const (
 	maxFunctions = 16
 	maxBytes     = 32 << 20
 
-	// maxSettled bounds what is remembered of revisions that are not to be looked at
-	// for a time. Past it, some are looked at again early.
-	maxSettled = 4096
+	// maxKnown bounds what is remembered of revisions. Past it, some are asked about
+	// again early.
+	maxKnown = 4096
+	// maxAsking bounds the revisions to ask about; others are when a request comes again.
+	maxAsking = 256
 )
 
 // input is what is kept of a request. Its headers are not, for there are secrets in
@@ -66,41 +69,79 @@ func (j job) bytes() int64 {
 	return n
 }
 
+// standing is what is known of a revision: that it is to be duplicated, or that
+// nothing is to be done about it until then.
+type standing struct {
+	wanted bool
+	until  time.Time
+}
+
 // inputs are the requests kept in memory, and nowhere else, until they are replayed.
+// Nothing is kept of a revision before it is known that it is to be duplicated.
 type inputs struct {
 	mu       sync.Mutex
 	gathered map[key]*gathered
-	settled  map[key]time.Time // until when
-	bytes    int64             // reserved by requests in flight, kept, or in a job
-	full     chan struct{}     // has an element when a revision has all its inputs
+	known    map[key]standing
+	asking   map[key]struct{} // not known, and a request of it could be kept
+	bytes    int64            // reserved by requests in flight, kept, or in a job
+	full     chan struct{}    // has an element when a revision has all its inputs
+	asked    chan struct{}    // has an element when there is more in asking
 }
 
 func newInputs() *inputs {
 	return &inputs{
 		gathered: make(map[key]*gathered),
-		settled:  make(map[key]time.Time),
+		known:    make(map[key]standing),
+		asking:   make(map[key]struct{}),
 		full:     make(chan struct{}, 1),
+		asked:    make(chan struct{}, 1),
 	}
 }
 
-// open says whether another input of the revision is wanted.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// open says whether another input of the revision is wanted, or may be.
 func (in *inputs) open(k key, now time.Time) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if now.Before(in.settled[k]) {
+	if s := in.known[k]; !s.wanted && now.Before(s.until) {
 		return false
 	}
 	g := in.gathered[k]
 	return g == nil || len(g.inputs)+g.pending < wantedInputs
 }
 
+// toAsk are the revisions about which answer is to be called.
+func (in *inputs) toAsk() []key {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return slices.Collect(maps.Keys(in.asking))
+}
+
+func (in *inputs) answer(k key, s standing, now time.Time) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.asking, k)
+	in.know(k, s, now)
+}
+
 // reserve makes room for one more input of length bytes, which keep or abandon must
-// follow. Its reason is not reasonNone when there is none.
+// follow. Its reason is not reasonNone when there is none. That a revision is not
+// known is no reason: it is asked about.
 func (in *inputs) reserve(rev *v1.Revision, length int64, now time.Time) (ok bool, why reason) {
 	k := keyOf(rev)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if now.Before(in.settled[k]) {
+	if s := in.known[k]; !s.wanted {
+		if !now.Before(s.until) && len(in.asking) < maxAsking {
+			in.asking[k] = struct{}{}
+			wake(in.asked)
+		}
 		return false, reasonNone
 	}
 	g := in.gathered[k]
@@ -135,10 +176,7 @@ func (in *inputs) keep(k key, i input, now time.Time) {
 	}
 	g.inputs = append(g.inputs, i)
 	if len(g.inputs) == wantedInputs {
-		select {
-		case in.full <- struct{}{}:
-		default:
-		}
+		wake(in.full)
 	}
 }
 
@@ -158,7 +196,7 @@ func (in *inputs) abandon(k key, length int64) {
 }
 
 // take returns a revision whose inputs are to be used now, the one that waits longest
-// first. It is not gathered for again before it is settled anew, or settledFor is over.
+// first. It is not gathered for again before done says when, or settledFor is over.
 func (in *inputs) take(now time.Time, settledFor time.Duration) (job, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -174,7 +212,7 @@ func (in *inputs) take(now time.Time, settledFor time.Duration) (job, bool) {
 		return job{}, false
 	}
 	delete(in.gathered, first)
-	in.settle(first, now.Add(settledFor), now)
+	in.know(first, standing{until: now.Add(settledFor)}, now)
 	return job{rev: found.rev, inputs: found.inputs}, true
 }
 
@@ -183,30 +221,30 @@ func (in *inputs) done(j job, until, now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.bytes -= j.bytes()
-	in.settle(keyOf(j.rev), until, now)
+	in.know(keyOf(j.rev), standing{until: until}, now)
 }
 
 // refuse gathers nothing of a revision until then. It is true the first time.
 func (in *inputs) refuse(k key, until, now time.Time) (first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if now.Before(in.settled[k]) {
+	if s := in.known[k]; !s.wanted && now.Before(s.until) {
 		return false
 	}
-	in.settle(k, until, now)
+	in.know(k, standing{until: until}, now)
 	return true
 }
 
-// settle presumes the lock.
-func (in *inputs) settle(k key, until, now time.Time) {
-	if len(in.settled) >= maxSettled {
-		maps.DeleteFunc(in.settled, func(_ key, t time.Time) bool { return !now.Before(t) })
-	}
-	if len(in.settled) >= maxSettled {
-		for other := range in.settled {
-			delete(in.settled, other)
-			break
+// know presumes the lock.
+func (in *inputs) know(k key, s standing, now time.Time) {
+	if _, there := in.known[k]; !there && len(in.known) >= maxKnown {
+		maps.DeleteFunc(in.known, func(_ key, s standing) bool { return !s.wanted && !now.Before(s.until) })
+		for other := range in.known {
+			if len(in.known) < maxKnown {
+				break
+			}
+			delete(in.known, other)
 		}
 	}
-	in.settled[k] = until
+	in.known[k] = s
 }

@@ -19,6 +19,7 @@ const (
 type verdict string
 
 const (
+	verdictNone   verdict = ""       // nothing; only look says so
 	verdictHeld   verdict = "held"   // this activator has the lock
 	verdictBusy   verdict = "busy"   // another one has it
 	verdictDone   verdict = "done"   // it was duplicated
@@ -31,12 +32,16 @@ var errLost = errors.New("the lock is lost")
 // locks keep two activators from duplicating a revision, at once or one after the
 // other.
 type locks interface {
+	// look returns what acquire would, but takes no lock: verdictNone then.
+	look(ctx context.Context, k key) (verdict, error)
 	// acquire returns verdictHeld when the lock is this activator's for ttl.
 	acquire(ctx context.Context, k key, ttl time.Duration) (verdict, error)
 	// renew has the lock for ttl from now, or returns errLost.
 	renew(ctx context.Context, k key, ttl time.Duration) error
 	// settle leaves v in the place of this activator's lock, or nothing when ttl is 0.
 	settle(ctx context.Context, k key, v verdict, ttl time.Duration) error
+	// prolong has a verdictDone last for ttl from now, or returns errLost.
+	prolong(ctx context.Context, k key, ttl time.Duration) error
 }
 
 // redisLocks has a key for each revision: the holder's name, or a verdict.
@@ -76,15 +81,35 @@ func (l *redisLocks) acquire(ctx context.Context, k key, ttl time.Duration) (ver
 	case errors.Is(err, redis.Nil):
 		return verdictHeld, nil
 	case err != nil:
-		return "", fmt.Errorf("locking %s: %w", k, err)
-	case was == string(verdictDone), was == string(verdictFailed):
-		return verdict(was), nil
+		return verdictNone, fmt.Errorf("locking %s: %w", k, err)
 	default:
-		return verdictBusy, nil
+		return verdictOf(was), nil
 	}
 }
 
-// Both scripts answer 0 when the lock is another's.
+func (l *redisLocks) look(ctx context.Context, k key) (verdict, error) {
+	is, err := l.client.Get(ctx, lockKey(k)).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return verdictNone, nil
+	case err != nil:
+		return verdictNone, fmt.Errorf("looking for the lock of %s: %w", k, err)
+	default:
+		return verdictOf(is), nil
+	}
+}
+
+func verdictOf(value string) verdict {
+	switch v := verdict(value); v {
+	case verdictDone, verdictFailed:
+		return v
+	default:
+		return verdictBusy
+	}
+}
+
+// Both scripts answer 0 when the key has another value: the lock is another's, or no
+// verdict is there any more.
 var (
 	renewScript = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -102,6 +127,10 @@ func (l *redisLocks) renew(ctx context.Context, k key, ttl time.Duration) error 
 
 func (l *redisLocks) settle(ctx context.Context, k key, v verdict, ttl time.Duration) error {
 	return l.run(ctx, settleScript, k, l.holder, string(v), ttl.Milliseconds())
+}
+
+func (l *redisLocks) prolong(ctx context.Context, k key, ttl time.Duration) error {
+	return l.run(ctx, renewScript, k, string(verdictDone), ttl.Milliseconds())
 }
 
 func (l *redisLocks) run(ctx context.Context, script *redis.Script, k key, args ...any) error {

@@ -22,8 +22,20 @@ func TestRedisLocks(t *testing.T) {
 		}
 	}
 
+	look := func(want verdict) {
+		t.Helper()
+		if got, err := two.look(ctx, k); got != want || err != nil {
+			t.Fatalf("look() = %q, %v, want %q", got, err, want)
+		}
+	}
+
+	look(verdictNone)
 	acquire(one, verdictHeld)
 	acquire(two, verdictBusy)
+	look(verdictBusy)
+	if err := two.prolong(ctx, k, time.Hour); !errors.Is(err, errLost) {
+		t.Error("prolong() of what is not done =", err)
+	}
 	if err := two.renew(ctx, k, time.Minute); !errors.Is(err, errLost) {
 		t.Error("renew() of another's lock =", err)
 	}
@@ -49,6 +61,13 @@ func TestRedisLocks(t *testing.T) {
 	if ttl := one.client.PTTL(ctx, lockKey(k)).Val(); ttl <= 0 || ttl > time.Minute {
 		t.Errorf("the verdict lasts for %v, want a minute", ttl)
 	}
+	look(verdictDone)
+	if err := one.prolong(ctx, k, time.Hour); err != nil {
+		t.Error("prolong() =", err)
+	}
+	if ttl := one.client.PTTL(ctx, lockKey(k)).Val(); ttl <= time.Minute || ttl > time.Hour {
+		t.Errorf("the verdict lasts for %v, want an hour", ttl)
+	}
 
 	other := newRevision("shop-00001")
 	other.UID = "made anew"
@@ -58,6 +77,7 @@ func TestRedisLocks(t *testing.T) {
 		t.Error("settle() =", err)
 	}
 	acquire(two, verdictFailed)
+	look(verdictFailed)
 }
 
 func TestNoLockWithoutRedis(t *testing.T) {
@@ -65,5 +85,8 @@ func TestNoLockWithoutRedis(t *testing.T) {
 	defer l.close()
 	if v, err := l.acquire(t.Context(), keyOf(newRevision("shop-00001")), time.Minute); err == nil {
 		t.Errorf("acquire() = %q without Redis", v)
+	}
+	if v, err := l.look(t.Context(), keyOf(newRevision("shop-00001"))); err == nil {
+		t.Errorf("look() = %q without Redis", v)
 	}
 }
