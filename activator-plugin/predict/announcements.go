@@ -150,14 +150,16 @@ func (c *Client) refuse(result string, err error) {
 	c.logger.Debugw("Skipping an announcement of the predictor", "result", result, zap.Error(err))
 }
 
-// follow makes a function due whose version changed. Until the table of that version is
-// fetched, the one in hand is used with the new offset.
+// follow makes a function due whose version changed, and fetches it if it is in use.
+// Until the table of that version is there, the one in hand is used with the greater of
+// the two offsets.
 func (c *Client) follow(change functionChange) (result string, err error) {
 	namespace, revision, ok := strings.Cut(change.Function, "/")
 	if !ok || namespace == "" || revision == "" {
 		return "", errors.New("function is not of the form namespace/revision")
 	}
-	f := (*c.functions.Load())[types.NamespacedName{Namespace: namespace, Name: revision}]
+	name := types.NamespacedName{Namespace: namespace, Name: revision}
+	f := (*c.functions.Load())[name]
 	if change.Version == "" {
 		if f == nil {
 			return announcementOther, nil
@@ -176,7 +178,26 @@ func (c *Client) follow(change functionChange) (result string, err error) {
 	if f == nil {
 		return announcementOther, nil
 	}
-	return f.follow(c.clock.Now(), announced{version: version, offset: offset}), nil
+	now := c.clock.Now()
+	result = f.follow(now, announced{version: version, offset: offset})
+	if result == announcementApplied && f.unused(now) <= refreshAfter {
+		c.prefetch(name, f, now)
+	}
+	return result, nil
+}
+
+// prefetch begins a fetch that no request asked for. It leaves slots to those that wait.
+func (c *Client) prefetch(name types.NamespacedName, f *function, now time.Time) {
+	if len(c.slots) >= maxPrefetches {
+		c.metrics.skippedAt(limitFetches)
+		return
+	}
+	// What is announced may be heard until after Close.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fetchCtx.Err() == nil {
+		c.refresh(context.Background(), name, f, api.UnknownSize, now)
+	}
 }
 
 func (f *function) follow(now time.Time, heard announced) (result string) {
@@ -188,7 +209,7 @@ func (f *function) follow(now time.Time, heard announced) (result string) {
 		return announcementKnown
 	}
 	if s.table != nil && s.table.Version < heard.version {
-		s.table = s.table.withOffset(heard.offset)
+		s.table = s.table.withOffsetOf(heard)
 	}
 	s.lags = 0
 	f.mark(now, s)
@@ -208,9 +229,7 @@ func (f *function) drop(now time.Time) {
 // answered before. It presumes that f.mu is held.
 func (f *function) mark(now time.Time, s state) {
 	f.marks++
-	if now.Before(s.due) { // what is overdue stays so: that tells who is idle
-		s.due = now
-	}
+	s.due = now
 	f.state.Store(&s)
 }
 
@@ -223,9 +242,14 @@ func (c *Client) allAreDue() {
 	}
 }
 
-// withOffset is t with another offset.
-func (t *Table) withOffset(offset api.Resources) *Table {
+// withOffsetOf is t with an offset that is enough for t and for what was heard. An offset
+// belongs to the table of its version: where it shrinks, that table may have risen, and t
+// with it would predict too little.
+func (t *Table) withOffsetOf(heard announced) *Table {
 	changed := *t
-	changed.offset = offset
+	changed.offset = api.Resources{
+		CPUMilli:    max(t.offset.CPUMilli, heard.offset.CPUMilli),
+		MemoryBytes: max(t.offset.MemoryBytes, heard.offset.MemoryBytes),
+	}
 	return &changed
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -80,6 +81,92 @@ func TestAnnouncedDrop(t *testing.T) {
 	c.hear(announce(`{"function":"ns/rev-00001","version":""}`))
 	if p, ok := ask(c, 1); ok || s.asked.Load() != 1 {
 		t.Errorf("of a dropped function, Predict() = %v, %v with %d fetches, want none with 1", p, ok, s.asked.Load())
+	}
+}
+
+// After a refit the table may have risen and its offset shrunk: neither the table in hand
+// nor an older one that is fetched may get the smaller offset.
+func TestAnnouncedOffsetNeverLowers(t *testing.T) {
+	for _, tc := range []struct{ own, announced, want api.Resources }{
+		{own: resources(200, 10), announced: resources(50, 5), want: resources(200, 10)},
+		{own: resources(200, 10), announced: resources(300, 20), want: resources(300, 20)},
+		{own: resources(200, 10), announced: resources(50, 20), want: resources(200, 20)},
+		{own: resources(200, 10), announced: resources(300, 5), want: resources(300, 10)},
+	} {
+		t.Run(fmt.Sprint(tc.own, tc.announced), func(t *testing.T) {
+			clk := clocktesting.NewFakeClock(time.Now())
+			c := newClient(t, "http://localhost", clk)
+			table := exampleTable()
+			table.offset = tc.own
+			f := know(c, name, state{table: table, fetched: clk.Now(), due: clk.Now()})
+			c.hear(announce(fmt.Sprintf(`{"function":"ns/rev-00001","version":"9","offset":[%d,%d]}`,
+				tc.announced.CPUMilli, tc.announced.MemoryBytes)))
+			if got := f.state.Load().table.offset; got != tc.want {
+				t.Errorf("the table in hand has offset %v, want %v", got, tc.want)
+			}
+
+			older := *table
+			older.Version = 8
+			c.take(name, f, 0, &older, nil, 0)
+			if got := f.state.Load().table; got.Version != 8 || got.offset != tc.want {
+				t.Errorf("the older table that was fetched is %d with offset %v, want 8 with %v", got.Version, got.offset, tc.want)
+			}
+
+			announced := *table
+			announced.Version, announced.offset = 9, tc.announced
+			c.take(name, f, 1, &announced, nil, 0)
+			if got := f.state.Load().table; got.Version != 9 || got.offset != tc.announced {
+				t.Errorf("the announced table is %d with offset %v, want 9 with its own, %v", got.Version, got.offset, tc.announced)
+			}
+		})
+	}
+}
+
+func resources(cpuMilli, memoryBytes int64) api.Resources {
+	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryBytes}
+}
+
+func TestAnnouncedTableIsFetchedWhileInUse(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		unused  time.Duration
+		payload string
+		asked   int32
+	}{
+		{"in use", refreshAfter, announce(change("8", 0)), 1},
+		{"not in use", refreshAfter + time.Nanosecond, announce(change("8", 0)), 0},
+		{"in hand", 0, announce(change("7", 0)), 0},
+		{"dropped", 0, announce(`{"function":"ns/rev-00001","version":""}`), 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newServer(t, http.StatusOK, versionJSON(t, "8"))
+			clk := clocktesting.NewFakeClock(time.Now())
+			c := newClient(t, s.URL, clk)
+			f := know(c, name, state{table: exampleTable(), fetched: clk.Now(), due: clk.Now().Add(time.Hour)})
+			f.use(clk.Now())
+			clk.SetTime(clk.Now().Add(tc.unused))
+			c.hear(tc.payload)
+			c.fetches.Wait()
+			if got := s.asked.Load(); got != tc.asked {
+				t.Errorf("the predictor was asked %d times, want %d", got, tc.asked)
+			}
+			if table := f.state.Load().table; tc.asked > 0 && table.Version != 8 {
+				t.Errorf("version %d in hand, want 8", table.Version)
+			}
+		})
+	}
+}
+
+func TestNothingIsFetchedAfterClose(t *testing.T) {
+	s := newServer(t, http.StatusOK, versionJSON(t, "8"))
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
+	f := know(c, name, state{table: exampleTable(), fetched: clk.Now(), due: clk.Now().Add(time.Hour)})
+	f.use(clk.Now())
+	c.Close()
+	c.hear(announce(change("8", 0)))
+	if f.flight.Load() != nil || f.state.Load().failures != 0 {
+		t.Error("a fetch was begun")
 	}
 }
 
@@ -156,7 +243,8 @@ func TestAnnouncementsKeepNoFunction(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, "http://localhost", clk)
 	f := know(c, name, state{table: exampleTable(), fetched: clk.Now(), due: clk.Now()})
-	clk.SetTime(clk.Now().Add(dropAfter + time.Second))
+	f.use(clk.Now())
+	clk.SetTime(clk.Now().Add(forgetAfter + time.Second))
 	c.hear(announce(change("8", 0)))
 	if !f.idle(clk.Now()) {
 		t.Error("the function is taken to be in use")

@@ -256,6 +256,27 @@ func TestFetchesAreBounded(t *testing.T) {
 	})
 }
 
+func TestPrefetchesLeaveSlots(t *testing.T) {
+	p := &predictor{takes: time.Hour}
+	inBubble(t, p, func(t *testing.T, c bubble) {
+		var changes []string
+		for i := range maxFetches {
+			name := types.NamespacedName{Namespace: "ns", Name: string(rune('a' + i))}
+			know(c.Client, name, state{table: exampleTable(), fetched: time.Now(), due: time.Now()}).use(time.Now())
+			changes = append(changes, `{"function":"`+name.String()+`","version":"8","offset":[0,0]}`)
+		}
+		c.hear(announce(strings.Join(changes, ",")))
+		synctest.Wait()
+		if got := p.asked.Load(); got != maxPrefetches {
+			t.Errorf("%d fetches that no request asked for, want %d", got, maxPrefetches)
+		}
+		if got := counts(t, c.metrics, "libra.predict.fetches.skipped")["fetches"]; got != maxFetches-maxPrefetches {
+			t.Errorf("%d fetches were skipped, want %d", got, maxFetches-maxPrefetches)
+		}
+		time.Sleep(fetchTimeout) // the fetches end
+	})
+}
+
 func TestFetchIsOfTheTraceThatAsked(t *testing.T) {
 	p := &predictor{}
 	inBubble(t, p, func(t *testing.T, c bubble) {

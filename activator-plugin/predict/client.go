@@ -31,9 +31,13 @@ const (
 	dropAfter    = time.Minute
 
 	maxFunctions = 4096
+	forgetAfter  = time.Minute
 	// All functions are looked at to find those to forget, with none added
 	// meanwhile.
 	forgetEvery = time.Second
+	// useEvery is how exactly it is known when a function was last used, so that few
+	// requests write what others read.
+	useEvery = time.Second
 )
 
 // Options are a Client's collaborators.
@@ -75,6 +79,7 @@ type Client struct {
 type function struct {
 	state  atomic.Pointer[state]
 	flight atomic.Pointer[flight] // the fetch under way, of which there is at most one
+	used   atomic.Int64           // Unix time of the last request, in nanoseconds
 
 	mu        sync.Mutex // of who replaces the state
 	marks     int        // how often it was made due, so that a fetch begun before does not count
@@ -145,7 +150,9 @@ func ParseURL(s string) (*url.URL, error) {
 
 // Close ends the fetches under way. The Client must not be asked any more.
 func (c *Client) Close() {
+	c.mu.Lock()
 	c.stop()
+	c.mu.Unlock()
 	c.fetches.Wait()
 	c.http.CloseIdleConnections()
 }
@@ -163,6 +170,7 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 		c.metrics.answered(fromNothing)
 		return Prediction{}, false
 	}
+	f.use(now)
 	s := f.state.Load()
 	from := fromTable
 	if !now.Before(s.due) {
@@ -264,8 +272,17 @@ func (c *Client) function(name types.NamespacedName, now time.Time) *function {
 	return f
 }
 
-// idle presumes that a function that is still called is fetched, so that one that is
-// long overdue is not.
+func (f *function) use(now time.Time) {
+	if f.unused(now) >= useEvery {
+		f.used.Store(now.UnixNano())
+	}
+}
+
+// unused is for how long no request has asked for the function.
+func (f *function) unused(now time.Time) time.Duration {
+	return time.Duration(now.UnixNano() - f.used.Load())
+}
+
 func (f *function) idle(now time.Time) bool {
-	return now.Sub(f.state.Load().due) > dropAfter && f.flight.Load() == nil
+	return f.unused(now) > forgetAfter && f.flight.Load() == nil
 }

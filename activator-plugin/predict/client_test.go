@@ -280,7 +280,8 @@ func TestFunctionsAreBounded(t *testing.T) {
 	functions := map[types.NamespacedName]*function{}
 	for i := range maxFunctions {
 		f := &function{}
-		f.state.Store(&state{due: clk.Now()})
+		f.state.Store(&state{})
+		f.use(clk.Now())
 		functions[types.NamespacedName{Namespace: "other", Name: string(rune(i))}] = f
 	}
 	c.functions.Store(&functions)
@@ -289,7 +290,7 @@ func TestFunctionsAreBounded(t *testing.T) {
 	if got := s.asked.Load(); got != 0 {
 		t.Errorf("a function beyond the limit was asked for %d times, want 0", got)
 	}
-	clk.SetTime(clk.Now().Add(dropAfter))
+	clk.SetTime(clk.Now().Add(forgetAfter))
 	ask(c, 1)
 	clk.SetTime(clk.Now().Add(forgetEvery - time.Nanosecond))
 	ask(c, 1)

@@ -20,6 +20,8 @@ import (
 const (
 	fetchTimeout = 500 * time.Millisecond
 	maxFetches   = 8
+	// maxPrefetches is at how many fetches none is begun that no request asks for.
+	maxPrefetches = maxFetches / 2
 	// A function without a model will often have one soon, after its first calls.
 	emptyRetry = time.Second
 	minRetry   = 200 * time.Millisecond
@@ -116,7 +118,7 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 		return &next, fetchOlder
 	case err == nil && table.Version < heard.version:
 		return &state{
-			table: table.withOffset(heard.offset), fetched: now,
+			table: table.withOffsetOf(heard), fetched: now,
 			due: now.Add(retryAfter(old.lags)), lags: old.lags + 1,
 		}, fetchOK
 	case err == nil && table.predictsNothing():
