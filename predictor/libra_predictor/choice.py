@@ -132,7 +132,7 @@ def _resource(
         answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
     best = min(
         (i for i, estimate in enumerate(own) if estimator in ("auto", estimate.estimator)),
-        key=lambda i: _rank(found, answered[i], own[i]),
+        key=lambda i: _rank(found, answered[i], own[i], largest),
         default=len(own) - 1,
     )
     return _Choice(
@@ -143,13 +143,20 @@ def _resource(
     )
 
 
-def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) -> tuple[float, float, bool]:
-    """Lowest is best: of those that miss few calls what lends most, otherwise what misses fewest."""
+def _rank(
+    found: Sequence[Label], answered: dict[int, int], estimate: Estimate, largest: int
+) -> tuple[float, float, bool]:
+    """Lowest is best: what lends most once an offset has made it miss few calls."""
     if not answered:
         # Too few calls to measure by: what needs no sizes is the safest.
         return (1.0, 0.0, estimate.estimator != HISTOGRAM)
-    missed = sum(answer < found[i].option for i, answer in answered.items()) / len(answered)
-    spare = sum(max(0, answer - found[i].option) for i, answer in answered.items()) / len(answered)
+    needed = [found[i].option for i in answered]
+    raws = list(answered.values())
+    shortfalls = sorted(need - raw for need, raw in zip(needed, raws, strict=True))
+    offset = max(0, shortfalls[-1 - int(_MISSES_ALLOWED * len(shortfalls))])
+    offered = [max(raw, min(raw + offset, largest)) for raw in raws]
+    missed = sum(offer < need for offer, need in zip(offered, needed, strict=True)) / len(needed)
+    spare = sum(max(0, offer - need) for offer, need in zip(offered, needed, strict=True)) / len(needed)
     return (0.0 if missed <= _MISSES_ALLOWED else missed, spare, estimate.estimator != INHERITED)
 
 

@@ -63,7 +63,7 @@ class ClassModel:
                 objective="multi:softprob",
                 num_class=len(self._options),
                 # With XGBoost's 1, a class of a few samples is not told from its neighbours.
-                min_child_weight=0.5,
+                min_child_weight=0.1,
             )
             if len(self._options) > 1
             else None

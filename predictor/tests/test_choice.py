@@ -1,6 +1,7 @@
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,16 @@ def test_a_function_that_follows_size_gets_models_and_passes_the_gate() -> None:
     assert sum(short) <= 0.02 * len(unseen)
     spared = sum(2000 - learned.answers.at(s.size)[0] for s in unseen)
     assert spared > 0.9 * sum(2000 - option(s.peak_cpu_milli, 100) for s in unseen)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_models_that_an_offset_makes_safe_are_not_given_up_for_a_constant(seed: int) -> None:
+    def noisy(draw: random.Random) -> Sample:
+        sample = related(draw)
+        peak = int(sample.peak_cpu_milli * draw.uniform(0.8, 1.2))
+        return replace(sample, peak_cpu_milli=peak)
+
+    assert fitted(drawn(noisy, 100, seed)).estimators[0] == XGBOOST
 
 
 def test_a_function_that_does_not_follow_size_fails_the_gate() -> None:
