@@ -31,6 +31,9 @@ MOVING_WINDOW = "moving window"
 # An owner's node may have any kind of cgroups; the floor is for one kind, and would hide what is predicted.
 SETTINGS = Settings.model_validate({"memory_floor": False})
 
+# What the owner of each function has set: two cores and 1,024 MB are the paper's example (LIBRA, section 3).
+ALLOCATION = (2000, 1 << 30)
+
 _FIRST_ENTRY = 1_700_000_000_000  # Unix milliseconds
 _HISTOGRAM_PEAK = 0.99
 
@@ -114,6 +117,7 @@ class Trial:
     name: str
     size_related: bool
     allocation: Pair
+    least: Pair  # allocation that holds every measured call of the function
     calls: list[Call]
     needed: list[Pair]
     # Without learning from the held-out calls, and with learning from each after it was answered.
@@ -128,8 +132,8 @@ class Trial:
 
     def outcomes(self, resource: int, answers: Sequence[Pair]) -> list[Outcome]:
         return [
-            Outcome(self.allocation[resource], answer[resource], need[resource])
-            for answer, need in zip(answers, self.needed, strict=True)
+            Outcome(self.allocation[resource], answer[resource], need[resource], call.duration_ns / 1e9)
+            for answer, need, call in zip(answers, self.needed, self.calls, strict=True)
         ]
 
     def accuracy(self, answers: Sequence[Pair], resource: int) -> float:
@@ -140,8 +144,8 @@ class Trial:
         return float(1 - ((actual - durations_ms) ** 2).sum() / ((actual - actual.mean()) ** 2).sum())
 
 
-def allocations(calls: Calls) -> dict[str, Pair]:
-    """What the owner of each function would set: the least that holds every call that was measured."""
+def least_allocations(calls: Calls) -> dict[str, Pair]:
+    """The least that would hold every call of a function that was measured."""
     found: dict[str, Pair] = {}
     for name in WORKLOADS:
         every = [needed(call) for made in calls.values() for call in made[name]]
@@ -151,18 +155,18 @@ def allocations(calls: Calls) -> dict[str, Pair]:
 
 def trials(calls: Calls, train: int, say: Say) -> list[Trial]:
     """Of all functions and seeds; the first train calls are learned from, the rest are held out."""
-    allocated = allocations(calls)
+    least = least_allocations(calls)
     found = []
     for seed, made in calls.items():
         for name, of_function in made.items():
             began = time.monotonic()
-            trial = _trial(seed, name, allocated[name], of_function[:train], of_function[train:])
+            trial = _trial(seed, name, least[name], of_function[:train], of_function[train:])
             found.append(trial)
             say(f"seed {seed}: {name}: trained and asked, {time.monotonic() - began:.1f} s")
     return found
 
 
-def _trial(seed: int, name: str, allocation: Pair, train: list[Call], held_out: list[Call]) -> Trial:
+def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[Call]) -> Trial:
     sizes = np.array([call.size for call in train], dtype=np.int64)
     asked = np.array([call.size for call in held_out], dtype=np.int64)
     options = [needed(call) for call in train]
@@ -202,7 +206,8 @@ def _trial(seed: int, name: str, allocation: Pair, train: list[Call], held_out: 
         seed=seed,
         name=name,
         size_related=WORKLOADS[name].size_related,
-        allocation=allocation,
+        allocation=(max(ALLOCATION[0], least[0]), max(ALLOCATION[1], least[1])),
+        least=least,
         calls=held_out,
         needed=[needed(call) for call in held_out],
         frozen=frozen,

@@ -17,6 +17,7 @@ class Outcome:
     allocation: int  # the owner's
     answer: int  # 0: no prediction, so that nothing is lent
     needed: int  # the option that would have held the call
+    seconds: float = 1.0  # that the call took
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,16 @@ def under_predicted(outcomes: Sequence[Outcome]) -> Share:
     return proportion(sum(_short(o) for o in outcomes), len(outcomes))
 
 
-def harvested(outcomes: Sequence[Outcome], penalty: bool = False) -> Share:
+def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool = False) -> Share:
     """The share of what an oracle would lend that is lent safely, with the bootstrap's interval.
 
     An oracle lends what the allocation is above the option needed. A call that was under-predicted counts
-    as if nothing had been lent or, with a penalty, as minus what it then lacked.
+    as if nothing had been lent or, with a penalty, as minus what it then lacked. By time, a call
+    counts for as long as it took: core seconds and byte seconds, which is what a borrower gets.
     """
-    lent = np.array([_lent(o, penalty) for o in outcomes], dtype=np.float64)
-    could = np.array([o.allocation - o.needed for o in outcomes], dtype=np.float64)
+    times = np.array([o.seconds if by_time else 1.0 for o in outcomes])
+    lent = times * np.array([_lent(o, penalty) for o in outcomes], dtype=np.float64)
+    could = times * np.array([o.allocation - o.needed for o in outcomes], dtype=np.float64)
     if not could.any():
         return Share(1.0, 1.0, 1.0, len(outcomes))
     rng = np.random.default_rng(0)
