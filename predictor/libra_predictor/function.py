@@ -276,7 +276,7 @@ class Function:
         answered = self.published.at(sample.size)
         for answer, resource, tally in zip(answered[:2], self._resources, self._tallies[:2], strict=True):
             use = resource.use(sample)
-            if use.censored or not answer:
+            if use.censored or use.failed or not answer:
                 missed.append(None)
                 errors.append(None)
                 continue
@@ -299,7 +299,7 @@ class Function:
                 target = labels.target(use, self.published.largest[i])
                 if resource.option(target) > self.published.at(sample.size)[i]:
                     self._urgent = self._observed
-            elif raw[i]:
+            elif raw[i] and not use.failed:
                 highest = max(*tables[i].values, self._answers.unknown[i])
                 offset.observe(use.peak, raw[i], highest, self._memory_floor if i else 0)
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
@@ -362,7 +362,7 @@ class Function:
                 derived.append((resource.use(call.sample).peak, raw))
             for call in newer:
                 use = resource.use(call.sample)
-                if not use.censored:
+                if not use.censored and not use.failed:
                     derived.append((use.peak, self._answers.at(use.size)[i]))
             offset.derive(derived)
 
@@ -408,7 +408,11 @@ class Function:
                 memory_bytes=raised(answers.memory_bytes, floor),
                 unknown=(cpu, max(memory, floor), duration),
             )
-        offset = (self._offsets[0].value(), self._offsets[1].value(floor))
+        # More than the largest would raise no answer any further, and the activator takes only so much.
+        offset = (
+            min(self._offsets[0].value(), largest[0]),
+            min(self._offsets[1].value(floor), largest[1]),
+        )
         before = self.published
         said = (before.answers, before.offset, before.largest)
         version = before.version

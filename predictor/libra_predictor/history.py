@@ -34,6 +34,7 @@ class Calls(BaseModel):
     limit_memory_bytes: list[int]
     throttled_share: list[float]
     first: list[bool]
+    failed: list[bool]
     answered_cpu_milli: list[int]
     answered_memory_bytes: list[int]
 
@@ -57,6 +58,7 @@ class Calls(BaseModel):
             limit_memory_bytes=[s.limit_memory_bytes for s in samples],
             throttled_share=[float(s.throttled_share) for s in samples],
             first=[s.first for s in samples],
+            failed=[s.failed for s in samples],
             answered_cpu_milli=[call.cpu_milli for call in calls],
             answered_memory_bytes=[call.memory_bytes for call in calls],
         )
@@ -73,6 +75,7 @@ class Calls(BaseModel):
                     limit_memory_bytes=self.limit_memory_bytes[i],
                     throttled_share=self.throttled_share[i],
                     first=self.first[i],
+                    failed=self.failed[i],
                 ),
                 self.answered_cpu_milli[i],
                 self.answered_memory_bytes[i],

@@ -7,7 +7,6 @@ from libra_predictor.observations import UNKNOWN_SIZE, Sample
 
 _THROTTLED_SHARE = 0.05
 _NEAR_CPU_LIMIT = 0.8
-_NEAR_MEMORY_LIMIT = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +17,7 @@ class Use:
     peak: int
     limit: int  # 0 when there is none
     censored: bool  # the limit was in the way: the demand is at least the peak
+    failed: bool = False  # for want of something else: the peak says little
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,20 @@ def cpu(sample: Sample) -> Use:
         sample.peak_cpu_milli,
         sample.limit_cpu_milli,
         sample.limit_cpu_milli > 0
+        and not sample.failed
         and throttled(sample)
         and sample.peak_cpu_milli >= _NEAR_CPU_LIMIT * sample.limit_cpu_milli,
+        sample.failed,
     )
 
 
 def memory(sample: Sample) -> Use:
-    return Use(
-        sample.size,
-        sample.peak_memory_bytes,
-        sample.limit_memory_bytes,
-        sample.limit_memory_bytes > 0
-        and sample.peak_memory_bytes >= _NEAR_MEMORY_LIMIT * sample.limit_memory_bytes,
-    )
+    return Use(sample.size, sample.peak_memory_bytes, sample.limit_memory_bytes, sample.at_memory_limit)
 
 
 def throttled(sample: Sample) -> bool:
-    return sample.throttled_share >= _THROTTLED_SHARE
+    """Whether its duration is not the function's own, because of its limits."""
+    return sample.failed or sample.throttled_share >= _THROTTLED_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +84,16 @@ def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
     What a throttled invocation wanted cannot be seen, only that it wanted more: its label is the next size
     to try. Once the demand of as large an input was seen there is no need to try. If none that was seen
     later came near it, as in a function whose demand does not follow size, it still needed its own peak.
+    Failed uses are only labelled when there is nothing else.
     """
     found: list[Label] = []
     # Of what was later seen uncensored, apart for known and unknown sizes: the largest size, and peak.
     size_seen = {True: UNKNOWN_SIZE - 1, False: UNKNOWN_SIZE - 1}
     peak_seen = {True: 0, False: 0}
+    all_failed = all(use.failed for use in uses)
     for position, use in reversed(list(enumerate(uses))):
+        if use.failed and not all_failed:
+            continue
         known = use.size != UNKNOWN_SIZE
         wanted, tried = use.peak, False
         if not use.censored:

@@ -10,6 +10,12 @@ STREAM: Final = "libra:observations"
 VERSION: Final = b"1"
 UNKNOWN_SIZE: Final = -1
 MAX_SIZE: Final = 1 << 50  # bytes; a declared input size beyond 1 PiB is a mistake or an attack
+# The activator refuses a table with values beyond 1 << 20 millicores, 1 << 40 bytes or a day, so that one odd
+# call would cost its function all answers. These are below them, for the option above is to be as well.
+MAX_CPU_MILLI: Final = 1_000_000
+MAX_MEMORY_BYTES: Final = 1_000_000_000_000
+_MAX_DURATION_NS = 24 * 3600 * 10**9
+_NEAR_MEMORY_LIMIT = 0.95
 
 # Also a safe path: the object store keeps a function under its name.
 _NAME = r"^[A-Za-z0-9_-]+/[A-Za-z0-9_-][A-Za-z0-9._-]*$"
@@ -21,8 +27,8 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    cpu_milli: int = Field(ge=0, le=10_000_000)
-    memory_bytes: int = Field(ge=0, le=1 << 50)
+    cpu_milli: int = Field(ge=0, le=MAX_CPU_MILLI)
+    memory_bytes: int = Field(ge=0, le=MAX_MEMORY_BYTES)
 
 
 class Observation(BaseModel):
@@ -33,7 +39,7 @@ class Observation(BaseModel):
     function: Annotated[str, Field(pattern=_NAME, max_length=_LONGEST_NAME)]  # namespace/revision
     configuration: Annotated[str, Field(max_length=_LONGEST_NAME)] = ""  # namespace/configuration
     size: int = Field(ge=UNKNOWN_SIZE, le=MAX_SIZE)  # bytes
-    duration_ns: int = Field(ge=0, lt=1 << 63)
+    duration_ns: int = Field(ge=0, le=_MAX_DURATION_NS)
     alone: bool
     first: bool = False  # the first invocation that ended in its container
     status: int
@@ -54,6 +60,12 @@ class Sample:
     limit_memory_bytes: int
     throttled_share: float
     first: bool = False
+    failed: bool = False  # at its memory limit, and so before it had used the CPU and time that it needs
+
+    @property
+    def at_memory_limit(self) -> bool:
+        near = _NEAR_MEMORY_LIMIT * self.limit_memory_bytes
+        return self.limit_memory_bytes > 0 and self.peak_memory_bytes >= near
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +97,21 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         return Useless("malformed", "; ".join(problems))
     if not observation.alone:
         return Useless("not_alone")
-    if not 200 <= observation.status < 300:
-        return Useless("failed")
-    return Observed(
-        function=observation.function,
-        configuration=observation.configuration,
-        sample=Sample(
-            size=observation.size,
-            duration_ns=observation.duration_ns,
-            peak_cpu_milli=observation.peak.cpu_milli,
-            peak_memory_bytes=observation.peak.memory_bytes,
-            limit_cpu_milli=observation.limit.cpu_milli,
-            limit_memory_bytes=observation.limit.memory_bytes,
-            throttled_share=observation.throttled_share,
-            first=observation.first,
-        ),
+    sample = Sample(
+        size=observation.size,
+        duration_ns=observation.duration_ns,
+        peak_cpu_milli=observation.peak.cpu_milli,
+        peak_memory_bytes=observation.peak.memory_bytes,
+        limit_cpu_milli=observation.limit.cpu_milli,
+        limit_memory_bytes=observation.limit.memory_bytes,
+        throttled_share=observation.throttled_share,
+        first=observation.first,
+        failed=not 200 <= observation.status < 300,
     )
+    # To be killed for want of memory is the plainest sign of it; other failures tell of no demand.
+    if sample.failed and not (observation.status >= 500 and sample.at_memory_limit):
+        return Useless("failed")
+    return Observed(observation.function, observation.configuration, sample)
 
 
 def id_order(entry_id: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from libra_predictor.estimators import INHERITED, NO_ESTIMATOR
 from libra_predictor.function import Function, FunctionState, Scored
 from libra_predictor.labels import option
-from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.observations import MAX_CPU_MILLI, MAX_MEMORY_BYTES, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers, Published, Stage
 from libra_predictor.settings import Settings
 from libra_predictor.tables import constant
@@ -158,6 +158,31 @@ def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(call
 def test_near_its_memory_limit_a_function_may_have_twice_of_it(caller: Caller) -> None:
     caller.call(*[CALM] * 40, sample(peak_memory_bytes=500 * MI))
     assert at(caller.function.published)[1] == 1024 * MI
+
+
+def test_a_call_that_failed_for_want_of_memory_tells_of_memory_alone(caller: Caller) -> None:
+    caller.call(*[CALM] * 40)
+    killed = sample(failed=True, peak_memory_bytes=511 * MI, peak_cpu_milli=480, duration_ns=1)
+    assert caller.call(killed) == [Scored()]
+    assert at(caller.function.published) == (300, 1024 * MI, 100)
+    caller.call(*[killed] * 3)
+    assert at(caller.function.published) == (300, 1024 * MI, 100)
+
+
+def test_a_function_that_only_ever_failed_gets_more_memory(caller: Caller) -> None:
+    caller.call(*[sample(failed=True, peak_memory_bytes=511 * MI)] * 12)
+    assert at(caller.function.published) == (300, 1024 * MI, 100)
+
+
+def test_what_is_published_stays_within_what_the_activator_takes(caller: Caller) -> None:
+    caller.call(*[CALM] * 40)
+    odd = sample(peak_cpu_milli=MAX_CPU_MILLI, peak_memory_bytes=MAX_MEMORY_BYTES, limit_memory_bytes=0)
+    for _ in range(20):
+        caller.call(odd)
+        published = caller.function.published
+        for cpu_milli, memory_bytes in (published.offset, published.largest, at(published)[:2]):
+            assert cpu_milli <= 1 << 20
+            assert memory_bytes <= 1 << 40
 
 
 def test_a_larger_allocation_is_not_capped_below_itself(caller: Caller) -> None:
@@ -334,6 +359,7 @@ samples = st.builds(
     limit_memory_bytes=st.sampled_from([0, 256 * MI, 3 << 30]),
     throttled_share=st.sampled_from([0.0, 0.04, 0.5]),
     first=st.booleans(),
+    failed=st.booleans(),
 )
 lives = st.lists(samples, max_size=25)
 choices = st.builds(

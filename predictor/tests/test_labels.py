@@ -128,6 +128,14 @@ def test_an_allocation_beyond_the_setting_is_not_capped_below_itself() -> None:
     assert cpu.largest_seen(labels.cpu(sample(peak_cpu_milli=2001, limit_cpu_milli=0))) == 2100
 
 
+def test_of_what_failed_no_cpu_is_learned_unless_there_is_nothing_else() -> None:
+    failed = sample(THROTTLED, failed=True, peak_memory_bytes=250 * MI)
+    assert [label.use for label in cpu_labels([failed, CALM, failed])] == [1]
+    assert cpu_labels([failed]) == [Label(0, 1000, 500, False)]
+    assert memory_labels([failed]) == [Label(0, 1000, 512 * MI, True)]
+    assert labels.throttled(sample(failed=True)), "its duration is not the function's own"
+
+
 uses = st.builds(
     Use,
     size=st.integers(UNKNOWN_SIZE, 20),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from libra_predictor.observations import MAX_SIZE, Observed, Useless, id_order, parse
 
+AT_LIMIT = {"cpu_milli": 250, "memory_bytes": 250 << 20}
+
 
 def entry(**changes: Any) -> dict[bytes, bytes]:
     return {b"v": b"1", b"data": json.dumps(observation(**changes)).encode()}
@@ -32,6 +34,15 @@ def test_an_older_writer_leaves_out_what_is_optional() -> None:
     assert (observed.configuration, observed.sample.first) == ("", False)
 
 
+def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
+    observed = parse(entry(status=502, peak=AT_LIMIT))
+    assert isinstance(observed, Observed)
+    assert observed.sample.failed
+    succeeded = parse(entry(peak=AT_LIMIT))
+    assert isinstance(succeeded, Observed)
+    assert not succeeded.sample.failed
+
+
 @pytest.mark.parametrize(
     ("fields", "reason", "problem"),
     [
@@ -49,6 +60,11 @@ def test_an_older_writer_leaves_out_what_is_optional() -> None:
         (entry(throttled_share=1.5), "malformed", "data.throttled_share: "),
         (entry(alone=False), "not_alone", ""),
         (entry(status=503), "failed", ""),
+        (entry(status=404, peak=AT_LIMIT), "failed", ""),
+        (entry(peak={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.peak.cpu_milli: "),
+        (entry(limit={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.limit.cpu_milli: "),
+        (entry(peak={"cpu_milli": 0, "memory_bytes": 10**12 + 1}), "malformed", "data.peak.memory_bytes: "),
+        (entry(duration_ns=24 * 3600 * 10**9 + 1), "malformed", "data.duration_ns: "),
     ],
 )
 def test_says_why_an_entry_teaches_nothing(fields: dict[bytes, bytes], reason: str, problem: str) -> None:
