@@ -89,6 +89,7 @@ func (c *Client) Run(ctx context.Context) {
 func (c *Client) listen(ctx context.Context, client *redis.Client) (connected bool, err error) {
 	subscription := client.Subscribe(ctx, announcementsChannel)
 	defer subscription.Close()
+	defer c.hearing.Store(nil)
 	// go-redis does not interrupt a read when its context ends.
 	defer context.AfterFunc(ctx, func() { subscription.Close() })()
 
@@ -110,6 +111,8 @@ func (c *Client) listen(ctx context.Context, client *redis.Client) (connected bo
 		case *redis.Subscription:
 			// What was announced before is not known.
 			connected = true
+			now := c.clock.Now()
+			c.hearing.Store(&now)
 			c.allAreDue()
 			c.logger.Infow("Hearing what the predictor announces", "channel", announcementsChannel)
 		case *redis.Message:

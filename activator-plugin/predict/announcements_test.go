@@ -303,11 +303,15 @@ func TestRunWithRedis(t *testing.T) {
 	eventually(t, "the announced offset is used", func() bool { return f.state.Load().table.offset.CPUMilli == 300 })
 
 	// What is announced while the connection is away is not known afterwards.
+	since := *c.hearing.Load()
 	other.state.Store(&state{due: later})
 	if err := publisher.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "all are due once connected again", func() bool { return due(other) })
+	if again := c.hearing.Load(); again == nil || !again.After(since) {
+		t.Errorf("heard without a gap since %v, want since later than %v", again, since)
+	}
 	eventually(t, "announcements are heard again", func() bool {
 		publisher.Publish(t.Context(), announcementsChannel, announce(change("9", 400)))
 		return f.state.Load().table.offset.CPUMilli == 400
@@ -378,6 +382,23 @@ func (w unless) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
+func TestNothingIsHeardAfterRun(t *testing.T) {
+	c := newListener(t, redistest.Start(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stopped := make(chan struct{})
+	go func() {
+		c.Run(ctx)
+		close(stopped)
+	}()
+	eventually(t, "connected", func() bool { return c.hearing.Load() != nil })
+	cancel()
+	<-stopped
+	if c.hearing.Load() != nil {
+		t.Error("takes itself to hear announcements")
+	}
+}
+
 // A connection that brings nothing any more, and does not end, is given up.
 func TestRunWithSilentRedis(t *testing.T) {
 	addr, mute := forward(t, redistest.Start(t))
@@ -390,11 +411,9 @@ func TestRunWithSilentRedis(t *testing.T) {
 
 	eventually(t, "connected", due)
 	f.state.Store(&state{due: later})
-	// Again and again, for on a busy machine it may have connected anew meanwhile.
-	eventually(t, "connected again", func() bool {
-		mute()
-		return due()
-	})
+	// Once: what connects after it is heard, and whatever did before is given up.
+	mute()
+	eventually(t, "connected again", due)
 }
 
 func TestRunWithoutRedis(t *testing.T) {
@@ -404,6 +423,9 @@ func TestRunWithoutRedis(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			c.Run(ctx)
+			if c.hearing.Load() != nil {
+				t.Error("takes itself to hear announcements")
+			}
 		})
 	}
 }

@@ -25,10 +25,16 @@ import (
 const (
 	// askBudget is how long a request waits for a fetch, counted from when that began.
 	askBudget = 2 * time.Millisecond
-	// A table older than refreshAfter is still used while a new one is fetched;
-	// one older than dropAfter is not: the predictor has been away for too long.
+	// A table older than refreshAfter is still used while a new one is fetched. One older
+	// than dropAfter is so only as long as nothing speaks against it, for what changes is
+	// announced and the predictor there; and not beyond keepFor.
 	refreshAfter = 5 * time.Second
 	dropAfter    = time.Minute
+	keepFor      = time.Hour
+
+	// idleConnTimeout is long enough that a function that is called now and then does not
+	// pay for a connection each time.
+	idleConnTimeout = 5 * time.Minute
 
 	maxFunctions = 4096
 	forgetAfter  = time.Minute
@@ -73,6 +79,9 @@ type Client struct {
 	functions atomic.Pointer[map[types.NamespacedName]*function]
 	mu        sync.Mutex
 	forgotten time.Time // when those not called any more last were
+
+	// hearing is since when every announcement has been heard, nil when they are not.
+	hearing atomic.Pointer[time.Time]
 }
 
 // function is what is known of one function. Readers take its state as a whole.
@@ -117,7 +126,7 @@ func New(o Options) (*Client, error) {
 		http: &http.Client{
 			Transport: &http.Transport{
 				MaxIdleConnsPerHost: maxFetches,
-				IdleConnTimeout:     time.Minute,
+				IdleConnTimeout:     idleConnTimeout,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -177,14 +186,14 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 		from = fromStale
 		c.refresh(ctx, name, f, size, now)
 	}
-	if !s.answered(now) {
+	if !c.usable(s, now) {
 		if why := c.await(ctx, f.flight.Load(), now); why != fromAsked {
 			c.metrics.answered(why)
 			return Prediction{}, false
 		}
 		from = fromAsked
 		now = c.clock.Now()
-		if s = f.state.Load(); !s.answered(now) {
+		if s = f.state.Load(); !c.usable(s, now) {
 			c.metrics.answered(fromNothing)
 			return Prediction{}, false
 		}
@@ -201,6 +210,18 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 	c.metrics.answered(from)
 	c.metrics.used(now.Sub(s.fetched))
 	return p, true
+}
+
+// usable says whether the state is good for an answer, be it that there is none.
+func (c *Client) usable(s *state, now time.Time) bool {
+	return s.answered(now) || s.table != nil && now.Sub(s.fetched) <= keepFor && c.nothingSpeaksAgainst(s)
+}
+
+// nothingSpeaksAgainst says that the predictor is not known to fail, and that what it has
+// changed since the table was fetched was heard.
+func (c *Client) nothingSpeaksAgainst(s *state) bool {
+	hearing := c.hearing.Load()
+	return s.failures == 0 && hearing != nil && !s.fetched.Before(*hearing) && c.breaker.State() == gobreaker.StateClosed
 }
 
 // answered says whether the predictor has answered of late, be it that there is no

@@ -3,6 +3,7 @@ package predict
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sony/gobreaker/v2"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -244,6 +246,62 @@ func TestLifeOfATable(t *testing.T) {
 	}
 	if got := counts(t, reader, "libra.predict.table.age")[""]; got != 8 {
 		t.Errorf("The age of the table was measured %d times, want 8", got)
+	}
+}
+
+// Of a function that is called now and then no request waits, nor runs without a
+// prediction, unless something speaks against the table.
+func TestTableOfARarelyCalledFunction(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		age      time.Duration
+		hearing  time.Duration // for how long, 0 for not
+		failures int
+		tripped  bool
+		absent   bool // there was no table
+		source   string
+	}{
+		{name: "nothing speaks against it", age: 10 * time.Minute, hearing: 10 * time.Minute, source: "stale"},
+		{name: "as old as may be", age: keepFor, hearing: 2 * keepFor, source: "stale"},
+		{name: "older", age: keepFor + time.Nanosecond, hearing: 2 * keepFor, source: "asked"},
+		{name: "announcements are not heard", age: dropAfter + time.Nanosecond, source: "asked"},
+		{name: "one may have been missed", age: 10 * time.Minute, hearing: 10*time.Minute - time.Nanosecond, source: "asked"},
+		{name: "younger than what may have been missed", age: dropAfter, hearing: time.Second, source: "stale"},
+		{name: "the last fetch failed", age: dropAfter + time.Nanosecond, hearing: time.Hour, failures: 1, source: "asked"},
+		{name: "the predictor fails", age: dropAfter + time.Nanosecond, hearing: time.Hour, tripped: true, source: "none"},
+		{name: "there was none", age: dropAfter + time.Nanosecond, hearing: time.Hour, absent: true, source: "asked"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newServer(t, http.StatusOK, versionJSON(t, "8"))
+			clk := clocktesting.NewFakeClock(time.Now())
+			reader := sdkmetric.NewManualReader()
+			c := newMeasuredClient(t, s.URL, clk, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), zaptest.NewLogger(t).Sugar())
+			fetched := clk.Now().Add(-tc.age)
+			known := state{table: exampleTable(), fetched: fetched, due: fetched.Add(refreshAfter), failures: tc.failures}
+			if tc.absent {
+				known.table = nil
+			}
+			know(c, name, known)
+			if tc.hearing > 0 {
+				since := clk.Now().Add(-tc.hearing)
+				c.hearing.Store(&since)
+			}
+			for tc.tripped && c.breaker.State() == gobreaker.StateClosed {
+				report, err := c.breaker.Allow()
+				if err != nil {
+					t.Fatal("Allow() =", err)
+				}
+				report(errors.New("refused"))
+			}
+
+			ask(c, 1)
+			if diff := cmp.Diff(map[string]int64{tc.source: 1}, counts(t, reader, "libra.predict.answers")); diff != "" {
+				t.Error("Answers (-want, +got):\n" + diff)
+			}
+			if fetches := s.asked.Load(); fetches != 1 && !tc.tripped {
+				t.Errorf("%d fetches, want the table fetched anew", fetches)
+			}
+		})
 	}
 }
 

@@ -82,7 +82,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	m.age, errs[1] = meter.Float64Histogram("libra.predict.table.age",
 		metric.WithDescription("Time since the step table that an answer came from was fetched"),
 		metric.WithUnit("s"),
-		metric.WithExplicitBucketBoundaries(.1, 1, 5, 10, 20, 30, 45, 60))
+		metric.WithExplicitBucketBoundaries(.1, 1, 5, 10, 20, 30, 60, 300, 900, 1800, 3600))
 	m.fetches, errs[2] = meter.Float64Histogram("libra.predict.fetch.duration",
 		metric.WithDescription("Time to fetch a step table from the predictor, by result: ok, older, not_found, malformed or error"),
 		metric.WithUnit("s"),
