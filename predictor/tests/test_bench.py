@@ -49,6 +49,15 @@ def test_harvest_counts_only_what_is_lent_safely() -> None:
     assert under_predicted(outcomes).value == pytest.approx(1 / 4)
 
 
+def test_by_time_a_call_counts_for_as_long_as_it_took() -> None:
+    outcomes = [
+        Outcome(allocation=1000, answer=500, needed=500, seconds=3),
+        Outcome(allocation=1000, answer=1000, needed=500, seconds=1),
+    ]
+    assert harvested(outcomes).value == pytest.approx(1 / 2)
+    assert harvested(outcomes, by_time=True).value == pytest.approx(3 / 4)
+
+
 def test_nothing_to_harvest_is_all_of_it() -> None:
     share = harvested([Outcome(allocation=100, answer=100, needed=100)])
     assert (share.value, share.low, share.high) == (1.0, 1.0, 1.0)
