@@ -70,6 +70,7 @@ class Learning:
         self._newest_at_start = "0-0"
         self._consumed = False
         self._learned = False
+        self._awaited: set[str] = set()  # to be refitted before all that was recorded is learned
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
@@ -203,6 +204,9 @@ class Learning:
                 newest = entries[-1].id if entries else self._newest_at_start
                 if not self._consumed and id_order(newest) >= id_order(self._newest_at_start):
                     self._consumed = True
+                    # Of the others the answers are fresh; under load some function is always due.
+                    now = time.monotonic()
+                    self._awaited = {name for name, due in self._due.items() if due <= now}
                     self._refit_wanted.set()
                 if not entries:
                     await self._stream.wait()
@@ -282,6 +286,7 @@ class Learning:
         del self.functions[name]
         for of_function in (self._changed, self._due, self._not_before, self._announced):
             of_function.pop(name, None)
+        self._awaited.discard(name)
         self.scores.drop(name)
         self._replica.forget(name)
         self._dropped[name] = None
@@ -352,6 +357,9 @@ class Learning:
     async def _refit_all(self) -> None:
         """Refits one function at a time, so that at most one thread is taken from those who answer."""
         while True:
+            if self._consumed and not self._learned and not self._awaited:
+                self._learned = True
+                self._to_save.set()
             self._refit_wanted.clear()
             name = min(self._due, key=self._due.__getitem__, default=None)
             wait = None if name is None else self._due[name] - time.monotonic()
@@ -360,10 +368,8 @@ class Learning:
                 function = self.functions.get(name)
                 if function is not None and function.refit_due():
                     await self._refit(function)
+                self._awaited.discard(name)
                 continue
-            if self._consumed and not self.caught_up.is_set():
-                self._learned = True
-                self._to_save.set()
             try:
                 async with asyncio.timeout(wait):
                     await self._refit_wanted.wait()

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
 from kserve import ModelRepository
 
+from libra_predictor.function import Function
 from libra_predictor.learner import Predictor
 from libra_predictor.observations import Observed, parse
 from libra_predictor.published import Published, Stage
@@ -28,9 +30,12 @@ def append(server: RedisServer, count: int, entry_id: str = "*", **changes: Any)
 
 
 @asynccontextmanager
-async def learning(server: RedisServer, *options: str) -> AsyncIterator[Predictor]:
-    quick = ("--redis-addr", server.address, "--refit-interval-seconds", "0.1")
-    predictor = Predictor(settings([*quick, *options], {}), ModelRepository())
+async def learning(
+    server: RedisServer, *options: str, refit_interval_seconds: float = 0.1
+) -> AsyncIterator[Predictor]:
+    chosen = settings(["--redis-addr", server.address, *options], {})
+    chosen = chosen.model_copy(update={"refit_interval_seconds": refit_interval_seconds})
+    predictor = Predictor(chosen, ModelRepository())
     running = asyncio.create_task(predictor.run())
     await eventually("it is ready", lambda: predictor.ready)
     yield predictor
@@ -67,6 +72,21 @@ def test_one_that_is_ready_has_learned_what_was_recorded(redis_server: RedisServ
         append(redis_server, 40)
         async with learning(redis_server) as predictor:
             assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
+
+    play(redis_server, scene)
+
+
+def test_one_whose_refits_are_always_overdue_is_ready(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Function, "refit_due", lambda _: True)
+
+    async def scene() -> None:
+        for name in "abc":
+            append(redis_server, 12, function=f"default/{name}")
+        async with learning(redis_server, refit_interval_seconds=0) as predictor:
+            stages = [predictor.functions()[f"default/{name}"].stage for name in "abc"]
+            assert stages == [Stage.MODELLED] * 3
 
     play(redis_server, scene)
 
