@@ -2,6 +2,8 @@ package duplicator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,8 +15,10 @@ import (
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -139,7 +143,39 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 		}
 		return true, service, nil
 	})
+	// As an API server does, and the fake does not.
+	made := 0
+	c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		made++
+		action.(clienttesting.CreateAction).GetObject().(*v1.Service).UID = types.UID(fmt.Sprint("made-", made))
+		return false, nil, nil
+	})
+	c.client.PrependReactor("delete", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		deletion := action.(clienttesting.DeleteActionImpl)
+		found, err := c.client.Tracker().Get(action.GetResource(), action.GetNamespace(), deletion.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		want := deletion.DeleteOptions.Preconditions
+		if want == nil || want.UID == nil {
+			return true, nil, errors.New("a deletion by name alone")
+		}
+		if uid := found.(*v1.Service).UID; uid != *want.UID {
+			return true, nil, apierrors.NewConflict(v1.Resource("services"), deletion.GetName(), fmt.Errorf("UID is %s, not %s", uid, *want.UID))
+		}
+		return false, nil, nil
+	})
 	return c
+}
+
+// replace has another activator's copy in the place of this one's.
+func (c *cluster) replace(t *testing.T, rev *v1.Revision) {
+	t.Helper()
+	theirs := copyOf(rev, largest)
+	theirs.UID = "theirs"
+	if err := c.client.Tracker().Update(v1.SchemeGroupVersion.WithResource("services"), theirs, theirs.Namespace); err != nil {
+		t.Error(err)
+	}
 }
 
 // gather has all wanted inputs of the revision kept.

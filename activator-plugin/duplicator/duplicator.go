@@ -28,7 +28,7 @@ import (
 // a machine is.
 type limits struct {
 	duplication  time.Duration // all of one duplication but the removal
-	ready        time.Duration // until the copy is ready
+	ready        time.Duration // until the copy is made and ready
 	replay       time.Duration // each
 	removeWithin time.Duration
 	pollEvery    time.Duration
@@ -64,7 +64,10 @@ func defaultLimits() limits {
 	}
 }
 
-var errStopped = errors.New("the activator stops")
+var (
+	errStopped = errors.New("the activator stops")
+	errNotHeld = errors.New("another activator may be at it")
+)
 
 // Options are a Duplicator's collaborators and settings.
 type Options struct {
@@ -263,7 +266,7 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 			case err == nil:
 				held = now
 			case errors.Is(err, errLost) || d.clock.Since(held) >= d.limits.lockFor:
-				cancel(fmt.Errorf("another activator may be at it: %w", err))
+				cancel(fmt.Errorf("%w: %w", errNotHeld, err))
 				return
 			}
 		}
@@ -280,11 +283,16 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 		fmt.Errorf("it took more than %v", d.limits.duplication))
 	defer cancel()
 	k := keyOf(j.rev)
+	var uid types.UID
 	defer func() {
-		// Also after a creation that failed: it may have come through.
+		if uid == "" && errors.Is(context.Cause(parent), errNotHeld) {
+			// What has the copy's name may be another activator's by now. What this one
+			// may have made is removed when it is old enough.
+			return
+		}
 		removeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.limits.removeWithin)
 		defer cancel()
-		removal := d.remove(removeCtx, j.rev.Namespace, j.rev.Name)
+		removal := d.remove(removeCtx, j.rev.Namespace, j.rev.Name, uid)
 		d.metrics.onRemoval(k.NamespacedName, removal, false)
 		if removal != nil && !errors.Is(removal, errForeign) {
 			d.logger.Errorw("A copy is left; it is removed when it is old enough", "function", k.String(), zap.Error(removal))
@@ -299,7 +307,8 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 	}()
-	if err := d.create(ctx, j.rev); err != nil {
+	deadline := d.clock.Now().Add(d.limits.ready)
+	if uid, err = d.create(ctx, j.rev, deadline); err != nil {
 		return nil, err
 	}
 	replays := plan(j.inputs)
@@ -307,7 +316,7 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	d.events.started(j.rev, len(j.inputs), len(replays))
 	d.logger.Infow("Duplicating the inputs of a function", "function", k.String(), "copy", copyName(j.rev.Name),
 		"inputs", len(j.inputs), "replays", len(replays))
-	to, err := d.awaitReady(ctx, j.rev)
+	to, err := d.awaitReady(ctx, j.rev, uid, deadline)
 	if err != nil {
 		return nil, err
 	}
@@ -321,36 +330,46 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	return counts, nil
 }
 
-// create makes the copy, in the place of one that was left behind.
-func (d *Duplicator) create(ctx context.Context, rev *v1.Revision) error {
+// create makes the copy, in the place of one that was left behind, and returns its UID.
+func (d *Duplicator) create(ctx context.Context, rev *v1.Revision, deadline time.Time) (types.UID, error) {
 	service := copyOf(rev, d.largest)
 	for {
-		_, err := d.serving.ServingV1().Services(rev.Namespace).Create(ctx, service, metav1.CreateOptions{})
-		if err == nil {
-			return nil
+		created, err := d.serving.ServingV1().Services(rev.Namespace).Create(ctx, service, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			return created.UID, nil
+		case apierrors.IsAlreadyExists(err):
+			// It may also be this activator's, from an attempt whose answer was lost.
+			if removal := d.tryRemove(ctx, rev.Namespace, rev.Name); removal != nil {
+				err = removal
+			}
 		}
-		if !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("creating Service %s/%s: %w", service.Namespace, service.Name, err)
+		if isFinal(err) || d.clock.Now().After(deadline) {
+			return "", fmt.Errorf("creating Service %s/%s: %w", service.Namespace, service.Name, err)
 		}
-		if err := d.tryRemove(ctx, rev.Namespace, rev.Name); err != nil {
-			return err
-		}
-		if err := d.pause(ctx); err != nil {
-			return fmt.Errorf("waiting for the end of an old Service %s/%s: %w", service.Namespace, service.Name, err)
+		if paused := d.pause(ctx); paused != nil {
+			return "", fmt.Errorf("waiting to create Service %s/%s: %w", service.Namespace, service.Name, err)
 		}
 	}
 }
 
+// isFinal says whether the copy was refused, by a webhook or a quota too, so that
+// another attempt would be.
+func isFinal(err error) bool {
+	return errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
 // awaitReady returns the copy's revision when a pod of it is ready. The Service's
 // route, which takes longer, is not needed.
-func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision) (types.NamespacedName, error) {
-	deadline := d.clock.Now().Add(d.limits.ready)
+func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision, uid types.UID, deadline time.Time) (types.NamespacedName, error) {
 	name := copyName(rev.Name)
 	for {
 		service, err := d.serving.ServingV1().Services(rev.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was deleted by another", rev.Namespace, name)
+		case err == nil && service.UID != uid:
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was replaced by another", rev.Namespace, name)
 		case err == nil && service.Status.LatestReadyRevisionName != "":
 			return types.NamespacedName{Namespace: rev.Namespace, Name: service.Status.LatestReadyRevisionName}, nil
 		case err == nil:

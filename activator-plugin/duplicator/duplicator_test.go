@@ -27,6 +27,22 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			})
 		}
 	}
+	// lose has copies made, and their makers told that they were not.
+	lose := func(times int) func(*cluster) {
+		return func(c *cluster) {
+			c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				if times--; times < 0 {
+					return false, nil, nil
+				}
+				services := v1.SchemeGroupVersion.WithResource("services")
+				err := c.client.Tracker().Create(services, action.(clienttesting.CreateAction).GetObject(), action.GetNamespace())
+				if err == nil {
+					err = unavailable
+				}
+				return true, nil, err
+			})
+		}
+	}
 	for _, tc := range []struct {
 		name     string
 		function roundTripper
@@ -52,14 +68,27 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 		{name: "the copy is refused", function: respond(200), lasts: time.Minute, uncreated: true,
 			arrange: answer("create", 1, apierrors.NewForbidden(v1.Resource("services"), "shop", errors.New("no right"))),
 			verdict: verdictFailed, event: "no right"},
-		{name: "the copy is made but the answer is lost", function: respond(200), lasts: time.Minute,
-			arrange: func(c *cluster) {
-				c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
-					created := action.(clienttesting.CreateAction).GetObject()
-					return true, nil, errors.Join(unavailable, c.client.Tracker().Add(created))
-				})
-			},
+		{name: "the copy is invalid", function: respond(200), lasts: time.Second, uncreated: true,
+			arrange: answer("create", 1, apierrors.NewInvalid(v1.Kind("Service"), "shop", nil)),
+			verdict: verdictFailed, event: "is invalid"},
+		{name: "a webhook refuses the copy", function: respond(200), lasts: time.Second, uncreated: true,
+			arrange: answer("create", 1, apierrors.NewBadRequest("validation failed")),
+			verdict: verdictFailed, event: "validation failed"},
+		{name: "the API server is slow", function: respond(200), lasts: time.Minute,
+			arrange: answer("create", 10, apierrors.NewTimeoutError("slow", 1)),
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "there are too many requests", function: respond(200), lasts: time.Minute,
+			arrange: answer("create", 10, apierrors.NewTooManyRequestsError("later")),
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "the API server does not come back", function: respond(200), lasts: 3 * time.Minute, uncreated: true,
+			arrange: answer("create", 1000, apierrors.NewInternalError(unavailable)),
 			verdict: verdictFailed, event: "the API server is away"},
+		{name: "the copy is made but the answer is lost", function: respond(200), lasts: time.Minute,
+			arrange: lose(1), verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "all answers are lost", function: respond(200), lasts: 3 * time.Minute,
+			arrange: lose(1000), verdict: verdictFailed, event: "creating Service ns/"},
+		{name: "the activator stops while answers are lost", function: respond(200), after: 10 * time.Second, lasts: 11 * time.Second,
+			arrange: lose(1000)},
 		{name: "the copy cannot be read for a while", function: respond(200), lasts: time.Minute,
 			arrange: answer("get", 10, unavailable),
 			verdict: verdictDone, event: "24 ok", replayed: true},
@@ -249,6 +278,61 @@ func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An activator that lost its lock leaves the copy of the one that has it now alone.
+func TestSuccessorsCopyIsLeftAlone(t *testing.T) {
+	for name, lose := range map[string]func(*cluster, func()){
+		"while it starts": func(c *cluster, replaced func()) {
+			c.neverReady.Store(true)
+			time.AfterFunc(5*time.Second, replaced)
+		},
+		"in replays": func(_ *cluster, replaced func()) { time.AfterFunc(5*time.Second, replaced) },
+		"before it knows its own": func(c *cluster, replaced func()) {
+			c.locks.renewing = errLost
+			c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				time.Sleep(c.limits.renewEvery) // the answer comes when the lock is lost
+				err := c.client.Tracker().Add(action.(clienttesting.CreateAction).GetObject())
+				replaced()
+				return true, nil, errors.Join(errors.New("no answer"), err)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, hang)
+				rev := newRevision("shop-00001")
+				lose(c, func() { c.replace(t, rev) })
+				c.gather(t, rev)
+				j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+				c.handle(t.Context(), j)
+				if copies := c.copies(t); len(copies) != 1 || copies[0].UID != "theirs" {
+					t.Errorf("%d copies are left, want the other's", len(copies))
+				}
+				if got := c.locks.verdicts[keyOf(rev)]; got != verdictFailed {
+					t.Errorf("verdict = %q, want %q", got, verdictFailed)
+				}
+			})
+		})
+	}
+}
+
+func TestCopyThatWasReplacedIsNotUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, respond(200))
+		c.neverReady.Store(true)
+		rev := newRevision("shop-00001")
+		c.gather(t, rev)
+		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		time.AfterFunc(5*time.Second, func() {
+			c.replace(t, rev)
+			c.neverReady.Store(false)
+		})
+		c.handle(t.Context(), j)
+		if got := c.recorded(); c.replays.Load() != 0 || !strings.Contains(got, "was replaced by another") {
+			t.Errorf("%d replays; events:\n%s", c.replays.Load(), got)
+		}
+	})
 }
 
 func TestWhatWasLeftBehindIsReplaced(t *testing.T) {

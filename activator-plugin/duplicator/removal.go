@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -18,11 +17,16 @@ import (
 // errForeign says that there is a Service with a copy's name that is not a copy.
 var errForeign = errors.New("it is not a copy that Libra made")
 
-// remove returns nil when there is no copy of the revision any more, or its end has
-// begun. It tries until ctx is done.
-func (d *Duplicator) remove(ctx context.Context, namespace, revision string) error {
+// remove returns nil when the copy with the UID, or any of the revision without one, is
+// not there any more, or its end has begun. It tries until ctx is done.
+func (d *Duplicator) remove(ctx context.Context, namespace, revision string, uid types.UID) error {
 	for {
-		err := d.tryRemove(ctx, namespace, revision)
+		var err error
+		if uid != "" {
+			err = d.delete(ctx, namespace, copyName(revision), uid)
+		} else {
+			err = d.tryRemove(ctx, namespace, revision)
+		}
 		if err == nil || errors.Is(err, errForeign) {
 			return err
 		}
@@ -46,18 +50,18 @@ func (d *Duplicator) tryRemove(ctx context.Context, namespace, revision string) 
 	if !isCopyOf(service, revision) {
 		return fmt.Errorf("leaving Service %s/%s alone: %w", namespace, name, errForeign)
 	}
-	return d.delete(ctx, service)
+	return d.delete(ctx, namespace, name, service.UID)
 }
 
-// delete does not delete what took the Service's name meanwhile.
-func (d *Duplicator) delete(ctx context.Context, service *v1.Service) error {
+// delete does not delete what took the Service's name meanwhile, which is no error.
+func (d *Duplicator) delete(ctx context.Context, namespace, name string, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
-	err := d.serving.ServingV1().Services(service.Namespace).Delete(ctx, service.Name, metav1.DeleteOptions{
-		Preconditions:     &metav1.Preconditions{UID: &service.UID},
+	err := d.serving.ServingV1().Services(namespace).Delete(ctx, name, metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: &uid},
 		PropagationPolicy: &background,
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting Service %s/%s: %w", service.Namespace, service.Name, err)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting Service %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }
@@ -79,7 +83,7 @@ func (d *Duplicator) sweep(ctx context.Context) {
 		if d.clock.Since(service.CreationTimestamp.Time) < d.limits.leftBehindAfter || !isCopyOf(service, revision) {
 			continue
 		}
-		err := d.delete(ctx, service)
+		err := d.delete(ctx, service.Namespace, service.Name, service.UID)
 		d.metrics.onRemoval(types.NamespacedName{Namespace: service.Namespace, Name: revision}, err, true)
 		if err != nil {
 			d.logger.Warnw("Cannot remove a copy that was left behind", "copy", service.Namespace+"/"+service.Name, zap.Error(err))
