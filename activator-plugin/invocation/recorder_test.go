@@ -1,0 +1,90 @@
+package invocation
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const testTimeout = 30 * time.Second
+
+// recorder is a pool that notes its calls. The hooks, where there are any, run
+// before a call is noted and give it its error.
+type recorder struct {
+	pool.Pool
+	beginHook func(ctx context.Context, inv pool.Invocation) error
+	endHook   func(ctx context.Context, e pool.Ending) error
+
+	mu      sync.Mutex
+	calls   []string // operation, node and ID, or owner
+	begins  []pool.Invocation
+	ends    []pool.Ending
+	changed chan struct{}
+}
+
+func (r *recorder) note(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+func (r *recorder) Begin(ctx context.Context, node string, inv pool.Invocation) (api.Resources, error) {
+	var err error
+	if r.beginHook != nil {
+		err = r.beginHook(ctx, inv)
+	}
+	r.note(func() {
+		r.calls = append(r.calls, "begin "+node+" "+inv.ID)
+		r.begins = append(r.begins, inv)
+	})
+	return api.Resources{}, err
+}
+
+func (r *recorder) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
+	var err error
+	if r.endHook != nil {
+		err = r.endHook(ctx, e)
+	}
+	r.note(func() {
+		r.calls = append(r.calls, "end "+node+" "+e.ID)
+		r.ends = append(r.ends, e)
+	})
+	return pool.Outcome{Found: true}, err
+}
+
+func (r *recorder) Renew(_ context.Context, node, owner string) error {
+	r.note(func() { r.calls = append(r.calls, "renew "+node+" "+owner) })
+	return nil
+}
+
+// await waits for n calls, and returns them.
+func (r *recorder) await(t *testing.T, n int) []string {
+	t.Helper()
+	timeout := time.After(testTimeout)
+	for {
+		r.mu.Lock()
+		calls := slices.Clone(r.calls)
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if len(calls) >= n {
+			return calls
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			t.Fatalf("The pool was called %d times, want %d: %q", len(calls), n, calls)
+		}
+	}
+}
