@@ -12,10 +12,21 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Handler keeps inputs of the requests that it passes on as they are.
+// Handler keeps inputs of the requests that it passes on as they are, and lets nobody
+// but this Duplicator send any to a copy.
 func (d *Duplicator) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rev := activatorhandler.RevisionFrom(r.Context())
+		if rev != nil && api.IsCopy(rev.Labels) {
+			if !d.replayer.sent(r.Header) {
+				// Its owner's policies, which select by label, do not guard it.
+				http.Error(w, fmt.Sprintf("Revision %s/%s is a copy that Libra made of %s to learn from, and takes no requests but Libra's own",
+					rev.Namespace, rev.Name, rev.Labels[api.CopyOfLabel]), http.StatusForbidden)
+				return
+			}
+			next.ServeHTTP(w, r)
+			return
+		}
 		if rev == nil || !d.wants(rev) {
 			next.ServeHTTP(w, r)
 			return
@@ -40,7 +51,7 @@ func (d *Duplicator) Handler(next http.Handler) http.Handler {
 // cannot be done for an owner who asked is told once in a while.
 func (d *Duplicator) wants(rev *v1.Revision) bool {
 	asked, there := rev.Annotations[api.DuplicateInputsAnnotation]
-	if !there || !api.OptedIn(rev.Labels) || api.IsCopy(rev.Labels) || asked == "false" {
+	if !there || !api.OptedIn(rev.Labels) || asked == "false" {
 		return false
 	}
 	now := d.clock.Now()

@@ -42,12 +42,13 @@ func newKeeper(t testing.TB) keeper {
 	recorder := record.NewFakeRecorder(100)
 	return keeper{
 		Duplicator: &Duplicator{
-			clock:   clk,
-			logger:  zaptest.NewLogger(t).Sugar(),
-			metrics: m,
-			events:  events{recorder},
-			limits:  defaultLimits(),
-			inputs:  newInputs(),
+			clock:    clk,
+			logger:   zaptest.NewLogger(t).Sugar(),
+			metrics:  m,
+			events:   events{recorder},
+			replayer: newReplayer(nil, time.Minute),
+			limits:   defaultLimits(),
+			inputs:   newInputs(),
 		},
 		clock:    clk,
 		recorder: recorder,
@@ -107,6 +108,45 @@ func TestNothingIsKeptWithoutTheOptIn(t *testing.T) {
 			k.clock.Step(time.Hour)
 			if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
 				t.Error("there is something to duplicate")
+			}
+		})
+	}
+}
+
+func TestOnlyReplaysReachACopy(t *testing.T) {
+	k, other := newKeeper(t), newKeeper(t)
+	for name, tc := range map[string]struct {
+		secrets []string
+		status  int
+	}{
+		"none":                {nil, http.StatusForbidden},
+		"an empty one":        {[]string{""}, http.StatusForbidden},
+		"a wrong one":         {[]string{strings.Repeat("A", len(k.replayer.secret))}, http.StatusForbidden},
+		"a part of it":        {[]string{k.replayer.secret[:10]}, http.StatusForbidden},
+		"another activator's": {[]string{other.replayer.secret}, http.StatusForbidden},
+		"its own":             {[]string{k.replayer.secret}, http.StatusAccepted},
+		"its own and more":    {[]string{k.replayer.secret, "x"}, http.StatusAccepted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rev := newRevision("shop-00001-libra-copy-00001")
+			rev.Labels[api.CopyOfLabel] = "shop-00001"
+			r := post("body")
+			r.Header.Set(api.DuplicateHeader, api.DuplicateHeaderValue)
+			r.Header[secretHeader] = tc.secrets
+			function := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if got, there := r.Header[secretHeader]; there {
+					t.Errorf("the function sees the secret %q", got)
+				}
+				w.WriteHeader(http.StatusAccepted)
+			})
+			response := httptest.NewRecorder()
+			ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
+			k.Handler(function).ServeHTTP(response, r.WithContext(ctx))
+			if response.Code != tc.status {
+				t.Errorf("status = %d, want %d", response.Code, tc.status)
+			}
+			if said := response.Body.String(); response.Code == http.StatusForbidden && !strings.Contains(said, "ns/shop-00001-libra-copy-00001 is a copy") {
+				t.Errorf("the answer does not say why: %q", said)
 			}
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"knative.dev/serving/pkg/activator"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -32,15 +33,14 @@ func TestFromRequestsToReplays(t *testing.T) {
 	var d *Duplicator
 	replayed := make(chan string, maxReplays)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		to := r.Header.Get(activator.RevisionHeaderName)
-		if to != rev.Name {
-			replayed <- to
-			return
+		to, function := rev, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+		if name := r.Header.Get(activator.RevisionHeaderName); name != rev.Name {
+			to = newRevision(name)
+			to.Labels[api.CopyOfLabel] = rev.Name
+			function = func(http.ResponseWriter, *http.Request) { replayed <- name }
 		}
-		ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
-		d.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-		})).ServeHTTP(w, r.WithContext(ctx))
+		ctx := activatorhandler.WithRevisionAndID(r.Context(), to, keyOf(to).NamespacedName)
+		d.Handler(http.HandlerFunc(function)).ServeHTTP(w, r.WithContext(ctx))
 	}))
 	defer server.Close()
 	base, err := url.Parse(server.URL)

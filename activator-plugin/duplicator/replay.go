@@ -2,6 +2,8 @@ package duplicator
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
@@ -24,17 +26,23 @@ import (
 // maxAnswer is how much of an answer is read, so that the function can end it.
 const maxAnswer = 64 << 20
 
+// secretHeader has the replayer's secret on every replay. They come back to this same
+// process, so that no other needs to know it.
+const secretHeader = "Libra-Copy-Secret"
+
 // replayer sends requests to a revision by way of the activator itself, so that they
 // begin, end and are measured as all are.
 type replayer struct {
 	url    *url.URL
+	secret string
 	client *http.Client
 	within time.Duration
 }
 
 func newReplayer(base *url.URL, within time.Duration) *replayer {
 	return &replayer{
-		url: base,
+		url:    base,
+		secret: rand.Text(),
 		client: &http.Client{
 			// No proxy of the environment's, and no redirect, leads out of the activator.
 			Transport: &http.Transport{
@@ -46,6 +54,14 @@ func newReplayer(base *url.URL, within time.Duration) *replayer {
 		},
 		within: within,
 	}
+}
+
+// sent says whether a request is a replay of this replayer's, and takes the secret out
+// of it: neither the function nor the request log has any use for it.
+func (r *replayer) sent(header http.Header) bool {
+	secret := header.Get(secretHeader)
+	header.Del(secretHeader)
+	return subtle.ConstantTimeCompare([]byte(secret), []byte(r.secret)) == 1
 }
 
 func (r *replayer) close() { r.client.CloseIdleConnections() }
@@ -142,6 +158,7 @@ func (r *replayer) request(ctx context.Context, to types.NamespacedName, p repla
 		activator.RevisionHeaderNamespace: {to.Namespace},
 		activator.RevisionHeaderName:      {to.Name},
 		api.DuplicateHeader:               {api.DuplicateHeaderValue},
+		secretHeader:                      {r.secret},
 		"User-Agent":                      {"libra-duplicator"},
 	}
 	if p.input.contentType != "" {

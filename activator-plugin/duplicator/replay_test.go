@@ -51,6 +51,7 @@ func TestReplayIsTheInputScaled(t *testing.T) {
 		"Libra-Duplicate":           {"true"},
 		"Content-Type":              {"text/plain"},
 		"Content-Length":            {"100"},
+		"Libra-Copy-Secret":         {r.secret},
 		"User-Agent":                {"libra-duplicator"},
 	}
 	if diff := cmp.Diff(want, got.Header); diff != "" {
