@@ -131,6 +131,8 @@ class Learning:
             self._replica.publish(function.published)
             self._announced.setdefault(name, function.published.version)
             self._want_refit(function)
+            if self._store.by_fence:
+                self._mark(name)
         self._opened(opened)
         self._newest_at_start = opened.newest
         log.info(
@@ -312,6 +314,8 @@ class Learning:
         Raises LockLostError, StoreUnreachableError or UNREACHABLE; the next call saves what was not saved.
         """
         self._to_save.clear()
+        # An object store cannot refuse what a learner drops that slept through the loss of its lock.
+        await self._stream.check()
         all_learned, learned = self._learned, list(self._unacknowledged)
         changed, self._changed = self._changed, {}
         dropped, self._dropped = self._dropped, {}
@@ -328,6 +332,7 @@ class Learning:
                 self.caught_up.set()
             if states:
                 await self._store.save(states, self._hold)
+            await self._stream.check()
         except BaseException:
             self._changed = changed | self._changed
             self._dropped = dropped | self._dropped

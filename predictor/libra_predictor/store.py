@@ -54,7 +54,13 @@ class Index:
 
 
 class Store(Protocol):
-    """Raises StoreUnreachableError; what writes also raises LockLostError after another learner took over."""
+    """Raises StoreUnreachableError; what writes also raises LockLostError after another learner took over.
+
+    by_fence says that each learner writes entries of its own, and that those of the ones before it are safe
+    from them only once it has written its own.
+    """
+
+    by_fence: bool
 
     async def index(self) -> Index: ...
 
@@ -133,6 +139,8 @@ return 1
 class RedisStore:
     """Entries in a hash; a write goes through only while its writer holds the lock."""
 
+    by_fence = False
+
     def __init__(self, connection: Connection) -> None:
         self._client = connection.client
         self._save = self._client.register_script(_SAVE)
@@ -191,6 +199,8 @@ class ObjectStore:
 
     The client of the object store tries again by itself, within its own limits.
     """
+
+    by_fence = True
 
     def __init__(self, uri: str, store: obstore.store.ObjectStore) -> None:
         self._uri = uri

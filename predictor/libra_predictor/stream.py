@@ -64,6 +64,7 @@ end
 return {entries, delivered, lag, redis.call('TIME')[1]}
 """
 )
+_CHECK = _FENCED + "return 1"
 _ACKNOWLEDGE = _FENCED + "return redis.call('XACK', KEYS[1], ARGV[2], unpack(ARGV, 3))"
 
 _meter = get_meter("libra_predictor")
@@ -106,6 +107,7 @@ class Stream:
         self.seconds = 0  # Redis' clock at the last read, Unix
         self._open = client.register_script(_OPEN)
         self._read = client.register_script(_READ)
+        self._check = client.register_script(_CHECK)
         self._acknowledge = client.register_script(_ACKNOWLEDGE)
 
     async def open(self) -> Opened:
@@ -134,6 +136,10 @@ class Stream:
     async def wait(self) -> None:
         """Returns when there may be more to read, or after a second."""
         await self._client.xread({STREAM: self._delivered}, count=1, block=_BLOCK_MILLISECONDS)
+
+    async def check(self) -> None:
+        """Raises LockLostError when another learner has opened the stream since."""
+        await self._fenced(self._check)
 
     async def acknowledge(self, ids: Sequence[str]) -> None:
         for start in range(0, len(ids), _PAGE):

@@ -5,19 +5,25 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
 from kserve import ModelRepository
+from obstore.store import MemoryStore
 
+from libra_predictor.connection import Connection
 from libra_predictor.function import Function
 from libra_predictor.learner import Predictor
+from libra_predictor.learning import Learning
+from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import Observed, parse
 from libra_predictor.published import Published, Stage
+from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
-from libra_predictor.store import FUNCTIONS, VERSIONS
-from libra_predictor.stream import GROUP
+from libra_predictor.store import FUNCTIONS, VERSIONS, ObjectStore
+from libra_predictor.stream import GROUP, Stream
 
 FUNCTION = "default/thumb-00001"
 
@@ -158,6 +164,40 @@ def test_retires_what_is_not_called_any_more(redis_server: RedisServer) -> None:
             await eventually("it is retired", lambda: "default/old" not in predictor.functions())
             assert "default/new" in predictor.functions()
         assert redis_server.client.hkeys(FUNCTIONS) == [b"default/new"]
+
+    play(redis_server, scene)
+
+
+def test_a_learner_owns_all_objects_before_one_that_it_took_over_from_wakes(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    store = ("--store", tmp_path.as_uri())
+
+    def objects() -> list[str]:
+        return [path.name for path in tmp_path.rglob("*.json")]
+
+    async def scene() -> None:
+        append(redis_server, 12)
+        for fence in (1, 2):
+            async with learning(redis_server, *store):
+                pass
+            assert objects() == [f"{fence:020d}.json"]
+
+    play(redis_server, scene)
+
+
+def test_one_that_was_taken_over_from_drops_and_announces_nothing(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        connection = Connection(redis_server.address)
+        store = ObjectStore("memory://", MemoryStore())
+        replica = Replica(ModelRepository(), store, connection)
+        chosen = settings(["--redis-addr", redis_server.address], {})
+        learner = Learning(chosen, connection, store, Hold("token", 1, redis_was_lost=False), replica)
+        await learner.save()
+        await Stream(connection, 2).open()
+        with pytest.raises(LockLostError):
+            await learner.save()
+        await connection.close()
 
     play(redis_server, scene)
 
