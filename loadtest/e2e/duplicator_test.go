@@ -17,32 +17,33 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"knative.dev/serving/pkg/apis/serving"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api"
 )
 
-const (
-	duplicated       = "duplicated"
-	servingNamespace = "knative-serving"
-)
+const servingNamespace = "knative-serving"
 
 // A function whose owner and whose cluster's administrator allow it is learned from
 // three requests, and nothing is left of the copy that taught it.
 func TestDuplicatorTeachesFromThreeRequests(t *testing.T) {
 	ctx := t.Context()
 	installDuplicator(ctx, t)
-	revision := deployDuplicated(ctx, t, "compression")
+	revision := deployCopy(ctx, t, "compression", "duplicated",
+		map[string]string{api.DuplicateInputsAnnotation: api.DuplicateInputsValue})
+	function := nameOf(revision)
 
-	for i := range 3 {
-		if err := send(ctx, duplicated, text(uint64(i), 64<<10<<i)); err != nil {
+	// On the first, the activator only asks whether the revision was duplicated.
+	for i := range 4 {
+		if err := send(ctx, revision.Labels[serving.ServiceLabelKey], text(uint64(i), 32<<10<<i)); err != nil {
 			t.Fatalf("request failed: %v", err)
 		}
 	}
-	eventually(t, 6*time.Minute, "end of the duplication of "+revision, func() error {
+	eventually(t, 6*time.Minute, "end of the duplication of "+function, func() error {
+		// By UID: Events outlive what they are about.
 		events, err := kube.CoreV1().Events(functionsNamespace).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.kind=Revision,involvedObject.name=" + revision,
+			FieldSelector: "involvedObject.uid=" + string(revision.UID),
 		})
 		if err != nil {
 			return err
@@ -59,9 +60,8 @@ func TestDuplicatorTeachesFromThreeRequests(t *testing.T) {
 		}
 		return fmt.Errorf("the last Event is %s", seen)
 	})
-	eventually(t, 2*time.Minute, "end of the copy of "+revision, func() error { return noCopies(ctx) })
+	eventually(t, 2*time.Minute, "end of the copy of "+function, func() error { return noCopies(ctx) })
 
-	function := functionsNamespace + "/" + revision
 	eventually(t, time.Minute, "model of "+function, func() error {
 		stage, err := stageOf(ctx, function)
 		if err == nil && stage != "modelled" && stage != "drifted" {
@@ -86,36 +86,6 @@ func noCopies(ctx context.Context) error {
 		return fmt.Errorf("%d Services and %d pods are left", len(services.Items), len(pods.Items))
 	}
 	return nil
-}
-
-// deployDuplicated deploys what another function runs, with the annotation, and
-// returns the name of its revision. It is deleted with the test.
-func deployDuplicated(ctx context.Context, t *testing.T, of string) string {
-	t.Helper()
-	services := knative.ServingV1().Services(functionsNamespace)
-	original, err := services.Get(ctx, of, metav1.GetOptions{})
-	if err != nil {
-		t.Fatalf("reading the Service %s: %v", of, err)
-	}
-	removeService(t, duplicated) // of a run that was killed
-	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: duplicated}}
-	service.Spec.Template = *original.Spec.Template.DeepCopy()
-	service.Spec.Template.Name = ""
-	metav1.SetMetaDataAnnotation(&service.Spec.Template.ObjectMeta, api.DuplicateInputsAnnotation, api.DuplicateInputsValue)
-	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("creating the Service %s: %v", duplicated, err)
-	}
-	t.Cleanup(func() { removeService(t, duplicated) })
-	eventually(t, 2*time.Minute, "ready Service "+duplicated, func() error {
-		if service, err = services.Get(ctx, duplicated, metav1.GetOptions{}); err != nil {
-			return err
-		}
-		if !service.IsReady() {
-			return fmt.Errorf("its conditions are %v", service.Status.Conditions)
-		}
-		return nil
-	})
-	return service.Status.LatestReadyRevisionName
 }
 
 // installDuplicator adds the component to the activator for the rest of the test.

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 )
 
-const newcomer = "newcomer"
+// copyLabel is on the Services that tests deploy.
+const copyLabel = "libra.dev/e2e-copy"
 
 // A function that nobody has seen is deployed on the running cluster, and learned
 // from its requests alone: it becomes modelled, and borrows by its model.
@@ -27,7 +29,8 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 		before[selector] = container(ctx, t, selector)
 	}
 
-	revision := deployCopy(ctx, t, "compression", newcomer)
+	deployed := deployCopy(ctx, t, "compression", "newcomer", nil)
+	newcomer, revision := deployed.Labels[serving.ServiceLabelKey], nameOf(deployed)
 	if stage, err := stageOf(ctx, revision); err == nil {
 		t.Fatalf("the predictor knows %s before its first request: %s", revision, stage)
 	}
@@ -62,25 +65,37 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 	}
 }
 
-// deployCopy deploys a Knative Service with the template of another, waits until it
-// is ready, and returns its revision as namespace/name. It is deleted with the test.
-func deployCopy(ctx context.Context, t *testing.T, of, name string) string {
+// deployCopy deploys a Knative Service with the template of another and more
+// annotations, waits until it is ready, and returns its revision. Its name is new, so
+// that nothing knows it of an earlier run. It is deleted with the test.
+func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotations map[string]string) *servingv1.Revision {
 	t.Helper()
 	services := knative.ServingV1().Services(functionsNamespace)
 	original, err := services.Get(ctx, of, metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("reading the Service %s: %v", of, err)
 	}
-	removeService(t, name) // of a run that was killed
-	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	left, err := services.List(ctx, metav1.ListOptions{LabelSelector: copyLabel})
+	if err != nil {
+		t.Fatalf("listing what runs that were killed left: %v", err)
+	}
+	for i := range left.Items {
+		removeService(t, left.Items[i].Name)
+	}
+	name := prefix + "-" + rand.String(5)
+	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{copyLabel: of}}}
 	service.Spec.Template = *original.Spec.Template.DeepCopy()
 	service.Spec.Template.Name = ""
+	for key, value := range annotations {
+		metav1.SetMetaDataAnnotation(&service.Spec.Template.ObjectMeta, key, value)
+	}
+	// Before the creation, whose answer may be lost.
+	t.Cleanup(func() { removeService(t, name) })
 	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("creating the Service %s: %v", name, err)
 	}
-	t.Cleanup(func() { removeService(t, name) })
 
-	var revision string
+	var revision *servingv1.Revision
 	eventually(t, 2*time.Minute, "ready Service "+name, func() error {
 		service, err := services.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -89,11 +104,14 @@ func deployCopy(ctx context.Context, t *testing.T, of, name string) string {
 		if !service.IsReady() {
 			return fmt.Errorf("its conditions are %v", service.Status.Conditions)
 		}
-		revision = functionsNamespace + "/" + service.Status.LatestReadyRevisionName
-		return nil
+		revision, err = knative.ServingV1().Revisions(functionsNamespace).Get(ctx, service.Status.LatestReadyRevisionName, metav1.GetOptions{})
+		return err
 	})
 	return revision
 }
+
+// nameOf is how the predictor calls a function.
+func nameOf(revision *servingv1.Revision) string { return revision.Namespace + "/" + revision.Name }
 
 func removeService(t *testing.T, name string) {
 	t.Helper()
