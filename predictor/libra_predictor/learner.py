@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kserve import ModelRepository
 
@@ -39,6 +40,7 @@ class Predictor:
         self._replica = Replica(repository, self._store, self._connection)
         self._lock = Lock(self._connection, lease_seconds)
         self._before: Mapping[str, Function] = {}
+        self._redis_was_lost = False  # and what it had is not in the store again
         self._settled = settings.role == "serve"  # whether it need not learn before it is ready
         self._stopping = asyncio.Event()
 
@@ -92,6 +94,7 @@ class Predictor:
     async def _learn_while(self, hold: Hold) -> None:
         self._replica.fence = max(self._replica.fence, hold.fence)
         self._replica.learning = True
+        hold = replace(hold, redis_was_lost=hold.redis_was_lost or self._redis_was_lost)
         learning = Learning(self._settings, self._connection, self._store, hold, self._replica)
         try:
             await first_of(
@@ -104,7 +107,9 @@ class Predictor:
         except LockLostError as lost:
             log.warning("this replica does not learn any more: %s", lost)
         finally:
-            self._before = learning.functions
+            if learning.loaded:
+                self._before = learning.functions
+            self._redis_was_lost = hold.redis_was_lost and not learning.saved
             learning.scores.clear()
             self._replica.learning = False
             await self._lock.release(hold)

@@ -53,13 +53,16 @@ _refit_seconds = _meter.create_histogram(
 class Learning:
     """The learner, from when it took the lock to when it loses it.
 
-    functions are those it learns, the one observed last at the end.
+    functions are those it learns, the one observed last at the end; loaded is true from when they are whole,
+    and saved from when the store had all of them once.
     """
 
     def __init__(
         self, settings: Settings, connection: Connection, store: Store, hold: Hold, replica: Replica
     ) -> None:
         self.functions: dict[str, Function] = {}
+        self.loaded = False
+        self.saved = False
         self.caught_up = asyncio.Event()  # set when all that was recorded at the start is answered from
         self._settings = settings
         self._connection = connection
@@ -135,6 +138,8 @@ class Learning:
                 self._mark(name)
         self._opened(opened)
         self._newest_at_start = opened.newest
+        self.loaded = True
+        self._to_save.set()
         log.info(
             "learning under fence %d: %d functions known, %d of them rebuilt",
             self._hold.fence,
@@ -337,6 +342,7 @@ class Learning:
             self._changed = changed | self._changed
             self._dropped = dropped | self._dropped
             raise
+        self.saved = self.loaded
         await self._announce([state.published for state in states], dropped)
         await self._stream.acknowledge(learned)
         for entry_id in learned:

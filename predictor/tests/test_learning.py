@@ -14,7 +14,7 @@ from kserve import ModelRepository
 from obstore.store import MemoryStore
 
 from libra_predictor.connection import Connection
-from libra_predictor.function import Function
+from libra_predictor.function import Function, FunctionState
 from libra_predictor.learner import Predictor
 from libra_predictor.learning import Learning
 from libra_predictor.lock import Hold, LockLostError
@@ -22,8 +22,8 @@ from libra_predictor.observations import Observed, parse
 from libra_predictor.published import Published, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
-from libra_predictor.store import FUNCTIONS, VERSIONS, ObjectStore
-from libra_predictor.stream import GROUP, Stream
+from libra_predictor.store import FUNCTIONS, VERSIONS, ObjectStore, unpacked
+from libra_predictor.stream import GROUP, Opened, Stream
 
 FUNCTION = "default/thumb-00001"
 
@@ -136,6 +136,39 @@ def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisS
                 after = predictor.functions()[FUNCTION]
                 assert after.version > before.version
                 assert after.at(1000) == before.at(1000)
+
+    play(redis_server, scene)
+
+
+def test_memory_is_kept_until_it_is_saved_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = Stream.open
+    lost_at_once = 3
+
+    async def opened(stream: Stream) -> Opened:
+        nonlocal lost_at_once
+        result = await opens(stream)
+        if redis_server.client.hlen(FUNCTIONS) == 0 and lost_at_once:
+            lost_at_once -= 1
+            raise LockLostError("for the test")
+        return result
+
+    def window() -> int:
+        state = unpacked("test", FUNCTION, redis_server.client.hget(FUNCTIONS, FUNCTION) or b"")  # type: ignore[arg-type]
+        return len(state.window.size) if isinstance(state, FunctionState) else 0
+
+    async def scene() -> None:
+        append(redis_server, 20)
+        async with learning(redis_server) as predictor:
+            await eventually("it is saved", lambda: window() == 20)
+            monkeypatch.setattr(Stream, "open", opened)
+            redis_server.stop()
+            await eventually("it has given up", lambda: not predictor.learning)
+            redis_server.start()
+            append(redis_server, 5)
+            await eventually("it goes on with what it had", lambda: window() == 25)
+            assert lost_at_once == 0
 
     play(redis_server, scene)
 
