@@ -209,7 +209,7 @@ class Function:
             self._inherited = None
         for missed in self._missed:
             missed.clear()
-        self._memory_floor = self._floor()
+        self._memory_floor = self._floor([*self._window, *self._startups])
         self._derive_offsets(fitted)
         self.published = replace(
             self.published,
@@ -339,14 +339,23 @@ class Function:
         newer = min(self._observed - self._drift.since, len(self._window))
         if newer < min(_FORGET_AFTER, self._settings.window):
             return
-        calls = list(self._window)[-newer:]
-        for i, resource in enumerate(self._resources):
-            missed = [
-                resource.option(resource.use(call.sample).peak) > self._drift.answers.at(call.sample.size)[i]
+        calls = list(self._window)
+        older, calls = calls[:-newer], calls[-newer:]
+        # What answered then was not below the floor of then, which the drift itself has raised since.
+        floors = (0, self._floor(older))
+        if any(
+            sum(
+                resource.option(resource.use(call.sample).peak)
+                > max(self._drift.answers.at(call.sample.size)[i], floors[i])
                 for call in calls
-            ]
-            if sum(missed) >= _CONFIRMED_SHARE * newer:
-                self._window = deque(calls, maxlen=self._settings.window)
+            )
+            >= _CONFIRMED_SHARE * newer
+            for i, resource in enumerate(self._resources)
+        ):
+            # Of inputs larger than any since, nothing newer is known.
+            largest = max(call.sample.size for call in calls)
+            kept = [call for call in older if call.sample.size > largest]
+            self._window = deque([*kept, *calls], maxlen=self._settings.window)
         self._drift = None
 
     def _derive_offsets(self, fitted: Fitted) -> None:
@@ -366,9 +375,9 @@ class Function:
                     derived.append((use.peak, self._answers.at(use.size)[i]))
             offset.derive(derived)
 
-    def _floor(self) -> int:
-        """The option of the highest memory peak seen; 0 when there is no floor."""
-        peaks = [call.sample.peak_memory_bytes for calls in (self._window, self._startups) for call in calls]
+    def _floor(self, calls: Sequence[Call]) -> int:
+        """The option of their highest memory peak; 0 when there is no floor."""
+        peaks = [call.sample.peak_memory_bytes for call in calls]
         return self._resources[1].option(max(peaks)) if peaks and self._settings.memory_floor else 0
 
     def _raise_floor(self, sample: Sample) -> None:

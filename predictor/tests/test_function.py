@@ -266,6 +266,30 @@ def test_what_was_before_a_drift_is_forgotten(caller: Caller) -> None:
     assert at(caller.function.published)[1] >= 192 * MI
 
 
+def test_of_inputs_larger_than_any_since_a_drift_nothing_is_forgotten(caller: Caller) -> None:
+    grown = sample(peak_memory_bytes=150 * MI)
+    large = sample(size=10**7, peak_memory_bytes=300 * MI)
+    caller.call(*[CALM] * 100, *[large] * 5, *[CALM] * 45)
+    assert at(caller.function.published, 10**7)[1] == 320 * MI
+    drifts = (sample(peak_memory_bytes=p * MI, limit_memory_bytes=0) for p in (90, 150, 600))
+    caller.call(*drifts, *[grown] * 60)
+    sizes = caller.function.state().window.size
+    assert len(sizes) < 100
+    assert sizes.count(10**7) == 5
+    assert at(caller.function.published, 10**7)[1] >= 320 * MI
+
+
+def test_memory_that_its_floor_had_covered_confirms_no_drift() -> None:
+    caller = Caller(Function("default/f", "default/f", WITH_FLOOR))
+    large = sample(size=10**7, peak_memory_bytes=300 * MI)
+    caller.call(*[CALM, large] * 75)
+    drifts = (sample(peak_cpu_milli=p) for p in (350, 450, 700))
+    caller.call(*drifts)
+    assert caller.function.published.stage is Stage.DRIFTED
+    caller.call(*[sample(peak_memory_bytes=150 * MI)] * 60)
+    assert caller.function.published.observations == 200
+
+
 def test_a_false_alarm_forgets_nothing(caller: Caller) -> None:
     caller.call(*[CALM] * 150)
     caller.call(*(sample(peak_memory_bytes=p * MI) for p in (90, 150, 300)), *[CALM] * 60)
