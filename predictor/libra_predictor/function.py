@@ -157,6 +157,8 @@ class Function:
         stage, reason = self.published.stage, self.published.reason
         if sample.first:
             self._startups.append(Call(sample, *raw[:2]))
+            if stage is Stage.PROFILING:
+                reason = self._profiling()
         else:
             scored = self._scored(sample)
             self._window.append(Call(sample, *raw[:2]))
@@ -442,7 +444,11 @@ class Function:
 
     def _profiling(self) -> str:
         until = "answered as the revision before it was" if self._inherited else "use the user allocation"
-        return f"{len(self._window)} of {self._settings.min_observations} observations: {until}"
+        apart = ""
+        if self._startups and not self._window:
+            count = f"{_STARTUPS} or more" if len(self._startups) == _STARTUPS else len(self._startups)
+            apart = f" ({count} start-ups, which are kept apart)"
+        return f"{len(self._window)} of {self._settings.min_observations} observations{apart}: {until}"
 
     def _modelled(self) -> str:
         return f"learned from {self.published.observations} observations"

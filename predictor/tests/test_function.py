@@ -115,9 +115,14 @@ def test_a_refit_that_is_lost_is_due_still(caller: Caller) -> None:
 
 def test_the_start_up_of_a_container_is_kept_apart(caller: Caller) -> None:
     startup = sample(first=True, peak_cpu_milli=490, duration_ns=10**10, peak_memory_bytes=500 * MI)
-    assert caller.call(*[startup] * 30) == [Scored()] * 30
-    assert caller.function.published.reason.startswith("0 of 12")
-    caller.call(*[CALM] * 12)
+    assert caller.call(*[startup] * 7) == [Scored()] * 7
+    reason = "0 of 12 observations (7 start-ups, which are kept apart): use the user allocation"
+    assert caller.function.published.reason == reason
+    caller.call(*[startup] * 23)
+    assert caller.function.published.reason.startswith("0 of 12 observations (20 or more start-ups, ")
+    caller.call(CALM)
+    assert caller.function.published.reason == "1 of 12 observations: use the user allocation"
+    caller.call(*[CALM] * 11)
     assert at(caller.function.published) == (300, 64 * MI, 100)
     floored = Caller(Function("default/f", "", WITH_FLOOR))
     floored.call(*[CALM] * 12)
