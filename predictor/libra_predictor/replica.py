@@ -169,7 +169,7 @@ _replicas: WeakSet[Replica] = WeakSet()
 
 def _functions(_: CallbackOptions) -> Iterator[Observation]:
     for stage in Stage:
-        count = sum(p.stage is stage for replica in _replicas for p in replica.functions.values())
+        count = sum(p.stage is stage for replica in _replicas for p in list(replica.functions.values()))
         yield Observation(count, {"stage": stage.value})
 
 
