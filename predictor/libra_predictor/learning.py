@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -114,21 +114,30 @@ class Learning:
         if index.fence > self._hold.fence:
             raise LockLostError(f"the store was written under fence {index.fence}, after {self._hold.fence}")
         loaded = await self._store.load(index.tokens.keys())
-        functions, refused = {}, []
+        functions: dict[str, Function] = {}
+        refused: dict[str, Refused] = {}
         for name, state in loaded.items():
             if isinstance(state, Refused):
                 log.error("function=%s is learned anew from what is recorded: %s", name, state.problem)
-                refused.append(name)
+                refused[name] = state
             else:
                 functions[name] = Function.restore(state, self._settings)
         self.functions = functions
         if self._hold.redis_was_lost:
             self._keep(before)
         await self._rebuild(refused)
+        left = set()
+        for name in refused.keys() - self.functions.keys():
+            if refused[name].newer:
+                left.add(name)
+                log.warning("function=%s stays as it is stored, by a newer predictor", name)
+            else:
+                log.warning("function=%s dropped: it is not recorded any more", name)
+                self._dropped[name] = None
         self.functions = dict(sorted(self.functions.items(), key=lambda item: _last_seen(item[1])))
         while len(self.functions) > self._settings.max_functions:
             self._drop(next(iter(self.functions)))
-        for name in self._replica.functions.keys() - self.functions.keys() - set(refused):
+        for name in self._replica.functions.keys() - self.functions.keys() - left:
             self._replica.forget(name)
         for name, function in self.functions.items():
             self._replica.publish(function.published)
@@ -161,7 +170,7 @@ class Learning:
                 self._mark(name)
         log.warning("Redis was lost: %d functions are kept from memory", len(self._changed))
 
-    async def _rebuild(self, refused: Sequence[str]) -> None:
+    async def _rebuild(self, refused: Collection[str]) -> None:
         if not refused:
             return
         learned = dict.fromkeys(refused, 0)

@@ -43,6 +43,7 @@ class Refused:
     """An entry that must not be used; problem names its key and what is accepted."""
 
     problem: str
+    newer: bool = False  # of a format that is not known yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
     if header is None:
         return _refused("corrupt", f"entry {key} does not begin as one does")
     if int(header[1]) != FORMAT:
-        return _refused("format", f"entry {key} has format {int(header[1])}, accepted is {FORMAT}")
+        _refusals.add(1, {"reason": "format"})
+        problem = f"entry {key} has format {int(header[1])}, accepted is {FORMAT}"
+        return Refused(problem, newer=int(header[1]) > FORMAT)
     body, end = entry[header.end() : -1], entry[-1:]
     if header[3] is None or end != b"}" or hashlib.sha256(body).hexdigest().encode() != header[3]:
         return _refused("corrupt", f"entry {key} does not have the checksum that it claims")

@@ -235,6 +235,24 @@ def test_one_that_was_taken_over_from_drops_and_announces_nothing(redis_server: 
     play(redis_server, scene)
 
 
+def test_what_cannot_be_read_nor_rebuilt_is_dropped_unless_a_newer_predictor_wrote_it(
+    redis_server: RedisServer,
+) -> None:
+    async def scene() -> None:
+        append(redis_server, 12)
+        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":2,"body":{}}'}
+        for name, entry in entries.items():
+            redis_server.client.hset(FUNCTIONS, name, entry)
+            redis_server.client.hset(VERSIONS, name, "1:modelled:12")
+        async with learning(redis_server) as predictor:
+            assert predictor.functions().keys() == {FUNCTION}
+        left = {FUNCTION.encode(), b"default/newer"}
+        assert set(redis_server.client.hkeys(FUNCTIONS)) == left
+        assert redis_server.client.hget(FUNCTIONS, "default/newer") == entries["default/newer"]
+
+    play(redis_server, scene)
+
+
 def test_goes_on_after_what_it_cannot_read(redis_server: RedisServer) -> None:
     async def scene() -> None:
         async with learning(redis_server) as predictor:
