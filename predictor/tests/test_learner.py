@@ -227,10 +227,15 @@ def test_one_that_slept_through_the_loss_of_its_lock_writes_nothing(
 
 
 def test_answers_and_versions_are_the_same_after_a_restart(redis_server: RedisServer, start: Start) -> None:
+    def not_due() -> bool | None:
+        state = state_of(redis_server)
+        return (state is not None and state.since_refit < state.due_after) or None
+
     first = start()
     observe(redis_server, 40)
     first.says("refit")
     all_acknowledged(redis_server)
+    eventually("no refit is due any more", not_due)
     assert stop(first.process) == 0
     before = stored(redis_server)
 
