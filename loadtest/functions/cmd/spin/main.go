@@ -1,0 +1,53 @@
+// Command spin uses as much CPU as the body says ("50ms"), and none for an empty
+// one: what the benches need, which measure what is around a function.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+
+	"libra.dev/libra/loadtest/functions/server"
+)
+
+const longest = 10 * time.Second
+
+func work(ctx context.Context, body []byte) (any, error) {
+	if len(body) == 0 {
+		return nil, nil
+	}
+	want, err := time.ParseDuration(string(body))
+	if err != nil || want < 0 || want > longest {
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.20q; it must be a duration of CPU such as 50ms, at most %v", body, longest)}
+	}
+	// Its CPU is that of a thread, so the thread must be its own.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	start, err := used()
+	if err != nil {
+		return nil, err
+	}
+	for at := start; at-start < want; {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if at, err = used(); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]string{"cpu": want.String()}, nil
+}
+
+// used is the CPU that this thread has used.
+func used() (time.Duration, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &usage); err != nil {
+		return 0, fmt.Errorf("read the CPU time of a thread: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
+}
+
+func main() { server.Main(server.Handler(work), net.ListenConfig{}) }
