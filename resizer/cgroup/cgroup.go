@@ -1,0 +1,89 @@
+// Package cgroup reads and sets the limits of one running container in the kernel,
+// on cgroup v1 and v2.
+//
+// The files of a container are found once and stay open: a reading costs one system
+// call a file and a write one more than it has to know, so that either takes tens of
+// microseconds. Neither the kubelet nor the runtime hears of a write, and whatever
+// they set later replaces it.
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// ErrInUse is a memory limit that the memory in use does not fit. Nothing was lowered.
+var ErrInUse = errors.New("more memory is in use")
+
+// Reading is what a container's cgroup says at one moment.
+type Reading struct {
+	CPU              time.Duration // used so far
+	Throttled        time.Duration // so far, summed over CPUs
+	ThrottledPeriods int64         // so far
+	Memory           int64         // bytes that cannot be reclaimed at once
+	HighEvents       int64         // times so far that memory.high held it up; always 0 on v1
+	// Limit is what is in force, zero where there is none: of memory on v2 the smaller
+	// of memory.high and memory.max.
+	Limit api.Resources
+}
+
+// Container is the cgroup of one container. When that has ended, reads and writes
+// fail with ENODEV, after Close with os.ErrClosed. Not for concurrent use.
+type Container interface {
+	// Read does not allocate.
+	Read() (Reading, error)
+
+	// SetCPU limits CPU time to so many thousandths of a core, at least 1 ms in each
+	// period, as the kubelet does; 0 is no limit. The period stays what it is.
+	SetCPU(milli int64) error
+
+	// SetMemory limits memory to so many bytes, of a container that is owed the
+	// allocation. v1 has one limit, which the kernel refuses to set below what is in
+	// use: ErrInUse. On v2 a limit below the allocation is memory.high alone, which
+	// slows a container that passes it but never kills; memory.max stays the
+	// allocation. A limit above the allocation is memory.max, and going down from there
+	// ends in ErrInUse when more than the new memory.max is in use, which would kill.
+	SetMemory(bytes, allocation int64) error
+
+	// Attainable is what Read will report once limits are set: memory counts in pages,
+	// and CPU limits have a least. Zero stays zero.
+	Attainable(limits api.Resources) api.Resources
+
+	// PodLimit is the limit on the pod as a whole, which binds the container whatever
+	// its own says; zero where there is none. The kubelet sets one when all containers
+	// of the pod have limits.
+	PodLimit() (api.Resources, error)
+
+	Close() error
+}
+
+// Open finds a container's cgroup by the container's id below root, which is where
+// cgroups are mounted. Where it is mounted read-only the container can be read but
+// not set.
+func Open(root, containerID string) (Container, error) {
+	if containerID == "" {
+		return nil, errors.New("looking for a container's cgroup: the container's id is empty")
+	}
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		dir, err := findContainer(root, containerID)
+		if err != nil {
+			return nil, err
+		}
+		return openV2(dir)
+	}
+	var dirs [3]string
+	for i, controller := range []string{"cpu", "cpuacct", "memory"} {
+		hierarchy, err := findHierarchy(root, controller)
+		if err != nil {
+			return nil, err
+		}
+		if dirs[i], err = findContainer(hierarchy, containerID); err != nil {
+			return nil, err
+		}
+	}
+	return openV1(dirs[0], dirs[1], dirs[2])
+}

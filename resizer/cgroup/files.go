@@ -1,0 +1,226 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"syscall"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// unlimitedBytes is above any real memory limit; v1 writes one near the largest
+	// number of pages for "none".
+	unlimitedBytes = int64(1) << 60
+
+	// leastQuotaMicros is the least that the kernel takes and the kubelet writes.
+	leastQuotaMicros = 1000
+
+	// usualPeriodMicros is the kernel's and the kubelet's default.
+	usualPeriodMicros = 100_000
+
+	// statEvery is how many readings share one read of memory.stat, the only file
+	// that is long and that changes slowly.
+	statEvery = 10
+	fileSize  = 16 << 10
+)
+
+// file is an open file of a cgroup. It is a bare descriptor because os.File takes two
+// system calls to read a file of unknown size and registers it with the runtime's
+// poller, which every memory event would then wake.
+type file struct {
+	fd       int
+	path     string
+	readOnly error // why, when it was to be written too
+}
+
+func open(path string, writable bool) (file, error) {
+	flags := syscall.O_RDONLY
+	if writable {
+		flags = syscall.O_RDWR
+	}
+	fd, err := openRetrying(path, flags)
+	var readOnly error
+	if writable && (errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM)) {
+		readOnly = err
+		fd, err = openRetrying(path, syscall.O_RDONLY)
+	}
+	if err != nil {
+		return file{}, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return file{fd: fd, path: path, readOnly: readOnly}, nil
+}
+
+func openRetrying(path string, flags int) (fd int, err error) {
+	for {
+		if fd, err = syscall.Open(path, flags|syscall.O_CLOEXEC, 0); err != syscall.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// read is one system call: the kernel gives a whole file when there is room for it.
+func (f *file) read(into []byte) ([]byte, error) {
+	for {
+		n, err := syscall.Pread(f.fd, into, 0)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: f.path, Err: err}
+		}
+		return bytes.TrimSpace(into[:n]), nil
+	}
+}
+
+func (f *file) write(text []byte) error {
+	if f.readOnly != nil {
+		return fmt.Errorf("writing %q to %s, which could only be opened for reading (are cgroups mounted read-only?): %w", text, f.path, f.readOnly)
+	}
+	for {
+		_, err := syscall.Pwrite(f.fd, text, 0)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("writing %q: %w", text, &os.PathError{Op: "write", Path: f.path, Err: err})
+		}
+		return nil
+	}
+}
+
+// files are the open files of one container.
+type files struct {
+	open   []file
+	closed bool
+	input  [fileSize]byte
+	output [48]byte
+	pages  int64 // bytes in one
+}
+
+func (f *files) add(writable bool, paths ...string) error {
+	f.pages = int64(os.Getpagesize())
+	for _, path := range paths {
+		file, err := open(path, writable)
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		f.open = append(f.open, file)
+	}
+	return nil
+}
+
+// Close implements Container.
+func (f *files) Close() error {
+	if f.closed {
+		return os.ErrClosed
+	}
+	f.closed = true
+	var errs []error
+	for _, file := range f.open {
+		errs = append(errs, syscall.Close(file.fd))
+	}
+	return errors.Join(errs...)
+}
+
+// text is valid until the next call.
+func (f *files) text(i int) ([]byte, error) {
+	if f.closed {
+		return nil, os.ErrClosed
+	}
+	return f.open[i].read(f.input[:])
+}
+
+// writeLine writes text, which is in output or appended to it.
+func (f *files) writeLine(i int, text []byte) error {
+	if f.closed {
+		return os.ErrClosed
+	}
+	return f.open[i].write(append(text, '\n'))
+}
+
+// line is the text of a file that has one line.
+func (f *files) line(i int) ([]byte, error) {
+	text, err := f.text(i)
+	line, _, _ := bytes.Cut(text, newline)
+	return line, err
+}
+
+func (f *files) int(i int) (int64, error) {
+	line, err := f.line(i)
+	if err != nil {
+		return 0, err
+	}
+	return f.parse(i, line)
+}
+
+func (f *files) writeInt(i int, n int64) error {
+	return f.writeLine(i, strconv.AppendInt(f.output[:0], n, 10))
+}
+
+// keyed is the number beside key in a file of lines "key number"; 0 when there is
+// no such line, as without the controller that writes it.
+func (f *files) keyed(i int, text []byte, key string) (int64, error) {
+	for len(text) > 0 {
+		line, rest, _ := bytes.Cut(text, newline)
+		if len(line) > len(key) && line[len(key)] == ' ' && string(line[:len(key)]) == key {
+			return f.parse(i, line[len(key)+1:])
+		}
+		text = rest
+	}
+	return 0, nil
+}
+
+var (
+	newline = []byte("\n")
+	space   = []byte(" ")
+	none    = []byte("max")
+)
+
+func (f *files) parse(i int, text []byte) (int64, error) {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %q is no number", f.open[i].path, text)
+	}
+	return n, nil
+}
+
+// quotaMicros is the kubelet's own arithmetic.
+func quotaMicros(milli, periodMicros int64) (int64, error) {
+	if periodMicros <= 0 {
+		return 0, fmt.Errorf("a CPU period of %d us is no period", periodMicros)
+	}
+	if milli < 0 || milli > math.MaxInt64/periodMicros {
+		return 0, fmt.Errorf("a CPU limit of %dm is out of range: accepted are 0 (none) to %dm", milli, math.MaxInt64/periodMicros)
+	}
+	return max(leastQuotaMicros, milli*periodMicros/1000), nil
+}
+
+// cpuMilli rounds up, which gives back what quotaMicros was asked for whatever the
+// period is.
+func cpuMilli(quotaMicros, periodMicros int64) int64 {
+	if quotaMicros <= 0 || periodMicros <= 0 {
+		return 0
+	}
+	return (quotaMicros*1000 + periodMicros - 1) / periodMicros
+}
+
+// attainable is what is read when limits were set with this period.
+func (f *files) attainable(limits api.Resources, periodMicros int64) api.Resources {
+	if quota, err := quotaMicros(limits.CPUMilli, periodMicros); err == nil && limits.CPUMilli > 0 {
+		limits.CPUMilli = cpuMilli(quota, periodMicros)
+	}
+	limits.MemoryBytes -= limits.MemoryBytes % f.pages
+	return limits
+}
+
+func checkMemory(bytes, allocation int64) error {
+	if bytes <= 0 || allocation <= 0 || bytes >= unlimitedBytes || allocation >= unlimitedBytes {
+		return fmt.Errorf("a memory limit of %d bytes with an allocation of %d is out of range: accepted are 1 to %d", bytes, allocation, unlimitedBytes-1)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A search that has gone so deep, or seen so many directories, is in a tree that no
+// kubelet makes.
+const (
+	searchDepth       = 12
+	searchDirectories = 50_000
+)
+
+// findHierarchy finds where a v1 controller is mounted, alone or with others.
+func findHierarchy(root, controller string) (string, error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return "", fmt.Errorf("reading the cgroup root: %w", err)
+	}
+	for _, e := range entries {
+		if slices.Contains(strings.Split(e.Name(), ","), controller) {
+			// It may be a link, which a walk would not follow.
+			return filepath.EvalSymlinks(filepath.Join(root, e.Name()))
+		}
+	}
+	return "", fmt.Errorf("%s is no cgroup root: it has neither cgroup.controllers (v2) nor a hierarchy for %s (v1)", root, controller)
+}
+
+// findContainer finds the directory of a container: the paths of the cgroupfs and
+// the systemd driver, and of a kubelet with a cgroup root of its own, all end in a
+// name that holds its id.
+func findContainer(hierarchy, containerID string) (string, error) {
+	var found string
+	seen := 0
+	err := filepath.WalkDir(hierarchy, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it went while we looked
+			}
+			return err
+		}
+		if !d.IsDir() {
+			return nil
+		}
+		// CRI-O keeps its monitor beside the container, under nearly the same name.
+		if strings.Contains(d.Name(), containerID) && !strings.Contains(d.Name(), "conmon") {
+			found = path
+			return fs.SkipAll
+		}
+		if seen++; seen > searchDirectories {
+			return fmt.Errorf("gave up after %d directories", searchDirectories)
+		}
+		if depth := strings.Count(path[len(hierarchy):], string(filepath.Separator)); depth >= searchDepth {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("looking for the cgroup of container %s below %s: %w", containerID, hierarchy, err)
+	}
+	if found == "" {
+		return "", fmt.Errorf("container %s has no cgroup below %s", containerID, hierarchy)
+	}
+	return found, nil
+}

@@ -1,0 +1,157 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+type v1 struct {
+	files
+	cpu, memory  string // directories
+	reads        int
+	inactive     int64 // bytes
+	periodMicros int64
+}
+
+const (
+	v1Quota = iota
+	v1MemoryLimit
+	v1Period
+	v1CPUStat
+	v1Usage
+	v1Memory
+	v1MemoryStat
+)
+
+func openV1(cpu, cpuacct, memory string) (*v1, error) {
+	c := &v1{cpu: cpu, memory: memory, periodMicros: usualPeriodMicros}
+	if err := c.add(true,
+		filepath.Join(cpu, "cpu.cfs_quota_us"),
+		filepath.Join(memory, "memory.limit_in_bytes"),
+	); err != nil {
+		return nil, err
+	}
+	if err := c.add(false,
+		filepath.Join(cpu, "cpu.cfs_period_us"),
+		filepath.Join(cpu, "cpu.stat"),
+		filepath.Join(cpuacct, "cpuacct.usage"),
+		filepath.Join(memory, "memory.usage_in_bytes"),
+		filepath.Join(memory, "memory.stat"),
+	); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Read implements Container.
+func (c *v1) Read() (Reading, error) {
+	var r Reading
+	usageNanos, err := c.int(v1Usage)
+	if err != nil {
+		return r, err
+	}
+	stat, err := c.text(v1CPUStat)
+	if err != nil {
+		return r, err
+	}
+	throttledNanos, err := c.keyed(v1CPUStat, stat, "throttled_time")
+	if err != nil {
+		return r, err
+	}
+	periods, err := c.keyed(v1CPUStat, stat, "nr_throttled")
+	if err != nil {
+		return r, err
+	}
+	var numbers [4]int64
+	for i, file := range [...]int{v1Quota, v1Period, v1Memory, v1MemoryLimit} {
+		if numbers[i], err = c.int(file); err != nil {
+			return r, err
+		}
+	}
+	if c.reads%statEvery == 0 {
+		stat, err := c.text(v1MemoryStat)
+		if err != nil {
+			return r, err
+		}
+		if c.inactive, err = c.keyed(v1MemoryStat, stat, "total_inactive_file"); err != nil {
+			return r, err
+		}
+	}
+	c.reads++
+	c.periodMicros = numbers[1]
+	r = Reading{
+		CPU:              time.Duration(usageNanos),
+		Throttled:        time.Duration(throttledNanos),
+		ThrottledPeriods: periods,
+		Memory:           max(0, numbers[2]-c.inactive),
+	}
+	r.Limit.CPUMilli = cpuMilli(numbers[0], numbers[1])
+	if numbers[3] < unlimitedBytes {
+		r.Limit.MemoryBytes = numbers[3]
+	}
+	return r, nil
+}
+
+// SetCPU implements Container.
+func (c *v1) SetCPU(milli int64) error {
+	quota := int64(-1)
+	if milli != 0 {
+		period, err := c.int(v1Period)
+		if err != nil {
+			return err
+		}
+		if quota, err = quotaMicros(milli, period); err != nil {
+			return err
+		}
+	}
+	return c.writeInt(v1Quota, quota)
+}
+
+// SetMemory implements Container.
+func (c *v1) SetMemory(bytes, allocation int64) error {
+	if err := checkMemory(bytes, allocation); err != nil {
+		return err
+	}
+	err := c.writeInt(v1MemoryLimit, bytes)
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("%w: %w", ErrInUse, err)
+	}
+	return err
+}
+
+// Attainable implements Container.
+func (c *v1) Attainable(limits api.Resources) api.Resources {
+	return c.attainable(limits, c.periodMicros)
+}
+
+// PodLimit implements Container.
+func (c *v1) PodLimit() (api.Resources, error) {
+	cpu, memory := filepath.Dir(c.cpu), filepath.Dir(c.memory)
+	var limit api.Resources
+	pod := &files{}
+	if err := pod.add(false,
+		filepath.Join(cpu, "cpu.cfs_quota_us"),
+		filepath.Join(cpu, "cpu.cfs_period_us"),
+		filepath.Join(memory, "memory.limit_in_bytes"),
+	); err != nil {
+		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+	}
+	defer pod.Close() //nolint:errcheck // read only
+	var numbers [3]int64
+	for i := range numbers {
+		var err error
+		if numbers[i], err = pod.int(i); err != nil {
+			return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+		}
+	}
+	limit.CPUMilli = cpuMilli(numbers[0], numbers[1])
+	if numbers[2] < unlimitedBytes {
+		limit.MemoryBytes = numbers[2]
+	}
+	return limit, nil
+}

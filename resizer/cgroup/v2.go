@@ -1,0 +1,235 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+type v2 struct {
+	files
+	dir          string
+	reads        int
+	inactive     int64 // bytes
+	periodMicros int64
+}
+
+const (
+	v2CPUMax = iota
+	v2MemoryHigh
+	v2MemoryMax
+	v2CPUStat
+	v2Memory
+	v2MemoryEvents
+	v2MemoryStat
+)
+
+func openV2(dir string) (*v2, error) {
+	c := &v2{dir: dir, periodMicros: usualPeriodMicros}
+	if err := c.add(true,
+		filepath.Join(dir, "cpu.max"),
+		filepath.Join(dir, "memory.high"),
+		filepath.Join(dir, "memory.max"),
+	); err != nil {
+		return nil, err
+	}
+	if err := c.add(false,
+		filepath.Join(dir, "cpu.stat"),
+		filepath.Join(dir, "memory.current"),
+		// Its own events: those of a cgroup below it are of a limit that Libra did not set.
+		filepath.Join(dir, "memory.events.local"),
+		filepath.Join(dir, "memory.stat"),
+	); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Read implements Container.
+func (c *v2) Read() (Reading, error) {
+	var r Reading
+	stat, err := c.text(v2CPUStat)
+	if err != nil {
+		return r, err
+	}
+	var counters [3]int64
+	for i, key := range [...]string{"usage_usec", "throttled_usec", "nr_throttled"} {
+		if counters[i], err = c.keyed(v2CPUStat, stat, key); err != nil {
+			return r, err
+		}
+	}
+	quota, period, err := c.cpuMax(v2CPUMax)
+	if err != nil {
+		return r, err
+	}
+	high, err := c.memoryLimit(v2MemoryHigh)
+	if err != nil {
+		return r, err
+	}
+	most, err := c.memoryLimit(v2MemoryMax)
+	if err != nil {
+		return r, err
+	}
+	events, err := c.text(v2MemoryEvents)
+	if err != nil {
+		return r, err
+	}
+	highEvents, err := c.keyed(v2MemoryEvents, events, "high")
+	if err != nil {
+		return r, err
+	}
+	memory, err := c.int(v2Memory)
+	if err != nil {
+		return r, err
+	}
+	if c.reads%statEvery == 0 {
+		stat, err := c.text(v2MemoryStat)
+		if err != nil {
+			return r, err
+		}
+		if c.inactive, err = c.keyed(v2MemoryStat, stat, "inactive_file"); err != nil {
+			return r, err
+		}
+	}
+	c.reads++
+	c.periodMicros = period
+	r = Reading{
+		CPU:              time.Duration(counters[0]) * time.Microsecond,
+		Throttled:        time.Duration(counters[1]) * time.Microsecond,
+		ThrottledPeriods: counters[2],
+		Memory:           max(0, memory-c.inactive),
+		HighEvents:       highEvents,
+	}
+	r.Limit.CPUMilli = cpuMilli(quota, period)
+	if limit := min(high, most); limit < unlimitedBytes {
+		r.Limit.MemoryBytes = limit
+	}
+	return r, nil
+}
+
+// cpuMax is the quota, 0 for none, and the period, both in microseconds.
+func (f *files) cpuMax(i int) (quota, period int64, err error) {
+	line, err := f.line(i)
+	if err != nil {
+		return 0, 0, err
+	}
+	first, second, _ := bytes.Cut(line, space)
+	if period, err = f.parse(i, second); err != nil {
+		return 0, 0, err
+	}
+	if !bytes.Equal(first, none) {
+		quota, err = f.parse(i, first)
+	}
+	return quota, period, err
+}
+
+// memoryLimit is in bytes, unlimitedBytes for none.
+func (f *files) memoryLimit(i int) (int64, error) {
+	line, err := f.line(i)
+	if err != nil || bytes.Equal(line, none) {
+		return unlimitedBytes, err
+	}
+	return f.parse(i, line)
+}
+
+// SetCPU implements Container.
+func (c *v2) SetCPU(milli int64) error {
+	_, period, err := c.cpuMax(v2CPUMax)
+	if err != nil {
+		return err
+	}
+	text := append(c.output[:0], none...)
+	if milli != 0 {
+		quota, err := quotaMicros(milli, period)
+		if err != nil {
+			return err
+		}
+		text = strconv.AppendInt(c.output[:0], quota, 10)
+	}
+	text = append(text, ' ')
+	return c.writeLine(v2CPUMax, strconv.AppendInt(text, period, 10))
+}
+
+// SetMemory implements Container.
+func (c *v2) SetMemory(bytes, allocation int64) error {
+	if err := checkMemory(bytes, allocation); err != nil {
+		return err
+	}
+	most := max(bytes, allocation)
+	current, err := c.memoryLimit(v2MemoryMax)
+	if err != nil {
+		return err
+	}
+	switch rounded := most - most%c.pages; {
+	case current < rounded:
+		err = c.writeInt(v2MemoryMax, most)
+	case current > rounded:
+		err = c.lowerMax(most)
+	}
+	if err != nil {
+		return err
+	}
+	if bytes < allocation {
+		return c.writeInt(v2MemoryHigh, bytes)
+	}
+	return c.writeLine(v2MemoryHigh, append(c.output[:0], none...))
+}
+
+// lowerMax lowers memory.max by way of memory.high: the kernel reclaims for either,
+// but kills only for memory.max, and what is above memory.high hardly grows while we
+// look whether the rest fits.
+func (c *v2) lowerMax(bytes int64) error {
+	if err := c.writeInt(v2MemoryHigh, bytes); err != nil {
+		return err
+	}
+	memory, err := c.int(v2Memory)
+	if err == nil && memory > bytes {
+		err = fmt.Errorf("%w: %d bytes, to be limited to %d in %s", ErrInUse, memory, bytes, c.dir)
+	}
+	if err != nil {
+		if back := c.writeLine(v2MemoryHigh, append(c.output[:0], none...)); back != nil {
+			err = fmt.Errorf("%w; and memory.high stays: %w", err, back)
+		}
+		return err
+	}
+	return c.writeInt(v2MemoryMax, bytes)
+}
+
+// Attainable implements Container.
+func (c *v2) Attainable(limits api.Resources) api.Resources {
+	return c.attainable(limits, c.periodMicros)
+}
+
+// PodLimit implements Container.
+func (c *v2) PodLimit() (api.Resources, error) {
+	dir := filepath.Dir(c.dir)
+	var limit api.Resources
+	pod := &files{}
+	if err := pod.add(false,
+		filepath.Join(dir, "cpu.max"),
+		filepath.Join(dir, "memory.high"),
+		filepath.Join(dir, "memory.max"),
+	); err != nil {
+		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+	}
+	defer pod.Close() //nolint:errcheck // read only
+	quota, period, err := pod.cpuMax(v2CPUMax)
+	if err != nil {
+		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+	}
+	limit.CPUMilli = cpuMilli(quota, period)
+	for _, i := range [...]int{v2MemoryHigh, v2MemoryMax} {
+		bytes, err := pod.memoryLimit(i)
+		if err != nil {
+			return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+		}
+		if bytes < unlimitedBytes && (limit.MemoryBytes == 0 || bytes < limit.MemoryBytes) {
+			limit.MemoryBytes = bytes
+		}
+	}
+	return limit, nil
+}
