@@ -31,8 +31,10 @@ type Ended struct {
 	Borrowed Resources `json:"borrowed"`
 	// Alone says that no other invocation was begun in the pod at any time of
 	// this one, so that what the pod used is what this invocation used.
-	Alone  bool `json:"alone"`
-	Status int  `json:"status"` // HTTP status of the response
+	Alone bool `json:"alone"`
+	// Safeguarded says that it lent more than it could spare, and had it back.
+	Safeguarded bool `json:"safeguarded"`
+	Status      int  `json:"status"` // HTTP status of the response
 }
 
 // Observation is an Ended with what the node agent measured of it.

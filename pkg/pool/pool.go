@@ -10,9 +10,20 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// LeaseTTL is how long an owner's invocations, and a node's permission to lend,
-// last without being renewed.
+// LeaseTTL is how long an owner's invocations, and an agent's heartbeat, last
+// without being renewed.
 const LeaseTTL = 5 * time.Second
+
+// A strike of the safeguard suspends lending of a function's resource for
+// SuspendLeast, which doubles with each further one up to SuspendMost. The strikes
+// are forgotten when the resource has been lent again for SuspendMost.
+const (
+	SuspendLeast = 10 * time.Second
+	SuspendMost  = 10 * time.Minute
+)
+
+// EntriesMost is the most entries that a State has.
+const EntriesMost = 64
 
 // Invocation is one request, as the pool sees it when it begins.
 type Invocation struct {
@@ -24,10 +35,13 @@ type Invocation struct {
 	Owner         string // incarnation of the activator that renews the lease
 	Size          int64  // bytes, or api.UnknownSize
 
-	Predicted api.Resources // zero when there was no prediction
-	Duration  time.Duration // predicted; 0 when there was no prediction
-	Surplus   api.Resources // what its pod can spare while it runs
-	Want      api.Resources // what it would borrow
+	// Allocation is what its pod's user container is owed: the limits in the Revision.
+	// A resource without a limit is 0, and cannot be lent.
+	Allocation api.Resources
+	Predicted  api.Resources // zero when there was no prediction
+	Duration   time.Duration // predicted; 0 when there was no prediction
+	Surplus    api.Resources // what its pod can spare while it runs
+	Want       api.Resources // what it would borrow
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
 	// of itself to borrow after its Begin: below it a transfer would be over before it pays.
 	MinRemaining time.Duration
@@ -48,20 +62,62 @@ type Ending struct {
 type Outcome struct {
 	Found          bool
 	Alone          bool          // nothing else ran in its pod, from its Begin until its End
+	Safeguarded    bool          // the safeguard took back what it had put in
 	Lent, Borrowed api.Resources // the most at any time
 }
 
-// Balance is what a pod has borrowed and lent now. Its effective limit is the
-// user allocation + Borrowed - Lent.
+// Heartbeat is what a node's agent tells the pool once a second.
+type Heartbeat struct {
+	Agent string // incarnation of the agent
+	// Epoch is the State's under which the agent has seen the node. A heartbeat of
+	// another epoch does not open the node.
+	Epoch string
+	// Whole says that every container of the node was seen at its user allocation at
+	// least once under Epoch, so that nothing is lent that nobody would give back.
+	Whole bool
+	// Lendable is the most that may be on loan on the node at one time. When more is,
+	// nothing more is lent, and what is on loan stays.
+	Lendable api.Resources
+	// Pods are, by namespace/name, the pods that take part, and the least bytes that
+	// the memory limit of each may be lowered to. What a pod lends below that, and all
+	// loans to and from a pod that takes part no more, end.
+	Pods map[string]int64
+}
+
+// Balance is what a pod has borrowed and lent now. Its effective limit is
+// Allocation + Borrowed - Lent, where Allocation is that of its latest Begin.
 type Balance struct {
-	Borrowed, Lent api.Resources
+	Borrowed, Lent, Allocation api.Resources
+}
+
+// Entry is what one donor could lend now and nobody has borrowed.
+type Entry struct {
+	Domain  string
+	Expires int64 // predicted end of the donor, in Unix milliseconds
+	Volume  api.Resources
+}
+
+// Suspension says until when a function puts nothing into the pool; each is zero
+// when the function lends that resource.
+type Suspension struct {
+	Function              string // namespace/revision
+	CPUUntil, MemoryUntil time.Time
 }
 
 // State is a node's pool at one moment. A pod without a balance is at its user
 // allocation.
 type State struct {
+	// Epoch changes whenever Redis may have lost or restored anything of the node.
+	Epoch string
+	// Agent is the incarnation whose heartbeat came within the last LeaseTTL; empty
+	// when none did.
+	Agent string
+	Open  bool // whether anything is lent now
+
 	Pods      map[string]Balance // by namespace/name
 	Available api.Resources      // surplus in the pool that nobody has borrowed
+	Entries   []Entry            // of Available, the EntriesMost that last longest, these first
+	Suspended []Suspension       // by Function
 	Begun     int                // invocations in flight
 }
 
@@ -70,12 +126,15 @@ type State struct {
 type Pool interface {
 	// Begin puts the invocation's surplus into its node's pool and takes, from
 	// the longest-lasting entries of its domain first, up to what it wants. It
-	// returns what was borrowed. Nothing is lent on a node that is not open, nor
-	// from a pod with more than one invocation begun.
+	// returns what was borrowed. Nothing is lent on a node that is not open, from a pod
+	// with more than one invocation begun, or to or from a pod that does not take part
+	// (Heartbeat). A pod keeps its memory floor and 1 milli CPU of its Allocation, and
+	// a function puts in nothing of a resource of which it is suspended (Safeguard).
 	//
 	// What an invocation still wants, because there was not enough or a donor has
-	// ended, it gets when a Begin or an End leaves surplus in its domain: the last to
-	// end first, and only while it and the donor both have MinRemaining to go.
+	// ended, it gets when a Begin or an End leaves surplus in its domain, or a
+	// Heartbeat comes: the last to end first, and only while it and the donor both
+	// have MinRemaining to go.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
 	// End takes the invocation out: its loans are revoked (preemptive release),
 	// what it borrowed goes back with its original expiry (re-harvest). For one
@@ -84,10 +143,17 @@ type Pool interface {
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. After
 	// its lease ran out, this and Begin first end what it had.
 	Renew(ctx context.Context, node, owner string) error
-	// Open lets the node lend for another LeaseTTL. The resizer calls it while it
-	// runs and has seen every container of the node whole at least once since the
-	// pool was empty, so that nothing is lent that nobody would give back. A pool
-	// that is lost is closed; so Redis must not restore an old one from disk.
+	// Heartbeat says who takes part and how much may be lent on the node, and returns
+	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole
+	// under its present epoch. The last heartbeat stands, whoever sent it.
+	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
+	// Safeguard takes out of the pool, of the resources named, all that the donor in
+	// the pod put in, lent or not, suspends lending of its function, and returns what
+	// was on loan. When nothing was put in, nothing changes.
+	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
+	// Open does nothing.
+	//
+	// Deprecated: Heartbeat opens nodes.
 	Open(ctx context.Context, node string) error
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)

@@ -156,11 +156,22 @@ func (r *Redis) Renew(ctx context.Context, node, owner string) error {
 }
 
 // Open implements Pool.
-func (r *Redis) Open(ctx context.Context, node string) error {
-	if err := r.call(ctx, "libra_open", node).Err(); err != nil {
-		return fmt.Errorf("open node %s: %w", node, err)
+func (r *Redis) Open(context.Context, string) error { return nil }
+
+// Heartbeat implements Pool.
+func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error) {
+	if err := hb.check(); err != nil {
+		return false, err
 	}
-	return nil
+	if err := r.call(ctx, "libra_open", node).Err(); err != nil {
+		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)
+	}
+	return true, nil
+}
+
+// Safeguard implements Pool.
+func (r *Redis) Safeguard(_ context.Context, node, _ string, _, _ bool) (revoked api.Resources, err error) {
+	return api.Resources{}, fmt.Errorf("safeguard on node %s: not in the Redis functions", node)
 }
 
 // Read implements Pool.

@@ -45,9 +45,11 @@ func checkDuration(field string, d time.Duration) error {
 func (inv Invocation) check() error {
 	err := errors.Join(
 		checkName("ID", inv.ID),
+		checkName("Function", inv.Function),
 		checkName("Pod", inv.Pod),
 		checkName("Domain", inv.Domain),
 		checkName("Owner", inv.Owner),
+		checkVolume("Allocation", inv.Allocation),
 		checkVolume("Surplus", inv.Surplus),
 		checkVolume("Want", inv.Want),
 		checkDuration("Duration", inv.Duration),
@@ -62,6 +64,17 @@ func (inv Invocation) check() error {
 func (e Ending) check() error {
 	if err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration)); err != nil {
 		return fmt.Errorf("ending %q: %w", e.ID, err)
+	}
+	return nil
+}
+
+func (hb Heartbeat) check() error {
+	errs := []error{checkName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
+	for pod, floor := range hb.Pods {
+		errs = append(errs, checkName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("heartbeat of agent %q: %w", hb.Agent, err)
 	}
 	return nil
 }
