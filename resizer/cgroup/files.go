@@ -218,9 +218,11 @@ func (f *files) attainable(limits api.Resources, periodMicros int64) api.Resourc
 	return limits
 }
 
-func checkMemory(bytes, allocation int64) error {
-	if bytes <= 0 || allocation <= 0 || bytes >= unlimitedBytes || allocation >= unlimitedBytes {
-		return fmt.Errorf("a memory limit of %d bytes with an allocation of %d is out of range: accepted are 1 to %d", bytes, allocation, unlimitedBytes-1)
+// wholePages is the memory limit and the allocation as the kernel keeps them.
+func (f *files) wholePages(bytes, allocation int64) (int64, int64, error) {
+	if min(bytes, allocation) < f.pages || max(bytes, allocation) >= unlimitedBytes {
+		return 0, 0, fmt.Errorf("a memory limit of %d bytes with an allocation of %d is out of range: accepted are %d to %d",
+			bytes, allocation, f.pages, unlimitedBytes-1)
 	}
-	return nil
+	return bytes - bytes%f.pages, allocation - allocation%f.pages, nil
 }

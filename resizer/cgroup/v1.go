@@ -114,12 +114,13 @@ func (c *v1) SetCPU(milli int64) error {
 
 // SetMemory implements Container.
 func (c *v1) SetMemory(bytes, allocation int64) error {
-	if err := checkMemory(bytes, allocation); err != nil {
+	bytes, _, err := c.wholePages(bytes, allocation)
+	if err != nil {
 		return err
 	}
-	err := c.writeInt(v1MemoryLimit, bytes)
+	err = c.writeInt(v1MemoryLimit, bytes)
 	if errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("%w: %w", ErrInUse, err)
+		return fmt.Errorf("%w than the limit allows: %w", ErrInUse, err)
 	}
 	return err
 }

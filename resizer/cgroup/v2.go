@@ -87,11 +87,7 @@ func (c *v2) Read() (Reading, error) {
 		return r, err
 	}
 	if c.reads%statEvery == 0 {
-		stat, err := c.text(v2MemoryStat)
-		if err != nil {
-			return r, err
-		}
-		if c.inactive, err = c.keyed(v2MemoryStat, stat, "inactive_file"); err != nil {
+		if err := c.readInactive(); err != nil {
 			return r, err
 		}
 	}
@@ -156,7 +152,8 @@ func (c *v2) SetCPU(milli int64) error {
 
 // SetMemory implements Container.
 func (c *v2) SetMemory(bytes, allocation int64) error {
-	if err := checkMemory(bytes, allocation); err != nil {
+	bytes, allocation, err := c.wholePages(bytes, allocation)
+	if err != nil {
 		return err
 	}
 	most := max(bytes, allocation)
@@ -164,10 +161,10 @@ func (c *v2) SetMemory(bytes, allocation int64) error {
 	if err != nil {
 		return err
 	}
-	switch rounded := most - most%c.pages; {
-	case current < rounded:
+	switch {
+	case current < most:
 		err = c.writeInt(v2MemoryMax, most)
-	case current > rounded:
+	case current > most:
 		err = c.lowerMax(most)
 	}
 	if err != nil {
@@ -183,12 +180,24 @@ func (c *v2) SetMemory(bytes, allocation int64) error {
 // but kills only for memory.max, and what is above memory.high hardly grows while we
 // look whether the rest fits.
 func (c *v2) lowerMax(bytes int64) error {
+	memory, err := c.int(v2Memory)
+	if err != nil {
+		return err
+	}
+	if memory > bytes {
+		// What cannot be reclaimed is no reason to hold the container up.
+		if err := c.readInactive(); err != nil {
+			return err
+		}
+		if memory-c.inactive > bytes {
+			return c.inUse(memory-c.inactive, bytes)
+		}
+	}
 	if err := c.writeInt(v2MemoryHigh, bytes); err != nil {
 		return err
 	}
-	memory, err := c.int(v2Memory)
-	if err == nil && memory > bytes {
-		err = fmt.Errorf("%w: %d bytes, to be limited to %d in %s", ErrInUse, memory, bytes, c.dir)
+	if memory, err = c.int(v2Memory); err == nil && memory > bytes {
+		err = c.inUse(memory, bytes)
 	}
 	if err != nil {
 		if back := c.writeLine(v2MemoryHigh, append(c.output[:0], none...)); back != nil {
@@ -197,6 +206,19 @@ func (c *v2) lowerMax(bytes int64) error {
 		return err
 	}
 	return c.writeInt(v2MemoryMax, bytes)
+}
+
+func (c *v2) inUse(memory, bytes int64) error {
+	return fmt.Errorf("%w than %d bytes in %s: %d", ErrInUse, bytes, c.dir, memory)
+}
+
+func (c *v2) readInactive() error {
+	stat, err := c.text(v2MemoryStat)
+	if err != nil {
+		return err
+	}
+	c.inactive, err = c.keyed(v2MemoryStat, stat, "inactive_file")
+	return err
 }
 
 // Attainable implements Container.
