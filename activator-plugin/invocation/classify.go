@@ -38,27 +38,33 @@ func allocationOf(c *corev1.Container) allocation {
 	return a
 }
 
-// classify says what an invocation can lend (surplus) and would borrow (want). Of
-// each resource at most one is not zero. Nothing is transferred to or from an
-// invocation that is predicted to end before minLoan, for it would not pay.
-func classify(a allocation, p predict.Prediction, minLoan time.Duration) (surplus, want api.Resources) {
+// volumes are what an invocation can lend (surplus) and would borrow (want). Of each
+// resource at most one is not zero.
+type volumes struct {
+	surplus, want api.Resources
+}
+
+// classify keeps the container's request and at least keep. Nothing is transferred to
+// or from an invocation that is predicted to end before minLoan, for it would not pay.
+func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration) (v volumes) {
 	if p.Duration < minLoan {
-		return surplus, want
+		return v
 	}
-	surplus.CPUMilli, want.CPUMilli = share(a.limit.CPUMilli, a.request.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
-	surplus.MemoryBytes, want.MemoryBytes = share(a.limit.MemoryBytes, a.request.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
-	return surplus, want
+	keep = keep.Max(a.request)
+	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
+	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
+	return v
 }
 
 // share is classify for one resource. A demand of 0 is no prediction.
-func share(limit, request, demand, step int64) (surplus, want int64) {
+func share(limit, keep, demand, step int64) (surplus, want int64) {
 	switch {
 	case limit <= 0 || demand <= 0:
 		return 0, 0
 	case demand > limit:
 		return 0, demand - limit
 	default:
-		return max(0, limit-max(request, need(demand, step))), 0
+		return max(0, limit-max(keep, need(demand, step))), 0
 	}
 }
 

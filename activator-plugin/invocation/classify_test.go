@@ -24,6 +24,7 @@ func TestClassify(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
 		limit, request api.Resources
+		keep           api.Resources
 		demand         api.Resources
 		duration       time.Duration
 		surplus, want  api.Resources
@@ -36,6 +37,13 @@ func TestClassify(t *testing.T) {
 			surplus: res(500, 320)},
 		{name: "keeps its request", limit: res(1000, 512), request: res(800, 512), demand: res(100, 1), duration: time.Second,
 			surplus: res(200, 0)},
+		{name: "keeps its bound", limit: res(1000, 512), request: res(100, 64), keep: res(700, 256), demand: res(100, 1), duration: time.Second,
+			surplus: res(300, 256)},
+		{name: "bound below what is needed", limit: res(1000, 512), request: res(100, 64), keep: res(200, 65), demand: res(300, 100), duration: time.Second,
+			surplus: res(600, 384)},
+		{name: "bound above the limit", limit: res(1000, 512), request: res(100, 64), keep: api.Resources{CPUMilli: keepAll, MemoryBytes: 513 * mi}, demand: res(100, 1), duration: time.Second},
+		{name: "a bound is none for a borrower", limit: res(1000, 512), request: res(100, 64), keep: res(4000, 4096), demand: res(1700, 600), duration: time.Second,
+			want: res(700, 88)},
 		{name: "no room for the headroom", limit: res(1000, 512), request: res(100, 64), demand: res(900, 500), duration: time.Second},
 		{name: "exactly its allocation", limit: res(1000, 512), request: res(100, 64), demand: res(1000, 512), duration: time.Second},
 		{name: "borrower", limit: res(1000, 512), request: res(100, 64), demand: res(1700, 600), duration: time.Second,
@@ -52,12 +60,9 @@ func TestClassify(t *testing.T) {
 		{name: "no prediction", limit: res(1000, 512), request: res(100, 64)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			surplus, want := classify(allocation{tc.limit, tc.request}, predict.Prediction{Demand: tc.demand, Duration: tc.duration}, minLoan)
-			if diff := cmp.Diff(tc.surplus, surplus); diff != "" {
-				t.Error("surplus (-want, +got):\n" + diff)
-			}
-			if diff := cmp.Diff(tc.want, want); diff != "" {
-				t.Error("want (-want, +got):\n" + diff)
+			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration}, minLoan)
+			if diff := cmp.Diff(volumes{tc.surplus, tc.want}, got, cmp.AllowUnexported(volumes{})); diff != "" {
+				t.Error("classify() (-want, +got):\n" + diff)
 			}
 		})
 	}
@@ -67,21 +72,21 @@ func TestShareProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		step := rapid.SampledFrom([]int64{cpuStepMilli, memoryStepBytes}).Draw(t, "step")
 		limit := rapid.Int64Range(0, 64*step).Draw(t, "limit")
-		request := rapid.Int64Range(0, limit).Draw(t, "request")
+		keep := rapid.Int64Range(0, 2*limit).Draw(t, "keep")
 		demand := rapid.Int64Range(0, 1<<44).Draw(t, "demand")
 		if rapid.Bool().Draw(t, "small") {
 			demand = rapid.Int64Range(0, limit).Draw(t, "demand")
 		}
 
-		surplus, want := share(limit, request, demand, step)
+		surplus, want := share(limit, keep, demand, step)
 		keeps := limit - surplus
 		switch {
 		case surplus < 0 || want < 0:
 			t.Fatalf("surplus %d, want %d: below 0", surplus, want)
 		case surplus > 0 && want > 0:
 			t.Fatalf("lends %d and would borrow %d", surplus, want)
-		case surplus > limit-request:
-			t.Fatalf("surplus %d cuts into the request", surplus)
+		case surplus > 0 && keeps < keep:
+			t.Fatalf("surplus %d cuts into the %d that are kept", surplus, keep)
 		case surplus > 0 && demand*headroomDen > keeps*headroomNum:
 			t.Fatalf("a demand of %d is more than 0.8 of the %d that is kept", demand, keeps)
 		case want > 0 && limit+want != demand:

@@ -5,8 +5,8 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -26,6 +26,7 @@ const (
 type request struct {
 	rev      *v1.Revision
 	id       string
+	arrived  time.Time
 	size     int64
 	upgrade  bool
 	response *statusWriter
@@ -61,6 +62,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req := &request{
 		rev:      rev,
 		id:       requestID(r.Header),
+		arrived:  h.manager.clock.Now(),
 		size:     h.manager.sizeOf(r, rev),
 		upgrade:  r.Header.Get("Upgrade") != "",
 		response: sw,
@@ -72,10 +74,7 @@ func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) int64 {
 	size, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation])
 	if err != nil {
 		m.metrics.onRefusedSize(err.field)
-		if name := (types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}); m.logged.first(name, err.field) {
-			m.logger.Warnw("Refused an input size; the request runs as one of unknown size. This is logged once.",
-				"function", name.String(), "error", err)
-		}
+		m.warn(rev, eventInputSizeRefused, err.field, "Refused an input size; the request runs as one of unknown size", err)
 	}
 	return size
 }

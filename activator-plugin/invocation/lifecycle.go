@@ -65,6 +65,8 @@ type flight struct {
 	node       string
 	inv        pool.Invocation
 	dispatched time.Time
+	// withheld is what the pool was not told of; it is set before finish.
+	withheld volumes
 
 	// finished carries the Ending once; answered is closed after the pool's answer.
 	finished chan pool.Ending
@@ -118,6 +120,8 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	l.metrics.onInFlight(1)
 	l.running.Go(func() {
 		begun, ending := f.begin(before)
+		f.metrics.onVolumes(rev, volumes{inv.Surplus, inv.Want}, false, ending.Duration)
+		f.metrics.onVolumes(rev, f.withheld, true, ending.Duration)
 		if begun {
 			f.end(ending)
 		}

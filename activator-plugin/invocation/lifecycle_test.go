@@ -342,15 +342,13 @@ func TestEndIsNotLostWhileTheLeaseIsRenewed(t *testing.T) {
 	start := func(id string, surplus, want api.Resources) *flight {
 		t.Helper()
 		inv := invocationIn("ns/"+id, id)
-		inv.Duration, inv.Surplus, inv.Want = time.Hour, surplus, want
+		inv.Duration, inv.Allocation, inv.Surplus, inv.Want = time.Hour, res(1000, 512), surplus, want
 		before := state().Begun
 		f := l.start(revID, "node-a", inv)
 		waitFor(t, "the begin of the "+id, func() bool { return state().Begun > before })
 		return f
 	}
-	if err := memory.Open(t.Context(), "node-a"); err != nil {
-		t.Fatal("Open() =", err)
-	}
+	openNode(t, memory, "ns/donor", "ns/borrower")
 	donor := start("donor", res(400, 0), res(0, 0))
 	borrower := start("borrower", res(0, 0), res(300, 0))
 

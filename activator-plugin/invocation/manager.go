@@ -13,10 +13,12 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 
 	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -41,18 +43,25 @@ type Options struct {
 	Owner string
 	// MinLoan is the least time that a transfer must last to pay.
 	MinLoan time.Duration
+	// Mode is that of revisions without api.ModeAnnotation.
+	Mode api.Mode
+	// Events records what is wrong with a revision on it. It may be nil.
+	Events record.EventRecorder
 }
 
 // Manager manages the invocations of opted-in revisions. Its Handler and Throttler
 // go into the activator's chain together.
 type Manager struct {
+	clock     clock.PassiveClock
 	logger    *zap.SugaredLogger
 	metrics   *metrics
 	predictor Predictor
 	pods      *Pods
 	minLoan   time.Duration
+	mode      api.Mode
 	lifecycle *lifecycle
-	logged    onceLog
+	events    record.EventRecorder
+	warned    once
 }
 
 // NewManager returns a Manager that is to be run.
@@ -62,11 +71,14 @@ func NewManager(o Options) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
+		clock:     o.Clock,
 		logger:    o.Logger,
 		metrics:   m,
 		predictor: o.Predictor,
 		pods:      o.Pods,
 		minLoan:   o.MinLoan,
+		mode:      o.Mode,
+		events:    o.Events,
 		lifecycle: newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m),
 	}, nil
 }

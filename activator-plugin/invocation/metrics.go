@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	servingmetrics "knative.dev/serving/pkg/metrics"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -28,8 +29,8 @@ const (
 	roleUnmanaged role = "unmanaged" // not begun
 )
 
-// reason is why an invocation was only observed, or unmanaged: the attribute
-// "reason".
+// reason is why an invocation was only observed, unmanaged, or kept from what it could
+// have lent or would have borrowed: the attribute "reason".
 type reason string
 
 const (
@@ -43,6 +44,9 @@ const (
 	reasonNoPrediction     reason = "no_prediction"       // the predictor does not know the function
 	reasonUpgrade          reason = "connection_upgraded" // not a request and its response
 	reasonCopy             reason = "copy"                // it repeats another, to be learned from
+	reasonColdStart        reason = "cold_start"          // it came before its container had started
+	reasonFirst            reason = "first_in_container"  // its container may still have to start up
+	reasonMode             reason = "mode"                // the revision's mode
 )
 
 // Operations on the pool and their results: the attributes "operation" and "result".
@@ -62,14 +66,17 @@ type metrics struct {
 	inFlight   metric.Int64UpDownCounter
 	ended      metric.Int64Counter
 	refused    metric.Int64Counter
-	poolCalls  metric.Float64Histogram
+	// refusedAnnotations are those of settings; refused has the one of the input size.
+	refusedAnnotations metric.Int64Counter
+	cpu, memory        metric.Float64Counter
+	poolCalls          metric.Float64Histogram
 }
 
 func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	var (
 		meter = mp.Meter(scopeName)
 		m     metrics
-		errs  [5]error
+		errs  [8]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
 		metric.WithDescription("Invocations of opted-in revisions, by role, and by the reason when they are only observed or unmanaged"),
@@ -87,6 +94,15 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Time of the activator's calls of the pool, off the request path"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.0001, .0002, .0005, .001, .002, .005, .01, .05, .1, .5, 1))
+	m.refusedAnnotations, errs[5] = meter.Int64Counter("libra.annotations.refused",
+		metric.WithDescription("Invocations of revisions with an annotation that was refused, by the annotation"),
+		metric.WithUnit("{invocation}"))
+	m.cpu, errs[6] = meter.Float64Counter("libra.invocations.cpu",
+		metric.WithDescription("CPU that invocations could lend (surplus) or would borrow (want), in core-seconds: the volume times how long they ran. withheld says that their mode kept them from it"),
+		metric.WithUnit("s"))
+	m.memory, errs[7] = meter.Float64Counter("libra.invocations.memory",
+		metric.WithDescription("Memory that invocations could lend (surplus) or would borrow (want), in byte-seconds: the volume times how long they ran. withheld says that their mode kept them from it"),
+		metric.WithUnit("By.s"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
@@ -119,6 +135,26 @@ func (m *metrics) onEnded(rev types.NamespacedName, o pool.Outcome) {
 
 func (m *metrics) onRefusedSize(field string) {
 	m.refused.Add(context.Background(), 1, withSet(attribute.String("field", field)))
+}
+
+func (m *metrics) onRefusedAnnotation(annotation string) {
+	m.refusedAnnotations.Add(context.Background(), 1, withSet(attribute.String("annotation", annotation)))
+}
+
+func (m *metrics) onVolumes(rev types.NamespacedName, v volumes, withheld bool, ran time.Duration) {
+	for kind, r := range map[string]api.Resources{"surplus": v.surplus, "want": v.want} {
+		if r.IsZero() {
+			continue
+		}
+		attrs := withSet(
+			servingmetrics.K8sNamespaceKey.With(rev.Namespace),
+			servingmetrics.RevisionNameKey.With(rev.Name),
+			attribute.String("kind", kind),
+			attribute.Bool("withheld", withheld),
+		)
+		m.cpu.Add(context.Background(), float64(r.CPUMilli)/1000*ran.Seconds(), attrs)
+		m.memory.Add(context.Background(), float64(r.MemoryBytes)*ran.Seconds(), attrs)
+	}
 }
 
 func (m *metrics) onPoolCall(operation, result string, took time.Duration) {

@@ -3,6 +3,8 @@ package invocation
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +24,10 @@ const byIP = "ip"
 type target struct {
 	pod  string // namespace/name
 	node string
+	// container is the ID of the user container, which is another's after a restart,
+	// and started when it was. They are empty until it is seen to run.
+	container string
+	started   time.Time
 	// why is the reason to only observe the pod, if there is one.
 	why reason
 }
@@ -31,6 +37,11 @@ type target struct {
 // permission would stop the activator.
 type Pods struct {
 	informer cache.SharedIndexInformer
+
+	mu sync.RWMutex
+	// served has, by pod, the container in which an invocation of this activator was the
+	// last to end.
+	served map[string]string
 }
 
 // NewPods watches the pods of opted-in revisions in all namespaces once it is run.
@@ -50,7 +61,11 @@ func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, err
 	}); err != nil {
 		return nil, fmt.Errorf("handling errors of the pod watch: %w", err)
 	}
-	return &Pods{informer: informer}, nil
+	p := &Pods{informer: informer, served: make(map[string]string)}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: p.forget}); err != nil {
+		return nil, fmt.Errorf("handling pods that are deleted: %w", err)
+	}
+	return p, nil
 }
 
 // Run watches until ctx is done.
@@ -67,14 +82,52 @@ func (p *Pods) find(ip string, rev types.NamespacedName, container string) (targ
 		pod := obj.(*corev1.Pod)
 		// An address may have been another pod's just now.
 		if pod.Namespace == rev.Namespace && pod.Labels[serving.RevisionLabelKey] == rev.Name && pod.Spec.NodeName != "" {
-			return target{
+			t := target{
 				pod:  pod.Namespace + "/" + pod.Name,
 				node: pod.Spec.NodeName,
 				why:  whyObserved(pod, container),
-			}, true
+			}
+			for i := range pod.Status.ContainerStatuses {
+				c := &pod.Status.ContainerStatuses[i]
+				if c.Name == container && c.State.Running != nil {
+					t.container, t.started = c.ContainerID, c.State.Running.StartedAt.Time
+				}
+			}
+			return t, true
 		}
 	}
 	return target{}, false
+}
+
+// hasServed says whether an invocation has ended in the container that is in the pod.
+func (p *Pods) hasServed(t target) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return t.container != "" && p.served[t.pod] == t.container
+}
+
+// noteServed notes that an invocation has ended in the container.
+func (p *Pods) noteServed(t target) {
+	if t.container == "" || p.hasServed(t) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// forget comes after the deletion from the store: what is noted of a pod in it is
+	// forgotten with it.
+	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
+		p.served[t.pod] = t.container
+	}
+}
+
+func (p *Pods) forget(deleted any) {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(deleted)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.served, key)
 }
 
 func whyObserved(pod *corev1.Pod, container string) reason {
@@ -131,6 +184,11 @@ func trim(obj any) (any, error) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Resources: c.Resources})
+	}
+	for i := range pod.Status.ContainerStatuses {
+		c := &pod.Status.ContainerStatuses[i]
+		small.Status.ContainerStatuses = append(small.Status.ContainerStatuses,
+			corev1.ContainerStatus{Name: c.Name, ContainerID: c.ContainerID, State: corev1.ContainerState{Running: c.State.Running}})
 	}
 	return small, nil
 }

@@ -3,13 +3,16 @@ package invocation
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/serving/pkg/apis/serving"
@@ -18,6 +21,9 @@ import (
 )
 
 var revID = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
+
+// started is when the containers of newPod were.
+var started = metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 
 type podOption func(*corev1.Pod)
 
@@ -40,7 +46,18 @@ func newPod(name, ip string, options ...podOption) *corev1.Pod {
 				{Name: api.QueueProxyContainer},
 			},
 		},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}},
+		Status: corev1.PodStatus{
+			Phase:  corev1.PodRunning,
+			PodIPs: []corev1.PodIP{{IP: ip}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{Name: api.QueueProxyContainer, ContainerID: "containerd://queue-proxy"},
+				{
+					Name:        api.UserContainer,
+					ContainerID: "containerd://" + name,
+					State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}},
+				},
+			},
+		},
 	}
 	for _, o := range options {
 		o(pod)
@@ -50,7 +67,12 @@ func newPod(name, ip string, options ...podOption) *corev1.Pod {
 
 func runPods(t testing.TB, objects ...runtime.Object) *Pods {
 	t.Helper()
-	pods, err := NewPods(fake.NewClientset(objects...), zaptest.NewLogger(t).Sugar())
+	return runPodsOf(t, fake.NewClientset(objects...))
+}
+
+func runPodsOf(t testing.TB, client kubernetes.Interface) *Pods {
+	t.Helper()
+	pods, err := NewPods(client, zaptest.NewLogger(t).Sugar())
 	if err != nil {
 		t.Fatal("NewPods() =", err)
 	}
@@ -115,9 +137,71 @@ func TestFind(t *testing.T) {
 				tc.container = api.UserContainer
 			}
 			got, ok := runPods(t, tc.pods...).find(ip, revID, tc.container)
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(target{})); ok != tc.wantOK || diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(target{}), cmpopts.IgnoreFields(target{}, "container", "started")); ok != tc.wantOK || diff != "" {
 				t.Errorf("find() = %v, want %v; (-want, +got):\n%s", ok, tc.wantOK, diff)
 			}
 		})
 	}
+}
+
+func TestContainerOfAPod(t *testing.T) {
+	const ip = "10.0.0.1"
+	waiting := func(p *corev1.Pod) { p.Status.ContainerStatuses[1].State = corev1.ContainerState{} }
+	for _, tc := range []struct {
+		name string
+		pod  *corev1.Pod
+		want target
+	}{
+		{"runs", newPod("a", ip), target{pod: "ns/a", node: "node-a", container: "containerd://a", started: started.Time}},
+		{"does not run", newPod("a", ip, waiting), target{pod: "ns/a", node: "node-a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, _ := runPods(t, tc.pod).find(ip, revID, api.UserContainer)
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(target{})); diff != "" {
+				t.Error("find() (-want, +got):\n" + diff)
+			}
+		})
+	}
+}
+
+func TestServedContainers(t *testing.T) {
+	pods := runPods(t, newPod("a", "10.0.0.1"))
+	a, _ := pods.find("10.0.0.1", revID, api.UserContainer)
+	if pods.hasServed(a) {
+		t.Error("a new container has served")
+	}
+	pods.noteServed(a)
+	if !pods.hasServed(a) {
+		t.Error("the container has not served")
+	}
+	restarted := a
+	restarted.container = "containerd://another"
+	if pods.hasServed(restarted) {
+		t.Error("a restarted container has served")
+	}
+	unknown := a
+	unknown.container = ""
+	if pods.noteServed(unknown); pods.hasServed(unknown) {
+		t.Error("a container that does not run has served")
+	}
+
+	if err := pods.informer.GetStore().Delete(newPod("a", "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	pods.forget(newPod("a", "10.0.0.1"))
+	// A request outlives its pod.
+	if pods.noteServed(a); len(pods.served) != 0 {
+		t.Errorf("of a pod that is gone there is left: %v", pods.served)
+	}
+}
+
+func TestDeletedPodIsForgotten(t *testing.T) {
+	client := fake.NewClientset(newPod("a", "10.0.0.1"))
+	pods := runPodsOf(t, client)
+	a, _ := pods.find("10.0.0.1", revID, api.UserContainer)
+	pods.noteServed(a)
+	if err := client.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the deletion", func() bool { return !pods.hasServed(a) })
 }

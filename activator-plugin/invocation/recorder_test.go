@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -64,6 +65,30 @@ func (r *recorder) End(ctx context.Context, node string, e pool.Ending) (pool.Ou
 func (r *recorder) Renew(_ context.Context, node, owner string) error {
 	r.note(func() { r.calls = append(r.calls, "renew "+node+" "+owner) })
 	return nil
+}
+
+// openNode lets the pods of node-a lend and borrow for one pool.LeaseTTL.
+func openNode(t testing.TB, p pool.Pool, pods ...string) {
+	t.Helper()
+	if err := heartbeat(p, pods...); err != nil {
+		t.Fatal("opening node-a:", err)
+	}
+}
+
+func heartbeat(p pool.Pool, pods ...string) error {
+	state, err := p.Read(context.Background(), "node-a")
+	if err != nil {
+		return err
+	}
+	hb := pool.Heartbeat{Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: res(1<<20, 1<<20), Pods: map[string]int64{}}
+	for _, pod := range pods {
+		hb.Pods[pod] = 0
+	}
+	open, err := p.Heartbeat(context.Background(), "node-a", hb)
+	if err == nil && !open {
+		err = errors.New("the pool says that it is closed")
+	}
+	return err
 }
 
 // await waits for n calls, and returns them.

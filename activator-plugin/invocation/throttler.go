@@ -2,7 +2,9 @@ package invocation
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
@@ -12,6 +14,10 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
+
+// startedPrecision is that of the time at which Kubernetes says a container started:
+// it cuts off the fraction of the second.
+const startedPrecision = time.Second
 
 type throttler struct {
 	manager *Manager
@@ -26,23 +32,25 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		return t.next.Try(ctx, revID, fn)
 	}
 	return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
-		if f := t.manager.dispatch(ctx, req, revID, dest, isClusterIP); f != nil {
+		if end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP); end != nil {
 			// Deferred, because a client that goes away makes fn panic.
-			defer func() { f.finish(req.response.status) }()
+			defer func() { end(req.response.status) }()
 		}
 		return fn(dest, isClusterIP)
 	})
 }
 
-// dispatch begins the invocation. It is nil for one that is not managed.
-func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) *flight {
+// dispatch begins the invocation and returns what ends it, to be called exactly once
+// with the status of the response; nil for one that is not managed.
+func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
 	container := req.rev.Spec.GetContainer()
-	pod, why := m.podBehind(revID, dest, isClusterIP, container.Name)
+	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, container.Name)
 	if why != reasonNone {
 		m.metrics.onDispatch(revID, roleUnmanaged, why)
 		return nil
 	}
 
+	owed := allocationOf(container)
 	inv := pool.Invocation{
 		ID:            req.invocationID(),
 		Function:      api.FunctionOf(revID, req.rev.Labels).String(),
@@ -50,26 +58,45 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		Pod:           pod.pod,
 		Domain:        revID.Namespace,
 		Size:          req.size,
+		Allocation:    owed.limit,
 		MinRemaining:  m.minLoan,
 	}
+	set := m.settingsOf(req.rev)
+	var allowed, withheld volumes
 	r := roleObserved
 	// Nobody may have to wait for a prediction that could not be used.
-	if why = whyNoLoan(req, pod); why == reasonNone {
+	if why = m.whyNoLoan(req, pod); why == reasonNone {
 		prediction, ok := m.predictor.Predict(ctx, revID, req.size)
 		if ok {
 			inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
-			inv.Surplus, inv.Want = classify(allocationOf(container), prediction, m.minLoan)
-			r = roleOf(inv.Surplus, inv.Want)
+			allowed, withheld = set.allow(classify(owed, set.keep, prediction, m.minLoan))
+			inv.Surplus, inv.Want = allowed.surplus, allowed.want
+			r, why = set.roleOf(allowed, withheld)
 		} else {
 			why = reasonNoPrediction
 		}
 	}
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
-		r, why = roleUnmanaged, reasonTooMany
+		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany)
+		return nil
 	}
+	f.withheld = withheld
 	m.metrics.onDispatch(revID, r, why)
-	return f
+	return func(status int) {
+		m.pods.noteServed(pod)
+		f.finish(status)
+	}
+}
+
+// settingsOf tells of annotations that are refused.
+func (m *Manager) settingsOf(rev *v1.Revision) settings {
+	set, refused := settingsOf(rev.Annotations, m.mode)
+	for _, err := range refused {
+		m.metrics.onRefusedAnnotation(err.annotation)
+		m.warn(rev, eventAnnotationRefused, err.annotation, err.consequence(), err)
+	}
+	return set
 }
 
 // configurationOf is empty for a revision that was made without one.
@@ -85,12 +112,10 @@ func configurationOf(rev *v1.Revision) string {
 }
 
 // podBehind returns the pod at dest, or the reason why it cannot be told.
-func (m *Manager) podBehind(revID types.NamespacedName, dest string, isClusterIP bool, container string) (target, reason) {
+func (m *Manager) podBehind(rev *v1.Revision, revID types.NamespacedName, dest string, isClusterIP bool, container string) (target, reason) {
 	if isClusterIP {
-		if m.logged.first(revID, string(reasonClusterIP)) {
-			m.logger.Warnw("Not managing a function: its pods are only reached through their ClusterIP, so the pod and node of a request are not known. This is logged once.",
-				"function", revID.String(), "dest", dest)
-		}
+		m.warn(rev, eventPodsNotReached, string(reasonClusterIP), "Not managing the function",
+			fmt.Errorf("its pods are only reached through the ClusterIP %s, so the pod and node of a request are not known", dest))
 		return target{}, reasonClusterIP
 	}
 	ip, _, err := net.SplitHostPort(dest)
@@ -109,7 +134,7 @@ func (m *Manager) podBehind(revID types.NamespacedName, dest string, isClusterIP
 
 // whyNoLoan returns why the invocation can neither lend nor borrow whatever is
 // predicted, if it cannot.
-func whyNoLoan(req *request, pod target) reason {
+func (m *Manager) whyNoLoan(req *request, pod target) reason {
 	switch {
 	case pod.why != reasonNone:
 		return pod.why
@@ -119,20 +144,32 @@ func whyNoLoan(req *request, pod target) reason {
 		return reasonUpgrade
 	case req.rev.Spec.GetContainerConcurrency() != 1:
 		return reasonConcurrency
+	case !req.arrived.After(pod.started.Add(startedPrecision)):
+		return reasonColdStart
+	case !m.pods.hasServed(pod):
+		return reasonFirst
 	default:
 		return reasonNone
 	}
 }
 
-func roleOf(surplus, want api.Resources) role {
+// roleOf is the role of an invocation with a prediction.
+func (s settings) roleOf(allowed, withheld volumes) (role, reason) {
+	why := reasonNone
+	if withheld != (volumes{}) {
+		why = reasonMode
+	}
+	lends, borrows := !allowed.surplus.IsZero(), !allowed.want.IsZero()
 	switch {
-	case !surplus.IsZero() && !want.IsZero():
-		return roleBoth
-	case !surplus.IsZero():
-		return roleDonor
-	case !want.IsZero():
-		return roleBorrower
+	case s.mode == api.ModeObserve:
+		return roleObserved, reasonMode
+	case lends && borrows:
+		return roleBoth, why
+	case lends:
+		return roleDonor, why
+	case borrows:
+		return roleBorrower, why
 	default:
-		return roleNeither
+		return roleNeither, why
 	}
 }

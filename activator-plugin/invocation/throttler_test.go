@@ -1,209 +1,27 @@
 package invocation
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	pkgnet "knative.dev/pkg/network"
-	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
-	servinghandler "knative.dev/serving/pkg/http/handler"
 	"knative.dev/serving/pkg/queue"
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
-
-// newRevision opted in, and is owed 1 CPU and 512Mi.
-func newRevision() *v1.Revision {
-	return &v1.Revision{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: revID.Namespace, Name: revID.Name,
-			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: "rev"},
-			Annotations: map[string]string{},
-		},
-		Spec: v1.RevisionSpec{
-			ContainerConcurrency: ptr.To[int64](1),
-			PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
-				Name:      api.UserContainer,
-				Resources: corev1.ResourceRequirements{Limits: res(1000, 512).List(), Requests: res(100, 64).List()},
-			}}},
-		},
-	}
-}
-
-// predictions answers with the prediction of a revision, for any size.
-type predictions map[types.NamespacedName]predict.Prediction
-
-func (p predictions) Predict(_ context.Context, rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
-	answer, ok := p[rev]
-	return answer, ok
-}
-
-// counted counts how often it is asked.
-type counted struct {
-	Predictor
-	asked *atomic.Int32
-}
-
-func (c counted) Predict(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
-	c.asked.Add(1)
-	return c.Predictor.Predict(ctx, rev, size)
-}
-
-// oneDest is a throttler that has a slot at dest.
-type oneDest struct {
-	dest      string
-	clusterIP bool
-	err       error
-	tries     int
-}
-
-func (o oneDest) Try(_ context.Context, _ types.NamespacedName, fn func(string, bool) error) error {
-	if o.err != nil {
-		return o.err
-	}
-	for range max(o.tries, 1) {
-		if err := fn(o.dest, o.clusterIP); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// chain is the part of the activator that Libra is in, before a function.
-type chain struct {
-	*httptest.Server
-	manager *Manager
-	metrics *sdkmetric.ManualReader
-	asked   atomic.Int32 // for predictions
-}
-
-type chainOptions struct {
-	pool        pool.Pool
-	function    http.Handler
-	rev         *v1.Revision
-	predictions predictions
-	pods        []podOption // of the function's pod, whose address is the server's
-	throttler   oneDest
-}
-
-func newChain(t *testing.T, o chainOptions) *chain {
-	t.Helper()
-	if o.rev == nil {
-		o.rev = newRevision()
-	}
-	if o.function == nil {
-		o.function = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
-	}
-	function := httptest.NewServer(o.function)
-	t.Cleanup(function.Close)
-	o.throttler.dest = strings.TrimPrefix(function.URL, "http://")
-	ip, _, err := net.SplitHostPort(o.throttler.dest)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	logger := zaptest.NewLogger(t).Sugar()
-	c := &chain{metrics: sdkmetric.NewManualReader()}
-	c.manager, err = NewManager(Options{
-		Clock:         clock.RealClock{},
-		Logger:        logger,
-		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(c.metrics)),
-		Pool:          o.pool,
-		Predictor:     counted{o.predictions, &c.asked},
-		Pods:          runPods(t, newPod("a", ip, o.pods...)),
-		Owner:         "owner",
-		MinLoan:       300 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal("NewManager() =", err)
-	}
-	c.manager.lifecycle.beginTimeout, c.manager.lifecycle.lateAfter = testTimeout, testTimeout
-
-	transport := pkgnet.NewProxyAutoTransport(10, 10)
-	var h http.Handler = activatorhandler.New(context.Background(), c.manager.Throttler(o.throttler), transport,
-		false, logger, false, nil, nil)
-	h = c.manager.Handler(h)
-	h = servinghandler.NewTimeoutHandler(h, "timeout", func(*http.Request) (time.Duration, time.Duration, time.Duration) {
-		return testTimeout, testTimeout, testTimeout
-	}, logger)
-	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), o.rev, revID)))
-	}))
-	t.Cleanup(c.Server.Close)
-	return c
-}
-
-// send returns the status and body of the response.
-func (c *chain) send(t *testing.T, body string, headers ...string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequest(http.MethodPost, c.URL, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := c.Client().Do(req)
-	if err != nil {
-		t.Fatal("The request failed:", err)
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal("The response was cut off:", err)
-	}
-	return resp.StatusCode, string(got)
-}
-
-// counts returns a counter's values by its attributes, without the revision.
-func (c *chain) counts(t *testing.T, counter string) map[string]int64 {
-	t.Helper()
-	var all metricdata.ResourceMetrics
-	if err := c.metrics.Collect(context.Background(), &all); err != nil {
-		t.Fatal("Collect() =", err)
-	}
-	counts := map[string]int64{}
-	for _, scope := range all.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && m.Name == counter {
-				for _, p := range sum.DataPoints {
-					var labels []string
-					for _, kv := range p.Attributes.ToSlice() {
-						if !strings.HasPrefix(string(kv.Key), "k") {
-							labels = append(labels, kv.Value.String())
-						}
-					}
-					counts[strings.Join(labels, " ")] += p.Value
-				}
-			}
-		}
-	}
-	return counts
-}
 
 func TestRequestIsBegunAndEnded(t *testing.T) {
 	rec := &recorder{}
@@ -222,7 +40,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}
 	if diff := cmp.Diff([]pool.Invocation{{
 		ID: id, Function: "ns/rev-00001", Configuration: "ns/rev", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
-		Predicted: res(300, 600), Duration: 2 * time.Second,
+		Allocation: res(1000, 512), Predicted: res(300, 600), Duration: 2 * time.Second,
 		Surplus: res(600, 0), Want: res(0, 88), MinRemaining: 300 * time.Millisecond,
 	}}, rec.begins); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
@@ -264,7 +82,7 @@ func TestCopyIsOnlyObserved(t *testing.T) {
 	drain(t, c.manager.lifecycle)
 	if diff := cmp.Diff([]pool.Invocation{{
 		Function: "ns/original-00001", Configuration: "ns/original", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
-		MinRemaining: 300 * time.Millisecond,
+		Allocation: res(1000, 512), MinRemaining: 300 * time.Millisecond,
 	}}, rec.begins, cmpopts.IgnoreFields(pool.Invocation{}, "ID")); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
 	}
@@ -308,6 +126,13 @@ func TestRoles(t *testing.T) {
 			pods: []podOption{func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits = nil }}}},
 		{name: "unnamed container", count: "donor", surplus: res(600, 384), begun: true, asked: true, options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Spec.Containers[0].Name = "" })}},
+		{name: "first in its container", count: "first_in_container observed", begun: true, options: chainOptions{predictions: donor, newPod: true}},
+		{name: "its container may have started after it came", count: "cold_start observed", begun: true, options: chainOptions{predictions: donor,
+			pods: []podOption{func(p *corev1.Pod) {
+				p.Status.ContainerStatuses[1].State.Running.StartedAt = metav1.NewTime(time.Now().Add(time.Minute))
+			}}}},
+		{name: "its container is not seen to run", count: "first_in_container observed", begun: true, options: chainOptions{predictions: donor,
+			pods: []podOption{func(p *corev1.Pod) { p.Status.ContainerStatuses[1].State = corev1.ContainerState{} }}}},
 		{name: "pod not known", count: "pod_unknown unmanaged", options: chainOptions{predictions: donor,
 			pods: []podOption{func(p *corev1.Pod) { p.Status.PodIPs = nil }}}},
 		{name: "ClusterIP", count: "cluster_ip unmanaged", options: chainOptions{predictions: donor,
@@ -342,107 +167,6 @@ func TestRoles(t *testing.T) {
 				t.Errorf("Begin wants %v; surplus (-want, +got):\n%s", rec.begins[0].Want, diff)
 			}
 		})
-	}
-}
-
-// However a request ends, there is one End for its Begin.
-func TestEndIsSentOnce(t *testing.T) {
-	respond := func(status int) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
-	}
-	for _, tc := range []struct {
-		name     string
-		function http.HandlerFunc
-		status   int // in End
-		cut      bool
-	}{
-		{"success", respond(http.StatusNoContent), http.StatusNoContent, false},
-		{"failure", respond(http.StatusInternalServerError), http.StatusInternalServerError, false},
-		{"early hints", func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusEarlyHints)
-			w.WriteHeader(http.StatusAccepted)
-		}, http.StatusAccepted, false},
-		{"connection closed before the response", func(http.ResponseWriter, *http.Request) {
-			panic(http.ErrAbortHandler)
-		}, http.StatusBadGateway, false},
-		// The proxy panics with http.ErrAbortHandler then.
-		{"connection closed within the response", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "100")
-			io.WriteString(w, "half")
-			http.NewResponseController(w).Flush()
-			panic(http.ErrAbortHandler)
-		}, http.StatusOK, true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			rec := &recorder{}
-			c := newChain(t, chainOptions{pool: rec, function: tc.function})
-			// Where it is cut depends on what the proxy has flushed by then.
-			resp, err := c.Client().Get(c.URL)
-			if err == nil {
-				_, err = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-			}
-			if (err != nil) != tc.cut {
-				t.Errorf("the response ended in %v, want an error: %v", err, tc.cut)
-			}
-			c.Server.Close()
-			drain(t, c.manager.lifecycle)
-
-			if len(rec.begins) != 1 || len(rec.ends) != 1 {
-				t.Fatalf("calls = %q, want one Begin and one End", rec.calls)
-			}
-			if got := rec.ends[0].Status; got != tc.status {
-				t.Errorf("End has status %d, want %d", got, tc.status)
-			}
-		})
-	}
-}
-
-func TestClientGoesAway(t *testing.T) {
-	reached := make(chan struct{})
-	rec := &recorder{}
-	c := newChain(t, chainOptions{pool: rec, function: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(reached)
-		<-r.Context().Done()
-	})})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		<-reached
-		cancel()
-	}()
-	if resp, err := c.Client().Do(req); err == nil {
-		resp.Body.Close()
-		t.Fatal("the request succeeded, want it cancelled")
-	}
-	calls := rec.await(t, 2)
-	c.Server.Close()
-	drain(t, c.manager.lifecycle)
-	if len(rec.begins) != 1 || len(rec.ends) != 1 {
-		t.Errorf("calls = %q, want one Begin and one End", calls)
-	}
-}
-
-func TestPanicIsPassedOn(t *testing.T) {
-	rec := &recorder{}
-	c := newChain(t, chainOptions{pool: rec})
-	req := &request{rev: newRevision(), id: "1", response: &statusWriter{ResponseWriter: httptest.NewRecorder()}}
-	ctx := context.WithValue(context.Background(), requestKey{}, req)
-	func() {
-		defer func() {
-			if p := recover(); p != http.ErrAbortHandler {
-				t.Errorf("recovered %v, want http.ErrAbortHandler", p)
-			}
-		}()
-		c.manager.Throttler(oneDest{dest: "127.0.0.1:80"}).Try(ctx, revID, func(string, bool) error { panic(http.ErrAbortHandler) })
-	}()
-	drain(t, c.manager.lifecycle)
-	if len(rec.begins) != 1 || len(rec.ends) != 1 {
-		t.Errorf("calls = %q, want one Begin and one End", rec.calls)
 	}
 }
 
@@ -511,146 +235,4 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 	}
 	close(release)
 	drain(t, c.manager.lifecycle)
-}
-
-func TestUpgradedConnection(t *testing.T) {
-	rec := &recorder{}
-	c := newChain(t, chainOptions{
-		pool:        rec,
-		predictions: predictions{revID: {Demand: res(300, 100), Duration: time.Second}},
-		function: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error("Hijack() =", err)
-				return
-			}
-			defer conn.Close()
-			fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-			rw.Flush()
-			line, _ := rw.ReadString('\n')
-			fmt.Fprint(rw, line)
-			rw.Flush()
-		}),
-	})
-
-	conn, err := net.Dial("tcp", c.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: f\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	r := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal("ReadResponse() =", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("status = %d, want 101", resp.StatusCode)
-	}
-	fmt.Fprint(conn, "ping\n")
-	if line, err := r.ReadString('\n'); line != "ping\n" {
-		t.Errorf("echo = %q, %v, want ping", line, err)
-	}
-	conn.Close()
-	rec.await(t, 2)
-	drain(t, c.manager.lifecycle)
-
-	if diff := cmp.Diff(map[string]int64{"connection_upgraded observed": 1}, c.counts(t, "libra.invocations")); diff != "" {
-		t.Error("libra.invocations (-want, +got):\n" + diff)
-	}
-	if c.asked.Load() != 0 {
-		t.Error("a prediction was asked for that cannot be used")
-	}
-	if got := rec.ends[0].Status; got != http.StatusSwitchingProtocols {
-		t.Errorf("End has status %d, want 101", got)
-	}
-}
-
-func TestResponseIsStreamed(t *testing.T) {
-	read := make(chan struct{})
-	c := newChain(t, chainOptions{pool: &recorder{}, function: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, "first\n")
-		http.NewResponseController(w).Flush()
-		<-read
-		io.WriteString(w, "second\n")
-	})})
-	resp, err := c.Client().Get(c.URL)
-	if err != nil {
-		t.Fatal("The request failed:", err)
-	}
-	defer resp.Body.Close()
-	r := bufio.NewReader(resp.Body)
-	// Were this to wait for the end of the response, the test would not end.
-	if line, err := r.ReadString('\n'); line != "first\n" {
-		t.Errorf("read %q, %v, want first", line, err)
-	}
-	close(read)
-	if rest, err := io.ReadAll(r); string(rest) != "second\n" {
-		t.Errorf("read %q, %v, want second", rest, err)
-	}
-	c.Server.Close()
-	drain(t, c.manager.lifecycle)
-}
-
-func TestBadAnnotation(t *testing.T) {
-	rec := &recorder{}
-	rev := newRevision()
-	rev.Annotations[api.InputSizeAnnotation] = "body"
-	c := newChain(t, chainOptions{pool: rec, rev: rev})
-	for range 2 {
-		if status, _ := c.send(t, "hello"); status != http.StatusOK {
-			t.Errorf("status = %d, want 200", status)
-		}
-	}
-	drain(t, c.manager.lifecycle)
-	if len(rec.begins) != 2 || rec.begins[0].Size != api.UnknownSize {
-		t.Errorf("Begins = %+v, want two of unknown size", rec.begins)
-	}
-	if diff := cmp.Diff(map[string]int64{fieldAnnotation: 2}, c.counts(t, "libra.sizes.refused")); diff != "" {
-		t.Error("libra.sizes.refused (-want, +got):\n" + diff)
-	}
-}
-
-func TestRequestID(t *testing.T) {
-	for _, tc := range []struct {
-		name, header string
-		kept         bool
-	}{
-		{"none", "", false},
-		{"UUID", "5f8a3c1e-0b7d-4c35-9c0e-2d7b7a1f0001", true},
-		{"longest", strings.Repeat("a", maxIDLength), true},
-		{"too long", strings.Repeat("a", maxIDLength+1), false},
-		{"unsafe", "a b", false},
-		{"not ASCII", "é", false},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			h := http.Header{}
-			h.Set(requestIDHeader, tc.header)
-			id := requestID(h)
-			if (id == tc.header) != tc.kept || id == "" {
-				t.Errorf("requestID(%q) = %q, want it kept: %v", tc.header, id, tc.kept)
-			}
-			if !tc.kept && id == requestID(h) {
-				t.Errorf("two random IDs are both %q", id)
-			}
-		})
-	}
-}
-
-func BenchmarkNotOptedIn(b *testing.B) {
-	m := &Manager{}
-	rev := newRevision()
-	delete(rev.Labels, api.EnabledLabel)
-	r := httptest.NewRequest(http.MethodGet, "http://example.com", nil)
-	r = r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), rev, revID))
-	throttler := m.Throttler(oneDest{})
-	h := m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		throttler.Try(r.Context(), revID, func(string, bool) error { return nil })
-	}))
-	w := httptest.NewRecorder()
-	b.ReportAllocs()
-	for b.Loop() {
-		h.ServeHTTP(w, r)
-	}
 }

@@ -12,6 +12,15 @@ const (
 	// "header:NAME" or "query:NAME". Without it the size is the Content-Length.
 	InputSizeAnnotation = "libra.dev/input-size"
 
+	// ModeAnnotation is a Mode; without it the activator's own default applies.
+	ModeAnnotation = "libra.dev/mode"
+
+	// MinCPUAnnotation and MinMemoryAnnotation are quantities of CPU and memory that the
+	// user container keeps at least, however little is predicted. Its request, which it
+	// always keeps, may be more.
+	MinCPUAnnotation    = "libra.dev/min-cpu"
+	MinMemoryAnnotation = "libra.dev/min-memory"
+
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.
 	UserContainer       = "user-container"

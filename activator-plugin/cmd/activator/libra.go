@@ -11,15 +11,20 @@ import (
 	"github.com/kelseyhightower/envconfig"
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 	servingclient "knative.dev/serving/pkg/client/injection/client"
 
 	"libra.dev/libra/activator-plugin/duplicator"
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -28,9 +33,11 @@ import (
 type libraConfig struct {
 	RedisAddr    string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
 	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
-	MinLoan      string `split_words:"true" default:"300ms"`
+	MinLoan      string `split_words:"true" default:"100ms"`
+	Mode         string `default:"full"`
 
 	minLoan    time.Duration
+	mode       api.Mode
 	duplicator duplicatorConfig
 }
 
@@ -48,7 +55,10 @@ func libraConfigFromEnv() (libraConfig, error) {
 	}
 	var err error
 	if cfg.minLoan, err = time.ParseDuration(cfg.MinLoan); err != nil || cfg.minLoan < 0 {
-		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 300ms", cfg.MinLoan))
+		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 100ms", cfg.MinLoan))
+	}
+	if cfg.mode, err = api.ParseMode(cfg.Mode); err != nil {
+		errs = append(errs, fmt.Errorf("LIBRA_MODE: %w", err))
 	}
 	errs = append(errs, cfg.duplicator.fromEnv())
 	return cfg, errors.Join(errs...)
@@ -93,6 +103,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 	owner := podName + "." + rand.String(8)
 	redis := pool.NewRedis(cfg.RedisAddr)
+	events, stopEvents := newRecorder(kube)
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:         clock.RealClock{},
 		Logger:        logger,
@@ -102,8 +113,11 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Pods:          pods,
 		Owner:         owner,
 		MinLoan:       cfg.minLoan,
+		Mode:          cfg.mode,
+		Events:        events,
 	})
 	if err != nil {
+		stopEvents()
 		return libra{}, errors.Join(err, redis.Close())
 	}
 	var duplicating *duplication
@@ -119,13 +133,14 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			Largest:       cfg.duplicator.largest,
 		})
 		if err != nil {
+			stopEvents()
 			return libra{}, errors.Join(err, redis.Close())
 		}
 	}
 
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "duplicator", cfg.duplicator.on)
+	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "mode", cfg.mode, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))
@@ -135,11 +150,21 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		if err := manager.Drain(drainCtx); err != nil {
 			logger.Warnw("Left invocations to their lease", zap.Error(err))
 		}
+		stopEvents()
 		predictor.Close()
 		if err := redis.Close(); err != nil {
 			logger.Warnw("Failed to close Redis", zap.Error(err))
 		}
 	}}, nil
+}
+
+// newRecorder returns a recorder of Events on revisions. It drops what the API server
+// does not take soon, and at most 25 Events on one revision and then one in five
+// minutes are sent, which is client-go's bound. stop ends its goroutines.
+func newRecorder(kube kubernetes.Interface) (recorder record.EventRecorder, stop func()) {
+	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events(corev1.NamespaceAll)})
+	return broadcaster.NewRecorder(servingscheme.Scheme, corev1.EventSource{Component: "libra-activator"}), broadcaster.Shutdown
 }
 
 func (l libra) throttler(next activatorhandler.Throttler) activatorhandler.Throttler {

@@ -19,8 +19,11 @@ func TestLibraConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal("libraConfigFromEnv() =", err)
 	}
-	if cfg.minLoan != 300*time.Millisecond {
-		t.Errorf("minLoan = %v, want 300ms", cfg.minLoan)
+	if cfg.minLoan != 100*time.Millisecond {
+		t.Errorf("minLoan = %v, want 100ms", cfg.minLoan)
+	}
+	if cfg.mode != api.ModeFull {
+		t.Errorf("mode = %q, want full", cfg.mode)
 	}
 	if cfg.duplicator.on {
 		t.Error("the duplicator is on")
@@ -34,7 +37,8 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 	for variable, tc := range map[string]struct{ value, want string }{
 		"LIBRA_REDIS_ADDR":        {"redis", "want HOST:PORT"},
 		"LIBRA_PREDICTOR_URL":     {"predictor:80", "want http://HOST[:PORT]"},
-		"LIBRA_MIN_LOAN":          {"300", "want a duration such as 300ms"},
+		"LIBRA_MIN_LOAN":          {"300", "want a duration such as 100ms"},
+		"LIBRA_MODE":              {"on", "want observe, lend or full"},
 		"LIBRA_DUPLICATOR":        {"perhaps", "want true or false"},
 		"LIBRA_DUPLICATOR_CPU":    {"0", "want an amount of CPU"},
 		"LIBRA_DUPLICATOR_MEMORY": {"1 GB", "want an amount of memory"},

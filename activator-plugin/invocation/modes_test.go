@@ -1,0 +1,122 @@
+package invocation
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/record"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+)
+
+func TestModes(t *testing.T) {
+	prediction := predict.Prediction{Demand: res(300, 600), Duration: 2 * time.Second}
+	for _, tc := range []struct {
+		name           string
+		otherwise      api.Mode
+		annotation     string
+		count          string
+		surplus, want  api.Resources // of Begin
+		lent, borrowed string        // kinds of volumes counted
+	}{
+		{"full by default", api.ModeFull, "", "donor_and_borrower", res(600, 0), res(0, 88), "false", "false"},
+		{"lend by default", api.ModeLend, "", "mode donor", res(600, 0), res(0, 0), "false", "true"},
+		{"observe by default", api.ModeObserve, "", "mode observed", res(0, 0), res(0, 0), "true", "true"},
+		{"the annotation says more", api.ModeObserve, "full", "donor_and_borrower", res(600, 0), res(0, 88), "false", "false"},
+		{"the annotation says less", api.ModeFull, "lend", "mode donor", res(600, 0), res(0, 0), "false", "true"},
+		{"refused", api.ModeFull, "on", "mode observed", res(0, 0), res(0, 0), "true", "true"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			rec := &recorder{}
+			rev := newRevision()
+			if tc.annotation != "" {
+				rev.Annotations[api.ModeAnnotation] = tc.annotation
+			}
+			c := newChain(t, chainOptions{pool: rec, rev: rev, mode: tc.otherwise, predictions: predictions{revID: prediction}})
+			c.send(t, "hello")
+			drain(t, c.manager.lifecycle)
+
+			begin := rec.begins[0]
+			if begin.Surplus != tc.surplus || begin.Want != tc.want {
+				t.Errorf("Begin has surplus %v and want %v, want %v and %v", begin.Surplus, begin.Want, tc.surplus, tc.want)
+			}
+			// The record of an invocation is the same whatever its mode.
+			if begin.Predicted != prediction.Demand || begin.Duration != prediction.Duration || begin.Allocation != res(1000, 512) {
+				t.Errorf("Begin is %+v, want the prediction and the allocation in it", begin)
+			}
+			if diff := cmp.Diff(map[string]int64{tc.count: 1}, c.counts(t, "libra.invocations")); diff != "" {
+				t.Error("libra.invocations (-want, +got):\n" + diff)
+			}
+
+			ran := rec.ends[0].Duration.Seconds()
+			wantCPU := map[string]float64{"surplus " + tc.lent: 0.6 * ran, "want " + tc.borrowed: 0}
+			wantMemory := map[string]float64{"surplus " + tc.lent: 0, "want " + tc.borrowed: 88 * mi * ran}
+			if diff := cmp.Diff(wantCPU, c.volumes(t, "libra.invocations.cpu"), nearly); diff != "" {
+				t.Error("libra.invocations.cpu (-want, +got):\n" + diff)
+			}
+			if diff := cmp.Diff(wantMemory, c.volumes(t, "libra.invocations.memory"), nearly); diff != "" {
+				t.Error("libra.invocations.memory (-want, +got):\n" + diff)
+			}
+		})
+	}
+}
+
+var nearly = cmp.Comparer(func(a, b float64) bool { return a-b < 1e-6*(1+a) && b-a < 1e-6*(1+a) })
+
+// What a donor keeps by its annotations is no surplus in any mode.
+func TestBoundsOfADonor(t *testing.T) {
+	rec := &recorder{}
+	rev := newRevision()
+	rev.Annotations[api.MinCPUAnnotation], rev.Annotations[api.MinMemoryAnnotation] = "700m", "much"
+	events := record.NewFakeRecorder(10)
+	c := newChain(t, chainOptions{pool: rec, rev: rev, events: events,
+		predictions: predictions{revID: {Demand: res(300, 100), Duration: time.Second}}})
+	c.send(t, "hello")
+	drain(t, c.manager.lifecycle)
+	if got := rec.begins[0].Surplus; got != res(300, 0) {
+		t.Errorf("surplus = %v, want what is above 700m, and no memory", got)
+	}
+}
+
+func TestRefusedAnnotationsAreTold(t *testing.T) {
+	rev := newRevision()
+	rev.Annotations[api.ModeAnnotation] = "on"
+	rev.Annotations[api.MinCPUAnnotation] = strings.Repeat("\u00e9", 2000)
+	rev.Annotations[api.InputSizeAnnotation] = "body"
+	events := record.NewFakeRecorder(10)
+	c := newChain(t, chainOptions{pool: &recorder{}, rev: rev, events: events})
+	for range 3 {
+		c.send(t, "hello")
+	}
+	drain(t, c.manager.lifecycle)
+
+	if diff := cmp.Diff(map[string]int64{api.ModeAnnotation: 3, api.MinCPUAnnotation: 3}, c.counts(t, "libra.annotations.refused")); diff != "" {
+		t.Error("libra.annotations.refused (-want, +got):\n" + diff)
+	}
+	close(events.Events)
+	var told []string
+	for e := range events.Events {
+		if len(e) > maxNote+100 {
+			t.Errorf("an Event has %d bytes", len(e))
+		}
+		told = append(told, e)
+	}
+	slices.Sort(told)
+	want := []string{
+		"Warning AnnotationRefused Refused a bound; the function lends nothing of that resource: annotation libra.dev/min-cpu is ",
+		`Warning AnnotationRefused Refused the mode; the function is only observed: annotation libra.dev/mode is "on", want observe, lend or full`,
+		"Warning InputSizeRefused Refused an input size; the request runs as one of unknown size: annotation libra.dev/input-size",
+	}
+	if len(told) != len(want) {
+		t.Fatalf("Events: %q, want each of %q once", told, want)
+	}
+	for i := range want {
+		if !strings.HasPrefix(told[i], want[i]) {
+			t.Errorf("Event %q, want %q", told[i], want[i])
+		}
+	}
+}

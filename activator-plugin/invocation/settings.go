@@ -1,0 +1,88 @@
+package invocation
+
+import (
+	"fmt"
+	"math"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// settings are what a revision's annotations say of how far Libra goes with it.
+type settings struct {
+	mode api.Mode
+	keep api.Resources // what a donor keeps at least
+}
+
+// keepAll is the bound of a donor that lends nothing.
+const keepAll int64 = math.MaxInt64
+
+// annotationError says why an annotation was refused.
+type annotationError struct {
+	annotation, value string
+	want              string // the accepted form
+}
+
+func (e *annotationError) Error() string {
+	return fmt.Sprintf("annotation %s is %.64q, want %s", e.annotation, e.value, e.want)
+}
+
+// consequence is what becomes of a revision with the annotation.
+func (e *annotationError) consequence() string {
+	if e.annotation == api.ModeAnnotation {
+		return "Refused the mode; the function is only observed"
+	}
+	return "Refused a bound; the function lends nothing of that resource"
+}
+
+// settingsOf reads annotations. What is refused is taken as what can harm nobody: no
+// loans for a mode, and nothing lent of the resource for a bound.
+func settingsOf(annotations map[string]string, otherwise api.Mode) (s settings, refused []*annotationError) {
+	s.mode = otherwise
+	if value, ok := annotations[api.ModeAnnotation]; ok {
+		mode, err := api.ParseMode(value)
+		if err != nil {
+			mode = api.ModeObserve
+			refused = append(refused, &annotationError{api.ModeAnnotation, value,
+				fmt.Sprintf("%s, %s or %s", api.ModeObserve, api.ModeLend, api.ModeFull)})
+		}
+		s.mode = mode
+	}
+	if value, ok := annotations[api.MinCPUAnnotation]; ok {
+		q, err := resource.ParseQuantity(value)
+		if err != nil || q.Sign() < 0 {
+			refused = append(refused, &annotationError{api.MinCPUAnnotation, value, "an amount of CPU from 0, such as 200m or 1.5"})
+		}
+		if s.keep.CPUMilli = keepAll; err == nil && isSane(q) {
+			s.keep.CPUMilli = q.MilliValue()
+		}
+	}
+	if value, ok := annotations[api.MinMemoryAnnotation]; ok {
+		q, err := resource.ParseQuantity(value)
+		// "128m" is an eighth of a byte to Kubernetes, and nobody means that.
+		fraction := err == nil && q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0
+		if err != nil || q.Sign() < 0 || fraction {
+			refused = append(refused, &annotationError{api.MinMemoryAnnotation, value, "a whole number of bytes from 0, such as 128Mi"})
+		}
+		if s.keep.MemoryBytes = keepAll; err == nil && isSane(q) && !fraction {
+			s.keep.MemoryBytes = q.Value()
+		}
+	}
+	return s, refused
+}
+
+// isSane says whether q is a bound, and one that its milli value can be had of.
+func isSane(q resource.Quantity) bool { return q.Sign() >= 0 && q.CmpInt64(maxSize) <= 0 }
+
+// allow splits volumes into those that the mode lets the pool know, and the rest.
+func (s settings) allow(v volumes) (allowed, withheld volumes) {
+	switch s.mode {
+	case api.ModeFull:
+		return v, volumes{}
+	case api.ModeLend:
+		return volumes{surplus: v.surplus}, volumes{want: v.want}
+	default:
+		return volumes{}, v
+	}
+}
