@@ -1,0 +1,404 @@
+package cgroup_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+)
+
+const mib = 1 << 20
+
+// kernel is a container in a pod in this machine's own cgroups.
+type kernel struct {
+	t  testing.TB
+	v2 bool
+	// dirs are the container's: of cpu, cpuacct and memory on v1, one on v2.
+	dirs []string
+	cgroup.Container
+}
+
+func newKernel(t testing.TB) *kernel {
+	t.Helper()
+	root, version := cgrouptest.Kernel(t)
+	k := &kernel{t: t, v2: version == 2}
+	hierarchies := []string{"cpu", "cpuacct", "memory"}
+	if k.v2 {
+		hierarchies = []string{""}
+	}
+	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
+	id := name + "-container"
+	for _, hierarchy := range hierarchies {
+		dir := filepath.Join(root, hierarchy)
+		for _, below := range []string{name, "pod", id} {
+			if k.v2 {
+				k.enable(dir)
+			}
+			made := filepath.Join(dir, below)
+			if err := os.Mkdir(made, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := syscall.Rmdir(made); err != nil && !errors.Is(err, syscall.ENOENT) {
+					t.Errorf("removing cgroup %s: %v", made, err)
+				}
+			})
+			dir = made
+		}
+		k.dirs = append(k.dirs, dir)
+	}
+	c, err := cgroup.Open(root, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // some tests have closed it
+	k.Container = c
+	return k
+}
+
+// enable gives the cgroups below dir the controllers that are tested.
+func (k *kernel) enable(dir string) {
+	k.t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0o644); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// file is a file of the container, by its name on v1 and on v2.
+func (k *kernel) file(v1, v2 string) string {
+	if k.v2 {
+		return filepath.Join(k.dirs[0], v2)
+	}
+	dir := k.dirs[0]
+	if strings.HasPrefix(v1, "memory.") {
+		dir = k.dirs[2]
+	}
+	return filepath.Join(dir, v1)
+}
+
+func (k *kernel) write(text, path string) {
+	k.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) read() cgroup.Reading {
+	k.t.Helper()
+	r, err := k.Read()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return r
+}
+
+// until reads until ok; the test's deadline bounds it.
+func (k *kernel) until(what string, ok func(cgroup.Reading) bool) {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		r := k.read()
+		if ok(r) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			k.t.Fatalf("%s did not happen; the last reading was %+v", what, r)
+		case <-tick.C:
+		}
+	}
+}
+
+// setMemory is for limits that the kernel must take.
+func (k *kernel) setMemory(bytes, allocation int64) {
+	k.t.Helper()
+	if err := k.SetMemory(bytes, allocation); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) setCPU(milli int64) {
+	k.t.Helper()
+	if err := k.SetCPU(milli); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// oomKills is how many processes the kernel has killed for want of memory.
+func (k *kernel) oomKills() int {
+	k.t.Helper()
+	path := k.file("memory.oom_control", "memory.events")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kills int
+		if _, err := fmt.Sscanf(line, "oom_kill %d", &kills); err == nil {
+			return kills
+		}
+	}
+	k.t.Fatalf("%s has no oom_kill: %s", path, text)
+	return 0
+}
+
+// start runs a load in the container.
+func (k *kernel) start(t *testing.T) *load {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), asLoad+"=1")
+	cmd.Stdin, cmd.Stderr = in, os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Wait()         //nolint:errcheck // it was killed
+	})
+	in.Close() //nolint:errcheck // the load has its own
+	l := &load{t: t, in: stdin, out: bufio.NewScanner(stdout), cmd: cmd}
+	l.do("ping")
+	for _, dir := range k.dirs {
+		k.write(fmt.Sprint(cmd.Process.Pid), filepath.Join(dir, "cgroup.procs"))
+	}
+	return l
+}
+
+func TestKernelSetsAndReads(t *testing.T) {
+	k := newKernel(t)
+	if got := k.read().Limit; got != (api.Resources{}) {
+		t.Fatalf("limits of a new cgroup are %v", got)
+	}
+	const allocation = 256 * mib
+	for _, memory := range []int64{allocation, 100 * mib, 100_000_001, 64 * mib, allocation, 512 * mib, 300 * mib, 128 * mib, 1 << 40, allocation} {
+		k.setMemory(memory, allocation)
+		if got := k.read().Limit.MemoryBytes; got != memory/4096*4096 {
+			t.Errorf("memory limit %d, set %d", got, memory)
+		}
+		if k.v2 {
+			var most int64
+			if _, err := fmt.Sscan(cgrouptest.Line(t, k.file("", "memory.max")), &most); err != nil || most != max(memory, allocation)/4096*4096 {
+				t.Errorf("memory.max %d, %v with a limit of %d", most, err, memory)
+			}
+		}
+	}
+	for _, tc := range []struct{ milli, want int64 }{{1, 10}, {10, 10}, {11, 11}, {333, 333}, {999, 999}, {1500, 1500}, {64_000, 64_000}, {0, 0}} {
+		k.setCPU(tc.milli)
+		if got := k.read().Limit.CPUMilli; got != tc.want {
+			t.Errorf("CPU limit %dm, set %dm, want %dm", got, tc.milli, tc.want)
+		}
+	}
+}
+
+// A period that is not the usual one stays, and does not blur the limit.
+func TestKernelPeriod(t *testing.T) {
+	k := newKernel(t)
+	path := k.file("cpu.cfs_period_us", "cpu.max")
+	k.write(map[bool]string{false: "33333", true: "max 33333"}[k.v2], path)
+	for _, milli := range []int64{333, 1001, 0, 77} {
+		k.setCPU(milli)
+		if got := k.read().Limit.CPUMilli; got != milli {
+			t.Errorf("CPU limit %dm, set %dm", got, milli)
+		}
+		if got := cgrouptest.Line(t, path); !strings.HasSuffix(got, "33333") {
+			t.Errorf("the period became %s", got)
+		}
+	}
+}
+
+func TestKernelThrottles(t *testing.T) {
+	k := newKernel(t)
+	k.setCPU(50)
+	l := k.start(t)
+	l.do("burn")
+	before := k.read()
+	k.until("throttling", func(r cgroup.Reading) bool {
+		return r.ThrottledPeriods >= before.ThrottledPeriods+3 && r.Throttled > before.Throttled && r.CPU > before.CPU
+	})
+	k.setCPU(0)
+	at := k.read()
+	k.until("work without a limit", func(r cgroup.Reading) bool { return r.CPU > at.CPU+50*time.Millisecond })
+}
+
+// Memory in use is never taken away by force: v1 refuses, and v2 slows what passes
+// memory.high, until the limit is back.
+func TestKernelMemoryUnderUse(t *testing.T) {
+	k := newKernel(t)
+	const allocation = 256 * mib
+	k.setMemory(allocation, allocation)
+	l := k.start(t)
+	l.do("hold %d", 96*mib)
+	if got := k.read().Memory; got < 96*mib {
+		t.Fatalf("%d bytes are said to be in use, want 96 MiB at least", got)
+	}
+	if !k.v2 {
+		err := k.SetMemory(64*mib, allocation)
+		if !errors.Is(err, cgroup.ErrInUse) || !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "67108864") {
+			t.Errorf("SetMemory below what is in use = %v, want ErrInUse that names the limit", err)
+		}
+		if got := k.read().Limit.MemoryBytes; got != allocation {
+			t.Errorf("limit %d afterwards, want what it was", got)
+		}
+	} else {
+		k.setMemory(64*mib, allocation)
+		before := k.read()
+		l.tell("hold %d", 104*mib)
+		k.until("an event of memory.high", func(r cgroup.Reading) bool { return r.HighEvents > before.HighEvents })
+		k.setMemory(allocation, allocation)
+		l.done()
+		k.setMemory(128*mib, allocation)
+		quiet := k.read().HighEvents
+		l.do("ping")
+		if got := k.read().HighEvents; got != quiet {
+			t.Errorf("%d events of a memory.high that is above what is in use", got-quiet)
+		}
+	}
+	l.do("ping")
+	if kills := k.oomKills(); kills != 0 {
+		t.Errorf("the kernel killed %d processes", kills)
+	}
+}
+
+// A borrower's limit comes down only as far as what it holds lets it.
+func TestKernelComesDown(t *testing.T) {
+	k := newKernel(t)
+	const allocation, borrowed = 64 * mib, 256 * mib
+	k.setMemory(borrowed, allocation)
+	l := k.start(t)
+	l.do("hold %d", 128*mib)
+	if err := k.SetMemory(allocation, allocation); !errors.Is(err, cgroup.ErrInUse) {
+		t.Errorf("SetMemory below what is in use = %v, want ErrInUse", err)
+	}
+	if got := k.read().Limit.MemoryBytes; got != borrowed {
+		t.Errorf("limit %d after the refusal, want %d", got, borrowed)
+	}
+	k.setMemory(192*mib, allocation)
+	l.do("hold 0")
+	k.setMemory(allocation, allocation)
+	if got := k.read().Limit.MemoryBytes; got != allocation {
+		t.Errorf("limit %d, want %d", got, allocation)
+	}
+	l.do("hold %d", 16*mib)
+	if kills := k.oomKills(); kills != 0 {
+		t.Errorf("the kernel killed %d processes", kills)
+	}
+}
+
+// What the kernel or Libra does not take is refused with an error that names the
+// value and changes nothing; all else is read back.
+func TestKernelValues(t *testing.T) {
+	k := newKernel(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		before := k.read().Limit
+		value := rapid.OneOf(rapid.Int64(), rapid.Int64Range(-10, 200_000), rapid.Int64Range(0, 1<<50)).Draw(rt, "value")
+		var err error
+		want := before
+		if rapid.Bool().Draw(rt, "cpu") {
+			err = k.SetCPU(value)
+			want.CPUMilli = k.Attainable(api.Resources{CPUMilli: value}).CPUMilli
+		} else {
+			allocation := rapid.OneOf(rapid.Just(value), rapid.Int64(), rapid.Int64Range(4096, 1<<40)).Draw(rt, "allocation")
+			err = k.SetMemory(value, allocation)
+			want.MemoryBytes = k.Attainable(api.Resources{MemoryBytes: value}).MemoryBytes
+		}
+		if err != nil {
+			want = before
+			if !strings.ContainsAny(err.Error(), "0123456789") || !strings.Contains(err.Error(), "accepted") && !errors.Is(err, syscall.EINVAL) {
+				rt.Errorf("%d was refused with %v", value, err)
+			}
+		}
+		if got := k.read().Limit; got != want {
+			rt.Errorf("limits %v after %d (%v), want %v", got, value, err, want)
+		}
+	})
+}
+
+func TestKernelPodLimit(t *testing.T) {
+	k := newKernel(t)
+	pod := func(path string) string { return filepath.Join(filepath.Dir(filepath.Dir(path)), filepath.Base(path)) }
+	if got, err := k.PodLimit(); err != nil || got != (api.Resources{}) {
+		t.Errorf("PodLimit = %v, %v; want none", got, err)
+	}
+	k.write(map[bool]string{false: "150000", true: "150000 100000"}[k.v2], pod(k.file("cpu.cfs_quota_us", "cpu.max")))
+	k.write("536870912", pod(k.file("memory.limit_in_bytes", "memory.max")))
+	if got, err := k.PodLimit(); err != nil || got != (api.Resources{CPUMilli: 1500, MemoryBytes: 512 * mib}) {
+		t.Errorf("PodLimit = %v, %v; want 1500m and 512 MiB", got, err)
+	}
+	err := k.SetCPU(2000)
+	if k.v2 && err != nil || !k.v2 && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "200000")) {
+		t.Errorf("SetCPU above the pod's quota = %v: v1 refuses it, v2 does not", err)
+	}
+}
+
+func TestKernelContainerEnded(t *testing.T) {
+	k := newKernel(t)
+	for _, dir := range k.dirs {
+		if err := syscall.Rmdir(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := k.Read()
+	for name, err := range map[string]error{"Read": err, "SetCPU": k.SetCPU(100), "SetMemory": k.SetMemory(64*mib, 64*mib)} {
+		if !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("%s = %v, want ENODEV", name, err)
+		}
+	}
+}
+
+func BenchmarkKernelRead(b *testing.B) {
+	k := newKernel(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		k.read()
+	}
+}
+
+func BenchmarkKernelSetCPU(b *testing.B) {
+	k := newKernel(b)
+	milli := int64(500)
+	b.ReportAllocs()
+	for b.Loop() {
+		milli ^= 1
+		k.setCPU(milli)
+	}
+}
+
+func BenchmarkKernelSetMemory(b *testing.B) {
+	k := newKernel(b)
+	bytes := int64(128 * mib)
+	k.setMemory(256*mib, 256*mib)
+	b.ReportAllocs()
+	for b.Loop() {
+		bytes ^= mib
+		k.setMemory(bytes, 256*mib)
+	}
+}
