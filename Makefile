@@ -58,8 +58,8 @@ box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet
 
 ##@ Check it
 
-.PHONY: test lint unit predictor-test e2e
-test: lint unit predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
+.PHONY: test lint unit cgroup-v2-test predictor-test e2e
+test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
 
 lint: $(VENV)/.stamp ## Linters, Go and Python.
 	@bad=$$(gofmt -l activator-plugin pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
@@ -72,6 +72,9 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
+
+cgroup-v2-test: bin/vmlinuz ## The resizer's cgroup code on a real cgroup v2, in an emulated virtual machine (a minute).
+	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz ./resizer/cgroup
 
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
@@ -111,9 +114,19 @@ deps:
 	@missing=; \
 	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	command -v redis-server >/dev/null || command -v redis-check-rdb >/dev/null || missing="$$missing redis-tools"; \
+	command -v qemu-system-x86_64 >/dev/null || missing="$$missing qemu-system-x86"; \
 	python3.11 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3.11 python3.11-venv"; \
 	if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; \
 	mkdir -p bin; command -v redis-server >/dev/null || ln -s "$$(command -v redis-check-rdb)" bin/redis-server
+
+# Debian's kernel for clouds needs no modules and no installation to boot.
+bin/vmlinuz: | deps
+	@rm -rf bin/kernel; mkdir -p bin/kernel; cd bin/kernel; \
+	named() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $$2; exit}'; }; \
+	package=$$(named); test -n "$$package" || { apt-get update -qq; package=$$(named); }; \
+	echo "unpacking $$package"; apt-get download -qq "$$package" 2>/dev/null || { apt-get update -qq; apt-get download -qq "$$(named)"; }; \
+	dpkg-deb --fsys-tarfile ./*.deb | tar -x --wildcards './boot/vmlinuz-*'
+	@mv bin/kernel/boot/vmlinuz-* $@; rm -r bin/kernel
 
 $(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock | deps
 	python3.11 -m venv $(VENV)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -31,10 +32,7 @@ func serve() {
 		command, argument, _ := strings.Cut(in.Text(), " ")
 		switch command {
 		case "burn":
-			go func() {
-				for {
-				}
-			}()
+			go burn()
 		case "hold":
 			bytes, err := strconv.Atoi(argument)
 			if err != nil {
@@ -58,6 +56,14 @@ func serve() {
 			}
 		}
 		fmt.Println(in.Text())
+	}
+}
+
+var turns atomic.Uint64
+
+func burn() {
+	for {
+		turns.Add(1)
 	}
 }
 
