@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/loadtest/bench/stats"
+)
+
+// constant is a series in which each arm's requests take so many milliseconds.
+func constant(blocks int, perArm ...float64) series {
+	s := make(series, len(perArm))
+	for arm, latency := range perArm {
+		for range blocks {
+			m := measured{cpu: time.Duration(latency) * time.Millisecond}
+			for range 100 {
+				m.paced.latencies = append(m.paced.latencies, latency)
+				m.closed.latencies = append(m.closed.latencies, latency)
+			}
+			m.closed.length = time.Duration(latency) * 100 * time.Millisecond
+			s[arm] = append(s[arm], m)
+		}
+	}
+	return s
+}
+
+func TestComparison(t *testing.T) {
+	metrics := map[string]float64{}
+	note(metrics, optedIn, constant(3, 10, 10, 12).compare(1))
+	for name, want := range map[string]float64{
+		"p50_ms_stock_opted_in": 10, "p99_ms_libra_opted_in": 12,
+		"p99_ratio_opted_in": 1.2, "p99_ratio_opted_in_low": 1.2, "p99_ratio_opted_in_high": 1.2,
+		"p99_ratio_stock_again_opted_in": 1, "p99_ratio_stock_again_opted_in_high": 1,
+		"rps_stock_opted_in": 100, "rps_ratio_opted_in": 10.0 / 12,
+		"cpu_us_per_request_libra_opted_in": 120, "cpu_us_ratio_opted_in": 1.2,
+	} {
+		if got, there := metrics[name]; !there || got < want-1e-9 || got > want+1e-9 {
+			t.Errorf("%s = %v (there: %v), want %v", name, got, there, want)
+		}
+	}
+}
+
+func TestGoalsGoByTheFavourableEnd(t *testing.T) {
+	wide := stats.Interval{Estimate: 1.2, Low: 1.0, High: 1.4}
+	for _, tc := range []struct {
+		goal goal
+		want bool
+	}{
+		{goal{1.02, true}, true}, {goal{0.99, true}, false},
+		{goal{1.3, false}, true}, {goal{1.5, false}, false},
+	} {
+		if got := tc.goal.reached(wide); got != tc.want {
+			t.Errorf("%+v of %+v: %v", tc.goal, wide, got)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	comparisons := map[string][]compared{optedOut: constant(2, 10, 10, 10).compare(1), optedIn: constant(2, 10, 10, 20).compare(1)}
+	if err := writeTable(&out, comparisons); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(out.String(), "\n") {
+		if strings.Contains(line, "p99") && strings.Contains(line, optedOut) && !strings.Contains(line, "≤ 1.02  yes") ||
+			strings.Contains(line, "rps") && strings.Contains(line, optedIn) && !strings.Contains(line, "≥ 0.90   no") {
+			t.Errorf("not judged right: %s", line)
+		}
+	}
+}
+
+func TestCopiesOfTheInstalledActivator(t *testing.T) {
+	t.Chdir("../../..")
+	installed := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "activator"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "activator"}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "activator"}},
+				Spec: corev1.PodSpec{ServiceAccountName: "activator", Containers: []corev1.Container{{
+					Name: "activator", Image: "stock", Env: []corev1.EnvVar{{Name: "GOGC", Value: "500"}},
+				}}},
+			},
+		},
+	}
+	ours, err := patched(installed, "manifests/activator/deployment.yaml", "registry.test/ours:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ours.Spec.Template.Spec.Containers[0]
+	env := map[string]string{}
+	for _, e := range c.Env {
+		env[e.Name] = e.Value
+	}
+	if c.Image != "registry.test/ours:1" || env["GOGC"] != "500" || env["LIBRA_REDIS_ADDR"] == "" {
+		t.Errorf("image %s with environment %v", c.Image, env)
+	}
+	if installed.Spec.Template.Spec.Containers[0].Image != "stock" {
+		t.Error("the installed one was changed")
+	}
+
+	a := &arm{name: "stock_again"}
+	copied := a.copyOf(installed)
+	if copied.Name != "bench-activator-stock-again" || copied.Spec.Template.Labels["app"] != "" ||
+		copied.Spec.Selector.MatchLabels[benchLabel] != "stock_again" || copied.Spec.Template.Labels[benchLabel] != "stock_again" {
+		t.Errorf("%s selects %v among pods with %v", copied.Name, copied.Spec.Selector.MatchLabels, copied.Spec.Template.Labels)
+	}
+	if installed.Spec.Template.Labels["app"] != "activator" {
+		t.Error("the installed one was changed")
+	}
+	if _, _, err := rights(); err != nil {
+		t.Error(err)
+	}
+}

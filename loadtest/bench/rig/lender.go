@@ -1,0 +1,153 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	renewEvery = time.Second
+	// Nobody's invocation lasts as long as the predicted one, so that what ends a
+	// loan is what the bench does.
+	predictedDuration = time.Minute
+	minRemaining      = 300 * time.Millisecond
+
+	lendingTimeout = 2 * time.Minute
+)
+
+// Lender begins and ends invocations as an activator does, in the real pool, but
+// without their requests.
+type Lender struct {
+	pool   *pool.Redis
+	owner  string
+	begun  int
+	renews chan struct{} // closed when no lease is renewed any more
+	stop   context.CancelFunc
+}
+
+// NewLender makes a Lender that keeps its leases until it is closed.
+func (r *Rig) NewLender(ctx context.Context) (*Lender, error) {
+	addr, err := r.RedisAddr(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newLender(ctx, addr), nil
+}
+
+func newLender(ctx context.Context, addr string) *Lender {
+	ctx, stop := context.WithCancel(ctx)
+	l := &Lender{
+		pool:   pool.NewRedis(addr),
+		owner:  fmt.Sprintf("bench.%d", time.Now().UnixNano()),
+		renews: make(chan struct{}),
+		stop:   stop,
+	}
+	go func() {
+		defer close(l.renews)
+		for Pause(ctx, renewEvery) == nil {
+			// One that fails is made up for by the next.
+			_ = l.pool.Renew(ctx, Node, l.owner)
+		}
+	}()
+	return l
+}
+
+// RedisAddr is where the pools are.
+func (r *Rig) RedisAddr(ctx context.Context) (string, error) {
+	service, err := r.Kube.CoreV1().Services(LibraNamespace).Get(ctx, "redis", metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("find Libra's Redis (`demo install` brings it): %w", err)
+	}
+	return service.Spec.ClusterIP + ":6379", nil
+}
+
+// Close lets go of the leases, and so of every invocation that was not ended.
+func (l *Lender) Close() error {
+	l.stop()
+	<-l.renews
+	return l.pool.Close()
+}
+
+// Begin begins an invocation in the pod and returns its ID. Each is one of a
+// function of its own, because the safeguard suspends the function, not the pod.
+func (l *Lender) Begin(ctx context.Context, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
+	l.begun++
+	n := strconv.Itoa(l.begun)
+	id = l.owner + "." + n
+	borrowed, err = l.pool.Begin(ctx, Node, pool.Invocation{
+		ID:           id,
+		Function:     "bench/" + l.owner + "-" + n,
+		Pod:          p.Key(),
+		Domain:       "bench",
+		Owner:        l.owner,
+		Size:         api.UnknownSize,
+		Allocation:   p.Allocation,
+		Duration:     predictedDuration,
+		Surplus:      surplus,
+		Want:         want,
+		MinRemaining: minRemaining,
+	})
+	return id, borrowed, err
+}
+
+// End ends invocations. They count as late, for there is nothing to learn from
+// them.
+func (l *Lender) End(ctx context.Context, ids ...string) error {
+	var errs []error
+	for _, id := range ids {
+		_, err := l.pool.End(ctx, Node, pool.Ending{ID: id, Late: true})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// AwaitLending waits until a loan of so much CPU between the pods succeeds, which
+// takes an agent that has seen the node whole.
+func (l *Lender) AwaitLending(ctx context.Context, donor, borrower Pod, cpuMilli int64) error {
+	volume := api.Resources{CPUMilli: cpuMilli}
+	err := Eventually(ctx, lendingTimeout, func(ctx context.Context) error {
+		gives, _, err := l.Begin(ctx, donor, volume, api.Resources{})
+		if err != nil {
+			return err
+		}
+		takes, borrowed, err := l.Begin(ctx, borrower, api.Resources{}, volume)
+		if err := errors.Join(err, l.End(ctx, gives, takes)); err != nil {
+			return err
+		}
+		if borrowed.CPUMilli < cpuMilli {
+			return fmt.Errorf("of %dm, %dm were lent", cpuMilli, borrowed.CPUMilli)
+		}
+		return nil
+	})
+	if err == nil {
+		return nil
+	}
+	state, readErr := l.pool.Read(ctx, Node)
+	if readErr != nil {
+		return errors.Join(err, readErr)
+	}
+	return fmt.Errorf("the node does not lend: %w; agent %q, open %v, %d invocations in flight, suspended %v", err, state.Agent, state.Open, state.Begun, state.Suspended)
+}
+
+// AwaitWhole waits until the CPU limits of the pods are what they are owed.
+func AwaitWhole(ctx context.Context, pods ...Pod) error {
+	for _, p := range pods {
+		if _, err := AwaitCPULimit(ctx, p, time.Millisecond, wholeTimeout, p.IsWhole); err != nil {
+			return fmt.Errorf("not back at its allocation: %w", err)
+		}
+	}
+	return nil
+}
+
+const wholeTimeout = 15 * time.Second
+
+// IsWhole says whether a CPU limit is what the pod is owed.
+func (p Pod) IsWhole(milli int64) bool { return milli == p.Allocation.CPUMilli }

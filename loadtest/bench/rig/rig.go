@@ -1,0 +1,206 @@
+// Package rig is what the benches on the box share: the connection to it, functions
+// of their own on it, loans as an activator makes them, and the results.
+package rig
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+const (
+	// Node is the name of the box's only node.
+	Node = "box"
+	// Namespace is that of the benches' functions.
+	Namespace = "default"
+	// LibraNamespace is where Libra's parts are.
+	LibraNamespace = "libra-system"
+
+	readyTimeout = 2 * time.Minute
+)
+
+// Options are the flags that the benches have in common.
+type Options struct {
+	Kubeconfig, Images string
+	Out, Commit        string
+	Seed               uint64
+	Quick              bool
+}
+
+// Bind adds the flags to a command. The results go into the folder out unless the
+// user names another.
+func (o *Options) Bind(cmd *cobra.Command, out string) {
+	f := cmd.Flags()
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
+	f.StringVar(&o.Images, "images", "out/images.json", "JSON file from image name to reference, as \"box load\" writes it")
+	f.StringVar(&o.Out, "out", out, "folder for the results")
+	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of all that is random")
+	f.BoolVar(&o.Quick, "quick", false, "a smoke test: all steps in about a minute, for figures that mean little")
+}
+
+// Rig is the box as a bench uses it.
+type Rig struct {
+	Options
+	Kube    kubernetes.Interface
+	Knative servingclient.Interface
+
+	images map[string]string
+	out    io.Writer
+	start  time.Time
+}
+
+// Connect connects to the box, and to no other cluster.
+func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
+	if o.Kubeconfig == "" {
+		return nil, errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it)")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	// The box's addresses are this machine's own, and nothing else asks its API server
+	// so often.
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	config.QPS = -1
+	r := &Rig{Options: o, out: out, start: time.Now()}
+	if r.Kube, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if r.Knative, err = servingclient.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the box does not answer (`box up` starts it): %w", err)
+	}
+	if len(nodes) != 1 || nodes[0].Name != Node {
+		return nil, fmt.Errorf("the cluster of %s is not the box, and the benches run on no other", o.Kubeconfig)
+	}
+	data, err := os.ReadFile(o.Images)
+	if err != nil {
+		return nil, fmt.Errorf("--images: %w; `box load` writes the file", err)
+	}
+	if err := json.Unmarshal(data, &r.images); err != nil {
+		return nil, fmt.Errorf("--images: %s is not a JSON object from image name to reference: %w", o.Images, err)
+	}
+	return r, os.MkdirAll(o.Out, 0o755)
+}
+
+// Image is the reference of one of Libra's images.
+func (r *Rig) Image(name string) (string, error) {
+	if r.images[name] == "" {
+		return "", fmt.Errorf("--images: %s does not name %s", r.Images, name)
+	}
+	return r.images[name], nil
+}
+
+// Say writes a line of progress.
+func (r *Rig) Say(format string, args ...any) {
+	fmt.Fprintf(r.out, "[%4.0f s] %s\n", time.Since(r.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Write writes the results and says where they are.
+func (r *Rig) Write(ctx context.Context, metrics map[string]float64) error {
+	metrics["seconds_total"] = time.Since(r.start).Seconds()
+	machine, err := r.machine(ctx)
+	if err != nil {
+		return err
+	}
+	results := report.Results{Machine: machine, Commit: r.Commit, Seed: r.Seed, Metrics: metrics}
+	if err := results.Write(r.Out); err != nil {
+		return err
+	}
+	r.Say("results: %s/%s", r.Out, report.ResultsFile)
+	return nil
+}
+
+func (r *Rig) nodes(ctx context.Context) ([]corev1.Node, error) {
+	list, err := r.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// machine says in a line what the box runs on.
+func (r *Rig) machine(ctx context.Context) (string, error) {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	var said []string
+	for _, n := range nodes {
+		info := n.Status.NodeInfo
+		said = append(said, "the box", fmt.Sprintf("%d CPUs", n.Status.Capacity.Cpu().Value()),
+			fmt.Sprintf("%d GiB", n.Status.Capacity.Memory().Value()>>30),
+			info.Architecture, "Linux "+info.KernelVersion, "Kubernetes "+info.KubeletVersion)
+	}
+	if model := cpuModel(); model != "" {
+		said = append(said, model)
+	}
+	return strings.Join(said, ", "), nil
+}
+
+// cpuModel is the model of this machine's CPU, where the kernel tells it.
+func cpuModel() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// Eventually tries until attempt succeeds, at most for timeout, and returns the
+// last error.
+func Eventually(ctx context.Context, timeout time.Duration, attempt func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for {
+		err := attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("within %v: %w", timeout, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Pause waits, and returns early when ctx is done.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Milliseconds is d as the results name it.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,341 @@
+// Command safeguard measures how soon a donor has back what it lent: when it comes
+// to need it, and when its invocation ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	donor    = "bench-donor"
+	borrower = "bench-borrower"
+
+	sampleEvery = time.Millisecond
+	pollEvery   = 100 * time.Microsecond
+	// spin is more CPU than takes any lowered limit over its threshold.
+	spin           = 150 * time.Millisecond
+	restoreTimeout = 5 * time.Second
+	cleanUpTimeout = 2 * time.Minute
+	requestTimeout = 20 * time.Second
+
+	// A donor lends from leastLoan to leastLoan + loanSteps x 100m of its CPU.
+	leastLoan = 500
+	loanSteps = 3
+)
+
+// One thread of spin can use all of it.
+var limits = api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-safeguard:", err)
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	var o rig.Options
+	var repetitions int
+	cmd := &cobra.Command{
+		Use:   "bench-safeguard",
+		Short: "Measure how soon a donor has back what it lent, on the box",
+		Long: `bench-safeguard lends CPU of one real pod on the box to another through the real
+pool and node agent, and then, again and again,
+
+  - makes the donor use CPU: from when it has used 80 % of what its lowered limit
+    allows within 100 ms until its limit is back (the safeguard),
+  - or ends the donor's invocation: from the End until its limit is back.
+
+It watches the pods' cgroups every millisecond. Libra must be on the box: "demo install".`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench(cmd.Context(), o, repetitions, cmd.OutOrStdout())
+		},
+	}
+	o.Bind(cmd, "out/bench-safeguard")
+	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the two kinds")
+	return cmd
+}
+
+// guarding is one run of the command.
+type guarding struct {
+	*rig.Rig
+	lender          *rig.Lender
+	random          *rand.Rand
+	gives, takes    rig.Pod
+	http            *http.Client
+	times           map[string][]float64 // milliseconds
+	refused, missed int
+	early           int // restored before the bench saw a reason
+}
+
+func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (err error) {
+	if o.Quick {
+		repetitions = 20
+	}
+	if repetitions < 1 || repetitions > 100_000 {
+		return fmt.Errorf("--repetitions is %d; it must be 1 to 100000", repetitions)
+	}
+	r, err := rig.Connect(ctx, o, out)
+	if err != nil {
+		return err
+	}
+	g := &guarding{
+		Rig:    r,
+		random: rand.New(rand.NewPCG(o.Seed, 0)),
+		// Straight to the pod, which is on this machine.
+		http:  &http.Client{Timeout: requestTimeout, Transport: &http.Transport{}},
+		times: map[string][]float64{},
+	}
+	defer func() { err = errors.Join(err, g.cleanUp(context.WithoutCancel(ctx))) }()
+	for name, pod := range map[string]*rig.Pod{donor: &g.gives, borrower: &g.takes} {
+		d, err := g.Deploy(ctx, rig.Function{Name: name, OptedIn: true, Pods: 1, Limits: limits})
+		if err != nil {
+			return err
+		}
+		*pod = d.Pods[0]
+	}
+	if g.lender, err = r.NewLender(ctx); err != nil {
+		return err
+	}
+	g.Say("waiting until the node lends")
+	if err := g.lender.AwaitLending(ctx, g.gives, g.takes, leastLoan); err != nil {
+		return err
+	}
+	// Alternating, so that neither has a time of its own.
+	for n := range repetitions {
+		if n%50 == 0 {
+			g.Say("loans %d to %d of %d, of each kind", n+1, min(n+50, repetitions), repetitions)
+		}
+		for _, then := range []func(context.Context, loan) error{g.useIt, g.endIt} {
+			if err := g.lend(ctx, then); err != nil {
+				return err
+			}
+		}
+	}
+	return g.report(ctx, out)
+}
+
+// loan is one that is in force in the donor's cgroup.
+type loan struct {
+	donorID, borrowerID string
+	limitMilli          int64 // the donor's
+}
+
+// lend makes a loan, calls then with it, and ends what is left of it.
+func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) error) error {
+	if err := rig.AwaitWhole(ctx, g.gives, g.takes); err != nil {
+		return err
+	}
+	// At no fixed distance from the agent's rounds.
+	if err := rig.Pause(ctx, g.between(50*time.Millisecond, 100*time.Millisecond)); err != nil {
+		return err
+	}
+	volume := api.Resources{CPUMilli: leastLoan + 100*g.random.Int64N(loanSteps+1)}
+	var l loan
+	var err error
+	if l.donorID, _, err = g.lender.Begin(ctx, g.gives, volume, api.Resources{}); err != nil {
+		return err
+	}
+	var borrowed api.Resources
+	if l.borrowerID, borrowed, err = g.lender.Begin(ctx, g.takes, api.Resources{}, volume); err != nil {
+		return err
+	}
+	if borrowed.CPUMilli < leastLoan {
+		// The node had not so much to spare just now.
+		g.refused++
+		return g.lender.End(ctx, l.borrowerID, l.donorID)
+	}
+	l.limitMilli = limits.CPUMilli - borrowed.CPUMilli
+	if _, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, func(milli int64) bool { return milli == l.limitMilli }); err != nil {
+		return fmt.Errorf("of a loan of %dm: %w", borrowed.CPUMilli, err)
+	}
+	if err := then(ctx, l); err != nil {
+		return err
+	}
+	return g.lender.End(ctx, l.borrowerID, l.donorID)
+}
+
+func (g *guarding) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(g.random.Int64N(int64(most-least)))
+}
+
+func (g *guarding) note(name string, took time.Duration) {
+	g.times[name] = append(g.times[name], rig.Milliseconds(took))
+}
+
+// endIt ends the donor's invocation and waits until the donor is whole.
+func (g *guarding) endIt(ctx context.Context, l loan) error {
+	if err := rig.Pause(ctx, g.between(20*time.Millisecond, 120*time.Millisecond)); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := g.lender.End(ctx, l.donorID); err != nil {
+		return err
+	}
+	whole, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, g.gives.IsWhole)
+	if err != nil {
+		return fmt.Errorf("after the donor's End: %w", err)
+	}
+	g.note("donor_whole", whole.Sub(began))
+	return nil
+}
+
+// useIt makes the donor use CPU and waits until the donor is whole and the borrower
+// has given back.
+func (g *guarding) useIt(ctx context.Context, l loan) error {
+	w, err := g.watch(ctx, g.between(window+10*time.Millisecond, 2*window))
+	if err != nil {
+		return err
+	}
+	at, seen, crossed := crossing(w.samples, l.limitMilli)
+	switch {
+	case !crossed:
+		return fmt.Errorf("the donor used %v and was never at 80 %% of its lowered limit, %dm", spin, l.limitMilli)
+	case w.restored.IsZero():
+		g.missed++
+		return nil
+	case w.restored.Before(at):
+		g.early++
+	}
+	g.note("restore", max(0, w.restored.Sub(at)))
+	g.note("restore_as_seen", max(0, w.restored.Sub(seen)))
+	g.note("donor_throttled", w.throttled)
+	if !w.shrunk.IsZero() {
+		g.note("overlap", max(0, w.shrunk.Sub(w.restored)))
+	}
+	return nil
+}
+
+// watched is what was seen of a donor that came to need what it had lent. A time
+// that is zero did not come.
+type watched struct {
+	samples          []sample
+	restored, shrunk time.Time
+	throttled        time.Duration // of the donor, over all CPUs
+}
+
+// watch samples both pods, sends the donor its request after a pause, and goes on
+// until the answer is there and the loan is undone.
+func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, err error) {
+	var answered chan error
+	start := time.Now()
+	var throttledBefore time.Duration
+	for {
+		donor, err := g.gives.Container.Read()
+		now := time.Now()
+		if err != nil {
+			return w, err
+		}
+		borrower, err := g.takes.Container.Read()
+		if err != nil {
+			return w, err
+		}
+		if w.samples = append(w.samples, sample{now, donor.CPU}); len(w.samples) == 1 {
+			throttledBefore = donor.Throttled
+		}
+		if w.restored.IsZero() && g.gives.IsWhole(donor.Limit.CPUMilli) {
+			w.restored = now
+			if answered == nil {
+				return w, fmt.Errorf("the donor got its limit back %v after it was lowered, before it needed it", now.Sub(start))
+			}
+		}
+		if w.shrunk.IsZero() && g.takes.IsWhole(borrower.Limit.CPUMilli) {
+			w.shrunk = time.Now()
+		}
+		switch {
+		case answered == nil && now.Sub(start) >= pause:
+			answered = make(chan error, 1)
+			go func() { answered <- g.request(ctx) }()
+		case now.Sub(start) >= restoreTimeout || !w.restored.IsZero() && !w.shrunk.IsZero() && len(answered) == 1:
+			w.throttled = donor.Throttled - throttledBefore
+			return w, <-answered
+		}
+		time.Sleep(sampleEvery)
+	}
+}
+
+// request makes the donor use CPU.
+func (g *guarding) request(ctx context.Context) error {
+	url := "http://" + g.gives.IP + ":" + strconv.Itoa(rig.SpinPort)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(spin.String()))
+	if err != nil {
+		return err
+	}
+	resp, err := g.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the donor: %w", err)
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the donor answers %s: %s", resp.Status, said)
+	}
+	return err
+}
+
+func (g *guarding) report(ctx context.Context, out io.Writer) error {
+	metrics := map[string]float64{"loans_refused": float64(g.refused), "restores_missed": float64(g.missed), "restores_early": float64(g.early)}
+	for name, times := range g.times {
+		metrics[name+"_count"] = float64(len(times))
+		for percent, suffix := range map[float64]string{50: "_p50_ms", 99: "_p99_ms", 100: "_worst_ms"} {
+			metrics[name+suffix] = report.Percentile(times, percent)
+		}
+	}
+	if err := g.Write(ctx, metrics); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\n%-52s %6s %9s %9s %9s\n", "", "times", "P50 ms", "P99 ms", "worst ms")
+	for _, row := range []struct{ name, what string }{
+		{"restore", "usage at the threshold, to limit back"},
+		{"restore_as_seen", "the same, from when the kernel's counters showed it"},
+		{"donor_throttled", "time the donor was throttled meanwhile"},
+		{"overlap", "limit back, to the borrower's taken back"},
+		{"donor_whole", "End of the donor, to limit back"},
+	} {
+		fmt.Fprintf(out, "%-52s %6.0f %9.3f %9.3f %9.3f\n", row.what, metrics[row.name+"_count"],
+			metrics[row.name+"_p50_ms"], metrics[row.name+"_p99_ms"], metrics[row.name+"_worst_ms"])
+	}
+	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d.\n", g.refused, g.early, g.missed)
+	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
+		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v, %d after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
+	}
+	return nil
+}
+
+func (g *guarding) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
+	defer cancel()
+	g.Say("removing the functions")
+	var errs []error
+	if g.lender != nil {
+		errs = append(errs, g.lender.Close())
+	}
+	for _, p := range []rig.Pod{g.gives, g.takes} {
+		if p.Container != nil {
+			p.Container.Close() //nolint:errcheck // the pod goes
+		}
+	}
+	return errors.Join(append(errs, g.Remove(ctx, donor), g.Remove(ctx, borrower))...)
+}
