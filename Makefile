@@ -94,6 +94,22 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
+.PHONY: bench-activator bench-resize bench-safeguard box-libra
+bench-activator: bin/bench-activator box-libra ## Libra's activator against the stock one, interleaved (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
+	$< $(ON_BOX) $(BENCH)
+
+bench-resize: bin/bench-resize box-libra ## From the intent to the limit in the cgroup, by the API and by the node agent; BENCH=--quick, BENCH=--help.
+	$< $(ON_BOX) $(BENCH)
+
+bench-safeguard: bin/bench-safeguard box-libra ## From usage at the threshold, and from a donor's end, to the limit restored; BENCH=--quick, BENCH=--help.
+	$< $(ON_BOX) $(BENCH)
+
+ON_BOX = --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT)
+
+box-libra: box-up bin/demo
+	$(BOX) load --out out/images.json
+	bin/demo install --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json
+
 ##@ Build it
 
 .PHONY: build clean deps FORCE
@@ -102,6 +118,9 @@ build: bin/box bin/demo ## Build the command-line tools into bin/.
 
 bin/box: FORCE
 	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box
+
+bin/bench-%: FORCE
+	@mkdir -p bin && go build -trimpath -o $@ ./loadtest/bench/$*
 
 bin/demo: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo
