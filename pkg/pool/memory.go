@@ -69,8 +69,9 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 			n.bury(now, e.ID)
 			return
 		}
-		n.release(now, b)
-		n.feed(now, b.Domain)
+		if n.release(now, b) {
+			n.feed(now, b.Domain)
+		}
 		o = Outcome{
 			Found: true, Alone: b.alone && !e.Late, Safeguarded: b.safeguarded,
 			Lent: b.mostLent, Borrowed: b.mostBorrowed,

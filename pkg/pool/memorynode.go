@@ -13,19 +13,20 @@ import (
 // memoryNode is the pool of one node, as functions.lua has it in Redis. Times are
 // in milliseconds, as in Redis.
 type memoryNode struct {
-	epoch       string
-	beat        Heartbeat
-	beatAt      int64                    // when beat came
-	leases      map[string]int64         // when an owner last renewed
-	tombstones  map[string]int64         // until when an end stands, by invocation
-	begun       map[string]*begun        // by invocation
-	allocations map[string]api.Resources // by pod, of its latest Begin
-	loans       map[loan]api.Resources
-	struck      map[string]*[2]strikes // by function, for each of volumes
+	epoch      string
+	beat       Heartbeat
+	beatAt     int64             // when beat came
+	leases     map[string]int64  // when an owner last renewed
+	tombstones map[string]int64  // until when an end stands, by invocation
+	begun      map[string]*begun // by invocation
+	begins     int               // so far
+	loans      map[loan]api.Resources
+	struck     map[string]*[2]strikes // by function, for each of volumes
 }
 
 type begun struct {
 	Invocation
+	number                 int // of its Begin
 	expires                int64
 	alone, safeguarded     bool
 	spare                  api.Resources // put into the pool and not lent
@@ -50,13 +51,12 @@ var volumes = []func(*api.Resources) *int64{
 
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
-		epoch:       epoch,
-		leases:      make(map[string]int64),
-		tombstones:  make(map[string]int64),
-		begun:       make(map[string]*begun),
-		allocations: make(map[string]api.Resources),
-		loans:       make(map[loan]api.Resources),
-		struck:      make(map[string]*[2]strikes),
+		epoch:      epoch,
+		leases:     make(map[string]int64),
+		tombstones: make(map[string]int64),
+		begun:      make(map[string]*begun),
+		loans:      make(map[loan]api.Resources),
+		struck:     make(map[string]*[2]strikes),
 	}
 }
 
@@ -70,25 +70,29 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 		return borrowed
 	}
 
-	if _, ok := n.leases[inv.Owner]; !ok {
+	// A lease that would not last until its owner's next Renew.
+	if renewed, ok := n.leases[inv.Owner]; !ok || now-renewed >= renewEvery.Milliseconds() || now < renewed {
 		n.leases[inv.Owner] = now
 	}
 
-	b := &begun{Invocation: inv, expires: now + wholeMillis(inv.Duration), alone: true}
+	n.begins++
+	b := &begun{Invocation: inv, number: n.begins, expires: now + wholeMillis(inv.Duration), alone: true}
+	freed := false
 	for _, other := range n.begun {
 		if other.Pod == b.Pod {
-			n.withdraw(other)
+			freed = n.withdraw(other) || freed
 			other.alone, b.alone = false, false
 		}
 	}
 	n.begun[b.ID] = b
-	n.allocations[b.Pod] = b.Allocation
 
 	if n.open(now) {
 		n.take(now, b)
 		n.put(now, b)
 	}
-	n.feed(now, b.Domain)
+	if freed || !b.spare.IsZero() {
+		n.feed(now, b.Domain)
+	}
 	_, borrowed := n.balance(b)
 	return borrowed
 }
@@ -187,6 +191,7 @@ func (n *memoryNode) latestFirst(domain string) []*begun {
 	return slices.DeleteFunc(all, func(b *begun) bool { return b.Domain != domain })
 }
 
+// latestFirst orders by predicted end, and what ends at the same moment by ID.
 func latestFirst(x, y *begun) int {
 	return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
 }
@@ -212,11 +217,14 @@ func (n *memoryNode) onLoan() (sum api.Resources) {
 	return sum
 }
 
-// withdraw takes all that b put into the pool out of it, lent or not.
-func (n *memoryNode) withdraw(b *begun) {
+// withdraw takes all that b put into the pool out of it, lent or not, and says
+// whether any was on loan.
+func (n *memoryNode) withdraw(b *begun) (freed bool) {
 	for _, of := range volumes {
-		n.withdrawVolume(b, of)
+		_, lent := n.withdrawVolume(b, of)
+		freed = freed || lent > 0
 	}
+	return freed
 }
 
 // withdrawVolume withdraws one resource, and returns what was put in and what of it
@@ -238,26 +246,25 @@ func (n *memoryNode) withdrawVolume(b *begun, of func(*api.Resources) *int64) (p
 	return put, lent
 }
 
-func (n *memoryNode) giveBack(b *begun) {
+// giveBack ends what b has borrowed, and says whether it had.
+func (n *memoryNode) giveBack(b *begun) (freed bool) {
 	for l, volume := range n.loans {
 		if l.borrower == b {
 			l.donor.spare = l.donor.spare.Add(volume)
 			delete(n.loans, l)
+			freed = true
 		}
 	}
+	return freed
 }
 
-func (n *memoryNode) release(now int64, b *begun) {
-	n.withdraw(b)
-	n.giveBack(b)
+// release ends b, and says whether a loan ended with it.
+func (n *memoryNode) release(now int64, b *begun) (freed bool) {
+	freed = n.withdraw(b)
+	freed = n.giveBack(b) || freed
 	delete(n.begun, b.ID)
 	n.bury(now, b.ID)
-	for _, other := range n.begun {
-		if other.Pod == b.Pod {
-			return
-		}
-	}
-	delete(n.allocations, b.Pod)
+	return freed
 }
 
 // bury lets an end stand for one lease time, whatever was known of the
@@ -295,8 +302,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 		}
 		delete(n.leases, owner)
 		for _, b := range n.begun {
-			if b.Owner == owner {
-				n.release(now, b)
+			if b.Owner == owner && n.release(now, b) {
 				domains = append(domains, b.Domain)
 			}
 		}
@@ -421,9 +427,13 @@ func (n *memoryNode) state(now int64) State {
 		borrower.Borrowed = borrower.Borrowed.Add(volume)
 		s.Pods[l.borrower.Pod] = borrower
 	}
-	for pod, balance := range s.Pods {
-		balance.Allocation = n.allocations[pod]
-		s.Pods[pod] = balance
+	latest := make(map[string]int)
+	for _, b := range n.begun {
+		if balance, ok := s.Pods[b.Pod]; ok && b.number > latest[b.Pod] {
+			latest[b.Pod] = b.number
+			balance.Allocation = b.Allocation
+			s.Pods[b.Pod] = balance
+		}
 	}
 	return s
 }

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/redis/go-redis/v9"
 	testingclock "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
@@ -46,7 +43,9 @@ type model struct {
 	memory *Memory
 	redis  *Redis
 
-	lastIntent, lastEnded string // what was seen of the streams
+	lastIntent, lastEnded string            // what was seen of the streams
+	epochs                map[string]string // Redis's, by the specification's
+	onLoan                api.Resources     // after the last operation
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -56,6 +55,7 @@ func runModel(t *rapid.T, r *Redis) {
 		redis:      r,
 		lastIntent: streamStart,
 		lastEnded:  streamStart,
+		epochs:     make(map[string]string),
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
@@ -63,15 +63,17 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 
 	t.Repeat(map[string]func(*rapid.T){
-		"begin":    m.begin,
-		"begin 2":  m.begin, // as often again, or else little is ever lent
-		"end":      func(t *rapid.T) { m.end(t, drawID(t)) },
-		"renew":    m.renew,
-		"open":     m.open,
-		"open 2":   m.open,
-		"read":     m.read,
-		"let pass": m.letPass,
-		"":         m.checkInvariants,
+		"begin":     m.begin,
+		"begin 2":   m.begin, // as often again, or else little is ever lent
+		"end":       func(t *rapid.T) { m.end(t, drawID(t)) },
+		"renew":     m.renew,
+		"hear":      m.hear,
+		"hear 2":    m.hear,
+		"safeguard": m.safeguard,
+		"lose":      m.lose,
+		"read":      m.read,
+		"let pass":  m.letPass,
+		"":          m.checkInvariants,
 	})
 
 	if rapid.Bool().Draw(t, "all end") {
@@ -84,7 +86,9 @@ func runModel(t *rapid.T, r *Redis) {
 		m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
 	}
 	m.read(t)
-	if diff := cmp.Diff(State{Pods: map[string]Balance{}}, m.state()); diff != "" {
+	got := m.state()
+	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Pods: map[string]Balance{}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
 	m.checkNothingLeaks(t)
@@ -114,17 +118,24 @@ func drawResources(t *rapid.T, label string) api.Resources {
 	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
 }
 
+func drawAllocation(t *rapid.T) api.Resources {
+	cpu := rapid.SampledFrom([]int64{0, 300, 1000, 1000}).Draw(t, "allocated cpu")
+	memory := rapid.SampledFrom([]int64{0, 128 << 20, 512 << 20, 1 << 40}).Draw(t, "allocated memory")
+	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
+}
+
 func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
 	return Invocation{
 		ID:            drawID(t),
-		Function:      domain + "/resize-00001",
+		Function:      domain + "/" + rapid.SampledFrom([]string{"resize-00001", "encode-00001"}).Draw(t, "function"),
 		Configuration: rapid.SampledFrom([]string{"", domain + "/resize"}).Draw(t, "configuration"),
 		Pod:           domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),
 		Domain:        domain,
 		Owner:         rapid.SampledFrom([]string{"activator-1", "activator-2"}).Draw(t, "owner"),
 		Size:          rapid.SampledFrom([]int64{api.UnknownSize, 0, 1<<63 - 1}).Draw(t, "size"),
+		Allocation:    drawAllocation(t),
 		Predicted:     drawResources(t, "predicted"),
 		Duration:      time.Duration(rapid.SampledFrom([]int{0, 100_500, 1_000_000, 60_000_000}).Draw(t, "µs")) * time.Microsecond,
 		Surplus:       drawResources(t, "surplus"),
@@ -140,12 +151,8 @@ func (m *model) begin(t *rapid.T) {
 	borrowed := m.beginOnce(t, inv)
 	begun := m.node().begun[inv.ID]
 	isNew := begun != nil && begun != known
-	if isNew && !m.node().open(m.nowMillis()) && !(borrowed.IsZero() && begun.spare.IsZero()) {
-		t.Fatalf("a node that is not open lent %v and took %v", borrowed, begun.spare)
-	}
-
 	if isNew {
-		m.checkFed(t, inv.Domain)
+		m.checkBegun(t, begun)
 	}
 
 	after := m.state()
@@ -182,8 +189,9 @@ func (m *model) end(t *rapid.T, id string) {
 		Late:     rapid.Bool().Draw(t, "late"),
 	}
 	known := m.node().begun[id]
+	before := m.state()
 	m.endOnce(t, e)
-	if known != nil {
+	if known != nil && !cmp.Equal(before.Pods, m.state().Pods) {
 		m.checkFed(t, known.Domain)
 	}
 
@@ -227,8 +235,191 @@ func (m *model) renew(t *rapid.T) {
 	}
 }
 
-func (m *model) open(t *rapid.T) {
-	m.do(t, func(p Pool) error { return p.Open(testContext(t), m.name) })
+// hear is a heartbeat, of the epoch more often than not.
+func (m *model) hear(t *rapid.T) {
+	hb := Heartbeat{
+		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
+		Epoch:    m.node().epoch,
+		Whole:    rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "whole"),
+		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
+		Pods:     map[string]int64{},
+	}
+	if rapid.IntRange(0, 5).Draw(t, "of another epoch") == 0 {
+		hb.Epoch = "another"
+	}
+	for _, domain := range []string{"a", "ab"} {
+		for _, pod := range []string{"p", "q", "r", "s"} {
+			// Twice as likely than not to take part, without a floor.
+			if floor := rapid.SampledFrom([]int64{0, 0, 0, 0, 100 << 20, 500 << 20, -1}).Draw(t, pod); floor >= 0 {
+				hb.Pods[domain+"/"+pod] = floor
+			}
+		}
+	}
+	m.hearOnce(t, hb)
+	for _, b := range m.node().begun {
+		m.checkFed(t, b.Domain)
+	}
+	if open := m.state().Open; open != (hb.Whole && hb.Epoch == m.node().epoch) {
+		t.Fatalf("heartbeat %+v of epoch %s: the node is open: %t", hb, m.node().epoch, open)
+	}
+
+	after := m.state()
+	m.hearOnce(t, hb)
+	m.expectState(t, after)
+}
+
+func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
+	before := m.state()
+	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.redis != nil {
+		m.sameEpoch(t)
+		if hb.Epoch == m.node().epoch {
+			hb.Epoch = m.epochs[hb.Epoch]
+		}
+		got, err := m.redis.Heartbeat(testContext(t), m.name, hb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != open {
+			t.Fatalf("heartbeat %+v: Redis says open %t, the specification %t", hb, got, open)
+		}
+		m.expectIntents(t, before)
+	}
+}
+
+// sameEpoch checks that Redis changes the epoch when the specification does.
+func (m *model) sameEpoch(t *rapid.T) {
+	got, err := m.redis.Read(testContext(t), m.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.memory.Read(context.Background(), m.name); err != nil {
+		t.Fatal(err)
+	}
+	m.checkEpoch(t, m.node().epoch, got.Epoch)
+}
+
+func (m *model) checkEpoch(t *rapid.T, specified, got string) {
+	known, ok := m.epochs[specified]
+	if !ok {
+		for _, other := range m.epochs {
+			if other == got {
+				t.Fatalf("Redis has epoch %q again", got)
+			}
+		}
+		m.epochs[specified] = got
+	} else if known != got {
+		t.Fatalf("Redis went from epoch %q to %q", known, got)
+	}
+}
+
+func (m *model) safeguard(t *rapid.T) {
+	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
+	pod := domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
+	cpu, memory := rapid.Bool().Draw(t, "of cpu"), rapid.Bool().Draw(t, "of memory")
+	before := m.state()
+	lent := before.Pods[pod].Lent
+	var donor *begun
+	var want api.Resources // what is suspended
+	for _, b := range m.node().begun {
+		if b.Pod != pod {
+			continue
+		}
+		inIt, _ := m.node().balance(b)
+		inIt = inIt.Add(b.spare)
+		if cpu && inIt.CPUMilli > 0 {
+			donor, want.CPUMilli = b, 1
+		}
+		if memory && inIt.MemoryBytes > 0 {
+			donor, want.MemoryBytes = b, 1
+		}
+	}
+	if !cpu {
+		lent.CPUMilli = 0
+	}
+	if !memory {
+		lent.MemoryBytes = 0
+	}
+
+	if revoked := m.safeguardOnce(t, pod, cpu, memory); revoked != lent {
+		t.Fatalf("safeguard of %s revoked %v of %v", pod, revoked, lent)
+	}
+	if donor == nil {
+		m.expectState(t, before)
+		return
+	}
+	m.checkFed(t, donor.Domain)
+	for i, of := range volumes {
+		if *of(&want) > 0 && !m.node().suspended(m.nowMillis(), donor.Function, i) {
+			t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
+		}
+	}
+	after := m.state()
+	if again := m.safeguardOnce(t, pod, cpu, memory); !again.IsZero() {
+		t.Fatalf("safeguard of %s revoked %v when repeated", pod, again)
+	}
+	m.expectState(t, after)
+}
+
+func (m *model) safeguardOnce(t *rapid.T, pod string, cpu, memory bool) api.Resources {
+	before := m.state()
+	struck := maps.Clone(m.node().struck)
+	for function, s := range struck {
+		copied := *s
+		struck[function] = &copied
+	}
+	revoked, err := m.memory.Safeguard(context.Background(), m.name, pod, cpu, memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.redis != nil {
+		got, err := m.redis.Safeguard(testContext(t), m.name, pod, cpu, memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != revoked {
+			t.Fatalf("safeguard of %s: Redis revoked %v, the specification %v", pod, got, revoked)
+		}
+		if cmp.Equal(struck, m.node().struck, cmp.AllowUnexported(strikes{})) {
+			m.expectIntents(t, before)
+		} else {
+			m.expectIntents(t, before, pod)
+		}
+	}
+	return revoked
+}
+
+// lose empties Redis, or restarts it as far as its functions can tell.
+func (m *model) lose(t *rapid.T) {
+	flush := rapid.Bool().Draw(t, "flush")
+	m.read(t) // or there is nothing to lose
+	m.memory.mu.Lock()
+	delete(m.memory.nodes, m.name)
+	m.memory.mu.Unlock()
+	if m.redis == nil {
+		return
+	}
+	ctx := testContext(t)
+	if flush {
+		// Only this node's keys: the other tests' are in the same Redis.
+		if err := m.redis.calls.Del(ctx, keysOf(m.name)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		m.lastIntent, m.lastEnded = streamStart, streamStart
+		return
+	}
+	if err := m.redis.calls.FunctionLoadReplace(ctx, library).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.redis.Read(ctx, m.name); err != nil {
+		t.Fatal(err)
+	}
+	if woken := m.newEntries(t, intentsStream(m.name), &m.lastIntent); len(woken) != 1 || woken[0].Values["pod"] != "" {
+		t.Fatalf("after a restart there are intents %v, want one of no pod", woken)
+	}
 }
 
 func (m *model) do(t *rapid.T, op func(Pool) error) {
@@ -253,6 +444,8 @@ func (m *model) read(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		m.checkEpoch(t, want.Epoch, got.Epoch)
+		got.Epoch = want.Epoch
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("read: Redis differs from the specification (-want +got):\n%s", diff)
 		}
@@ -264,171 +457,10 @@ func (m *model) read(t *rapid.T) {
 func (m *model) letPass(t *rapid.T) {
 	d := rapid.OneOf(
 		rapid.Int64Range(0, 1500),
-		rapid.SampledFrom([]int64{-1, LeaseTTL.Milliseconds() - 1, LeaseTTL.Milliseconds(), time.Hour.Milliseconds(), -time.Hour.Milliseconds()}),
+		rapid.SampledFrom([]int64{
+			-1, LeaseTTL.Milliseconds() - 1, LeaseTTL.Milliseconds(), time.Hour.Milliseconds(), -time.Hour.Milliseconds(),
+			SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(),
+		}),
 	).Draw(t, "ms")
 	m.clock.SetTime(m.clock.Now().Add(time.Duration(d) * time.Millisecond))
-}
-
-func (m *model) expectState(t *rapid.T, want State) {
-	if diff := cmp.Diff(want, m.state()); diff != "" {
-		t.Fatalf("a repeated call changed the state (-before +after):\n%s", diff)
-	}
-}
-
-func (m *model) checkInvariants(t *rapid.T) {
-	n := m.node()
-
-	var borrowed, lent api.Resources
-	for _, b := range m.state().Pods {
-		borrowed, lent = borrowed.Add(b.Borrowed), lent.Add(b.Lent)
-	}
-	if borrowed != lent {
-		t.Fatalf("pods borrowed %v but lent %v", borrowed, lent)
-	}
-
-	inPod := make(map[string]int)
-	for _, b := range n.begun {
-		inPod[b.Pod]++
-	}
-	for id, b := range n.begun {
-		lent, borrowed := n.balance(b)
-		if put := lent.Add(b.spare); put.Max(b.Surplus) != b.Surplus {
-			t.Fatalf("%s has %v in the pool, of a surplus of %v", id, put, b.Surplus)
-		}
-		if borrowed.Max(b.Want) != b.Want {
-			t.Fatalf("%s borrowed %v and wanted %v", id, borrowed, b.Want)
-		}
-		if min(b.spare.CPUMilli, b.spare.MemoryBytes, borrowed.CPUMilli, borrowed.MemoryBytes) < 0 {
-			t.Fatalf("%s has spare %v and borrowed %v: less than nothing", id, b.spare, borrowed)
-		}
-		if inPod[b.Pod] > 1 && (b.alone || !lent.IsZero() || !b.spare.IsZero()) {
-			t.Fatalf("%s is one of %d in its pod: alone is %t, it lent %v and offers %v", id, inPod[b.Pod], b.alone, lent, b.spare)
-		}
-	}
-	for l := range n.loans {
-		if l.donor.Domain != l.borrower.Domain {
-			t.Fatalf("%s of %s lent to %s of %s", l.donor.ID, l.donor.Domain, l.borrower.ID, l.borrower.Domain)
-		}
-		if l.donor.Pod == l.borrower.Pod {
-			t.Fatalf("%s lent to %s within pod %s", l.donor.ID, l.borrower.ID, l.donor.Pod)
-		}
-		if n.begun[l.donor.ID] != l.donor || n.begun[l.borrower.ID] != l.borrower {
-			t.Fatalf("%s lends to %s, but one of them has ended", l.donor.ID, l.borrower.ID)
-		}
-	}
-}
-
-// checkFed checks, after a change in a domain, that nobody goes without what others
-// could lend.
-func (m *model) checkFed(t *rapid.T, domain string) {
-	n, now := m.node(), m.nowMillis()
-	if !n.open(now) {
-		return
-	}
-	for _, b := range n.begun {
-		_, borrowed := n.balance(b)
-		for _, d := range n.begun {
-			until := now + b.leastRemaining()
-			if b == d || b.Domain != domain || d.Domain != domain || b.expires < until || d.expires < until {
-				continue
-			}
-			for _, of := range volumes {
-				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 {
-					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.ID, d.spare)
-				}
-			}
-		}
-	}
-}
-
-// expectIntents checks that the last operation appended one intent for each pod
-// whose balance differs from before.
-func (m *model) expectIntents(t *rapid.T, before State) {
-	after := m.state()
-	var want, got []string
-	for pod := range after.Pods {
-		if after.Pods[pod] != before.Pods[pod] {
-			want = append(want, pod)
-		}
-	}
-	for pod := range before.Pods {
-		if _, ok := after.Pods[pod]; !ok {
-			want = append(want, pod)
-		}
-	}
-	for _, entry := range m.newEntries(t, intentsStream(m.name), &m.lastIntent) {
-		got = append(got, entry.Values["pod"].(string))
-	}
-	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
-		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
-	}
-}
-
-// expectEnded checks that the last operation appended one record, if it ended
-// an invocation that was known.
-func (m *model) expectEnded(t *rapid.T, known *begun, e Ending, o Outcome) {
-	var want, got []api.Ended
-	if known != nil {
-		want = append(want, api.Ended{
-			ID: known.ID, Function: known.Function, Configuration: known.Configuration,
-			Pod: known.Pod, Size: known.Size, Predicted: known.Predicted,
-			Duration: e.Duration, Status: e.Status,
-			Alone: o.Alone, Lent: o.Lent, Borrowed: o.Borrowed,
-		})
-	}
-	for _, entry := range m.newEntries(t, endedStream(m.name), &m.lastEnded) {
-		read, err := readEnded(entry)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, read)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("ended records differ (-want +got):\n%s", diff)
-	}
-}
-
-func (m *model) newEntries(t *rapid.T, stream string, last *string) []redis.XMessage {
-	entries, err := m.redis.calls.XRange(testContext(t), stream, "("+*last, "+").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entries) > 0 {
-		*last = entries[len(entries)-1].ID
-	}
-	return entries
-}
-
-// checkNothingLeaks checks, on a node where all has ended, that what is left goes
-// away by itself.
-func (m *model) checkNothingLeaks(t *rapid.T) {
-	if m.redis == nil {
-		return
-	}
-	ctx := testContext(t)
-	keys, err := m.redis.calls.Keys(ctx, "libra:{"+m.name+"}:*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range keys {
-		switch kind := key[strings.LastIndex(key, ":")+1:]; kind {
-		case "intents", "ended", "open", "leases", "tombstones":
-		default:
-			t.Errorf("key %s is left on a node without invocations", key)
-		}
-		ttl, err := m.redis.calls.PTTL(ctx, key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ttl <= 0 {
-			t.Errorf("key %s never expires", key)
-		}
-	}
-}
-
-// testContext gives each call its own deadline, far above what it takes.
-func testContext(t interface{ Cleanup(func()) }) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -14,6 +14,10 @@ import (
 // without being renewed.
 const LeaseTTL = 5 * time.Second
 
+// renewEvery is the age from which on a Begin renews a lease. Renew is called as
+// often, so that a lease is not written by every Begin.
+const renewEvery = LeaseTTL / 5
+
 // A strike of the safeguard suspends lending of a function's resource for
 // SuspendLeast, which doubles with each further one up to SuspendMost. The strikes
 // are forgotten when the resource has been lent again for SuspendMost.
@@ -85,7 +89,8 @@ type Heartbeat struct {
 }
 
 // Balance is what a pod has borrowed and lent now. Its effective limit is
-// Allocation + Borrowed - Lent, where Allocation is that of its latest Begin.
+// Allocation + Borrowed - Lent, where Allocation is that of the latest to begin
+// of its invocations in flight.
 type Balance struct {
 	Borrowed, Lent, Allocation api.Resources
 }
@@ -132,7 +137,7 @@ type Pool interface {
 	// a function puts in nothing of a resource of which it is suspended (Safeguard).
 	//
 	// What an invocation still wants, because there was not enough or a donor has
-	// ended, it gets when a Begin or an End leaves surplus in its domain, or a
+	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
 	// Heartbeat comes: the last to end first, and only while it and the donor both
 	// have MinRemaining to go.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
@@ -140,8 +145,10 @@ type Pool interface {
 	// what it borrowed goes back with its original expiry (re-harvest). For one
 	// LeaseTTL, a Begin that the End overtook, or that arrives again, is a no-op.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
-	// Renew keeps the owner's invocations on the node for another LeaseTTL. After
-	// its lease ran out, this and Begin first end what it had.
+	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
+	// called every second while there are any: a Begin starts a lease, and renews only
+	// one that is older than that. After a lease ran out, both first end what its owner
+	// had.
 	Renew(ctx context.Context, node, owner string) error
 	// Heartbeat says who takes part and how much may be lent on the node, and returns
 	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole

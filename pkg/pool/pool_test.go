@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
@@ -17,8 +18,29 @@ func cpu(milli int64) api.Resources { return api.Resources{CPUMilli: milli} }
 
 func invocation(id string, lasts time.Duration, surplus, want api.Resources) Invocation {
 	return Invocation{
-		ID: id, Pod: "default/" + id, Domain: "default", Owner: "activator-1",
-		Duration: lasts, Surplus: surplus, Want: want,
+		ID: id, Function: "default/f-00001", Pod: "default/" + id, Domain: "default", Owner: "activator-1",
+		Allocation: allocation, Duration: lasts, Surplus: surplus, Want: want,
+	}
+}
+
+var (
+	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
+	unlimited  = api.Resources{CPUMilli: maxVolume, MemoryBytes: maxVolume}
+)
+
+// openNode makes all pods that are named take part, without a floor.
+func openNode(t testing.TB, p Pool, node string, pods ...string) {
+	t.Helper()
+	state, err := p.Read(testContext(t), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}}
+	for _, pod := range pods {
+		hb.Pods[pod] = 0
+	}
+	if open, err := p.Heartbeat(testContext(t), node, hb); err != nil || !open {
+		t.Fatalf("a heartbeat of a node that is whole opened it: %t, %v", open, err)
 	}
 }
 
@@ -51,9 +73,20 @@ func (s scene) end(id string) Outcome {
 
 func (s scene) open() {
 	s.Helper()
-	if err := s.pool.Open(testContext(s), sceneNode); err != nil {
+	var pods []string
+	for _, id := range []string{"a", "b", "c", "d", "short", "long"} {
+		pods = append(pods, "default/"+id)
+	}
+	openNode(s, s.pool, sceneNode, pods...)
+}
+
+func (s scene) read() State {
+	s.Helper()
+	state, err := s.pool.Read(testContext(s), sceneNode)
+	if err != nil {
 		s.Fatal(err)
 	}
+	return state
 }
 
 func (s scene) renew(owner string) {
@@ -65,18 +98,20 @@ func (s scene) renew(owner string) {
 
 func (s scene) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 
-// expect reads the state. Pods are named by the invocations in them.
+// expect reads the state, of which it compares the numbers. Pods are named by the
+// invocations in them.
 func (s scene) expect(begun int, available api.Resources, pods map[string]Balance) {
 	s.Helper()
-	got, err := s.pool.Read(testContext(s), sceneNode)
-	if err != nil {
-		s.Fatal(err)
+	got := s.read()
+	for pod, b := range got.Pods {
+		b.Allocation = api.Resources{}
+		got.Pods[pod] = b
 	}
 	want := State{Pods: map[string]Balance{}, Available: available, Begun: begun}
 	for id, b := range pods {
 		want.Pods["default/"+id] = b
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(State{}, "Epoch", "Agent", "Open", "Entries", "Suspended")); diff != "" {
 		s.Fatalf("state differs (-want +got):\n%s", diff)
 	}
 }
@@ -88,11 +123,13 @@ func (s scene) equal(want, got any) {
 	}
 }
 
+type play struct {
+	name string
+	play func(s scene)
+}
+
 func TestScenes(t *testing.T) {
-	scenes := []struct {
-		name string
-		play func(s scene)
-	}{
+	scenes := []play{
 		{"the longest-lasting donor lends first", func(s scene) {
 			s.begin(invocation("short", 10*time.Second, cpu(400), cpu(0)))
 			s.begin(invocation("long", 20*time.Second, cpu(300), cpu(0)))
@@ -217,8 +254,9 @@ func TestScenes(t *testing.T) {
 			s.pass(LeaseTTL / 2)
 			s.equal(cpu(0), s.begin(invocation("b", time.Minute, cpu(0), cpu(300))))
 			s.begin(invocation("c", time.Minute, cpu(500), cpu(0)))
-			s.open()
 			s.expect(3, cpu(300), nil)
+			s.open()
+			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 		}},
 		{"an end that overtakes its begin", func(s scene) {
 			s.equal(Outcome{}, s.end("a"))
@@ -299,7 +337,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range scenes {
+	for _, tc := range append(scenes, agentScenes...) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
@@ -335,6 +373,9 @@ func TestRefused(t *testing.T) {
 		{"newline in a pod", "node", change(func(i *Invocation) { i.Pod = "a\nb" }), "Pod"},
 		{"no domain", "node", change(func(i *Invocation) { i.Domain = "" }), "Domain"},
 		{"no owner", "node", change(func(i *Invocation) { i.Owner = "" }), "Owner"},
+		{"no function", "node", change(func(i *Invocation) { i.Function = "" }), "Function"},
+		{"name without end", "node", change(func(i *Invocation) { i.Domain = strings.Repeat("a", maxName+1) }), "Domain"},
+		{"negative allocation", "node", change(func(i *Invocation) { i.Allocation.MemoryBytes = -1 }), "Allocation"},
 		{"negative surplus", "node", change(func(i *Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
 		{"absurd want", "node", change(func(i *Invocation) { i.Want.MemoryBytes = maxVolume + 1 }), "Want"},
 		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
@@ -357,7 +398,7 @@ func TestRefused(t *testing.T) {
 func TestMemoryEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := NewMemory(testingclock.NewFakePassiveClock(epoch)).Open(ctx, "node"); err == nil {
+	if _, err := NewMemory(testingclock.NewFakePassiveClock(epoch)).Read(ctx, "node"); err == nil {
 		t.Error("a call with an ended context succeeded")
 	}
 }

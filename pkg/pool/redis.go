@@ -2,10 +2,16 @@ package pool
 
 import (
 	"context"
-	_ "embed"
+	"embed"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,11 +23,30 @@ import (
 
 var _ Pool = (*Redis)(nil)
 
-//go:embed functions.lua
-var library string
+//go:embed lua/*.lua
+var libraryFiles embed.FS
 
-// libraryVersion is VERSION in functions.lua.
-const libraryVersion = 3
+// library is the source of the Redis functions.
+var library = joinFiles(libraryFiles)
+
+func joinFiles(files fs.FS) string {
+	names, err := fs.Glob(files, "lua/*.lua")
+	if err != nil {
+		panic(err) // the pattern is well formed
+	}
+	var joined strings.Builder
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			panic(err) // it is in the binary
+		}
+		joined.Write(text)
+	}
+	return joined.String()
+}
+
+// libraryVersion is VERSION in lua/1_node.lua.
+const libraryVersion = 4
 
 const (
 	// callTimeout bounds each step of a call whose context has no nearer deadline.
@@ -108,9 +133,12 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 		return api.Resources{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
 	}
 	reply, err := r.call(ctx, "libra_begin", node,
-		inv.ID, inv.Pod, inv.Domain, inv.Owner,
-		wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
-		inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes, inv.Want.CPUMilli, inv.Want.MemoryBytes,
+		inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function,
+		packed(
+			renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
+			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
+			inv.Want.CPUMilli, inv.Want.MemoryBytes,
+		),
 		record,
 	).Int64Slice()
 	if err != nil {
@@ -131,16 +159,16 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q: %w", e.ID, err)
 	}
-	reply, err := r.call(ctx, "libra_end", node, e.ID, e.Late, ending).Int64Slice()
+	reply, err := r.call(ctx, "libra_end", node, noOwner, e.ID, e.Late, ending).Int64Slice()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
 	}
-	if len(reply) != 6 {
-		return Outcome{}, fmt.Errorf("end invocation %q on node %s: the reply has %d numbers, not 6", e.ID, node, len(reply))
+	if len(reply) != 7 {
+		return Outcome{}, fmt.Errorf("end invocation %q on node %s: the reply has %d numbers, not 7", e.ID, node, len(reply))
 	}
 	return Outcome{
-		Found: reply[0] == 1, Alone: reply[1] == 1,
-		Lent: resources(reply[2:]), Borrowed: resources(reply[4:]),
+		Found: reply[0] == 1, Alone: reply[1] == 1, Safeguarded: reply[2] == 1,
+		Lent: resources(reply[3:]), Borrowed: resources(reply[5:]),
 	}, nil
 }
 
@@ -163,20 +191,39 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	if err := hb.check(); err != nil {
 		return false, err
 	}
-	if err := r.call(ctx, "libra_open", node).Err(); err != nil {
+	var pods strings.Builder
+	for _, pod := range slices.Sorted(maps.Keys(hb.Pods)) {
+		fmt.Fprintf(&pods, "%s\n%d\n", pod, hb.Pods[pod])
+	}
+	reply, err := r.call(ctx, "libra_heartbeat", node, noOwner,
+		hb.Agent, hb.Epoch, hb.Whole, packed(hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes), pods.String(),
+	).Int64()
+	if err != nil {
 		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)
 	}
-	return true, nil
+	return reply == 1, nil
 }
 
 // Safeguard implements Pool.
-func (r *Redis) Safeguard(_ context.Context, node, _ string, _, _ bool) (revoked api.Resources, err error) {
-	return api.Resources{}, fmt.Errorf("safeguard on node %s: not in the Redis functions", node)
+func (r *Redis) Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error) {
+	if err := checkName("pod", pod); err != nil {
+		return api.Resources{}, err
+	}
+	reply, err := r.call(ctx, "libra_safeguard", node, noOwner,
+		pod, cpu, memory, SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(),
+	).Int64Slice()
+	if err != nil {
+		return api.Resources{}, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
+	}
+	if len(reply) != 2 {
+		return api.Resources{}, fmt.Errorf("safeguard pod %s on node %s: the reply has %d numbers, not 2", pod, node, len(reply))
+	}
+	return resources(reply), nil
 }
 
 // Read implements Pool.
 func (r *Redis) Read(ctx context.Context, node string) (State, error) {
-	reply, err := r.call(ctx, "libra_read", node).Slice()
+	reply, err := r.call(ctx, "libra_read", node, noOwner, EntriesMost, SuspendMost.Milliseconds()).Slice()
 	if err != nil {
 		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
 	}
@@ -187,54 +234,38 @@ func (r *Redis) Read(ctx context.Context, node string) (State, error) {
 	return state, nil
 }
 
-// parseState reads begun, available CPU and memory, and then for each pod its
-// name, borrowed CPU and memory, lent CPU and memory.
-func parseState(reply []any) (State, error) {
-	const head, perPod = 3, 5
-	numbers := make([]int64, len(reply))
-	for i, v := range reply {
-		n, ok := v.(int64)
-		if isName := i >= head && (i-head)%perPod == 0; !ok && !isName {
-			return State{}, fmt.Errorf("item %d of the reply is %v, not a number", i, v)
-		}
-		numbers[i] = n
+// noOwner is for calls that are nobody's.
+const noOwner = ""
+
+// packed is how several numbers travel as one argument, which Redis takes in faster.
+// They must be small enough for a float64 to have them exactly.
+func packed(numbers ...int64) []byte {
+	b := make([]byte, 0, 8*len(numbers))
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(n)))
 	}
-	if len(reply) < head || (len(reply)-head)%perPod != 0 {
-		return State{}, fmt.Errorf("the reply has %d items, not %d and %d for each pod", len(reply), head, perPod)
-	}
-	s := State{
-		Pods:      make(map[string]Balance, (len(reply)-head)/perPod),
-		Available: resources(numbers[1:]),
-		Begun:     int(numbers[0]),
-	}
-	for i := head; i < len(reply); i += perPod {
-		pod, ok := reply[i].(string)
-		if !ok {
-			return State{}, fmt.Errorf("item %d of the reply is %v, not a pod", i, reply[i])
-		}
-		s.Pods[pod] = Balance{Borrowed: resources(numbers[i+1:]), Lent: resources(numbers[i+3:])}
-	}
-	return s, nil
+	return b
 }
 
 func resources(cpuMilliMemoryBytes []int64) api.Resources {
 	return api.Resources{CPUMilli: cpuMilliMemoryBytes[0], MemoryBytes: cpuMilliMemoryBytes[1]}
 }
 
-// keysOf are all keys of a node, in the order of open_node in functions.lua. They
+// keysOf are all keys of a node, in the order of open_node in lua/1_node.lua. They
 // share a hash tag, so that a Redis Cluster keeps them together.
 func keysOf(node string) []string {
 	prefix := "libra:{" + node + "}:"
 	return []string{
+		prefix + "node",
 		prefix + "invocations",
+		prefix + "dealings",
 		prefix + "pods",
+		prefix + "floors",
 		prefix + "surplus:cpu",
 		prefix + "surplus:memory",
 		prefix + "hungry:cpu",
 		prefix + "hungry:memory",
-		prefix + "leases",
 		prefix + "tombstones",
-		prefix + "open",
 		intentsStream(node),
 		endedStream(node),
 	}

@@ -2,12 +2,10 @@ package pool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +22,7 @@ func newRedis(t testing.TB, addr string) *Redis {
 func donor(id string) Invocation {
 	return Invocation{
 		ID: id, Function: "default/resize-00001", Pod: "default/" + id, Domain: "default", Owner: "activator-1",
-		Duration: time.Minute, Surplus: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
+		Allocation: allocation, Duration: time.Minute, Surplus: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
 	}
 }
 
@@ -38,9 +36,7 @@ func borrower(id string) Invocation {
 func lendOnce(t *testing.T, p Pool, node string) {
 	t.Helper()
 	ctx := testContext(t)
-	if err := p.Open(ctx, node); err != nil {
-		t.Fatal(err)
-	}
+	openNode(t, p, node, "default/donor", "default/borrower")
 	if _, err := p.Begin(ctx, node, donor("donor")); err != nil {
 		t.Fatal(err)
 	}
@@ -100,12 +96,12 @@ func TestLibraryVersions(t *testing.T) {
 			other := strings.Replace(library,
 				fmt.Sprintf("local VERSION = '%d'", libraryVersion), fmt.Sprintf("local VERSION = '%d'", tc.version), 1)
 			if other == library {
-				t.Fatal("functions.lua and libraryVersion have different versions")
+				t.Fatal("the Lua files and libraryVersion have different versions")
 			}
 			if err := r.calls.FunctionLoad(ctx, other).Err(); err != nil {
 				t.Fatal(err)
 			}
-			err := r.Open(ctx, "node")
+			err := r.Renew(ctx, "node", "activator-1")
 			if tc.wantErr == "" && err != nil {
 				t.Fatal(err)
 			}
@@ -113,41 +109,6 @@ func TestLibraryVersions(t *testing.T) {
 				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
 			}
 		})
-	}
-}
-
-// The invocations in flight when Redis gets these functions know of no want.
-func TestInvocationsOfBeforeAnUpgrade(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
-	lendOnce(t, r, "node")
-
-	ctx := testContext(t)
-	invocations := keysOf("node")[0]
-	for _, id := range []string{"donor", "borrower"} {
-		data, err := r.calls.HGet(ctx, invocations, id).Bytes()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(data, &fields); err != nil {
-			t.Fatal(err)
-		}
-		delete(fields, "want")
-		delete(fields, "least_remaining")
-		if data, err = json.Marshal(fields); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.calls.HSet(ctx, invocations, id, data).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, id := range []string{"donor", "borrower"} {
-		if outcome, err := r.End(ctx, "node", Ending{ID: id}); err != nil || !outcome.Found {
-			t.Errorf("end of the %s: %+v, %v", id, outcome, err)
-		}
-	}
-	if state, err := r.Read(ctx, "node"); err != nil || state.Begun != 0 || len(state.Pods) != 0 {
-		t.Errorf("state after the ends: %+v, %v; want an empty one", state, err)
 	}
 }
 
@@ -185,8 +146,8 @@ func TestEndsAreForgotten(t *testing.T) {
 		now = now.Add(LeaseTTL / 2)
 	}
 	kept, err := r.calls.ZCard(ctx, "libra:{node}:tombstones").Result()
-	if err != nil || kept != 2 {
-		t.Errorf("%d ends are remembered, %v; want the 2 of the last lease time", kept, err)
+	if err != nil || kept != 3 {
+		t.Errorf("%d ends are remembered, %v; want the 2 of the last lease time and the placeholder", kept, err)
 	}
 }
 
@@ -214,45 +175,7 @@ func TestDeadline(t *testing.T) {
 
 func TestNoRedis(t *testing.T) {
 	r := newRedis(t, t.TempDir()+"/nobody.sock")
-	if err := r.Open(testContext(t), "node-1"); err == nil || !strings.Contains(err.Error(), "node-1") {
+	if err := r.Renew(testContext(t), "node-1", "activator-1"); err == nil || !strings.Contains(err.Error(), "node-1") {
 		t.Errorf("got error %v, want one that names the node", err)
-	}
-}
-
-func BenchmarkBeginEnd(b *testing.B) {
-	for _, bm := range []struct {
-		name string
-		wish func(id string) Invocation
-	}{
-		{"alone", donor},
-		{"borrowing", borrower},
-	} {
-		b.Run(bm.name, func(b *testing.B) {
-			r := newRedis(b, redistest.Start(b))
-			ctx := b.Context()
-			if err := r.Open(ctx, "node"); err != nil {
-				b.Fatal(err)
-			}
-			for i := range 20 {
-				if _, err := r.Begin(ctx, "node", donor(fmt.Sprint("donor-", i))); err != nil {
-					b.Fatal(err)
-				}
-			}
-			var ids atomic.Int64
-			b.SetParallelism(4) // 8 connections on two processors
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					inv := bm.wish(fmt.Sprint("invocation-", ids.Add(1)))
-					if _, err := r.Begin(ctx, "node", inv); err != nil {
-						b.Error(err)
-						return
-					}
-					if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Status: 200}); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-		})
 	}
 }

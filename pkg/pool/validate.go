@@ -10,12 +10,15 @@ import (
 )
 
 // maxVolume is more CPU (in milli) or memory (in bytes) than any container has,
-// and little enough that sums of it stay exact in the 14 digits of Lua's JSON.
+// and little enough that sums of it stay exact in Lua's numbers.
 const maxVolume = 1 << 40
 
+// maxName is longer than any name is, and fits in the two bytes that it has.
+const maxName = 1024
+
 func checkName(field, value string) error {
-	if value == "" || strings.Contains(value, "\n") {
-		return fmt.Errorf("%s is %q: it must not be empty or contain a newline", field, value)
+	if value == "" || len(value) > maxName || strings.Contains(value, "\n") {
+		return fmt.Errorf("%s is %.100q: it must have 1 to %d bytes and no newline", field, value, maxName)
 	}
 	return nil
 }

@@ -1,0 +1,162 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// heartbeat opens the node for the pods named, each with its floor.
+func (s scene) heartbeat(lendable api.Resources, floors map[string]int64) {
+	s.Helper()
+	hb := Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+	for id, floor := range floors {
+		hb.Pods["default/"+id] = floor
+	}
+	if open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb); err != nil || !open {
+		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
+	}
+}
+
+func (s scene) safeguard(id string, cpu, memory bool) api.Resources {
+	s.Helper()
+	revoked, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id, cpu, memory)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return revoked
+}
+
+// agentScenes are those of what a node's agent tells the pool.
+var agentScenes = []play{
+	{"no more is on loan than may be, whatever is in the pool", func(s scene) {
+		s.heartbeat(cpu(250), map[string]int64{"a": 0, "b": 0, "c": 0})
+		s.begin(invocation("a", time.Minute, cpu(500), cpu(0)))
+		s.equal(cpu(200), s.begin(invocation("b", time.Minute, cpu(0), cpu(200))))
+		s.equal(cpu(50), s.begin(invocation("c", time.Minute, cpu(0), cpu(200))))
+		s.heartbeat(cpu(100), map[string]int64{"a": 0, "b": 0, "c": 0})
+		s.expect(3, cpu(250), map[string]Balance{"a": {Lent: cpu(250)}, "b": {Borrowed: cpu(200)}, "c": {Borrowed: cpu(50)}})
+		s.end("b")
+		s.expect(2, cpu(400), map[string]Balance{"a": {Lent: cpu(100)}, "c": {Borrowed: cpu(100)}})
+		s.heartbeat(cpu(150), map[string]int64{"a": 0, "b": 0, "c": 0})
+		s.expect(2, cpu(350), map[string]Balance{"a": {Lent: cpu(150)}, "c": {Borrowed: cpu(150)}})
+	}},
+	{"a pod that takes no part neither lends nor borrows", func(s scene) {
+		s.heartbeat(unlimited, map[string]int64{"b": 0, "c": 0})
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
+		s.expect(2, cpu(0), nil)
+		s.begin(invocation("c", time.Minute, cpu(300), cpu(0)))
+		s.heartbeat(unlimited, map[string]int64{"c": 0})
+		s.expect(3, cpu(300), nil)
+		s.heartbeat(unlimited, map[string]int64{"b": 0, "c": 0})
+		s.expect(3, cpu(0), map[string]Balance{"b": {Borrowed: cpu(300)}, "c": {Lent: cpu(300)}})
+		s.heartbeat(unlimited, map[string]int64{"b": 0})
+		s.expect(3, cpu(0), nil)
+	}},
+	{"a pod keeps its memory floor", func(s scene) {
+		memory := func(mib int64) api.Resources { return api.Resources{MemoryBytes: mib << 20} }
+		s.heartbeat(unlimited, map[string]int64{"a": 300 << 20, "b": 0})
+		s.begin(invocation("a", time.Minute, memory(400), cpu(0)))
+		s.expect(1, memory(212), nil)
+		s.equal(memory(100), s.begin(invocation("b", time.Minute, cpu(0), memory(100))))
+		s.heartbeat(unlimited, map[string]int64{"a": 400 << 20, "b": 0})
+		s.expect(2, memory(12), map[string]Balance{"a": {Lent: memory(100)}, "b": {Borrowed: memory(100)}})
+		s.heartbeat(unlimited, map[string]int64{"a": 413 << 20, "b": 0})
+		s.expect(2, memory(0), nil)
+	}},
+	{"the safeguard takes back what is named, and the borrower gets another loan", func(s scene) {
+		both := api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
+		s.begin(invocation("a", time.Minute, both, cpu(0)))
+		other := invocation("c", time.Minute, cpu(100), cpu(0))
+		other.Function = "default/g-00001"
+		s.begin(invocation("b", time.Minute, cpu(0), both))
+		s.begin(other)
+		s.equal(cpu(300), s.safeguard("a", true, false))
+		s.expect(3, cpu(0), map[string]Balance{
+			"a": {Lent: api.Resources{MemoryBytes: 64 << 20}}, "c": {Lent: cpu(100)},
+			"b": {Borrowed: api.Resources{CPUMilli: 100, MemoryBytes: 64 << 20}},
+		})
+		s.equal(cpu(0), s.safeguard("a", true, false))
+		s.equal(cpu(0), s.safeguard("b", true, true))
+		s.equal([]Suspension{{Function: "default/f-00001", CPUUntil: s.clock.Now().Add(SuspendLeast).Local()}}, s.read().Suspended)
+		s.equal(Outcome{Found: true, Alone: true, Safeguarded: true, Lent: both}, s.end("a"))
+		s.begin(invocation("d", time.Minute, both, cpu(0)))
+		s.expect(3, cpu(0), map[string]Balance{
+			"d": {Lent: api.Resources{MemoryBytes: 64 << 20}}, "c": {Lent: cpu(100)},
+			"b": {Borrowed: api.Resources{CPUMilli: 100, MemoryBytes: 64 << 20}},
+		})
+	}},
+	{"a function's suspension doubles with each strike, and is forgotten", func(s scene) {
+		strike := func() time.Duration {
+			s.Helper()
+			s.open()
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(1, cpu(300), nil)
+			s.safeguard("a", true, true)
+			s.end("a")
+			s.pass(LeaseTTL) // so that the Begin after this is not taken for a late one
+			return s.read().Suspended[0].CPUUntil.Sub(s.clock.Now()) + LeaseTTL
+		}
+		for _, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
+			got := strike()
+			s.equal(want*time.Second, got)
+			s.pass(got - LeaseTTL)
+		}
+		s.pass(SuspendMost - time.Millisecond)
+		s.equal(SuspendMost, strike())
+		s.pass(2*SuspendMost - LeaseTTL)
+		s.equal(SuspendLeast, strike())
+	}},
+	{"what is left to lend, the last to end first", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		longer := invocation("b", 2*time.Minute, api.Resources{CPUMilli: 200, MemoryBytes: 1 << 20}, cpu(0))
+		longer.Domain = "tenant"
+		s.begin(longer)
+		now := s.clock.Now().UnixMilli()
+		s.equal([]Entry{
+			{Domain: "tenant", Expires: now + 120_000, Volume: longer.Surplus},
+			{Domain: "default", Expires: now + 60_000, Volume: cpu(300)},
+		}, s.read().Entries)
+	}},
+	{"no more entries than the most", func(s scene) {
+		hb := map[string]int64{}
+		for i := range EntriesMost + 10 {
+			hb[fmt.Sprint(i)] = 0
+		}
+		s.heartbeat(unlimited, hb)
+		for id := range hb {
+			s.begin(invocation(id, time.Hour, cpu(1), cpu(0)))
+		}
+		got := s.read()
+		s.equal(EntriesMost, len(got.Entries))
+		s.equal(cpu(EntriesMost+10), got.Available)
+	}},
+	{"an agent is one whose heartbeat came lately", func(s scene) {
+		s.equal([]any{"agent-1", true}, []any{s.read().Agent, s.read().Open})
+		s.pass(LeaseTTL)
+		s.equal([]any{"", false}, []any{s.read().Agent, s.read().Open})
+		for _, hb := range []Heartbeat{
+			{Agent: "agent-2", Epoch: s.read().Epoch},
+			{Agent: "agent-2", Epoch: "another", Whole: true},
+			{Agent: "agent-2", Whole: true},
+		} {
+			open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb)
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.equal([]any{"agent-2", false, false}, []any{s.read().Agent, s.read().Open, open})
+		}
+	}},
+	{"a balance says what its pod is owed", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
+		bigger := invocation("b2", time.Minute, cpu(0), cpu(100))
+		bigger.Pod, bigger.Allocation = "default/b", cpu(2000)
+		s.begin(bigger)
+		s.equal(map[string]Balance{
+			"default/a": {Lent: cpu(200), Allocation: allocation}, "default/b": {Borrowed: cpu(200), Allocation: cpu(2000)},
+		}, s.read().Pods)
+	}},
+}

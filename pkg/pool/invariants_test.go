@@ -1,0 +1,259 @@
+package pool
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+func (m *model) expectState(t *rapid.T, want State) {
+	if diff := cmp.Diff(want, m.state()); diff != "" {
+		t.Fatalf("a repeated call changed the state (-before +after):\n%s", diff)
+	}
+}
+
+func (m *model) checkInvariants(t *rapid.T) {
+	n := m.node()
+
+	// Invariant 1: as much is borrowed as is lent, so that the limits add up to the
+	// allocations.
+	var borrowed, lent api.Resources
+	state := m.state()
+	for _, b := range state.Pods {
+		borrowed, lent = borrowed.Add(b.Borrowed), lent.Add(b.Lent)
+	}
+	if borrowed != lent {
+		t.Fatalf("pods borrowed %v but lent %v", borrowed, lent)
+	}
+	// Invariant 6: nothing is lent of a pod but to a borrower, so that no pod without a
+	// loan is away from its allocation.
+	for pod, b := range state.Pods {
+		if b.Borrowed.IsZero() && b.Lent.IsZero() {
+			t.Fatalf("pod %s has a balance without a loan", pod)
+		}
+	}
+	m.checkRaised(t, lent)
+
+	inPod := make(map[string]int)
+	for _, b := range n.begun {
+		inPod[b.Pod]++
+	}
+	for id, b := range n.begun {
+		lent, borrowed := n.balance(b)
+		// Invariant 2: nothing is lent beyond what its donor put in.
+		put := lent.Add(b.spare)
+		if put.Max(b.Surplus) != b.Surplus {
+			t.Fatalf("%s has %v in the pool, of a surplus of %v", id, put, b.Surplus)
+		}
+		// Invariants 4 and 8: a pod keeps its floor, and something of all it is owed.
+		floor, takesPart := n.beat.Pods[b.Pod]
+		if left := b.Allocation.Sub(put); !put.IsZero() && (!takesPart || left.CPUMilli < 0 || left.MemoryBytes < 0 ||
+			put.CPUMilli > 0 && left.CPUMilli < 1 || put.MemoryBytes > 0 && left.MemoryBytes < max(floor, 1)) {
+			t.Fatalf("%s put in %v of %v, its pod takes part: %t, and keeps %d bytes", id, put, b.Allocation, takesPart, floor)
+		}
+		if !takesPart && !borrowed.IsZero() {
+			t.Fatalf("%s borrowed %v, and its pod takes no part", id, borrowed)
+		}
+		if borrowed.Max(b.Want) != b.Want {
+			t.Fatalf("%s borrowed %v and wanted %v", id, borrowed, b.Want)
+		}
+		if min(b.spare.CPUMilli, b.spare.MemoryBytes, borrowed.CPUMilli, borrowed.MemoryBytes) < 0 {
+			t.Fatalf("%s has spare %v and borrowed %v: less than nothing", id, b.spare, borrowed)
+		}
+		if inPod[b.Pod] > 1 && (b.alone || !lent.IsZero() || !b.spare.IsZero()) {
+			t.Fatalf("%s is one of %d in its pod: alone is %t, it lent %v and offers %v", id, inPod[b.Pod], b.alone, lent, b.spare)
+		}
+	}
+	for l := range n.loans {
+		if l.donor.Domain != l.borrower.Domain {
+			t.Fatalf("%s of %s lent to %s of %s", l.donor.ID, l.donor.Domain, l.borrower.ID, l.borrower.Domain)
+		}
+		if l.donor.Pod == l.borrower.Pod {
+			t.Fatalf("%s lent to %s within pod %s", l.donor.ID, l.borrower.ID, l.donor.Pod)
+		}
+		if n.begun[l.donor.ID] != l.donor || n.begun[l.borrower.ID] != l.borrower {
+			t.Fatalf("%s lends to %s, but one of them has ended", l.donor.ID, l.borrower.ID)
+		}
+	}
+}
+
+// checkBegun checks what a Begin did for the invocation itself.
+func (m *model) checkBegun(t *rapid.T, b *begun) {
+	n, now := m.node(), m.nowMillis()
+	_, borrowed := n.balance(b)
+	lent, _ := n.balance(b)
+	put := lent.Add(b.spare)
+	if !n.open(now) && !(borrowed.IsZero() && put.IsZero()) {
+		t.Fatalf("a node that is not open lent %v and took %v", borrowed, put)
+	}
+	for i, of := range volumes {
+		// Invariant 3: whose safeguard has fired does not lend.
+		if n.suspended(now, b.Function, i) && *of(&put) > 0 {
+			t.Fatalf("%s is suspended, and %s put in %v", b.Function, b.ID, put)
+		}
+	}
+	if !put.IsZero() {
+		m.checkFed(t, b.Domain)
+	}
+}
+
+// checkRaised is invariant 9, as far as it is the pool's: no call raises what is on
+// loan above what may be.
+func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
+	before, now := m.onLoan, m.node().onLoan()
+	m.onLoan = now
+	if now != onLoan {
+		t.Fatalf("%v is on loan, and pods have lent %v", now, onLoan)
+	}
+	lendable := m.node().beat.Lendable
+	for _, of := range volumes {
+		if *of(&now) > *of(&before) && *of(&now) > *of(&lendable) {
+			t.Fatalf("%v came to be on loan, of %v that may be", now, lendable)
+		}
+	}
+}
+
+// checkFed checks, after a change in a domain, that nobody goes without what others
+// could lend.
+func (m *model) checkFed(t *rapid.T, domain string) {
+	n, now := m.node(), m.nowMillis()
+	if !n.open(now) {
+		return
+	}
+	room := n.beat.Lendable.Sub(n.onLoan())
+	for _, b := range n.begun {
+		if _, ok := n.beat.Pods[b.Pod]; !ok {
+			continue
+		}
+		_, borrowed := n.balance(b)
+		for _, d := range n.begun {
+			until := now + b.leastRemaining()
+			if b == d || b.Domain != domain || d.Domain != domain || b.expires < until || d.expires < until {
+				continue
+			}
+			for _, of := range volumes {
+				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 && *of(&room) > 0 {
+					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.ID, d.spare)
+				}
+			}
+		}
+	}
+}
+
+// expectIntents checks that the last operation appended one intent for each pod
+// whose balance differs from before, and for those named.
+func (m *model) expectIntents(t *rapid.T, before State, named ...string) {
+	after := m.state()
+	want, got := named, []string(nil)
+	for pod := range after.Pods {
+		if was, is := before.Pods[pod], after.Pods[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent {
+			want = append(want, pod)
+		}
+	}
+	for pod := range before.Pods {
+		if _, ok := after.Pods[pod]; !ok {
+			want = append(want, pod)
+		}
+	}
+	slices.Sort(want)
+	want = slices.Compact(want)
+	for _, entry := range m.newEntries(t, intentsStream(m.name), &m.lastIntent) {
+		got = append(got, entry.Values["pod"].(string))
+	}
+	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
+	}
+}
+
+// expectEnded checks that the last operation appended one record, if it ended
+// an invocation that was known.
+func (m *model) expectEnded(t *rapid.T, known *begun, e Ending, o Outcome) {
+	var want, got []api.Ended
+	if known != nil {
+		want = append(want, api.Ended{
+			ID: known.ID, Function: known.Function, Configuration: known.Configuration,
+			Pod: known.Pod, Size: known.Size, Predicted: known.Predicted,
+			Duration: e.Duration, Status: e.Status,
+			Alone: o.Alone, Safeguarded: o.Safeguarded, Lent: o.Lent, Borrowed: o.Borrowed,
+		})
+	}
+	for _, entry := range m.newEntries(t, endedStream(m.name), &m.lastEnded) {
+		read, err := readEnded(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, read)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("ended records differ (-want +got):\n%s", diff)
+	}
+}
+
+func (m *model) newEntries(t *rapid.T, stream string, last *string) []redis.XMessage {
+	entries, err := m.redis.calls.XRange(testContext(t), stream, "("+*last, "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) > 0 {
+		*last = entries[len(entries)-1].ID
+	}
+	return entries
+}
+
+// checkNothingLeaks checks, on a node where all has ended, that what is left goes
+// away by itself.
+func (m *model) checkNothingLeaks(t *rapid.T) {
+	if m.redis == nil {
+		return
+	}
+	ctx := testContext(t)
+	keys, err := m.redis.calls.Keys(ctx, "libra:{"+m.name+"}:*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		kind := key[strings.LastIndex(key, "}:")+2:]
+		if n, ok := m.members(t, key, kind); ok && n != 1 {
+			t.Errorf("key %s has %d members on a node without invocations, want the placeholder only", key, n)
+		}
+		ttl, err := m.redis.calls.PTTL(ctx, key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ttl <= 0 {
+			t.Errorf("key %s never expires", key)
+		}
+	}
+}
+
+// members counts those of a key that is to be empty on a node without invocations.
+func (m *model) members(t *rapid.T, key, kind string) (n int64, counted bool) {
+	var err error
+	switch kind {
+	case "invocations", "dealings", "pods":
+		n, err = m.redis.calls.HLen(testContext(t), key).Result()
+	case "surplus:cpu", "surplus:memory", "hungry:cpu", "hungry:memory":
+		n, err = m.redis.calls.ZCard(testContext(t), key).Result()
+	default:
+		return 0, false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, true
+}
+
+// testContext gives each call its own deadline, far above what it takes.
+func testContext(t interface{ Cleanup(func()) }) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}

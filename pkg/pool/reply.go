@@ -1,0 +1,80 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// items reads a reply of the Redis functions from its start, and keeps the first
+// error.
+type items struct {
+	left []any
+	read int
+	err  error
+}
+
+func next[T any](i *items) (value T) {
+	if i.err != nil {
+		return value
+	}
+	if len(i.left) == 0 {
+		i.err = fmt.Errorf("the reply ends after %d items", i.read)
+		return value
+	}
+	value, ok := i.left[0].(T)
+	if !ok {
+		i.err = fmt.Errorf("item %d of the reply is %v, not a %T", i.read, i.left[0], value)
+	}
+	i.left = i.left[1:]
+	i.read++
+	return value
+}
+
+// each reads a list of lists.
+func (i *items) each(read func(*items)) {
+	for _, list := range next[[]any](i) {
+		of, ok := list.([]any)
+		if !ok && i.err == nil {
+			i.err = fmt.Errorf("an item of the reply is %v, not a list", list)
+		}
+		sub := items{left: of, err: i.err}
+		read(&sub)
+		i.err = sub.err
+	}
+}
+
+func (i *items) resources() api.Resources {
+	return api.Resources{CPUMilli: next[int64](i), MemoryBytes: next[int64](i)}
+}
+
+// until is a time, in Unix milliseconds, or 0 for none.
+func (i *items) until() time.Time {
+	if ms := next[int64](i); ms != 0 {
+		return time.UnixMilli(ms)
+	}
+	return time.Time{}
+}
+
+// parseState reads the reply of libra_read.
+func parseState(reply []any) (State, error) {
+	i := &items{left: reply}
+	s := State{
+		Epoch: next[string](i), Agent: next[string](i), Open: next[int64](i) == 1,
+		Begun: int(next[int64](i)), Available: i.resources(), Pods: make(map[string]Balance),
+	}
+	i.each(func(of *items) {
+		s.Pods[next[string](of)] = Balance{Borrowed: of.resources(), Lent: of.resources(), Allocation: of.resources()}
+	})
+	i.each(func(of *items) {
+		s.Entries = append(s.Entries, Entry{Domain: next[string](of), Expires: next[int64](of), Volume: of.resources()})
+	})
+	i.each(func(of *items) {
+		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), CPUUntil: of.until(), MemoryUntil: of.until()})
+	})
+	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
+	return s, i.err
+}
