@@ -5,22 +5,26 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/demo/schedule"
 )
 
 func newInstall() *cobra.Command {
 	var o options
+	var libraActivator, functions bool
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Bring Libra's parts on the box, and neither functions nor load",
-		Long: `install makes sure that the stock activator is in its place and applies Libra's
-other parts, for measurements that bring functions of their own.
+		Short: "Bring Libra's parts on the box, without a load",
+		Long: `install applies Libra's parts and puts the activator in its place that is asked for,
+which is the stock one unless it is told otherwise: for other measurements.
 
 It is to be run from the root of the repository, and may be run again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return installOnBox(cmd.Context(), o, cmd.OutOrStdout())
+			return installOnBox(cmd.Context(), o, libraActivator, functions, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -28,10 +32,13 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's)")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as \"box load\" writes it")
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
+	f.BoolVar(&libraActivator, "activator", false, "put Libra's activator in the stock one's place")
+	f.BoolVar(&functions, "functions", false, "apply the demo's functions too, in the namespace default")
 	return cmd
 }
 
-func installOnBox(ctx context.Context, o options, out io.Writer) error {
+func installOnBox(ctx context.Context, o options, libraActivator, functions bool, out io.Writer) error {
+	o.namespace = "default"
 	d := newDemo(o, out)
 	if d.kubeconfig == "" || d.imagesFile == "" {
 		return errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it), and --images the file that `box load` wrote")
@@ -48,10 +55,20 @@ func installOnBox(ctx context.Context, o options, out io.Writer) error {
 	if d.images, err = readImages(d.imagesFile); err != nil {
 		return err
 	}
-	d.say("stock activator: making sure that it is there")
-	if err := d.restoreActivator(ctx); err != nil {
+	d.say("Libra's parts: applying %s", libraManifests)
+	if err := d.installLibra(ctx); err != nil {
 		return err
 	}
-	d.say("Libra's parts: applying %s", libraManifests)
-	return d.installLibra(ctx)
+	if libraActivator {
+		d.say("activator: putting Libra's in the stock one's place")
+		err = d.installActivator(ctx)
+	} else {
+		d.say("stock activator: making sure that it is there")
+		err = d.restoreActivator(ctx)
+	}
+	if err != nil || !functions {
+		return err
+	}
+	d.say("functions: %s", strings.Join(schedule.All, ", "))
+	return d.installFunctions(ctx)
 }
