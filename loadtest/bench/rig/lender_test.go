@@ -1,0 +1,64 @@
+package rig
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What the lender begins lends and borrows as what an activator begins, and a strike
+// of the safeguard does not keep the next from it.
+func TestLender(t *testing.T) {
+	ctx := t.Context()
+	addr := redistest.Start(t)
+	l := newLender(ctx, addr)
+	defer l.Close() //nolint:errcheck // checked below
+	owed := api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}
+	donor, borrower := Pod{Name: "donor", Allocation: owed}, Pod{Name: "borrower", Allocation: owed}
+
+	agent := pool.NewRedis(addr)
+	defer agent.Close() //nolint:errcheck // only a test's
+	state, err := agent.Read(ctx, Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beat := pool.Heartbeat{
+		Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 2000},
+		Pods: map[string]int64{donor.Key(): 0, borrower.Key(): 0},
+	}
+	if open, err := agent.Heartbeat(ctx, Node, beat); err != nil || !open {
+		t.Fatalf("open: %v, %v", open, err)
+	}
+	if err := l.AwaitLending(ctx, donor, borrower, 500); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		volume := api.Resources{CPUMilli: 700}
+		gives, _, err := l.Begin(ctx, donor, volume, api.Resources{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		takes, borrowed, err := l.Begin(ctx, borrower, api.Resources{}, volume)
+		if err != nil || borrowed != volume {
+			t.Fatalf("borrowed %v, %v", borrowed, err)
+		}
+		if revoked, err := agent.Safeguard(ctx, Node, donor.Key(), true, false); err != nil || revoked != volume {
+			t.Fatalf("revoked %v, %v", revoked, err)
+		}
+		if err := l.End(ctx, takes, gives); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if state, err = agent.Read(ctx, Node); err != nil || state.Begun != 0 || len(state.Pods) != 0 {
+		t.Errorf("left: %+v, %v", state, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
