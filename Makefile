@@ -94,6 +94,12 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
+.PHONY: chaos
+chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs (half an hour); CHAOS="--only redis-kill" for some, bin/chaos --help for options.
+	$(BOX) load --out out/images.json
+	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT) --run-length 10s --out out/chaos/demo
+	bin/chaos $(ON_BOX) $(CHAOS)
+
 .PHONY: bench-activator bench-resize bench-safeguard box-libra
 bench-activator: bin/bench-activator box-libra ## Libra's activator against the stock one, interleaved (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< $(ON_BOX) $(BENCH)
@@ -118,6 +124,9 @@ build: bin/box bin/demo ## Build the command-line tools into bin/.
 
 bin/box: FORCE
 	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box
+
+bin/chaos: FORCE
+	@mkdir -p bin && go build -trimpath -o bin/chaos ./loadtest/chaos
 
 bin/bench-%: FORCE
 	@mkdir -p bin && go build -trimpath -o $@ ./loadtest/bench/$*

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+var start = time.Unix(1000, 0)
+
+func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+
+func TestOnlyWhatWasInFlightThroughTheKilledPartIsExcused(t *testing.T) {
+	everything := excuse{from: at(10), to: at(12)}
+	uploader := excuse{function: "uploader", from: at(10), to: at(12)}
+	failed := func(function string, sent, ended float64) request {
+		return request{function: function, sent: at(sent), ended: at(ended), err: "503"}
+	}
+	for name, c := range map[string]struct {
+		request request
+		excuses []excuse
+		excused bool
+	}{
+		"under way at the kill":          {failed("plain", 9, 10.5), []excuse{everything}, true},
+		"under way all the time":         {failed("plain", 9, 15), []excuse{everything}, true},
+		"sent while it was not there":    {failed("plain", 11, 11.1), []excuse{everything}, true},
+		"answered before":                {failed("plain", 8, 9.9), []excuse{everything}, false},
+		"sent when it was back":          {failed("plain", 12.1, 13), []excuse{everything}, false},
+		"to the pod that was deleted":    {failed("uploader", 9, 11), []excuse{uploader}, true},
+		"to another pod":                 {failed("plain", 9, 11), []excuse{uploader}, false},
+		"nothing was killed":             {failed("plain", 9, 11), nil, false},
+		"by the second excuse of a pair": {failed("plain", 9, 11), []excuse{uploader, everything}, true},
+	} {
+		answered := request{function: "plain", sent: at(9), ended: at(11)}
+		n, excused, unexcused := tally([]request{answered, c.request}, c.excuses)
+		if n != 1 || (excused == 1) != c.excused || len(unexcused) != 1-excused {
+			t.Errorf("%s: %d failed, %d excused, %d not", name, n, excused, len(unexcused))
+		}
+	}
+}
+
+const mib = 1 << 20
+
+func res(cpuMilli, memoryMiB int64) api.Resources {
+	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMiB * mib}
+}
+
+func TestAwayIsWhatNoBalanceCovers(t *testing.T) {
+	owed := res(700, 256)
+	lent, borrowed := pool.Balance{Lent: res(300, 100)}, pool.Balance{Borrowed: res(300, 100)}
+	for name, c := range map[string]struct {
+		limits  api.Resources
+		balance pool.Balance
+		inUse   int64
+		away    bool
+	}{
+		"what is owed":                          {owed, pool.Balance{}, 0, false},
+		"lowered, and lent":                     {res(400, 156), lent, 0, false},
+		"lowered, and lent nothing":             {res(400, 256), pool.Balance{}, 0, true},
+		"lowered, and borrowed":                 {res(400, 256), borrowed, 0, true},
+		"raised, and borrowed":                  {res(1000, 356), borrowed, 0, false},
+		"raised, and lent":                      {res(1000, 256), lent, 0, true},
+		"memory lowered, only CPU lent":         {res(400, 200), pool.Balance{Lent: res(300, 0)}, 0, true},
+		"memory is kept because it is in use":   {res(700, 356), pool.Balance{}, 320 * mib, false},
+		"memory is kept that nobody uses":       {res(700, 356), pool.Balance{}, 200 * mib, true},
+		"CPU is kept and memory that is in use": {res(900, 356), pool.Balance{}, 320 * mib, true},
+		"no limit at all, and nothing borrowed": {res(0, 256), pool.Balance{}, 0, true},
+	} {
+		s := sample{pod: "default/p", owed: owed, limits: c.limits, inUse: c.inUse}
+		if got := s.away(c.balance); got != c.away {
+			t.Errorf("%s: away is %t, want %t", name, got, c.away)
+		}
+	}
+}
+
+// watchFor observes every 10 ms for a time what limits say.
+func watchFor(tr *tracker, from, to float64, v view, samples ...sample) {
+	for now := at(from); now.Before(at(to)); now = now.Add(10 * time.Millisecond) {
+		tr.observe(now, v, samples)
+	}
+}
+
+func TestTimeAway(t *testing.T) {
+	lowered := sample{pod: "default/p", owed: res(700, 256), limits: res(400, 256)}
+	well := sample{pod: "default/p", owed: res(700, 256), limits: res(700, 256)}
+	lending := view{at: at(0), balances: map[string]pool.Balance{"default/p": {Lent: res(300, 0)}}}
+
+	tr := newTracker()
+	watchFor(tr, 0, 2, lending, lowered) // covered
+	if tr.longestAway() != 0 {
+		t.Errorf("away for %v with a balance in the pool", tr.longestAway())
+	}
+	watchFor(tr, 2, 8, lending, lowered) // the pool was last read at 0: from 5 s on, nothing covers it
+	watchFor(tr, 8, 9, lending, well)
+	watchFor(tr, 9, 9.05, lending, lowered) // a restore that takes its time
+	watchFor(tr, 9.05, 10, lending, well)
+	if got, want := tr.longestAway(), 2980*time.Millisecond; got != want {
+		t.Errorf("away for %v at most, want %v", got, want)
+	}
+	for end, want := range map[float64]time.Duration{6: 1990 * time.Millisecond, 9: 0} {
+		if got := tr.wholeAfter(at(end)); got != want {
+			t.Errorf("whole %v after %v s, want %v", got, end, want)
+		}
+	}
+}
+
+func TestTwoPodsAreNotOneAway(t *testing.T) {
+	tr := newTracker()
+	away := func(pod string) sample { return sample{pod: pod, owed: res(700, 256), limits: res(400, 256)} }
+	watchFor(tr, 0, 1, view{}, away("default/a"))
+	watchFor(tr, 1, 2, view{}, away("default/b"))
+	if got := tr.longestAway(); got >= time.Second {
+		t.Errorf("away for %v, and no pod was away for longer than a second", got)
+	}
+}
+
+func TestSumOfTheLimits(t *testing.T) {
+	donor := sample{pod: "default/d", owed: res(700, 256), limits: res(400, 256)}
+	whole := sample{pod: "default/d", owed: res(700, 256), limits: res(700, 256)}
+	borrower := sample{pod: "default/b", owed: res(500, 256), limits: res(800, 256)}
+	kept := sample{pod: "default/b", owed: res(500, 256), limits: res(500, 300), inUse: 290 * mib}
+	for name, c := range map[string]struct {
+		watch func(tr *tracker)
+		want  int
+	}{
+		"what one has less, another has more": {func(tr *tracker) { watchFor(tr, 0, 1, view{}, donor, borrower) }, 0},
+		"the donor's restore goes first":      {func(tr *tracker) { watchFor(tr, 0, 0.05, view{}, whole, borrower) }, 0},
+		"the borrower is not shrunk":          {func(tr *tracker) { watchFor(tr, 0, 0.5, view{}, whole, borrower) }, 1},
+		"twice": {func(tr *tracker) {
+			watchFor(tr, 0, 0.5, view{}, whole, borrower)
+			watchFor(tr, 0.5, 1, view{}, donor, borrower)
+			watchFor(tr, 1, 1.5, view{}, whole, borrower)
+		}, 2},
+		"memory in use is kept": {func(tr *tracker) { watchFor(tr, 0, 1, view{}, whole, kept) }, 0},
+	} {
+		tr := newTracker()
+		c.watch(tr)
+		if got := tr.violations(); got != c.want {
+			t.Errorf("%s: %d violations, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestForbiddenChanges(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(cpu)} }
+	build := func(optedIn bool, request, limit, proxyRequest string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{}}}
+		if optedIn {
+			p.Labels[api.EnabledLabel] = api.EnabledValue
+		}
+		p.Spec.Containers = []corev1.Container{
+			{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Requests: list(request), Limits: list(limit)}},
+			{Name: api.QueueProxyContainer, Resources: corev1.ResourceRequirements{Requests: list(proxyRequest)}},
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		optedIn bool
+		now     *corev1.Pod
+		want    int
+	}{
+		"nothing":                       {true, build(true, "100m", "700m", "25m"), 0},
+		"the same in another form":      {true, build(true, "0.1", "0.7", "25m"), 0},
+		"a limit":                       {true, build(true, "100m", "100m", "25m"), 0},
+		"a limit below the request":     {true, build(true, "100m", "99m", "25m"), 1},
+		"a request":                     {true, build(true, "90m", "700m", "25m"), 1},
+		"queue-proxy":                   {true, build(true, "100m", "700m", "26m"), 1},
+		"a limit of a stranger":         {false, build(false, "100m", "600m", "25m"), 1},
+		"a pod that opted in as it was": {false, build(false, "100m", "700m", "25m"), 0},
+	} {
+		if got := forbidden(build(c.optedIn, "100m", "700m", "25m"), c.now); len(got) != c.want {
+			t.Errorf("%s: found %q, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestLoanIsSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		balances map[string]pool.Balance
+		want     bool
+	}{
+		"nothing yet":      {nil, false},
+		"nothing moved":    {map[string]pool.Balance{"default/p": {}}, false},
+		"somebody lends":   {map[string]pool.Balance{"default/p": {Lent: res(1, 0)}}, true},
+		"somebody borrows": {map[string]pool.Balance{"default/q": {}, "default/p": {Borrowed: res(0, 1)}}, true},
+	} {
+		if got := (view{at: at(0), balances: c.balances}).onLoan(); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !slices.ContainsFunc(kinds, func(k kind) bool { return k.part == pod && k.action == evict }) {
+		t.Error("no pod is evicted")
+	}
+}

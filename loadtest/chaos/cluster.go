@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/containers"
+	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	servingNamespace = "knative-serving"
+	gatewayNamespace = "istio-system"
+	gatewayService   = "knative-gateway-istio"
+
+	apiTimeout   = 5 * time.Second
+	readyTimeout = 2 * time.Minute
+)
+
+// place is where the only pod of a part is.
+type place struct{ namespace, selector string }
+
+// places are the parts that are pods. The kubelet and the API server are processes.
+var places = map[part]place{
+	activator:  {servingNamespace, "app=activator"},
+	predictor:  {rig.LibraNamespace, "serving.kserve.io/inferenceservice=libra"},
+	redisPart:  {rig.LibraNamespace, "app=libra-redis"},
+	controller: {rig.LibraNamespace, "app=libra-resizer"},
+	agent:      {rig.LibraNamespace, "app=libra-agent"},
+}
+
+// components are the names that the box gives to its processes.
+var components = map[part]string{kubelet: "kubelet", apiServer: "kube-apiserver"}
+
+// cluster is the box, with Libra and the demo's functions on it.
+type cluster struct {
+	*rig.Rig
+	pool  *pool.Redis
+	redis *redis.Client
+	// processes are those of components; the box starts them once.
+	processes map[part]*os.Process
+	maxMemory string // of Redis, as its Deployment says
+}
+
+// newCluster finds everything on the box. First it lets go on what an interrupted run
+// may have left stopped: with a stopped API server nothing else can be found.
+func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (*cluster, error) {
+	status, statusErr := boxStatus(ctx, box)
+	processes, err := processesOf(status)
+	if err != nil {
+		return nil, errors.Join(err, statusErr)
+	}
+	for _, p := range processes {
+		if err := resume(p); err != nil {
+			return nil, err
+		}
+	}
+	c := &cluster{processes: processes}
+	if c.Rig, err = rig.Connect(ctx, o, out); err != nil {
+		return nil, err
+	}
+	address, err := c.RedisAddr(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w; `make chaos` installs Libra", err)
+	}
+	deployment, err := c.Kube.AppsV1().Deployments(rig.LibraNamespace).Get(ctx, "redis", metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	args := deployment.Spec.Template.Spec.Containers[0].Args
+	at := slices.Index(args, "--maxmemory") + 1
+	if at == 0 || at == len(args) {
+		return nil, errors.New("deployment/redis has no argument --maxmemory, to which it could be set back")
+	}
+	c.maxMemory = args[at]
+	c.pool, c.redis = pool.NewRedis(address), redis.NewClient(&redis.Options{Addr: address})
+	if err := c.mend(ctx); err != nil {
+		return nil, err
+	}
+	// A pool that this binary cannot read would make every pod look away.
+	_, err = c.pool.Read(ctx, rig.Node)
+	return c, err
+}
+
+// boxStatus waits no longer for a stopped API server than it takes to print the processes.
+func boxStatus(ctx context.Context, box string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	return exec.CommandContext(ctx, box, "status").Output()
+}
+
+// mend undoes what an interrupted run may have left.
+func (c *cluster) mend(ctx context.Context) error {
+	for _, p := range places {
+		pods, err := c.Kube.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: p.selector})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			for _, s := range pods.Items[i].Status.ContainerStatuses {
+				found, err := containers.Find(containerID(s))
+				if err != nil {
+					continue // it does not run
+				}
+				processes, err := found.Processes()
+				if err != nil {
+					continue
+				}
+				for _, process := range processes {
+					if err := resume(process); err != nil {
+						return err
+					}
+				}
+			}
+		}
+	}
+	if _, err := c.ready(ctx, redisPart); err != nil {
+		return err
+	}
+	return c.redis.ConfigSet(ctx, "maxmemory", c.maxMemory).Err()
+}
+
+func (c *cluster) close() { _ = errors.Join(c.pool.Close(), c.redis.Close()) }
+
+// processesOf reads the components' pids in what `box status` printed.
+func processesOf(status []byte) (map[part]*os.Process, error) {
+	found := map[part]*os.Process{}
+	lines := bufio.NewScanner(bytes.NewReader(status))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		for p, name := range components {
+			if len(fields) < 5 || fields[0] != name || fields[4] != "running" {
+				continue
+			}
+			pid, err := strconv.Atoi(fields[1])
+			if err != nil || pid <= 1 {
+				return nil, fmt.Errorf("box status gives %s the pid %q", name, fields[1])
+			}
+			if found[p], err = os.FindProcess(pid); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if len(found) != len(components) {
+		return nil, fmt.Errorf("`box status` shows %d of the %d components %s and %s that run: is the box up? It printed:\n%.1000s",
+			len(found), len(components), components[kubelet], components[apiServer], status)
+	}
+	return found, nil
+}
+
+func containerID(status corev1.ContainerStatus) string {
+	_, id, _ := strings.Cut(status.ContainerID, "://")
+	return id
+}
+
+// running is a ready container of a part.
+type running struct {
+	pod      corev1.Pod
+	id       string
+	restarts int32
+}
+
+// ready waits for the only pod of a part.
+func (c *cluster) ready(ctx context.Context, p part) (running, error) {
+	return c.readyOf(ctx, places[p], "")
+}
+
+// readyOf waits for the only pod of a place, and for its first container (of a
+// function, the user container); not is a container that it must not be.
+func (c *cluster) readyOf(ctx context.Context, at place, not string) (found running, err error) {
+	err = rig.Eventually(ctx, readyTimeout, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+		defer cancel()
+		pods, err := c.Kube.CoreV1().Pods(at.namespace).List(ctx, metav1.ListOptions{LabelSelector: at.selector})
+		if err != nil {
+			return err
+		}
+		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+			return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning
+		})
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("%d running pods, not 1", len(pods.Items))
+		}
+		for _, s := range pods.Items[0].Status.ContainerStatuses {
+			if s.Name == api.QueueProxyContainer {
+				if !s.Ready {
+					return fmt.Errorf("%s of pod %s is not ready", s.Name, pods.Items[0].Name)
+				}
+				continue
+			}
+			found = running{pods.Items[0], containerID(s), s.RestartCount}
+			if !s.Ready || found.id == not {
+				return fmt.Errorf("container %s of pod %s is not ready, or still the one before", s.Name, pods.Items[0].Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("no ready pod %s in %s: %w", at.selector, at.namespace, err)
+	}
+	return found, err
+}
+
+// fresh is the part's container, after a new pod where it was restarted before: the
+// kubelet waits longer and longer before it starts a container once more.
+func (c *cluster) fresh(ctx context.Context, at place) (running, error) {
+	found, err := c.readyOf(ctx, at, "")
+	if err != nil || found.restarts == 0 {
+		return found, err
+	}
+	none := int64(0)
+	if err := c.Kube.CoreV1().Pods(at.namespace).Delete(ctx, found.pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+		return running{}, err
+	}
+	return c.readyOf(ctx, at, found.id)
+}
+
+func placeOf(function string) place {
+	return place{rig.Namespace, serving.ServiceLabelKey + "=" + function}
+}
+
+// awaitFunctions waits until each function has its pod.
+func (c *cluster) awaitFunctions(ctx context.Context) error {
+	for _, f := range schedule.All {
+		if _, err := c.readyOf(ctx, placeOf(f), ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newSender finds the gateway and the functions' hosts.
+func (c *cluster) newSender(ctx context.Context) (*sender, error) {
+	service, err := c.Kube.CoreV1().Services(gatewayNamespace).Get(ctx, gatewayService, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s := &sender{
+		// No proxy, whatever the environment says.
+		client:  &http.Client{Transport: &http.Transport{}},
+		gateway: "http://" + service.Spec.ClusterIP,
+		hosts:   map[string]string{},
+		corpus:  schedule.Corpus(),
+	}
+	for _, f := range schedule.All {
+		ksvc, err := c.Knative.ServingV1().Services(rig.Namespace).Get(ctx, f, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("%w; `make chaos` deploys the functions", err)
+		}
+		if ksvc.Status.URL == nil {
+			return nil, fmt.Errorf("service %s/%s has no URL", rig.Namespace, f)
+		}
+		s.hosts[f] = ksvc.Status.URL.Host
+	}
+	return s, nil
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+func TestComponentsInBoxStatus(t *testing.T) {
+	const status = `COMPONENT                 PID     UP     RSS MiB   STATE
+init                      100     1m0s   20        running
+kube-apiserver            2000004  1m0s   400       running
+kubelet                   2000005  1m0s   80        running
+
+node box is Ready
+`
+	found, err := processesOf([]byte(status))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found[apiServer].Pid != 2000004 || found[kubelet].Pid != 2000005 {
+		t.Errorf("got %v", found)
+	}
+	for name, output := range map[string]string{
+		"one has ended": strings.Replace(status, "2000005  1m0s   80        running", "-       -       -        ended: exit status 1", 1),
+		"no box":        "The box does not run. Start it with `box up`.\n",
+		"pid 1":         strings.Replace(status, "2000005", "1", 1),
+	} {
+		if _, err := processesOf([]byte(output)); err == nil || !strings.Contains(err.Error(), "box status") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestSumOfAMetric(t *testing.T) {
+	const exposition = `# HELP libra_agent_invariant_violations_total Violations.
+# TYPE libra_agent_invariant_violations_total counter
+libra_agent_invariant_violations_total{invariant="1",what="a } b"} 2
+libra_agent_invariant_violations_total{invariant="7"} 1 1700000000
+libra_agent_samples_total 900
+`
+	if got, err := sumOf(strings.NewReader(exposition), violationsMetric); err != nil || got != 3 {
+		t.Errorf("got %v, %v; want 3", got, err)
+	}
+	if got, err := sumOf(strings.NewReader("libra_agent_invariant_violations 4\n"), violationsMetric); err != nil || got != 4 {
+		t.Errorf("without labels: got %v, %v; want 4", got, err)
+	}
+	if got, err := sumOf(strings.NewReader("up 1\n"), violationsMetric); err != nil || got != 0 {
+		t.Errorf("without the metric: got %v, %v; want 0", got, err)
+	}
+}
+
+func TestSenderChecksTheAnswer(t *testing.T) {
+	request := schedule.Request{Function: "uploader", Body: "hello", Expect: map[string]int64{"bytes": 5}}
+	for name, c := range map[string]struct {
+		status int
+		did    map[string]int64
+		want   string // in the error; empty when there is to be none
+	}{
+		"right":       {http.StatusOK, map[string]int64{"bytes": 5}, ""},
+		"wrong":       {http.StatusOK, map[string]int64{"bytes": 4}, "bytes is 4, not 5"},
+		"missing":     {http.StatusOK, nil, "bytes"},
+		"unavailable": {http.StatusServiceUnavailable, nil, "503"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Host != "uploader.test" {
+				t.Errorf("the host is %s", r.Host)
+			}
+			w.WriteHeader(c.status)
+			_ = json.NewEncoder(w).Encode(map[string]any{"did": c.did})
+		}))
+		s := &sender{client: server.Client(), gateway: server.URL, hosts: map[string]string{"uploader": "uploader.test"}}
+		err := s.send(context.Background(), request)
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+		server.Close()
+	}
+}
+
+func TestLoadCountsWhatWasUnderWayWhenItStopped(t *testing.T) {
+	arrived, release := make(chan struct{}, 1000), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived <- struct{}{}
+		<-release
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	hosts := map[string]string{}
+	for _, f := range schedule.All {
+		hosts[f] = f
+	}
+	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: schedule.Corpus()}
+	l := s.start(context.Background(), 1)
+	<-arrived
+	stopped := make(chan []request)
+	go func() { stopped <- l.stop() }()
+	<-l.sending // it sends no more, and waits
+	close(release)
+	requests := <-stopped
+	if len(requests) == 0 {
+		t.Fatal("the request that was under way is not counted")
+	}
+	for _, r := range requests {
+		if r.err == "" || r.ended.Before(r.sent) || r.sent.IsZero() || l.busy(r.function) {
+			t.Errorf("got %+v", r)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+const (
+	// loadLength is more than any trial takes.
+	loadLength = 4 * time.Minute
+	// requestTimeout is what the demo's client waits for an answer.
+	requestTimeout = 50 * time.Second
+)
+
+// sender knows how to reach the functions.
+type sender struct {
+	client  *http.Client
+	gateway string            // URL
+	hosts   map[string]string // Host header of each function
+	corpus  []byte
+}
+
+// load sends the requests of a schedule when they are due, whatever became of those
+// before, until it is stopped.
+type load struct {
+	stopSending context.CancelFunc
+	sending     chan struct{} // closed when no more are sent
+	answered    sync.WaitGroup
+
+	mu       sync.Mutex
+	sent     []request
+	inFlight map[string]int // by function
+}
+
+func (s *sender) start(ctx context.Context, seed uint64) *load {
+	sendCtx, stop := context.WithCancel(ctx)
+	l := &load{stopSending: stop, sending: make(chan struct{}), inFlight: map[string]int{}}
+	requests := schedule.Generate(seed, loadLength, s.corpus)
+	start := time.Now()
+	go func() {
+		defer close(l.sending)
+		for _, r := range requests {
+			if rig.Pause(sendCtx, time.Until(start.Add(time.Duration(r.AtMS)*time.Millisecond))) != nil {
+				return
+			}
+			// One that was sent is let to its end.
+			l.answered.Go(func() { l.send(context.WithoutCancel(ctx), s, r) })
+		}
+	}()
+	return l
+}
+
+func (l *load) send(ctx context.Context, s *sender, r schedule.Request) {
+	l.mu.Lock()
+	l.inFlight[r.Function]++
+	l.mu.Unlock()
+	done := request{function: r.Function, sent: time.Now()}
+	err := s.send(ctx, r)
+	done.ended = time.Now()
+	if err != nil {
+		done.err = err.Error()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.inFlight[r.Function]--
+	l.sent = append(l.sent, done)
+}
+
+// send sends one request and checks that the answer is right.
+func (s *sender) send(ctx context.Context, r schedule.Request) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	body := []byte(r.Body)
+	if r.Body == "" {
+		body = s.corpus[r.Offset : r.Offset+r.Size]
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateway+"/", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Host = s.hosts[r.Function]
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %.200s", resp.Status, said)
+	}
+	var answer struct {
+		Did map[string]any `json:"did"`
+	}
+	if err := json.Unmarshal(said, &answer); err != nil {
+		return fmt.Errorf("the answer is not what a function says: %w", err)
+	}
+	for key, want := range r.Expect {
+		if got, ok := answer.Did[key].(float64); !ok || got != float64(want) {
+			return fmt.Errorf("%s is %v, not %d", key, answer.Did[key], want)
+		}
+	}
+	return nil
+}
+
+// busy says whether a request to a function is under way.
+func (l *load) busy(function string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inFlight[function] > 0
+}
+
+// stop lets the requests under way end, and returns what became of all.
+func (l *load) stop() []request {
+	l.stopSending()
+	<-l.sending
+	l.answered.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
+}

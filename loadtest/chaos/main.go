@@ -1,0 +1,147 @@
+// Command chaos kills and pauses the parts of Libra and of Kubernetes on the box under
+// load, one by one and in pairs, and counts what that does to requests and to pods.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/bench/rig"
+)
+
+const (
+	// swapLimit is more than it takes to put another activator in place.
+	swapLimit = 8 * time.Minute
+
+	mostPairs = 100
+)
+
+// options are the command's flags.
+type options struct {
+	rig.Options
+	box, demo string
+	only      []string
+	pairs     int
+	minutes   int
+	list      bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "chaos",
+		Short: "Break the parts of Libra and of Kubernetes on the box under load",
+		Long: `chaos works on the box alone, after a demo on it: Libra is installed, its functions are
+deployed and learned. It is to be run from the root of the repository, and may be
+run again at any time; it first lets go on what an interrupted run left stopped.
+
+It ends with an error when a request failed that no fault excuses (and, where
+stock has the fault too, not with stock), when there was an OOM kill or a violation
+of an invariant, or when a pod was not whole within ` + wholeWithin.String() + ` of the end of a fault.
+
+` + noClocks,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), o, cmd.OutOrStdout())
+		},
+	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	f := cmd.Flags()
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
+	f.StringVar(&o.Images, "images", "out/images.json", "JSON file from image name to reference, as \"box load\" writes it")
+	f.StringVar(&o.box, "box", "bin/box", "the box's command")
+	f.StringVar(&o.demo, "demo", "bin/demo", "the demo's command, which puts the stock activator in place and Libra's back")
+	f.StringVar(&o.Out, "out", "out/chaos", "folder for the results")
+	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
+	f.StringSliceVar(&o.only, "only", nil, "faults to make, by the names that --list shows (default: all)")
+	f.IntVar(&o.pairs, "pairs", 10, "pairs of faults to draw")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the pairs, the moments and the requests")
+	f.IntVar(&o.minutes, "minutes", 22, "after so long no further fault is begun; those left out are an error")
+	f.BoolVar(&o.list, "list", false, "list the faults and do nothing")
+	return cmd
+}
+
+func run(ctx context.Context, o options, out io.Writer) error {
+	libra, stock, err := o.plan()
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, t := range libra {
+			fmt.Fprintf(out, "%-16s %s\n", t.name, t.what())
+		}
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root may stop and kill the box's processes")
+	}
+	start := time.Now()
+	c, err := newCluster(ctx, o.Options, o.box, out)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	s, err := c.newSender(ctx)
+	if err != nil {
+		return err
+	}
+	c.Say("%d faults with Libra, %d with stock for comparison; seed %d", len(libra), len(stock), o.Seed)
+	r := runner{cluster: c, sender: s, swap: o.swap, deadline: start.Add(time.Duration(o.minutes) * time.Minute)}
+	outcomes, err := r.all(ctx, libra, stock)
+	v := judge(outcomes)
+	if len(outcomes) > 0 {
+		fmt.Fprintln(out)
+		err = errors.Join(err, v.write(out))
+	}
+	if err != nil {
+		return err // what was measured is not all, and no result
+	}
+	return errors.Join(c.Write(ctx, v.metrics()), v.broken())
+}
+
+// plan checks the flags of the plan and makes it.
+func (o options) plan() (libra, stock []trial, err error) {
+	if o.pairs < 0 || o.pairs > mostPairs {
+		return nil, nil, fmt.Errorf("--pairs is %d; it must be 0 to %d", o.pairs, mostPairs)
+	}
+	if o.minutes < 1 || o.minutes > 600 {
+		return nil, nil, fmt.Errorf("--minutes is %d; it must be 1 to 600", o.minutes)
+	}
+	return makePlan(o.Seed, o.pairs, o.only)
+}
+
+// swap puts Libra's activator in the stock one's place, or the stock one back.
+func (o options) swap(ctx context.Context, libra bool) error {
+	ctx, cancel := context.WithTimeout(ctx, swapLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, o.demo, "install", fmt.Sprintf("--activator=%t", libra),
+		"--kubeconfig", o.Kubeconfig, "--images", o.Images, "--out", filepath.Join(o.Out, "install"))
+	// A Ctrl-C is for us, who then put things right with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(said)))
+	}
+	return nil
+}

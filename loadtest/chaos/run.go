@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"libra.dev/libra/loadtest/bench/rig"
+)
+
+const (
+	// steadyAfter is how long there is load before a fault, and after it.
+	steadyAfter = 3 * time.Second
+	// loanTimeout is how long to wait for a loan, so that a fault hits one.
+	loanTimeout = 20 * time.Second
+	// wholeTimeout is how long to wait, after the last answer or the end of the fault,
+	// until all limits are what is owed; longer than what is allowed, to see how much.
+	wholeTimeout = 20 * time.Second
+)
+
+// outcome is what was seen in one trial.
+type outcome struct {
+	trial
+	err         error     // why the trial came to nothing
+	began       time.Time // the first fault
+	onLoan      bool      // something was, then
+	sent        int
+	failed      int
+	excused     int
+	unexcused   []request
+	longestAway time.Duration
+	whole       time.Duration // since the end of the last fault
+	oomKills    int64
+	violations  int
+	remarks     []string // what the violations are, and what is still not whole
+}
+
+// trying runs one trial.
+func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, error) {
+	o := outcome{trial: t}
+	var targets []target
+	for _, f := range t.faults {
+		hit, err := c.aim(ctx, f, t.seed)
+		if err != nil {
+			return o, err
+		}
+		targets = append(targets, hit)
+	}
+	if err := c.awaitFunctions(ctx); err != nil {
+		return o, err
+	}
+	w, err := c.watch(ctx, !t.stock)
+	if err != nil {
+		return o, err
+	}
+	defer w.stop()
+	if err := w.awaitSettled(ctx, time.Now().Add(wholeTimeout)); err != nil {
+		return o, fmt.Errorf("before the fault: %w", err)
+	}
+
+	l := s.start(ctx, t.seed)
+	excuses, end, err := c.breakUnder(ctx, w, l, &o, targets)
+	if err == nil {
+		err = rig.Pause(ctx, steadyAfter)
+	}
+	requests := l.stop()
+	if err != nil {
+		return o, err
+	}
+	if err := w.awaitSettled(ctx, time.Now().Add(wholeTimeout)); err != nil {
+		if ctx.Err() != nil {
+			return o, ctx.Err()
+		}
+		o.remarks = append(o.remarks, err.Error())
+	}
+	w.stop()
+
+	o.sent = len(requests)
+	o.failed, o.excused, o.unexcused = tally(requests, excuses)
+	o.longestAway, o.whole = w.tracker.longestAway(), w.tracker.wholeAfter(end)
+	o.oomKills = w.oomKills()
+	var what []string
+	o.violations, what = w.violations()
+	o.remarks = append(o.remarks, what...)
+	return o, nil
+}
+
+// breakUnder makes the faults of a trial under load, and returns when the last is over.
+func (c *cluster) breakUnder(ctx context.Context, w *watcher, l *load, o *outcome, targets []target) (excuses []excuse, end time.Time, err error) {
+	if err := rig.Pause(ctx, steadyAfter+o.lead); err != nil {
+		return nil, end, err
+	}
+	if !o.stock {
+		_ = rig.Eventually(ctx, loanTimeout, func(context.Context) error {
+			if !w.lending() {
+				return errors.New("nothing is on loan")
+			}
+			return nil
+		})
+		o.onLoan = w.lending()
+	}
+	o.began = time.Now()
+	var mu sync.Mutex
+	var striking sync.WaitGroup
+	for _, t := range targets {
+		striking.Go(func() {
+			if rig.Pause(ctx, t.after) != nil {
+				return
+			}
+			excused, strikeErr := c.strike(ctx, t, l)
+			mu.Lock()
+			defer mu.Unlock()
+			excuses = append(excuses, excused...)
+			if strikeErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", t.name(), strikeErr))
+			}
+		})
+	}
+	striking.Wait()
+	return excuses, time.Now(), errors.Join(err, ctx.Err())
+}
+
+// runner runs all trials.
+type runner struct {
+	*cluster
+	sender   *sender
+	swap     func(ctx context.Context, libra bool) error
+	deadline time.Time
+}
+
+// all runs the trials with Libra, then those with stock. However it ends, Libra's
+// activator is in its place then.
+func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outcome, err error) {
+	if outcomes, err = r.some(ctx, libra); err != nil || len(stock) == 0 {
+		return outcomes, err
+	}
+	r.Say("putting the stock activator in the place of Libra's")
+	defer func() {
+		r.Say("putting Libra's activator back")
+		err = errors.Join(err, r.swap(context.WithoutCancel(ctx), true))
+	}()
+	if err := r.swap(ctx, false); err != nil {
+		return outcomes, err
+	}
+	more, err := r.some(ctx, stock)
+	return slices.Concat(outcomes, more), err
+}
+
+func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
+	var outcomes []outcome
+	for i, t := range trials {
+		on := "Libra"
+		if t.stock {
+			on = "stock"
+		}
+		if time.Now().After(r.deadline) {
+			r.Say("no time left for %s on %s", t.name, on)
+			outcomes = append(outcomes, outcome{trial: t, err: errNoTime})
+			continue
+		}
+		r.Say("%d of %d on %s, %s: %s", i+1, len(trials), on, t.name, t.what())
+		o, err := r.trying(ctx, r.sender, t)
+		if ctx.Err() != nil {
+			return outcomes, errors.Join(ctx.Err(), err)
+		}
+		if o.err = err; err != nil {
+			r.Say("  it came to nothing: %v", err)
+		} else {
+			r.tell(o)
+		}
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, nil
+}
+
+// tell says in some lines what was seen in a trial.
+func (r *runner) tell(o outcome) {
+	r.Say("  %d requests, %d failed, %d of these excused; away without a lease for %.2f s at most; whole %.2f s after the end",
+		o.sent, o.failed, o.excused, o.longestAway.Seconds(), o.whole.Seconds())
+	for _, remark := range o.remarks {
+		r.Say("  %s", remark)
+	}
+	for i, f := range o.unexcused {
+		if i == mostTold {
+			r.Say("  and %d more failed", len(o.unexcused)-i)
+			break
+		}
+		r.Say("  failed: %s, sent %+.1f s from the beginning of the fault, after %.1f s: %s",
+			f.function, f.sent.Sub(o.began).Seconds(), f.ended.Sub(f.sent).Seconds(), f.err)
+	}
+}
+
+// mostTold keeps a trial that went wrong readable.
+const mostTold = 5
+
+var errNoTime = errors.New("there was no time left")

@@ -1,0 +1,397 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/containers"
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	sampleEvery  = 10 * time.Millisecond
+	poolEvery    = 20 * time.Millisecond
+	podsEvery    = 500 * time.Millisecond
+	metricsEvery = time.Second
+
+	violationsMetric = "libra_agent_invariant_violations"
+	metricsPort      = "8080"
+)
+
+// watched is a container of a function that opted in.
+type watched struct {
+	pod       string // namespace/name
+	owed      api.Resources
+	container containers.Container
+}
+
+// watcher sees what becomes of limits in one trial. It asks the pool itself, and that
+// ends what leases have run out of, as every reader's question does.
+type watcher struct {
+	*cluster
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	tracker *tracker
+	view    view
+	now     []sample                 // the last samples
+	managed map[string]watched       // by container ID, as are those below
+	first   map[string]*corev1.Pod   // by UID: the pods as they were first seen
+	owed    map[string]api.Resources // by revision
+	wrong   map[string]bool          // what must never be changed and was
+
+	// What there was when the watch began, and since then.
+	oomsBefore, ooms map[string]int64
+	toldBefore, told map[string]float64 // violations that agents counted
+	began            bool
+}
+
+// watch watches until stop. withPool is false where Libra's activator is not there.
+func (c *cluster) watch(ctx context.Context, withPool bool) (*watcher, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watcher{
+		cluster: c, cancel: cancel, tracker: newTracker(),
+		managed: map[string]watched{}, first: map[string]*corev1.Pod{}, owed: map[string]api.Resources{},
+		wrong: map[string]bool{}, oomsBefore: map[string]int64{}, ooms: map[string]int64{},
+		toldBefore: map[string]float64{}, told: map[string]float64{},
+	}
+	if err := w.lookAtPods(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
+	if err := w.lookAtMetrics(ctx); err != nil {
+		cancel()
+		return nil, err
+	}
+	w.began = true
+	w.every(ctx, sampleEvery, func(context.Context) { w.sample() })
+	w.every(ctx, podsEvery, func(ctx context.Context) { _ = w.lookAtPods(ctx) })       // the API server may be what is paused
+	w.every(ctx, metricsEvery, func(ctx context.Context) { _ = w.lookAtMetrics(ctx) }) // and the agent
+	if withPool {
+		w.every(ctx, poolEvery, w.lookAtPool)
+	}
+	return w, nil
+}
+
+func (w *watcher) every(ctx context.Context, d time.Duration, look func(context.Context)) {
+	w.done.Go(func() {
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				looking, cancel := context.WithTimeout(ctx, apiTimeout)
+				look(looking)
+				cancel()
+			}
+		}
+	})
+}
+
+// stop returns when nothing is watched any more.
+func (w *watcher) stop() {
+	w.cancel()
+	w.done.Wait()
+}
+
+func (w *watcher) sample() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var samples []sample
+	for id, m := range w.managed {
+		limits, err := m.container.Limits()
+		if err != nil {
+			delete(w.managed, id) // it has ended
+			continue
+		}
+		s := sample{pod: m.pod, owed: m.owed, limits: limits}
+		if limits.MemoryBytes > m.owed.MemoryBytes {
+			s.inUse, _ = m.container.MemoryInUse()
+		}
+		samples = append(samples, s)
+		if kills, err := m.container.OOMKills(); err == nil {
+			if _, known := w.oomsBefore[id]; !known {
+				w.oomsBefore[id] = kills
+			}
+			w.ooms[id] = max(w.ooms[id], kills)
+		}
+	}
+	w.now = samples
+	w.tracker.observe(time.Now(), w.view, samples)
+}
+
+func (w *watcher) lookAtPool(ctx context.Context) {
+	asked := time.Now()
+	state, err := w.pool.Read(ctx, rig.Node)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.view = view{at: asked, balances: state.Pods}
+}
+
+// lookAtPods finds the containers that run, and checks what the API says of them.
+func (w *watcher) lookAtPods(ctx context.Context) error {
+	pods, err := w.Kube.CoreV1().Pods(rig.Namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.RevisionLabelKey})
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if err := w.lookAtPod(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watcher) lookAtPod(ctx context.Context, p *corev1.Pod) error {
+	uid := string(p.UID)
+	w.mu.Lock()
+	if w.first[uid] == nil {
+		w.first[uid] = p
+	}
+	for _, what := range forbidden(w.first[uid], p) {
+		w.wrong[what] = true
+	}
+	w.noteOOMs(p)
+	w.mu.Unlock()
+	if !api.OptedIn(p.Labels) {
+		return nil
+	}
+	owed, err := w.owedTo(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, s := range p.Status.ContainerStatuses {
+		id := containerID(s)
+		if s.Name == api.QueueProxyContainer || s.State.Running == nil {
+			continue
+		}
+		w.mu.Lock()
+		_, known := w.managed[id]
+		w.mu.Unlock()
+		if known {
+			continue
+		}
+		found, err := containers.Find(id)
+		if err != nil {
+			continue // it has just ended
+		}
+		w.mu.Lock()
+		w.managed[id] = watched{pod: p.Namespace + "/" + p.Name, owed: owed, container: found}
+		w.mu.Unlock()
+	}
+	return nil
+}
+
+// noteOOMs notes containers that ended so and were not seen to in their cgroup.
+func (w *watcher) noteOOMs(p *corev1.Pod) {
+	for _, s := range p.Status.ContainerStatuses {
+		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
+			t := state.Terminated
+			if t == nil || t.Reason != "OOMKilled" {
+				continue
+			}
+			_, id, _ := strings.Cut(t.ContainerID, "://")
+			if _, known := w.oomsBefore[id]; !known && !w.began {
+				w.oomsBefore[id] = 1
+			}
+			w.ooms[id] = max(w.ooms[id], 1)
+		}
+	}
+}
+
+// owedTo is the user allocation of a pod: the limits of its Revision.
+func (w *watcher) owedTo(ctx context.Context, p *corev1.Pod) (api.Resources, error) {
+	name := p.Labels[serving.RevisionLabelKey]
+	w.mu.Lock()
+	owed, known := w.owed[name]
+	w.mu.Unlock()
+	if known {
+		return owed, nil
+	}
+	revision, err := w.Knative.ServingV1().Revisions(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return owed, err
+	}
+	owed = api.FromList(revision.Spec.Containers[0].Resources.Limits)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.owed[name] = owed
+	return owed, nil
+}
+
+// lookAtMetrics asks the agents, where they have the metric, how many violations they
+// have seen, and looks for OOM kills among Libra's own parts.
+func (w *watcher) lookAtMetrics(ctx context.Context) error {
+	for _, namespace := range []string{rig.LibraNamespace, servingNamespace} {
+		pods, err := w.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			w.mu.Lock()
+			w.noteOOMs(p)
+			w.mu.Unlock()
+			if p.Labels["app"] != "libra-agent" || p.Status.PodIP == "" || len(p.Status.ContainerStatuses) == 0 {
+				continue
+			}
+			n, err := scrape(ctx, "http://"+p.Status.PodIP+":"+metricsPort+"/metrics")
+			if err != nil {
+				return fmt.Errorf("metrics of pod %s: %w", p.Name, err)
+			}
+			id := containerID(p.Status.ContainerStatuses[0])
+			w.mu.Lock()
+			if !w.began {
+				w.toldBefore[id] = n
+			}
+			w.told[id] = n
+			w.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+var metricsClient = &http.Client{Transport: &http.Transport{}, Timeout: time.Second}
+
+func scrape(ctx context.Context, url string) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := metricsClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return sumOf(resp.Body, violationsMetric)
+}
+
+// sumOf adds up the series of a metric, with or without a suffix for its unit or kind.
+func sumOf(exposition io.Reader, metric string) (float64, error) {
+	sum := 0.0
+	lines := bufio.NewScanner(exposition)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if !strings.HasPrefix(line, metric) {
+			continue
+		}
+		// A label's value may have blanks.
+		fields := strings.Fields(line[strings.LastIndexByte(line, '}')+1:])
+		if len(fields) == 0 {
+			continue
+		}
+		if fields[0] == strings.Split(line, " ")[0] {
+			fields = fields[1:]
+		}
+		if len(fields) == 0 {
+			continue
+		}
+		v, err := strconv.ParseFloat(fields[0], 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %s: %w", line, err)
+		}
+		sum += v
+	}
+	return sum, lines.Err()
+}
+
+// settled says whether all limits are what is owed.
+func (w *watcher) settled() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.now) > 0 && whole(w.now)
+}
+
+// lending says whether anything is on loan.
+func (w *watcher) lending() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.view.onLoan()
+}
+
+// awaitSettled waits until all limits have been what is owed for a second.
+func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) error {
+	since := time.Time{}
+	for {
+		now := time.Now()
+		switch {
+		case !w.settled():
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		case now.Sub(since) >= time.Second:
+			return nil
+		}
+		if now.After(deadline) {
+			return fmt.Errorf("not all pods are at their user allocation: %s", w.describe())
+		}
+		if err := rig.Pause(ctx, sampleEvery); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watcher) describe() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, s := range w.now {
+		all = append(all, fmt.Sprintf("%s at %v of %v", s.pod, s.limits, s.owed))
+	}
+	if all == nil {
+		return "none is seen"
+	}
+	return strings.Join(all, ", ")
+}
+
+// oomKills and violations are those since the watch began.
+func (w *watcher) oomKills() (n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, kills := range w.ooms {
+		n += kills - w.oomsBefore[id]
+	}
+	return n
+}
+
+func (w *watcher) violations() (n int, what []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n = w.tracker.violations(); n > 0 {
+		what = append(what, fmt.Sprintf("%d times the limits in force added up to more than is owed, for more than %v", n, tolerated))
+	}
+	for id, told := range w.told {
+		if more := told - w.toldBefore[id]; more > 0 {
+			n += int(more)
+			what = append(what, fmt.Sprintf("the agent counted %v", more))
+		}
+	}
+	for problem := range w.wrong {
+		n++
+		what = append(what, problem)
+	}
+	return n, what
+}
