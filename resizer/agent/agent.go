@@ -1,15 +1,27 @@
-// Package agent observes a node's functions: it samples their cgroups and tells the
-// predictor what each invocation really used.
+// Package agent is Libra's reflex on a node. It sets the limits in the cgroups of the
+// node's functions to what the pool's state says, gives a donor back what it lends as
+// soon as it comes near its lowered limit, and gives everybody back what they are owed
+// when Redis is lost or the agent stops. It tells the pool what the node can lend, and
+// the predictor what each invocation really used.
+//
+//	sampling and observations   observe.go, container.go, measure.go
+//	pods of the node            tracker.go, pods.go
+//	what is to be written       plan.go
+//	writing it                  reflex.go, act.go, entry.go, account.go
+//	when to give back           safeguard.go
+//	what is owed, on disk       journal.go
+//	Redis                       link.go, heartbeat.go, node.go
 package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -20,203 +32,176 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/backoff"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
-	// slack is about how long the news of an end takes to arrive here. More of it
-	// would count the invocation before this one in.
-	slack = 10 * time.Millisecond
-
-	// queueLength is how many observations wait to be appended; an outage of Redis
-	// that lasts longer loses the rest.
-	queueLength    = 1024
-	observeTimeout = time.Second
-
-	// backOffMax is short, because what ends meanwhile is not observed.
-	backOffMax = 2 * time.Second
-
-	// stalled is when an agent that does not sample any more is to be restarted.
+	// stalled is when an agent that does nothing any more is to be restarted.
 	stalled = 10 * time.Second
+
+	// heldPatience is how long another agent may hold the journal: it may be the one
+	// that an update replaces.
+	heldPatience = 30 * time.Second
+	// stopTime is how long the agent tries to give everything back when it stops. The
+	// grace period of its pod is longer.
+	stopTime = 3 * time.Second
 )
 
-// EndedReader reads which invocations of the node have ended.
-type EndedReader interface {
-	// Next waits for invocations that ended since it last returned.
-	Next(ctx context.Context) ([]api.Ended, error)
-	// Skipped is how many records Next could not read.
-	Skipped() int64
+// Settings are what a user can set.
+type Settings struct {
+	Node       string // name of the node
+	CgroupRoot string // where the host's cgroups are mounted
+	JournalDir string // on the host, so that it outlives the pod
+	ProcRoot   string // where a proc file system of the host's PIDs and CPUs is mounted
+
+	SampleLowered time.Duration // how often a lowered container is read: 1 to 25 ms
+	// Threshold is the share of a lowered limit in use, 0.5 to 0.95, at which a donor
+	// gets it back.
+	Threshold float64
 }
 
-// Observer takes observations.
-type Observer interface {
-	Observe(ctx context.Context, o api.Observation) error
+// Validate says which settings are out of range, all at once.
+func (s Settings) Validate() error {
+	var errs []error
+	if s.Node == "" {
+		errs = append(errs, errors.New("no node name: set NODE_NAME to spec.nodeName of the pod, or give --node"))
+	}
+	if _, err := os.Stat(s.CgroupRoot); err != nil {
+		errs = append(errs, fmt.Errorf("--cgroup-root must be the host's cgroups, mounted read-write: %w", err))
+	}
+	if _, err := os.Stat(filepath.Join(s.ProcRoot, "stat")); err != nil {
+		errs = append(errs, fmt.Errorf("--proc-root must be a proc file system: %w", err))
+	}
+	if !filepath.IsAbs(s.JournalDir) {
+		errs = append(errs, fmt.Errorf("--journal-dir is %q: it must be an absolute path", s.JournalDir))
+	}
+	if s.SampleLowered < time.Millisecond || s.SampleLowered > sampleEvery {
+		errs = append(errs, fmt.Errorf("--sample-lowered is %v: it must be from 1ms to %v", s.SampleLowered, sampleEvery))
+	}
+	if !(s.Threshold >= 0.5 && s.Threshold <= 0.95) {
+		errs = append(errs, fmt.Errorf("--threshold is %v: it must be from 0.5 to 0.95", s.Threshold))
+	}
+	return errors.Join(errs...)
 }
 
-// Agent samples and observes.
+// Redis is what the agent needs of Redis.
+type Redis struct {
+	Pool     Pool
+	Waiter   Waiter
+	Ended    EndedReader
+	Observer Observer
+}
+
+// Agent samples, sets limits and observes.
 type Agent struct {
 	clock      clock.WithTicker
+	settings   Settings
 	ended      EndedReader
 	observer   Observer
 	containers *containers
 	queue      chan api.Observation
 	metrics    *metrics
 	sampledAt  atomic.Pointer[time.Time]
+	link       *link
+	reflex     *reflex
 }
 
 // New makes an Agent, and the Tracker that tells it which containers there are.
-func New(clk clock.WithTicker, kube client.Reader, cgroupRoot string, ended EndedReader, observer Observer, provider metric.MeterProvider) (*Agent, *Tracker, error) {
+func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redis, provider metric.MeterProvider) (*Agent, *Tracker, error) {
 	m, err := newMetrics(provider)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the agent's metrics: %w", err)
 	}
 	a := &Agent{
 		clock:      clk,
-		ended:      ended,
-		observer:   observer,
+		settings:   settings,
+		ended:      redis.Ended,
+		observer:   redis.Observer,
 		containers: newContainers(),
 		queue:      make(chan api.Observation, queueLength),
 		metrics:    m,
+		link:       newLink(clk, redis.Pool, redis.Waiter, settings.Node, m),
 	}
-	a.sampled()
-	return a, &Tracker{kube: kube, cgroupRoot: cgroupRoot, containers: a.containers}, nil
+	pods := newPodInfos()
+	a.reflex = &reflex{
+		clock:    clk,
+		log:      logf.Log,
+		metrics:  m,
+		settings: settings,
+		agent:    rand.Text(),
+		open:     func(id string) (cgroup.Container, error) { return cgroup.Open(settings.CgroupRoot, id) },
+		v2:       isV2(settings.CgroupRoot),
+		pods:     pods,
+		sampled:  a.containers,
+		link:     a.link,
+		most:     map[string]int64{},
+	}
+	now := clk.Now()
+	a.sampledAt.Store(&now)
+	a.reflex.roundAt.Store(&now)
+	return a, &Tracker{kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods}, nil
 }
 
-// Start runs until ctx ends. It implements manager.Runnable.
+func isV2(cgroupRoot string) bool {
+	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	return err == nil
+}
+
+// Start runs until ctx ends, and then gives every container what it is owed. It
+// implements manager.Runnable.
 func (a *Agent) Start(ctx context.Context) error {
+	if err := a.lockJournal(ctx); err != nil {
+		return err
+	}
 	var group errgroup.Group
-	for _, f := range []func(context.Context){a.sampleAll, a.observeEnded, a.append} {
+	for _, f := range []func(context.Context){
+		a.sampleAll, a.observeEnded, a.append, a.link.wait, a.link.run, a.react,
+	} {
 		group.Go(func() error {
 			f(ctx)
 			return nil
 		})
 	}
-	return group.Wait()
+	return errors.Join(group.Wait(), a.reflex.journal.close())
 }
 
-// Healthy is a probe: it fails when the agent has stopped to sample.
+// react sets limits until ctx ends, and gives everything back then.
+func (a *Agent) react(ctx context.Context) {
+	a.reflex.run(ctx)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	a.reflex.stop(stopCtx)
+}
+
+// lockJournal waits for another agent of the node to end.
+func (a *Agent) lockJournal(ctx context.Context) error {
+	deadline := a.clock.Now().Add(heldPatience)
+	retry := backoff.Delay{Min: backoff.Min, Max: time.Second}
+	for {
+		var err error
+		if a.reflex.journal, err = openJournal(a.settings.JournalDir); err == nil {
+			return nil
+		}
+		if !errors.Is(err, errHeld) || !a.clock.Now().Before(deadline) {
+			return err
+		}
+		if !retry.Failing() {
+			logf.FromContext(ctx).Info("waiting for another agent of this node to end", "journal", a.settings.JournalDir)
+		}
+		backoff.Pause(ctx, a.clock, retry.Next())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// Healthy is a probe: it fails when the agent has stopped to sample or to set limits.
 func (a *Agent) Healthy(*http.Request) error {
 	if since := a.clock.Since(*a.sampledAt.Load()); since > stalled {
 		return fmt.Errorf("nothing was sampled for %v; a round is due every %v", since, sampleEvery)
 	}
+	if since := a.clock.Since(*a.reflex.roundAt.Load()); since > stalled {
+		return fmt.Errorf("no limits were looked at for %v; a round is due every %v", since, beatEvery)
+	}
 	return nil
-}
-
-func (a *Agent) sampleAll(ctx context.Context) {
-	ticker := a.clock.NewTicker(sampleEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C():
-		}
-		all := a.containers.all()
-		for pod, c := range all {
-			a.sample(ctx, pod, c)
-		}
-		a.metrics.containers.Record(ctx, int64(len(all)))
-		a.sampled()
-	}
-}
-
-func (a *Agent) sampled() {
-	now := a.clock.Now()
-	a.sampledAt.Store(&now)
-}
-
-func (a *Agent) sample(ctx context.Context, pod string, c *container) {
-	err := c.sample(a.clock.Now)
-	// A container that ended takes its cgroup with it; the pod's event follows.
-	if err == nil || errors.Is(err, syscall.ENODEV) || errors.Is(err, os.ErrClosed) {
-		return
-	}
-	a.metrics.sampleErrors.Add(ctx, 1)
-	logf.FromContext(ctx).V(1).Info("sampling failed", "pod", pod, "reason", err.Error())
-}
-
-// observeEnded measures invocations as they end.
-func (a *Agent) observeEnded(ctx context.Context) {
-	log := logf.FromContext(ctx)
-	late := false
-	var unreadable int64
-	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
-	for ctx.Err() == nil {
-		ended, err := a.ended.Next(ctx)
-		now := a.clock.Now()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			a.metrics.redisFailed(ctx, "next")
-			delay := retry.Next()
-			log.Error(err, "reading which invocations ended", "retryAfter", delay)
-			late = true
-			backoff.Pause(ctx, a.clock, delay)
-			continue
-		}
-		retry.Reset()
-		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
-		unreadable = a.ended.Skipped()
-		for _, e := range ended {
-			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
-		}
-		late = false
-	}
-}
-
-// observe queues the observation of an invocation that is known since now to have
-// ended, or says why there is none.
-func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bool) string {
-	c := a.containers.get(e.Pod)
-	first := c != nil && c.first()
-	switch {
-	case late:
-		// When it ended is only known by when its end is heard of.
-		return resultLate
-	case !e.Alone:
-		return resultNotAlone
-	case c == nil:
-		return resultUnknownPod
-	}
-	a.sample(ctx, e.Pod, c) // so that the samples reach to its end
-	o, ok := c.observe(e, now)
-	if !ok {
-		return resultUncovered
-	}
-	o.First = first
-	select {
-	case a.queue <- o:
-		return resultObserved
-	default:
-		return resultDropped
-	}
-}
-
-// append appends what is queued.
-func (a *Agent) append(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case o := <-a.queue:
-			a.appendOne(ctx, o)
-		}
-	}
-}
-
-// appendOne tries until it succeeds: the queue bounds what an outage holds up.
-func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
-	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
-	for {
-		observeCtx, cancel := context.WithTimeout(ctx, observeTimeout)
-		err := a.observer.Observe(observeCtx, o)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		a.metrics.redisFailed(ctx, "observe")
-		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "appending an observation", "function", o.Function, "retryAfter", delay)
-		backoff.Pause(ctx, a.clock, delay)
-	}
 }

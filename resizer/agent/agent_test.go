@@ -28,7 +28,11 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
+
+const id = "8d3c0f5a9b"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -58,10 +62,28 @@ type observerFunc func(context.Context, api.Observation) error
 
 func (f observerFunc) Observe(ctx context.Context, o api.Observation) error { return f(ctx, o) }
 
+// noPool is a pool in which nothing ever happens.
+type noPool struct{}
+
+func (noPool) Read(context.Context, string) (pool.State, error)                { return pool.State{}, nil }
+func (noPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) { return false, nil }
+func (noPool) Safeguard(context.Context, string, string, bool, bool) (api.Resources, error) {
+	return api.Resources{}, nil
+}
+func (noPool) Wait(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root string, ended EndedReader, observer Observer) (*Agent, *Tracker, *sdkmetric.ManualReader) {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
-	a, tracker, err := New(clk, kube, root, ended, observer, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	settings := Settings{Node: "n1", CgroupRoot: root, JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	redis := Redis{Pool: noPool{}, Waiter: noPool{}, Ended: ended, Observer: observer}
+	if p, ok := observer.(*pool.Redis); ok {
+		redis.Pool, redis.Waiter = p, p.Intents("n1")
+	}
+	a, tracker, err := New(clk, kube, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,13 +137,13 @@ func podRunning(containerID string) *corev1.Pod {
 
 func TestTracker(t *testing.T) {
 	const second = "second"
-	files := v2Tree(filepath.Join("kubepods", id))
-	for name, text := range v2Tree(filepath.Join("kubepods", second)) {
+	files := cgrouptest.V2(filepath.Join("kubepods", id))
+	for name, text := range cgrouptest.V2(filepath.Join("kubepods", second)) {
 		files[name] = text
 	}
 	pod := podRunning(id)
 	kube := fake.NewClientBuilder().WithObjects(pod).Build()
-	a, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, tree(t, files), nil, nil)
+	a, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, files), nil, nil)
 	follow := func() error {
 		_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}})
 		return err
@@ -171,10 +193,10 @@ func TestTracker(t *testing.T) {
 }
 
 // constantCgroup reads the same always.
-type constantCgroup struct{ reading }
+type constantCgroup struct{ cgroup.Reading }
 
-func (c constantCgroup) read() (reading, error) { return c.reading, nil }
-func (constantCgroup) Close() error             { return nil }
+func (c constantCgroup) Read() (cgroup.Reading, error) { return c.Reading, nil }
+func (constantCgroup) Close() error                    { return nil }
 
 func TestRingKeepsTheNewest(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
@@ -199,7 +221,7 @@ func TestRingKeepsTheNewest(t *testing.T) {
 func TestObserve(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
-	c := &container{used: true, cgroup: constantCgroup{reading{memory: 5 << 20, limit: api.Resources{CPUMilli: 500}}}}
+	c := &container{used: true, cgroup: constantCgroup{cgroup.Reading{Memory: 5 << 20, Limit: api.Resources{CPUMilli: 500}}}}
 	a.containers.put("default/p", c)
 	for range 40 { // one second
 		a.sample(t.Context(), "default/p", c)
@@ -361,7 +383,7 @@ func TestWithRedis(t *testing.T) {
 	defer client.Close()
 
 	kube := fake.NewClientBuilder().WithObjects(podRunning(id)).Build()
-	a, tracker, reader := newTestAgent(t, clock.RealClock{}, kube, tree(t, v2Tree(filepath.Join("kubepods", id))), pools.Ended("n1"), pools)
+	a, tracker, reader := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), pools.Ended("n1"), pools)
 	if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"io"
 	"sync"
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // ringSize is how many samples are kept of a container: a minute's. A longer
@@ -20,20 +22,35 @@ type container struct {
 	used bool
 
 	mu     sync.Mutex
-	cgroup cgroup
+	cgroup reader
 	ring   []sample // grows to ringSize, then wraps
 	next   int      // where the next sample goes
+	most   int64    // bytes of memory that it was ever seen to use
+}
+
+// reader reads a container's cgroup. Not for concurrent use.
+type reader interface {
+	Read() (cgroup.Reading, error)
+	io.Closer
+}
+
+// mostMemory is the most bytes that the container was ever seen to use.
+func (c *container) mostMemory() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
 }
 
 // sample reads the container once.
 func (c *container) sample(now func() time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r, err := c.cgroup.read()
+	r, err := c.cgroup.Read()
 	if err != nil {
 		return err
 	}
-	s := sample{at: now(), reading: r}
+	c.most = max(c.most, r.Memory)
+	s := sample{at: now(), Reading: r}
 	if len(c.ring) < ringSize {
 		c.ring = append(c.ring, s)
 		return nil

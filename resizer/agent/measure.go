@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 // sample is a reading and its time.
 type sample struct {
 	at time.Time
-	reading
+	cgroup.Reading
 }
 
 // measurement is what an invocation was seen to use.
@@ -45,9 +46,9 @@ func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
 		if i > 0 && s.at.Sub(samples[i-1].at) > longestGap {
 			return m, false
 		}
-		m.peak.MemoryBytes = max(m.peak.MemoryBytes, s.memory)
-		m.limit.CPUMilli = least(m.limit.CPUMilli, s.limit.CPUMilli)
-		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.limit.MemoryBytes)
+		m.peak.MemoryBytes = max(m.peak.MemoryBytes, s.Memory)
+		m.limit.CPUMilli = least(m.limit.CPUMilli, s.Limit.CPUMilli)
+		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.Limit.MemoryBytes)
 	}
 	m.peak.CPUMilli = peakCPUMilli(samples, from, to)
 	throttled := interpolate(samples, to, throttledOf) - interpolate(samples, from, throttledOf)
@@ -69,7 +70,7 @@ func peakCPUMilli(samples []sample, from, to time.Time) int64 {
 	if to.Sub(from) <= peakWindow {
 		// Where between two samples so short a time lies is not known well: count all
 		// that was used around it, but not as if in less time than a sample takes.
-		used := samples[len(samples)-1].cpu - samples[0].cpu
+		used := samples[len(samples)-1].CPU - samples[0].CPU
 		return milli(float64(used), max(to.Sub(from), sampleEvery))
 	}
 	// Use between two samples is even, so the best window starts or ends at a sample
@@ -95,8 +96,8 @@ func milli(used float64, in time.Duration) int64 {
 	return int64(used*1000/float64(in) + 0.5)
 }
 
-func cpuOf(s sample) time.Duration       { return s.cpu }
-func throttledOf(s sample) time.Duration { return s.throttled }
+func cpuOf(s sample) time.Duration       { return s.CPU }
+func throttledOf(s sample) time.Duration { return s.Throttled }
 
 // interpolate is a counter, in nanoseconds, at a time within the samples.
 func interpolate(samples []sample, at time.Time, counter func(sample) time.Duration) float64 {

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 var epoch = time.Unix(1_000_000, 0)
@@ -20,7 +21,7 @@ func steady(start, end int, limit api.Resources, milliAt func(ms int) int) []sam
 	var samples []sample
 	var cpu time.Duration
 	for ms := start; ms <= end; ms += 25 {
-		samples = append(samples, sample{at(ms), reading{cpu: cpu, memory: int64(ms), limit: limit}})
+		samples = append(samples, sample{at(ms), cgroup.Reading{CPU: cpu, Memory: int64(ms), Limit: limit}})
 		cpu += 25 * time.Millisecond * time.Duration(milliAt(ms)) / 1000
 	}
 	return samples
@@ -65,15 +66,15 @@ func TestMeasure(t *testing.T) {
 		},
 		"the least limit": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
-				s[10].limit = api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}
-				s[12].limit = api.Resources{CPUMilli: 500}
+				s[10].Limit = api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}
+				s[12].Limit = api.Resources{CPUMilli: 500}
 			}), from: 110, to: 890,
 			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}},
 		},
 		"throttled for a quarter of it": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
 				for i := range s[21:] {
-					s[21+i].throttled = 200 * time.Millisecond
+					s[21+i].Throttled = 200 * time.Millisecond
 				}
 			}), from: 100, to: 900,
 			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 0.25},
@@ -81,7 +82,7 @@ func TestMeasure(t *testing.T) {
 		"throttled on several CPUs at once": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
 				for i := range s {
-					s[i].throttled = time.Duration(i) * 100 * time.Millisecond
+					s[i].Throttled = time.Duration(i) * 100 * time.Millisecond
 				}
 			}), from: 100, to: 900,
 			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 1},
@@ -115,7 +116,7 @@ func TestPeakIsTheBestWindow(t *testing.T) {
 		var samples []sample
 		ms, cpu := 0, time.Duration(0)
 		for range rapid.IntRange(10, 60).Draw(t, "samples") {
-			samples = append(samples, sample{at(ms), reading{cpu: cpu}})
+			samples = append(samples, sample{at(ms), cgroup.Reading{CPU: cpu}})
 			step := rapid.IntRange(1, 60).Draw(t, "step ms")
 			ms += step
 			cpu += time.Duration(rapid.IntRange(0, 4*step).Draw(t, "used ms")) * time.Millisecond

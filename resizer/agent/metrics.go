@@ -3,14 +3,23 @@ package agent
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"libra.dev/libra/pkg/api"
 )
 
 const (
 	resultKey    = attribute.Key("result")
-	operationKey = attribute.Key("operation") // next, observe
+	operationKey = attribute.Key("operation") // next, observe, wait, read, heartbeat, safeguard
+	resourceKey  = attribute.Key("resource")  // cpu, memory
+	directionKey = attribute.Key("direction") // restore, lower, raise
+	causeKey     = attribute.Key("cause")
+	functionKey  = attribute.Key("function") // namespace/revision
+	ruleKey      = attribute.Key("rule")
+	reasonKey    = attribute.Key("reason")
 )
 
 // What became of an invocation that ended.
@@ -24,26 +33,122 @@ const (
 	resultDropped    = "dropped"     // too many wait to be appended
 )
 
+// What became of a write of a limit.
+const (
+	resultWritten = "written"
+	resultInUse   = "in-use" // more memory is in use
+	resultGone    = "gone"   // the container has ended
+	resultFailed  = "failed"
+)
+
+// Causes of a restore.
+const (
+	causeEnded     = "ended"             // its loans ended
+	causeSafeguard = "safeguard"         // use came near its lowered limit
+	causeRedisLost = "redis-lost"        // the pool could not be read for a lease
+	causeStart     = "start"             // the journal of an earlier agent named it
+	causeStop      = "stop"              // the agent stops
+	causeChanged   = "container-changed" // it is another container, or its pod opted out
+)
+
+// Why a pod is left alone.
+const (
+	reasonForeign  = "foreign"  // another manager changed its limits
+	reasonObserved = "observed" // its pod cannot take part
+)
+
+// Rules of which violations are counted.
+const (
+	ruleConservation = "conservation"  // more in force than the node's pods are owed, and pinned
+	ruleDonorWhole   = "donor-whole"   // what the safeguard restored is not in force
+	ruleMemoryMargin = "memory-margin" // a memory limit was set below what is in use
+)
+
 type metrics struct {
 	invocations  metric.Int64Counter
 	containers   metric.Int64Gauge
 	sampleErrors metric.Int64Counter
 	redisErrors  metric.Int64Counter
+
+	writes        metric.Int64Counter
+	restores      metric.Int64Counter
+	rewrites      metric.Int64Counter
+	safeguards    metric.Int64Counter
+	reaction      metric.Float64Histogram
+	wake          metric.Float64Histogram
+	exceeded      metric.Float64Histogram
+	below         metric.Float64Counter
+	harvestedCPU  metric.Float64Counter
+	harvestedMem  metric.Float64Counter
+	lentCPU       metric.Float64Counter
+	lentMem       metric.Float64Counter
+	idleCPU       metric.Float64Counter
+	idleMem       metric.Float64Counter
+	lendableCPU   metric.Int64Gauge
+	lendableMem   metric.Int64Gauge
+	pins          metric.Int64Gauge
+	open          metric.Int64Gauge
+	owing         metric.Int64Gauge
+	leftAlone     metric.Int64Counter
+	journalErrors metric.Int64Counter
+	violations    metric.Int64Counter
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/agent")
 	m := &metrics{}
-	var errs [4]error
-	m.invocations, errs[0] = meter.Int64Counter("libra.agent.invocations",
-		metric.WithDescription("Invocations that ended on this node, by what became of their observation"))
-	m.containers, errs[1] = meter.Int64Gauge("libra.agent.containers",
-		metric.WithDescription("Containers that are sampled"))
-	m.sampleErrors, errs[2] = meter.Int64Counter("libra.agent.sample.errors",
-		metric.WithDescription("Failed reads of a container's cgroup"))
-	m.redisErrors, errs[3] = meter.Int64Counter("libra.agent.redis.errors",
-		metric.WithDescription("Failed calls of Redis, by operation"))
-	return m, errors.Join(errs[:]...)
+	var errs []error
+	count := func(name, description string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	sum := func(name, unit, description string) metric.Float64Counter {
+		c, err := meter.Float64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return c
+	}
+	gauge := func(name, unit, description string) metric.Int64Gauge {
+		g, err := meter.Int64Gauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+		errs = append(errs, err)
+		return g
+	}
+	times := func(name, description string) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5))
+		errs = append(errs, err)
+		return h
+	}
+	m.invocations = count("libra.agent.invocations", "Invocations that ended on this node, by what became of their observation")
+	m.containers = gauge("libra.agent.containers", "{container}", "Containers that are sampled")
+	m.sampleErrors = count("libra.agent.sample.errors", "Failed reads of a container's cgroup")
+	m.redisErrors = count("libra.agent.redis.errors", "Failed calls of Redis, by operation")
+
+	m.writes = count("libra.agent.writes", "Limits written to cgroups, by resource, direction and result")
+	m.restores = count("libra.agent.restores", "Limits raised to what the container is owed, by cause")
+	m.rewrites = count("libra.agent.rewrites", "Limits that were found changed back by another, as the kubelet does, by resource")
+	m.safeguards = count("libra.agent.safeguards", "Donors restored because use came near a lowered limit, by function and resource")
+	m.reaction = times("libra.agent.safeguard.reaction", "Time from the sample that crossed the threshold to the limit restored")
+	m.wake = times("libra.agent.wake", "Time from asking for the node's state to the limits written that it led to")
+	m.exceeded = times("libra.agent.exceeded", "Time that more was in force than the node's pods are owed, until borrowers were shrunk")
+	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
+	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core}.s", "CPU below user allocations in force, over time")
+	m.harvestedMem = sum("libra.agent.harvested.memory", "By.s", "Memory below user allocations in force, over time")
+	m.lentCPU = sum("libra.agent.lent.cpu", "{core}.s", "CPU above user allocations in force, over time")
+	m.lentMem = sum("libra.agent.lent.memory", "By.s", "Memory above user allocations in force, over time")
+	m.idleCPU = sum("libra.agent.idle.cpu", "{core}.s", "CPU in the pool that nobody borrowed, over time")
+	m.idleMem = sum("libra.agent.idle.memory", "By.s", "Memory in the pool that nobody borrowed, over time")
+	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
+	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
+	m.pins = gauge("libra.agent.pins", "By", "Memory that borrowers keep after their loans, because they use it")
+	m.open = gauge("libra.agent.open", "1", "1 while the node's pool is open")
+	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
+	m.leftAlone = count("libra.agent.left.alone", "Containers that were found not to take part, by reason")
+	m.journalErrors = count("libra.agent.journal.errors", "Failed writes and reads of the journal")
+	violations, err := meter.Int64Counter("libra.agent.invariant.violations",
+		metric.WithDescription("Times that an invariant did not hold by what was read, by rule; always 0"))
+	m.violations = violations
+	return m, errors.Join(append(errs, err)...)
 }
 
 func (m *metrics) ended(ctx context.Context, result string, count int64) {
@@ -54,4 +159,52 @@ func (m *metrics) ended(ctx context.Context, result string, count int64) {
 
 func (m *metrics) redisFailed(ctx context.Context, operation string) {
 	m.redisErrors.Add(ctx, 1, metric.WithAttributes(operationKey.String(operation)))
+}
+
+func (m *metrics) wrote(ctx context.Context, w write, result string) {
+	m.writes.Add(ctx, 1, metric.WithAttributes(
+		resourceKey.String(w.resource.String()), directionKey.String(w.direction.String()), resultKey.String(result)))
+}
+
+func (m *metrics) restored(ctx context.Context, cause string) {
+	m.restores.Add(ctx, 1, metric.WithAttributes(causeKey.String(cause)))
+}
+
+func (m *metrics) rewrote(ctx context.Context, r resource) {
+	m.rewrites.Add(ctx, 1, metric.WithAttributes(resourceKey.String(r.String())))
+}
+
+func (m *metrics) safeguarded(ctx context.Context, function string, r resource, reaction time.Duration) {
+	m.safeguards.Add(ctx, 1, metric.WithAttributes(functionKey.String(function), resourceKey.String(r.String())))
+	m.reaction.Record(ctx, reaction.Seconds(), metric.WithAttributes(resourceKey.String(r.String())))
+}
+
+func (m *metrics) opened(ctx context.Context, open bool) {
+	var v int64
+	if open {
+		v = 1
+	}
+	m.open.Record(ctx, v)
+}
+
+func (m *metrics) violated(ctx context.Context, rule string) {
+	m.violations.Add(ctx, 1, metric.WithAttributes(ruleKey.String(rule)))
+}
+
+func (m *metrics) leaveAlone(ctx context.Context, reason string) {
+	m.leftAlone.Add(ctx, 1, metric.WithAttributes(reasonKey.String(reason)))
+}
+
+// overTime adds volumes that lasted for a time.
+func overTime(ctx context.Context, cores, bytes metric.Float64Counter, volume api.Resources, d time.Duration) {
+	if volume.CPUMilli > 0 {
+		cores.Add(ctx, float64(volume.CPUMilli)/1000*d.Seconds())
+	}
+	if volume.MemoryBytes > 0 {
+		bytes.Add(ctx, float64(volume.MemoryBytes)*d.Seconds())
+	}
+}
+
+func ofFunction(function string) metric.MeasurementOption {
+	return metric.WithAttributes(functionKey.String(function))
 }

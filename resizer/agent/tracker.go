@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // Tracker keeps the agent's containers in step with the pods of its node.
@@ -22,6 +25,7 @@ type Tracker struct {
 	kube       client.Reader
 	cgroupRoot string
 	containers *containers
+	pods       *podInfos
 }
 
 // Register adds the tracker to a manager whose cache holds this node's opted-in
@@ -33,47 +37,104 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 // Reconcile follows one pod.
 func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	name := req.Namespace + "/" + req.Name
-	known := t.containers.get(name)
 
-	// 1. The pod is gone, or its container does not run: drop what we have.
+	// 1. The pod is gone, or opted out: drop what we have.
 	var pod corev1.Pod
 	if err := t.kube.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("reading pod %s: %w", name, err)
-	}
-	id := userContainerID(&pod)
-	if id == "" {
+	} else if err != nil {
 		t.containers.put(name, nil)
+		t.pods.remove(name)
 		return ctrl.Result{}, nil
 	}
 
-	// 2. It is the container that we have: leave it.
-	if known != nil && known.id == id {
+	// 2. Its container does not run: what it was owed, the next one is.
+	user := userContainer(&pod)
+	info := podInfo{
+		function: api.FunctionOf(types.NamespacedName{
+			Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}, pod.Labels).String(),
+		container: runningID(&pod, user),
+		observed:  onlyObserved(&pod, user),
+	}
+	if user != nil {
+		info.limits = api.FromList(user.Resources.Limits)
+	}
+	if info.container == "" {
+		t.containers.put(name, nil)
+		t.pods.set(name, info)
 		return ctrl.Result{}, nil
 	}
 
-	// 3. It is new: find its cgroup, which it has by now.
+	// 3. It is the container that we have: its spec may be new.
+	if known := t.containers.get(name); known != nil && known.id == info.container && t.pods.has(name, info.container) {
+		info.observed = t.pods.observed(name, info.observed)
+		t.pods.set(name, info)
+		return ctrl.Result{}, nil
+	}
+
+	// 4. It is new: find its cgroup, which it has by now. Who measures and who sets
+	// limits have one each, and so never wait for each other.
 	t.containers.put(name, nil)
-	cgroup, err := openCgroup(t.cgroupRoot, id)
+	measured, err := cgroup.Open(t.cgroupRoot, info.container)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("opening the cgroup of pod %s: %w", name, err)
 	}
-	t.containers.put(name, &container{id: id, cgroup: cgroup})
+	if info.cgroup, err = cgroup.Open(t.cgroupRoot, info.container); err != nil {
+		measured.Close() //nolint:errcheck // read only
+		return ctrl.Result{}, fmt.Errorf("opening the cgroup of pod %s: %w", name, err)
+	}
+	if limit, err := info.cgroup.PodLimit(); err != nil {
+		info.observed = "the limits of its pod's cgroup cannot be read: " + err.Error()
+	} else if !limit.IsZero() {
+		info.observed = fmt.Sprintf("its pod's cgroup has limits of its own (%v), which would bind", limit)
+	}
+	t.containers.put(name, &container{id: info.container, cgroup: measured})
+	t.pods.set(name, info)
 	return ctrl.Result{}, nil
 }
 
-// userContainerID is the runtime's id of the user's container; empty when it does
-// not run. Knative gives that container, whatever its name, the port user-port.
-func userContainerID(pod *corev1.Pod) string {
-	for _, c := range pod.Spec.Containers {
+// userContainer is the user's container, or nil. Knative gives it, whatever its name,
+// the port user-port.
+func userContainer(pod *corev1.Pod) *corev1.Container {
+	for i, c := range pod.Spec.Containers {
 		serves := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == servingv1.UserPortName })
-		if !serves && c.Name != api.UserContainer {
-			continue
+		if serves || c.Name == api.UserContainer {
+			return &pod.Spec.Containers[i]
 		}
-		for _, s := range pod.Status.ContainerStatuses {
-			if s.Name == c.Name && s.State.Running != nil {
-				_, id, _ := strings.Cut(s.ContainerID, "://")
-				return id
-			}
+	}
+	return nil
+}
+
+// runningID is the runtime's id of a container; empty when it does not run.
+func runningID(pod *corev1.Pod, c *corev1.Container) string {
+	if c == nil {
+		return ""
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name == c.Name && s.State.Running != nil {
+			_, id, _ := strings.Cut(s.ContainerID, "://")
+			return id
+		}
+	}
+	return ""
+}
+
+// onlyObserved says why a pod does not take part, as far as its spec tells.
+func onlyObserved(pod *corev1.Pod, user *corev1.Container) string {
+	if user == nil {
+		return "it has no user container"
+	}
+	for _, c := range pod.Spec.Containers {
+		if c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0 {
+			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
+		}
+	}
+	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
+		return "it has limits for all of its containers together, which would bind; unset spec.resources of the pod"
+	}
+	for _, p := range user.ResizePolicy {
+		if p.RestartPolicy == corev1.RestartContainer {
+			return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", user.Name, p.ResourceName)
 		}
 	}
 	return ""

@@ -1,5 +1,6 @@
-// Command agent observes the functions of one node: what each invocation really
-// used goes to the predictor, by Redis.
+// Command agent is Libra on one node: it sets the limits of the node's functions to
+// what the pool says, gives donors back what they need at once, and tells the predictor
+// what each invocation really used.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -29,9 +31,8 @@ import (
 )
 
 type options struct {
-	node        string
+	agent.Settings
 	redisAddr   string
-	cgroupRoot  string
 	metricsAddr string
 	healthAddr  string
 	log         zap.Options
@@ -48,11 +49,19 @@ func main() {
 
 func parse() options {
 	var o options
-	flag.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
+	flag.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
 	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
 		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
-	flag.StringVar(&o.cgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
-		"where the host's cgroups are mounted; default from LIBRA_CGROUP_ROOT")
+	flag.StringVar(&o.CgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
+		"where the host's cgroups are mounted, read-write; default from LIBRA_CGROUP_ROOT")
+	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/var/lib/libra-agent"),
+		"where what is owed to changed containers is kept; must outlive the agent; default from LIBRA_JOURNAL_DIR")
+	flag.StringVar(&o.ProcRoot, "proc-root", cmp.Or(os.Getenv("LIBRA_PROC_ROOT"), "/proc"),
+		"where proc is mounted, whose stat and meminfo tell what the node has idle; default from LIBRA_PROC_ROOT")
+	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
+		"how often a container is read whose limit is not its own, from 1ms to 25ms")
+	flag.Float64Var(&o.Threshold, "threshold", 0.8,
+		"share of a lowered limit in use at which the donor gets back what it lends, from 0.5 to 0.95")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
@@ -62,11 +71,8 @@ func parse() options {
 }
 
 func run(o options) error {
-	if o.node == "" {
-		return errors.New("no node name: set NODE_NAME to spec.nodeName of the pod, or give --node")
-	}
-	if _, err := os.Stat(o.cgroupRoot); err != nil {
-		return fmt.Errorf("--cgroup-root must be the host's cgroups, mounted read-only: %w", err)
+	if err := o.Validate(); err != nil {
+		return err
 	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -82,7 +88,7 @@ func run(o options) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
 			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
-			Field:     fields.OneTermEqualSelector("spec.nodeName", o.node),
+			Field:     fields.OneTermEqualSelector("spec.nodeName", o.Node),
 			Transform: cache.TransformStripManagedFields(),
 		}}},
 		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
@@ -94,11 +100,13 @@ func run(o options) error {
 
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
-	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.cgroupRoot, pools.Ended(o.node), pools, provider)
+	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
+		Pool: pools, Waiter: pools.Intents(o.Node), Ended: pools.Ended(o.Node), Observer: pools,
+	}, provider)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("sampling", a.Healthy)); err != nil {
+	if err := errors.Join(tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
 	return mgr.Start(ctrl.SetupSignalHandler())

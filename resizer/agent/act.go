@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// look reads a container, and lets the safeguard act at once on what it sees.
+func (r *reflex) look(ctx context.Context, e *entry) {
+	at := r.clock.Now()
+	reading, err := e.info.cgroup.Read()
+	switch {
+	case isGone(err):
+		r.lose(e)
+		return
+	case err != nil:
+		e.read = false
+		r.metrics.sampleErrors.Add(ctx, 1)
+		r.log.V(1).Info("sampling failed", "pod", e.pod, "reason", err.Error())
+		return
+	}
+	e.reading, e.read = reading, true
+	r.most[e.info.function] = max(r.most[e.info.function], reading.Memory)
+	if e.debtor == "" {
+		r.setWhole(e, true) // nobody has changed it
+		return
+	}
+	r.setWhole(e, e.whole || e.inForce() == e.owed)
+	r.compare(ctx, e)
+	cpuTrips, memoryTrips := e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold)
+	if cpuTrips {
+		r.fire(ctx, e, cpu, at)
+	}
+	if memoryTrips && e.managed() {
+		r.fire(ctx, e, memory, at)
+	}
+}
+
+func (r *reflex) setWhole(e *entry, whole bool) {
+	if whole != e.whole {
+		e.whole, r.beatDue = whole, true
+	}
+}
+
+// lose notices that a container has ended.
+func (r *reflex) lose(e *entry) {
+	e.close()
+	r.beatDue = true
+	if !e.present && !r.clock.Now().Before(e.forgetAt) {
+		r.drop(e)
+	}
+}
+
+// compare notices that somebody wrote over what the agent had written. It is written
+// again like any other limit that is not what is due.
+func (r *reflex) compare(ctx context.Context, e *entry) {
+	due := e.due(r.balance(e))
+	for _, res := range resources {
+		written, found := res.of(&e.written), *res.of(&e.reading.Limit)
+		if *written == 0 || *written == found {
+			continue
+		}
+		if found != *res.of(&due) {
+			r.metrics.rewrote(ctx, res)
+			r.log.Info("a limit was changed back by another", "pod", e.pod, "resource", res.String(),
+				"written", *written, "found", found)
+		}
+		*written = 0
+	}
+}
+
+// fire gives a donor back, at once, what it lends of a resource. The pool then hears
+// of it, and its borrowers are shrunk by the state that follows.
+func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time) {
+	due := e.due(r.balance(e))
+	if *res.of(&due) >= *res.of(&e.owed) {
+		return // it gets it back in this round anyway
+	}
+	s := strike{cpu: res == cpu, memory: res == memory}
+	e.held = strike{e.held.cpu || s.cpu, e.held.memory || s.memory}
+	e.heldSince, e.heldLate = at, false
+	limit := *res.of(&e.reading.Limit)
+	r.write(ctx, e, write{e.pod, res, restore, *res.of(&e.owed)})
+	r.metrics.safeguarded(ctx, e.info.function, res, r.clock.Since(at))
+	r.revokedBy = r.clock.Now().Add(revokeTime)
+	r.link.strike(e.pod, s)
+	r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function, "resource", res.String(),
+		"limit", limit, "allocation", *res.of(&e.owed), "memory", e.reading.Memory)
+}
+
+// act writes what can be written, until there is nothing more: what a decrease frees
+// is given on only when it was read.
+func (r *reflex) act(ctx context.Context) (wrote bool) {
+	for range passes {
+		var views []view
+		for _, e := range r.entries {
+			if e.managed() && e.read {
+				views = append(views, r.view(e))
+			}
+		}
+		touched := map[*entry]struct{}{}
+		for _, w := range plan(views, r.clock.Now().Before(r.revokedBy)) {
+			e := r.get(w.pod)
+			if e == nil || !e.managed() || r.clock.Now().Before(e.retries[w.resource].at) {
+				continue
+			}
+			if r.write(ctx, e, w) {
+				touched[e] = struct{}{}
+			}
+		}
+		if len(touched) == 0 {
+			return wrote
+		}
+		wrote = true
+		for e := range touched {
+			if e.managed() {
+				r.look(ctx, e)
+				r.checkMargin(ctx, e)
+			}
+		}
+	}
+	return wrote
+}
+
+func (r *reflex) view(e *entry) view {
+	v := view{pod: e.pod, owed: e.owed, due: e.due(r.balance(e)), inForce: e.inForce()}
+	if v.due.MemoryBytes < v.owed.MemoryBytes {
+		v.keep = r.floorNow(e)
+	} else {
+		v.keep = pinned(e.reading.Memory)
+	}
+	v.keep = e.info.cgroup.Attainable(api.Resources{MemoryBytes: v.keep}).MemoryBytes
+	return v
+}
+
+// floorNow is the least that the donor's memory limit may be lowered to now.
+func (r *reflex) floorNow(e *entry) int64 {
+	if r.v2 {
+		return roomy(e.reading.Memory, r.settings.Threshold)
+	}
+	return roomy(r.most[e.info.function], r.settings.Threshold)
+}
+
+// write sets one limit.
+func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
+	var err error
+	if w.resource == cpu {
+		err = e.info.cgroup.SetCPU(w.to)
+	} else {
+		err = e.info.cgroup.SetMemory(w.to, e.allocation.MemoryBytes)
+	}
+	retry := &e.retries[w.resource]
+	switch {
+	case err == nil:
+		r.metrics.wrote(ctx, w, resultWritten)
+		retry.delay.Reset()
+		retry.at = time.Time{}
+		*w.resource.of(&e.written) = w.to
+		if w.direction == restore {
+			cause := r.cause(e, w.resource)
+			r.metrics.restored(ctx, cause)
+			r.log.V(1).Info("restored", "pod", e.pod, "resource", w.resource.String(), "to", w.to, "cause", cause)
+		}
+		return true
+	case isGone(err):
+		r.metrics.wrote(ctx, w, resultGone)
+		r.lose(e)
+		return false
+	case errors.Is(err, cgroup.ErrInUse):
+		r.metrics.wrote(ctx, w, resultInUse)
+	default:
+		r.metrics.wrote(ctx, w, resultFailed)
+		if !retry.delay.Failing() {
+			r.log.Error(err, "setting a limit; it is tried again", "pod", e.pod, "resource", w.resource.String(), "to", w.to)
+		}
+	}
+	retry.at = r.clock.Now().Add(retry.delay.Next())
+	return false
+}
+
+// cause is why a container gets back what it is owed.
+func (r *reflex) cause(e *entry, res resource) string {
+	switch {
+	case r.stopping:
+		return causeStop
+	case res == cpu && e.held.cpu, res == memory && e.held.memory:
+		return causeSafeguard
+	case e.left:
+		return causeStart
+	case e.replaced:
+		return causeChanged
+	case r.lost:
+		return causeRedisLost
+	default:
+		return causeEnded
+	}
+}

@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	// staleWindow is how long a container that is whole again is watched: the kubelet or
+	// the runtime may still write values of before.
+	staleWindow = 3 * time.Second
+
+	// A write that failed is tried again after these.
+	writeRetryMin = 10 * time.Millisecond
+	writeRetryMax = time.Second
+)
+
+// entry is what the reflex knows of one pod and its container.
+type entry struct {
+	pod  string // namespace/name
+	info podInfo
+	// present says that the Tracker knows the pod; forgetAt, when it does not, is when
+	// it will have told if it ever does.
+	present  bool
+	forgetAt time.Time
+	// left is by the journal of an earlier agent and not yet whole.
+	left bool
+
+	// allocation is what the container is owed, and owed what of it the kernel can set;
+	// zero until a balance or the journal tells.
+	allocation, owed api.Resources
+	// debtor is the container that the journal names; empty when it names none.
+	debtor string
+	// foreign says that another manager changes the container.
+	foreign bool
+	// replaced says that the container is another than the loans were made of: they are
+	// void until a state names none.
+	replaced bool
+	// held are the resources that the safeguard took back, until a state names no loan
+	// of them.
+	held      strike
+	heldSince time.Time
+	heldLate  bool
+
+	reading cgroup.Reading
+	read    bool // whether there is a reading
+	written api.Resources
+	// whole says that it was seen at what it is owed under the present epoch.
+	whole      bool
+	wholeSince time.Time // zero while it is not
+	belowSince time.Time // zero while it has what is due
+	watch      watch
+	retries    [len(resources)]writeRetry
+
+	beatAt  time.Time
+	beatCPU time.Duration
+}
+
+type writeRetry struct {
+	at    time.Time
+	delay backoff.Delay
+}
+
+func newEntry(pod string) *entry {
+	e := &entry{pod: pod}
+	for i := range e.retries {
+		e.retries[i].delay = backoff.Delay{Min: writeRetryMin, Max: writeRetryMax}
+	}
+	return e
+}
+
+// managed says that the agent may change the container, or has.
+func (e *entry) managed() bool { return e.info.cgroup != nil && e.debtor != "" }
+
+// takesPart says that the pod may lend and borrow.
+func (e *entry) takesPart() bool {
+	return e.present && e.info.cgroup != nil && e.info.observed == "" && !e.foreign && e.read
+}
+
+// owe takes in what the container is owed.
+func (e *entry) owe(allocation api.Resources) {
+	e.allocation = allocation
+	if e.info.cgroup != nil {
+		e.owed = e.info.cgroup.Attainable(allocation)
+	}
+}
+
+// renew forgets what was read of the container: it is another, or read anew.
+func (e *entry) renew() {
+	e.read, e.whole, e.watch = false, false, watch{}
+	e.written, e.wholeSince, e.belowSince = api.Resources{}, time.Time{}, time.Time{}
+	e.beatAt = time.Time{}
+	for i := range e.retries {
+		e.retries[i].at = time.Time{}
+		e.retries[i].delay.Reset()
+	}
+}
+
+func (e *entry) close() {
+	if e.info.cgroup != nil {
+		e.info.cgroup.Close() //nolint:errcheck // every write was checked
+		e.info.cgroup = nil
+	}
+	e.read = false
+}
+
+// due is what the limits are to be by a balance, which is zero when there is none.
+func (e *entry) due(b pool.Balance) api.Resources {
+	due := e.allocation
+	if e.present && e.info.observed == "" && !e.replaced {
+		due = due.Add(b.Borrowed).Sub(b.Lent)
+	}
+	if e.held.cpu {
+		due.CPUMilli = max(due.CPUMilli, e.allocation.CPUMilli)
+	}
+	if e.held.memory {
+		due.MemoryBytes = max(due.MemoryBytes, e.allocation.MemoryBytes)
+	}
+	for _, r := range resources {
+		if *r.of(&e.allocation) == 0 {
+			*r.of(&due) = 0
+		} else {
+			*r.of(&due) = max(1, *r.of(&due))
+		}
+	}
+	return e.info.cgroup.Attainable(due)
+}
+
+// inForce is what was read, of the resources that the container is owed a limit of.
+func (e *entry) inForce() api.Resources {
+	limit := e.reading.Limit
+	for _, r := range resources {
+		if *r.of(&e.owed) == 0 {
+			*r.of(&limit) = 0
+		}
+	}
+	return limit
+}
+
+// below says that what was read is less than the container is to have of its own.
+func (e *entry) below(due api.Resources) bool {
+	limit := e.inForce()
+	for _, r := range resources {
+		if l := *r.of(&limit); l != 0 && l < min(*r.of(&due), *r.of(&e.owed)) {
+			return true
+		}
+	}
+	return false
+}
+
+// isGone says that an error of a container's cgroup means that it has ended.
+func isGone(err error) bool {
+	return errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT) || errors.Is(err, os.ErrClosed)
+}

@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// beatEvery is how often the pool hears of the node when nothing changes.
+const beatEvery = time.Second
+
+// beat tells the pool what the node can lend, and who takes part. onTime is when a
+// second has passed, over which idle CPU is measured.
+func (r *reflex) beat(ctx context.Context, onTime bool) {
+	now := r.clock.Now()
+	if onTime {
+		r.beatAt = now.Add(beatEvery)
+	}
+	lendable := r.lendable(ctx, now, onTime)
+	r.metrics.lendableCPU.Record(ctx, lendable.CPUMilli)
+	r.metrics.lendableMem.Record(ctx, lendable.MemoryBytes)
+	if r.state.Epoch == "" || r.lost {
+		return // there is none yet to say it of
+	}
+	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+	for _, e := range r.entries {
+		if e.info.cgroup != nil && !e.whole && !e.foreign {
+			hb.Whole = false
+		}
+		if e.takesPart() {
+			hb.Pods[e.pod] = r.floor(e)
+		}
+	}
+	latest(r.link.beats, hb)
+	r.beatDue = false
+}
+
+// floor is the least bytes that the pod's memory limit may ever be lowered to. On v2
+// it is lowered by memory.high, which slows and never kills.
+func (r *reflex) floor(e *entry) int64 {
+	if r.v2 {
+		return 0
+	}
+	return roomy(r.most[e.info.function], r.settings.Threshold)
+}
+
+// lendable is the most that may be on loan: what borrowers use of it already, and
+// what of the node is idle, less a reserve. It is nothing when that is not known.
+func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.Resources {
+	if onTime {
+		for _, e := range r.entries {
+			if c := r.sampled.get(e.pod); c != nil {
+				r.most[e.info.function] = max(r.most[e.info.function], c.mostMemory())
+			}
+		}
+		usedMilli := r.borrowedCPU(now)
+		times, err := readCPUTimes(r.settings.ProcRoot)
+		if err != nil {
+			r.unknownIdle(ctx, err)
+			return api.Resources{}
+		}
+		r.lendCPU = lendableCPU(usedMilli, r.cpuTimes, times)
+		r.cpuTimes = times
+	}
+	node, err := readNodeMemory(r.settings.ProcRoot)
+	if err != nil {
+		r.unknownIdle(ctx, err)
+		return api.Resources{}
+	}
+	return api.Resources{CPUMilli: r.lendCPU, MemoryBytes: lendableMemory(r.borrowedMemory(), node, r.sums.pins)}
+}
+
+func (r *reflex) unknownIdle(ctx context.Context, err error) {
+	r.lendCPU, r.cpuTimes = 0, cpuTimes{}
+	r.metrics.sampleErrors.Add(ctx, 1)
+	r.log.Error(err, "nothing is lent, because what the node has idle is not known")
+}
+
+// lendableCPU is in milli CPU; 0 before there is a time to measure over.
+func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
+	if before.total == 0 {
+		return 0
+	}
+	return max(0, usedMilli+after.idleMilli(before)-after.cpus*1000/reservePart)
+}
+
+// lendableMemory is in bytes.
+func lendableMemory(used int64, node nodeMemory, pins int64) int64 {
+	return max(0, min(node.total/memoryPart, used+node.available-node.total/reservePart)-pins)
+}
+
+// borrowedCPU is what borrowers used above their user allocations since it was asked
+// last, in milli CPU.
+func (r *reflex) borrowedCPU(now time.Time) int64 {
+	var used int64
+	for _, e := range r.entries {
+		if !e.read {
+			continue
+		}
+		passed := now.Sub(e.beatAt)
+		if e.managed() && e.owed.CPUMilli != 0 && !e.beatAt.IsZero() && passed > 0 {
+			used += max(0, milli(float64(e.reading.CPU-e.beatCPU), passed)-e.owed.CPUMilli)
+		}
+		e.beatAt, e.beatCPU = now, e.reading.CPU
+	}
+	return used
+}
+
+// borrowedMemory is what borrowers use above their user allocations, in bytes.
+func (r *reflex) borrowedMemory() int64 {
+	var used int64
+	for _, e := range r.entries {
+		if e.managed() && e.read && e.owed.MemoryBytes != 0 {
+			used += max(0, e.reading.Memory-e.owed.MemoryBytes)
+		}
+	}
+	return used
+}

@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	journalVersion = 1
+	journalSuffix  = ".json"
+	journalLock    = "lock"
+)
+
+// errHeld is a journal that another agent holds.
+var errHeld = errors.New("another agent of this node holds it")
+
+var containerIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+
+// debt is what the agent owes a container that it has changed or is about to.
+type debt struct {
+	Version    int           `json:"v"`
+	Container  string        `json:"container"`
+	Pod        string        `json:"pod"`        // namespace/name
+	Function   string        `json:"function"`   // namespace/revision
+	Allocation api.Resources `json:"allocation"` // zero where the user set no limit
+}
+
+// journal keeps debts in a folder, a file each, so that they outlive the agent. They
+// need not outlive the machine, which takes the containers with it: nothing is
+// flushed to the disk.
+type journal struct {
+	dir  string
+	lock *os.File
+}
+
+// openJournal makes the folder if it is not there, and locks it until close. It
+// fails with errHeld while another has it.
+func openJournal(dir string) (*journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making the journal's folder: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, journalLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the journal's lock: %w", err)
+	}
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errHeld
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("locking the journal %s: %w", dir, err), lock.Close())
+	}
+	return &journal{dir: dir, lock: lock}, nil
+}
+
+func (j *journal) close() error { return j.lock.Close() }
+
+// load reads all debts. Files that are none are removed, and said in the error; what
+// could be read is returned all the same.
+func (j *journal) load() ([]debt, error) {
+	entries, err := os.ReadDir(j.dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading the journal: %w", err)
+	}
+	var debts []debt
+	var errs []error
+	for _, e := range entries {
+		if e.Name() == journalLock || e.IsDir() {
+			continue
+		}
+		d, err := j.read(e.Name())
+		if err != nil {
+			errs = append(errs, err, os.Remove(filepath.Join(j.dir, e.Name())))
+			continue
+		}
+		debts = append(debts, d)
+	}
+	return debts, errors.Join(errs...)
+}
+
+func (j *journal) read(name string) (debt, error) {
+	var d debt
+	id, ok := strings.CutSuffix(name, journalSuffix)
+	if !ok {
+		return d, fmt.Errorf("%s in the journal was never finished", name)
+	}
+	text, err := os.ReadFile(filepath.Join(j.dir, name))
+	if err != nil {
+		return d, fmt.Errorf("reading the journal: %w", err)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d, fmt.Errorf("reading %s in the journal: %w", name, err)
+	}
+	if d.Version != journalVersion || d.Container != id || d.Pod == "" {
+		return d, fmt.Errorf("%s in the journal is not of version %d, of that container and of a pod", name, journalVersion)
+	}
+	return d, nil
+}
+
+// put writes a debt, in place of any of its container.
+func (j *journal) put(d debt) error {
+	if !containerIDPattern.MatchString(d.Container) {
+		return fmt.Errorf("container id %q cannot name a file of the journal: it must match %s", d.Container, containerIDPattern)
+	}
+	d.Version = journalVersion
+	text, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+	}
+	path := j.path(d.Container)
+	unfinished := path + ".new"
+	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
+		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+	}
+	return nil
+}
+
+// remove forgets the debt to a container, if there is one.
+func (j *journal) remove(container string) error {
+	if err := os.Remove(j.path(container)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing a debt from the journal: %w", err)
+	}
+	return nil
+}
+
+func (j *journal) path(container string) string { return filepath.Join(j.dir, container+journalSuffix) }

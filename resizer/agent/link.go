@@ -1,0 +1,205 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
+)
+
+const (
+	poolTimeout = time.Second
+	// readEvery is how often the state is read though nothing woke the agent: it tells
+	// that Redis is there, and whose leases have run out.
+	readEvery = time.Second
+)
+
+// Pool is the part of the pool that the agent needs.
+type Pool interface {
+	Read(ctx context.Context, node string) (pool.State, error)
+	Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (open bool, err error)
+	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
+}
+
+// Waiter waits for changes of the node's balances.
+type Waiter interface {
+	// Wait returns nil when balances may have changed since it last returned.
+	Wait(ctx context.Context) error
+}
+
+// news is a state, and when it was asked for.
+type news struct {
+	state pool.State
+	asked time.Time
+}
+
+// strike is which resources of a donor the safeguard took back on the node.
+type strike struct{ cpu, memory bool }
+
+// link talks to the pool for the reflex, which never waits for Redis: a Redis that
+// hangs must not keep a donor from its own.
+type link struct {
+	clock   clock.WithTicker
+	pool    Pool
+	waiter  Waiter
+	node    string
+	metrics *metrics
+
+	woken  chan struct{}       // of capacity 1, as are all here: the latest counts
+	struck chan struct{}       // strikes has something
+	beats  chan pool.Heartbeat // to send
+	states chan news           // for the reflex
+
+	mu      sync.Mutex
+	strikes map[string]strike // by pod, which is what bounds them
+}
+
+func newLink(clk clock.WithTicker, p Pool, w Waiter, node string, m *metrics) *link {
+	return &link{
+		clock: clk, pool: p, waiter: w, node: node, metrics: m,
+		woken:   make(chan struct{}, 1),
+		struck:  make(chan struct{}, 1),
+		beats:   make(chan pool.Heartbeat, 1),
+		states:  make(chan news, 1),
+		strikes: map[string]strike{},
+	}
+}
+
+// latest puts v into a channel of capacity 1, of which the caller is the only
+// writer, in place of what nobody has read yet.
+func latest[T any](c chan T, v T) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- v
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// strike makes the pool revoke what a donor lends.
+func (l *link) strike(pod string, s strike) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.strikes[pod]
+	l.strikes[pod] = strike{old.cpu || s.cpu, old.memory || s.memory}
+	signal(l.struck)
+}
+
+func (l *link) takeStrikes() map[string]strike {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := l.strikes
+	l.strikes = map[string]strike{}
+	return taken
+}
+
+// wait wakes run when balances change.
+func (l *link) wait(ctx context.Context) {
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
+	for {
+		err := l.waiter.Wait(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			retry.Reset()
+			signal(l.woken)
+			continue
+		}
+		l.metrics.redisFailed(ctx, "wait")
+		delay := retry.Next()
+		logf.FromContext(ctx).Error(err, "waiting for balances to change; they are read once a second meanwhile", "retryAfter", delay)
+		backoff.Pause(ctx, l.clock, delay)
+	}
+}
+
+// run makes the calls, one at a time, what revokes loans first.
+func (l *link) run(ctx context.Context) {
+	ticker := l.clock.NewTicker(readEvery)
+	defer ticker.Stop()
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.struck:
+		case <-l.woken:
+		case <-ticker.C():
+		case hb := <-l.beats:
+			l.beat(ctx, hb)
+			continue
+		}
+		err := l.revoke(ctx)
+		if err == nil {
+			err = l.read(ctx)
+		}
+		if err == nil {
+			retry.Reset()
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		delay := retry.Next()
+		logf.FromContext(ctx).Error(err, "calling the pool; every container gets back what it is owed when it does not answer for a lease",
+			"retryAfter", delay, "lease", pool.LeaseTTL)
+		backoff.Pause(ctx, l.clock, delay)
+		signal(l.woken)
+	}
+}
+
+func (l *link) read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	asked := l.clock.Now()
+	state, err := l.pool.Read(ctx, l.node)
+	if err != nil {
+		l.metrics.redisFailed(ctx, "read")
+		return err
+	}
+	latest(l.states, news{state, asked})
+	return nil
+}
+
+// revoke makes the pool revoke the loans of all donors that the safeguard restored.
+// What fails stays to be done.
+func (l *link) revoke(ctx context.Context) error {
+	var failed error
+	for pod, s := range l.takeStrikes() {
+		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		err := failed // after the first, the next would only wait as long again
+		if err == nil {
+			_, err = l.pool.Safeguard(callCtx, l.node, pod, s.cpu, s.memory)
+		}
+		cancel()
+		if err != nil {
+			failed = err
+			l.metrics.redisFailed(ctx, "safeguard")
+			l.strike(pod, s)
+		}
+	}
+	return failed
+}
+
+func (l *link) beat(ctx context.Context, hb pool.Heartbeat) {
+	callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	open, err := l.pool.Heartbeat(callCtx, l.node, hb)
+	if err != nil && ctx.Err() == nil {
+		l.metrics.redisFailed(ctx, "heartbeat")
+		logf.FromContext(ctx).Error(err, "sending a heartbeat; the next one is due within a second")
+	}
+	l.metrics.opened(ctx, open && err == nil)
+}

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+const (
+	// A tenth of a node's CPU and memory is never lent: what is idle now may not be
+	// in a moment.
+	reservePart = 10
+	// memoryPart of a node's memory is the most on loan at one time, since it cannot
+	// be taken back while it is in use.
+	memoryPart = 4
+)
+
+// cpuTimes are the node's, since it started, in ticks.
+type cpuTimes struct {
+	idle, total uint64
+	cpus        int64
+}
+
+// idleMilli is how much CPU was idle between two times.
+func (t cpuTimes) idleMilli(since cpuTimes) int64 {
+	if t.total <= since.total || t.idle < since.idle {
+		return 0 // no time has passed, or the counters began anew
+	}
+	return int64(float64(t.idle-since.idle) / float64(t.total-since.total) * float64(t.cpus) * 1000)
+}
+
+// nodeMemory is in bytes.
+type nodeMemory struct{ total, available int64 }
+
+func readCPUTimes(procRoot string) (cpuTimes, error) {
+	text, err := os.ReadFile(filepath.Join(procRoot, "stat"))
+	if err != nil {
+		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU: %w", err)
+	}
+	t, err := parseCPUTimes(text)
+	if err != nil {
+		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU in %s/stat: %w", procRoot, err)
+	}
+	return t, nil
+}
+
+func readNodeMemory(procRoot string) (nodeMemory, error) {
+	text, err := os.ReadFile(filepath.Join(procRoot, "meminfo"))
+	if err != nil {
+		return nodeMemory{}, fmt.Errorf("reading the node's memory: %w", err)
+	}
+	m, err := parseNodeMemory(text)
+	if err != nil {
+		return nodeMemory{}, fmt.Errorf("reading the node's memory in %s/meminfo: %w", procRoot, err)
+	}
+	return m, nil
+}
+
+// parseCPUTimes reads /proc/stat.
+func parseCPUTimes(text []byte) (cpuTimes, error) {
+	// What guests use is in user and nice already.
+	const idle, ioWait, steal = 3, 4, 7
+	var t cpuTimes
+	for line := range bytes.Lines(text) {
+		fields := strings.Fields(string(line))
+		switch {
+		case len(fields) == 0 || !strings.HasPrefix(fields[0], "cpu"):
+			continue
+		case fields[0] != "cpu":
+			t.cpus++
+			continue
+		}
+		for i, field := range fields[1:] {
+			n, err := strconv.ParseUint(field, 10, 64)
+			if err != nil {
+				return t, fmt.Errorf("field %d of the line cpu is %q, no number", i+1, field)
+			}
+			if i <= steal {
+				t.total += n
+			}
+			if i == idle || i == ioWait {
+				t.idle += n
+			}
+		}
+	}
+	if t.total == 0 || t.cpus == 0 {
+		return t, errors.New("there is no line cpu with times, or none of a single CPU")
+	}
+	return t, nil
+}
+
+// parseNodeMemory reads /proc/meminfo.
+func parseNodeMemory(text []byte) (nodeMemory, error) {
+	var m nodeMemory
+	for line := range bytes.Lines(text) {
+		var bytes *int64
+		fields := strings.Fields(string(line))
+		switch {
+		case len(fields) < 2:
+			continue
+		case fields[0] == "MemTotal:":
+			bytes = &m.total
+		case fields[0] == "MemAvailable:":
+			bytes = &m.available
+		default:
+			continue
+		}
+		kibibytes, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil || kibibytes < 0 || kibibytes > 1<<50 {
+			return m, fmt.Errorf("%s is %q, not a number of KiB", fields[0], fields[1])
+		}
+		*bytes = kibibytes << 10
+	}
+	if m.total == 0 {
+		return m, errors.New("there is no line MemTotal")
+	}
+	return m, nil
+}

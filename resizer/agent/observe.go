@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/backoff"
+)
+
+const (
+	// slack is about how long the news of an end takes to arrive here. More of it
+	// would count the invocation before this one in.
+	slack = 10 * time.Millisecond
+
+	// queueLength is how many observations wait to be appended; an outage of Redis
+	// that lasts longer loses the rest.
+	queueLength    = 1024
+	observeTimeout = time.Second
+
+	// backOffMax is short, because what ends meanwhile is not observed.
+	backOffMax = 2 * time.Second
+)
+
+// EndedReader reads which invocations of the node have ended.
+type EndedReader interface {
+	// Next waits for invocations that ended since it last returned.
+	Next(ctx context.Context) ([]api.Ended, error)
+	// Skipped is how many records Next could not read.
+	Skipped() int64
+}
+
+// Observer takes observations.
+type Observer interface {
+	Observe(ctx context.Context, o api.Observation) error
+}
+
+func (a *Agent) sampleAll(ctx context.Context) {
+	ticker := a.clock.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+		}
+		all := a.containers.all()
+		for pod, c := range all {
+			a.sample(ctx, pod, c)
+		}
+		a.metrics.containers.Record(ctx, int64(len(all)))
+		a.sampled()
+	}
+}
+
+func (a *Agent) sampled() {
+	now := a.clock.Now()
+	a.sampledAt.Store(&now)
+}
+
+func (a *Agent) sample(ctx context.Context, pod string, c *container) {
+	err := c.sample(a.clock.Now)
+	// A container that ended takes its cgroup with it; the pod's event follows.
+	if err == nil || isGone(err) {
+		return
+	}
+	a.metrics.sampleErrors.Add(ctx, 1)
+	logf.FromContext(ctx).V(1).Info("sampling failed", "pod", pod, "reason", err.Error())
+}
+
+// observeEnded measures invocations as they end.
+func (a *Agent) observeEnded(ctx context.Context) {
+	log := logf.FromContext(ctx)
+	late := false
+	var unreadable int64
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
+	for ctx.Err() == nil {
+		ended, err := a.ended.Next(ctx)
+		now := a.clock.Now()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.metrics.redisFailed(ctx, "next")
+			delay := retry.Next()
+			log.Error(err, "reading which invocations ended", "retryAfter", delay)
+			late = true
+			backoff.Pause(ctx, a.clock, delay)
+			continue
+		}
+		retry.Reset()
+		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
+		unreadable = a.ended.Skipped()
+		for _, e := range ended {
+			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
+		}
+		late = false
+	}
+}
+
+// observe queues the observation of an invocation that is known since now to have
+// ended, or says why there is none.
+func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bool) string {
+	c := a.containers.get(e.Pod)
+	first := c != nil && c.first()
+	switch {
+	case late:
+		// When it ended is only known by when its end is heard of.
+		return resultLate
+	case !e.Alone:
+		return resultNotAlone
+	case c == nil:
+		return resultUnknownPod
+	}
+	a.sample(ctx, e.Pod, c) // so that the samples reach to its end
+	o, ok := c.observe(e, now)
+	if !ok {
+		return resultUncovered
+	}
+	o.First = first
+	select {
+	case a.queue <- o:
+		return resultObserved
+	default:
+		return resultDropped
+	}
+}
+
+// append appends what is queued.
+func (a *Agent) append(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-a.queue:
+			a.appendOne(ctx, o)
+		}
+	}
+}
+
+// appendOne tries until it succeeds: the queue bounds what an outage holds up.
+func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
+	for {
+		observeCtx, cancel := context.WithTimeout(ctx, observeTimeout)
+		err := a.observer.Observe(observeCtx, o)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		a.metrics.redisFailed(ctx, "observe")
+		delay := retry.Next()
+		logf.FromContext(ctx).Error(err, "appending an observation", "function", o.Function, "retryAfter", delay)
+		backoff.Pause(ctx, a.clock, delay)
+	}
+}

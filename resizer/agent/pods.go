@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"maps"
+	"sync"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// podInfo is what the cluster tells of an opted-in pod of this node.
+type podInfo struct {
+	function  string // namespace/revision
+	container string // id of the user's container; empty while it does not run
+	// limits are those in the pod's spec, which the kubelet writes sooner or later.
+	limits api.Resources
+	// observed says why the pod is only observed; empty when it takes part.
+	observed string
+	// cgroup is the container's, for the reflex alone, which closes it. Nil while the
+	// container does not run.
+	cgroup cgroup.Container
+}
+
+// podInfos hands what the Tracker knows to the reflex.
+type podInfos struct {
+	changed chan struct{} // of capacity 1
+
+	mu      sync.Mutex
+	byPod   map[string]podInfo  // by namespace/name
+	claimed map[string]struct{} // pods whose cgroup the reflex has
+}
+
+func newPodInfos() *podInfos {
+	return &podInfos{changed: make(chan struct{}, 1), byPod: map[string]podInfo{}, claimed: map[string]struct{}{}}
+}
+
+// set replaces what is known of a pod. The cgroup that it had stays with it while it
+// is the same container's.
+func (p *podInfos) set(pod string, info podInfo) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.byPod[pod]
+	if old.container == info.container && info.cgroup == nil {
+		info.cgroup = old.cgroup
+	} else {
+		p.drop(pod)
+	}
+	p.byPod[pod] = info
+	p.notify()
+}
+
+func (p *podInfos) remove(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.byPod[pod]; !ok {
+		return
+	}
+	p.drop(pod)
+	delete(p.byPod, pod)
+	p.notify()
+}
+
+// drop closes a cgroup that the reflex never had. The caller holds the lock.
+func (p *podInfos) drop(pod string) {
+	if _, ok := p.claimed[pod]; !ok && p.byPod[pod].cgroup != nil {
+		p.byPod[pod].cgroup.Close() //nolint:errcheck // nothing was written
+	}
+	delete(p.claimed, pod)
+}
+
+func (p *podInfos) notify() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// has says whether the pod's container is known with its cgroup.
+func (p *podInfos) has(pod, container string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	info, ok := p.byPod[pod]
+	return ok && info.container == container && info.cgroup != nil
+}
+
+// claim returns all that is known. The cgroups are the caller's from then on.
+func (p *podInfos) claim() map[string]podInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pod, info := range p.byPod {
+		if info.cgroup != nil {
+			p.claimed[pod] = struct{}{}
+		}
+	}
+	return maps.Clone(p.byPod)
+}
+
+// observed is why a pod that is known is only observed: what its cgroup told when it
+// was opened stands while its container runs.
+func (p *podInfos) observed(pod, bySpec string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if bySpec != "" {
+		return bySpec
+	}
+	return p.byPod[pod].observed
+}

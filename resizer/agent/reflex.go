@@ -1,0 +1,440 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	// revokeTime is how long a borrower may keep what its donor has back already, while
+	// the pool is asked which loans that ends. Then it is shrunk all the same.
+	revokeTime = 25 * time.Millisecond
+	// Longer than these, the exception of the safeguard is a violation.
+	exceedTime = 50 * time.Millisecond
+	heldTime   = 50 * time.Millisecond
+
+	// unclaimedTime is how long a container that the journal names at the start waits for
+	// the cluster to name its pod.
+	unclaimedTime = 30 * time.Second
+
+	// Each of these makes writes that the next one may depend on.
+	passes = 4
+)
+
+// reflex keeps the limits in the cgroups of the node what the pool's state says they
+// are to be. It is one goroutine, and waits for nobody: Redis is the link's to talk
+// to, the cluster the Tracker's.
+type reflex struct {
+	clock     clock.WithTicker
+	log       logr.Logger
+	metrics   *metrics
+	settings  Settings
+	agent     string // incarnation
+	open      func(containerID string) (cgroup.Container, error)
+	v2        bool // memory is lowered by memory.high, which kills nobody
+	pods      *podInfos
+	sampled   *containers
+	link      *link
+	journal   *journal
+	roundAt   atomic.Pointer[time.Time]
+	entries   []*entry         // by pod
+	most      map[string]int64 // bytes of memory that a function was ever seen to use
+	state     pool.State
+	asked     time.Time // when the state was asked for; zero before the first
+	revokedBy time.Time // until when borrowers are forgiven
+	stopping  bool
+	lost      bool // the state is too old to stand
+
+	accountedAt time.Time
+	sums        sums // as read at accountedAt
+	exceeding   [len(resources)]exceeding
+
+	beatDue  bool // something changed that the pool must know
+	beatAt   time.Time
+	cpuTimes cpuTimes
+	lendCPU  int64 // milli CPU, as measured at the last beat on time
+}
+
+// exceeding is since when more of a resource is in force than is owed.
+type exceeding struct {
+	since   time.Time // zero while it is not
+	counted bool
+}
+
+// run works until ctx ends. What it has changed is left as it is: stop gives it back.
+func (r *reflex) run(ctx context.Context) {
+	r.log = logf.FromContext(ctx)
+	r.recall(ctx)
+	timer := r.clock.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var learned time.Time
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C():
+		case n := <-r.link.states:
+			r.learn(n)
+			learned = n.asked
+		case <-r.pods.changed:
+			r.follow(ctx)
+		}
+		if wrote := r.round(ctx); wrote && !learned.IsZero() {
+			r.metrics.wake.Record(ctx, r.clock.Since(learned).Seconds())
+		}
+		timer.Reset(r.untilNext())
+	}
+}
+
+// untilNext is how long the next round can wait when nothing happens.
+func (r *reflex) untilNext() time.Duration {
+	wait := r.beatAt.Sub(r.clock.Now())
+	for _, e := range r.entries {
+		switch {
+		case !e.managed():
+		case e.wholeSince.IsZero():
+			return max(0, min(wait, r.settings.SampleLowered))
+		default:
+			wait = min(wait, sampleEvery)
+		}
+	}
+	return max(0, wait)
+}
+
+// recall takes up what an earlier agent owed, and gives it back, whatever the state
+// will say.
+func (r *reflex) recall(ctx context.Context) {
+	debts, err := r.journal.load()
+	if err != nil {
+		r.metrics.journalErrors.Add(ctx, 1)
+		r.log.Error(err, "reading the journal")
+	}
+	for _, d := range debts {
+		e := newEntry(d.Pod)
+		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
+		e.info = podInfo{function: d.Function, container: d.Container}
+		if e.info.cgroup, err = r.open(d.Container); err != nil {
+			r.log.Info("a container that the journal names was not found", "pod", d.Pod, "reason", err.Error())
+		}
+		e.owe(d.Allocation)
+		r.add(e)
+	}
+	r.round(ctx)
+}
+
+func (r *reflex) find(pod string) (int, bool) {
+	return slices.BinarySearchFunc(r.entries, pod, func(e *entry, pod string) int { return cmp.Compare(e.pod, pod) })
+}
+
+func (r *reflex) get(pod string) *entry {
+	if i, ok := r.find(pod); ok {
+		return r.entries[i]
+	}
+	return nil
+}
+
+// add adds an entry; of two for one pod, which a crash between two writes of the
+// journal leaves, the one whose container runs.
+func (r *reflex) add(e *entry) {
+	i, ok := r.find(e.pod)
+	if !ok {
+		r.entries = slices.Insert(r.entries, i, e)
+		return
+	}
+	ended := e
+	if r.entries[i].info.cgroup == nil {
+		ended, r.entries[i] = r.entries[i], e
+	}
+	ended.close()
+	r.forget(ended.debtor)
+}
+
+// drop forgets a pod.
+func (r *reflex) drop(e *entry) {
+	if e.debtor != "" {
+		r.forget(e.debtor)
+	}
+	e.close()
+	if i, ok := r.find(e.pod); ok {
+		r.entries = slices.Delete(r.entries, i, i+1)
+	}
+	if !slices.ContainsFunc(r.entries, func(o *entry) bool { return o.info.function == e.info.function }) {
+		delete(r.most, e.info.function)
+	}
+	r.beatDue = true
+}
+
+func (r *reflex) forget(container string) {
+	if err := r.journal.remove(container); err != nil {
+		r.metrics.journalErrors.Add(context.Background(), 1)
+		r.log.Error(err, "forgetting what a container was owed; it is set again when an agent starts")
+	}
+}
+
+// learn takes in a state.
+func (r *reflex) learn(n news) {
+	if n.asked.Before(r.asked) {
+		return
+	}
+	if n.state.Epoch != r.state.Epoch {
+		r.beatDue = true
+		for _, e := range r.entries {
+			e.whole = false
+		}
+	}
+	r.state, r.asked = n.state, n.asked
+	for _, e := range r.entries {
+		b := r.state.Pods[e.pod]
+		if b.Lent.IsZero() && b.Borrowed.IsZero() {
+			e.replaced = false
+		}
+		if b.Lent.CPUMilli == 0 {
+			e.held.cpu = false
+		}
+		if b.Lent.MemoryBytes == 0 {
+			e.held.memory = false
+		}
+	}
+}
+
+// follow takes in what the Tracker knows.
+func (r *reflex) follow(ctx context.Context) {
+	known := r.pods.claim()
+	for pod, info := range known {
+		e := r.get(pod)
+		if e == nil {
+			e = newEntry(pod)
+			r.add(e)
+		}
+		if info.observed != "" && info.observed != e.info.observed {
+			r.metrics.leaveAlone(ctx, reasonObserved)
+			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
+		}
+		r.update(ctx, e, info)
+	}
+	for _, e := range slices.Clone(r.entries) {
+		if _, ok := known[e.pod]; ok || !e.present {
+			continue
+		}
+		// The pod is gone, or opted out: what it is owed it gets first.
+		e.present, e.replaced, e.forgetAt = false, true, r.clock.Now()
+		if !e.managed() {
+			r.drop(e)
+		}
+	}
+	r.beatDue = true
+}
+
+// update takes in what the Tracker knows of a pod.
+func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
+	e.present = true
+	if e.info.container == info.container {
+		switch info.cgroup {
+		case e.info.cgroup:
+		case nil:
+			info.cgroup = e.info.cgroup
+		default:
+			e.close()
+			e.renew()
+		}
+		e.info = info
+	} else {
+		e.close()
+		e.renew()
+		e.replaced = e.replaced || e.info.container != ""
+		e.info, e.held = info, strike{}
+		if e.debtor != "" && info.container != "" {
+			r.log.Info("another container runs in a pod that was changed", "pod", e.pod)
+			r.inherit(ctx, e)
+		}
+	}
+	e.owe(e.allocation)
+}
+
+// inherit makes the journal name the pod's new container in place of the one that
+// ended: its limits are those in the pod's spec, which may be a loan's.
+func (r *reflex) inherit(ctx context.Context, e *entry) {
+	ended := e.debtor
+	if r.owe(ctx, e) {
+		r.forget(ended)
+	}
+}
+
+// owe makes the journal name the container.
+func (r *reflex) owe(ctx context.Context, e *entry) bool {
+	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: e.allocation})
+	if err != nil {
+		r.metrics.journalErrors.Add(ctx, 1)
+		r.log.Error(err, "a container is left as it is, because what it is owed cannot be written down", "pod", e.pod)
+		return false
+	}
+	e.debtor = e.info.container
+	return true
+}
+
+// round looks, writes what is to be written, and says whether anything was.
+func (r *reflex) round(ctx context.Context) (wrote bool) {
+	now := r.clock.Now()
+	r.setLost(now)
+	beat := !now.Before(r.beatAt)
+	for _, e := range slices.Clone(r.entries) {
+		switch {
+		case e.info.cgroup == nil:
+			if !e.present && !now.Before(e.forgetAt) {
+				r.drop(e)
+			}
+		case beat || e.managed() || !e.read || !e.whole || r.concerns(e):
+			r.look(ctx, e)
+			r.adopt(ctx, e)
+		}
+	}
+	wrote = r.act(ctx)
+	r.settle(ctx)
+	r.account(ctx)
+	if (beat || r.beatDue && r.state.Epoch != "" && !r.lost) && !r.stopping {
+		r.beat(ctx, beat)
+	}
+	done := r.clock.Now()
+	r.roundAt.Store(&done)
+	return wrote
+}
+
+// setLost notices that the pool has not answered for a lease, and that it does again.
+func (r *reflex) setLost(now time.Time) {
+	lost := now.Sub(r.asked) > pool.LeaseTTL
+	if lost == r.lost {
+		return
+	}
+	r.lost = lost
+	if lost && !r.asked.IsZero() {
+		r.log.Info("the pool could not be read for a lease: every container gets back what it is owed", "lease", pool.LeaseTTL)
+	}
+}
+
+// balance is the pod's in a state that stands.
+func (r *reflex) balance(e *entry) pool.Balance {
+	if r.lost || r.stopping {
+		return pool.Balance{}
+	}
+	return r.state.Pods[e.pod]
+}
+
+// concerns says that the state has the pod lend or borrow.
+func (r *reflex) concerns(e *entry) bool {
+	b := r.balance(e)
+	return !b.Lent.IsZero() || !b.Borrowed.IsZero()
+}
+
+// adopt makes a container one that the agent changes, when it is to be changed for
+// the first time.
+func (r *reflex) adopt(ctx context.Context, e *entry) {
+	b := r.balance(e)
+	if !e.read || e.debtor != "" {
+		return
+	}
+	if !b.Allocation.IsZero() {
+		e.owe(b.Allocation)
+	}
+	if e.owed.IsZero() {
+		return
+	}
+	due, inForce := e.due(b), e.inForce()
+	foreign := inForce != e.owed && (inForce != due || !r.concerns(e))
+	if foreign != e.foreign {
+		e.foreign, r.beatDue = foreign, true
+		if foreign {
+			r.metrics.leaveAlone(ctx, reasonForeign)
+			r.log.Info("a pod is left alone: its limits are not its Revision's, and the agent did not change them; another manager of resources did",
+				"pod", e.pod, "inForce", inForce.String(), "allocation", e.owed.String())
+		}
+	}
+	if !foreign && r.concerns(e) && due != e.owed && e.info.observed == "" {
+		r.owe(ctx, e)
+	}
+}
+
+// settle lets go of containers that are whole and stay so.
+func (r *reflex) settle(ctx context.Context) {
+	now := r.clock.Now()
+	var owing int64
+	for _, e := range slices.Clone(r.entries) {
+		if !e.managed() || !e.read {
+			continue
+		}
+		owing++
+		if e.inForce() != e.owed || e.due(r.balance(e)) != e.owed {
+			e.wholeSince = time.Time{}
+			continue
+		}
+		e.left = false
+		if e.wholeSince.IsZero() {
+			e.wholeSince = now
+		}
+		// While the spec has a loan's limits, the kubelet may still set them.
+		specSettled := !e.present || e.info.cgroup.Attainable(r.ofOwed(e, e.info.limits)) == e.owed
+		if now.Sub(e.wholeSince) < staleWindow && !r.stopping || !specSettled {
+			continue
+		}
+		if !e.present {
+			r.drop(e)
+			continue
+		}
+		r.forget(e.debtor)
+		e.debtor, e.written = "", api.Resources{}
+	}
+	r.metrics.owing.Record(ctx, owing)
+}
+
+func (r *reflex) ofOwed(e *entry, limits api.Resources) api.Resources {
+	for _, res := range resources {
+		if *res.of(&e.allocation) == 0 {
+			*res.of(&limits) = 0
+		}
+	}
+	return limits
+}
+
+// stop gives every container what it is owed, tells the pool that nobody takes part
+// any more, and lets go of all. ctx bounds it.
+func (r *reflex) stop(ctx context.Context) {
+	r.stopping = true
+	r.round(ctx)
+	if r.state.Epoch != "" {
+		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		last := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch}
+		if _, err := r.link.pool.Heartbeat(callCtx, r.link.node, last); err != nil {
+			r.log.Error(err, "telling the pool that the agent stops; it closes when a lease has run out")
+		}
+		cancel()
+	}
+	for {
+		r.round(ctx)
+		if !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
+			break
+		}
+		if ctx.Err() != nil {
+			r.log.Info("stopping while containers are not whole yet; the next agent of this node goes on")
+			break
+		}
+		timer := r.clock.NewTimer(r.settings.SampleLowered)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	for _, e := range r.entries {
+		e.close()
+	}
+}
