@@ -16,20 +16,32 @@ import (
 // FieldManager is who a pod's managed fields say resized it.
 const FieldManager = "libra-resizer"
 
-type apiActuator struct {
+// API patches the resize subresource of pods.
+type API struct {
 	kube client.Client
 }
 
-// NewAPI returns the Actuator that patches the pod's resize subresource.
-func NewAPI(kube client.Client) Actuator { return apiActuator{kube} }
+// NewAPI returns the API way of setting limits.
+func NewAPI(kube client.Client) API { return API{kube} }
 
-func (a apiActuator) SetLimits(ctx context.Context, pod *corev1.Pod, container string, limits api.Resources) error {
-	patch, err := limitsPatch(pod.UID, container, limits)
+// Of returns the Actuator of one container of a pod. It stores in pod what the API
+// server answers.
+func (a API) Of(pod *corev1.Pod, container string) Actuator { return inAPI{a.kube, pod, container} }
+
+type inAPI struct {
+	kube      client.Client
+	pod       *corev1.Pod
+	container string
+}
+
+func (a inAPI) SetLimits(ctx context.Context, limits api.Resources) error {
+	patch, err := limitsPatch(a.pod.UID, a.container, limits)
 	if err != nil {
 		return err
 	}
-	if err := a.kube.SubResource("resize").Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
-		return fmt.Errorf("setting limits of %s/%s container %q to %v: %w", pod.Namespace, pod.Name, container, limits, err)
+	err = a.kube.SubResource("resize").Patch(ctx, a.pod, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return fmt.Errorf("setting limits of %s/%s container %q to %v: %w", a.pod.Namespace, a.pod.Name, a.container, limits, err)
 	}
 	return nil
 }

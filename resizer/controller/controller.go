@@ -66,7 +66,7 @@ type Controller struct {
 	clock    clock.Clock
 	kube     client.Reader
 	pools    pool.Pool
-	actuator actuate.Actuator
+	actuator actuate.API
 	recorder events.EventRecorder
 	limits   Limits
 	metrics  *metrics
@@ -95,7 +95,7 @@ type node struct {
 }
 
 // New makes a Controller. waiters makes what wakes it for one node.
-func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node string) Waiter, actuator actuate.Actuator,
+func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node string) Waiter, actuator actuate.API,
 	recorder events.EventRecorder, provider metric.MeterProvider, limits Limits) (*Controller, error) {
 	m, err := newMetrics(provider)
 	if err != nil {
@@ -430,7 +430,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 	defer cancel()
 
 	patched := m.pod.DeepCopy()
-	err := c.actuator.SetLimits(ctx, patched, m.user.Name, r.limits)
+	err := c.actuator.Of(patched, m.user.Name).SetLimits(ctx, r.limits)
 	now := c.clock.Now()
 	result, left := resultAccepted, failed
 	switch {
