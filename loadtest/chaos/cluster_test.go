@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"libra.dev/libra/loadtest/demo/schedule"
 )
@@ -109,6 +110,39 @@ func TestLoadCountsWhatWasUnderWayWhenItStopped(t *testing.T) {
 	for _, r := range requests {
 		if r.err == "" || r.ended.Before(r.sent) || r.sent.IsZero() || l.busy(r.function) {
 			t.Errorf("got %+v", r)
+		}
+	}
+}
+
+func TestWarmAsksUntilAllAnswerRightly(t *testing.T) {
+	failures := map[string]int{"uploader": 2, "plain": 1}
+	asked := map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked[r.Host]++
+		if asked[r.Host] <= failures[r.Host] {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		expected := map[string]int64{}
+		for _, q := range schedule.Smallest(schedule.Generate(1, time.Minute, schedule.Corpus())) {
+			if q.Function == r.Host {
+				expected = q.Expect
+			}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"did": expected})
+	}))
+	defer server.Close()
+	hosts := map[string]string{}
+	for _, f := range schedule.All {
+		hosts[f] = f
+	}
+	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: schedule.Corpus()}
+	if err := s.warm(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range schedule.All {
+		if want := failures[f] + warmAnswers; asked[f] != want {
+			t.Errorf("%s was asked %d times, want %d", f, asked[f], want)
 		}
 	}
 }

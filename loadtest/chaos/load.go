@@ -19,6 +19,10 @@ const (
 	loadLength = 4 * time.Minute
 	// requestTimeout is what the demo's client waits for an answer.
 	requestTimeout = 50 * time.Second
+
+	warmTimeout = 2 * time.Minute
+	// A warm path answers this often in a row.
+	warmAnswers = 3
 )
 
 // sender knows how to reach the functions.
@@ -73,6 +77,27 @@ func (l *load) send(ctx context.Context, s *sender, r schedule.Request) {
 	defer l.mu.Unlock()
 	l.inFlight[r.Function]--
 	l.sent = append(l.sent, done)
+}
+
+// warm sends each function its smallest request until it answers as it should: what
+// fails after that is the fault's doing.
+func (s *sender) warm(ctx context.Context, seed uint64) error {
+	for function, r := range schedule.Smallest(schedule.Generate(seed, time.Minute, s.corpus)) {
+		inARow := 0
+		err := rig.Eventually(ctx, warmTimeout, func(ctx context.Context) error {
+			for ; inARow < warmAnswers; inARow++ {
+				if err := s.send(ctx, r); err != nil {
+					inARow = 0
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s does not answer before the fault: %w", function, err)
+		}
+	}
+	return nil
 }
 
 // send sends one request and checks that the answer is right.

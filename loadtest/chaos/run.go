@@ -52,6 +52,9 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, erro
 	if err := c.awaitFunctions(ctx); err != nil {
 		return o, err
 	}
+	if err := s.warm(ctx, t.seed); err != nil {
+		return o, err
+	}
 	w, err := c.watch(ctx, !t.stock)
 	if err != nil {
 		return o, err

@@ -72,7 +72,8 @@ func (c *cluster) watch(ctx context.Context, withPool bool) (*watcher, error) {
 		cancel()
 		return nil, err
 	}
-	if err := w.lookAtMetrics(ctx); err != nil {
+	// An agent that has just been started may not listen yet.
+	if err := rig.Eventually(ctx, readyTimeout, w.lookAtMetrics); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -74,13 +74,7 @@ func (d *demo) findTargets(ctx context.Context) (targets, error) {
 
 // warm sends each function its smallest request until it answers as it should.
 func (d *demo) warm(ctx context.Context, requests []schedule.Request) error {
-	smallest := map[string]schedule.Request{}
-	for _, r := range requests {
-		if s, ok := smallest[r.Function]; !ok || r.Size < s.Size {
-			smallest[r.Function] = r
-		}
-	}
-	for function, r := range smallest {
+	for function, r := range schedule.Smallest(requests) {
 		inARow := 0
 		err := eventually(ctx, warmTimeout, func(ctx context.Context) error {
 			for ; inARow < warmAnswers; inARow++ {

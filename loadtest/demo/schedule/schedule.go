@@ -99,6 +99,17 @@ func Generate(seed uint64, length time.Duration, corpus []byte) []Request {
 	return requests
 }
 
+// Smallest are the requests with the smallest body of each function.
+func Smallest(requests []Request) map[string]Request {
+	smallest := map[string]Request{}
+	for _, r := range requests {
+		if s, ok := smallest[r.Function]; !ok || r.Size < s.Size {
+			smallest[r.Function] = r
+		}
+	}
+	return smallest
+}
+
 func perUnit(units int, each time.Duration) time.Duration { return time.Duration(units) * each }
 
 // logUniform draws from low to high so that each doubling is as likely.
