@@ -117,19 +117,14 @@ func TestLoadCountsWhatWasUnderWayWhenItStopped(t *testing.T) {
 func TestWarmAsksUntilAllAnswerRightly(t *testing.T) {
 	failures := map[string]int{"uploader": 2, "plain": 1}
 	asked := map[string]int{}
+	smallest := schedule.Smallest(schedule.Generate(1, time.Minute, schedule.Corpus()))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked[r.Host]++
 		if asked[r.Host] <= failures[r.Host] {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		expected := map[string]int64{}
-		for _, q := range schedule.Smallest(schedule.Generate(1, time.Minute, schedule.Corpus())) {
-			if q.Function == r.Host {
-				expected = q.Expect
-			}
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"did": expected})
+		_ = json.NewEncoder(w).Encode(map[string]any{"did": smallest[r.Host].Expect})
 	}))
 	defer server.Close()
 	hosts := map[string]string{}
