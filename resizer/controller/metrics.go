@@ -12,10 +12,12 @@ import (
 const (
 	nodeKey      = attribute.Key("node")
 	functionKey  = attribute.Key("function")
-	directionKey = attribute.Key("direction") // restore, lower, raise
+	directionKey = attribute.Key("direction") // restore, lower, raise, nudge
 	resultKey    = attribute.Key("result")
 	causeKey     = attribute.Key("cause")
-	operationKey = attribute.Key("operation") // read, open, wait
+	reasonKey    = attribute.Key("reason")
+	wayKey       = attribute.Key("way")       // api
+	operationKey = attribute.Key("operation") // read, wait
 )
 
 // Results of a resize.
@@ -24,7 +26,15 @@ const (
 	resultConflict = "conflict"
 	resultRefused  = "refused"
 	resultFailed   = "failed"
-	resultLimited  = "limited" // held back by the node's rate limit
+	resultLimited  = "limited" // held back by a rate limit
+)
+
+// Reasons of a resize.
+const (
+	reasonRecord   = "record"   // the agent has made it already, and it has stood
+	reasonRestore  = "restore"  // back towards the user allocation
+	reasonNudge    = "nudge"    // to make the kubelet write the cgroup
+	reasonBackstop = "backstop" // there is no living agent to make it
 )
 
 // Causes of a restore.
@@ -40,13 +50,14 @@ type metrics struct {
 	restores   metric.Int64Counter
 	belowOwed  metric.Float64Counter
 	poolErrors metric.Int64Counter
-	nodeOpen   metric.Int64Gauge
+	latency    metric.Float64Histogram
+	nodeSilent metric.Int64Gauge
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/controller")
 	m := &metrics{}
-	var errs [5]error
+	var errs [6]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Resizes issued, by what they do to the pod and what the API server answered"))
 	m.restores, errs[1] = meter.Int64Counter("libra.resizer.restores",
@@ -55,13 +66,20 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Time that pods had less in force than their user allocation without what they lend"))
 	m.poolErrors, errs[3] = meter.Int64Counter("libra.resizer.pool.errors",
 		metric.WithDescription("Failed calls of the pool, by operation"))
-	m.nodeOpen, errs[4] = meter.Int64Gauge("libra.resizer.node.open",
-		metric.WithDescription("1 while the node is allowed to lend"))
+	m.latency, errs[4] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
+		metric.WithDescription("Time from reading the state to seeing in force what follows from it, by way"),
+		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
+	m.nodeSilent, errs[5] = meter.Int64Gauge("libra.resizer.node.silent",
+		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"))
 	return m, errors.Join(errs[:]...)
 }
 
-func (m *metrics) resized(ctx context.Context, d direction, result string) {
-	m.resizes.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result)))
+func (m *metrics) resized(ctx context.Context, d direction, result, reason string) {
+	m.resizes.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result), reasonKey.String(reason)))
+}
+
+func (m *metrics) inForce(ctx context.Context, took time.Duration) {
+	m.latency.Record(ctx, took.Seconds(), metric.WithAttributes(wayKey.String("api")))
 }
 
 func (m *metrics) restored(ctx context.Context, cause string) {
@@ -76,10 +94,10 @@ func (m *metrics) poolFailed(ctx context.Context, operation string) {
 	m.poolErrors.Add(ctx, 1, metric.WithAttributes(operationKey.String(operation)))
 }
 
-func (m *metrics) opened(ctx context.Context, node string, open bool) {
+func (m *metrics) silent(ctx context.Context, node string, silent bool) {
 	var v int64
-	if open {
+	if silent {
 		v = 1
 	}
-	m.nodeOpen.Record(ctx, v, metric.WithAttributes(nodeKey.String(node)))
+	m.nodeSilent.Record(ctx, v, metric.WithAttributes(nodeKey.String(node)))
 }

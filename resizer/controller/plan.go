@@ -21,6 +21,9 @@ type podLimits struct {
 	// counts from then on when it raises, and only when it is seen in force when it
 	// lowers.
 	ceiling api.Resources
+	// unrecorded are the bytes of memory that the container may have been given without
+	// the kubelet's knowledge; 0 when the spec knows of all.
+	unrecorded int64
 }
 
 // direction of a resize; a lower one is issued first.
@@ -30,10 +33,11 @@ const (
 	restore direction = iota // back towards the user allocation, from below
 	lower
 	raise // above the user allocation
+	nudge // no change at all, but for the kubelet to write the cgroup
 )
 
 func (d direction) String() string {
-	return [...]string{"restore", "lower", "raise"}[d]
+	return [...]string{"restore", "lower", "raise", "nudge"}[d]
 }
 
 // resize is one patch to issue now.
@@ -44,41 +48,54 @@ type resize struct {
 }
 
 // plan returns the resizes that may be issued now, in the order to issue them:
-// restores, which never wait; decreases; increases above the user allocation that
-// are paid for by room that exists already. What a borrower cannot take stays with
-// its donors. waiting says that an increase was held back until a decrease is in force.
-func plan(pods []podLimits, balances map[string]pool.Balance) (resizes []resize, waiting bool) {
+// restores, which never wait; decreases; increases above the user allocation, of CPU
+// only as far as decreases that are in force pay for them. waiting says that an
+// increase was held back until a decrease is in force.
+//
+// recorded says that an agent has made the transfers in the cgroups already. Without
+// one, CPU that a borrower cannot take stays with its donors, and no borrower is
+// given memory: donors of memory keep theirs in the spec, for the kubelet could only
+// lower the limit that kills.
+func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize, waiting bool) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 
 	cpu := make([]demand, len(pods))
-	memory := make([]demand, len(pods))
-	var unclaimed api.Resources // of what donors would give, beyond what balances say
+	memoryBytes := make([]int64, len(pods))
+	var unclaimed int64 // milli CPU of what donors would give, beyond what balances say
 	for _, b := range balances {
-		unclaimed = unclaimed.Add(b.Borrowed).Sub(b.Lent)
+		unclaimed += b.Borrowed.CPUMilli - b.Lent.CPUMilli
 	}
 	for i, p := range pods {
 		b := balances[p.name]
 		due := p.owed.Add(b.Borrowed).Sub(b.Lent)
 		target := due.Max(p.least).Min(p.most)
-		given := p.owed.Sub(target.Min(p.owed))
-		taken := target.Min(due).Max(p.owed).Sub(p.owed)
-		unclaimed = unclaimed.Add(given).Sub(taken)
+		given := p.owed.CPUMilli - min(target.CPUMilli, p.owed.CPUMilli)
+		taken := max(min(target.CPUMilli, due.CPUMilli), p.owed.CPUMilli) - p.owed.CPUMilli
+		unclaimed += given - taken
 		cpu[i] = demand{p.owed.CPUMilli, target.CPUMilli, p.asked.CPUMilli, p.ceiling.CPUMilli}
-		memory[i] = demand{p.owed.MemoryBytes, target.MemoryBytes, p.asked.MemoryBytes, p.ceiling.MemoryBytes}
+		memoryBytes[i] = target.MemoryBytes
+		if !recorded {
+			memoryBytes[i] = min(target.MemoryBytes, max(p.owed.MemoryBytes, p.asked.MemoryBytes, p.least.MemoryBytes))
+		}
 	}
-	keep(cpu, unclaimed.CPUMilli)
-	keep(memory, unclaimed.MemoryBytes)
-	cpuMilli, cpuWaits := allot(cpu)
-	memoryBytes, memoryWaits := allot(memory)
+	if !recorded {
+		keep(cpu, unclaimed)
+	}
+	cpuMilli, waiting := allot(cpu)
 
 	for i, p := range pods {
 		limits := api.Resources{CPUMilli: cpuMilli[i], MemoryBytes: memoryBytes[i]}
+		if limits.CPUMilli != p.asked.CPUMilli {
+			// A change of CPU makes the kubelet write the memory limit that it knows, too,
+			// and without a look at what is in use: below that, it would kill.
+			limits.MemoryBytes = max(limits.MemoryBytes, p.unrecorded)
+		}
 		if limits != p.asked {
 			resizes = append(resizes, resize{p.name, limits, directionOf(p, limits)})
 		}
 	}
 	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
-	return resizes, cpuWaits || memoryWaits
+	return resizes, waiting
 }
 
 // directionOf is the most urgent of what a resize does to either resource.

@@ -21,7 +21,7 @@ var unbounded = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 60}
 
 // settledPod owes 500m/256Mi and has asked, in force.
 func settledPod(name string, asked api.Resources) podLimits {
-	return podLimits{name: name, owed: res(500, 256), least: res(100, 64), most: unbounded, asked: asked, ceiling: asked}
+	return podLimits{name: name, owed: res(500, 256), least: res(100, 256), most: unbounded, asked: asked, ceiling: asked}
 }
 
 func TestPlan(t *testing.T) {
@@ -33,6 +33,7 @@ func TestPlan(t *testing.T) {
 	tests := map[string]struct {
 		pods     []podLimits
 		balances map[string]pool.Balance
+		recorded bool
 		want     []resize
 		waiting  bool
 	}{
@@ -42,28 +43,35 @@ func TestPlan(t *testing.T) {
 		"a donor is lowered, its borrower waits": {
 			pods:     []podLimits{settledPod("a", owed), settledPod("b", owed)},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
-			want:     []resize{{"b", res(300, 192), lower}},
+			want:     []resize{{"b", res(300, 256), lower}},
 			waiting:  true,
 		},
 		"a decrease that is only asked for pays nothing": {
-			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 192)), func(p *podLimits) {
+			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {
 				p.ceiling = owed
 			})},
-			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 0)), "b": lent(res(200, 0))},
 			waiting:  true,
 		},
 		"the borrower is raised once the decrease is in force": {
-			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 192))},
+			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			want:     []resize{{"a", res(700, 256), raise}},
+		},
+		"memory is recorded when an agent has made the transfer": {
+			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
+			recorded: true,
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
 			want:     []resize{{"a", res(700, 320), raise}},
 		},
-		"each resource by itself": {
-			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 192)), func(p *podLimits) {
-				p.ceiling.MemoryBytes = 256 * mi
-			})},
-			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
-			want:     []resize{{"a", res(700, 256), raise}},
-			waiting:  true,
+		"memory that is recorded stays while it is on loan, agent or not": {
+			pods:     []podLimits{settledPod("a", res(500, 320)), settledPod("b", owed)},
+			balances: map[string]pool.Balance{"a": borrowed(res(0, 64)), "b": lent(res(0, 64))},
+		},
+		"memory that the kubelet does not know of goes with a change of CPU": {
+			pods: []podLimits{with(settledPod("a", res(700, 256)), func(p *podLimits) { p.unrecorded = 320 * mi }),
+				with(settledPod("b", owed), func(p *podLimits) { p.unrecorded = 320 * mi })},
+			want: []resize{{"a", res(500, 320), lower}},
 		},
 		"a restore does not wait and goes first": {
 			pods: []podLimits{settledPod("a", res(700, 320)), settledPod("b", res(300, 192))},
@@ -80,19 +88,26 @@ func TestPlan(t *testing.T) {
 				"a": {Borrowed: res(200, 0), Lent: res(0, 64)},
 				"b": {Borrowed: res(0, 64), Lent: res(200, 0)},
 			},
-			want:    []resize{{"a", res(700, 192), lower}},
-			waiting: true,
+			recorded: true,
+			want:     []resize{{"a", res(700, 256), raise}, {"b", res(300, 320), raise}},
 		},
 		"never below the request": {
 			pods:     []podLimits{settledPod("a", owed)},
 			balances: map[string]pool.Balance{"a": lent(res(450, 250))},
-			want:     []resize{{"a", res(100, 64), lower}},
+			want:     []resize{{"a", res(100, 256), lower}},
 		},
 		"an increase that was refused is given up": {
 			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { p.most = owed }),
-				settledPod("b", res(300, 192))},
+				settledPod("b", res(300, 256))},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
 			want:     []resize{{"b", owed, restore}, {"a", owed, lower}},
+		},
+		"the record of a donor does not follow that of its borrower": {
+			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { p.most = owed }),
+				settledPod("b", res(300, 256))},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			recorded: true,
+			want:     []resize{{"a", owed, lower}},
 		},
 		"what one cannot take stays with as many donors as that": {
 			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.most = owed }),
@@ -103,18 +118,17 @@ func TestPlan(t *testing.T) {
 			waiting: true,
 		},
 		"a borrower gets what there is when nothing more is coming": {
-			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {
-				p.least.MemoryBytes = 256 * mi
-			})},
-			balances: map[string]pool.Balance{"a": borrowed(res(300, 64)), "b": lent(res(200, 64))},
+			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
+			balances: map[string]pool.Balance{"a": borrowed(res(300, 0)), "b": lent(res(200, 0))},
 			want:     []resize{{"a", res(700, 256), raise}},
 		},
 		"no limit of the user's: that resource is left alone": {
 			pods: []podLimits{
 				{name: "a", owed: res(0, 256), most: res(0, 1024), asked: res(0, 256), ceiling: res(0, 256)},
-				settledPod("b", res(500, 192)),
+				settledPod("b", owed),
 			},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(0, 64))},
+			recorded: true,
 			want:     []resize{{"a", res(0, 320), raise}},
 		},
 		"a balance of a pod that is not here changes nothing": {
@@ -124,7 +138,7 @@ func TestPlan(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, waiting := plan(tc.pods, tc.balances)
+			got, waiting := plan(tc.pods, tc.balances, tc.recorded)
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(resize{})); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
 			}
@@ -140,13 +154,14 @@ type nodeModel struct {
 	pods     []podLimits
 	force    map[string]api.Resources // in force
 	balances map[string]pool.Balance
+	recorded bool
 }
 
 func drawNode(t *rapid.T) *nodeModel {
-	n := &nodeModel{force: map[string]api.Resources{}, balances: map[string]pool.Balance{}}
+	n := &nodeModel{force: map[string]api.Resources{}, balances: map[string]pool.Balance{}, recorded: rapid.Bool().Draw(t, "recorded")}
 	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 		owed := res(rapid.Int64Range(1, 10).Draw(t, "owed cpu")*100, rapid.Int64Range(1, 8).Draw(t, "owed memory")*64)
-		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: res(100, 64), most: unbounded, asked: owed, ceiling: owed}
+		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: api.Resources{CPUMilli: 100, MemoryBytes: owed.MemoryBytes}, most: unbounded, asked: owed, ceiling: owed}
 		n.pods = append(n.pods, p)
 		n.force[p.name] = owed
 	}
@@ -159,7 +174,7 @@ func (n *nodeModel) drawBalances(t *rapid.T) {
 	var pot api.Resources
 	for _, p := range n.pods {
 		if rapid.Bool().Draw(t, "lends") {
-			spare := p.owed.Sub(p.least)
+			spare := p.owed.Sub(res(100, 64))
 			lent := api.Resources{
 				CPUMilli:    rapid.Int64Range(0, spare.CPUMilli/100).Draw(t, "lent cpu") * 100,
 				MemoryBytes: rapid.Int64Range(0, spare.MemoryBytes/(64*mi)).Draw(t, "lent memory") * 64 * mi,
@@ -203,45 +218,48 @@ func (n *nodeModel) settle(i int) {
 	p.ceiling = p.asked
 }
 
-// excess is by how much what is in force is above what all users were promised.
-func (n *nodeModel) excess() api.Resources {
-	var r api.Resources
+// excess is by how much milli CPU what is in force is above what all users were
+// promised.
+func (n *nodeModel) excess() int64 {
+	var r int64
 	for _, p := range n.pods {
-		r = r.Add(n.force[p.name]).Sub(p.owed)
+		r += n.force[p.name].CPUMilli - p.owed.CPUMilli
 	}
 	return r
 }
 
-// toGiveBack is what borrowers hold above what their balance gives them.
-func (n *nodeModel) toGiveBack() api.Resources {
-	var r api.Resources
+// toGiveBack is what milli CPU borrowers hold above what their balance gives them.
+func (n *nodeModel) toGiveBack() int64 {
+	var r int64
 	for _, p := range n.pods {
 		b := n.balances[p.name]
-		r = r.Add(n.force[p.name].Sub(p.owed.Add(b.Borrowed).Sub(b.Lent)).Max(api.Resources{}))
+		r += max(0, n.force[p.name].CPUMilli-p.owed.CPUMilli-b.Borrowed.CPUMilli+b.Lent.CPUMilli)
 	}
 	return r
 }
 
-// Invariant 1, conservation: the limits in force never add up to more than the
+// Invariant 1, conservation: the CPU limits in force never add up to more than the
 // users were promised, except by what borrowers have yet to give back to donors
-// that were restored; and nothing is raised into that exception.
+// that were restored; and nothing is raised into that exception. The memory limits
+// in the specs are what a transfer leaves them as; memory is conserved by the agent.
 func TestPlanConserves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNode(t)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
 			case 0:
 				n.drawBalances(t)
 			case 1, 2:
-				resizes, _ := plan(n.pods, n.balances)
+				resizes, _ := plan(n.pods, n.balances, n.recorded)
 				checkResizes(t, n, resizes)
 				n.issue(t, resizes)
 			case 3:
 				n.settle(rapid.IntRange(0, len(n.pods)-1).Draw(t, "settled"))
+			case 4:
+				n.recorded = rapid.Bool().Draw(t, "recorded")
 			}
-			excess, back := n.excess().Max(api.Resources{}), n.toGiveBack()
-			if excess.Max(back) != back {
-				t.Fatalf("limits in force exceed the user allocations by %v; borrowers have only %v to give back", excess, back)
+			if excess, back := max(0, n.excess()), n.toGiveBack(); excess > back {
+				t.Fatalf("CPU limits in force exceed the user allocations by %dm; borrowers have only %dm to give back", excess, back)
 			}
 		}
 	})
@@ -262,7 +280,7 @@ func checkResizes(t *rapid.T, n *nodeModel, resizes []resize) {
 		last = r.direction
 		asked[r.pod] = r.limits
 	}
-	var most, owed api.Resources
+	var most, owed int64 // milli CPU
 	for _, p := range n.pods {
 		b := n.balances[p.name]
 		due := p.owed.Add(b.Borrowed).Sub(b.Lent).Max(p.least)
@@ -272,34 +290,35 @@ func checkResizes(t *rapid.T, n *nodeModel, resizes []resize) {
 		if asked[p.name].Max(p.least) != asked[p.name] {
 			t.Errorf("pod %s is asked for %v, below its request %v", p.name, asked[p.name], p.least)
 		}
-		most = most.Add(p.ceiling.Max(asked[p.name]))
-		owed = owed.Add(p.owed)
+		if memory := asked[p.name].MemoryBytes; !n.recorded && memory > max(p.asked.MemoryBytes, p.owed.MemoryBytes) {
+			t.Errorf("memory of %s is raised to %d though no agent took it from anybody", p.name, memory)
+		}
+		most += max(p.ceiling.CPUMilli, asked[p.name].CPUMilli)
+		owed += p.owed.CPUMilli
 	}
 	for _, p := range n.pods {
-		now, old := asked[p.name], p.ceiling.Max(p.owed)
-		if now.CPUMilli > old.CPUMilli && most.CPUMilli > owed.CPUMilli {
-			t.Errorf("CPU of %s is raised to %v while the node may reach %v of %v", p.name, now, most, owed)
-		}
-		if now.MemoryBytes > old.MemoryBytes && most.MemoryBytes > owed.MemoryBytes {
-			t.Errorf("memory of %s is raised to %v while the node may reach %v of %v", p.name, now, most, owed)
+		now, old := asked[p.name].CPUMilli, max(p.ceiling.CPUMilli, p.owed.CPUMilli)
+		if now > old && most > owed {
+			t.Errorf("CPU of %s is raised to %dm while the node may reach %dm of %dm", p.name, now, most, owed)
 		}
 	}
 }
 
-// With a pool that stands still, every pod reaches what its balance says, and then
-// nothing is touched any more.
+// With a pool that stands still, every pod reaches what its balance says, except that
+// no memory limit is lowered below the user allocation, nor raised without an agent;
+// and then nothing is touched any more.
 func TestPlanConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := drawNode(t)
 		for range rapid.IntRange(1, 3).Draw(t, "pools") {
 			n.drawBalances(t)
 			for range rapid.IntRange(0, 2).Draw(t, "rounds before the pool changes") {
-				resizes, _ := plan(n.pods, n.balances)
+				resizes, _ := plan(n.pods, n.balances, n.recorded)
 				n.issue(t, resizes)
 			}
 		}
 		for range 4 {
-			resizes, _ := plan(n.pods, n.balances)
+			resizes, _ := plan(n.pods, n.balances, n.recorded)
 			for _, r := range resizes {
 				for i := range n.pods {
 					if n.pods[i].name == r.pod {
@@ -311,12 +330,17 @@ func TestPlanConverges(t *testing.T) {
 				n.settle(i)
 			}
 		}
-		if resizes, waiting := plan(n.pods, n.balances); len(resizes) > 0 || waiting {
+		if resizes, waiting := plan(n.pods, n.balances, n.recorded); len(resizes) > 0 || waiting {
 			t.Fatalf("still %v, waiting %v", resizes, waiting)
 		}
 		for _, p := range n.pods {
 			b := n.balances[p.name]
-			if want := p.owed.Add(b.Borrowed).Sub(b.Lent); p.asked != want {
+			want := p.owed.Add(b.Borrowed).Sub(b.Lent)
+			want.MemoryBytes = max(want.MemoryBytes, p.owed.MemoryBytes)
+			if !n.recorded {
+				want.MemoryBytes = p.owed.MemoryBytes
+			}
+			if p.asked != want {
 				t.Errorf("pod %s is at %v, want %v", p.name, p.asked, want)
 			}
 		}

@@ -43,8 +43,6 @@ type managedPod struct {
 	// unreadSince is since when there is no Revision to tell what is owed; zero when
 	// that is known.
 	unreadSince time.Time
-	// adrift says that what is owed is not known of a pod that Libra resized before.
-	adrift bool
 	// leaving says that the pod gets back what it is owed and nothing more: another
 	// manager changed its limits, or it is departed.
 	leaving bool
@@ -56,12 +54,29 @@ type managedPod struct {
 	// A resource that has no limit in the Revision is zero in all of these.
 	owed    api.Resources // user allocation
 	request api.Resources
+	due     api.Resources // what it should have: owed + borrowed - lent
 	asked   api.Resources // limits in the spec
 	inForce api.Resources // limits in the status; asked while the container does not run
 	ceiling api.Resources // most that may be in force
 
+	cpuSince, memorySince time.Time // since when each of due is what it is
+
+	running bool // there is a container to resize
 	// settled says that the kubelet has done all it was asked to lower.
 	settled bool
+	// held is the most memory that the container's agent may have given it and that
+	// the kubelet has not yet been told of and taken back, in bytes.
+	held          int64
+	settledMemory int64 // bytes; limit in the spec when it was last seen in force
+	// nudgeAt is when the kubelet is to be made to write the cgroup; zero when it need
+	// not be. bump is by how much the spec is above what it should be for that.
+	nudgeAt    time.Time
+	nudgeTries int
+	bump       api.Resources
+	nudged     bool // bump is still to be taken off
+	// readAt is when the state was read that the last resize is for; zero when that is
+	// in force.
+	readAt time.Time
 	// unanswered is a resize that may have been accepted although its call failed.
 	unanswered *unanswered
 	// pending is the kubelet's reason for not taking up a resize; empty when it did.
@@ -112,11 +127,19 @@ func (m *managedPod) observe(pod *corev1.Pod, now time.Time) {
 		}
 	}
 	m.yield()
-	m.inForce = m.asked
+	m.inForce, m.running = m.asked, false
 	for _, s := range pod.Status.ContainerStatuses {
-		if s.Name == m.user.Name && s.State.Running != nil && s.Resources != nil {
+		if s.Name != m.user.Name || s.State.Running == nil {
+			continue
+		}
+		m.running = true
+		if s.Resources != nil {
 			m.inForce = m.ofOwed(api.FromList(s.Resources.Limits))
 		}
+	}
+
+	if !m.running {
+		m.nudgeAt = time.Time{} // its next container begins with what the spec says
 	}
 
 	inProgress := false
@@ -140,12 +163,51 @@ func (m *managedPod) observe(pod *corev1.Pod, now time.Time) {
 	} else {
 		m.ceiling = m.ofOwed(m.ceiling).Max(m.asked).Max(m.inForce)
 	}
+	if m.arrived() {
+		if m.settledMemory >= m.held {
+			m.held = min(m.held, m.asked.MemoryBytes) // taken back by the kubelet, which looked at what is in use
+		}
+		m.settledMemory = m.asked.MemoryBytes
+	}
+	if m.arrived() || m.pending != "" {
+		m.bump = api.Resources{}
+	}
 	if u := m.unanswered; u != nil {
 		if pod.Generation > u.generation || !now.Before(u.until) {
 			m.unanswered = nil
 		} else {
 			m.ceiling = m.ceiling.Max(m.ofOwed(u.limits))
 		}
+	}
+}
+
+// arrived says that what the spec says is in force, neither more nor less.
+func (m *managedPod) arrived() bool { return m.settled && m.inForce == m.asked }
+
+// tookEffect is how long after the state was read that it follows from a resize was
+// seen in force; once per resize.
+func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
+	if m.readAt.IsZero() || !m.running || !m.arrived() {
+		return 0, false
+	}
+	took = now.Sub(m.readAt)
+	m.readAt = time.Time{}
+	return took, true
+}
+
+// expect takes in the pod's balance. living says that an agent gives it to the
+// container.
+func (m *managedPod) expect(b pool.Balance, living bool, now time.Time) {
+	due := m.ofOwed(m.owed.Add(b.Borrowed).Sub(b.Lent))
+	if m.cpuSince.IsZero() || due.CPUMilli != m.due.CPUMilli {
+		m.cpuSince = now
+	}
+	if m.memorySince.IsZero() || due.MemoryBytes != m.due.MemoryBytes {
+		m.memorySince = now
+	}
+	m.due = due
+	if living {
+		m.held = max(m.held, due.MemoryBytes)
 	}
 }
 
@@ -176,7 +238,6 @@ func (m *managedPod) depart() bool {
 // that has lasted for too long to be only a cache that is late.
 func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 	m.pod = pod
-	m.adrift = slices.ContainsFunc(pod.ManagedFields, isOurResize)
 	if m.unreadSince.IsZero() {
 		m.unreadSince = now
 	}
@@ -186,8 +247,8 @@ func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 		return false
 	}
 	m.leftAlone = "there is no Revision of it that opted in, so what its limits should be is not known"
-	if m.adrift {
-		m.leftAlone += "; they may still be as Libra set them for a loan, and its node does not lend: delete the pod"
+	if slices.ContainsFunc(pod.ManagedFields, isOurResize) {
+		m.leftAlone += "; they may still be as Libra set them for a loan: delete the pod"
 	}
 	return m.leftAlone != before
 }
@@ -235,34 +296,52 @@ func done(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// whole says that the user allocation is asked for and in force.
-func (m *managedPod) whole() bool {
-	return m.settled && m.unanswered == nil && m.asked == m.owed && m.inForce == m.owed
-}
-
-// limits is the pod as planning sees it.
-func (m *managedPod) limits(now time.Time) podLimits {
-	l := podLimits{
+// limits is the pod as planning sees it. What the pod has been due for less than
+// recordAfter is left as it is, unless that would keep from it what it is owed; young
+// is how long the first such has yet to stand, or 0.
+func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimits, young time.Duration) {
+	l = podLimits{
 		name:    m.pod.Namespace + "/" + m.pod.Name,
 		owed:    m.owed,
 		least:   m.request,
 		most:    m.ofOwed(noBound),
-		asked:   m.asked,
-		ceiling: m.ceiling,
+		asked:   m.asked.Sub(m.bump),
+		ceiling: m.ceiling.Sub(m.bump),
 	}
-	if m.pod.DeletionTimestamp != nil {
+	// The agent lowers what slows down; the spec could only lower what kills.
+	l.least.MemoryBytes = m.owed.MemoryBytes
+	if m.pod.DeletionTimestamp != nil || m.leaving {
 		l.least = m.owed
 	}
 	if now.Before(m.memoryUntil) {
 		l.least.MemoryBytes = max(l.least.MemoryBytes, m.memoryKept)
 	}
-	if m.leaving {
-		l.least = m.owed
+	if !m.settled && m.pending == "" && !m.departed {
+		// The kubelet looks at what is in use only when it lowers a limit that it has set.
+		l.least.MemoryBytes = max(l.least.MemoryBytes, l.asked.MemoryBytes)
 	}
-	if m.leaving || now.Before(m.refusedUntil) {
-		l.most = m.owed
+	if m.held > m.asked.MemoryBytes {
+		l.unrecorded = m.held
 	}
-	return l
+	switch {
+	case m.leaving, now.Before(m.refusedUntil):
+		l.most = l.most.Min(m.owed.Max(l.least))
+	case recordAfter > 0:
+		hold := func(since time.Time, due, owed, asked int64, least, most *int64) {
+			wait := since.Add(recordAfter).Sub(now)
+			kept := max(asked, min(due, owed), *least)
+			if wait <= 0 || kept == max(due, *least) {
+				return
+			}
+			*least, *most = kept, kept
+			if young == 0 || wait < young {
+				young = wait
+			}
+		}
+		hold(m.cpuSince, m.due.CPUMilli, m.owed.CPUMilli, l.asked.CPUMilli, &l.least.CPUMilli, &l.most.CPUMilli)
+		hold(m.memorySince, m.due.MemoryBytes, m.owed.MemoryBytes, l.asked.MemoryBytes, &l.least.MemoryBytes, &l.most.MemoryBytes)
+	}
+	return l, young
 }
 
 // overdueMemory says, once per time, that a memory decrease is not going to come
@@ -286,6 +365,22 @@ func (m *managedPod) backOff(now time.Time) {
 	m.retryAt = now.Add(m.retry.Next())
 }
 
+// refused takes in that the API server does not accept a resize.
+func (m *managedPod) refused(r resize, now time.Time) {
+	// A quota may be what forbids to record memory along with CPU. CPU must not wait
+	// for it for ever.
+	m.held = min(m.held, m.asked.MemoryBytes)
+	if r.direction == nudge {
+		if m.nudgeTries++; m.nudgeTries >= nudgeTriesMost {
+			m.nudgeAt = time.Time{}
+		}
+	}
+	m.backOff(now)
+	if m.above(r.limits) {
+		m.refuse(now)
+	}
+}
+
 // refuse keeps raises from being tried for a while, longer each time: it outlasts
 // the loan, so that the next one does not lower its donors for nothing.
 func (m *managedPod) refuse(now time.Time) {
@@ -304,11 +399,22 @@ func (m *managedPod) unsure(limits api.Resources, now time.Time) {
 	m.ceiling = m.ceiling.Max(limits)
 }
 
-// accepted takes in the API server's answer to a resize.
-func (m *managedPod) accepted(pod *corev1.Pod, limits api.Resources) {
-	m.pod = pod
-	m.asked = limits
-	m.ceiling = m.ceiling.Max(limits)
+// accepted takes in the API server's answer to a resize for a state read at readAt.
+func (m *managedPod) accepted(pod *corev1.Pod, r resize, readAt time.Time) {
+	m.bump, m.nudged = api.Resources{}, false
+	if r.direction == nudge {
+		m.bump, m.nudged = r.limits.Sub(m.asked), true
+		if m.bump.CPUMilli > 0 {
+			m.bump.MemoryBytes = 0
+		}
+		m.nudgeAt = time.Time{}
+	} else if m.settled {
+		// The kubelet has to write: the spec is not what it wrote last.
+		m.nudgeAt = time.Time{}
+	}
+	m.pod, m.asked, m.readAt = pod, r.limits, readAt
+	m.ceiling = m.ceiling.Max(r.limits)
+	m.settled = false
 	m.unanswered = nil
 	m.retryAt = time.Time{}
 	m.retry.Reset()

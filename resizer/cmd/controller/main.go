@@ -1,5 +1,5 @@
-// Command controller is Libra's resizer: it gives containers the limits that the
-// pools in Redis say, through the pods/resize subresource.
+// Command controller is Libra's resizer: it writes the limits that the pools in Redis
+// say into the pods' specs, through the pods/resize subresource.
 package main
 
 import (
@@ -45,7 +45,7 @@ type options struct {
 	leaseNS       string
 	podName       string
 	leaseDuration time.Duration
-	limits        controller.Limits
+	settings      controller.Settings
 	log           zap.Options
 }
 
@@ -71,8 +71,12 @@ func parse() options {
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
 	flag.DurationVar(&o.leaseDuration, "lease-duration", 6*time.Second,
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
-	flag.Float64Var(&o.limits.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
-	flag.IntVar(&o.limits.Burst, "resize-burst", 200, "resizes per node at once")
+	flag.DurationVar(&o.settings.RecordAfter, "record-after", time.Second,
+		"how long a loan must have stood to be written into the pods' specs, on a node whose agent has made it already")
+	flag.Float64Var(&o.settings.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
+	flag.IntVar(&o.settings.Burst, "resize-burst", 200, "resizes per node at once")
+	flag.Float64Var(&o.settings.TotalResizesPerSecond, "total-resizes-per-second", 500, "resizes of all nodes per second, on average")
+	flag.IntVar(&o.settings.TotalBurst, "total-resize-burst", 1000, "resizes of all nodes at once")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -84,12 +88,23 @@ func (o options) validate() error {
 	if o.leaseDuration < 3*time.Second {
 		errs = append(errs, fmt.Errorf("--lease-duration is %v; at least 3s is needed to renew it in time", o.leaseDuration))
 	}
-	if o.limits.ResizesPerSecond <= 0 {
-		errs = append(errs, fmt.Errorf("--resizes-per-second is %v; it must be above 0", o.limits.ResizesPerSecond))
+	if o.settings.RecordAfter < 0 || o.settings.RecordAfter > time.Minute {
+		errs = append(errs, fmt.Errorf("--record-after is %v; it must be between 0s and 1m0s", o.settings.RecordAfter))
 	}
-	if o.limits.Burst < 1 {
-		errs = append(errs, fmt.Errorf("--resize-burst is %d; it must be at least 1", o.limits.Burst))
+	rate := func(flag string, perSecond float64) {
+		if !(perSecond > 0) {
+			errs = append(errs, fmt.Errorf("--%s is %v; it must be above 0", flag, perSecond))
+		}
 	}
+	rate("resizes-per-second", o.settings.ResizesPerSecond)
+	rate("total-resizes-per-second", o.settings.TotalResizesPerSecond)
+	burst := func(flag string, n int) {
+		if n < 1 {
+			errs = append(errs, fmt.Errorf("--%s is %d; it must be at least 1", flag, n))
+		}
+	}
+	burst("resize-burst", o.settings.Burst)
+	burst("total-resize-burst", o.settings.TotalBurst)
 	return errors.Join(errs...)
 }
 
@@ -116,7 +131,7 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("finding the cluster: %w", err)
 	}
-	config.QPS = -1 // the controller bounds its resizes by node
+	config.QPS = -1 // the controller bounds its resizes itself
 
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
 	if err != nil {
@@ -160,7 +175,7 @@ func run(o options) error {
 	defer pools.Close() //nolint:errcheck // the process ends
 	waiters := func(node string) controller.Waiter { return pools.Intents(node) }
 	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, waiters, actuate.NewAPI(mgr.GetClient()),
-		mgr.GetEventRecorder("libra-resizer"), provider, o.limits)
+		mgr.GetEventRecorder("libra-resizer"), provider, o.settings)
 	if err != nil {
 		return err
 	}

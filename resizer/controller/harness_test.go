@@ -1,0 +1,328 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/actuate"
+)
+
+// fakePool is a Pool that answers what the test says.
+type fakePool struct {
+	pool.Pool
+	agent string // empty: silent
+	pods  map[string]pool.Balance
+	err   error
+}
+
+func (p *fakePool) Read(context.Context, string) (pool.State, error) {
+	return pool.State{Agent: p.agent, Pods: p.pods}, p.err
+}
+
+var testSettings = Settings{RecordAfter: time.Second, ResizesPerSecond: 50, Burst: 20, TotalResizesPerSecond: 500, TotalBurst: 100}
+
+type harness struct {
+	*Controller
+	t        testing.TB
+	clock    *clocktesting.FakeClock
+	kube     client.Client
+	tracker  clienttesting.ObjectTracker
+	pool     *fakePool
+	events   *events.FakeRecorder
+	reader   *sdkmetric.ManualReader
+	patches  []string // pod and limits, in the order the API server accepted them
+	patchErr error
+	forbid   func(pod string) error // nil forbids nothing
+	// keepOwner leaves the managed fields as they are.
+	keepOwner bool
+}
+
+func newHarness(t testing.TB, objects ...client.Object) *harness {
+	t.Helper()
+	h := &harness{
+		t:      t,
+		clock:  clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
+		pool:   &fakePool{},
+		events: events.NewFakeRecorder(100),
+		reader: sdkmetric.NewManualReader(),
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	// The fake's own tracker does not know of subresources in managed fields.
+	h.tracker = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
+	h.kube = fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(h.tracker).WithReturnManagedFields().WithObjects(objects...).
+		WithIndex(&corev1.Pod{}, nodeNameField, nodeNameOf).
+		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
+	waiters := func(string) Waiter { return nil }
+	c, err := New(h.clock, h.kube, h.pool, waiters, actuate.NewAPI(h.kube), h.events, provider, testSettings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Controller = c
+	return h
+}
+
+// patchResize does what the API server does to a resize: it counts generations, and
+// remembers who made it.
+func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	h.mu.Lock() // patches come from several goroutines
+	defer h.mu.Unlock()
+	if h.patchErr != nil {
+		return h.patchErr
+	}
+	if h.forbid != nil {
+		if err := h.forbid(obj.GetName()); err != nil {
+			return err
+		}
+	}
+	if err := c.SubResource("resize").Patch(ctx, obj, patch, opts...); err != nil {
+		return err
+	}
+	pod := obj.(*corev1.Pod)
+	pod.Generation++
+	var options client.SubResourcePatchOptions
+	options.ApplyOptions(opts)
+	if err := c.Update(ctx, pod); err != nil {
+		return err
+	}
+	if !h.keepOwner {
+		resizedBy(options.FieldManager)(pod)
+	}
+	if err := h.tracker.Update(corev1.SchemeGroupVersion.WithResource("pods"), pod.DeepCopy(), pod.Namespace); err != nil {
+		return err
+	}
+	h.patches = append(h.patches, pod.Name+" "+specLimits(pod).String())
+	return nil
+}
+
+// resizedBy makes a manager the one who changed both limits of a pod last.
+func resizedBy(manager string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: manager, Subresource: "resize", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{},"f:memory":{}}}}}}}`)},
+		}}
+	}
+}
+
+var byLibra = resizedBy(actuate.FieldManager)
+
+func specLimits(pod *corev1.Pod) api.Resources {
+	for _, c := range pod.Spec.Containers {
+		if c.Name == api.UserContainer {
+			return api.FromList(c.Resources.Limits)
+		}
+	}
+	return api.Resources{}
+}
+
+// reconcile reconciles once and returns the patches that it made, sorted, for
+// those of one rank may be sent in any order.
+func (h *harness) reconcile() []string {
+	h.t.Helper()
+	got, _ := h.reconcileResult()
+	slices.Sort(got)
+	return got
+}
+
+func (h *harness) reconcileResult() ([]string, time.Duration) {
+	h.t.Helper()
+	h.patches = nil
+	result, err := h.Reconcile(h.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "n1"}})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return h.patches, result.RequeueAfter
+}
+
+func (h *harness) expect(want ...string) {
+	h.t.Helper()
+	if diff := cmp.Diff(want, h.reconcile()); diff != "" {
+		h.t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// kubelet brings what the spec says in force, except for the named pods.
+func (h *harness) kubelet(except ...string) {
+	h.t.Helper()
+	var pods corev1.PodList
+	if err := h.kube.List(h.t.Context(), &pods); err != nil {
+		h.t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		limits := specLimits(&p)
+		if slices.Contains(except, p.Name) || p.Status.ObservedGeneration == p.Generation && p.Status.Conditions == nil &&
+			cmp.Equal(p.Status.ContainerStatuses, running(limits)) {
+			continue
+		}
+		p.Status.ObservedGeneration = p.Generation
+		p.Status.Conditions = nil
+		p.Status.ContainerStatuses = running(limits)
+		h.update(&p)
+	}
+}
+
+func (h *harness) update(pod *corev1.Pod) {
+	h.t.Helper()
+	status := *pod.Status.DeepCopy()
+	if err := h.kube.Update(h.t.Context(), pod); err != nil {
+		h.t.Fatal(err)
+	}
+	pod.Status = status
+	if err := h.kube.Status().Update(h.t.Context(), pod); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *harness) get(name string) *corev1.Pod {
+	h.t.Helper()
+	var pod corev1.Pod
+	if err := h.kube.Get(h.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, &pod); err != nil {
+		h.t.Fatal(err)
+	}
+	return &pod
+}
+
+// reasons are the reasons of all Events since it was last called.
+func (h *harness) reasons() []string {
+	var reasons []string
+	for {
+		select {
+		case e := <-h.events.Events:
+			reasons = append(reasons, strings.Fields(e)[1])
+		default:
+			return reasons
+		}
+	}
+}
+
+// total is the sum of a metric's points that have all attributes.
+func (h *harness) total(name string, want ...attribute.KeyValue) float64 {
+	h.t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := h.reader.Collect(h.t.Context(), &data); err != nil {
+		h.t.Fatal(err)
+	}
+	has := func(set attribute.Set) bool {
+		return !slices.ContainsFunc(want, func(kv attribute.KeyValue) bool {
+			v, _ := set.Value(kv.Key)
+			return v != kv.Value
+		})
+	}
+	var sum float64
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != name {
+				continue
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						sum += float64(p.Value)
+					}
+				}
+			case metricdata.Sum[float64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						sum += p.Value
+					}
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						sum += float64(p.Value)
+					}
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// histogram is how often something was recorded, and its sum.
+func (h *harness) histogram(name string) (count uint64, sum float64) {
+	h.t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := h.reader.Collect(h.t.Context(), &data); err != nil {
+		h.t.Fatal(err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if d, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == name {
+				for _, p := range d.DataPoints {
+					count, sum = count+p.Count, sum+p.Sum
+				}
+			}
+		}
+	}
+	return count, sum
+}
+
+func testRevision(limits api.Resources) *servingv1.Revision {
+	r := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f", Labels: map[string]string{api.EnabledLabel: api.EnabledValue}}}
+	r.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: limits.List()}}}
+	return r
+}
+
+func running(limits api.Resources) []corev1.ContainerStatus {
+	return []corev1.ContainerStatus{{
+		Name:      api.UserContainer,
+		State:     corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		Resources: &corev1.ResourceRequirements{Limits: limits.List()},
+	}}
+}
+
+// testPod runs with limits in its spec and in force. It is younger than the controller,
+// so that no agent can have written its cgroup before.
+func testPod(name string, limits api.Resources, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Generation: 1,
+			CreationTimestamp: metav1.Unix(1_000_000+int64(2*startSlack/time.Second), 0), Labels: map[string]string{
+				api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: "f"}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{
+			{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: limits.List(), Requests: res(100, 64).List()}},
+			{Name: api.QueueProxyContainer, Resources: corev1.ResourceRequirements{Requests: res(25, 0).List()}},
+		}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, ObservedGeneration: 1, ContainerStatuses: running(limits)},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+var owed = res(500, 256)
+
+func loan(r api.Resources) map[string]pool.Balance {
+	return map[string]pool.Balance{"default/donor": {Lent: r}, "default/borrower": {Borrowed: r}}
+}

@@ -1,0 +1,190 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
+)
+
+func TestLeftAlone(t *testing.T) {
+	tests := map[string]struct {
+		owed   api.Resources
+		change func(*corev1.Pod)
+		events []string
+	}{
+		"queue-proxy has limits": {
+			owed:   owed,
+			change: func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(1000, 0).List() },
+			events: []string{"LibraLeftAlone"},
+		},
+		"no limits in the Revision": {
+			change: func(p *corev1.Pod) {},
+			events: []string{"LibraLeftAlone"},
+		},
+		"Guaranteed": {
+			owed:   owed,
+			change: func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed },
+			events: []string{"LibraLeftAlone"},
+		},
+		"restarts to be resized": {
+			owed: owed,
+			change: func(p *corev1.Pod) {
+				p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			},
+			events: []string{"LibraLeftAlone"},
+		},
+		"no such container": {
+			owed:   owed,
+			change: func(p *corev1.Pod) { p.Spec.Containers[0].Name = "other" },
+			events: []string{"LibraLeftAlone"},
+		},
+		"not opted in":  {owed: owed, change: func(p *corev1.Pod) { delete(p.Labels, api.EnabledLabel) }},
+		"another node":  {owed: owed, change: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }},
+		"no Revision":   {owed: owed, change: func(p *corev1.Pod) { p.Labels[serving.RevisionLabelKey] = "gone" }},
+		"has ended":     {owed: owed, change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
+		"is going away": {owed: res(300, 192), change: func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"} }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(tc.owed), testPod("donor", res(300, 192), tc.change))
+			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(100, 64)}}
+			h.expect()
+			h.expect()
+			if diff := cmp.Diff(tc.events, h.reasons()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOptsOutWhileOnLoan(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	replaced := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "donor", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "x", "field is immutable")})
+	tests := map[string]struct {
+		first error    // the answer to the first restore
+		later []string // what is sent after it
+	}{
+		"restored":            {},
+		"tried until it is":   {first: apierrors.NewInternalError(errors.New("etcd")), later: []string{"donor 500m/256Mi"}},
+		"gone":                {first: apierrors.NewNotFound(pods, "donor")},
+		"conflict":            {first: apierrors.NewConflict(pods, "donor", errors.New("uid"))},
+		"another of its name": {first: replaced},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("donor", owed))
+			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+			h.expect("donor 300m/256Mi")
+			donor := h.get("donor")
+			delete(donor.Labels, api.EnabledLabel)
+			h.update(donor)
+			h.patchErr = tc.first
+			if tc.first == nil {
+				h.expect("donor 500m/256Mi") // whatever its balance is by now
+			} else {
+				h.expect()
+			}
+			h.patchErr = nil
+			h.clock.Step(backoff.Min)
+			h.expect(tc.later...)
+			h.clock.Step(tick)
+			h.expect()
+			if len(h.nodes) != 0 {
+				t.Errorf("the pod is still known")
+			}
+		})
+	}
+}
+
+// What became of the resize cannot be told any more: what is owed is set in any case.
+func TestOptsOutWhileAResizeIsUnanswered(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", owed))
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.patchErr = context.DeadlineExceeded
+	h.expect()
+	h.patchErr = nil
+	donor := h.get("donor")
+	delete(donor.Labels, api.EnabledLabel)
+	h.update(donor)
+	h.clock.Step(backoff.Min)
+	h.expect("donor 500m/256Mi")
+}
+
+func TestLeavesPodsToOtherManagers(t *testing.T) {
+	tests := map[string]func(*corev1.Pod){
+		"set at admission":           func(*corev1.Pod) {},
+		"resized by another manager": resizedBy("vpa-updater"),
+	}
+	for name, by := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("other", res(900, 1024), by), testPod("donor", owed), testPod("borrower", owed))
+			h.pool.pods = map[string]pool.Balance{"default/other": {Lent: res(100, 64)}}
+			h.expect()
+			if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			h.pool.pods = nil
+			h.expect()
+			if got := h.reasons(); got != nil {
+				t.Errorf("events %v, want the one", got)
+			}
+		})
+	}
+}
+
+// Another manager sets the CPU of a pod of which Libra lowered both.
+func TestPutsBackItsOwnBeforeItLeavesAPod(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", res(900, 192), byLibra, func(p *corev1.Pod) {
+		p.ManagedFields[0].FieldsV1.Raw = bytes.Replace(p.ManagedFields[0].FieldsV1.Raw, []byte(`"f:cpu":{},`), nil, 1)
+	}))
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.keepOwner = true
+	h.expect("donor 900m/256Mi")
+	h.expect()
+	if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestRevisionStaysAway(t *testing.T) {
+	tests := map[string]struct {
+		change []func(*corev1.Pod)
+		stuck  bool // whether the Event says that a loan may be left
+	}{
+		"of a pod that Libra resized": {change: []func(*corev1.Pod){byLibra}, stuck: true},
+		"of a pod that it never did":  {},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testPod("low", res(300, 256), tc.change...))
+			h.expect()
+			if got := h.reasons(); got != nil {
+				t.Errorf("events %v before the cache had time, want none", got)
+			}
+			h.clock.Step(revisionGrace)
+			h.expect()
+			h.expect()
+			if len(h.events.Events) != 1 {
+				t.Fatalf("%d events, want one", len(h.events.Events))
+			}
+			got := <-h.events.Events
+			if !strings.Contains(got, "LibraLeftAlone") || strings.Contains(got, "delete the pod") != tc.stuck {
+				t.Errorf("event %q; to be deleted: want %v", got, tc.stuck)
+			}
+		})
+	}
+}

@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// world is a node that a test changes at random.
+type world struct {
+	*harness
+	pods     []string
+	attempts int // of patches, accepted or not
+	api      error
+}
+
+func drawWorld(t *testing.T, rt *rapid.T) *world {
+	w := &world{}
+	objects := []client.Object{testRevision(owed)}
+	for i := range rapid.IntRange(1, 4).Draw(rt, "pods") {
+		name := fmt.Sprint("pod", i)
+		limits := rapid.SampledFrom([]api.Resources{owed, res(300, 256), res(700, 320), res(500, 192)}).Draw(rt, "limits")
+		change := []func(*corev1.Pod){byLibra}
+		if rapid.Bool().Draw(rt, "old") {
+			change = append(change, old)
+		}
+		w.pods = append(w.pods, name)
+		objects = append(objects, testPod(name, limits, change...))
+	}
+	w.harness = newHarness(t, objects...)
+	w.forbid = func(string) error { w.attempts++; return w.api }
+	return w
+}
+
+// drawBalances is any state of the pool: what is borrowed was lent.
+func (w *world) drawBalances(rt *rapid.T) {
+	w.pool.pods = map[string]pool.Balance{}
+	var pot api.Resources
+	for _, p := range w.pods {
+		amount := res(rapid.Int64Range(0, 4).Draw(rt, "cpu")*50, rapid.Int64Range(0, 2).Draw(rt, "memory")*32)
+		b := pool.Balance{Borrowed: amount.Min(pot)}
+		pot = pot.Sub(b.Borrowed)
+		if b.Borrowed.IsZero() {
+			b.Lent = amount
+			pot = pot.Add(amount)
+		}
+		if b != (pool.Balance{}) {
+			w.pool.pods["default/"+p] = b
+		}
+	}
+}
+
+// status is one of the kubelet's answers for a pod.
+func (w *world) status(name, answer string) {
+	pod := w.get(name)
+	switch answer {
+	case "applied":
+		w.kubelet(w.but(name)...)
+		return
+	case "in progress":
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}
+	case "not running":
+		pod.Status.ContainerStatuses = nil
+	default:
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: answer}}
+	}
+	w.update(pod)
+}
+
+func (w *world) but(name string) []string {
+	var others []string
+	for _, p := range w.pods {
+		if p != name {
+			others = append(others, p)
+		}
+	}
+	return others
+}
+
+func (w *world) step(rt *rapid.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	switch rapid.SampledFrom([]string{"balances", "status", "agent", "redis", "api", "time", "reconcile"}).Draw(rt, "step") {
+	case "balances":
+		w.drawBalances(rt)
+	case "status":
+		w.status(rapid.SampledFrom(w.pods).Draw(rt, "pod"),
+			rapid.SampledFrom([]string{"applied", "in progress", "not running", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer"))
+	case "agent":
+		w.pool.agent = rapid.SampledFrom([]string{"", "a1"}).Draw(rt, "agent")
+	case "redis":
+		w.pool.err = rapid.SampledFrom([]error{nil, errors.New("away")}).Draw(rt, "redis")
+	case "api":
+		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
+	case "time":
+		w.clock.Step(time.Duration(rapid.IntRange(1, 6000).Draw(rt, "ms")) * time.Millisecond)
+	case "reconcile":
+	}
+	w.reconcile()
+}
+
+// Whatever came before, in a world that stands still, with a kubelet that applies what
+// it is asked for, a few patches per pod bring each to what it should be, and then
+// the controller falls silent.
+func TestFallsSilent(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := drawWorld(t, rt)
+		for range rapid.IntRange(0, 20).Draw(rt, "steps") {
+			w.step(rt)
+		}
+		w.api = nil
+		w.kubelet()
+		w.attempts = 0
+		w.follow(refusalMax + nudgeDue + memoryRest + pool.LeaseTTL)
+		if most := 10 * len(w.pods); w.attempts > most {
+			rt.Errorf("%d patches of %d pods until it fell silent, want at most %d", w.attempts, len(w.pods), most)
+		}
+		w.attempts = 0
+		w.follow(time.Minute)
+		if w.attempts > 0 {
+			rt.Errorf("still %d patches: %v", w.attempts, w.patches)
+		}
+		for _, p := range w.pods {
+			got := specLimits(w.get(p))
+			if whole := w.dueOf(p).Min(owed); got.Min(whole) != whole {
+				rt.Errorf("%s is left at %v, below its due %v", p, got, w.dueOf(p))
+			}
+			if w.pool.pods["default/"+p] == (pool.Balance{}) && got != owed {
+				rt.Errorf("%s has no balance and is left at %v", p, got)
+			}
+		}
+	})
+}
+
+func (w *world) dueOf(name string) api.Resources {
+	if w.pool.err != nil {
+		return owed
+	}
+	b := w.pool.pods["default/"+name]
+	return owed.Add(b.Borrowed).Sub(b.Lent)
+}
+
+// With an API server or a kubelet that never does what it is asked for, the
+// controller tries ever more seldom.
+func TestStubbornWorld(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	rapid.Check(t, func(rt *rapid.T) {
+		w := drawWorld(t, rt)
+		w.pool.agent = rapid.SampledFrom([]string{"", "a1"}).Draw(rt, "agent")
+		w.drawBalances(rt)
+		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
+		answer := rapid.SampledFrom([]string{"", "in progress", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer")
+		for end := w.clock.Now().Add(2 * time.Minute); w.clock.Now().Before(end); {
+			_, again := w.reconcileResult()
+			for _, p := range w.pods {
+				if answer != "" {
+					w.status(p, answer)
+				}
+			}
+			w.clock.Step(max(again, time.Second))
+		}
+		// Restores are tried as long as it takes, once per backOffMax, and once more when a
+		// quota may have room for them after the decreases.
+		if most := 2 * len(w.pods) * int(2*time.Minute/backOffMax+10); w.attempts > most {
+			rt.Errorf("%d attempts for %d pods in two minutes, want at most %d", w.attempts, len(w.pods), most)
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package controller
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const nudgeDue = nudgeAfter + nudgeSpread
+
+// old makes a pod older than the controller.
+func old(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(0, 0) }
+
+// follow reconciles for d as often as the controller asks for, and after a minute ten
+// times less, with a kubelet that applies all, and returns the patches.
+func (h *harness) follow(d time.Duration) []string {
+	h.t.Helper()
+	var got []string
+	start := h.clock.Now()
+	for end := start.Add(d); h.clock.Now().Before(end); {
+		patches, again := h.reconcileResult()
+		got = append(got, patches...)
+		h.kubelet()
+		if h.clock.Since(start) > time.Minute {
+			again *= 10
+		}
+		h.clock.Step(min(again, end.Sub(h.clock.Now())))
+	}
+	return got
+}
+
+var aNudge = []string{"p 501m/256Mi", "p 500m/256Mi"}
+
+func TestNudge(t *testing.T) {
+	tests := map[string]struct {
+		change []func(*corev1.Pod)
+		before string // the agent before the silence
+		err    error
+		during func(h *harness) // after the silence began
+		want   []string
+	}{
+		"an agent falls silent":                {before: "a1", want: aNudge},
+		"Redis falls silent":                   {before: "a1", err: errors.New("away"), want: aNudge},
+		"the start, of an older pod":           {change: []func(*corev1.Pod){old}, want: aNudge},
+		"the start, without Redis":             {change: []func(*corev1.Pod){old}, err: errors.New("away"), want: aNudge},
+		"a pod that is younger than the start": {},
+		"its container does not run":           {before: "a1", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }}},
+		"left alone":                           {before: "a1", change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }}},
+		"the agent comes back in time":         {before: "a1", during: func(h *harness) { h.pool.agent, h.pool.err = "a2", nil }},
+		"an ordinary resize makes it needless": {before: "a1", during: func(h *harness) {
+			h.pool.pods = map[string]pool.Balance{"default/p": {Lent: res(100, 0)}, "default/q": {Borrowed: res(100, 0)}}
+		}, want: []string{"p 400m/256Mi"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("p", owed, tc.change...))
+			if tc.during != nil && tc.want != nil {
+				h = newHarness(t, testRevision(owed), testPod("p", owed), testPod("q", owed))
+			}
+			h.pool.agent = tc.before
+			if tc.before != "" {
+				h.expect()
+			}
+			h.pool.agent, h.pool.err = "", tc.err
+			h.clock.Step(pool.LeaseTTL)
+			h.expect()
+			if tc.during != nil {
+				tc.during(h)
+				if tc.want != nil {
+					h.clock.Step(tick)
+				}
+			}
+			got := slices.DeleteFunc(h.follow(10*nudgeDue), func(p string) bool { return p[0] != 'p' })
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("patches (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The second patch must not hide the first from the kubelet.
+func TestNudgeWaitsForTheKubelet(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed, old))
+	h.expect()
+	h.clock.Step(nudgeDue)
+	h.expect("p 501m/256Mi")
+	for range 20 {
+		h.clock.Step(tick)
+		h.expect()
+	}
+	h.kubelet()
+	h.expect("p 500m/256Mi")
+	if got := h.total("libra.resizer.resizes", reasonKey.String(reasonNudge), resultKey.String(resultAccepted)); got != 2 {
+		t.Errorf("%v patches of nudges, want 2", got)
+	}
+	if got := h.total("libra.resizer.node.silent", nodeKey.String("n1")); got != 1 {
+		t.Errorf("node silent = %v, want 1", got)
+	}
+}
+
+func TestNudgeOncePerSilence(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	for range 3 {
+		h.pool.agent = "a1"
+		h.expect()
+		h.pool.agent = ""
+		if diff := cmp.Diff(aNudge, h.follow(time.Hour)); diff != "" {
+			t.Errorf("patches (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestNudgeOfMemory(t *testing.T) {
+	limits := res(0, 256)
+	h := newHarness(t, testRevision(limits), testPod("p", limits, old))
+	h.follow(nudgeDue)
+	h.reconcile()
+	if got := specLimits(h.get("p")); got != limits {
+		t.Errorf("limits %v after the nudge, want %v", got, limits)
+	}
+	if got := h.total("libra.resizer.resizes", reasonKey.String(reasonNudge), resultKey.String(resultAccepted)); got != 2 {
+		t.Errorf("%v patches of nudges, want 2", got)
+	}
+	for bytes, want := range map[int64]int64{256 * mi: nudgeStep, 256*mi + 1: nudgeStep - 1, 256*mi + nudgeStep - 1: 1} {
+		if got := nudgeOf(api.Resources{MemoryBytes: bytes}); got != (api.Resources{MemoryBytes: want}) {
+			t.Errorf("nudge of %d bytes by %d, want %d: to the next page", bytes, got.MemoryBytes, want)
+		}
+	}
+}
+
+// What the agent gave and did not live to take back is told to the kubelet first, so
+// that it looks at what is in use before it lowers the limit.
+func TestNudgeWithUnrecordedMemory(t *testing.T) {
+	h := withAgent(t)
+	h.pool.pods = loan(res(200, 64))
+	h.expect()
+	h.pool.agent, h.pool.pods = "", nil
+	h.expect()
+	got := slices.DeleteFunc(h.follow(10*nudgeDue), func(p string) bool { return p[0] != 'b' })
+	if diff := cmp.Diff([]string{"borrower 501m/320Mi", "borrower 500m/256Mi"}, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusedNudgeIsGivenUp(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed, old))
+	attempts := 0
+	h.forbid = func(pod string) error {
+		attempts++
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod, errors.New("exceeded quota"))
+	}
+	h.follow(time.Hour)
+	if attempts != nudgeTriesMost {
+		t.Errorf("tried %d times in an hour, want %d", attempts, nudgeTriesMost)
+	}
+	if got := h.reasons(); !slices.Contains(got, "LibraResizeRefused") {
+		t.Errorf("events %v, want one of the refusal", got)
+	}
+}
+
+// An agent that falls silent leaves loans that only the API can make and end.
+func TestSilentWhileOnLoan(t *testing.T) {
+	h := withAgent(t)
+	h.recorded()
+	h.pool.agent = ""
+	h.clock.Step(tick)
+	h.expect()
+	h.pool.pods = loan(res(100, 64))
+	h.expect("borrower 600m/320Mi", "donor 400m/256Mi") // at once, both ways
+	h.kubelet()
+	h.pool.pods = nil
+	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
+	if got := h.total("libra.resizer.resizes", reasonKey.String(reasonBackstop)); got != 2 {
+		t.Errorf("%v resizes as the backstop, want 2", got)
+	}
+}
