@@ -29,6 +29,7 @@ import (
 
 const (
 	servingNamespace = "knative-serving"
+	activatorImage   = "libra-activator"
 	gatewayNamespace = "istio-system"
 	gatewayService   = "knative-gateway-istio"
 
@@ -137,6 +138,17 @@ func (c *cluster) mend(ctx context.Context) error {
 		return err
 	}
 	return c.redis.ConfigSet(ctx, "maxmemory", c.maxMemory).Err()
+}
+
+// hasLibra says whether the activator in place is Libra's.
+func (c *cluster) hasLibra(ctx context.Context) (bool, error) {
+	d, err := c.Kube.AppsV1().Deployments(servingNamespace).Get(ctx, "activator", metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
+		return strings.Contains(container.Image, activatorImage)
+	}), nil
 }
 
 func (c *cluster) close() { _ = errors.Join(c.pool.Close(), c.redis.Close()) }

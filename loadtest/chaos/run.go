@@ -137,6 +137,16 @@ type runner struct {
 // all runs the trials with Libra, then those with stock. However it ends, Libra's
 // activator is in its place then.
 func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outcome, err error) {
+	there, err := r.hasLibra(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !there { // a run was killed while the stock one was in place
+		r.Say("putting Libra's activator in the place of the stock one")
+		if err := r.swap(ctx, true); err != nil {
+			return nil, err
+		}
+	}
 	if outcomes, err = r.some(ctx, libra); err != nil || len(stock) == 0 {
 		return outcomes, err
 	}
