@@ -1,12 +1,9 @@
 package cgroup_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,78 +19,23 @@ import (
 
 const mib = 1 << 20
 
-// kernel is a container in a pod in this machine's own cgroups.
+// kernel is a container in this machine's own cgroups.
 type kernel struct {
-	t  testing.TB
-	v2 bool
-	// dirs are the container's: of cpu, cpuacct and memory on v1, one on v2.
-	dirs []string
 	cgroup.Container
+	made *cgrouptest.Container
+	t    testing.TB
 }
 
 func newKernel(t testing.TB) *kernel {
 	t.Helper()
-	root, version := cgrouptest.Kernel(t)
-	k := &kernel{t: t, v2: version == 2}
-	hierarchies := []string{"cpu", "cpuacct", "memory"}
-	if k.v2 {
-		hierarchies = []string{""}
-	}
-	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
-	id := name + "-container"
-	for _, hierarchy := range hierarchies {
-		dir := filepath.Join(root, hierarchy)
-		for _, below := range []string{name, "pod", id} {
-			if k.v2 {
-				k.enable(dir)
-			}
-			made := filepath.Join(dir, below)
-			if err := os.Mkdir(made, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := syscall.Rmdir(made); err != nil && !errors.Is(err, syscall.ENOENT) {
-					t.Errorf("removing cgroup %s: %v", made, err)
-				}
-			})
-			dir = made
-		}
-		k.dirs = append(k.dirs, dir)
-	}
-	c, err := cgroup.Open(root, id)
+	k := &kernel{made: cgrouptest.New(t), t: t}
+	c, err := cgroup.Open(k.made.Root, k.made.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() }) //nolint:errcheck // some tests have closed it
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // it only was to be read and written
 	k.Container = c
 	return k
-}
-
-// enable gives the cgroups below dir the controllers that are tested.
-func (k *kernel) enable(dir string) {
-	k.t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +memory"), 0o644); err != nil {
-		k.t.Fatal(err)
-	}
-}
-
-// file is a file of the container, by its name on v1 and on v2.
-func (k *kernel) file(v1, v2 string) string {
-	if k.v2 {
-		return filepath.Join(k.dirs[0], v2)
-	}
-	dir := k.dirs[0]
-	if strings.HasPrefix(v1, "memory.") {
-		dir = k.dirs[2]
-	}
-	return filepath.Join(dir, v1)
-}
-
-func (k *kernel) write(text, path string) {
-	k.t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		k.t.Fatal(err)
-	}
 }
 
 func (k *kernel) read() cgroup.Reading {
@@ -140,59 +82,6 @@ func (k *kernel) setCPU(milli int64) {
 	}
 }
 
-// oomKills is how many processes the kernel has killed for want of memory.
-func (k *kernel) oomKills() int {
-	k.t.Helper()
-	path := k.file("memory.oom_control", "memory.events")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var kills int
-		if _, err := fmt.Sscanf(line, "oom_kill %d", &kills); err == nil {
-			return kills
-		}
-	}
-	k.t.Fatalf("%s has no oom_kill: %s", path, text)
-	return 0
-}
-
-// start runs a load in the container.
-func (k *kernel) start(t *testing.T) *load {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, stdin, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), asLoad+"=1")
-	cmd.Stdin, cmd.Stderr = in, os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
-		cmd.Wait()         //nolint:errcheck // it was killed
-	})
-	in.Close() //nolint:errcheck // the load has its own
-	l := &load{t: t, in: stdin, out: bufio.NewScanner(stdout), cmd: cmd}
-	l.do("ping")
-	for _, dir := range k.dirs {
-		k.write(fmt.Sprint(cmd.Process.Pid), filepath.Join(dir, "cgroup.procs"))
-	}
-	return l
-}
-
 func TestKernelSetsAndReads(t *testing.T) {
 	k := newKernel(t)
 	if got := k.read().Limit; got != (api.Resources{}) {
@@ -204,9 +93,9 @@ func TestKernelSetsAndReads(t *testing.T) {
 		if got := k.read().Limit.MemoryBytes; got != memory/4096*4096 {
 			t.Errorf("memory limit %d, set %d", got, memory)
 		}
-		if k.v2 {
+		if k.made.V2 {
 			var most int64
-			if _, err := fmt.Sscan(cgrouptest.Line(t, k.file("", "memory.max")), &most); err != nil || most != max(memory, allocation)/4096*4096 {
+			if _, err := fmt.Sscan(cgrouptest.Line(t, k.made.File("", "memory.max")), &most); err != nil || most != max(memory, allocation)/4096*4096 {
 				t.Errorf("memory.max %d, %v with a limit of %d", most, err, memory)
 			}
 		}
@@ -222,8 +111,8 @@ func TestKernelSetsAndReads(t *testing.T) {
 // A period that is not the usual one stays, and does not blur the limit.
 func TestKernelPeriod(t *testing.T) {
 	k := newKernel(t)
-	path := k.file("cpu.cfs_period_us", "cpu.max")
-	k.write(map[bool]string{false: "33333", true: "max 33333"}[k.v2], path)
+	path := k.made.File("cpu.cfs_period_us", "cpu.max")
+	k.made.Write(map[bool]string{false: "33333", true: "max 33333"}[k.made.V2], path)
 	for _, milli := range []int64{333, 1001, 0, 77} {
 		k.setCPU(milli)
 		if got := k.read().Limit.CPUMilli; got != milli {
@@ -238,8 +127,8 @@ func TestKernelPeriod(t *testing.T) {
 func TestKernelThrottles(t *testing.T) {
 	k := newKernel(t)
 	k.setCPU(50)
-	l := k.start(t)
-	l.do("burn")
+	l := k.made.Start(t)
+	l.Do("burn")
 	before := k.read()
 	k.until("throttling", func(r cgroup.Reading) bool {
 		return r.ThrottledPeriods >= before.ThrottledPeriods+3 && r.Throttled > before.Throttled && r.CPU > before.CPU
@@ -255,12 +144,12 @@ func TestKernelMemoryUnderUse(t *testing.T) {
 	k := newKernel(t)
 	const allocation = 256 * mib
 	k.setMemory(allocation, allocation)
-	l := k.start(t)
-	l.do("hold %d", 96*mib)
+	l := k.made.Start(t)
+	l.Do("hold %d", 96*mib)
 	if got := k.read().Memory; got < 96*mib {
 		t.Fatalf("%d bytes are said to be in use, want 96 MiB at least", got)
 	}
-	if !k.v2 {
+	if !k.made.V2 {
 		err := k.SetMemory(64*mib, allocation)
 		if !errors.Is(err, cgroup.ErrInUse) || !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "67108864") {
 			t.Errorf("SetMemory below what is in use = %v, want ErrInUse that names the limit", err)
@@ -271,19 +160,19 @@ func TestKernelMemoryUnderUse(t *testing.T) {
 	} else {
 		k.setMemory(64*mib, allocation)
 		before := k.read()
-		l.tell("hold %d", 104*mib)
+		l.Tell("hold %d", 104*mib)
 		k.until("an event of memory.high", func(r cgroup.Reading) bool { return r.HighEvents > before.HighEvents })
 		k.setMemory(allocation, allocation)
-		l.done()
+		l.Done()
 		k.setMemory(128*mib, allocation)
 		quiet := k.read().HighEvents
-		l.do("ping")
+		l.Do("ping")
 		if got := k.read().HighEvents; got != quiet {
 			t.Errorf("%d events of a memory.high that is above what is in use", got-quiet)
 		}
 	}
-	l.do("ping")
-	if kills := k.oomKills(); kills != 0 {
+	l.Do("ping")
+	if kills := k.made.OOMKills(); kills != 0 {
 		t.Errorf("the kernel killed %d processes", kills)
 	}
 }
@@ -293,8 +182,8 @@ func TestKernelComesDown(t *testing.T) {
 	k := newKernel(t)
 	const allocation, borrowed = 64 * mib, 256 * mib
 	k.setMemory(borrowed, allocation)
-	l := k.start(t)
-	l.do("hold %d", 128*mib)
+	l := k.made.Start(t)
+	l.Do("hold %d", 128*mib)
 	if err := k.SetMemory(allocation, allocation); !errors.Is(err, cgroup.ErrInUse) {
 		t.Errorf("SetMemory below what is in use = %v, want ErrInUse", err)
 	}
@@ -302,13 +191,13 @@ func TestKernelComesDown(t *testing.T) {
 		t.Errorf("limit %d after the refusal, want %d", got, borrowed)
 	}
 	k.setMemory(192*mib, allocation)
-	l.do("hold 0")
+	l.Do("hold 0")
 	k.setMemory(allocation, allocation)
 	if got := k.read().Limit.MemoryBytes; got != allocation {
 		t.Errorf("limit %d, want %d", got, allocation)
 	}
-	l.do("hold %d", 16*mib)
-	if kills := k.oomKills(); kills != 0 {
+	l.Do("hold %d", 16*mib)
+	if kills := k.made.OOMKills(); kills != 0 {
 		t.Errorf("the kernel killed %d processes", kills)
 	}
 }
@@ -348,24 +237,20 @@ func TestKernelPodLimit(t *testing.T) {
 	if got, err := k.PodLimit(); err != nil || got != (api.Resources{}) {
 		t.Errorf("PodLimit = %v, %v; want none", got, err)
 	}
-	k.write(map[bool]string{false: "150000", true: "150000 100000"}[k.v2], pod(k.file("cpu.cfs_quota_us", "cpu.max")))
-	k.write("536870912", pod(k.file("memory.limit_in_bytes", "memory.max")))
+	k.made.Write(map[bool]string{false: "150000", true: "150000 100000"}[k.made.V2], pod(k.made.File("cpu.cfs_quota_us", "cpu.max")))
+	k.made.Write("536870912", pod(k.made.File("memory.limit_in_bytes", "memory.max")))
 	if got, err := k.PodLimit(); err != nil || got != (api.Resources{CPUMilli: 1500, MemoryBytes: 512 * mib}) {
 		t.Errorf("PodLimit = %v, %v; want 1500m and 512 MiB", got, err)
 	}
 	err := k.SetCPU(2000)
-	if k.v2 && err != nil || !k.v2 && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "200000")) {
+	if k.made.V2 && err != nil || !k.made.V2 && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "200000")) {
 		t.Errorf("SetCPU above the pod's quota = %v: v1 refuses it, v2 does not", err)
 	}
 }
 
 func TestKernelContainerEnded(t *testing.T) {
 	k := newKernel(t)
-	for _, dir := range k.dirs {
-		if err := syscall.Rmdir(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
+	k.made.End()
 	_, err := k.Read()
 	for name, err := range map[string]error{"Read": err, "SetCPU": k.SetCPU(100), "SetMemory": k.SetMemory(64*mib, 64*mib)} {
 		if !errors.Is(err, syscall.ENODEV) {

@@ -1,26 +1,122 @@
 package cgrouptest
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // NeedEnv names the environment variable with the version of cgroups, 1 or 2, that
 // must be there: a test that would be skipped for want of it fails.
 const NeedEnv = "LIBRA_TEST_CGROUP"
 
-// Kernel is where this machine's own cgroups are mounted, and their version; the test
-// is skipped where they may not be written.
-func Kernel(t testing.TB) (root string, version int) {
+// root is where cgroups are mounted on every node.
+const root = "/sys/fs/cgroup"
+
+// Container is the cgroup of a container in a pod, in the machine's own kernel.
+type Container struct {
+	Root string // where cgroups are mounted
+	ID   string // the container's
+	V2   bool
+
+	t testing.TB
+	// dirs are those of cpu, cpuacct and memory on v1, one on v2.
+	dirs []string
+}
+
+// New makes a container's cgroup, without limits, until the test ends. The test is
+// skipped where that is not permitted.
+func New(t testing.TB) *Container {
 	t.Helper()
-	root, version = "/sys/fs/cgroup", 1
-	writable := filepath.Join(root, "memory")
+	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
+	c := &Container{Root: root, ID: name + "-container", V2: version(t) == 2, t: t}
+	hierarchies := []string{"cpu", "cpuacct", "memory"}
+	if c.V2 {
+		hierarchies = []string{""}
+	}
+	for _, hierarchy := range hierarchies {
+		dir := filepath.Join(root, hierarchy)
+		for _, below := range []string{name, "pod", c.ID} {
+			if c.V2 {
+				c.Write("+cpu +memory", filepath.Join(dir, "cgroup.subtree_control"))
+			}
+			made := filepath.Join(dir, below)
+			if err := os.Mkdir(made, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { removeGroup(t, made) })
+			dir = made
+		}
+		c.dirs = append(c.dirs, dir)
+	}
+	return c
+}
+
+func removeGroup(t testing.TB, dir string) {
+	if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("removing cgroup %s: %v", dir, err)
+	}
+}
+
+// End removes the container's cgroup, in which no process may be.
+func (c *Container) End() {
+	c.t.Helper()
+	for _, dir := range c.dirs {
+		removeGroup(c.t, dir)
+	}
+}
+
+// File is a file of the container, by its name on v1 and on v2.
+func (c *Container) File(v1, v2 string) string {
+	if c.V2 {
+		return filepath.Join(c.dirs[0], v2)
+	}
+	dir := c.dirs[0]
+	if strings.HasPrefix(v1, "memory.") {
+		dir = c.dirs[2]
+	}
+	return filepath.Join(dir, v1)
+}
+
+// Write writes a file as anybody but Libra would.
+func (c *Container) Write(text, path string) {
+	c.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// OOMKills is how many processes the kernel has killed for want of memory.
+func (c *Container) OOMKills() int {
+	c.t.Helper()
+	path := c.File("memory.oom_control", "memory.events")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kills int
+		if _, err := fmt.Sscanf(line, "oom_kill %d", &kills); err == nil {
+			return kills
+		}
+	}
+	c.t.Fatalf("%s has no oom_kill: %s", path, text)
+	return 0
+}
+
+// version is that of this machine's cgroups; the test is skipped where they may not be
+// written.
+func version(t testing.TB) int {
+	t.Helper()
+	version, writable := 1, filepath.Join(root, "memory")
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
-		version = 2
-		writable = root
+		version, writable = 2, root
 	}
 	need := os.Getenv(NeedEnv)
 	if need != "" && need != strconv.Itoa(version) {
@@ -32,7 +128,7 @@ func Kernel(t testing.TB) (root string, version int) {
 		if need != "" {
 			skip = t.Fatalf
 		}
-		skip("cgroups can be made here neither as root nor otherwise: %s: %v", writable, err)
+		skip("this test makes cgroups, and may not do so here: %s: %v", writable, err)
 	}
-	return root, version
+	return version
 }

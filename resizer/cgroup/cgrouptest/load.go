@@ -1,0 +1,136 @@
+package cgrouptest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// asLoad makes a test binary a load, which does what its standard input says.
+const asLoad = "LIBRA_TEST_LOAD"
+
+// A test binary may have a TestMain of its own, so it is told here.
+func init() {
+	if os.Getenv(asLoad) != "" {
+		serve()
+		os.Exit(0)
+	}
+}
+
+// serve obeys one line after the other: "ping", "burn" (for good, beside the rest),
+// "hold <bytes>" (in all; locked where that is allowed).
+func serve() {
+	var held []byte
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		command, argument, _ := strings.Cut(in.Text(), " ")
+		switch command {
+		case "burn":
+			go burn()
+		case "hold":
+			bytes, err := strconv.Atoi(argument)
+			if err != nil {
+				panic(err)
+			}
+			if held != nil {
+				if err := syscall.Munmap(held); err != nil {
+					panic(err)
+				}
+				held = nil
+			}
+			if bytes > 0 {
+				held, err = syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+				if err != nil {
+					panic(err)
+				}
+				syscall.Mlock(held) //nolint:errcheck // without it swap may take some, where there is any
+				for i := 0; i < bytes; i += os.Getpagesize() {
+					held[i] = 1
+				}
+			}
+		}
+		fmt.Println(in.Text())
+	}
+}
+
+var turns atomic.Uint64
+
+func burn() {
+	for {
+		turns.Add(1)
+	}
+}
+
+// Load is a process in a cgroup.
+type Load struct {
+	t   testing.TB
+	in  *os.File
+	out *bufio.Scanner
+	cmd *exec.Cmd
+}
+
+// Start runs a load in the container, until the test ends.
+func (c *Container) Start(t testing.TB) *Load {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, stdin, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), asLoad+"=1")
+	cmd.Stdin, cmd.Stderr = in, os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Wait()         //nolint:errcheck // it was killed
+	})
+	in.Close() //nolint:errcheck // the load has its own
+	l := &Load{t: t, in: stdin, out: bufio.NewScanner(stdout), cmd: cmd}
+	l.Do("ping")
+	for _, dir := range c.dirs {
+		c.Write(fmt.Sprint(cmd.Process.Pid), filepath.Join(dir, "cgroup.procs"))
+	}
+	return l
+}
+
+// Tell sends a command, and does not wait until it is done.
+func (l *Load) Tell(format string, args ...any) {
+	l.t.Helper()
+	if _, err := fmt.Fprintf(l.in, format+"\n", args...); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Done waits for the end of a command.
+func (l *Load) Done() {
+	l.t.Helper()
+	if !l.out.Scan() {
+		l.t.Fatalf("the load in the cgroup ended: %v, %v", l.out.Err(), l.cmd.Wait())
+	}
+}
+
+// Do sends a command and waits for its end: "ping", "burn", which goes on for good, or
+// "hold <bytes>".
+func (l *Load) Do(format string, args ...any) {
+	l.t.Helper()
+	l.Tell(format, args...)
+	l.Done()
+}
