@@ -106,7 +106,7 @@ type chainOptions struct {
 	pods        []podOption // of the function's pod, whose address is the server's
 	newPod      bool        // no invocation has ended in it
 	throttler   oneDest
-	timeout     time.Duration // until the response begins; testTimeout when it is 0
+	timeout     func(*http.Request) time.Duration // until the response begins
 	mode        api.Mode
 	events      record.EventRecorder
 }
@@ -118,6 +118,9 @@ func newChain(t *testing.T, o chainOptions) *chain {
 	}
 	if o.function == nil {
 		o.function = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
+	}
+	if o.timeout == nil {
+		o.timeout = func(*http.Request) time.Duration { return testTimeout }
 	}
 	function := httptest.NewUnstartedServer(o.function)
 	function.Config.Protocols = bothProtocols()
@@ -155,8 +158,8 @@ func newChain(t *testing.T, o chainOptions) *chain {
 	var h http.Handler = activatorhandler.New(context.Background(), c.manager.Throttler(o.throttler), transport,
 		false, logger, false, nil, nil)
 	h = c.manager.Handler(h)
-	h = servinghandler.NewTimeoutHandler(h, "timeout", func(*http.Request) (time.Duration, time.Duration, time.Duration) {
-		return testTimeout, cmp.Or(o.timeout, testTimeout), testTimeout
+	h = servinghandler.NewTimeoutHandler(h, "timeout", func(r *http.Request) (time.Duration, time.Duration, time.Duration) {
+		return testTimeout, o.timeout(r), testTimeout
 	}, logger)
 	h = activatorhandler.WrapActivatorHandlerWithFullDuplex(h, logger)
 	inner := h

@@ -1,0 +1,83 @@
+package invocation
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// ledger is a pool that checks what it is told on its way to another: of every
+// invocation one End is answered, after its Begin and after nothing else of it.
+type ledger struct {
+	pool.Pool
+
+	mu    sync.Mutex
+	begun map[string]int // Begins sent, by invocation
+	ended map[string]int // Ends answered
+	found int            // Ends of which the pool knew the invocation
+	wrong []string
+}
+
+func newLedger(p pool.Pool) *ledger {
+	return &ledger{Pool: p, begun: make(map[string]int), ended: make(map[string]int)}
+}
+
+func (l *ledger) Begin(ctx context.Context, node string, inv pool.Invocation) (api.Resources, error) {
+	l.mu.Lock()
+	l.begun[inv.ID]++
+	if l.ended[inv.ID] > 0 {
+		l.wrong = append(l.wrong, inv.ID+" begins after its End")
+	}
+	l.mu.Unlock()
+	return l.Pool.Begin(ctx, node, inv)
+}
+
+func (l *ledger) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
+	outcome, err := l.Pool.End(ctx, node, e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun[e.ID] == 0 {
+		l.wrong = append(l.wrong, e.ID+" ends and never began")
+	}
+	if err == nil {
+		l.ended[e.ID]++
+	}
+	if outcome.Found {
+		l.found++
+	}
+	return outcome, err
+}
+
+// mistakes are what is wrong when all invocations are over.
+func (l *ledger) mistakes(nodes ...string) []string {
+	l.mu.Lock()
+	wrong := l.wrong
+	for id := range l.begun {
+		if l.ended[id] != 1 {
+			wrong = append(wrong, fmt.Sprintf("of %s %d Ends are answered, want 1", id, l.ended[id]))
+		}
+	}
+	l.mu.Unlock()
+	for _, node := range nodes {
+		state, err := l.Read(context.Background(), node)
+		if err != nil || state.Begun != 0 || len(state.Pods) != 0 {
+			wrong = append(wrong, fmt.Sprintf("on %s there are left %d invocations, and balances %v (%v)", node, state.Begun, state.Pods, err))
+		}
+	}
+	return wrong
+}
+
+// check is for when n invocations are over.
+func (l *ledger) check(t *testing.T, n int) {
+	t.Helper()
+	for _, m := range l.mistakes("node-a") {
+		t.Error(m)
+	}
+	if len(l.begun) != n || l.found != n {
+		t.Errorf("%d invocations began and the pool ended %d that it knew, want %d", len(l.begun), l.found, n)
+	}
+}

@@ -1,0 +1,172 @@
+package invocation
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
+	"k8s.io/utils/clock"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// fault is what becomes of one call of the pool.
+type fault struct {
+	delay time.Duration
+	// lost is before the call has an effect, unanswered after it.
+	lost, unanswered bool
+}
+
+var errFault = errors.New("the connection broke")
+
+// faulty is a pool whose calls meet the faults, one after the other; those after the
+// last meet none.
+type faulty struct {
+	pool.Pool
+
+	mu     sync.Mutex
+	faults []fault
+}
+
+func (f *faulty) meet(ctx context.Context, call func() error) error {
+	f.mu.Lock()
+	var next fault
+	if len(f.faults) > 0 {
+		next, f.faults = f.faults[0], f.faults[1:]
+	}
+	f.mu.Unlock()
+	if next.lost {
+		return errFault
+	}
+	// A call that its deadline cuts off may have had its effect all the same.
+	err := call()
+	if next.delay > 0 {
+		select {
+		case <-time.After(next.delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if next.unanswered {
+		return errFault
+	}
+	return err
+}
+
+func (f *faulty) Begin(ctx context.Context, node string, inv pool.Invocation) (borrowed api.Resources, err error) {
+	err = f.meet(ctx, func() error {
+		var err error
+		borrowed, err = f.Pool.Begin(ctx, node, inv)
+		return err
+	})
+	return borrowed, err
+}
+
+func (f *faulty) End(ctx context.Context, node string, e pool.Ending) (outcome pool.Outcome, err error) {
+	err = f.meet(ctx, func() error {
+		var err error
+		outcome, err = f.Pool.End(ctx, node, e)
+		return err
+	})
+	if err != nil {
+		outcome = pool.Outcome{}
+	}
+	return outcome, err
+}
+
+func (f *faulty) Renew(ctx context.Context, node, owner string) error {
+	return f.meet(ctx, func() error { return f.Pool.Renew(ctx, node, owner) })
+}
+
+type planned struct {
+	pod, node            string
+	starts, runs         time.Duration
+	predicted            time.Duration
+	lends, borrows, dies bool
+}
+
+// Whatever the pool does, and in whatever order invocations end, each that the pool was
+// told of is ended by one answered End, and nothing of them stays.
+func TestLifecycleProperties(t *testing.T) {
+	durations := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 4 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second})
+	invocations := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) planned {
+		return planned{
+			pod:       rapid.SampledFrom([]string{"ns/a", "ns/b", "ns/c"}).Draw(t, "pod"),
+			node:      rapid.SampledFrom([]string{"node-a", "node-b"}).Draw(t, "node"),
+			starts:    durations.Draw(t, "starts"),
+			runs:      durations.Draw(t, "runs"),
+			predicted: durations.Draw(t, "predicted"),
+			lends:     rapid.Bool().Draw(t, "lends"),
+			borrows:   rapid.Bool().Draw(t, "borrows"),
+			dies:      rapid.Bool().Draw(t, "dies"),
+		}
+	}), 1, 20)
+	faults := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) fault {
+		return fault{
+			delay:      durations.Draw(t, "delay"),
+			lost:       rapid.Bool().Draw(t, "lost"),
+			unanswered: rapid.Bool().Draw(t, "unanswered"),
+		}
+	}), 0, 60)
+
+	rapid.Check(t, func(rt *rapid.T) {
+		plan, faults := invocations.Draw(rt, "invocations"), faults.Draw(rt, "faults")
+		var wrong []string
+		// The bubble ends when no goroutine is left in it, and fails when one stays.
+		synctest.Test(t, func(*testing.T) { wrong = live(plan, faults) })
+		for _, w := range wrong {
+			rt.Error(w)
+		}
+	})
+}
+
+// live runs the plan and returns what is wrong after it.
+func live(plan []planned, faults []fault) (wrong []string) {
+	m, err := newMetrics(noop.NewMeterProvider())
+	if err != nil {
+		return []string{err.Error()}
+	}
+	memory := pool.NewMemory(clock.RealClock{})
+	book := newLedger(&faulty{Pool: memory, faults: faults})
+	l := newLifecycle(book, "owner", clock.RealClock{}, zap.NewNop().Sugar(), m)
+	ctx, cancel := context.WithCancel(context.Background())
+	var renewing, requests sync.WaitGroup
+	renewing.Go(func() { l.renewLeases(ctx) })
+	for i, p := range plan {
+		requests.Go(func() {
+			time.Sleep(p.starts)
+			inv := invocationIn(p.pod, string(rune('a'+i)))
+			inv.Duration, inv.Allocation = p.predicted, res(1000, 512)
+			if p.lends {
+				inv.Surplus = res(400, 128)
+			} else if p.borrows {
+				inv.Want = res(300, 64)
+			}
+			f := l.start(revID, p.node, inv)
+			defer func() { f.finish(200) }()
+			time.Sleep(p.runs)
+			if p.dies {
+				runtime.Goexit()
+			}
+		})
+	}
+	requests.Wait()
+	l.running.Wait()
+	// What a lost End left behind while its owner had nothing else there ends with its lease.
+	cancel()
+	renewing.Wait()
+	time.Sleep(pool.LeaseTTL)
+	wrong = book.mistakes("node-a", "node-b")
+	if l.inFlight+len(l.nodes)+len(l.ending) != 0 {
+		wrong = append(wrong, "the lifecycle has not forgotten all")
+	}
+	return wrong
+}
