@@ -94,6 +94,10 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
+.PHONY: bench-pool
+bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100 and 1,000 nodes, on one Redis core (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
+	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
+
 .PHONY: chaos
 chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs (half an hour); CHAOS="--only redis-kill" for some, bin/chaos --help for options.
 	$(BOX) load --out out/images.json

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	owner = "bench-pool"
+	// beatEvery is how often each node has a heartbeat and its lease renewed.
+	beatEvery   = time.Second
+	beatsAtOnce = 4
+	callTimeout = 5 * time.Second
+)
+
+var (
+	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
+	surplus    = api.Resources{CPUMilli: 400, MemoryBytes: 128 << 20}
+	want       = api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
+	lendable   = api.Resources{CPUMilli: 1 << 20, MemoryBytes: 1 << 40}
+)
+
+// load is the pools of some nodes, kept open for as long as it is.
+type load struct {
+	options
+	pools, beats *pool.Redis
+	nodes        []node
+	stop         context.CancelFunc
+	beating      chan error // has one value, when the heartbeats have ended
+}
+
+type node struct {
+	name string
+	beat pool.Heartbeat
+}
+
+func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, error) {
+	beatCtx, stop := context.WithCancel(ctx)
+	l := &load{options: o, pools: pool.NewRedis(addr), beats: pool.NewRedis(addr), stop: stop, beating: make(chan error, 1)}
+	for i := range nodes {
+		n := node{name: fmt.Sprintf("node-%04d", i)}
+		state, err := l.pools.Read(ctx, n.name)
+		if err != nil {
+			return nil, errors.Join(err, l.closeClients())
+		}
+		n.beat = pool.Heartbeat{Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+		for j := range o.standing {
+			n.beat.Pods[fmt.Sprintf("default/standing-%d", j)] = 0
+		}
+		for j := range o.connections {
+			n.beat.Pods[podOf(j)] = 0
+		}
+		l.nodes = append(l.nodes, n)
+	}
+	go func() { l.beating <- l.beat(beatCtx) }()
+	if err := l.fill(ctx); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func podOf(connection int) string { return fmt.Sprintf("default/pod-%d", connection) }
+
+// fill begins what stays in flight.
+func (l *load) fill(ctx context.Context) error {
+	for _, n := range l.nodes {
+		if err := l.beatOf(ctx, n); err != nil {
+			return err
+		}
+		for j := range l.standing {
+			inv := l.invocation(fmt.Sprintf("%s-standing-%d", n.name, j), fmt.Sprintf("default/standing-%d", j))
+			inv.Duration, inv.Surplus = time.Hour, surplus
+			if _, err := l.pools.Begin(ctx, n.name, inv); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// beat does for each node what its agent and the activator do every second.
+func (l *load) beat(ctx context.Context) error {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		var g errgroup.Group
+		g.SetLimit(beatsAtOnce)
+		for _, n := range l.nodes {
+			g.Go(func() error { return l.beatOf(ctx, n) })
+		}
+		if err := g.Wait(); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (l *load) beatOf(ctx context.Context, n node) error {
+	open, err := l.beats.Heartbeat(ctx, n.name, n.beat)
+	if err == nil && !open {
+		err = fmt.Errorf("node %s is closed after a heartbeat", n.name)
+	}
+	return errors.Join(err, l.beats.Renew(ctx, n.name, owner))
+}
+
+func (l *load) close() error {
+	l.stop()
+	return errors.Join(<-l.beating, l.closeClients())
+}
+
+func (l *load) closeClients() error { return errors.Join(l.pools.Close(), l.beats.Close()) }
+
+func (l *load) invocation(id, pod string) pool.Invocation {
+	return pool.Invocation{
+		ID: id, Function: "default/resize-00001", Configuration: "default/resize", Pod: pod, Domain: "default", Owner: owner,
+		Size: 1 << 20, Allocation: allocation, Duration: time.Second, MinRemaining: 100 * time.Millisecond,
+	}
+}
+
+// loop is what was measured in one.
+type loop struct {
+	took        time.Duration
+	begins      []float64          // milliseconds, ascending
+	left        map[string]float64 // of each core, the share that nobody used
+	redis       float64            // the share of its core that Redis used
+	invocations int
+}
+
+// loop lets invocations begin and end for the length: at a rate, in which case the
+// time of a Begin counts from when it was due, or without pauses when the rate is 0.
+func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error) {
+	idleBefore, err := idle()
+	if err != nil {
+		return nil, err
+	}
+	cpuBefore, err := s.cpu()
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	var (
+		result = &loop{left: map[string]float64{}}
+		mu     sync.Mutex
+	)
+	g, ctx := errgroup.WithContext(ctx)
+	for c := range l.connections {
+		g.Go(func() error {
+			begins, err := l.connection(ctx, c, start, rate)
+			mu.Lock()
+			defer mu.Unlock()
+			result.begins = append(result.begins, begins...)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	result.took = time.Since(start)
+	result.invocations = len(result.begins)
+	slices.Sort(result.begins)
+
+	cpuAfter, err := s.cpu()
+	if err != nil {
+		return nil, err
+	}
+	idleAfter, err := idle()
+	if err != nil {
+		return nil, err
+	}
+	result.redis = (cpuAfter - cpuBefore).Seconds() / result.took.Seconds()
+	for core := range idleAfter {
+		result.left[core] = min(1, (idleAfter[core]-idleBefore[core]).Seconds()/result.took.Seconds())
+	}
+	return result, nil
+}
+
+// connection is one connection's share of a loop: one call at a time.
+func (l *load) connection(ctx context.Context, c int, start time.Time, rate float64) ([]float64, error) {
+	random := rand.New(rand.NewPCG(l.seed, uint64(c)))
+	var begins []float64
+	for i := 0; ; i++ {
+		from := time.Now()
+		if rate > 0 {
+			due := start.Add(time.Duration(float64(i*l.connections+c) / rate * float64(time.Second)))
+			if due.Sub(start) >= l.length {
+				return begins, nil
+			}
+			time.Sleep(time.Until(due))
+			from = due
+		} else if from.Sub(start) >= l.length {
+			return begins, nil
+		}
+		node := l.nodes[random.IntN(len(l.nodes))].name
+		inv := l.invocation(fmt.Sprintf("%d-%d-%x", c, i, random.Uint64()), podOf(c))
+		switch random.IntN(4) {
+		case 0, 1:
+			inv.Surplus = surplus
+		case 2:
+			inv.Want = want
+		}
+		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err := l.pools.Begin(callCtx, node, inv)
+		begins = append(begins, time.Since(from).Seconds()*1000)
+		if err == nil {
+			_, err = l.pools.End(callCtx, node, pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200})
+		}
+		cancel()
+		if err != nil {
+			return begins, err
+		}
+	}
+}
+
+func (l *loop) perSecond() float64 { return float64(l.invocations) / l.took.Seconds() }
+
+// microseconds is what Redis computed for one invocation, the same however much of
+// its core others took.
+func (l *loop) microseconds() float64 { return l.redis * 1e6 / l.perSecond() }
+
+func (l *loop) String() string {
+	var cores []string
+	for core, share := range l.left {
+		cores = append(cores, fmt.Sprintf("%s %.0f %%", core, share*100))
+	}
+	slices.Sort(cores)
+	return fmt.Sprintf("%.0f invocations/s, Begin P50 %.3f ms, P99 %.3f ms; Redis used %.0f %% of its core, %.0f µs per invocation; left: %s",
+		l.perSecond(), report.Percentile(l.begins, 50), report.Percentile(l.begins, 99),
+		l.redis*100, l.microseconds(), strings.Join(cores, ", "))
+}
+
+// into adds the figures to the metrics, under names that begin and end with these.
+func (l *loop) into(metrics map[string]float64, of, prefix string) {
+	metrics[prefix+"begin_p50_ms"+of] = report.Percentile(l.begins, 50)
+	metrics[prefix+"begin_p99_ms"+of] = report.Percentile(l.begins, 99)
+	metrics[prefix+"invocations_per_s"+of] = l.perSecond()
+	metrics[prefix+"redis_core_share"+of] = l.redis
+	metrics[prefix+"redis_us_per_invocation"+of] = l.microseconds()
+	for core, share := range l.left {
+		metrics[prefix+"left_of_"+core+of] = share
+	}
+}

@@ -1,0 +1,178 @@
+// Command pool measures the harvest pool on one Redis that has a core to itself: how
+// many invocations a second it takes, and how long a Begin takes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-pool:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what the user chooses.
+type options struct {
+	out, commit string
+	seed        uint64
+	quick       bool
+
+	nodes       []int
+	connections int
+	standing    int
+	rate        float64
+	length      time.Duration
+}
+
+func newRoot() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "bench-pool",
+		Short: "Measure the harvest pool on one Redis core",
+		Long: `bench-pool starts a redis-server, keeps one core for it where there are several, and
+lets invocations begin and end in the pools of many nodes: half of them have
+something to lend, a quarter want to borrow, and a quarter do neither. First
+without pauses, as fast as the connections can (closed loop), and then at a fixed
+rate, where the time of a Begin counts from when it was due (open loop).`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench(cmd.Context(), o, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.out, "out", "out/bench-pool", "folder for the results")
+	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
+	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000}, "how many nodes' pools, each in a run of its own")
+	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
+	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
+	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
+	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
+	return cmd
+}
+
+func (o options) check() error {
+	var errs []error
+	for _, n := range o.nodes {
+		if n < 1 || n > 10_000 {
+			errs = append(errs, fmt.Errorf("--nodes has %d; each must be 1 to 10000", n))
+		}
+	}
+	if o.connections < 1 || o.connections > 32 {
+		errs = append(errs, fmt.Errorf("--connections is %d; it must be 1 to 32", o.connections))
+	}
+	if o.standing < 0 || o.standing > 1000 {
+		errs = append(errs, fmt.Errorf("--standing is %d; it must be 0 to 1000", o.standing))
+	}
+	if o.rate < 1 || o.rate > 1e6 {
+		errs = append(errs, fmt.Errorf("--rate is %v; it must be 1 to 1000000", o.rate))
+	}
+	if o.length < 100*time.Millisecond || o.length > 10*time.Minute {
+		errs = append(errs, fmt.Errorf("--length is %v; it must be 100ms to 10m", o.length))
+	}
+	return errors.Join(errs...)
+}
+
+func bench(ctx context.Context, o options, out io.Writer) error {
+	if o.quick {
+		o.nodes, o.length, o.rate = []int{1, 10}, 500*time.Millisecond, 500
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	say := func(format string, args ...any) {
+		fmt.Fprintf(out, "[%4.0f s] %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	pinned, err := leaveCore(redisCore)
+	if err != nil {
+		return err
+	}
+	if !pinned {
+		say("one core only: Redis shares it with the load")
+	}
+
+	metrics := map[string]float64{}
+	for _, nodes := range o.nodes {
+		say("%d node(s), %d standing invocations on each", nodes, o.standing)
+		closed, open, err := run(ctx, o, nodes, pinned)
+		if err != nil {
+			return fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+		say("  closed loop: %s", closed)
+		say("  %6.0f a second: %s", o.rate, open)
+		of := fmt.Sprintf("_%d_nodes", nodes)
+		closed.into(metrics, of, "")
+		open.into(metrics, of, "due_")
+		// The run that went worst speaks for all.
+		metrics["begin_p99_ms"] = max(metrics["begin_p99_ms"], metrics["begin_p99_ms"+of])
+		if least, ok := metrics["invocations_per_s"]; !ok || closed.perSecond() < least {
+			metrics["invocations_per_s"] = closed.perSecond()
+		}
+	}
+	say("the slowest: %.0f invocations a second, Begin P99 %.3f ms", metrics["invocations_per_s"], metrics["begin_p99_ms"])
+
+	metrics["connections"] = float64(o.connections)
+	metrics["seconds_total"] = time.Since(start).Seconds()
+	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
+	if err := results.Write(o.out); err != nil {
+		return err
+	}
+	say("results: %s/%s", o.out, report.ResultsFile)
+	return nil
+}
+
+// run measures one number of nodes, on a Redis of its own.
+func run(ctx context.Context, o options, nodes int, pinned bool) (closed, open *loop, err error) {
+	s, err := startServer(ctx, pinned)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	l, err := newLoad(ctx, o, s.addr, nodes)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, l.close()) }()
+	if closed, err = l.loop(ctx, s, 0); err != nil {
+		return nil, nil, err
+	}
+	open, err = l.loop(ctx, s, o.rate)
+	return closed, open, err
+}
+
+// machine says in a line what this runs on.
+func machine() string {
+	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		said += ", Linux " + unix.ByteSliceToString(name.Release[:])
+	}
+	if model := cpuModel(); model != "" {
+		said += ", " + model
+	}
+	return said
+}

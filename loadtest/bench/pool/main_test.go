@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+func TestQuick(t *testing.T) {
+	dir := t.TempDir()
+	cmd := newRoot()
+	cmd.SetArgs([]string{"--quick", "--out", dir, "--seed", "7", "--commit", "abc"})
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+
+	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report.Results
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Machine == "" || got.Commit != "abc" || got.Seed != 7 {
+		t.Errorf("results of machine %q, commit %q and seed %d", got.Machine, got.Commit, got.Seed)
+	}
+	for _, name := range []string{
+		"begin_p99_ms", "invocations_per_s", "begin_p99_ms_1_nodes", "invocations_per_s_10_nodes",
+		"due_begin_p99_ms_10_nodes", "redis_core_share_1_nodes", "left_of_cpu0_1_nodes",
+	} {
+		if _, ok := got.Metrics[name]; !ok {
+			t.Errorf("the results have no %s: %v", name, got.Metrics)
+		}
+	}
+	if got.Metrics["invocations_per_s"] <= 0 {
+		t.Errorf("%v invocations a second", got.Metrics["invocations_per_s"])
+	}
+	if !strings.Contains(out.String(), "closed loop") {
+		t.Errorf("no progress is printed:\n%s", out.String())
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--length=1ms", "--colour=red"} {
+		cmd := newRoot()
+		cmd.SetArgs([]string{args})
+		cmd.SetOut(&bytes.Buffer{})
+		flag, _, _ := strings.Cut(args, "=")
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: got error %v, want one that names the flag", args, err)
+		}
+	}
+}
