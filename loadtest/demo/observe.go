@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -24,6 +26,8 @@ const (
 	predictorService = "libra-predictor:80"
 	predictorState   = "libra:predictor:{state}:functions"
 	predictorLock    = "libra:predictor:{state}:lock"
+
+	agentWritesMetric = "libra_agent_writes_total"
 
 	// observationsPage bounds one answer of Redis.
 	observationsPage = 500
@@ -181,8 +185,37 @@ func note(found map[string]report.Outcome, wanted map[string]bool, e entry) erro
 		return nil
 	}
 	before := found[request]
-	found[request] = report.Outcome{Lent: before.Lent.Max(o.Lent), Borrowed: before.Borrowed.Max(o.Borrowed)}
+	found[request] = report.Outcome{Lent: before.Lent.Max(o.Lent), Borrowed: before.Borrowed.Max(o.Borrowed), Limit: o.Limit}
 	return nil
+}
+
+// agentWrites is how many limits the node agents have written to cgroups since each
+// of them started.
+func (d *demo) agentWrites(ctx context.Context) (int, error) {
+	var pods corev1.PodList
+	if err := d.kubectl.get(ctx, &pods, "pods", "-n", libraNamespace, "-l", "app=libra-agent"); err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, p := range pods.Items {
+		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:metrics/proxy/metrics", libraNamespace, p.Name))
+		if err != nil {
+			return 0, err
+		}
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader(out))
+		if err != nil {
+			return 0, fmt.Errorf("metrics of pod %s: %w", p.Name, err)
+		}
+		for _, m := range families[agentWritesMetric].GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "result" && l.GetValue() == "written" {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return int(sum), nil
 }
 
 // watchingLimits notes the limits of the functions' pods, first as they are and

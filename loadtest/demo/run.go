@@ -191,12 +191,20 @@ func (d *demo) measure(ctx context.Context) (report.Data, error) {
 	if err != nil {
 		return data, err
 	}
+	written, err := d.agentWrites(ctx)
+	if err != nil {
+		return data, err
+	}
 	if data.Limits, err = d.watchingLimits(ctx, func() error {
 		data.Libra, err = d.replaySaying(ctx, "libra", "Libra, with the requests that stock had", measured)
 		return err
 	}); err != nil {
 		return data, err
 	}
+	if data.Writes, err = d.agentWrites(ctx); err != nil {
+		return data, err
+	}
+	data.Writes -= written
 	if data.Outcomes, err = d.outcomes(ctx, last, data.Libra.Results); err != nil {
 		return data, err
 	}

@@ -37,9 +37,10 @@ type Run struct {
 	Results  []Result
 }
 
-// Outcome is what an invocation lent and borrowed.
+// Outcome is what became of an invocation.
 type Outcome struct {
 	Lent, Borrowed api.Resources
+	Limit          api.Resources // the least in force while it ran; zero where there was none
 }
 
 // LimitChange is a new limit of a function's pod, or its first.
@@ -62,6 +63,9 @@ type Data struct {
 	Limits   []LimitChange
 	// StockLimits are those of the two stock runs, in which none must change.
 	StockLimits []LimitChange
+	// Writes is how many limits the node agents wrote to cgroups in the run with Libra.
+	// Only those that stand for a while are in Limits, too.
+	Writes int
 
 	Restarts int // of containers, from the first run to the last
 	Elapsed  time.Duration
@@ -266,7 +270,7 @@ func (d Data) slowdowns() (libra, again Slowdown) {
 // any time of it a pod of its function was below the limit that it had first,
 // because of an invocation before it or one that is not on record.
 func (d Data) victim(r Result) bool {
-	if o := d.Outcomes[r.RequestID]; !o.Lent.IsZero() {
+	if o := d.Outcomes[r.RequestID]; !o.Lent.IsZero() || o.Limit.CPUMilli > 0 && o.Limit.CPUMilli < d.own(r.Function).CPUMilli {
 		return true
 	}
 	from := time.UnixMilli(r.SentMS)
@@ -288,6 +292,16 @@ func (d Data) victim(r Result) bool {
 		below[l.Pod] = l.Limit.Min(first[l.Pod]) != first[l.Pod]
 	}
 	return slices.Contains(slices.Collect(maps.Values(below)), true)
+}
+
+// own is the limit that the function's pods had before the run with Libra.
+func (d Data) own(function string) api.Resources {
+	for _, l := range d.Limits {
+		if l.Function == function {
+			return l.Limit
+		}
+	}
+	return api.Resources{}
 }
 
 func (s Slowdown) worse(o Slowdown) Slowdown {

@@ -15,8 +15,8 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 	fmt.Fprintf(w, "Response times in ms; the same %d requests (seed %d) in each run. \"again\" is a second run of stock: the noise.\n\n",
 		c.Overall.Requests+c.Plain.Requests, d.Seed)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\t\tfailed\t\tP50\t\t\t\tP99\t\t\t\tworst\t\t\tshare\tshare\t\t")
-	fmt.Fprintln(t, "function\trequests\tstock\tLibra\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tharvested\taccelerated\tresizes\t")
+	fmt.Fprintln(t, "\t\tfailed\t\tP50\t\t\t\tP99\t\t\t\tworst\t\t\tshare\tshare\tresizes\t")
+	fmt.Fprintln(t, "function\trequests\tstock\tLibra\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tagain\tstock\tLibra\tratio\tharvested\taccelerated\trecorded\t")
 	for _, r := range append(append([]Row(nil), c.Functions...), c.Overall) {
 		writeRow(t, r, percent(share(r.Harvested, r.Requests)), percent(share(r.Accelerated, r.Requests)))
 	}
@@ -28,6 +28,7 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 	fmt.Fprintf(w, "Worst slow-down of a harvested request, against stock: %s.\n", c.Slowdown)
 	fmt.Fprintf(w, "Of the same requests in the second run of stock, which is noise: %s.\n", c.SlowdownAgain)
 	fmt.Fprintln(w, "Harvested is here, unlike in the share, also a request that found the limits of its function's pod lowered.")
+	fmt.Fprintf(w, "Limits written to cgroups by the node agents: %d; recorded are those that stood for a second.\n", d.Writes)
 	if c.Overall.Observed < c.Overall.Requests {
 		fmt.Fprintf(w, "Of %d requests with Libra, %d are on record; the others count as neither harvested nor accelerated.\n", c.Overall.Requests, c.Overall.Observed)
 	}
