@@ -118,8 +118,10 @@ func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
 func TestFaults(t *testing.T) {
 	tests := []struct {
 		name string
-		// fault breaks something in mid-run and returns what mends it, or nil when
-		// the cluster mends it by itself.
+		// killed selects the pod that the cluster starts again by itself, if the fault
+		// is that it is killed.
+		killed string
+		// fault breaks something in mid-run and returns what mends it.
 		fault func(ctx context.Context, t *testing.T) (mend func())
 	}{{
 		name: "predictor stopped",
@@ -142,10 +144,17 @@ func TestFaults(t *testing.T) {
 			return func() { scale(ctx, t, "redis", 1) }
 		},
 	}, {
-		name: "resizer killed",
+		name:   "resizer killed",
+		killed: "app=libra-resizer",
+	}, {
+		name:   "agent killed",
+		killed: "app=libra-agent",
+	}, {
+		name: "agent stopped",
 		fault: func(ctx context.Context, t *testing.T) func() {
-			signal(t, container(ctx, t, "app=libra-resizer"), syscall.SIGKILL)
-			return nil
+			id := container(ctx, t, "app=libra-agent")
+			signal(t, id, syscall.SIGSTOP)
+			return func() { signal(t, id, syscall.SIGCONT) }
 		},
 	}}
 	for _, test := range tests {
@@ -164,17 +173,19 @@ func TestFaults(t *testing.T) {
 				}
 				return nil
 			})
-			resizer := container(ctx, t, "app=libra-resizer")
-			mend := test.fault(ctx, t)
-			if mend != nil {
-				defer mend()
+			var dead string
+			if test.killed != "" {
+				dead = container(ctx, t, test.killed)
+				signal(t, dead, syscall.SIGKILL)
+			} else {
+				defer test.fault(ctx, t)()
 			}
 			// Long enough that leases run out and requests begin and end in the fault.
 			<-time.After(8 * time.Second)
 			ended := running.stop(t)
-			if mend == nil {
-				eventually(t, time.Minute, "new resizer container", func() error {
-					if container(ctx, t, "app=libra-resizer") == resizer {
+			if dead != "" {
+				eventually(t, time.Minute, "new container of "+test.killed, func() error {
+					if container(ctx, t, test.killed) == dead {
 						return errors.New("it is still the one that was killed")
 					}
 					return nil
