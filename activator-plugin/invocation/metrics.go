@@ -102,7 +102,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithUnit("s"))
 	m.memory, errs[7] = meter.Float64Counter("libra.invocations.memory",
 		metric.WithDescription("Memory that invocations could lend (surplus) or would borrow (want), in byte-seconds: the volume times how long they ran. withheld says that their mode kept them from it"),
-		metric.WithUnit("By.s"))
+		metric.WithUnit("{byte_second}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
