@@ -84,7 +84,9 @@ func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time)
 	e.held = strike{e.held.cpu || s.cpu, e.held.memory || s.memory}
 	e.heldSince, e.heldLate = at, false
 	limit := *res.of(&e.reading.Limit)
-	r.write(ctx, e, write{e.pod, res, restore, *res.of(&e.owed)})
+	if r.write(ctx, e, write{e.pod, res, restore, *res.of(&e.owed)}) {
+		*res.of(&e.reading.Limit) = *res.of(&e.owed) // the next reading will tell
+	}
 	r.metrics.safeguarded(ctx, e.info.function, res, r.clock.Since(at))
 	r.revokedBy = r.clock.Now().Add(revokeTime)
 	r.link.strike(e.pod, s)
@@ -132,6 +134,13 @@ func (r *reflex) view(e *entry) view {
 		v.keep = r.floorNow(e)
 	} else {
 		v.keep = pinned(e.reading.Memory)
+	}
+	now := r.clock.Now()
+	for _, res := range resources {
+		// A donor that just could not be lowered pays for nothing either.
+		if now.Before(e.retries[res].at) {
+			*res.of(&v.due) = max(*res.of(&v.due), min(*res.of(&v.inForce), *res.of(&v.owed)))
+		}
 	}
 	v.keep = e.info.cgroup.Attainable(api.Resources{MemoryBytes: v.keep}).MemoryBytes
 	return v

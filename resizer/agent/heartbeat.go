@@ -11,6 +11,9 @@ import (
 // beatEvery is how often the pool hears of the node when nothing changes.
 const beatEvery = time.Second
 
+// mostBytes is the largest volume that the pool takes.
+const mostBytes = int64(1) << 40
+
 // beat tells the pool what the node can lend, and who takes part. onTime is when a
 // second has passed, over which idle CPU is measured.
 func (r *reflex) beat(ctx context.Context, onTime bool) {
@@ -43,7 +46,7 @@ func (r *reflex) floor(e *entry) int64 {
 	if r.v2 {
 		return 0
 	}
-	return roomy(r.most[e.info.function], r.settings.Threshold)
+	return min(mostBytes, roomy(r.most[e.info.function], r.settings.Threshold))
 }
 
 // lendable is the most that may be on loan: what borrowers use of it already, and
@@ -88,7 +91,7 @@ func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
 
 // lendableMemory is in bytes.
 func lendableMemory(used int64, node nodeMemory, pins int64) int64 {
-	return max(0, min(node.total/memoryPart, used+node.available-node.total/reservePart)-pins)
+	return max(0, min(mostBytes, node.total/memoryPart-pins, used+node.available-node.total/reservePart-pins))
 }
 
 // borrowedCPU is what borrowers used above their user allocations since it was asked

@@ -94,6 +94,10 @@ func planOne(r resource, views []view, forgive bool) []write {
 		case d.inForce == 0:
 			d.inForce = noLimit
 		}
+		if r == memory && d.due < d.owed {
+			// What cannot be lowered pays for nothing.
+			d.due = max(d.due, min(d.inForce, v.keep, d.owed))
+		}
 		demands[i] = d
 	}
 	balance(demands, forgive)

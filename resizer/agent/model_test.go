@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Invocations begin and end, use comes and goes, containers and agents are replaced,
+// the kubelet writes what was, writes fail and Redis is away, in any order. After
+// each round no more is in force than is owed, kept because it is in use, or refused to
+// be written; no limit is set below what is in use; and once all has ended, all is
+// whole and nothing is owed.
+func TestAnythingMayHappen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "journal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir) //nolint:errcheck // it is the test's own
+		g := newRig(t, context.Background(), dir)
+		defer func() { g.journal.close() }() //nolint:errcheck // the test ends
+		m := &model{rig: g, T: t, containers: map[string]string{}, begun: map[string]struct{}{}}
+		for i := range 4 {
+			m.replace(fmt.Sprintf("default/p%d", i))
+		}
+		g.openPool()
+		t.Repeat(map[string]func(*rapid.T){
+			"begin": m.begins, "end": m.ends, "use": m.uses, "exchange": m.exchanges, "pass": m.passes,
+			"kubelet": m.kubelet, "replace": m.replaces, "restart": m.restarts, "break": m.breaks,
+			"": m.check,
+		})
+		m.rest()
+	})
+}
+
+type model struct {
+	*rig
+	*rapid.T
+	containers map[string]string // by pod
+	begun      map[string]struct{}
+	made       int
+}
+
+func (m *model) Helper()                           { m.T.Helper() }
+func (m *model) Fatalf(format string, args ...any) { m.T.Fatalf(format, args...) }
+
+func (m *model) pod(t *rapid.T) string {
+	return fmt.Sprintf("default/p%d", rapid.IntRange(0, 3).Draw(t, "pod"))
+}
+
+func (m *model) container(t *rapid.T) *kernelContainer {
+	return m.kernel[m.containers[m.pod(t)]]
+}
+
+func (m *model) replace(pod string) {
+	if old := m.kernel[m.containers[pod]]; old != nil {
+		old.gone = true
+	}
+	m.made++
+	m.containers[pod] = fmt.Sprintf("c%d", m.made)
+	m.run(pod, m.containers[pod], userLimits)
+}
+
+func (m *model) begins(t *rapid.T) {
+	m.made++
+	id := fmt.Sprint(m.made)
+	volume := api.Resources{
+		CPUMilli:    rapid.Int64Range(0, 4).Draw(t, "cpu") * 100,
+		MemoryBytes: rapid.Int64Range(0, 8).Draw(t, "memory") * 32 * mib,
+	}
+	surplus, want := volume, api.Resources{}
+	if rapid.Bool().Draw(t, "borrows") {
+		surplus, want = want, surplus
+	}
+	m.begin(id, m.pod(t), surplus, want)
+	m.begun[id] = struct{}{}
+}
+
+func (m *model) ends(t *rapid.T) {
+	if len(m.begun) == 0 {
+		t.Skip("nothing has begun")
+	}
+	ids := make([]string, 0, len(m.begun))
+	for id := range m.begun {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	id := rapid.SampledFrom(ids).Draw(t, "id")
+	delete(m.begun, id)
+	m.end(id)
+}
+
+func (m *model) uses(t *rapid.T) {
+	c := m.container(t)
+	c.Memory = min(c.Limit.MemoryBytes, rapid.Int64Range(0, 700).Draw(t, "memory")*mib)
+	c.CPU += time.Duration(rapid.Int64Range(0, 60).Draw(t, "cpu")) * time.Millisecond
+	c.ThrottledPeriods += rapid.Int64Range(0, 1).Draw(t, "throttled")
+}
+
+func (m *model) exchanges(*rapid.T) { m.exchange() }
+
+func (m *model) passes(t *rapid.T) {
+	d := rapid.SampledFrom([]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 6 * time.Second})
+	const rounds = 30
+	step := d.Draw(t, "time") / rounds
+	for range rounds {
+		m.clock.Step(step)
+		m.round(m.ctx)
+	}
+}
+
+// kubelet writes limits of a loan that it may have recorded, to a container that the
+// journal names.
+func (m *model) kubelet(t *rapid.T) {
+	pod := m.pod(t)
+	c := m.kernel[m.containers[pod]]
+	if e := m.get(pod); e == nil || !e.managed() || !e.wholeSince.IsZero() && m.clock.Since(e.wholeSince) > staleWindow/2 {
+		t.Skip("nothing was recorded of it")
+	}
+	c.Limit.CPUMilli = 500 + rapid.Int64Range(-4, 4).Draw(t, "cpu")*100
+	m.round(m.ctx)
+}
+
+func (m *model) replaces(t *rapid.T) { m.replace(m.pod(t)) }
+
+func (m *model) restarts(*rapid.T) {
+	m.start()
+	for i := range 4 {
+		pod := fmt.Sprintf("default/p%d", i)
+		m.run(pod, m.containers[pod], userLimits)
+	}
+}
+
+func (m *model) breaks(t *rapid.T) {
+	c := m.container(t)
+	c.broken = !c.broken
+}
+
+func (m *model) check(t *rapid.T) {
+	m.round(m.ctx)
+	for m.clock.Now().Before(m.revokedBy) {
+		m.rig.pass(10 * time.Millisecond)
+	}
+	var over, excused api.Resources
+	for pod, id := range m.containers {
+		c := m.kernel[id]
+		extra := c.Limit.Sub(userLimits)
+		over = over.Add(extra)
+		if e := m.get(pod); e != nil && (c.broken || e.retries[cpu].delay.Failing()) {
+			excused = excused.Add(extra.Max(api.Resources{}))
+			continue
+		}
+		pinned := min(c.Limit.MemoryBytes, pinned(c.Memory)+leastStep) - userLimits.MemoryBytes
+		excused.MemoryBytes += max(0, pinned)
+		if e := m.get(pod); e != nil && e.retries[memory].delay.Failing() {
+			excused.MemoryBytes += max(0, extra.MemoryBytes)
+		}
+	}
+	if over.CPUMilli > excused.CPUMilli || over.MemoryBytes > excused.MemoryBytes {
+		t.Fatalf("in force is %v more than is owed, of which %v is excused", over, excused)
+	}
+}
+
+// rest ends everything and mends what is broken.
+func (m *model) rest() {
+	for id := range m.begun {
+		m.end(id)
+	}
+	for _, id := range m.containers {
+		c := m.kernel[id]
+		c.broken, c.Memory = false, min(c.Memory, 50*mib)
+	}
+	m.exchange()
+	for range 50 {
+		m.clock.Step(100 * time.Millisecond)
+		m.round(m.ctx)
+	}
+	for pod, id := range m.containers {
+		if got := m.kernel[id].Limit; got != userLimits {
+			m.T.Fatalf("%s is at %v in the end, not at %v", pod, got, userLimits)
+		}
+	}
+	if debts := m.debts(); len(debts) > 0 {
+		m.T.Fatalf("debts are left: %v", debts)
+	}
+}

@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestIdleCPU(t *testing.T) {
+	const head = "cpu  100 0 50 800 50 0 0 0 7 0\n"
+	const tail = "cpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5\n"
+	before, err := parseCPUTimes([]byte(head + tail))
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseCPUTimes([]byte("cpu  200 0 150 900 150 0 0 0 99 0\n" + tail))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := after.idleMilli(before); got != 1000 { // 200 of 400 ticks, of two CPUs
+		t.Errorf("%dm idle, want 1000m", got)
+	}
+	if got := before.idleMilli(after); got != 0 {
+		t.Errorf("%dm idle after the counters began anew, want 0", got)
+	}
+	if got := lendableCPU(300, before, after); got != 1100 {
+		t.Errorf("%dm to lend, want what borrowers use and what is idle less a tenth of the node, 1100m", got)
+	}
+	if got := lendableCPU(300, cpuTimes{}, after); got != 0 {
+		t.Errorf("%dm to lend before idle was measured, want 0", got)
+	}
+	for _, text := range []string{"", tail, head, "cpu  1 x 3\n" + tail} {
+		if _, err := parseCPUTimes([]byte(text)); err == nil {
+			t.Errorf("%q was read as times", text)
+		}
+	}
+}
+
+func TestNodeMemory(t *testing.T) {
+	m, err := parseNodeMemory([]byte("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n"))
+	if err != nil || m != (nodeMemory{total: 1000 << 10, available: 400 << 10}) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	for _, tc := range []struct {
+		used, available, pins, want int64
+	}{
+		{0, 400, 0, 250}, // a quarter of the node
+		{0, 300, 0, 200}, // less a tenth
+		{20, 300, 50, 170},
+		{0, 50, 0, 0},
+		{0, 400, 300, 0},
+	} {
+		got := lendableMemory(tc.used, nodeMemory{total: 1000, available: tc.available}, tc.pins)
+		if got != tc.want {
+			t.Errorf("of %+v %d bytes are to lend", tc, got)
+		}
+	}
+	for _, text := range []string{"", "MemTotal: x kB\n", "MemTotal: -1 kB\n"} {
+		if _, err := parseNodeMemory([]byte(text)); err == nil {
+			t.Errorf("%q was read as memory", text)
+		}
+	}
+	if _, err := readNodeMemory("/nowhere"); err == nil || !strings.Contains(err.Error(), "/nowhere") {
+		t.Errorf("error %v, want one that names the file", err)
+	}
+}

@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+func TestLoanAndItsEnd(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	if diff := cmp.Diff([]string{"borrower", "donor"}, g.debts()); diff != "" {
+		t.Errorf("debts on disk (-want +got):\n%s", diff)
+	}
+	g.end("1")
+	g.exchange()
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+	if n := g.counted("libra.agent.restores", causeEnded); n != 2 {
+		t.Errorf("%d restores because loans ended, want 2", n)
+	}
+	g.pass(staleWindow - 20*time.Millisecond)
+	if len(g.debts()) != 2 {
+		t.Errorf("debts on disk: %v, though the kubelet may still write what was", g.debts())
+	}
+	g.pass(20 * time.Millisecond)
+	if len(g.debts()) != 0 {
+		t.Errorf("debts on disk: %v, though all is whole", g.debts())
+	}
+	writes := g.kernel["donor"].writes
+	g.pass(2 * time.Second)
+	if g.kernel["donor"].writes != writes {
+		t.Error("written to at rest")
+	}
+}
+
+func TestSafeguardRestoresAtOnce(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	for range 3 {
+		g.pass(10 * time.Millisecond)
+		g.kernel["donor"].CPU += 8 * time.Millisecond // 24 ms of 30
+	}
+	g.want("donor", 300, 412)
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500, 412)
+	g.want("borrower", 700, 612) // until the pool has said which loans that ends
+	if n := g.counted("libra.agent.safeguards", "cpu"); n != 1 {
+		t.Errorf("%d safeguards, want 1", n)
+	}
+	g.exchange()
+	g.want("donor", 500, 412)
+	g.want("borrower", 500, 612)
+	g.begin("3", "default/b", api.Resources{}, api.Resources{CPUMilli: 200})
+	g.exchange()
+	g.want("borrower", 500, 612)
+	if n := g.counted("libra.agent.restores", causeSafeguard); n != 1 {
+		t.Errorf("%d restores by the safeguard, want 1", n)
+	}
+}
+
+func TestSafeguardWithoutRedis(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].Memory = 400 * mib
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 300, 512)
+	g.want("borrower", 700, 612)
+	g.pass(revokeTime + 10*time.Millisecond)
+	g.want("borrower", 700, 512)
+	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+func TestPins(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["borrower"].Memory = 560 * mib
+	g.end("2")
+	g.exchange()
+	g.want("donor", 500, 512)
+	if got := g.kernel["borrower"].Limit.MemoryBytes; got != pinned(560*mib) && got != 612*mib {
+		t.Errorf("the borrower is at %d bytes", got)
+	}
+	g.kernel["borrower"].Memory = 500 * mib
+	g.pass(10 * time.Millisecond)
+	if got, want := g.kernel["borrower"].Limit.MemoryBytes, pinned(500*mib); got != want {
+		t.Errorf("the borrower is at %d bytes, want what it uses and a margin, %d", got, want)
+	}
+	if g.sums.pins != pinned(500*mib)-512*mib {
+		t.Errorf("%d bytes are pinned", g.sums.pins)
+	}
+	g.kernel["borrower"].Memory = 100 * mib
+	g.pass(100 * time.Millisecond)
+	g.want("borrower", 500, 512)
+	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+func TestDeadMansSwitch(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.pass(pool.LeaseTTL)
+	g.want("donor", 300, 412)
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+	if n := g.counted("libra.agent.restores", causeRedisLost); n != 2 {
+		t.Errorf("%d restores because Redis was lost, want 2", n)
+	}
+}
+
+func TestStaleValuesAreRewritten(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].Limit = userLimits
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 300, 412)
+	g.end("1")
+	g.exchange()
+	g.kernel["donor"].Limit.CPUMilli = 300 // the record of a loan that has ended
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500, 512)
+	if n := g.counted("libra.agent.rewrites", ""); n != 3 {
+		t.Errorf("%d rewrites, want 3", n)
+	}
+}
+
+func TestForeignLimitsAreLeftAlone(t *testing.T) {
+	g := newTestRig(t)
+	others := api.Resources{CPUMilli: 900, MemoryBytes: 512 * mib}
+	g.run("default/d", "donor", others)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	g.begin("1", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, api.Resources{CPUMilli: 200})
+	g.exchange()
+	g.want("donor", 900, 512)
+	g.want("borrower", 500, 512)
+	if len(g.debts()) != 0 && g.kernel["donor"].writes != 0 {
+		t.Errorf("another manager's container was changed; debts: %v", g.debts())
+	}
+	hb := <-g.link.beats
+	if _, ok := hb.Pods["default/d"]; ok || !hb.Whole {
+		t.Errorf("heartbeat %+v, want one without the pod", hb)
+	}
+	if n := g.counted("libra.agent.left.alone", reasonForeign); n != 1 {
+		t.Errorf("%d containers left alone, want 1", n)
+	}
+}
+
+func TestAnotherContainer(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].gone = true
+	g.pods.set("default/d", podInfo{function: "default/f-00001"})
+	g.follow(g.ctx)
+	g.round(g.ctx)
+	g.pass(100 * time.Millisecond)
+	g.run("default/d", "second", api.Resources{CPUMilli: 300, MemoryBytes: 512 * mib}) // by the record
+	g.want("second", 500, 512)
+	g.want("borrower", 500, 512)
+	g.exchange()
+	g.want("second", 500, 512) // its loans were the other's
+	if diff := cmp.Diff([]string{"borrower", "second"}, g.debts()); diff != "" {
+		t.Errorf("debts on disk (-want +got):\n%s", diff)
+	}
+	g.end("1")
+	g.exchange()
+	g.begin("3", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+	g.exchange()
+	g.want("second", 300, 512)
+}
+
+func TestPodsThatLeave(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.remove("default/d") // opted out: its container goes on
+	g.want("donor", 500, 512)
+	g.kernel["borrower"].gone = true
+	g.round(g.ctx)
+	g.remove("default/b")
+	if diff := cmp.Diff([]string{"donor"}, g.debts()); diff != "" {
+		t.Errorf("debts on disk (-want +got):\n%s", diff)
+	}
+	g.pass(staleWindow + 10*time.Millisecond)
+	if len(g.debts()) != 0 || len(g.entries) != 0 {
+		t.Errorf("debts %v and %d entries are left", g.debts(), len(g.entries))
+	}
+}
+
+func TestANewAgentGivesBackFirst(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.start()
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+	if n := g.counted("libra.agent.restores", causeStart); n != 2 {
+		t.Errorf("%d restores at the start, want 2", n)
+	}
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.exchange()
+	g.want("donor", 300, 412) // the loan goes on
+	g.want("borrower", 700, 612)
+	g.kernel["donor"].gone = true
+	g.start()
+	g.pass(unclaimedTime)
+	if len(g.debts()) != 0 || len(g.entries) != 0 {
+		t.Errorf("debts %v and %d entries are left of pods that nobody knows", g.debts(), len(g.entries))
+	}
+}
+
+func TestWithoutAJournalNothingIsLowered(t *testing.T) {
+	g := newTestRig(t)
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	if err := os.RemoveAll(g.dir); err != nil {
+		t.Fatal(err)
+	}
+	g.begin("1", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, api.Resources{CPUMilli: 200})
+	g.exchange()
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+}
+
+func TestHeartbeat(t *testing.T) {
+	g := newTestRig(t)
+	g.v2 = true
+	g.run("default/d", "donor", userLimits)
+	g.pods.set("default/o", podInfo{container: "other", observed: "its queue-proxy has limits",
+		cgroup: &handle{kernelContainer: &kernelContainer{}}})
+	g.follow(g.ctx)
+	g.openPool()
+	g.clock.Step(beatEvery)
+	g.round(g.ctx)
+	hb := <-g.link.beats
+	if diff := cmp.Diff(map[string]int64{"default/d": 0}, hb.Pods); diff != "" || !hb.Whole || hb.Epoch != g.state.Epoch {
+		t.Errorf("heartbeat %+v; pods (-want +got):\n%s", hb, diff)
+	}
+	g.v2 = false
+	g.kernel["donor"].Memory = 200 * mib
+	g.clock.Step(beatEvery)
+	g.round(g.ctx)
+	g.kernel["donor"].Memory = 100 * mib
+	g.clock.Step(beatEvery)
+	g.round(g.ctx)
+	hb = <-g.link.beats
+	if got, want := hb.Pods["default/d"], roomy(200*mib, 0.8); got != want {
+		t.Errorf("floor %d, want %d, of the most that was ever used", got, want)
+	}
+}
+
+// A pool that was lost is closed until all that the agent changed is whole.
+func TestNewEpoch(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].broken = true
+	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	g.round(g.ctx)
+	if hb := <-g.link.beats; hb.Whole || hb.Epoch != "another" {
+		t.Errorf("heartbeat %+v while a donor is lowered, want one that is not whole", hb)
+	}
+	g.kernel["donor"].broken = false
+	g.pass(writeRetryMax)
+	if hb := <-g.link.beats; !hb.Whole {
+		t.Errorf("heartbeat %+v, want one that is whole", hb)
+	}
+	g.want("donor", 500, 512)
+}
+
+func TestStop(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.stop(t.Context())
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+	if len(g.debts()) != 0 {
+		t.Errorf("debts %v are left", g.debts())
+	}
+	s, err := g.pool.Read(t.Context(), node)
+	if err != nil || s.Open || len(s.Pods) != 0 {
+		t.Errorf("the pool is %+v (%v), want it closed and empty of loans", s, err)
+	}
+}

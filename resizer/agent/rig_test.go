@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const node = "n1"
+
+// kernelContainer is a cgroup as the kernel keeps it, whoever has it open.
+type kernelContainer struct {
+	cgroup.Reading
+	gone   bool
+	broken bool // writes fail
+	writes int
+}
+
+// handle is an open kernelContainer.
+type handle struct {
+	*kernelContainer
+	closed bool
+}
+
+func (h *handle) check() error {
+	switch {
+	case h.closed:
+		return errors.New("used after it was closed")
+	case h.gone:
+		return syscall.ENODEV
+	}
+	return nil
+}
+
+func (h *handle) Read() (cgroup.Reading, error) { return h.Reading, h.check() }
+
+func (h *handle) SetCPU(milli int64) error {
+	if err := h.writable(); err != nil {
+		return err
+	}
+	h.writes++
+	h.Limit.CPUMilli = milli
+	return nil
+}
+
+func (h *handle) SetMemory(bytes, _ int64) error {
+	if err := h.writable(); err != nil {
+		return err
+	}
+	if bytes < h.Memory {
+		return cgroup.ErrInUse
+	}
+	h.writes++
+	h.Limit.MemoryBytes = bytes
+	return nil
+}
+
+func (h *handle) writable() error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	if h.broken {
+		return errors.New("broken")
+	}
+	return nil
+}
+
+func (h *handle) Attainable(limits api.Resources) api.Resources { return limits }
+func (h *handle) PodLimit() (api.Resources, error)              { return api.Resources{}, h.check() }
+func (h *handle) Close() error                                  { h.closed = true; return nil }
+
+// fatal is what testing and rapid tests have in common.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// rig is a reflex that a test takes through its rounds, with a pool that is real and a
+// kernel that is not.
+type rig struct {
+	fatal
+	ctx     context.Context
+	clock   *clocktesting.FakeClock
+	pool    *pool.Memory
+	kernel  map[string]*kernelContainer // by container id
+	dir     string
+	metrics *sdkmetric.ManualReader
+	*reflex
+}
+
+func newRig(t fatal, ctx context.Context, dir string) *rig {
+	g := &rig{fatal: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), kernel: map[string]*kernelContainer{}, dir: dir}
+	g.pool = pool.NewMemory(g.clock)
+	g.start()
+	return g
+}
+
+// start starts an agent, like another process, without ending the one before it.
+func (g *rig) start() {
+	g.Helper()
+	if g.reflex != nil {
+		g.journal.close() //nolint:errcheck // as the kernel does for a process that ends
+	}
+	g.metrics = sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.metrics)))
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+	j, err := openJournal(g.dir)
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+	g.reflex = &reflex{
+		clock: g.clock, log: logr.Discard(), metrics: m, agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
+		settings: Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
+		open: func(id string) (cgroup.Container, error) {
+			if c, ok := g.kernel[id]; ok && !c.gone {
+				return &handle{kernelContainer: c}, nil
+			}
+			return nil, errors.New("no such container")
+		},
+		pods: newPodInfos(), sampled: newContainers(), most: map[string]int64{},
+		link: newLink(g.clock, g.pool, noPool{}, node, m),
+	}
+	g.recall(g.ctx)
+}
+
+var userLimits = api.Resources{CPUMilli: 500, MemoryBytes: 512 * mib}
+
+// run makes a pod's container run, with limits of its spec.
+func (g *rig) run(pod, container string, limits api.Resources) *kernelContainer {
+	c, ok := g.kernel[container]
+	if !ok {
+		c = &kernelContainer{Reading: cgroup.Reading{Memory: 50 * mib, Limit: limits}}
+		g.kernel[container] = c
+	}
+	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, cgroup: &handle{kernelContainer: c}})
+	g.follow(g.ctx)
+	g.round(g.ctx)
+	return c
+}
+
+// remove makes the pod unknown to the cluster.
+func (g *rig) remove(pod string) {
+	g.pods.remove(pod)
+	g.follow(g.ctx)
+	g.round(g.ctx)
+}
+
+// exchange does what the link does: heartbeats, strikes and a read.
+func (g *rig) exchange() {
+	g.Helper()
+	if err := g.link.revoke(g.ctx); err != nil {
+		g.Fatalf("%v", err)
+	}
+	select {
+	case hb := <-g.link.beats:
+		// The test machine may be busy: what it has idle is node_test's.
+		hb.Lendable = api.Resources{CPUMilli: 1 << 30, MemoryBytes: 1 << 40}
+		if _, err := g.pool.Heartbeat(g.ctx, node, hb); err != nil {
+			g.Fatalf("%v", err)
+		}
+	default:
+	}
+	if err := g.link.read(g.ctx); err != nil {
+		g.Fatalf("%v", err)
+	}
+	g.learn(<-g.link.states)
+	g.round(g.ctx)
+}
+
+// pass lets time pass in rounds that hear nothing of the pool.
+func (g *rig) pass(d time.Duration) {
+	for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
+		g.clock.Step(10 * time.Millisecond)
+		g.round(g.ctx)
+	}
+}
+
+// open makes the pool open.
+func (g *rig) openPool() {
+	g.Helper()
+	g.exchange()
+	g.clock.Step(beatEvery)
+	g.round(g.ctx)
+	g.exchange()
+	if s, err := g.pool.Read(g.ctx, node); err != nil || !s.Open {
+		g.Fatalf("the pool is not open (%v): %+v", err, s)
+	}
+}
+
+func (g *rig) begin(id, pod string, surplus, want api.Resources) {
+	g.Helper()
+	_, err := g.pool.Begin(g.ctx, node, pool.Invocation{
+		ID: id, Function: "default/f-00001", Pod: pod, Domain: "default", Owner: "activator",
+		Duration: time.Minute, Allocation: userLimits, Surplus: surplus, Want: want,
+	})
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+}
+
+func (g *rig) end(id string) {
+	g.Helper()
+	if _, err := g.pool.End(g.ctx, node, pool.Ending{ID: id}); err != nil {
+		g.Fatalf("%v", err)
+	}
+}
+
+func (g *rig) want(container string, cpuMilli, memoryMiB int64) {
+	g.Helper()
+	want := api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMiB * mib}
+	if got := g.kernel[container].Limit; got != want {
+		g.Fatalf("limits of %s are %v, want %v", container, got, want)
+	}
+}
+
+// debts are the containers that the journal names.
+func (g *rig) debts() []string {
+	g.Helper()
+	files, err := filepath.Glob(filepath.Join(g.dir, "*"+journalSuffix))
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(f), journalSuffix)
+	}
+	return files
+}
+
+// counted is a counter's sum, of the data points with an attribute value, if any.
+func (g *rig) counted(name string, value string) int64 {
+	g.Helper()
+	var data metricdata.ResourceMetrics
+	if err := g.metrics.Collect(g.ctx, &data); err != nil {
+		g.Fatalf("%v", err)
+	}
+	var sum int64
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != name {
+				continue
+			}
+			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
+				for _, a := range p.Attributes.ToSlice() {
+					if value == "" || a.Value.AsString() == value {
+						sum += p.Value
+						break
+					}
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// lend makes d lend 200m and 100 MiB to b.
+func (g *rig) lend() {
+	g.Helper()
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	volume := api.Resources{CPUMilli: 200, MemoryBytes: 100 * mib}
+	g.begin("1", "default/d", volume, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, volume)
+	g.exchange()
+	g.want("donor", 300, 412)
+	g.want("borrower", 700, 612)
+}
+
+func newTestRig(t *testing.T) *rig {
+	g := newRig(t, t.Context(), t.TempDir())
+	t.Cleanup(func() { g.journal.close() }) //nolint:errcheck // the test ends
+	return g
+}
