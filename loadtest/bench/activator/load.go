@@ -2,8 +2,8 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -133,9 +133,9 @@ func run(ctx context.Context, t target, connections int, schedule func(connectio
 	for _, o := range outcomes {
 		all.latencies = append(all.latencies, o.latencies...)
 		all.failed += o.failed
-		all.failure = errors.Join(all.failure, o.failure)
+		all.failure = cmp.Or(all.failure, o.failure)
 	}
-	return all, errors.Join(errs...)
+	return all, cmp.Or(errs...)
 }
 
 // send sends what is due on one connection. A request that fails costs the

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ import (
 const (
 	optedOut = "opted_out"
 	optedIn  = "opted_in"
+
+	// leastPoolCalls is the least a request by which Libra is known to be at work.
+	leastPoolCalls = 0.5
 
 	warmAnswers    = 50
 	warmLength     = 3 * time.Second
@@ -295,7 +299,7 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 		for _, blocks := range s {
 			for _, m := range blocks {
 				failed += m.paced.failed + m.closed.failed
-				failure = errors.Join(failure, m.paced.failure, m.closed.failure)
+				failure = cmp.Or(failure, m.paced.failure, m.closed.failure)
 			}
 		}
 		var requests int
@@ -313,11 +317,11 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d requests failed: %.1000s", failed, failure.Error())
+		return fmt.Errorf("%d requests failed, the first: %w", failed, failure)
 	}
-	// Of those that Libra manages, each is a Begin and an End.
-	if calls := metrics["pool_calls_per_request_"+optedIn]; calls < 1.9 {
-		return fmt.Errorf("the pool was called %.2f times a request of the revision that opted in, not twice: that was not Libra's activator at work", calls)
+	// A Begin and an End each, but those that come too late to be sent.
+	if calls := metrics["pool_calls_per_request_"+optedIn]; calls < leastPoolCalls {
+		return fmt.Errorf("the pool was called %.2f times a request of the revision that opted in: that was not Libra's activator at work", calls)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (p Pod) CPULimit() (int64, error) {
 
 // Deploy makes a function anew and waits for its pods.
 func (r *Rig) Deploy(ctx context.Context, f Function) (Deployed, error) {
-	r.Say("function %s: %d pods", f.Name, f.Pods)
+	r.Say("function %s: %d pod(s)", f.Name, f.Pods)
 	if err := r.Remove(ctx, f.Name); err != nil {
 		return Deployed{}, err
 	}

@@ -32,6 +32,7 @@ const (
 	// spin is more CPU than takes any lowered limit over its threshold.
 	spin           = 150 * time.Millisecond
 	restoreTimeout = 5 * time.Second
+	roomTimeout    = 30 * time.Second
 	cleanUpTimeout = 2 * time.Minute
 	requestTimeout = 20 * time.Second
 
@@ -153,19 +154,9 @@ func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) er
 		return err
 	}
 	volume := api.Resources{CPUMilli: leastLoan + 100*g.random.Int64N(loanSteps+1)}
-	var l loan
-	var err error
-	if l.donorID, _, err = g.lender.Begin(ctx, g.gives, volume, api.Resources{}); err != nil {
+	l, borrowed, err := g.begin(ctx, volume)
+	if err != nil {
 		return err
-	}
-	var borrowed api.Resources
-	if l.borrowerID, borrowed, err = g.lender.Begin(ctx, g.takes, api.Resources{}, volume); err != nil {
-		return err
-	}
-	if borrowed.CPUMilli < leastLoan {
-		// The node had not so much to spare just now.
-		g.refused++
-		return g.lender.End(ctx, l.borrowerID, l.donorID)
 	}
 	l.limitMilli = limits.CPUMilli - borrowed.CPUMilli
 	if _, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, func(milli int64) bool { return milli == l.limitMilli }); err != nil {
@@ -175,6 +166,25 @@ func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) er
 		return err
 	}
 	return g.lender.End(ctx, l.borrowerID, l.donorID)
+}
+
+// begin begins a donor and a borrower. What the last loan's donor used may leave the
+// node no room for another at once.
+func (g *guarding) begin(ctx context.Context, volume api.Resources) (l loan, borrowed api.Resources, err error) {
+	err = rig.Eventually(ctx, roomTimeout, func(ctx context.Context) error {
+		if l.donorID, _, err = g.lender.Begin(ctx, g.gives, volume, api.Resources{}); err != nil {
+			return err
+		}
+		if l.borrowerID, borrowed, err = g.lender.Begin(ctx, g.takes, api.Resources{}, volume); err != nil {
+			return err
+		}
+		if borrowed.CPUMilli >= leastLoan {
+			return nil
+		}
+		g.refused++
+		return errors.Join(fmt.Errorf("of %dm, %dm were lent", volume.CPUMilli, borrowed.CPUMilli), g.lender.End(ctx, l.borrowerID, l.donorID))
+	})
+	return l, borrowed, err
 }
 
 func (g *guarding) between(least, most time.Duration) time.Duration {
