@@ -1,0 +1,271 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/agent"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+)
+
+const mib = 1 << 20
+
+var owed = api.Resources{CPUMilli: 500, MemoryBytes: 256 * mib}
+
+const donor, borrower = "default/donor", "default/borrower"
+
+// lentPool is a pool in which the donor lends until its safeguard fires.
+type lentPool struct {
+	fired chan [2]bool // of CPU, of memory
+	woken chan struct{}
+
+	mu   sync.Mutex
+	lent api.Resources
+}
+
+func (p *lentPool) Read(context.Context, string) (pool.State, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return pool.State{Epoch: "e", Open: true, Pods: map[string]pool.Balance{
+		donor: {Lent: p.lent, Allocation: owed}, borrower: {Borrowed: p.lent, Allocation: owed},
+	}}, nil
+}
+
+func (p *lentPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) { return true, nil }
+
+func (p *lentPool) Safeguard(_ context.Context, _, _ string, cpu, memory bool) (api.Resources, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var revoked api.Resources
+	if cpu {
+		revoked.CPUMilli, p.lent.CPUMilli = p.lent.CPUMilli, 0
+	}
+	if memory {
+		revoked.MemoryBytes, p.lent.MemoryBytes = p.lent.MemoryBytes, 0
+	}
+	p.fired <- [2]bool{cpu, memory}
+	return revoked, nil
+}
+
+func (p *lentPool) Wait(ctx context.Context) error {
+	select {
+	case <-p.woken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *lentPool) Next(ctx context.Context) ([]api.Ended, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+func (p *lentPool) Skipped() int64                                 { return 0 }
+func (p *lentPool) Observe(context.Context, api.Observation) error { return nil }
+
+// group is one container as the kernel has it.
+type group struct {
+	*testing.T
+	made *cgrouptest.Container
+	seen cgroup.Container
+}
+
+func newGroup(t *testing.T) *group {
+	t.Helper()
+	g := &group{T: t, made: cgrouptest.New(t)}
+	var err error
+	if g.seen, err = cgroup.Open(g.made.Root, g.made.ID); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.seen.Close() }) //nolint:errcheck // nothing is left to write
+	if err := errors.Join(g.seen.SetCPU(owed.CPUMilli), g.seen.SetMemory(owed.MemoryBytes, owed.MemoryBytes)); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// until waits for limits to be in force.
+func (g *group) until(cpuMilli, memoryBytes int64) {
+	g.Helper()
+	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	want := api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryBytes}
+	for {
+		r, err := g.seen.Read()
+		if err != nil {
+			g.Fatal(err)
+		}
+		if r.Limit == want {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			g.Fatalf("limits are %v, want %v", r.Limit, want)
+		case <-tick.C:
+		}
+	}
+}
+
+// onKernel is an agent with two containers in this machine's own cgroups.
+type onKernel struct {
+	*testing.T
+	pool            *lentPool
+	donor, borrower *group
+	journal         string
+	stop            func()
+}
+
+func runOnKernel(t *testing.T) *onKernel {
+	t.Helper()
+	k := &onKernel{
+		T:     t,
+		pool:  &lentPool{fired: make(chan [2]bool, 100), woken: make(chan struct{}, 1)},
+		donor: newGroup(t), borrower: newGroup(t), journal: t.TempDir(),
+	}
+	kube := fake.NewClientBuilder().WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID)).Build()
+	a, tracker, err := agent.New(clock.RealClock{}, kube,
+		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
+		agent.Redis{Pool: k.pool, Waiter: k.pool, Ended: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []string{donor, borrower} {
+		if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: named(pod)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(logf.IntoContext(t.Context(), testr.New(t)))
+	ended := make(chan error, 1)
+	go func() { ended <- a.Start(ctx) }()
+	k.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(k.stop)
+	return k
+}
+
+func named(pod string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(pod, "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+func podOf(name, containerID string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: named(name).Namespace, Name: named(name).Name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: owed.List()}},
+		}},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+			{Name: api.UserContainer, ContainerID: "containerd://" + containerID, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+		}},
+	}
+}
+
+func (k *onKernel) lend(volume api.Resources) {
+	k.pool.mu.Lock()
+	k.pool.lent = volume
+	k.pool.mu.Unlock()
+	k.pool.woken <- struct{}{}
+}
+
+// debts are the files of the journal that name the donor.
+func (k *onKernel) debts() int {
+	k.Helper()
+	files, err := filepath.Glob(filepath.Join(k.journal, "*"+k.donor.made.ID+"*"))
+	if err != nil {
+		k.Fatal(err)
+	}
+	return len(files)
+}
+
+func TestKernelSafeguard(t *testing.T) {
+	tests := map[string]struct {
+		lent  api.Resources
+		use   func(*onKernel, *cgrouptest.Load)
+		fires [2]bool
+	}{
+		"CPU": {
+			lent:  api.Resources{CPUMilli: 400},
+			use:   func(_ *onKernel, l *cgrouptest.Load) { l.Do("burn") },
+			fires: [2]bool{true, false},
+		},
+		"memory": {
+			lent: api.Resources{MemoryBytes: 128 * mib},
+			use: func(k *onKernel, l *cgrouptest.Load) {
+				bytes := 108 * mib // near the limit, past which v1 kills
+				if k.donor.made.V2 {
+					bytes = 200 * mib
+				}
+				l.Do("hold %d", bytes)
+			},
+			fires: [2]bool{false, true},
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := runOnKernel(t)
+			l := k.donor.made.Start(t)
+			k.lend(tc.lent)
+			k.borrower.until(owed.CPUMilli+tc.lent.CPUMilli, owed.MemoryBytes+tc.lent.MemoryBytes)
+			k.donor.until(owed.CPUMilli-tc.lent.CPUMilli, owed.MemoryBytes-tc.lent.MemoryBytes)
+			if k.debts() != 1 {
+				t.Errorf("%d files of the journal name the lowered container, want 1", k.debts())
+			}
+			tc.use(k, l)
+			select {
+			case got := <-k.pool.fired:
+				if got != tc.fires {
+					t.Errorf("the safeguard fired for CPU and memory: %v, want %v", got, tc.fires)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the safeguard did not fire")
+			}
+			k.donor.until(owed.CPUMilli, owed.MemoryBytes)
+			k.borrower.until(owed.CPUMilli, owed.MemoryBytes)
+			l.Do("ping")
+			if kills := k.donor.made.OOMKills(); kills != 0 {
+				t.Errorf("the kernel killed %d processes", kills)
+			}
+		})
+	}
+}
+
+// What the runtime puts back is lowered again, and the end of the agent restores all.
+func TestKernelStaleValuesAndEnd(t *testing.T) {
+	k := runOnKernel(t)
+	k.lend(api.Resources{CPUMilli: 200})
+	k.donor.until(300, owed.MemoryBytes)
+	made := k.donor.made
+	made.Write(map[bool]string{false: "50000", true: "50000 100000"}[made.V2], made.File("cpu.cfs_quota_us", "cpu.max"))
+	k.donor.until(300, owed.MemoryBytes)
+	k.stop()
+	k.donor.until(owed.CPUMilli, owed.MemoryBytes)
+	k.borrower.until(owed.CPUMilli, owed.MemoryBytes)
+	if left, err := os.ReadDir(k.journal); err != nil || k.debts() != 0 {
+		t.Errorf("the journal holds %v, %v after all was restored", left, err)
+	}
+}
