@@ -159,7 +159,7 @@ func TestStubbornWorld(t *testing.T) {
 		w.drawBalances(rt)
 		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
 		answer := rapid.SampledFrom([]string{"", "in progress", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer")
-		for end := w.clock.Now().Add(2 * time.Minute); w.clock.Now().Before(end); {
+		for end := w.clock.Now().Add(time.Minute); w.clock.Now().Before(end); {
 			_, again := w.reconcileResult()
 			for _, p := range w.pods {
 				if answer != "" {
@@ -170,8 +170,8 @@ func TestStubbornWorld(t *testing.T) {
 		}
 		// Restores are tried as long as it takes, once per backOffMax, and once more when a
 		// quota may have room for them after the decreases.
-		if most := 2 * len(w.pods) * int(2*time.Minute/backOffMax+10); w.attempts > most {
-			rt.Errorf("%d attempts for %d pods in two minutes, want at most %d", w.attempts, len(w.pods), most)
+		if most := 2 * len(w.pods) * int(time.Minute/backOffMax+10); w.attempts > most {
+			rt.Errorf("%d attempts for %d pods in a minute, want at most %d", w.attempts, len(w.pods), most)
 		}
 	})
 }
