@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/redis/go-redis/v9"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+)
+
+// idleNode is a pool to which the node has plenty of idle CPU, whatever else runs on
+// the machine of the test.
+type idleNode struct{ *pool.Redis }
+
+func (n idleNode) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (bool, error) {
+	hb.Lendable = api.Resources{CPUMilli: 10_000, MemoryBytes: 1 << 40}
+	return n.Redis.Heartbeat(ctx, node, hb)
+}
+
+// site is a node with two containers in this machine's own cgroups, and a Redis.
+type site struct {
+	*testing.T
+	root    string
+	journal string
+	pools   *pool.Redis
+	redis   int // process
+	pods    []*corev1.Pod
+	seen    map[string]cgroup.Container // by pod
+	begun   int
+}
+
+func newSite(t *testing.T) *site {
+	addr := redistest.Start(t)
+	s := &site{T: t, journal: t.TempDir(), pools: pool.NewRedis(addr), seen: map[string]cgroup.Container{}}
+	t.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the test ends
+
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	info, err := client.Info(t.Context(), "server").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, pid, _ := strings.Cut(info, "process_id:")
+	if _, err := fmt.Sscan(pid, &s.redis); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.signal(syscall.SIGCONT) })
+
+	for _, name := range []string{"donor", "borrower"} {
+		made := cgrouptest.New(t)
+		s.root = made.Root
+		c, err := cgroup.Open(made.Root, made.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() }) //nolint:errcheck // nothing is left to write
+		if err := c.SetCPU(userLimits.CPUMilli); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetMemory(userLimits.MemoryBytes, userLimits.MemoryBytes); err != nil {
+			t.Fatal(err)
+		}
+		pod := podRunning(made.ID)
+		pod.Name = name
+		pod.Spec.Containers[1].Resources.Limits = userLimits.List()
+		s.pods = append(s.pods, pod)
+		s.seen["default/"+name] = c
+	}
+	return s
+}
+
+// agent makes an agent of the node that knows its pods.
+func (s *site) agent() *Agent {
+	s.Helper()
+	kube := fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build()
+	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	a, tracker, err := New(clock.RealClock{}, kube, settings,
+		Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider())
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, pod := range s.pods {
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: name}); err != nil {
+			s.Fatal(err)
+		}
+		s.Cleanup(func() { a.containers.put(name.String(), nil) })
+	}
+	return a
+}
+
+// run runs an agent until end is called.
+func (s *site) run(start func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(logf.IntoContext(s.Context(), testr.New(s.T)))
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.Error(err)
+		}
+	})
+	s.Cleanup(end)
+	return end
+}
+
+// crashing is Start of an agent that is killed in the end: it gives nothing back.
+func crashing(a *Agent) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := a.lockJournal(ctx); err != nil {
+			return err
+		}
+		var group sync.WaitGroup
+		for _, f := range []func(context.Context){a.link.wait, a.link.run, a.reflex.run} {
+			group.Go(func() { f(ctx) })
+		}
+		group.Wait()
+		return a.reflex.journal.close()
+	}
+}
+
+func (s *site) signal(sig syscall.Signal) {
+	if err := syscall.Kill(s.redis, sig); err != nil {
+		s.Errorf("sending %v to Redis: %v", sig, err)
+	}
+}
+
+// lend begins invocations of which one lends 200m to the other, and returns the donor.
+func (s *site) lend() (donor string) {
+	s.Helper()
+	eventually(s.T, "the pool is open", func() bool {
+		state, err := s.pools.Read(s.Context(), node)
+		return err == nil && state.Open
+	})
+	s.begun++
+	donor = fmt.Sprint("donor-", s.begun)
+	volume := api.Resources{CPUMilli: 200}
+	for _, inv := range []pool.Invocation{
+		{ID: donor, Pod: "default/donor", Surplus: volume},
+		{ID: fmt.Sprint("borrower-", s.begun), Pod: "default/borrower", Want: volume},
+	} {
+		inv.Function, inv.Domain, inv.Owner = "default/f-00001", "default", "activator"
+		inv.Duration, inv.Allocation = time.Hour, userLimits
+		if _, err := s.pools.Begin(s.Context(), node, inv); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.until("lent", 300, 700)
+	return donor
+}
+
+// end ends an invocation, and those that have begun with it.
+func (s *site) end(donor string) {
+	s.Helper()
+	for _, id := range []string{donor, strings.Replace(donor, "donor", "borrower", 1)} {
+		if _, err := s.pools.End(s.Context(), node, pool.Ending{ID: id}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// until waits for CPU limits to be in force.
+func (s *site) until(what string, donor, borrower int64) {
+	s.Helper()
+	eventually(s.T, what, func() bool {
+		var got [2]int64
+		for i, pod := range []string{"default/donor", "default/borrower"} {
+			r, err := s.seen[pod].Read()
+			if err != nil {
+				s.Fatal(err)
+			}
+			got[i] = r.Limit.CPUMilli
+		}
+		return got == [2]int64{donor, borrower}
+	})
+}
+
+// Loans of a real pool come into force in real cgroups, and end there: with the
+// invocation, when an agent that was killed is followed by another, when Redis hangs,
+// and when the agent stops.
+func TestWithRedisAndCgroups(t *testing.T) {
+	s := newSite(t)
+	a := s.agent()
+	kill := s.run(crashing(a))
+	s.end(s.lend())
+	s.until("the donor's invocation has ended", 500, 500)
+	s.lend()
+	kill()
+	s.until("left by the agent that was killed", 300, 700)
+
+	s.signal(syscall.SIGSTOP)
+	stop := s.run(s.agent().Start)
+	s.until("given back by the next agent, without Redis", 500, 500)
+	s.signal(syscall.SIGCONT)
+	s.end("donor-2")
+
+	s.lend()
+	s.signal(syscall.SIGSTOP)
+	hung := time.Now()
+	s.until("Redis hangs for a lease", 500, 500)
+	t.Logf("restored %v after Redis hung", time.Since(hung))
+	s.signal(syscall.SIGCONT)
+	s.end("donor-3")
+
+	s.lend()
+	stop()
+	s.until("the agent has stopped", 500, 500)
+	if debts, err := (&journal{dir: s.journal}).load(); err != nil || len(debts) != 0 {
+		t.Errorf("debts %v, %v are left by an agent that stopped", debts, err)
+	}
+}
