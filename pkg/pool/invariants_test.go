@@ -215,7 +215,7 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 		return
 	}
 	ctx := testContext(t)
-	keys, err := m.redis.calls.Keys(ctx, "libra:{"+m.name+"}:*").Result()
+	keys, err := nodeKeys(ctx, m.redis, m.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,11 +234,23 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 	}
 }
 
+func nodeKeys(ctx context.Context, r *Redis, node string) ([]string, error) {
+	return r.calls.Keys(ctx, "libra:{"+node+"}:*").Result()
+}
+
+func deleteNode(ctx context.Context, r *Redis, node string) error {
+	keys, err := nodeKeys(ctx, r, node)
+	if err != nil {
+		return err
+	}
+	return r.calls.Del(ctx, keys...).Err()
+}
+
 // members counts those of a key that is to be empty on a node without invocations.
 func (m *model) members(t *rapid.T, key, kind string) (n int64, counted bool) {
 	var err error
 	switch kind {
-	case "invocations", "dealings", "pods":
+	case "invocations", "pods":
 		n, err = m.redis.calls.HLen(testContext(t), key).Result()
 	case "surplus:cpu", "surplus:memory", "hungry:cpu", "hungry:memory":
 		n, err = m.redis.calls.ZCard(testContext(t), key).Result()

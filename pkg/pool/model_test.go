@@ -405,7 +405,7 @@ func (m *model) lose(t *rapid.T) {
 	ctx := testContext(t)
 	if flush {
 		// Only this node's keys: the other tests' are in the same Redis.
-		if err := m.redis.calls.Del(ctx, keysOf(m.name)...).Err(); err != nil {
+		if err := deleteNode(ctx, m.redis, m.name); err != nil {
 			t.Fatal(err)
 		}
 		m.lastIntent, m.lastEnded = streamStart, streamStart

@@ -125,22 +125,18 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 	if err := inv.check(); err != nil {
 		return api.Resources{}, err
 	}
-	record, err := json.Marshal(begunPart{
+	record, err := openObject(begunPart{
 		ID: inv.ID, Function: inv.Function, Configuration: inv.Configuration, Pod: inv.Pod,
 		Size: inv.Size, Predicted: inv.Predicted,
-	})
+	}, "{")
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
 	}
-	reply, err := r.call(ctx, "libra_begin", node,
-		inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function,
-		packed(
-			renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
-			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
-			inv.Want.CPUMilli, inv.Want.MemoryBytes,
-		),
-		record,
-	).Int64Slice()
+	reply, err := r.call(ctx, "libra_begin", node, []int64{
+		renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
+		inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
+		inv.Want.CPUMilli, inv.Want.MemoryBytes,
+	}, inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record).Int64Slice()
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
 	}
@@ -155,11 +151,11 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err := e.check(); err != nil {
 		return Outcome{}, err
 	}
-	ending, err := json.Marshal(endingPart{Duration: e.Duration, Status: e.Status})
+	ending, err := openObject(endingPart{Duration: e.Duration, Status: e.Status}, "")
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q: %w", e.ID, err)
 	}
-	reply, err := r.call(ctx, "libra_end", node, noOwner, e.ID, e.Late, ending).Int64Slice()
+	reply, err := r.call(ctx, "libra_end", node, []int64{number(e.Late)}, e.ID, ending).Int64Slice()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
 	}
@@ -177,7 +173,7 @@ func (r *Redis) Renew(ctx context.Context, node, owner string) error {
 	if err := checkName("owner", owner); err != nil {
 		return err
 	}
-	if err := r.call(ctx, "libra_renew", node, owner).Err(); err != nil {
+	if err := r.call(ctx, "libra_renew", node, nil, owner).Err(); err != nil {
 		return fmt.Errorf("renew the lease of %q on node %s: %w", owner, node, err)
 	}
 	return nil
@@ -195,8 +191,8 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	for _, pod := range slices.Sorted(maps.Keys(hb.Pods)) {
 		fmt.Fprintf(&pods, "%s\n%d\n", pod, hb.Pods[pod])
 	}
-	reply, err := r.call(ctx, "libra_heartbeat", node, noOwner,
-		hb.Agent, hb.Epoch, hb.Whole, packed(hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes), pods.String(),
+	reply, err := r.call(ctx, "libra_heartbeat", node,
+		[]int64{number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, pods.String(),
 	).Int64()
 	if err != nil {
 		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)
@@ -209,8 +205,8 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, cpu, memory boo
 	if err := checkName("pod", pod); err != nil {
 		return api.Resources{}, err
 	}
-	reply, err := r.call(ctx, "libra_safeguard", node, noOwner,
-		pod, cpu, memory, SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(),
+	reply, err := r.call(ctx, "libra_safeguard", node,
+		[]int64{number(cpu), number(memory), SuspendLeast.Milliseconds(), SuspendMost.Milliseconds()}, pod,
 	).Int64Slice()
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
@@ -223,7 +219,7 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, cpu, memory boo
 
 // Read implements Pool.
 func (r *Redis) Read(ctx context.Context, node string) (State, error) {
-	reply, err := r.call(ctx, "libra_read", node, noOwner, EntriesMost, SuspendMost.Milliseconds()).Slice()
+	reply, err := r.call(ctx, "libra_read", node, []int64{EntriesMost, SuspendMost.Milliseconds()}).Slice()
 	if err != nil {
 		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
 	}
@@ -234,8 +230,17 @@ func (r *Redis) Read(ctx context.Context, node string) (State, error) {
 	return state, nil
 }
 
-// noOwner is for calls that are nobody's.
-const noOwner = ""
+// openObject is a JSON object that the function adds to: it begins as it is told, and
+// ends in a comma.
+func openObject(v any, begin string) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	data = append([]byte(begin), data[1:]...)
+	data[len(data)-1] = ','
+	return data, nil
+}
 
 // packed is how several numbers travel as one argument, which Redis takes in faster.
 // They must be small enough for a float64 to have them exactly.
@@ -247,42 +252,35 @@ func packed(numbers ...int64) []byte {
 	return b
 }
 
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func resources(cpuMilliMemoryBytes []int64) api.Resources {
 	return api.Resources{CPUMilli: cpuMilliMemoryBytes[0], MemoryBytes: cpuMilliMemoryBytes[1]}
 }
 
-// keysOf are all keys of a node, in the order of open_node in lua/1_node.lua. They
-// share a hash tag, so that a Redis Cluster keeps them together.
-func keysOf(node string) []string {
-	prefix := "libra:{" + node + "}:"
-	return []string{
-		prefix + "node",
-		prefix + "invocations",
-		prefix + "dealings",
-		prefix + "pods",
-		prefix + "floors",
-		prefix + "surplus:cpu",
-		prefix + "surplus:memory",
-		prefix + "hungry:cpu",
-		prefix + "hungry:memory",
-		prefix + "tombstones",
-		intentsStream(node),
-		endedStream(node),
-	}
-}
+// nodeKey is the key that the functions are given. All keys of a node begin alike,
+// with a hash tag, so that a Redis Cluster keeps them together.
+func nodeKey(node string) string { return "libra:{" + node + "}:node" }
 
 func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
 
 func endedStream(node string) string { return "libra:{" + node + "}:ended" }
 
-// call calls a function; when Redis does not have it, it loads the library and
+// call calls a function with numbers, which travel packed, and arguments; when Redis does not have it, it loads the library and
 // calls once more.
-func (r *Redis) call(ctx context.Context, function, node string, args ...any) *redis.Cmd {
+func (r *Redis) call(ctx context.Context, function, node string, numbers []int64, args ...any) *redis.Cmd {
 	if err := checkNode(node); err != nil {
 		return failed(ctx, err)
 	}
-	keys := keysOf(node)
-	args = append([]any{libraryVersion, LeaseTTL.Milliseconds(), r.nowMillis()}, args...)
+	keys := []string{nodeKey(node)}
+	args = append([]any{
+		libraryVersion, packed(append([]int64{LeaseTTL.Milliseconds(), r.nowMillis()}, numbers...)...),
+	}, args...)
 
 	cmd := r.calls.FCall(ctx, function, keys, args...)
 	missing, err := libraryMissing(cmd.Err())

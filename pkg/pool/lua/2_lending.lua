@@ -6,34 +6,66 @@ local function latest_first(a, b)
   return a.id > b.id
 end
 
--- candidates are a domain's invocations that an index has, or will have when this
--- call is saved.
+-- What is asked of an index at one time. Few donors satisfy most.
+local CHUNK = 4
+
+-- candidates goes through a domain's invocations that an index has, or will have when
+-- this call is saved, the last to end first: each call of it returns the next id.
 local function candidates(node, index, resource, domain, least_expires)
-  local found = {}
-  local prefix = member(domain, '')
-  local entries = call('ZREVRANGEBYSCORE', node.key[index][resource], '+inf', least_expires, 'WITHSCORES')
-  for i = 1, #entries, 2 do
-    if string.sub(entries[i], 1, #prefix) == prefix then
-      local id = string.sub(entries[i], #prefix + 1)
-      if not node.changed[id] then
-        found[#found + 1] = {id = id, expires = tonumber(entries[i + 1])}
-      end
-    end
-  end
-  for id in pairs(node.changed) do
-    local inv = node.invocations[id]
+  local changed_before, changed, position = {}, {}, 1
+  for id, inv in pairs(node.changed) do
+    changed_before[id] = true
     if not inv.gone and inv.domain == domain and inv.expires >= least_expires then
       local has = inv.spare[resource] > 0
       if index == 'hungry' then
         has = inv.want[resource] > inv.borrowed[resource]
       end
       if has then
-        found[#found + 1] = {id = id, expires = inv.expires}
+        changed[#changed + 1] = {id = id, expires = inv.expires}
       end
     end
   end
-  table.sort(found, latest_first)
-  return found
+  if changed[2] then
+    table.sort(changed, latest_first)
+  end
+
+  local key, prefix, entries, at, offset = node.key[index][resource], member(domain, ''), nil, 1, 0
+  local stored = nil -- the next one of the index; false when there are no more
+  local function next_stored()
+    repeat
+      if not entries or (at > #entries and #entries == 2 * CHUNK) then
+        entries = call('ZREVRANGEBYSCORE', key, '+inf', least_expires, 'WITHSCORES', 'LIMIT', offset, CHUNK)
+        at, offset = 1, offset + CHUNK
+      end
+      local entry, score = entries[at], entries[at + 1]
+      at = at + 2
+      if not entry then
+        return false
+      end
+      if string.sub(entry, 1, #prefix) == prefix then
+        local id = string.sub(entry, #prefix + 1)
+        if not changed_before[id] then
+          return {id = id, expires = tonumber(score)}
+        end
+      end
+    until false
+  end
+
+  return function()
+    if stored == nil then
+      stored = next_stored()
+    end
+    local first = changed[position]
+    if first and (not stored or latest_first(first, stored)) then
+      position = position + 1
+      return first.id
+    end
+    if stored then
+      local id = stored.id
+      stored = nil
+      return id
+    end
+  end
 end
 
 local function moved(node, pod)
@@ -117,24 +149,27 @@ local function give_back(node, id)
 end
 
 -- take lends id what it still wants, from the donors that last as long as it needs.
-local function take(node, id, resource, donors)
+local function take(node, id, resource)
   local inv = look(node, id)
   if not floor_of(node, inv.pod) then
     return
   end
   local want = math.min(inv.want[resource] - inv.borrowed[resource], node.lendable[resource] - node.on_loan[resource])
-  for _, found in ipairs(donors) do
-    if want <= 0 or found.expires < node.now + inv.least_remaining then
-      return
-    end
+  if want <= 0 then
+    return
+  end
+  for donor_id in candidates(node, 'surplus', resource, inv.domain, node.now + inv.least_remaining) do
     -- A donor is the only one in its pod: only itself is to be left out.
-    local donor = look(node, found.id)
+    local donor = look(node, donor_id)
     local amount = math.min(want, donor.spare[resource])
-    if amount > 0 and found.id ~= id then
-      change(node, found.id)
+    if amount > 0 and donor_id ~= id then
+      change(node, donor_id)
       donor.spare[resource] = donor.spare[resource] - amount
-      lend(node, found.id, id, resource, amount)
+      lend(node, donor_id, id, resource, amount)
       want = want - amount
+      if want == 0 then
+        return
+      end
     end
   end
 end
@@ -153,15 +188,14 @@ local function feed(node, domains)
   table.sort(names)
   for _, domain in ipairs(names) do
     for resource = CPU, MEMORY do
-      if node.on_loan[resource] < node.lendable[resource] then
-        local borrowers = candidates(node, 'hungry', resource, domain, node.now + 1)
-        local donors = borrowers[1] and candidates(node, 'surplus', resource, domain, node.now + 1) or {}
-        if donors[1] then
-          for _, found in ipairs(borrowers) do
-            if found.expires >= node.now + look(node, found.id).least_remaining then
-              take(node, found.id, resource, donors)
-            end
-          end
+      for id in candidates(node, 'hungry', resource, domain, node.now + 1) do
+        if node.on_loan[resource] >= node.lendable[resource]
+          or not candidates(node, 'surplus', resource, domain, node.now + 1)() then
+          break
+        end
+        local inv = look(node, id)
+        if inv.expires >= node.now + inv.least_remaining then
+          take(node, id, resource)
         end
       end
     end
@@ -174,8 +208,12 @@ end
 -- End is repeated until it is answered, so that Redis runs again by then, and all
 -- that had come in meanwhile runs within moments of it.
 local function bury(node, id)
-  call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
-  call('ZADD', node.key.tombstones, node.now + node.lease_ms, id)
+  local now = node.now
+  if now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
+    call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', now)
+    node.pruned = now
+  end
+  call('ZADD', node.key.tombstones, now + node.lease_ms, id)
 end
 
 local function leave_pod(node, id, inv)
@@ -184,7 +222,7 @@ local function leave_pod(node, id, inv)
     return
   end
   local others = {}
-  for other in string.gmatch(call('HGET', node.key.pods, inv.pod), '[^\n]+') do
+  for other in string.gmatch(call('HGET', node.key.pods, inv.pod) or '', '[^\n]+') do
     if other ~= id then
       others[#others + 1] = other
     end
@@ -202,7 +240,7 @@ local function release(node, id)
   local freed = not is_nothing(inv.lent) and withdraw_all(node, id)
   freed = give_back(node, id) or freed
   inv.gone = true
-  node.changed[id] = true
+  node.changed[id] = inv
   leave_pod(node, id, inv)
   bury(node, id)
   return freed
@@ -210,23 +248,23 @@ end
 
 -- release_owned ends what the owners have.
 local function release_owned(node, owners)
+  widen(node)
   local domains = {}
   for _, id in ipairs(call('HKEYS', node.key.invocations)) do
-    if id ~= PLACEHOLDER and not (node.invocations[id] and node.invocations[id].gone) then
-      local inv = look(node, id)
-      if owners[inv.owner] and release(node, id) then
-        domains[inv.domain] = true
-      end
+    local inv = id ~= PLACEHOLDER and look(node, id)
+    if inv and owners[inv.owner] and release(node, id) then
+      domains[inv.domain] = true
     end
   end
   feed(node, domains)
 end
 
 -- lapse comes before anything that renews the owner's lease: what has run out in an
--- outage must not come back to life after it.
-local function lapse(node, owner)
-  if node.lease and node.lease + node.lease_ms <= node.now then
-    release_owned(node, {[owner] = true})
-    node.lease = nil
+-- outage must not come back to life after it. It says whether the lease had run out.
+local function lapse(node, owner, lease)
+  if not lease or tonumber(lease) + node.lease_ms > node.now then
+    return false
   end
+  release_owned(node, {[owner] = true})
+  return true
 end

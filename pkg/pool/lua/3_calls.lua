@@ -12,12 +12,14 @@ local function struck_field(func)
   return 'struck:' .. func
 end
 
-local function strikes_of(node, func, most_ms)
-  local struck = call('HGET', node.key.node, struck_field(func))
-  local s = struck and {unpack_struct(STRUCK, struck)} or {0, 0, 0, 0}
-  local strikes = {count = {s[1], s[2]}, till = {s[3], s[4]}}
+local function read_strikes(struck, now, most_ms)
+  if not struck then
+    return {count = {0, 0}, till = {0, 0}}
+  end
+  local cpu_count, memory_count, cpu_till, memory_till = unpack_struct(STRUCK, struck)
+  local strikes = {count = {cpu_count, memory_count}, till = {cpu_till, memory_till}}
   for resource = CPU, MEMORY do
-    if forgotten(strikes.count[resource], strikes.till[resource], node.now, most_ms) then
+    if forgotten(strikes.count[resource], strikes.till[resource], now, most_ms) then
       strikes.count[resource], strikes.till[resource] = 0, 0
     end
   end
@@ -30,126 +32,148 @@ local function lendable(allocation, floor)
   return {math.max(allocation[CPU] - 1, 0), math.max(allocation[MEMORY] - math.max(floor, 1), 0)}
 end
 
--- put_in is what a Begin puts into the pool of its surplus.
-local function put_in(node, inv, surplus, most_ms)
-  if is_nothing(surplus) or not (node.open and inv.alone) then
-    return NOTHING
-  end
-  local floor = floor_of(node, inv.pod)
-  if not floor then
-    return NOTHING
-  end
-  local most = lendable(inv.allocation, floor)
-  local strikes = strikes_of(node, inv.func, most_ms)
-  local put = {0, 0}
-  for resource = CPU, MEMORY do
-    if strikes.till[resource] <= node.now then
-      put[resource] = math.min(surplus[resource], most[resource])
-    end
-  end
-  return put
-end
-
--- A Begin renews a lease that would not last until its owner's next Renew.
-local function renew_lease(node, owner, every_ms)
-  if not node.lease or node.now - node.lease >= every_ms or node.now < node.lease then
-    call('HSET', node.key.node, 'lease:' .. owner, node.now)
-  end
-end
-
--- join_pod makes the invocation one of its pod's, and says whether that ended a loan.
-local function join_pod(node, id, inv)
-  if call('HSETNX', node.key.pods, inv.pod, id) == 1 then
-    return false
-  end
+-- join_pod makes the invocation one of its pod's beside others, and says whether that
+-- ended a loan.
+local function join_pod(node, id, pod)
+  widen(node)
   local freed = false
-  local others = call('HGET', node.key.pods, inv.pod)
+  local others = call('HGET', node.key.pods, pod)
   for other in string.gmatch(others, '[^\n]+') do
-    if look(node, other).alone then
+    local inv = look(node, other)
+    if inv and inv.alone then
       freed = withdraw_all(node, other)
       change(node, other).alone = false
     end
   end
-  change(node, id).alone = false
-  call('HSET', node.key.pods, inv.pod, others .. '\n' .. id)
+  call('HSET', node.key.pods, pod, others .. '\n' .. id)
   return freed
 end
 
-local function begin(node, args)
-  local owner, id, pod, domain, func, numbers, record = args[1], args[2], args[3], args[4], args[5], args[6], args[7]
+local function any(key, now)
+  return call('ZCOUNT', key, now + 1, '+inf') > 0
+end
 
-  lapse(node, owner)
-  local buried_until = call('ZSCORE', node.key.tombstones, id)
-  if buried_until and tonumber(buried_until) > node.now then
+local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory, want_cpu, want_memory)
+  local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
+  local key, now, lease, struck = node.key, node.now, node.field, node.other_field
+
+  if lapse(node, owner, lease) then
     save(node)
-    return {0, 0}
+    node.invocations, lease = nil, nil
   end
-  local inv = look(node, id)
-  if inv then
-    save(node)
-    return inv.borrowed
+  local buried_until = call('ZSCORE', key.tombstones, id)
+  if buried_until and tonumber(buried_until) > now then
+    return NOTHING
+  end
+  local kept = call('HGET', key.invocations, id)
+  if kept then
+    return decode(kept).borrowed
+  end
+  -- A lease that would not last until its owner's next Renew.
+  lease = lease and tonumber(lease)
+  if not lease or now - lease >= every_ms or now < lease then
+    call('HSET', key.node, 'lease:' .. owner, now)
   end
 
-  local every_ms, most_ms, duration_ms, least_remaining_ms, cpu, memory, surplus_cpu, surplus_memory, want_cpu, want_memory =
-    unpack_struct('<dddddddddd', numbers)
-  renew_lease(node, owner, every_ms)
+  local alone = call('HSETNX', key.pods, pod, id) == 1
+  local freed = not alone and join_pod(node, id, pod)
 
-  inv = fresh{
-    expires = node.now + duration_ms, least_remaining = math.max(least_remaining_ms, 1),
-    want = {want_cpu, want_memory}, put = NOTHING, allocation = {cpu, memory},
-    pod = pod, domain = domain, owner = owner, func = func, record = record,
-    begun_now = true,
-  }
+  local put_cpu, put_memory = 0, 0
+  local deals = freed -- whether others' loans may change, too
+  if node.open and surplus_cpu + surplus_memory + want_cpu + want_memory > 0 then
+    local floor = floor_of(node, pod)
+    if floor then
+      if alone then
+        local most = lendable({cpu, memory}, floor)
+        local till = struck and read_strikes(struck, now, most_ms).till or NOTHING
+        put_cpu = till[CPU] <= now and math.min(surplus_cpu, most[CPU]) or 0
+        put_memory = till[MEMORY] <= now and math.min(surplus_memory, most[MEMORY]) or 0
+      end
+      deals = deals
+        or put_cpu + put_memory > 0 and (any(key.hungry[CPU], now) or any(key.hungry[MEMORY], now))
+        or want_cpu > 0 and (put_cpu > 0 or any(key.surplus[CPU], now))
+        or want_memory > 0 and (put_memory > 0 or any(key.surplus[MEMORY], now))
+    end
+  end
+
+  local expires = now + duration_ms
+  kept = pack(BEGUN, 0, expires, math.max(least_ms, 1), want_cpu, want_memory, put_cpu, put_memory, cpu, memory,
+    #pod, pod, #domain, domain, #owner, owner, #func, func, #record, record)
+  if alone and not deals then
+    call('HSET', key.invocations, id, kept)
+    local index = member(domain, id)
+    if put_cpu > 0 then call('ZADD', key.surplus[CPU], expires, index) end
+    if put_memory > 0 then call('ZADD', key.surplus[MEMORY], expires, index) end
+    if want_cpu > 0 then call('ZADD', key.hungry[CPU], expires, index) end
+    if want_memory > 0 then call('ZADD', key.hungry[MEMORY], expires, index) end
+    return NOTHING
+  end
+
+  widen(node)
+  local inv = remember(node, id, kept)
   inv.had_spare, inv.was_hungry = {false, false}, {false, false}
-  node.invocations[id] = inv
-  node.changed[id] = true
-
-  local freed = join_pod(node, id, inv)
+  node.changed[id] = inv
+  if not alone then
+    change(node, id).alone = false
+  end
   if node.open then
     for resource = CPU, MEMORY do
-      if inv.want[resource] > 0 and node.on_loan[resource] < node.lendable[resource] then
-        take(node, id, resource, candidates(node, 'surplus', resource, domain, node.now + inv.least_remaining))
-      end
+      take(node, id, resource)
     end
-    inv.put = put_in(node, inv, {surplus_cpu, surplus_memory}, most_ms)
-    inv.spare = {inv.put[CPU], inv.put[MEMORY]}
-  end
-  if freed or not is_nothing(inv.put) then
-    feed(node, {[domain] = true})
+    if freed or put_cpu + put_memory > 0 then
+      feed(node, {[domain] = true})
+    end
   end
   save(node)
   return inv.borrowed
 end
 
--- join makes one JSON object out of several that are not empty. Numbers that Go
--- wrote stay as they are: Lua's own JSON keeps 14 digits.
-local function join(...)
-  local inner = {}
-  for i, object in ipairs({...}) do
-    inner[i] = string.sub(object, 2, -2)
-  end
-  return '{' .. table.concat(inner, ',') .. '}'
+-- What ended without a loan.
+local POOL_PART = ',"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
+
+-- record_end appends the record of an end, which is made of the parts that the Begin
+-- and the End sent, and the pool's. Numbers that Go wrote stay as they are.
+local function record_end(node, parts, alone, safeguarded, pool_part)
+  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*', 'v', RECORD_VERSION, 'data',
+    parts .. (alone and '"alone":true' or '"alone":false')
+      .. (safeguarded and ',"safeguarded":true' or ',"safeguarded":false') .. pool_part)
 end
 
-local function finish(node, args)
-  local id, late, ending = args[2], args[3] == '1', args[4]
-  local inv = look(node, id)
-  if not inv then
+local function finish(node, args, late)
+  local id, ending = args[3], args[4]
+  local key = node.key
+  local kept = call('HGET', key.invocations, id)
+  if not kept then
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
+  -- By the time that a late end is heard of, another may have run in the pod.
+  late = late == 1
+  local dealt, _, _, want_cpu, want_memory, put_cpu, put_memory, _, _, pod, domain, _, _, record = unpack_struct(BEGUN, kept)
+  if dealt == 0 then
+    call('HDEL', key.invocations, id)
+    call('HDEL', key.pods, pod)
+    local index = member(domain, id)
+    if put_cpu > 0 then call('ZREM', key.surplus[CPU], index) end
+    if put_memory > 0 then call('ZREM', key.surplus[MEMORY], index) end
+    if want_cpu > 0 then call('ZREM', key.hungry[CPU], index) end
+    if want_memory > 0 then call('ZREM', key.hungry[MEMORY], index) end
+    bury(node, id)
+    record_end(node, record .. ending, not late, false, POOL_PART)
+    return {1, late and 0 or 1, 0, 0, 0, 0, 0}
+  end
+
+  widen(node)
+  local inv = remember(node, id, kept)
   if release(node, id) then
-    feed(node, {[inv.domain] = true})
+    feed(node, {[domain] = true})
   end
   save(node)
-  -- By the time that a late end is heard of, another may have run in the pod.
   local alone = inv.alone and not late
   local lent, borrowed = inv.most_lent, inv.most_borrowed
-  local pool_part = string.format(
-    '{"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
-    tostring(alone), tostring(inv.safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
-  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*',
-    'v', RECORD_VERSION, 'data', join(inv.record, ending, pool_part))
+  record_end(node, record .. ending, alone, inv.safeguarded, string.format(
+    ',"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
+    lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]))
   return {
     1, alone and 1 or 0, inv.safeguarded and 1 or 0,
     lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY],
@@ -157,9 +181,10 @@ local function finish(node, args)
 end
 
 local function renew(node, args)
-  local owner = args[1]
-  lapse(node, owner)
-  save(node)
+  local owner = args[3]
+  if lapse(node, owner, node.field) then
+    save(node)
+  end
   call('HSET', node.key.node, 'lease:' .. owner, node.now)
   return redis.status_reply('OK')
 end
@@ -175,7 +200,6 @@ end
 -- whose floor has risen, may not have on loan any more.
 local function take_part(node, pods)
   call('DEL', node.key.floors)
-  node.floors = {}
   each_pair(pods, function(pod, floor)
     call('HSET', node.key.floors, pod, floor)
     node.floors[pod] = tonumber(floor)
@@ -203,15 +227,16 @@ local function take_part(node, pods)
   end
 end
 
-local function heartbeat(node, args)
-  local agent, epoch, whole, numbers, pods = args[2], args[3], args[4] == '1', args[5], args[6]
-  whole = whole and epoch == node.epoch
-  node.heard, node.open, node.lendable = true, whole, {unpack_struct('<dd', numbers)}
-  local cpu, memory = node.lendable[CPU], node.lendable[MEMORY]
-  local digest = redis.sha1hex(pods)
-  local changed = call('HGET', node.key.node, 'pods') ~= digest
-  call('HSET', node.key.node, 'beat', pack('<dBddI2c0', node.now, whole and 1 or 0, cpu, memory, #agent, agent), 'pods', digest)
-  if changed then
+local function heartbeat(node, args, whole, cpu, memory)
+  widen(node)
+  local agent, epoch, pods = args[3], args[4], args[5]
+  whole = whole == 1 and epoch == node.epoch
+  local digest, had = redis.sha1hex(pods), node.digest
+  local beat = pack(BEAT, node.now, whole and 1 or 0, cpu, memory, #agent, agent, digest)
+  call('HSET', node.key.node, 'beat', beat)
+  hear(node, beat)
+  node.heard, node.open = true, whole
+  if digest ~= had then
     take_part(node, pods)
   end
   if whole then
@@ -221,8 +246,8 @@ local function heartbeat(node, args)
         domains[string.match(entry, '^[^\n]+')] = true
       end
     end
-    for id in pairs(node.changed) do
-      domains[look(node, id).domain] = true
+    for _, inv in pairs(node.changed) do
+      domains[inv.domain] = true
     end
     feed(node, domains)
   end
@@ -230,24 +255,26 @@ local function heartbeat(node, args)
   return whole and 1 or 0
 end
 
-local function safeguard(node, args)
-  local pod, named, least_ms, most_ms = args[2], {args[3] == '1', args[4] == '1'}, tonumber(args[5]), tonumber(args[6])
+local function safeguard(node, args, cpu, memory, least_ms, most_ms)
+  widen(node)
+  local pod, named = args[3], {cpu == 1, memory == 1}
   local revoked = {0, 0}
   for id in string.gmatch(call('HGET', node.key.pods, pod) or '', '[^\n]+') do
     local inv = look(node, id)
     -- At most one in a pod has put anything in.
-    local strikes = nil
+    local strikes, field = nil, nil
     for resource = CPU, MEMORY do
-      if named[resource] and inv.spare[resource] + inv.lent[resource] > 0 then
+      if inv and named[resource] and inv.spare[resource] + inv.lent[resource] > 0 then
         revoked[resource] = withdraw(node, id, resource)
-        strikes = strikes or strikes_of(node, inv.func, most_ms)
+        field = struck_field(inv.func)
+        strikes = strikes or read_strikes(call('HGET', node.key.node, field), node.now, most_ms)
         strikes.till[resource] = node.now + math.min(least_ms * 2 ^ math.min(strikes.count[resource], 10), most_ms)
         strikes.count[resource] = strikes.count[resource] + 1
       end
     end
     if strikes then
       local count, till = strikes.count, strikes.till
-      call('HSET', node.key.node, struck_field(inv.func), pack(STRUCK, count[CPU], count[MEMORY], till[CPU], till[MEMORY]))
+      call('HSET', node.key.node, field, pack(STRUCK, count[CPU], count[MEMORY], till[CPU], till[MEMORY]))
       inv.safeguarded = true
       node.woken[pod] = true
       feed(node, {[inv.domain] = true})
@@ -274,7 +301,7 @@ local function reap(node, most_ms)
         lapsed[name] = true
       end
     elseif kind == 'struck' then
-      local strikes = strikes_of(node, name, most_ms)
+      local strikes = read_strikes(meta[i + 1], node.now, most_ms)
       local till = strikes.till
       if strikes.count[CPU] + strikes.count[MEMORY] == 0 then
         call('HDEL', node.key.node, meta[i])
@@ -293,68 +320,66 @@ local function reap(node, most_ms)
   return suspended
 end
 
--- entries_left are what donors could lend now: all of it, and each, the last to end
--- first.
-local function entries_left(node, most)
-  local seen, found, available = {}, {}, {0, 0}
-  for resource = CPU, MEMORY do
-    for _, entry in ipairs(call('ZRANGEBYSCORE', node.key.surplus[resource], node.now + 1, '+inf')) do
-      local id = string.sub(entry, string.find(entry, '\n', 1, true) + 1)
-      local inv = look(node, id)
-      available[resource] = available[resource] + inv.spare[resource]
-      if not seen[id] then
-        seen[id] = true
-        found[#found + 1] = {id = id, expires = inv.expires}
-      end
-    end
-  end
-  table.sort(found, latest_first)
-  local entries = {}
-  for i = 1, math.min(#found, most) do
-    local inv = look(node, found[i].id)
-    entries[i] = {inv.domain, inv.expires, inv.spare[CPU], inv.spare[MEMORY]}
-  end
-  return available, entries
-end
-
--- balances are those of the pods that lend or borrow.
-local function balances(node)
-  local pods = {}
-  local all = call('HGETALL', node.key.dealings)
+-- survey goes through all invocations, and returns what donors could lend now, all of
+-- it and each, the last to end first, and the balances of the pods.
+local function survey(node, entries_most)
+  local available, found, pods = {0, 0}, {}, {}
+  local all = call('HGETALL', node.key.invocations)
   for i = 1, #all, 2 do
-    if all[i] ~= PLACEHOLDER then
-      local d = cmsgpack.unpack(all[i + 1])
-      local lent, borrowed, pod = d[4], d[5], d[10]
+    local id = all[i]
+    if id ~= PLACEHOLDER then
+      local inv = decode(all[i + 1])
+      local spare, lent, borrowed = inv.spare, inv.lent, inv.borrowed
+      if inv.expires > node.now and not is_nothing(spare) then
+        available[CPU], available[MEMORY] = available[CPU] + spare[CPU], available[MEMORY] + spare[MEMORY]
+        found[#found + 1] = {id = id, expires = inv.expires, domain = inv.domain, spare = spare}
+      end
       if not (is_nothing(lent) and is_nothing(borrowed)) then
-        local b = pods[pod] or {pod, 0, 0, 0, 0, 0, 0}
+        local b = pods[inv.pod] or {inv.pod, 0, 0, 0, 0, inv.allocation[CPU], inv.allocation[MEMORY], alone = inv.alone}
         b[2], b[3] = b[2] + borrowed[CPU], b[3] + borrowed[MEMORY]
         b[4], b[5] = b[4] + lent[CPU], b[5] + lent[MEMORY]
-        pods[pod] = b
+        pods[inv.pod] = b
       end
     end
   end
-  local list = {}
-  for pod, b in pairs(pods) do
-    local latest = look(node, string.match(call('HGET', node.key.pods, pod), '[^\n]+$'))
-    b[6], b[7] = latest.allocation[CPU], latest.allocation[MEMORY]
-    list[#list + 1] = b
+
+  table.sort(found, latest_first)
+  local entries, balances = {}, {}
+  for i = 1, math.min(#found, entries_most) do
+    local f = found[i]
+    entries[i] = {f.domain, f.expires, f.spare[CPU], f.spare[MEMORY]}
   end
-  return list
+  for pod, b in pairs(pods) do
+    if not b.alone then
+      local latest = look(node, string.match(call('HGET', node.key.pods, pod), '[^\n]+$'))
+      b[6], b[7] = latest.allocation[CPU], latest.allocation[MEMORY]
+    end
+    balances[#balances + 1] = b
+  end
+  return available, entries, balances
 end
 
-local function read(node, args)
-  local entries_most, most_ms = tonumber(args[2]), tonumber(args[3])
+local function read(node, args, entries_most, most_ms)
+  widen(node)
   local suspended = reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
-  local available, entries = entries_left(node, entries_most)
+  local available, entries, balances = survey(node, entries_most)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     call('HLEN', node.key.invocations) - 1, available[CPU], available[MEMORY],
-    balances(node), entries, suspended,
+    balances, entries, suspended,
   }
 end
 
-local function register(name, callback, flags)
+-- register makes a function of the library. Its third argument is an owner where it
+-- is one's; format is that of the numbers.
+local function register(name, flags, format, owned, callback)
+  local function call_with(first_key, args, lease_ms, now, ...)
+    if owned then
+      return callback(open_node(first_key, lease_ms, now, 'lease:' .. args[3], struck_field(args[7] or '')), args, ...)
+    end
+    return callback(open_node(first_key, lease_ms, now), args, ...)
+  end
   redis.register_function{
     function_name = name,
     flags = flags,
@@ -362,16 +387,15 @@ local function register(name, callback, flags)
       if args[1] ~= VERSION then
         return redis.error_reply('LIBRAVERSION ' .. VERSION)
       end
-      local rest = {unpack(args, 4)}
-      return callback(open_node(keys, tonumber(args[2]), tonumber(args[3]), rest[1]), rest)
+      return call_with(keys[1], args, struct.unpack(format, args[2]))
     end,
   }
 end
 
 -- What only gives back works also when Redis is out of memory.
-register('libra_begin', begin, {})
-register('libra_end', finish, {'allow-oom'})
-register('libra_renew', renew, {})
-register('libra_heartbeat', heartbeat, {})
-register('libra_safeguard', safeguard, {'allow-oom'})
-register('libra_read', read, {'allow-oom'})
+register('libra_begin', {}, '<dddddddddddd', true, begin)
+register('libra_end', {'allow-oom'}, '<ddd', false, finish)
+register('libra_renew', {}, '<dd', true, renew)
+register('libra_heartbeat', {}, '<ddddd', false, heartbeat)
+register('libra_safeguard', {'allow-oom'}, '<dddddd', false, safeguard)
+register('libra_read', {'allow-oom'}, '<dddd', false, read)
