@@ -208,20 +208,24 @@ func (f Function) service(image string) *servingv1.Service {
 // AwaitCPULimit polls the container until its CPU limit is as wanted, and returns
 // when that was seen first. It sleeps between polls, so that the cores are for what
 // is measured: what it returns is late by at most one such pause, and the read.
-func AwaitCPULimit(ctx context.Context, p Pod, every, timeout time.Duration, wanted func(milli int64) bool) (time.Time, error) {
-	for deadline := time.Now().Add(timeout); ; {
-		milli, err := p.CPULimit()
-		now := time.Now()
-		switch {
-		case err != nil:
-			return now, err
-		case wanted(milli):
-			return now, nil
-		case ctx.Err() != nil:
-			return now, ctx.Err()
-		case now.After(deadline):
-			return now, fmt.Errorf("the CPU limit of pod %s is still %dm after %v", p.Name, milli, timeout)
+func AwaitCPULimit(ctx context.Context, p Pod, every, timeout time.Duration, wanted func(milli int64) bool) (seen time.Time, err error) {
+	deadline := time.Now().Add(timeout)
+	err = Promptly(func() error {
+		for {
+			milli, err := p.CPULimit()
+			seen = time.Now()
+			switch {
+			case err != nil:
+				return err
+			case wanted(milli):
+				return nil
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case seen.After(deadline):
+				return fmt.Errorf("the CPU limit of pod %s is still %dm after %v", p.Name, milli, timeout)
+			}
+			Sleep(every)
 		}
-		time.Sleep(every)
-	}
+	})
+	return seen, err
 }

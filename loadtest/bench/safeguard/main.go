@@ -28,6 +28,8 @@ const (
 	borrower = "bench-borrower"
 
 	sampleEvery = time.Millisecond
+	// blurredAfter is a pause between samples in which more than sampling was waited for.
+	blurredAfter = 4 * time.Millisecond
 	pollEvery   = 100 * time.Microsecond
 	// spin is more CPU than takes any lowered limit over its threshold.
 	spin           = 150 * time.Millisecond
@@ -88,7 +90,7 @@ type guarding struct {
 	http            *http.Client
 	times           map[string][]float64 // milliseconds
 	refused, missed int
-	early           int // restored before the bench saw a reason
+	early, blurred  int // restored before the bench saw a reason, or while it did not look
 }
 
 func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (err error) {
@@ -215,9 +217,16 @@ func (g *guarding) endIt(ctx context.Context, l loan) error {
 // useIt makes the donor use CPU and waits until the donor is whole and the borrower
 // has given back.
 func (g *guarding) useIt(ctx context.Context, l loan) error {
-	w, err := g.watch(ctx, g.between(window+10*time.Millisecond, 2*window))
-	if err != nil {
+	pause := g.between(window+10*time.Millisecond, 2*window)
+	var w watched
+	if err := rig.Promptly(func() (err error) {
+		w, err = g.watch(ctx, pause)
 		return err
+	}); err != nil {
+		return err
+	}
+	if w.blurred {
+		g.blurred++
 	}
 	at, seen, crossed := crossing(w.samples, l.limitMilli)
 	switch {
@@ -244,6 +253,9 @@ type watched struct {
 	samples          []sample
 	restored, shrunk time.Time
 	throttled        time.Duration // of the donor, over all CPUs
+	// blurred says that the sample before the one that showed the donor restored was
+	// long ago, so that it may have been restored long before, too.
+	blurred bool
 }
 
 // watch samples both pods, sends the donor its request after a pause, and goes on
@@ -251,6 +263,7 @@ type watched struct {
 func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, err error) {
 	var answered chan error
 	start := time.Now()
+	last := start // the sample before
 	var throttledBefore time.Duration
 	for {
 		donor, err := g.gives.Container.Read()
@@ -262,11 +275,14 @@ func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, e
 		if err != nil {
 			return w, err
 		}
+		if n := len(w.samples); n > 0 {
+			last = w.samples[n-1].at
+		}
 		if w.samples = append(w.samples, sample{now, donor.CPU}); len(w.samples) == 1 {
 			throttledBefore = donor.Throttled
 		}
 		if w.restored.IsZero() && g.gives.IsWhole(donor.Limit.CPUMilli) {
-			w.restored = now
+			w.restored, w.blurred = now, now.Sub(last) > blurredAfter
 			if answered == nil {
 				return w, fmt.Errorf("the donor got its limit back %v after it was lowered, before it needed it", now.Sub(start))
 			}
@@ -282,7 +298,7 @@ func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, e
 			w.throttled = donor.Throttled - throttledBefore
 			return w, <-answered
 		}
-		time.Sleep(sampleEvery)
+		rig.Sleep(sampleEvery)
 	}
 }
 
@@ -306,7 +322,7 @@ func (g *guarding) request(ctx context.Context) error {
 }
 
 func (g *guarding) report(ctx context.Context, out io.Writer) error {
-	metrics := map[string]float64{"loans_refused": float64(g.refused), "restores_missed": float64(g.missed), "restores_early": float64(g.early)}
+	metrics := map[string]float64{"loans_refused": float64(g.refused), "restores_missed": float64(g.missed), "restores_early": float64(g.early), "restores_blurred": float64(g.blurred)}
 	for name, times := range g.times {
 		metrics[name+"_count"] = float64(len(times))
 		for percent, suffix := range map[float64]string{50: "_p50_ms", 99: "_p99_ms", 100: "_worst_ms"} {
@@ -327,7 +343,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "%-52s %6.0f %9.3f %9.3f %9.3f\n", row.what, metrics[row.name+"_count"],
 			metrics[row.name+"_p50_ms"], metrics[row.name+"_p99_ms"], metrics[row.name+"_worst_ms"])
 	}
-	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d.\n", g.refused, g.early, g.missed)
+	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d, seen late by the bench itself: %d.\n", g.refused, g.early, g.missed, g.blurred)
 	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
 		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v, %d after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
 	}
