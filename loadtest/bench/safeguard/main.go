@@ -30,7 +30,7 @@ const (
 	sampleEvery = time.Millisecond
 	// blurredAfter is a pause between samples in which more than sampling was waited for.
 	blurredAfter = 4 * time.Millisecond
-	pollEvery   = 100 * time.Microsecond
+	pollEvery    = 100 * time.Microsecond
 	// spin is more CPU than takes any lowered limit over its threshold.
 	spin           = 150 * time.Millisecond
 	restoreTimeout = 5 * time.Second
