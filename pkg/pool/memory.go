@@ -91,9 +91,6 @@ func (m *Memory) Renew(ctx context.Context, node, owner string) error {
 	})
 }
 
-// Open implements Pool.
-func (m *Memory) Open(context.Context, string) error { return nil }
-
 // Heartbeat implements Pool.
 func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error) {
 	if err := hb.check(); err != nil {

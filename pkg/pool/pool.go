@@ -158,10 +158,6 @@ type Pool interface {
 	// the pod put in, lent or not, suspends lending of its function, and returns what
 	// was on loan. When nothing was put in, nothing changes.
 	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
-	// Open does nothing.
-	//
-	// Deprecated: Heartbeat opens nodes.
-	Open(ctx context.Context, node string) error
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)
 }

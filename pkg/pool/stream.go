@@ -22,7 +22,7 @@ const (
 
 // cursor reads a stream from where it first looked.
 type cursor struct {
-	client *redis.Client
+	client redis.UniversalClient
 	stream string
 	last   string // id of the last entry read; empty before the first look
 }

@@ -4,9 +4,12 @@ package redistest
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +23,6 @@ const startTimeout = 30 * time.Second
 // the path of a unix socket, which go-redis takes as an Addr.
 func Start(t testing.TB) string {
 	t.Helper()
-	server, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatal("this test needs redis-server 7 or later: apt-get install redis-server")
-	}
 	// Not t.TempDir: with the name of the test in it, the path gets too long for a
 	// socket.
 	dir, err := os.MkdirTemp("", "redis")
@@ -32,12 +31,113 @@ func Start(t testing.TB) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	addr := filepath.Join(dir, "redis.sock")
+	run(t, addr, "--port", "0", "--unixsocket", addr, "--dir", dir)
+	return addr
+}
 
+// Server is a Redis on a TCP port of the loopback interface, as replicas and clusters
+// need it.
+type Server struct {
+	Addr string // host:port
+	Dir  string // where it keeps its files
+
+	options []string
+	stop    func()
+}
+
+// StartServer starts a Redis for the rest of the test, with further options as on the
+// command line of redis-server.
+func StartServer(t testing.TB, options ...string) *Server {
+	t.Helper()
+	s := &Server{Addr: freeAddr(t), Dir: t.TempDir(), options: options}
+	s.start(t)
+	return s
+}
+
+// Restart kills the server, and starts it again with what it has on its disk.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.stop()
+	s.start(t)
+}
+
+func (s *Server) start(t testing.TB) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stop = run(t, s.Addr, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.Dir}, s.options...)...)
+}
+
+// StartCluster starts a Redis Cluster of three masters without replicas, and returns
+// their addresses.
+func StartCluster(t testing.TB) []string {
+	t.Helper()
+	const slots = 16384
+	var addrs []string
+	var clients []*redis.Client
+	for range 3 {
+		_, bus, err := net.SplitHostPort(freeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := StartServer(t, "--cluster-enabled", "yes", "--cluster-port", bus)
+		client := redis.NewClient(&redis.Options{Addr: s.Addr})
+		defer client.Close()
+		first, last := slots*len(addrs)/3, slots*(len(addrs)+1)/3-1
+		if err := client.ClusterAddSlotsRange(t.Context(), first, last).Err(); err != nil {
+			t.Fatal(err)
+		}
+		addrs, clients = append(addrs, s.Addr), append(clients, client)
+		if len(clients) > 1 {
+			host, port, err := net.SplitHostPort(s.Addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := clients[0].Do(t.Context(), "cluster", "meet", host, port, bus).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, client := range clients {
+		err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, startTimeout, true,
+			func(ctx context.Context) (bool, error) {
+				info, err := client.ClusterInfo(ctx).Result()
+				return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3"), err
+			})
+		if err != nil {
+			t.Fatalf("the cluster has no state that is ok after %s: %v", startTimeout, err)
+		}
+	}
+	return addrs
+}
+
+// freeAddr is a port that is free now. Redis does not take port 0.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// run runs a redis-server until the end of the test or until stop is called, and waits
+// until it answers.
+func run(t testing.TB, addr string, options ...string) (stop func()) {
+	t.Helper()
+	server, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Fatal("this test needs redis-server 7 or later: apt-get install redis-server")
+	}
 	// The shell ends the server when its input closes, which also happens when the
 	// test is killed.
 	var output bytes.Buffer
-	cmd := exec.Command("sh", "-c", `"$@" & read -r _; kill $!; wait`, "sh",
-		server, "--port", "0", "--unixsocket", addr, "--dir", dir, "--save", "", "--appendonly", "no")
+	cmd := exec.Command("sh", append([]string{
+		"-c", `"$@" & read -r _; kill -9 $!; wait`, "sh", server, "--save", "", "--appendonly", "no",
+	}, options...)...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	input, err := cmd.StdinPipe()
 	if err != nil {
@@ -46,10 +146,10 @@ func Start(t testing.TB) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", server, err)
 	}
-	stop := func() {
+	stop = sync.OnceFunc(func() {
 		input.Close()
 		cmd.Wait() //nolint:errcheck // it ends by a signal
-	}
+	})
 	t.Cleanup(stop)
 
 	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
@@ -60,5 +160,5 @@ func Start(t testing.TB) string {
 		stop() // so that its output is complete
 		t.Fatalf("%s does not answer after %s; it printed:\n%s", server, startTimeout, output.String())
 	}
-	return addr
+	return stop
 }

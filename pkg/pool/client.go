@@ -1,0 +1,213 @@
+package pool
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	// callTimeout bounds each step of a call whose context has no nearer deadline.
+	callTimeout = time.Second
+	// callConnections is the most connections for calls, each of which holds one
+	// for a round trip.
+	callConnections = 32
+	// waitConnections is the most Waiters and Readers that wait at once, each of
+	// which holds one connection all the time.
+	waitConnections = 1024
+)
+
+// Redis is the Pool that all nodes share. It loads its functions into Redis
+// when Redis does not have them, or has older ones.
+type Redis struct {
+	calls   redis.UniversalClient
+	waits   redis.UniversalClient
+	loading singleflight.Group
+	// nowMillis is the time to use instead of the server's; 0 is the server's.
+	nowMillis func() int64
+}
+
+// NewRedis makes a pool in the Redis at addr: host:port, the path of a unix socket, or
+// the host:port of several of a Redis Cluster's masters with commas between them. It
+// connects when it is first used.
+func NewRedis(addr string) *Redis {
+	return &Redis{
+		calls:     newClient(addr, callConnections),
+		waits:     newClient(addr, waitConnections),
+		nowMillis: func() int64 { return 0 },
+	}
+}
+
+// newClient makes a client with at most so many connections to each Redis.
+func newClient(addr string, connections int) redis.UniversalClient {
+	addrs := strings.Split(addr, ",")
+	options := &redis.UniversalOptions{
+		Addrs:                 addrs,
+		IsClusterMode:         len(addrs) > 1,
+		PoolSize:              connections,
+		PipelinePoolSize:      -1, // nothing is pipelined
+		ContextTimeoutEnabled: true,
+		DialTimeout:           callTimeout,
+		ReadTimeout:           callTimeout,
+		WriteTimeout:          callTimeout,
+		PoolTimeout:           callTimeout,
+		// A call that failed is the caller's to repeat: only it knows whether that
+		// still helps.
+		MaxRetries:    -1,
+		DialerRetries: 1,
+		// Both would cost every new connection a round trip.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	return redis.NewUniversalClient(options)
+}
+
+// Close closes all connections. Calls and waits under way fail.
+func (r *Redis) Close() error {
+	return errors.Join(r.calls.Close(), r.waits.Close())
+}
+
+//go:embed lua/*.lua
+var libraryFiles embed.FS
+
+// library is the source of the Redis functions.
+var library = joinFiles(libraryFiles)
+
+func joinFiles(files fs.FS) string {
+	names, err := fs.Glob(files, "lua/*.lua")
+	if err != nil {
+		panic(err) // the pattern is well formed
+	}
+	var joined strings.Builder
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			panic(err) // it is in the binary
+		}
+		joined.Write(text)
+	}
+	return joined.String()
+}
+
+// libraryVersion is VERSION in lua/1_node.lua.
+const libraryVersion = 4
+
+// nodeKey is the key that the functions are given. All keys of a node begin alike,
+// with a hash tag, so that a Redis Cluster keeps them together.
+func nodeKey(node string) string { return "libra:{" + node + "}:node" }
+
+func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
+
+func endedStream(node string) string { return "libra:{" + node + "}:ended" }
+
+// call calls a function with numbers, which travel packed, and arguments. When Redis
+// does not have it, it loads the library and calls again.
+func (r *Redis) call(ctx context.Context, function, node string, numbers []int64, args ...any) *redis.Cmd {
+	if err := checkNode(node); err != nil {
+		return failed(ctx, err)
+	}
+	keys := []string{nodeKey(node)}
+	args = append([]any{
+		libraryVersion, packed(append([]int64{LeaseTTL.Milliseconds(), r.nowMillis()}, numbers...)...),
+	}, args...)
+
+	cmd := r.calls.FCall(ctx, function, keys, args...)
+	// To replace a library begins a new epoch, so it is only done with one that is
+	// there and does not have the function.
+	for _, replace := range []bool{false, true} {
+		loaded, err := libraryIn(cmd.Err())
+		if err != nil {
+			return failed(ctx, err)
+		}
+		if loaded == ours {
+			return cmd
+		}
+		if err := r.load(ctx, keys[0], replace || loaded == older); err != nil {
+			return failed(ctx, err)
+		}
+		cmd = r.calls.FCall(ctx, function, keys, args...)
+	}
+	return cmd
+}
+
+func failed(ctx context.Context, err error) *redis.Cmd {
+	cmd := redis.NewCmd(ctx)
+	cmd.SetErr(err)
+	return cmd
+}
+
+// inRedis is what a Redis has of the library.
+type inRedis int
+
+const (
+	ours   inRedis = iota
+	absent         // it, or one of its functions
+	older
+)
+
+// libraryIn says what a Redis has whose answer to a call had this error. A newer
+// library is an error: during an upgrade the older binaries must not take it away from
+// the newer.
+func libraryIn(answer error) (inRedis, error) {
+	if redis.HasErrorPrefix(answer, "Function not found") {
+		return absent, nil
+	}
+	if !redis.HasErrorPrefix(answer, "LIBRAVERSION ") {
+		return ours, nil
+	}
+	var loaded int
+	if _, err := fmt.Sscanf(answer.Error(), "LIBRAVERSION %d", &loaded); err != nil {
+		return ours, fmt.Errorf("version of the library libra in Redis: %w", err)
+	}
+	if loaded > libraryVersion {
+		return ours, fmt.Errorf("the library libra in Redis has version %d, this binary works with version %d only: upgrade it", loaded, libraryVersion)
+	}
+	return older, nil
+}
+
+// load loads the library into the Redis that has the key, once for all who ask at the
+// same time. The loading has its own deadline: a caller that can wait only a few
+// milliseconds still starts what the next one needs.
+func (r *Redis) load(ctx context.Context, key string, replace bool) error {
+	client, err := r.clientOf(ctx, key)
+	if err != nil {
+		return fmt.Errorf("load the Redis functions: %w", err)
+	}
+	done := r.loading.DoChan(fmt.Sprintf("%p %t", client, replace), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		if replace {
+			return nil, client.FunctionLoadReplace(ctx, library).Err()
+		}
+		err := client.FunctionLoad(ctx, library).Err()
+		if redis.HasErrorPrefix(err, "Library 'libra' already exists") {
+			return nil, nil // another process was faster
+		}
+		return nil, err
+	})
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("load the Redis functions: %w", ctx.Err())
+	case result := <-done:
+		if result.Err != nil {
+			return fmt.Errorf("load the Redis functions: %w", result.Err)
+		}
+		return nil
+	}
+}
+
+// clientOf is a client of the one Redis that has the key.
+func (r *Redis) clientOf(ctx context.Context, key string) (redis.UniversalClient, error) {
+	if cluster, ok := r.calls.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, key)
+	}
+	return r.calls, nil
+}

@@ -1,0 +1,213 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// expectNewEpoch checks that a node is as if it had never been, and lends again only
+// once its agent has seen it whole since.
+func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
+	t.Helper()
+	ctx := testContext(t)
+	hb := Heartbeat{
+		Agent: "agent-1", Epoch: oldEpoch, Whole: true, Lendable: unlimited,
+		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0},
+	}
+	if open, err := r.Heartbeat(ctx, node, hb); err != nil || open {
+		t.Fatalf("a heartbeat of epoch %s opened the node after that epoch: %t, %v", oldEpoch, open, err)
+	}
+	if _, err := r.Begin(ctx, node, donor("late")); err != nil {
+		t.Fatal(err)
+	}
+	if borrowed, err := r.Begin(ctx, node, borrower("later")); err != nil || !borrowed.IsZero() {
+		t.Fatalf("a node that nobody has seen whole since lent %v, %v", borrowed, err)
+	}
+	state, err := r.Read(ctx, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(state.Pods) != 0 || state.Open || state.Begun != 2 || state.Epoch == oldEpoch || !state.Available.IsZero() {
+		t.Fatalf("the state is %+v, want that of a closed node without loans, in another epoch than %s", state, oldEpoch)
+	}
+	for _, id := range []string{"late", "later"} {
+		if _, err := r.End(ctx, node, Ending{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if outcome, err := r.End(ctx, node, Ending{ID: "borrower"}); err != nil || outcome.Found {
+		t.Fatalf("an invocation of before was found: %+v, %v", outcome, err)
+	}
+	hb.Epoch = state.Epoch
+	if open, err := r.Heartbeat(ctx, node, hb); err != nil || !open {
+		t.Fatalf("a heartbeat of epoch %s did not open the node: %t, %v", state.Epoch, open, err)
+	}
+	if _, err := r.Begin(ctx, node, donor("late-2")); err != nil {
+		t.Fatal(err)
+	}
+	if state, err = r.Read(ctx, node); err != nil || state.Begun != 1 || state.Available.IsZero() {
+		t.Fatalf("the state after that is %+v, %v; want a donor's surplus in it", state, err)
+	}
+}
+
+func epochOf(t *testing.T, r *Redis, node string) string {
+	t.Helper()
+	state, err := r.Read(testContext(t), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Epoch
+}
+
+func TestFlush(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node")
+	before := epochOf(t, r, "node")
+	if err := r.calls.FlushAll(testContext(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	expectNewEpoch(t, r, "node", before)
+}
+
+// A Redis that restores its data from a disk has those of a moment that has passed.
+func TestRestart(t *testing.T) {
+	server := redistest.StartServer(t)
+	r := newRedis(t, server.Addr)
+	lendOnce(t, r, "node")
+	before := epochOf(t, r, "node")
+	if err := r.calls.Save(testContext(t)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	server.Restart(t)
+
+	if n, err := awaitRedis(t, r).Exists(testContext(t), nodeKey("node")).Result(); err != nil || n != 1 {
+		t.Fatalf("%d of the node's keys came back from the disk, %v; want it, or this tests nothing", n, err)
+	}
+	expectNewEpoch(t, r, "node", before)
+}
+
+// awaitRedis waits until the connections that a restart has broken are gone.
+func awaitRedis(t *testing.T, r *Redis) redis.UniversalClient {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(testContext(t), time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) { return r.calls.Ping(ctx).Err() == nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.calls
+}
+
+func TestFailover(t *testing.T) {
+	// Or a primary waits for seconds, for more replicas to serve at once.
+	atOnce := []string{"--repl-diskless-sync-delay", "0"}
+	primary := redistest.StartServer(t, atOnce...)
+	host, port, _ := strings.Cut(primary.Addr, ":")
+	replica := redistest.StartServer(t, append(atOnce, "--replicaof", host, port)...)
+	was := newRedis(t, primary.Addr)
+	lendOnce(t, was, "node")
+	before := epochOf(t, was, "node")
+
+	is := newRedis(t, replica.Addr)
+	ctx := testContext(t)
+	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			begun, err := is.calls.HLen(ctx, strings.TrimSuffix(nodeKey("node"), "node")+"invocations").Result()
+			return begun == 3, err // and the placeholder
+		})
+	if err != nil {
+		t.Fatalf("the replica does not have the invocations of its primary: %v", err)
+	}
+	// From here on its view is stale: it does not hear of this end.
+	if err := is.calls.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if outcome, err := was.End(ctx, "node", Ending{ID: "donor"}); err != nil || !outcome.Found {
+		t.Fatalf("end on the old primary: %+v, %v", outcome, err)
+	}
+	expectNewEpoch(t, is, "node", before)
+
+	// The old primary comes back as a replica, and is promoted again.
+	host, port, _ = strings.Cut(replica.Addr, ":")
+	middle := epochOf(t, is, "node")
+	if err := was.calls.ReplicaOf(ctx, host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			epoch, err := was.calls.HGet(ctx, nodeKey("node"), "epoch").Result()
+			return epoch == middle, err
+		})
+	if err != nil {
+		t.Fatalf("the old primary does not have what the new one has: %v", err)
+	}
+	if err := was.calls.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	expectNewEpoch(t, was, "node", middle)
+}
+
+func TestCluster(t *testing.T) {
+	addrs := redistest.StartCluster(t)
+	r := newRedis(t, strings.Join(addrs, ","))
+	ctx := testContext(t)
+	for i := range 12 {
+		lendOnce(t, r, fmt.Sprint("node-", i))
+	}
+	for _, addr := range addrs {
+		one := newRedis(t, addr)
+		keys, err := one.calls.Keys(ctx, "libra:*:node").Result()
+		if err != nil || len(keys) == 0 {
+			t.Errorf("the master %s has no node of 12, %v", addr, err)
+		}
+	}
+	epochs := map[string]bool{}
+	for i := range 12 {
+		epochs[epochOf(t, r, fmt.Sprint("node-", i))] = true
+	}
+	if len(epochs) != 12 {
+		t.Errorf("12 nodes have %d epochs", len(epochs))
+	}
+
+	waiter, reader := r.Intents("node-0"), r.Ended("node-0")
+	if err := waiter.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.ended.seek(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if outcome, err := r.End(ctx, "node-0", Ending{ID: "donor"}); err != nil || !outcome.Found {
+		t.Fatalf("end in a cluster: %+v, %v", outcome, err)
+	}
+	if err := waiter.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := reader.Next(ctx); err != nil || len(ended) != 1 || ended[0].ID != "donor" {
+		t.Fatalf("ended: %+v, %v", ended, err)
+	}
+
+	// One master loses its functions: the others keep theirs, and their epochs.
+	before := epochOf(t, r, "node-1")
+	flushed, err := r.clientOf(ctx, nodeKey("node-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := flushed.FunctionFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	epochOf(t, r, "node-0")
+	other, err := r.clientOf(ctx, nodeKey("node-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := epochOf(t, r, "node-1"); (got == before) != (other != flushed) {
+		t.Errorf("epoch of a node went from %s to %s; it shares the master that lost its functions: %t", before, got, other == flushed)
+	}
+}
