@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -156,12 +157,9 @@ func (r *reflex) floorNow(e *entry) int64 {
 
 // write sets one limit.
 func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
-	var err error
-	if w.resource == cpu {
-		err = e.info.cgroup.SetCPU(w.to)
-	} else {
-		err = e.info.cgroup.SetMemory(w.to, e.allocation.MemoryBytes)
-	}
+	var limits api.Resources
+	*w.resource.of(&limits) = w.to
+	err := actuate.Cgroup(e.info.cgroup, e.allocation.MemoryBytes).SetLimits(ctx, limits)
 	retry := &e.retries[w.resource]
 	switch {
 	case err == nil:

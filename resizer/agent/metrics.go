@@ -148,7 +148,14 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	violations, err := meter.Int64Counter("libra.agent.invariant.violations",
 		metric.WithDescription("Times that an invariant did not hold by what was read, by rule; always 0"))
 	m.violations = violations
-	return m, errors.Join(append(errs, err)...)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+	// An alert sees a counter rise only when it was there before.
+	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleMemoryMargin} {
+		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
+	}
+	return m, nil
 }
 
 func (m *metrics) ended(ctx context.Context, result string, count int64) {

@@ -54,7 +54,7 @@ func parse() options {
 		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
 	flag.StringVar(&o.CgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
 		"where the host's cgroups are mounted, read-write; default from LIBRA_CGROUP_ROOT")
-	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/var/lib/libra-agent"),
+	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/run/libra-agent"),
 		"where what is owed to changed containers is kept; must outlive the agent; default from LIBRA_JOURNAL_DIR")
 	flag.StringVar(&o.ProcRoot, "proc-root", cmp.Or(os.Getenv("LIBRA_PROC_ROOT"), "/proc"),
 		"where proc is mounted, whose stat and meminfo tell what the node has idle; default from LIBRA_PROC_ROOT")
