@@ -76,6 +76,14 @@ func (l *Lender) Close() error {
 	return l.pool.Close()
 }
 
+// Loan is one in the pool: the IDs of its donor and its borrower.
+type Loan struct {
+	Donor, Borrower string
+	Volume          api.Resources
+	// Asked is when the borrower's Begin was sent.
+	Asked time.Time
+}
+
 // Begin begins an invocation in the pod and returns its ID. Each is one of a
 // function of its own, because the safeguard suspends the function, not the pod.
 func (l *Lender) Begin(ctx context.Context, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
@@ -109,32 +117,37 @@ func (l *Lender) End(ctx context.Context, ids ...string) error {
 	return errors.Join(errs...)
 }
 
-// AwaitLending waits until a loan of so much CPU between the pods succeeds, which
-// takes an agent that has seen the node whole.
-func (l *Lender) AwaitLending(ctx context.Context, donor, borrower Pod, cpuMilli int64) error {
-	volume := api.Resources{CPUMilli: cpuMilli}
-	err := Eventually(ctx, lendingTimeout, func(ctx context.Context) error {
-		gives, _, err := l.Begin(ctx, donor, volume, api.Resources{})
-		if err != nil {
+// Loan begins a donor and a borrower, again and again until at least so much CPU is
+// lent: a busy node has no room. It counts how often it was refused.
+func (l *Lender) Loan(ctx context.Context, donor, borrower Pod, volume api.Resources, least int64) (loan Loan, refused int, err error) {
+	err = Eventually(ctx, lendingTimeout, func(ctx context.Context) error {
+		if loan.Donor, _, err = l.Begin(ctx, donor, volume, api.Resources{}); err != nil {
 			return err
 		}
-		takes, borrowed, err := l.Begin(ctx, borrower, api.Resources{}, volume)
-		if err := errors.Join(err, l.End(ctx, gives, takes)); err != nil {
+		loan.Asked = time.Now()
+		if loan.Borrower, loan.Volume, err = l.Begin(ctx, borrower, api.Resources{}, volume); err != nil {
 			return err
 		}
-		if borrowed.CPUMilli < cpuMilli {
-			return fmt.Errorf("of %dm, %dm were lent", cpuMilli, borrowed.CPUMilli)
+		if loan.Volume.CPUMilli >= least {
+			return nil
 		}
-		return nil
+		refused++
+		return errors.Join(fmt.Errorf("of %dm, %dm were lent", volume.CPUMilli, loan.Volume.CPUMilli), l.End(ctx, loan.Borrower, loan.Donor))
 	})
+	return loan, refused, l.explained(ctx, err)
+}
+
+// explained adds to an error how the pool is.
+func (l *Lender) explained(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	state, readErr := l.pool.Read(ctx, Node)
+	state, readErr := l.pool.Read(context.WithoutCancel(ctx), Node)
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	return fmt.Errorf("the node does not lend: %w; agent %q, open %v, %d invocations in flight, suspended %v", err, state.Agent, state.Open, state.Begun, state.Suspended)
+	return fmt.Errorf("the node does not lend: %w; agent %q, open %v, %d invocations in flight, %v in the pool, suspended %v",
+		err, state.Agent, state.Open, state.Begun, state.Available, state.Suspended)
 }
 
 // AwaitWhole waits until the CPU limits of the pods are what they are owed.

@@ -35,23 +35,16 @@ func TestLender(t *testing.T) {
 	if open, err := agent.Heartbeat(ctx, Node, beat); err != nil || !open {
 		t.Fatalf("open: %v, %v", open, err)
 	}
-	if err := l.AwaitLending(ctx, donor, borrower, 500); err != nil {
-		t.Fatal(err)
-	}
 	for range 3 {
 		volume := api.Resources{CPUMilli: 700}
-		gives, _, err := l.Begin(ctx, donor, volume, api.Resources{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		takes, borrowed, err := l.Begin(ctx, borrower, api.Resources{}, volume)
-		if err != nil || borrowed != volume {
-			t.Fatalf("borrowed %v, %v", borrowed, err)
+		loan, refused, err := l.Loan(ctx, donor, borrower, volume, 500)
+		if err != nil || loan.Volume != volume || refused != 0 {
+			t.Fatalf("lent %v, refused %d times: %v", loan.Volume, refused, err)
 		}
 		if revoked, err := agent.Safeguard(ctx, Node, donor.Key(), true, false); err != nil || revoked != volume {
 			t.Fatalf("revoked %v, %v", revoked, err)
 		}
-		if err := l.End(ctx, takes, gives); err != nil {
+		if err := l.End(ctx, loan.Borrower, loan.Donor); err != nil {
 			t.Fatal(err)
 		}
 	}

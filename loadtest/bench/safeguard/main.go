@@ -34,7 +34,6 @@ const (
 	// spin is more CPU than takes any lowered limit over its threshold.
 	spin           = 150 * time.Millisecond
 	restoreTimeout = 5 * time.Second
-	roomTimeout    = 30 * time.Second
 	cleanUpTimeout = 2 * time.Minute
 	requestTimeout = 20 * time.Second
 
@@ -122,10 +121,6 @@ func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (
 	if g.lender, err = r.NewLender(ctx); err != nil {
 		return err
 	}
-	g.Say("waiting until the node lends")
-	if err := g.lender.AwaitLending(ctx, g.gives, g.takes, leastLoan); err != nil {
-		return err
-	}
 	// Alternating, so that neither has a time of its own.
 	for n := range repetitions {
 		if n%50 == 0 {
@@ -142,8 +137,8 @@ func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (
 
 // loan is one that is in force in the donor's cgroup.
 type loan struct {
-	donorID, borrowerID string
-	limitMilli          int64 // the donor's
+	rig.Loan
+	limitMilli int64 // the donor's
 }
 
 // lend makes a loan, calls then with it, and ends what is left of it.
@@ -156,37 +151,19 @@ func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) er
 		return err
 	}
 	volume := api.Resources{CPUMilli: leastLoan + 100*g.random.Int64N(loanSteps+1)}
-	l, borrowed, err := g.begin(ctx, volume)
+	made, refused, err := g.lender.Loan(ctx, g.gives, g.takes, volume, leastLoan)
 	if err != nil {
 		return err
 	}
-	l.limitMilli = limits.CPUMilli - borrowed.CPUMilli
+	g.refused += refused
+	l := loan{made, limits.CPUMilli - made.Volume.CPUMilli}
 	if _, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, func(milli int64) bool { return milli == l.limitMilli }); err != nil {
-		return fmt.Errorf("of a loan of %dm: %w", borrowed.CPUMilli, err)
+		return fmt.Errorf("of a loan of %dm: %w", l.Volume.CPUMilli, err)
 	}
 	if err := then(ctx, l); err != nil {
 		return err
 	}
-	return g.lender.End(ctx, l.borrowerID, l.donorID)
-}
-
-// begin begins a donor and a borrower. What the last loan's donor used may leave the
-// node no room for another at once.
-func (g *guarding) begin(ctx context.Context, volume api.Resources) (l loan, borrowed api.Resources, err error) {
-	err = rig.Eventually(ctx, roomTimeout, func(ctx context.Context) error {
-		if l.donorID, _, err = g.lender.Begin(ctx, g.gives, volume, api.Resources{}); err != nil {
-			return err
-		}
-		if l.borrowerID, borrowed, err = g.lender.Begin(ctx, g.takes, api.Resources{}, volume); err != nil {
-			return err
-		}
-		if borrowed.CPUMilli >= leastLoan {
-			return nil
-		}
-		g.refused++
-		return errors.Join(fmt.Errorf("of %dm, %dm were lent", volume.CPUMilli, borrowed.CPUMilli), g.lender.End(ctx, l.borrowerID, l.donorID))
-	})
-	return l, borrowed, err
+	return g.lender.End(ctx, l.Borrower, l.Donor)
 }
 
 func (g *guarding) between(least, most time.Duration) time.Duration {
@@ -203,7 +180,7 @@ func (g *guarding) endIt(ctx context.Context, l loan) error {
 		return err
 	}
 	began := time.Now()
-	if err := g.lender.End(ctx, l.donorID); err != nil {
+	if err := g.lender.End(ctx, l.Donor); err != nil {
 		return err
 	}
 	whole, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, g.gives.IsWhole)
