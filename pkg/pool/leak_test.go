@@ -38,7 +38,7 @@ func measureSizes(t *testing.T, r *Redis, node string) sizes {
 		if err != nil {
 			t.Fatal(err)
 		}
-		size := map[string]string{"hash": "HLEN", "zset": "ZCARD", "stream": "XLEN"}[kind]
+		size := map[string]string{"string": "STRLEN", "zset": "ZCARD", "stream": "XLEN"}[kind]
 		if s.members[key], err = r.calls.Do(ctx, size, key).Int64(); err != nil {
 			t.Fatalf("%s of %s: %v", size, key, err)
 		}

@@ -12,7 +12,7 @@ import (
 
 var _ Pool = (*Memory)(nil)
 
-// Memory is a Pool within one process. It says in Go what functions.lua does in
+// Memory is a Pool within one process. It says in Go what the library in lua does in
 // Redis, and appends no intents or records.
 type Memory struct {
 	clock clock.PassiveClock

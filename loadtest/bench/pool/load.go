@@ -94,16 +94,23 @@ func (l *load) fill(ctx context.Context) error {
 func (l *load) beat(ctx context.Context) error {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
+	failures := 0 // in succession
 	for {
 		var g errgroup.Group
 		g.SetLimit(beatsAtOnce)
 		for _, n := range l.nodes {
 			g.Go(func() error { return l.beatOf(ctx, n) })
 		}
-		if err := g.Wait(); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		err := g.Wait()
+		if ctx.Err() != nil {
+			return nil
+		}
+		failures++
+		if err == nil {
+			failures = 0
+		}
+		// Three seconds without a heartbeat do not close a node.
+		if failures > 3 {
 			return err
 		}
 		select {
@@ -117,7 +124,7 @@ func (l *load) beat(ctx context.Context) error {
 func (l *load) beatOf(ctx context.Context, n node) error {
 	open, err := l.beats.Heartbeat(ctx, n.name, n.beat)
 	if err == nil && !open {
-		err = fmt.Errorf("node %s is closed after a heartbeat", n.name)
+		return fmt.Errorf("node %s is closed after a heartbeat", n.name)
 	}
 	return errors.Join(err, l.beats.Renew(ctx, n.name, owner))
 }
@@ -143,6 +150,7 @@ type loop struct {
 	left        map[string]float64 // of each core, the share that nobody used
 	redis       float64            // the share of its core that Redis used
 	invocations int
+	failed      int // calls, most of them because the machine had no time for one
 }
 
 // loop lets invocations begin and end for the length: at a rate, in which case the
@@ -164,10 +172,11 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	g, ctx := errgroup.WithContext(ctx)
 	for c := range l.connections {
 		g.Go(func() error {
-			begins, err := l.connection(ctx, c, start, rate)
+			begins, failed, err := l.connection(ctx, c, start, rate)
 			mu.Lock()
 			defer mu.Unlock()
 			result.begins = append(result.begins, begins...)
+			result.failed += failed
 			return err
 		})
 	}
@@ -176,6 +185,9 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	}
 	result.took = time.Since(start)
 	result.invocations = len(result.begins)
+	if result.failed*100 > result.invocations {
+		return nil, fmt.Errorf("%d calls of %d invocations failed", result.failed, result.invocations)
+	}
 	slices.Sort(result.begins)
 
 	cpuAfter, err := s.cpu()
@@ -193,21 +205,24 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	return result, nil
 }
 
-// connection is one connection's share of a loop: one call at a time.
-func (l *load) connection(ctx context.Context, c int, start time.Time, rate float64) ([]float64, error) {
+// connection is one connection's share of a loop: one call at a time. It returns how
+// many milliseconds each Begin took, and how many calls failed.
+func (l *load) connection(ctx context.Context, c int, start time.Time, rate float64) (begins []float64, failed int, err error) {
 	random := rand.New(rand.NewPCG(l.seed, uint64(c)))
-	var begins []float64
 	for i := 0; ; i++ {
 		from := time.Now()
 		if rate > 0 {
 			due := start.Add(time.Duration(float64(i*l.connections+c) / rate * float64(time.Second)))
 			if due.Sub(start) >= l.length {
-				return begins, nil
+				return begins, failed, nil
 			}
 			time.Sleep(time.Until(due))
 			from = due
 		} else if from.Sub(start) >= l.length {
-			return begins, nil
+			return begins, failed, nil
+		}
+		if ctx.Err() != nil {
+			return begins, failed, ctx.Err()
 		}
 		node := l.nodes[random.IntN(len(l.nodes))].name
 		inv := l.invocation(fmt.Sprintf("%d-%d-%x", c, i, random.Uint64()), podOf(c))
@@ -220,13 +235,13 @@ func (l *load) connection(ctx context.Context, c int, start time.Time, rate floa
 		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
 		_, err := l.pools.Begin(callCtx, node, inv)
 		begins = append(begins, time.Since(from).Seconds()*1000)
-		if err == nil {
-			_, err = l.pools.End(callCtx, node, pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200})
+		if err != nil {
+			failed++
+		}
+		if _, err := l.pools.End(callCtx, node, pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200}); err != nil {
+			failed++
 		}
 		cancel()
-		if err != nil {
-			return begins, err
-		}
 	}
 }
 
@@ -242,8 +257,8 @@ func (l *loop) String() string {
 		cores = append(cores, fmt.Sprintf("%s %.0f %%", core, share*100))
 	}
 	slices.Sort(cores)
-	return fmt.Sprintf("%.0f invocations/s, Begin P50 %.3f ms, P99 %.3f ms; Redis used %.0f %% of its core, %.0f µs per invocation; left: %s",
-		l.perSecond(), report.Percentile(l.begins, 50), report.Percentile(l.begins, 99),
+	return fmt.Sprintf("%.0f invocations/s, %d calls failed, Begin P50 %.3f ms, P99 %.3f ms; Redis used %.0f %% of its core, %.0f µs per invocation; left: %s",
+		l.perSecond(), l.failed, report.Percentile(l.begins, 50), report.Percentile(l.begins, 99),
 		l.redis*100, l.microseconds(), strings.Join(cores, ", "))
 }
 
@@ -252,6 +267,7 @@ func (l *loop) into(metrics map[string]float64, of, prefix string) {
 	metrics[prefix+"begin_p50_ms"+of] = report.Percentile(l.begins, 50)
 	metrics[prefix+"begin_p99_ms"+of] = report.Percentile(l.begins, 99)
 	metrics[prefix+"invocations_per_s"+of] = l.perSecond()
+	metrics[prefix+"failed_calls"+of] = float64(l.failed)
 	metrics[prefix+"redis_core_share"+of] = l.redis
 	metrics[prefix+"redis_us_per_invocation"+of] = l.microseconds()
 	for core, share := range l.left {

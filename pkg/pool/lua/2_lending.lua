@@ -1,4 +1,5 @@
 
+-- latest_first orders by predicted end, and what ends at the same moment by ID.
 local function latest_first(a, b)
   if a.expires ~= b.expires then
     return a.expires > b.expires
@@ -6,170 +7,170 @@ local function latest_first(a, b)
   return a.id > b.id
 end
 
--- What is asked of an index at one time. Few donors satisfy most.
-local CHUNK = 4
-
--- candidates goes through a domain's invocations that an index has, or will have when
--- this call is saved, the last to end first: each call of it returns the next id.
-local function candidates(node, index, resource, domain, least_expires)
-  local changed_before, changed, position = {}, {}, 1
-  for id, inv in pairs(node.changed) do
-    changed_before[id] = true
-    if not inv.gone and inv.domain == domain and inv.expires >= least_expires then
-      local has = inv.spare[resource] > 0
-      if index == 'hungry' then
-        has = inv.want[resource] > inv.borrowed[resource]
-      end
-      if has then
-        changed[#changed + 1] = {id = id, expires = inv.expires}
-      end
+-- insert and remove keep a list of invocations in that order.
+local function insert(list, inv)
+  local low, high = 1, #list + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if latest_first(list[middle], inv) then
+      low = middle + 1
+    else
+      high = middle
     end
   end
-  if changed[2] then
-    table.sort(changed, latest_first)
-  end
+  table.insert(list, low, inv)
+end
 
-  local key, prefix, entries, at, offset = node.key[index][resource], member(domain, ''), nil, 1, 0
-  local stored = nil -- the next one of the index; false when there are no more
-  local function next_stored()
-    repeat
-      if not entries or (at > #entries and #entries == 2 * CHUNK) then
-        entries = call('ZREVRANGEBYSCORE', key, '+inf', least_expires, 'WITHSCORES', 'LIMIT', offset, CHUNK)
-        at, offset = 1, offset + CHUNK
-      end
-      local entry, score = entries[at], entries[at + 1]
-      at = at + 2
-      if not entry then
-        return false
-      end
-      if string.sub(entry, 1, #prefix) == prefix then
-        local id = string.sub(entry, #prefix + 1)
-        if not changed_before[id] then
-          return {id = id, expires = tonumber(score)}
-        end
-      end
-    until false
+local function remove(list, inv)
+  local low, high = 1, #list
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if latest_first(list[middle], inv) then
+      low = middle + 1
+    else
+      high = middle
+    end
   end
+  table.remove(list, low)
+end
 
-  return function()
-    if stored == nil then
-      stored = next_stored()
-    end
-    local first = changed[position]
-    if first and (not stored or latest_first(first, stored)) then
-      position = position + 1
-      return first.id
-    end
-    if stored then
-      local id = stored.id
-      stored = nil
-      return id
-    end
+-- own makes room for what an invocation deals: until then it shares nothing.
+local function own(inv)
+  if not inv.dealt then
+    inv.dealt = true
+    inv.lent, inv.borrowed, inv.most_lent, inv.most_borrowed = {0, 0}, {0, 0}, {0, 0}, {0, 0}
+    inv.donors, inv.borrowers = {}, {}
   end
 end
 
-local function moved(node, pod)
-  local by = node.moved[pod]
+-- move notes that the balance of a pod changes.
+local function move(node, pod, index, amount)
+  local moved = node.moved
+  if not moved then
+    moved = {}
+    node.moved = moved
+  end
+  local by = moved[pod]
   if not by then
     by = {0, 0, 0, 0} -- borrowed, lent
-    node.moved[pod] = by
+    moved[pod] = by
   end
-  return by
+  by[index] = by[index] + amount
 end
 
 -- lend raises the loan from donor to borrower; a negative amount lowers it.
-local function lend(node, donor_id, borrower_id, resource, amount)
-  local donor, borrower = change(node, donor_id), change(node, borrower_id)
+local function lend(node, donor, borrower, resource, amount)
+  own(donor)
+  own(borrower)
   node.on_loan[resource] = node.on_loan[resource] + amount
 
-  donor.lent[resource] = donor.lent[resource] + amount
-  donor.most_lent[resource] = math.max(donor.most_lent[resource], donor.lent[resource])
-  local by = moved(node, donor.pod)
-  by[2 + resource] = by[2 + resource] + amount
+  local lent = donor.lent[resource] + amount
+  donor.lent[resource] = lent
+  if lent > donor.most_lent[resource] then
+    donor.most_lent[resource] = lent
+  end
+  move(node, donor.pod, 2 + resource, amount)
 
-  borrower.borrowed[resource] = borrower.borrowed[resource] + amount
-  borrower.most_borrowed[resource] = math.max(borrower.most_borrowed[resource], borrower.borrowed[resource])
-  by = moved(node, borrower.pod)
-  by[resource] = by[resource] + amount
+  local borrowed = borrower.borrowed[resource] + amount
+  borrower.borrowed[resource] = borrowed
+  if borrowed > borrower.most_borrowed[resource] then
+    borrower.most_borrowed[resource] = borrowed
+  end
+  move(node, borrower.pod, resource, amount)
 
-  local loan = borrower.donors[donor_id] or {0, 0}
+  local loan = borrower.donors[donor]
+  if not loan then
+    loan = {0, 0}
+    borrower.donors[donor] = loan
+    donor.borrowers[borrower] = true
+  end
   loan[resource] = loan[resource] + amount
   if is_nothing(loan) then
-    borrower.donors[donor_id] = nil
-    donor.borrowers[borrower_id] = nil
-  else
-    borrower.donors[donor_id] = loan
-    donor.borrowers[borrower_id] = true
+    borrower.donors[donor] = nil
+    donor.borrowers[borrower] = nil
   end
 end
 
--- withdraw takes all of a resource that id put into the pool out of it, and returns
--- what was on loan.
-local function withdraw(node, id, resource)
-  local inv = look(node, id)
+-- withdraw takes all of a resource that an invocation put into the pool out of it, and
+-- returns what was on loan.
+local function withdraw(node, inv, resource)
   local lent = inv.lent[resource]
-  if lent + inv.spare[resource] == 0 then
-    return 0
-  end
-  change(node, id)
   if lent > 0 then
-    for borrower_id in pairs(inv.borrowers) do
-      local amount = look(node, borrower_id).donors[id][resource]
+    for borrower in pairs(inv.borrowers) do
+      local amount = borrower.donors[inv][resource]
       if amount > 0 then
-        lend(node, id, borrower_id, resource, -amount)
+        lend(node, inv, borrower, resource, -amount)
       end
     end
   end
-  inv.spare[resource] = 0
+  if inv.spare[resource] > 0 then
+    inv.spare[resource] = 0
+  end
   return lent
 end
 
 -- withdraw_all withdraws every resource, and says whether any was on loan.
-local function withdraw_all(node, id)
-  local cpu_lent, memory_lent = withdraw(node, id, CPU), withdraw(node, id, MEMORY)
+local function withdraw_all(node, inv)
+  local cpu_lent, memory_lent = withdraw(node, inv, CPU), withdraw(node, inv, MEMORY)
   return cpu_lent + memory_lent > 0
 end
 
--- give_back ends what id has borrowed, and says whether it had.
-local function give_back(node, id)
-  local inv = look(node, id)
+-- give_back ends what an invocation has borrowed, and says whether it had.
+local function give_back(node, inv)
   if is_nothing(inv.borrowed) then
     return false
   end
-  for donor_id, loan in pairs(inv.donors) do
-    for resource, amount in ipairs({loan[CPU], loan[MEMORY]}) do
-      if amount > 0 then
-        lend(node, donor_id, id, resource, -amount)
-        local donor = look(node, donor_id)
-        donor.spare[resource] = donor.spare[resource] + amount
-      end
+  for donor, loan in pairs(inv.donors) do
+    local cpu, memory = loan[CPU], loan[MEMORY]
+    if cpu > 0 then
+      lend(node, donor, inv, CPU, -cpu)
+      donor.spare[CPU] = donor.spare[CPU] + cpu
+    end
+    if memory > 0 then
+      lend(node, donor, inv, MEMORY, -memory)
+      donor.spare[MEMORY] = donor.spare[MEMORY] + memory
     end
   end
   return true
 end
 
--- take lends id what it still wants, from the donors that last as long as it needs.
-local function take(node, id, resource)
-  local inv = look(node, id)
-  if not floor_of(node, inv.pod) then
+-- take lends an invocation what it still wants, from the donors of its domain that
+-- last as long as it needs.
+local function take(node, inv, resource)
+  if not node.floors[inv.pod] then
     return
   end
   local want = math.min(inv.want[resource] - inv.borrowed[resource], node.lendable[resource] - node.on_loan[resource])
   if want <= 0 then
     return
   end
-  for donor_id in candidates(node, 'surplus', resource, inv.domain, node.now + inv.least_remaining) do
+  local least_expires = node.now + inv.least_remaining
+  for _, donor in ipairs(node.domains[inv.domain].donors) do
+    if donor.expires < least_expires then
+      return
+    end
     -- A donor is the only one in its pod: only itself is to be left out.
-    local donor = look(node, donor_id)
     local amount = math.min(want, donor.spare[resource])
-    if amount > 0 and donor_id ~= id then
-      change(node, donor_id)
+    if amount > 0 and donor ~= inv then
       donor.spare[resource] = donor.spare[resource] - amount
-      lend(node, donor_id, id, resource, amount)
+      lend(node, donor, inv, resource, amount)
       want = want - amount
       if want == 0 then
         return
       end
+    end
+  end
+end
+
+local function feed_domain(node, domain)
+  local here = node.domains[domain]
+  if not here or not here.donors[1] then
+    return
+  end
+  for _, inv in ipairs(here.borrowers) do
+    if inv.expires >= node.now + inv.least_remaining then
+      take(node, inv, CPU)
+      take(node, inv, MEMORY)
     end
   end
 end
@@ -187,18 +188,7 @@ local function feed(node, domains)
   end
   table.sort(names)
   for _, domain in ipairs(names) do
-    for resource = CPU, MEMORY do
-      for id in candidates(node, 'hungry', resource, domain, node.now + 1) do
-        if node.on_loan[resource] >= node.lendable[resource]
-          or not candidates(node, 'surplus', resource, domain, node.now + 1)() then
-          break
-        end
-        local inv = look(node, id)
-        if inv.expires >= node.now + inv.least_remaining then
-          take(node, id, resource)
-        end
-      end
-    end
+    feed_domain(node, domain)
   end
 end
 
@@ -216,55 +206,86 @@ local function bury(node, id)
   call('ZADD', node.key.tombstones, now + node.lease_ms, id)
 end
 
-local function leave_pod(node, id, inv)
-  if inv.alone then
-    call('HDEL', node.key.pods, inv.pod)
+-- Who put nothing in and wants nothing is on no list.
+local function enlist(node, inv)
+  local puts, wants = not is_nothing(inv.spare), not is_nothing(inv.want)
+  inv.puts, inv.wants = puts, wants
+  if not (puts or wants) then
     return
   end
-  local others = {}
-  for other in string.gmatch(call('HGET', node.key.pods, inv.pod) or '', '[^\n]+') do
-    if other ~= id then
-      others[#others + 1] = other
-    end
+  local domain = node.domains[inv.domain]
+  if not domain then
+    domain = {donors = {}, borrowers = {}}
+    node.domains[inv.domain] = domain
   end
-  if others[1] then
-    call('HSET', node.key.pods, inv.pod, table.concat(others, '\n'))
-  else
-    call('HDEL', node.key.pods, inv.pod)
+  if puts then
+    insert(domain.donors, inv)
+  end
+  if wants then
+    insert(domain.borrowers, inv)
+  end
+end
+
+local function delist(node, inv)
+  if not (inv.puts or inv.wants) then
+    return
+  end
+  local domain = node.domains[inv.domain]
+  if inv.puts then
+    remove(domain.donors, inv)
+  end
+  if inv.wants then
+    remove(domain.borrowers, inv)
+  end
+  if not (domain.donors[1] or domain.borrowers[1]) then
+    node.domains[inv.domain] = nil
   end
 end
 
 -- release ends an invocation, and says whether a loan ended with it.
-local function release(node, id)
-  local inv = look(node, id)
-  local freed = not is_nothing(inv.lent) and withdraw_all(node, id)
-  freed = give_back(node, id) or freed
-  inv.gone = true
-  node.changed[id] = inv
-  leave_pod(node, id, inv)
-  bury(node, id)
+local function release(node, inv)
+  local freed = false
+  if inv.dealt then
+    freed = withdraw_all(node, inv)
+    freed = give_back(node, inv) or freed
+  end
+  delist(node, inv)
+  node.begun[inv.id] = nil
+  node.begun_count = node.begun_count - 1
+  local here = node.in_pod[inv.pod]
+  here[inv.id] = nil
+  if not next(here) then
+    node.in_pod[inv.pod] = nil
+  end
+  bury(node, inv.id)
   return freed
 end
 
--- release_owned ends what the owners have.
-local function release_owned(node, owners)
-  widen(node)
-  local domains = {}
-  for _, id in ipairs(call('HKEYS', node.key.invocations)) do
-    local inv = id ~= PLACEHOLDER and look(node, id)
-    if inv and owners[inv.owner] and release(node, id) then
+-- lapse ends what the owners have whose leases have run out, of those named. It comes
+-- before anything that renews a lease: what has run out in an outage must not come
+-- back to life after it.
+local function lapse(node, owners)
+  local lapsed = {}
+  for owner in pairs(owners) do
+    local renewed = node.leases[owner]
+    if renewed and renewed + node.lease_ms <= node.now then
+      node.leases[owner] = nil
+      lapsed[owner] = true
+    end
+  end
+  if not next(lapsed) then
+    return
+  end
+  local over, domains = {}, {}
+  for _, inv in pairs(node.begun) do
+    if lapsed[inv.owner] then
+      over[#over + 1] = inv
+    end
+  end
+  for _, inv in ipairs(over) do
+    if release(node, inv) then
       domains[inv.domain] = true
     end
   end
   feed(node, domains)
-end
-
--- lapse comes before anything that renews the owner's lease: what has run out in an
--- outage must not come back to life after it. It says whether the lease had run out.
-local function lapse(node, owner, lease)
-  if not lease or tonumber(lease) + node.lease_ms > node.now then
-    return false
-  end
-  release_owned(node, {[owner] = true})
-  return true
 end

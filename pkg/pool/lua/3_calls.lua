@@ -1,179 +1,142 @@
 
--- Strikes of the safeguard against a function: for each resource how many, and
--- until when lending is suspended.
-local STRUCK = '<dddd'
-
--- Those that suspend for longer than any strike does were before the clock went back.
-local function forgotten(count, till, now, most_ms)
-  return count == 0 or till + most_ms <= now or now + most_ms < till
+-- Strikes of the safeguard against one resource of a function: how many, and until
+-- when lending is suspended. Those that suspend for longer than any strike does were
+-- before the clock went back.
+local function forgotten(strikes, now, most_ms)
+  return strikes.count == 0 or strikes.till + most_ms <= now or now + most_ms < strikes.till
 end
 
-local function struck_field(func)
-  return 'struck:' .. func
+local function suspended_till(node, func, resource, most_ms)
+  local strikes = node.struck[func]
+  strikes = strikes and strikes[resource]
+  if strikes and strikes.till > node.now and not forgotten(strikes, node.now, most_ms) then
+    return strikes.till
+  end
+  return 0
 end
 
-local function read_strikes(struck, now, most_ms)
+local function strike(node, func, resource, least_ms, most_ms)
+  local struck = node.struck[func]
   if not struck then
-    return {count = {0, 0}, till = {0, 0}}
+    struck = {{count = 0, till = 0}, {count = 0, till = 0}}
+    node.struck[func] = struck
   end
-  local cpu_count, memory_count, cpu_till, memory_till = unpack_struct(STRUCK, struck)
-  local strikes = {count = {cpu_count, memory_count}, till = {cpu_till, memory_till}}
-  for resource = CPU, MEMORY do
-    if forgotten(strikes.count[resource], strikes.till[resource], now, most_ms) then
-      strikes.count[resource], strikes.till[resource] = 0, 0
-    end
+  local strikes = struck[resource]
+  if forgotten(strikes, node.now, most_ms) then
+    strikes.count = 0
   end
-  return strikes
+  strikes.till = node.now + math.min(least_ms * 2 ^ math.min(strikes.count, 10), most_ms)
+  strikes.count = strikes.count + 1
 end
 
 -- lendable is the most that an invocation may lend, so that its pod keeps what it
 -- must. A limit of 0 is none at all.
-local function lendable(allocation, floor)
-  return {math.max(allocation[CPU] - 1, 0), math.max(allocation[MEMORY] - math.max(floor, 1), 0)}
+local function lendable(inv, floor)
+  return math.max(inv.allocation[CPU] - 1, 0), math.max(inv.allocation[MEMORY] - math.max(floor, 1), 0)
 end
 
--- join_pod makes the invocation one of its pod's beside others, and says whether that
--- ended a loan.
-local function join_pod(node, id, pod)
-  widen(node)
-  local freed = false
-  local others = call('HGET', node.key.pods, pod)
-  for other in string.gmatch(others, '[^\n]+') do
-    local inv = look(node, other)
-    if inv and inv.alone then
-      freed = withdraw_all(node, other)
-      change(node, other).alone = false
-    end
+-- put_in is what an invocation puts into the pool of its surplus.
+local function put_in(node, inv, surplus_cpu, surplus_memory, most_ms)
+  local floor = node.floors[inv.pod]
+  if surplus_cpu + surplus_memory == 0 or not (node.open and inv.alone and floor) then
+    return NOTHING
   end
-  call('HSET', node.key.pods, pod, others .. '\n' .. id)
-  return freed
+  local cpu, memory = lendable(inv, floor)
+  cpu = suspended_till(node, inv.func, CPU, most_ms) == 0 and math.min(surplus_cpu, cpu) or 0
+  memory = suspended_till(node, inv.func, MEMORY, most_ms) == 0 and math.min(surplus_memory, memory) or 0
+  return cpu + memory > 0 and {cpu, memory} or NOTHING
 end
 
-local function any(key, now)
-  return call('ZCOUNT', key, now + 1, '+inf') > 0
+-- join_pod makes an invocation one of its pod's, and says whether that ended a loan.
+local function join_pod(node, inv)
+  local here = node.in_pod[inv.pod]
+  if not here then
+    node.in_pod[inv.pod] = {[inv.id] = inv}
+    return false
+  end
+  local freed = false
+  for _, other in pairs(here) do
+    freed = withdraw_all(node, other) or freed
+    other.alone = false
+  end
+  inv.alone = false
+  here[inv.id] = inv
+  return freed
 end
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory, want_cpu, want_memory)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
-  local key, now, lease, struck = node.key, node.now, node.field, node.other_field
-
-  if lapse(node, owner, lease) then
-    save(node)
-    node.invocations, lease = nil, nil
+  local now, renewed = node.now, node.leases[owner]
+  if renewed and renewed + node.lease_ms <= now then
+    lapse(node, {[owner] = true})
+    renewed = nil
   end
-  local buried_until = call('ZSCORE', key.tombstones, id)
+  local buried_until = call('ZSCORE', node.key.tombstones, id)
   if buried_until and tonumber(buried_until) > now then
     return NOTHING
   end
-  local kept = call('HGET', key.invocations, id)
-  if kept then
-    return decode(kept).borrowed
+  local inv = node.begun[id]
+  if inv then
+    return inv.borrowed
   end
   -- A lease that would not last until its owner's next Renew.
-  lease = lease and tonumber(lease)
-  if not lease or now - lease >= every_ms or now < lease then
-    call('HSET', key.node, 'lease:' .. owner, now)
+  if not renewed or now - renewed >= every_ms or now < renewed then
+    node.leases[owner] = now
   end
 
-  local alone = call('HSETNX', key.pods, pod, id) == 1
-  local freed = not alone and join_pod(node, id, pod)
-
-  local put_cpu, put_memory = 0, 0
-  local deals = freed -- whether others' loans may change, too
-  if node.open and surplus_cpu + surplus_memory + want_cpu + want_memory > 0 then
-    local floor = floor_of(node, pod)
-    if floor then
-      if alone then
-        local most = lendable({cpu, memory}, floor)
-        local till = struck and read_strikes(struck, now, most_ms).till or NOTHING
-        put_cpu = till[CPU] <= now and math.min(surplus_cpu, most[CPU]) or 0
-        put_memory = till[MEMORY] <= now and math.min(surplus_memory, most[MEMORY]) or 0
-      end
-      deals = deals
-        or put_cpu + put_memory > 0 and (any(key.hungry[CPU], now) or any(key.hungry[MEMORY], now))
-        or want_cpu > 0 and (put_cpu > 0 or any(key.surplus[CPU], now))
-        or want_memory > 0 and (put_memory > 0 or any(key.surplus[MEMORY], now))
-    end
-  end
-
-  local expires = now + duration_ms
-  kept = pack(BEGUN, 0, expires, math.max(least_ms, 1), want_cpu, want_memory, put_cpu, put_memory, cpu, memory,
-    #pod, pod, #domain, domain, #owner, owner, #func, func, #record, record)
-  if alone and not deals then
-    call('HSET', key.invocations, id, kept)
-    local index = member(domain, id)
-    if put_cpu > 0 then call('ZADD', key.surplus[CPU], expires, index) end
-    if put_memory > 0 then call('ZADD', key.surplus[MEMORY], expires, index) end
-    if want_cpu > 0 then call('ZADD', key.hungry[CPU], expires, index) end
-    if want_memory > 0 then call('ZADD', key.hungry[MEMORY], expires, index) end
-    return NOTHING
-  end
-
-  widen(node)
-  local inv = remember(node, id, kept)
-  inv.had_spare, inv.was_hungry = {false, false}, {false, false}
-  node.changed[id] = inv
-  if not alone then
-    change(node, id).alone = false
-  end
+  node.begins = node.begins + 1
+  inv = {
+    id = id, pod = pod, domain = domain, owner = owner, func = func, record = record, number = node.begins,
+    expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = {cpu, memory},
+    want = want_cpu + want_memory > 0 and {want_cpu, want_memory} or NOTHING,
+    alone = true, safeguarded = false, dealt = false, puts = false, wants = false,
+    spare = NOTHING, lent = NOTHING, borrowed = NOTHING, most_lent = NOTHING, most_borrowed = NOTHING,
+    donors = NOTHING, borrowers = NOTHING,
+  }
+  node.begun[id] = inv
+  node.begun_count = node.begun_count + 1
+  local freed = join_pod(node, inv)
+  inv.spare = put_in(node, inv, surplus_cpu, surplus_memory, most_ms)
+  enlist(node, inv)
   if node.open then
-    for resource = CPU, MEMORY do
-      take(node, id, resource)
+    if inv.wants then
+      take(node, inv, CPU)
+      take(node, inv, MEMORY)
     end
-    if freed or put_cpu + put_memory > 0 then
-      feed(node, {[domain] = true})
+    if freed or inv.puts then
+      feed_domain(node, domain)
     end
   end
-  save(node)
   return inv.borrowed
 end
 
 -- What ended without a loan.
 local POOL_PART = ',"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
 
--- record_end appends the record of an end, which is made of the parts that the Begin
--- and the End sent, and the pool's. Numbers that Go wrote stay as they are.
-local function record_end(node, parts, alone, safeguarded, pool_part)
-  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*', 'v', RECORD_VERSION, 'data',
-    parts .. (alone and '"alone":true' or '"alone":false')
-      .. (safeguarded and ',"safeguarded":true' or ',"safeguarded":false') .. pool_part)
-end
-
+-- A record of an end is made of the parts that the Begin and the End sent, and the
+-- pool's. Numbers that Go wrote stay as they are.
 local function finish(node, args, late)
   local id, ending = args[3], args[4]
-  local key = node.key
-  local kept = call('HGET', key.invocations, id)
-  if not kept then
+  local inv = node.begun[id]
+  if not inv then
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
+  if release(node, inv) and node.open then
+    feed_domain(node, inv.domain)
+  end
   -- By the time that a late end is heard of, another may have run in the pod.
-  late = late == 1
-  local dealt, _, _, want_cpu, want_memory, put_cpu, put_memory, _, _, pod, domain, _, _, record = unpack_struct(BEGUN, kept)
-  if dealt == 0 then
-    call('HDEL', key.invocations, id)
-    call('HDEL', key.pods, pod)
-    local index = member(domain, id)
-    if put_cpu > 0 then call('ZREM', key.surplus[CPU], index) end
-    if put_memory > 0 then call('ZREM', key.surplus[MEMORY], index) end
-    if want_cpu > 0 then call('ZREM', key.hungry[CPU], index) end
-    if want_memory > 0 then call('ZREM', key.hungry[MEMORY], index) end
-    bury(node, id)
-    record_end(node, record .. ending, not late, false, POOL_PART)
-    return {1, late and 0 or 1, 0, 0, 0, 0, 0}
-  end
-
-  widen(node)
-  local inv = remember(node, id, kept)
-  if release(node, id) then
-    feed(node, {[domain] = true})
-  end
-  save(node)
-  local alone = inv.alone and not late
+  local alone = inv.alone and late == 0
   local lent, borrowed = inv.most_lent, inv.most_borrowed
-  record_end(node, record .. ending, alone, inv.safeguarded, string.format(
-    ',"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
-    lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]))
+  local pool_part = POOL_PART
+  if inv.dealt then
+    pool_part = string.format(
+      ',"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
+      lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
+  end
+  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*', 'v', RECORD_VERSION, 'data',
+    inv.record .. ending .. (alone and '"alone":true' or '"alone":false')
+      .. (inv.safeguarded and ',"safeguarded":true' or ',"safeguarded":false') .. pool_part)
   return {
     1, alone and 1 or 0, inv.safeguarded and 1 or 0,
     lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY],
@@ -182,203 +145,154 @@ end
 
 local function renew(node, args)
   local owner = args[3]
-  if lapse(node, owner, node.field) then
-    save(node)
-  end
-  call('HSET', node.key.node, 'lease:' .. owner, node.now)
+  lapse(node, {[owner] = true})
+  node.leases[owner] = node.now
   return redis.status_reply('OK')
 end
 
--- each_pair calls f with every two lines of a text.
-local function each_pair(text, f)
-  for first, second in string.gmatch(text, '([^\n]+)\n([^\n]+)') do
-    f(first, second)
-  end
-end
-
--- take_part makes the pods those that take part, and ends what the others, and those
--- whose floor has risen, may not have on loan any more.
-local function take_part(node, pods)
-  call('DEL', node.key.floors)
-  each_pair(pods, function(pod, floor)
-    call('HSET', node.key.floors, pod, floor)
+-- take_part makes the pods, which are every first line of the text, those that take
+-- part, and ends what the others, and those whose floor has risen, may not have on
+-- loan any more.
+local function take_part(node, text)
+  node.pods_text, node.floors = text, {}
+  for pod, floor in string.gmatch(text, '([^\n]+)\n([^\n]+)') do
     node.floors[pod] = tonumber(floor)
-  end)
-  keep(node)
-  local here = {}
-  for _, id in ipairs(call('HKEYS', node.key.invocations)) do
-    if id ~= PLACEHOLDER then
-      here[#here + 1] = id
-      local inv = look(node, id)
-      if not node.floors[inv.pod] then
-        withdraw_all(node, id)
-        give_back(node, id)
-      end
+  end
+  for _, inv in pairs(node.begun) do
+    if not node.floors[inv.pod] then
+      withdraw_all(node, inv)
+      give_back(node, inv)
     end
   end
-  for _, id in ipairs(here) do
-    local inv = look(node, id)
-    local room = lendable(inv.allocation, node.floors[inv.pod] or 0)[MEMORY] - inv.lent[MEMORY]
+  for _, inv in pairs(node.begun) do
+    local _, most = lendable(inv, node.floors[inv.pod] or 0)
+    local room = most - inv.lent[MEMORY]
     if room < 0 then
-      withdraw(node, id, MEMORY)
+      withdraw(node, inv, MEMORY)
     elseif inv.spare[MEMORY] > room then
-      change(node, id).spare[MEMORY] = room
+      inv.spare[MEMORY] = room
     end
   end
 end
 
 local function heartbeat(node, args, whole, cpu, memory)
-  widen(node)
-  local agent, epoch, pods = args[3], args[4], args[5]
-  whole = whole == 1 and epoch == node.epoch
-  local digest, had = redis.sha1hex(pods), node.digest
-  local beat = pack(BEAT, node.now, whole and 1 or 0, cpu, memory, #agent, agent, digest)
-  call('HSET', node.key.node, 'beat', beat)
-  hear(node, beat)
-  node.heard, node.open = true, whole
-  if digest ~= had then
-    take_part(node, pods)
+  local agent, epoch, text = args[3], args[4], args[5]
+  node.whole = whole == 1 and epoch == node.epoch
+  node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
+  node.heard, node.open = true, node.whole
+  if text ~= node.pods_text then
+    take_part(node, text)
   end
-  if whole then
-    local domains = {}
-    for resource = CPU, MEMORY do
-      for _, entry in ipairs(call('ZRANGEBYSCORE', node.key.hungry[resource], node.now + 1, '+inf')) do
-        domains[string.match(entry, '^[^\n]+')] = true
-      end
-    end
-    for _, inv in pairs(node.changed) do
-      domains[inv.domain] = true
-    end
-    feed(node, domains)
-  end
-  save(node)
-  return whole and 1 or 0
+  feed(node, node.domains)
+  return node.open and 1 or 0
 end
 
 local function safeguard(node, args, cpu, memory, least_ms, most_ms)
-  widen(node)
   local pod, named = args[3], {cpu == 1, memory == 1}
   local revoked = {0, 0}
-  for id in string.gmatch(call('HGET', node.key.pods, pod) or '', '[^\n]+') do
-    local inv = look(node, id)
+  for _, inv in pairs(node.in_pod[pod] or {}) do
     -- At most one in a pod has put anything in.
-    local strikes, field = nil, nil
+    local found = false
     for resource = CPU, MEMORY do
-      if inv and named[resource] and inv.spare[resource] + inv.lent[resource] > 0 then
-        revoked[resource] = withdraw(node, id, resource)
-        field = struck_field(inv.func)
-        strikes = strikes or read_strikes(call('HGET', node.key.node, field), node.now, most_ms)
-        strikes.till[resource] = node.now + math.min(least_ms * 2 ^ math.min(strikes.count[resource], 10), most_ms)
-        strikes.count[resource] = strikes.count[resource] + 1
+      if named[resource] and inv.spare[resource] + inv.lent[resource] > 0 then
+        found = true
+        revoked[resource] = withdraw(node, inv, resource)
+        strike(node, inv.func, resource, least_ms, most_ms)
       end
     end
-    if strikes then
-      local count, till = strikes.count, strikes.till
-      call('HSET', node.key.node, field, pack(STRUCK, count[CPU], count[MEMORY], till[CPU], till[MEMORY]))
+    if found then
       inv.safeguarded = true
-      node.woken[pod] = true
+      node.woken = pod
       feed(node, {[inv.domain] = true})
-      save(node)
       break
     end
   end
   return revoked
 end
 
--- reap ends what the owners have whose leases have run out, and forgets strikes. It
--- returns the functions that are suspended.
+-- reap ends what the owners have whose leases have run out, and forgets strikes.
 local function reap(node, most_ms)
-  local meta = call('HGETALL', node.key.node)
-  local lapsed, suspended = {}, {}
-  for i = 1, #meta, 2 do
-    local kind, name = string.match(meta[i], '^(%a+):(.*)$')
-    if kind == 'lease' then
-      local renewed = tonumber(meta[i + 1])
-      if renewed > node.now then
-        -- The clock went back: without this the lease would last as long as that.
-        call('HSET', node.key.node, meta[i], node.now)
-      elseif renewed + node.lease_ms <= node.now then
-        lapsed[name] = true
-      end
-    elseif kind == 'struck' then
-      local strikes = read_strikes(meta[i + 1], node.now, most_ms)
-      local till = strikes.till
-      if strikes.count[CPU] + strikes.count[MEMORY] == 0 then
-        call('HDEL', node.key.node, meta[i])
-      elseif till[CPU] > node.now or till[MEMORY] > node.now then
-        suspended[#suspended + 1] = {name, till[CPU] > node.now and till[CPU] or 0, till[MEMORY] > node.now and till[MEMORY] or 0}
-      end
+  for owner, renewed in pairs(node.leases) do
+    if renewed > node.now then
+      -- The clock went back: without this the lease would last as long as that.
+      node.leases[owner] = node.now
     end
   end
-  if next(lapsed) then
-    release_owned(node, lapsed)
-    for owner in pairs(lapsed) do
-      call('HDEL', node.key.node, 'lease:' .. owner)
+  lapse(node, node.leases)
+  for func, struck in pairs(node.struck) do
+    if forgotten(struck[CPU], node.now, most_ms) and forgotten(struck[MEMORY], node.now, most_ms) then
+      node.struck[func] = nil
     end
-    save(node)
   end
-  return suspended
 end
 
--- survey goes through all invocations, and returns what donors could lend now, all of
--- it and each, the last to end first, and the balances of the pods.
+local function add(balance, index, v)
+  balance[index], balance[index + 1] = balance[index] + v[CPU], balance[index + 1] + v[MEMORY]
+end
+
+-- survey returns what donors could lend now, all of it and each, the last to end
+-- first, and the balances of the pods.
 local function survey(node, entries_most)
   local available, found, pods = {0, 0}, {}, {}
-  local all = call('HGETALL', node.key.invocations)
-  for i = 1, #all, 2 do
-    local id = all[i]
-    if id ~= PLACEHOLDER then
-      local inv = decode(all[i + 1])
-      local spare, lent, borrowed = inv.spare, inv.lent, inv.borrowed
-      if inv.expires > node.now and not is_nothing(spare) then
-        available[CPU], available[MEMORY] = available[CPU] + spare[CPU], available[MEMORY] + spare[MEMORY]
-        found[#found + 1] = {id = id, expires = inv.expires, domain = inv.domain, spare = spare}
-      end
-      if not (is_nothing(lent) and is_nothing(borrowed)) then
-        local b = pods[inv.pod] or {inv.pod, 0, 0, 0, 0, inv.allocation[CPU], inv.allocation[MEMORY], alone = inv.alone}
-        b[2], b[3] = b[2] + borrowed[CPU], b[3] + borrowed[MEMORY]
-        b[4], b[5] = b[4] + lent[CPU], b[5] + lent[MEMORY]
-        pods[inv.pod] = b
-      end
+  for _, inv in pairs(node.begun) do
+    if inv.expires > node.now and not is_nothing(inv.spare) then
+      add(available, 1, inv.spare)
+      found[#found + 1] = inv
+    end
+    if not (is_nothing(inv.lent) and is_nothing(inv.borrowed)) then
+      local b = pods[inv.pod] or {inv.pod, 0, 0, 0, 0, 0, 0}
+      pods[inv.pod] = b
+      add(b, 2, inv.borrowed)
+      add(b, 4, inv.lent)
     end
   end
-
   table.sort(found, latest_first)
   local entries, balances = {}, {}
   for i = 1, math.min(#found, entries_most) do
-    local f = found[i]
-    entries[i] = {f.domain, f.expires, f.spare[CPU], f.spare[MEMORY]}
+    local inv = found[i]
+    entries[i] = {inv.domain, inv.expires, inv.spare[CPU], inv.spare[MEMORY]}
   end
   for pod, b in pairs(pods) do
-    if not b.alone then
-      local latest = look(node, string.match(call('HGET', node.key.pods, pod), '[^\n]+$'))
-      b[6], b[7] = latest.allocation[CPU], latest.allocation[MEMORY]
+    local latest = 0
+    for _, inv in pairs(node.in_pod[pod]) do
+      if inv.number > latest then
+        latest, b[6], b[7] = inv.number, inv.allocation[CPU], inv.allocation[MEMORY]
+      end
     end
     balances[#balances + 1] = b
   end
   return available, entries, balances
 end
 
-local function read(node, args, entries_most, most_ms)
-  widen(node)
-  local suspended = reap(node, most_ms)
+local function suspensions(node, most_ms)
+  local list = {}
+  for func in pairs(node.struck) do
+    local cpu, memory = suspended_till(node, func, CPU, most_ms), suspended_till(node, func, MEMORY, most_ms)
+    if cpu + memory > 0 then
+      list[#list + 1] = {func, cpu, memory}
+    end
+  end
+  return list
+end
+
+local function read(node, _, entries_most, most_ms)
+  reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
   local available, entries, balances = survey(node, entries_most)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
-    call('HLEN', node.key.invocations) - 1, available[CPU], available[MEMORY],
-    balances, entries, suspended,
+    node.begun_count, available[CPU], available[MEMORY],
+    balances, entries, suspensions(node, most_ms),
   }
 end
 
--- register makes a function of the library. Its third argument is an owner where it
--- is one's; format is that of the numbers.
-local function register(name, flags, format, owned, callback)
+-- register makes a function of the library; format is that of its numbers.
+local function register(name, flags, format, callback)
   local function call_with(first_key, args, lease_ms, now, ...)
-    if owned then
-      return callback(open_node(first_key, lease_ms, now, 'lease:' .. args[3], struck_field(args[7] or '')), args, ...)
-    end
-    return callback(open_node(first_key, lease_ms, now), args, ...)
+    local node = open_node(first_key, lease_ms, now)
+    local reply = callback(node, args, ...)
+    close_node(node)
+    return reply
   end
   redis.register_function{
     function_name = name,
@@ -393,9 +307,9 @@ local function register(name, flags, format, owned, callback)
 end
 
 -- What only gives back works also when Redis is out of memory.
-register('libra_begin', {}, '<dddddddddddd', true, begin)
-register('libra_end', {'allow-oom'}, '<ddd', false, finish)
-register('libra_renew', {}, '<dd', true, renew)
-register('libra_heartbeat', {}, '<ddddd', false, heartbeat)
-register('libra_safeguard', {'allow-oom'}, '<dddddd', false, safeguard)
-register('libra_read', {'allow-oom'}, '<dddd', false, read)
+register('libra_begin', {}, '<dddddddddddd', begin)
+register('libra_end', {'allow-oom'}, '<ddd', finish)
+register('libra_renew', {}, '<dd', renew)
+register('libra_heartbeat', {}, '<ddddd', heartbeat)
+register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
+register('libra_read', {'allow-oom'}, '<dddd', read)
