@@ -269,7 +269,7 @@ func (n *memoryNode) release(now int64, b *begun) (freed bool) {
 
 // bury lets an end stand for one lease time, whatever was known of the
 // invocation: a Begin that arrives late or twice must not bring it to life with
-// nobody to end it. the library in lua says why that is long enough.
+// nobody to end it. The library in lua says why that is long enough.
 func (n *memoryNode) bury(now int64, id string) {
 	n.forget(now)
 	n.tombstones[id] = now + LeaseTTL.Milliseconds()
