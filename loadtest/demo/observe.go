@@ -198,7 +198,7 @@ func (d *demo) agentWrites(ctx context.Context) (int, error) {
 	}
 	sum := 0.0
 	for _, p := range pods.Items {
-		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:metrics/proxy/metrics", libraNamespace, p.Name))
+		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", libraNamespace, p.Name))
 		if err != nil {
 			return 0, err
 		}
