@@ -47,6 +47,7 @@ const (
 	reasonColdStart        reason = "cold_start"          // it came before its container had started
 	reasonFirst            reason = "first_in_container"  // its container may still have to start up
 	reasonMode             reason = "mode"                // the revision's mode
+	reasonSampled          reason = "sampled"             // enough of those that neither lend nor borrow are reported
 )
 
 // Operations on the pool and their results: the attributes "operation" and "result".

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,11 +39,23 @@ type target struct {
 type Pods struct {
 	informer cache.SharedIndexInformer
 
-	mu sync.RWMutex
-	// served has, by pod, the container in which an invocation of this activator was the
-	// last to end.
-	served map[string]string
+	mu     sync.RWMutex
+	served map[string]served // by pod
 }
+
+// served is the container in which an invocation of this activator was the last to end.
+type served struct {
+	container string
+	samples   *rate.Limiter
+}
+
+// Of invocations that neither lend nor borrow so many are reported, by pod: enough to
+// see a function change, and far from what Redis can take of a function that is called
+// a thousand times a second.
+const (
+	samplesPerSecond = 10
+	samplesBurst     = 20
+)
 
 // NewPods watches the pods of opted-in revisions in all namespaces once it is run.
 func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, error) {
@@ -61,7 +74,7 @@ func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, err
 	}); err != nil {
 		return nil, fmt.Errorf("handling errors of the pod watch: %w", err)
 	}
-	p := &Pods{informer: informer, served: make(map[string]string)}
+	p := &Pods{informer: informer, served: make(map[string]served)}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: p.forget}); err != nil {
 		return nil, fmt.Errorf("handling pods that are deleted: %w", err)
 	}
@@ -103,7 +116,7 @@ func (p *Pods) find(ip string, rev types.NamespacedName, container string) (targ
 func (p *Pods) hasServed(t target) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return t.container != "" && p.served[t.pod] == t.container
+	return t.container != "" && p.served[t.pod].container == t.container
 }
 
 // noteServed notes that an invocation has ended in the container.
@@ -116,8 +129,16 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = t.container
+		p.served[t.pod] = served{t.container, rate.NewLimiter(samplesPerSecond, samplesBurst)}
 	}
+}
+
+// sample says whether an invocation that neither lends nor borrows is to be reported.
+func (p *Pods) sample(t target, now time.Time) bool {
+	p.mu.RLock()
+	s := p.served[t.pod]
+	p.mu.RUnlock()
+	return s.samples == nil || s.samples.AllowN(now, 1)
 }
 
 func (p *Pods) forget(deleted any) {

@@ -76,6 +76,10 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 			why = reasonNoPrediction
 		}
 	}
+	if r == roleNeither && !m.pods.sample(pod, m.clock.Now()) {
+		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled)
+		return nil
+	}
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany)

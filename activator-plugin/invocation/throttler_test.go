@@ -236,3 +236,34 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 	close(release)
 	drain(t, c.manager.lifecycle)
 }
+
+func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
+	const requests = samplesBurst + 30
+	for name, test := range map[string]struct {
+		duration time.Duration
+		sampled  bool
+	}{
+		"too short to lend": {duration: time.Millisecond, sampled: true},
+		"lend":              {duration: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &recorder{}
+			c := newChain(t, chainOptions{pool: rec, predictions: predictions{revID: {Demand: res(300, 100), Duration: test.duration}}})
+			for range requests {
+				if status, _ := c.send(t, "hello"); status != http.StatusOK {
+					t.Fatalf("status = %d, want 200", status)
+				}
+			}
+			drain(t, c.manager.lifecycle)
+			counts := c.counts(t, "libra.invocations")
+			if begun, skipped := int64(len(rec.begins)), counts["sampled unmanaged"]; begun+skipped != requests {
+				t.Errorf("%d begun and %d sampled out (%v), want %d in all", begun, skipped, counts, requests)
+			} else if test.sampled != (skipped > 0) || begun < samplesBurst {
+				t.Errorf("%d begun and %d sampled out, want sampling: %t", begun, skipped, test.sampled)
+			}
+			if len(rec.ends) != len(rec.begins) {
+				t.Errorf("%d ended of %d begun", len(rec.ends), len(rec.begins))
+			}
+		})
+	}
+}
