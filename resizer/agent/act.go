@@ -30,7 +30,7 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 		r.setWhole(e, true) // nobody has changed it
 		return
 	}
-	r.setWhole(e, e.whole || e.inForce() == e.owed)
+	r.setWhole(e, e.whole || e.wholeOrPinned())
 	r.compare(ctx, e)
 	cpuTrips, memoryTrips := e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold)
 	if cpuTrips {
@@ -133,8 +133,9 @@ func (r *reflex) view(e *entry) view {
 	v := view{pod: e.pod, owed: e.owed, due: e.due(r.balance(e)), inForce: e.inForce()}
 	if v.due.MemoryBytes < v.owed.MemoryBytes {
 		v.keep = r.floorNow(e)
-	} else {
-		v.keep = pinned(e.reading.Memory)
+	} else if v.keep = pinned(e.reading.Memory); e.reading.Memory <= e.owed.MemoryBytes {
+		// What it uses fits what it is owed: a margin is no reason to keep more.
+		v.keep = min(v.keep, e.owed.MemoryBytes)
 	}
 	now := r.clock.Now()
 	for _, res := range resources {

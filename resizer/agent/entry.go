@@ -52,7 +52,8 @@ type entry struct {
 	reading cgroup.Reading
 	read    bool // whether there is a reading
 	written api.Resources
-	// whole says that it was seen at what it is owed under the present epoch.
+	// whole says that it was seen at what it is owed, or at memory that is pinned above
+	// that, under the present epoch.
 	whole      bool
 	wholeSince time.Time // zero while it is not
 	belowSince time.Time // zero while it has what is due
@@ -142,6 +143,13 @@ func (e *entry) inForce() api.Resources {
 		}
 	}
 	return limit
+}
+
+// wholeOrPinned says that the container has all that it is owed, and more at most of
+// memory: that is taken off what is lendable, and may stay as long as it is in use.
+func (e *entry) wholeOrPinned() bool {
+	limit := e.inForce()
+	return limit.CPUMilli == e.owed.CPUMilli && limit.MemoryBytes >= e.owed.MemoryBytes
 }
 
 // below says that what was read is less than the container is to have of its own.

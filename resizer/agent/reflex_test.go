@@ -88,16 +88,16 @@ func TestPins(t *testing.T) {
 	if got := g.kernel["borrower"].Limit.MemoryBytes; got != pinned(560*mib) && got != 612*mib {
 		t.Errorf("the borrower is at %d bytes", got)
 	}
-	g.kernel["borrower"].Memory = 500 * mib
+	g.kernel["borrower"].Memory = 520 * mib
 	g.pass(10 * time.Millisecond)
-	if got, want := g.kernel["borrower"].Limit.MemoryBytes, pinned(500*mib); got != want {
+	if got, want := g.kernel["borrower"].Limit.MemoryBytes, pinned(520*mib); got != want {
 		t.Errorf("the borrower is at %d bytes, want what it uses and a margin, %d", got, want)
 	}
-	if g.sums.pins != pinned(500*mib)-512*mib {
+	if g.sums.pins != pinned(520*mib)-512*mib {
 		t.Errorf("%d bytes are pinned", g.sums.pins)
 	}
-	g.kernel["borrower"].Memory = 100 * mib
-	g.pass(100 * time.Millisecond)
+	g.kernel["borrower"].Memory = 510 * mib // fits, without a margin
+	g.pass(10 * time.Millisecond)
 	g.want("borrower", 500, 512)
 	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
 		t.Errorf("%d violations", n)
@@ -276,6 +276,23 @@ func TestNewEpoch(t *testing.T) {
 		t.Errorf("heartbeat %+v, want one that is whole", hb)
 	}
 	g.want("donor", 500, 512)
+}
+
+// Memory that a borrower keeps because it uses it does not keep a new pool closed.
+func TestNewEpochWithAPin(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["borrower"].Memory = 560 * mib
+	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	g.round(g.ctx)
+	g.pass(beatEvery)
+	if hb := <-g.link.beats; !hb.Whole || g.sums.pins == 0 {
+		t.Errorf("heartbeat %+v with %d bytes pinned, want one that is whole", hb, g.sums.pins)
+	}
+	g.pass(staleWindow)
+	if len(g.debts()) != 1 {
+		t.Errorf("debts on disk: %v, want the borrower's, which is pinned", g.debts())
+	}
 }
 
 func TestStop(t *testing.T) {
