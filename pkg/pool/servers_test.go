@@ -78,6 +78,30 @@ func TestFlush(t *testing.T) {
 	expectNewEpoch(t, r, "node", before)
 }
 
+// A call that fails half-way, which takes a key that somebody else has written, leaves
+// nothing behind that is half done.
+func TestFailedCall(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	lendOnce(t, r, "node")
+	before := epochOf(t, r, "node")
+	ctx := testContext(t)
+	if err := r.calls.Set(ctx, strings.TrimSuffix(nodeKey("node"), "node")+"tombstones", "not a set", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		t.Fatalf("end on a key of another type: %v", err)
+	}
+	expectNewEpoch(t, r, "node", before)
+}
+
+func TestKeyOfAnotherType(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	if err := r.calls.HSet(testContext(t), nodeKey("node"), "epoch", "old").Err(); err != nil {
+		t.Fatal(err)
+	}
+	expectNewEpoch(t, r, "node", "old")
+}
+
 // A Redis that restores its data from a disk has those of a moment that has passed.
 func TestRestart(t *testing.T) {
 	server := redistest.StartServer(t)
