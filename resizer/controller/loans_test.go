@@ -23,7 +23,7 @@ func TestLoanAndReturn(t *testing.T) {
 	}
 	h.expect() // the decrease is not in force
 	h.kubelet()
-	h.expect("borrower 700m/256Mi")
+	h.expect("borrower 700m/320Mi")
 	h.expect()
 	h.kubelet()
 	if got, again := h.reconcileResult(); got != nil || again != tick {
@@ -70,7 +70,7 @@ func TestDecreaseInProgressPaysNothing(t *testing.T) {
 			h.update(donor)
 			h.expect()
 			h.kubelet()
-			h.expect("borrower 700m/256Mi")
+			h.expect("borrower 700m/320Mi")
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestOwnPatchIsNewerThanTheCache(t *testing.T) {
 	h.expect("donor 300m/256Mi")
 	h.expect()
 	h.kubelet()
-	h.expect("borrower 700m/256Mi")
+	h.expect("borrower 700m/320Mi")
 }
 
 func TestOnlyLimitsTheUserSet(t *testing.T) {

@@ -109,7 +109,7 @@ func (c *Controller) notice(ctx context.Context, n *node) {
 		if m.leftAlone != "" {
 			continue
 		}
-		m.expect(n.balances[name], !n.silent, now)
+		m.expect(n.balances[name], now)
 		if m.departed {
 			continue
 		}

@@ -54,8 +54,8 @@ type resize struct {
 //
 // recorded says that an agent has made the transfers in the cgroups already. Without
 // one, CPU that a borrower cannot take stays with its donors, and no borrower is
-// given memory: donors of memory keep theirs in the spec, for the kubelet could only
-// lower the limit that kills.
+// given memory but that which goes with a change of its CPU: donors of memory keep
+// theirs in the spec, for the kubelet could only lower the limit that kills.
 func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize, waiting bool) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 

@@ -195,9 +195,9 @@ func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 	return took, true
 }
 
-// expect takes in the pod's balance. living says that an agent gives it to the
-// container.
-func (m *managedPod) expect(b pool.Balance, living bool, now time.Time) {
+// expect takes in the pod's balance. An agent gives it to the container, or gave it
+// before it fell silent and this process began.
+func (m *managedPod) expect(b pool.Balance, now time.Time) {
 	due := m.ofOwed(m.owed.Add(b.Borrowed).Sub(b.Lent))
 	if m.cpuSince.IsZero() || due.CPUMilli != m.due.CPUMilli {
 		m.cpuSince = now
@@ -206,9 +206,7 @@ func (m *managedPod) expect(b pool.Balance, living bool, now time.Time) {
 		m.memorySince = now
 	}
 	m.due = due
-	if living {
-		m.held = max(m.held, due.MemoryBytes)
-	}
+	m.held = max(m.held, due.MemoryBytes)
 }
 
 // yield leaves a pod to whoever else changed its limits: two managers that do not
@@ -365,11 +363,10 @@ func (m *managedPod) backOff(now time.Time) {
 	m.retryAt = now.Add(m.retry.Next())
 }
 
-// refused takes in that the API server does not accept a resize.
+// refused takes in that the API server does not accept a resize. When a quota forbids
+// to record memory along with CPU, CPU waits for it: without it, the kubelet could
+// write a memory limit that is below what is in use.
 func (m *managedPod) refused(r resize, now time.Time) {
-	// A quota may be what forbids to record memory along with CPU. CPU must not wait
-	// for it for ever.
-	m.held = min(m.held, m.asked.MemoryBytes)
 	if r.direction == nudge {
 		if m.nudgeTries++; m.nudgeTries >= nudgeTriesMost {
 			m.nudgeAt = time.Time{}

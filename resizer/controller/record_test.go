@@ -115,6 +115,24 @@ func TestUnrecordedMemoryGoesWithCPU(t *testing.T) {
 	h.expect("donor 500m/256Mi") // known to be taken back
 }
 
+// A quota that has no room for the memory that goes with CPU does not make CPU go
+// without it.
+func TestRefusedMemoryHoldsCPUBack(t *testing.T) {
+	h := withAgent(t)
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Borrowed: res(0, 64)}, "default/borrower": {Lent: res(0, 64)}}
+	h.expect()
+	h.pool.pods = loan(res(200, 0)) // the first one ended, and its memory may still be in use
+	h.expect()
+	h.clock.Step(testSettings.RecordAfter)
+	h.patchErr = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "donor", errors.New("exceeded quota"))
+	for range 10 {
+		h.expect()
+		h.clock.Step(pool.LeaseTTL)
+	}
+	h.patchErr = nil
+	h.expect("donor 300m/320Mi")
+}
+
 // A record that is not accepted harms nobody, and nobody else's record follows it.
 func TestRefusedRecord(t *testing.T) {
 	tests := map[string]func(h *harness){

@@ -49,7 +49,7 @@ func TestRefused(t *testing.T) {
 	h.clock.Step(pool.LeaseTTL)
 	h.expect("donor 300m/256Mi")
 	h.kubelet()
-	h.expect("borrower 700m/256Mi")
+	h.expect("borrower 700m/320Mi")
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultRefused)); got != 2 {
 		t.Errorf("%v refused resizes, want 2", got)
 	}
@@ -97,13 +97,13 @@ func TestUnansweredRaiseIsReckonedWith(t *testing.T) {
 		want  []string
 	}{
 		"nothing is known": {learn: func(h *harness) { h.clock.Step(tick) }},
-		"never accepted":   {learn: func(h *harness) { h.clock.Step(pool.LeaseTTL) }, want: []string{"other 700m/256Mi"}},
+		"never accepted":   {learn: func(h *harness) { h.clock.Step(pool.LeaseTTL) }, want: []string{"other 700m/320Mi"}},
 		"the cache has what it did": {learn: func(h *harness) {
 			p := h.get("borrower")
 			p.Generation++
 			h.update(p)
 			h.kubelet()
-		}, want: []string{"other 700m/256Mi"}},
+		}, want: []string{"other 700m/320Mi"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestKubeletDoesNotTakeUpARaise(t *testing.T) {
 	h.pool.pods = loan(res(200, 64))
 	h.reconcile()
 	h.kubelet()
-	h.expect("borrower 700m/256Mi")
+	h.expect("borrower 700m/320Mi")
 	borrower := h.get("borrower")
 	borrower.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible}}
 	h.update(borrower)

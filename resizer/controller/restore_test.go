@@ -54,7 +54,7 @@ func TestPoolAway(t *testing.T) {
 	h.pool.pods = loan(res(200, 64))
 	h.expect("donor 300m/256Mi")
 	h.kubelet()
-	h.expect("borrower 700m/256Mi")
+	h.expect("borrower 700m/320Mi")
 	h.kubelet()
 	h.clock.Step(tick)
 	h.reconcile()

@@ -152,6 +152,41 @@ func TestNudgeWithUnrecordedMemory(t *testing.T) {
 	}
 }
 
+// A controller that starts where the agent is silent goes by the balance: the agent
+// may have given the memory before it.
+func TestStartWhereTheAgentIsSilent(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", owed, old), testPod("borrower", owed, old))
+	h.pool.pods = loan(res(0, 64))
+	h.expect()
+	got := slices.DeleteFunc(h.follow(2*nudgeDue), func(p string) bool { return p[0] != 'b' })
+	if diff := cmp.Diff([]string{"borrower 501m/320Mi", "borrower 500m/320Mi"}, got); diff != "" {
+		t.Errorf("patches of the nudge (-want +got):\n%s", diff)
+	}
+	h.pool.pods = loan(res(200, 64))
+	h.expect("donor 300m/256Mi")
+	h.kubelet()
+	h.expect("borrower 700m/320Mi")
+	h.kubelet()
+
+	h.pool.pods = nil
+	h.pool.err = errors.New("away")
+	h.clock.Step(pool.LeaseTTL)
+	h.expect("borrower 500m/256Mi", "donor 500m/256Mi") // the kubelet set what it lowers, so it looks at what is in use
+}
+
+// What was on loan when Redis was lost is not written over either.
+func TestSilentLoanIsRememberedWhenRedisIsLost(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", owed, old), testPod("borrower", owed, old))
+	h.pool.pods = loan(res(0, 64))
+	h.expect()
+	h.pool.err = errors.New("away")
+	h.clock.Step(pool.LeaseTTL)
+	got := slices.DeleteFunc(h.follow(10*nudgeDue), func(p string) bool { return p[0] != 'b' })
+	if diff := cmp.Diff([]string{"borrower 501m/320Mi", "borrower 500m/256Mi"}, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
 func TestRefusedNudgeIsGivenUp(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed, old))
 	attempts := 0
