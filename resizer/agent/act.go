@@ -108,7 +108,7 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 		touched := map[*entry]struct{}{}
 		for _, w := range plan(views, r.clock.Now().Before(r.revokedBy)) {
 			e := r.get(w.pod)
-			if e == nil || !e.managed() || r.clock.Now().Before(e.retries[w.resource].at) {
+			if e == nil || !e.managed() || e.retries[w.resource].holds(w.direction, r.clock.Now()) {
 				continue
 			}
 			if r.write(ctx, e, w) {
@@ -140,7 +140,7 @@ func (r *reflex) view(e *entry) view {
 	now := r.clock.Now()
 	for _, res := range resources {
 		// A donor that just could not be lowered pays for nothing either.
-		if now.Before(e.retries[res].at) {
+		if e.retries[res].holds(lower, now) {
 			*res.of(&v.due) = max(*res.of(&v.due), min(*res.of(&v.inForce), *res.of(&v.owed)))
 		}
 	}
@@ -165,8 +165,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	switch {
 	case err == nil:
 		r.metrics.wrote(ctx, w, resultWritten)
-		retry.delay.Reset()
-		retry.at = time.Time{}
+		retry.succeeded()
 		*w.resource.of(&e.written) = w.to
 		if w.direction == restore {
 			cause := r.cause(e, w.resource)
@@ -186,7 +185,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 			r.log.Error(err, "setting a limit; it is tried again", "pod", e.pod, "resource", w.resource.String(), "to", w.to)
 		}
 	}
-	retry.at = r.clock.Now().Add(retry.delay.Next())
+	retry.failed(w.direction, r.clock.Now())
 	return false
 }
 

@@ -64,9 +64,33 @@ type entry struct {
 	beatCPU time.Duration
 }
 
+// writeRetry is when writes of a direction, the one that failed last, may be tried
+// again. Those of another do not wait.
 type writeRetry struct {
-	at    time.Time
-	delay backoff.Delay
+	at        time.Time
+	direction direction
+	delay     backoff.Delay
+}
+
+func (w *writeRetry) holds(d direction, now time.Time) bool {
+	return d == w.direction && now.Before(w.at)
+}
+
+func (w *writeRetry) failed(d direction, now time.Time) {
+	if d != w.direction {
+		w.delay.Reset()
+	}
+	w.direction = d
+	delay := w.delay.Next()
+	if d == restore {
+		delay = writeRetryMin // it is the container's own
+	}
+	w.at = now.Add(delay)
+}
+
+func (w *writeRetry) succeeded() {
+	w.at = time.Time{}
+	w.delay.Reset()
 }
 
 func newEntry(pod string) *entry {
@@ -99,8 +123,7 @@ func (e *entry) renew() {
 	e.written, e.wholeSince, e.belowSince = api.Resources{}, time.Time{}, time.Time{}
 	e.beatAt = time.Time{}
 	for i := range e.retries {
-		e.retries[i].at = time.Time{}
-		e.retries[i].delay.Reset()
+		e.retries[i].succeeded()
 	}
 }
 

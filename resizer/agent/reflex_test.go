@@ -295,6 +295,32 @@ func TestNewEpochWithAPin(t *testing.T) {
 	}
 }
 
+// What a container is owed does not wait for a decrease that failed again and again.
+func TestRestoresDoNotBackOff(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.begin("3", "default/d", api.Resources{CPUMilli: 100}, api.Resources{})
+	g.begin("4", "default/b", api.Resources{}, api.Resources{CPUMilli: 100})
+	g.kernel["donor"].broken = true
+	g.exchange()
+	g.pass(writeRetryMax)
+	if at := g.get("default/d").retries[cpu].at; !at.After(g.clock.Now().Add(writeRetryMin)) {
+		t.Fatalf("the decrease is tried again at %v, want it to be held back", at)
+	}
+	g.kernel["donor"].broken = false
+	g.end("1")
+	g.end("3")
+	g.exchange()
+	g.want("donor", 500, 512)
+
+	g.kernel["donor"].Limit.CPUMilli = 300
+	g.kernel["donor"].broken = true
+	g.pass(2 * writeRetryMax)
+	g.kernel["donor"].broken = false
+	g.pass(writeRetryMin)
+	g.want("donor", 500, 512)
+}
+
 func TestStop(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
