@@ -40,8 +40,8 @@ const (
 	// tick is how often a node is looked at when nothing wakes it, and so how soon a
 	// pod that is not at its user allocation for no reason is found.
 	tick = time.Second
-	// heldTick is how soon a resize that was held back is looked at again. What waits
-	// for the kubelet does not wait for it: a pod's new status is an event.
+	// heldTick is how soon a resize that a rate limit held back is looked at again, and
+	// the least between two looks that nothing asks for.
 	heldTick = 100 * time.Millisecond
 
 	// A Redis that hangs costs each node that much of a worker's time, and no node's
@@ -91,6 +91,7 @@ type node struct {
 	limiter  *rate.Limiter
 	balances map[string]pool.Balance
 
+	madeAt time.Time
 	readAt time.Time // of the last read that succeeded
 	lost   bool      // the pool could not be read for a lease
 	// silent says that nobody is known to write the node's cgroups: it has no living
@@ -176,22 +177,23 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	// 2. The pool tells the balances and whether an agent lives; one that cannot be
 	// read for a lease has none.
 	c.read(ctx, n)
+	if n.readAt.IsZero() && !n.lost {
+		return ctrl.Result{RequeueAfter: tick}, nil // loans may be in force that it has yet to tell
+	}
 	c.notice(ctx, n)
 
 	// 3. Limits and balances differ: resize, as far as conservation allows now.
 	now := c.clock.Now()
 	limits, next := c.podLimits(n, now)
-	resizes, waiting := plan(limits, n.balances, !n.silent)
+	resizes := plan(limits, n.balances, !n.silent)
 
 	// 4. The agent has fallen silent: make the kubelet write what it may have changed.
 	nudges, nextNudge := c.nudges(n, resizes, now)
-	held := c.issue(ctx, n, append(resizes, nudges...))
+	nextTry := c.issue(ctx, n, append(resizes, nudges...))
 
-	// 5. Something was held back: look again soon, if no pod event comes first.
-	if waiting || held {
-		return ctrl.Result{RequeueAfter: heldTick}, nil
-	}
-	return ctrl.Result{RequeueAfter: min(tick, max(heldTick, min(next, nextNudge)))}, nil
+	// 5. Something was held back: look again when it may go on. What waits for a
+	// decrease to be in force is woken by the pod's new status.
+	return ctrl.Result{RequeueAfter: max(heldTick, min(tick, next, nextNudge, nextTry))}, nil
 }
 
 func (c *Controller) node(name string) *node {
@@ -204,6 +206,7 @@ func (c *Controller) node(name string) *node {
 	if !ok {
 		n = &node{
 			name:    name,
+			madeAt:  c.clock.Now(),
 			pods:    map[string]*managedPod{},
 			limiter: rate.NewLimiter(rate.Limit(c.settings.ResizesPerSecond), c.settings.Burst),
 		}

@@ -12,25 +12,26 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// issue sends resizes in their order. held says that some were not sent or not
-// accepted.
-func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (held bool) {
+// issue sends resizes in their order. next is how long until one that was not sent or
+// not accepted may be tried again.
+func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next time.Duration) {
 	lowers := slices.ContainsFunc(resizes, func(r resize) bool { return r.direction == lower })
-	crowded, held := c.send(ctx, n, resizes, lowers)
+	crowded, next := c.send(ctx, n, resizes, lowers)
 	if len(crowded) > 0 {
 		// A quota counts what the lowered ones have only now given up.
-		_, heldAgain := c.send(ctx, n, crowded, false)
-		held = held || heldAgain
+		_, again := c.send(ctx, n, crowded, false)
+		next = min(next, again)
 	}
 	for _, m := range n.pods {
 		m.planned = true
 	}
-	return held
+	return next
 }
 
 // send sends resizes in their order, a few at a time. crowded are the restores that
 // were forbidden though more room may come of the others.
-func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRoom bool) (crowded []resize, held bool) {
+func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRoom bool) (crowded []resize, next time.Duration) {
+	next = tick
 	now := c.clock.Now()
 	outcomes := make([]outcome, len(resizes))
 	var group errgroup.Group
@@ -38,12 +39,12 @@ func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRo
 	for i, r := range resizes {
 		m := n.pods[r.pod]
 		if now.Before(m.retryAt) {
-			held = true
+			next = min(next, m.retryAt.Sub(now))
 			continue
 		}
 		if c.total.TokensAt(now) < 1 || !n.limiter.AllowN(now, 1) || !c.total.AllowN(now, 1) {
 			c.metrics.resized(ctx, r.direction, resultLimited, reasonOf(n, m, r))
-			held = true
+			next = heldTick
 			break
 		}
 		group.Go(func() error {
@@ -53,12 +54,14 @@ func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRo
 	}
 	group.Wait() //nolint:errcheck // nothing in the group returns an error
 	for i, o := range outcomes {
-		if o == waitsForRoom {
+		switch o {
+		case waitsForRoom:
 			crowded = append(crowded, resizes[i])
+		case failed:
+			next = min(next, n.pods[resizes[i].pod].retryAt.Sub(now))
 		}
-		held = held || o == failed
 	}
-	return crowded, held
+	return crowded, next
 }
 
 // outcome is what is left to do after a resize was sent.

@@ -18,8 +18,8 @@ func TestLoanAndReturn(t *testing.T) {
 	h.expect()
 
 	h.pool.pods = loan(res(200, 64))
-	if got, again := h.reconcileResult(); !slices.Equal(got, []string{"donor 300m/256Mi"}) || again != heldTick {
-		t.Errorf("patches %v and again after %v, want the donor's alone and again after %v", got, again, heldTick)
+	if got, again := h.reconcileResult(); !slices.Equal(got, []string{"donor 300m/256Mi"}) || again != tick {
+		t.Errorf("patches %v and again after %v, want the donor's alone and again after %v: a status is an event", got, again, tick)
 	}
 	h.expect() // the decrease is not in force
 	h.kubelet()

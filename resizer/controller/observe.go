@@ -91,12 +91,22 @@ func (c *Controller) read(ctx context.Context, n *node) {
 	now := c.clock.Now()
 	if err != nil {
 		c.metrics.poolFailed(ctx, "read")
-		if !n.lost && (n.readAt.IsZero() || now.Sub(n.readAt) >= pool.LeaseTTL) {
+		log := logf.FromContext(ctx).WithValues("node", n.name)
+		since := n.readAt
+		if since.IsZero() {
+			since = n.madeAt
+		}
+		if !n.lost && now.Sub(since) >= pool.LeaseTTL {
 			n.lost, n.balances = true, nil
 			c.hear(ctx, n, false)
+			log.Error(err, "the pool could not be read for a lease; restoring all")
+		} else {
+			log.V(1).Info("reading the pool failed", "error", err.Error(), "restoringAll", n.lost)
 		}
-		logf.FromContext(ctx).Error(err, "reading the pool", "node", n.name, "restoringAll", n.lost)
 		return
+	}
+	if n.lost {
+		logf.FromContext(ctx).Info("the pool can be read again", "node", n.name)
 	}
 	n.readAt, n.lost, n.balances = now, false, state.Pods
 	c.hear(ctx, n, state.Agent != "")

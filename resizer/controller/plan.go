@@ -49,14 +49,13 @@ type resize struct {
 
 // plan returns the resizes that may be issued now, in the order to issue them:
 // restores, which never wait; decreases; increases above the user allocation, of CPU
-// only as far as decreases that are in force pay for them. waiting says that an
-// increase was held back until a decrease is in force.
+// only as far as decreases that are in force pay for them.
 //
 // recorded says that an agent has made the transfers in the cgroups already. Without
 // one, CPU that a borrower cannot take stays with its donors, and no borrower is
 // given memory but that which goes with a change of its CPU: donors of memory keep
 // theirs in the spec, for the kubelet could only lower the limit that kills.
-func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize, waiting bool) {
+func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 
 	cpu := make([]demand, len(pods))
@@ -81,7 +80,7 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 	if !recorded {
 		keep(cpu, unclaimed)
 	}
-	cpuMilli, waiting := allot(cpu)
+	cpuMilli := allot(cpu)
 
 	for i, p := range pods {
 		limits := api.Resources{CPUMilli: cpuMilli[i], MemoryBytes: memoryBytes[i]}
@@ -95,7 +94,7 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 		}
 	}
 	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
-	return resizes, waiting
+	return resizes
 }
 
 // directionOf is the most urgent of what a resize does to either resource.
@@ -129,14 +128,14 @@ func keep(demands []demand, unclaimed int64) {
 }
 
 // allot decides what each pod may ask for now, of one resource.
-func allot(demands []demand) (limits []int64, waiting bool) {
+func allot(demands []demand) []int64 {
 	var room int64
 	outstanding := false
 	for _, d := range demands {
 		room += d.owed - d.unpaid()
 		outstanding = outstanding || d.ceiling > d.target
 	}
-	limits = make([]int64, len(demands))
+	limits := make([]int64, len(demands))
 	for i, d := range demands {
 		need := d.target - d.unpaid()
 		switch {
@@ -145,12 +144,11 @@ func allot(demands []demand) (limits []int64, waiting bool) {
 		case need > room && outstanding, room <= 0:
 			// What pays for it is still in force elsewhere, or nobody gave it.
 			limits[i] = max(min(d.target, d.owed), d.asked)
-			waiting = waiting || outstanding
 		default:
 			granted := min(need, room)
 			limits[i] = d.unpaid() + granted
 			room -= granted
 		}
 	}
-	return limits, waiting
+	return limits
 }

@@ -35,7 +35,6 @@ func TestPlan(t *testing.T) {
 		balances map[string]pool.Balance
 		recorded bool
 		want     []resize
-		waiting  bool
 	}{
 		"whole and no balance: untouched": {
 			pods: []podLimits{settledPod("a", owed), settledPod("b", owed)},
@@ -44,14 +43,12 @@ func TestPlan(t *testing.T) {
 			pods:     []podLimits{settledPod("a", owed), settledPod("b", owed)},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
 			want:     []resize{{"b", res(300, 256), lower}},
-			waiting:  true,
 		},
 		"a decrease that is only asked for pays nothing": {
 			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {
 				p.ceiling = owed
 			})},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 0)), "b": lent(res(200, 0))},
-			waiting:  true,
 		},
 		"the borrower is raised once the decrease is in force": {
 			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
@@ -114,8 +111,7 @@ func TestPlan(t *testing.T) {
 				settledPod("b", owed), settledPod("c", owed), settledPod("d", owed)},
 			balances: map[string]pool.Balance{"a": borrowed(res(150, 0)), "b": borrowed(res(50, 0)),
 				"c": lent(res(100, 0)), "d": lent(res(100, 0))},
-			want:    []resize{{"d", res(450, 256), lower}},
-			waiting: true,
+			want: []resize{{"d", res(450, 256), lower}},
 		},
 		"a borrower gets what there is when nothing more is coming": {
 			pods:     []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
@@ -138,12 +134,9 @@ func TestPlan(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, waiting := plan(tc.pods, tc.balances, tc.recorded)
+			got := plan(tc.pods, tc.balances, tc.recorded)
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(resize{})); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
-			}
-			if waiting != tc.waiting {
-				t.Errorf("waiting = %v, want %v", waiting, tc.waiting)
 			}
 		})
 	}
@@ -250,7 +243,7 @@ func TestPlanConserves(t *testing.T) {
 			case 0:
 				n.drawBalances(t)
 			case 1, 2:
-				resizes, _ := plan(n.pods, n.balances, n.recorded)
+				resizes := plan(n.pods, n.balances, n.recorded)
 				checkResizes(t, n, resizes)
 				n.issue(t, resizes)
 			case 3:
@@ -313,12 +306,12 @@ func TestPlanConverges(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(t, "pools") {
 			n.drawBalances(t)
 			for range rapid.IntRange(0, 2).Draw(t, "rounds before the pool changes") {
-				resizes, _ := plan(n.pods, n.balances, n.recorded)
+				resizes := plan(n.pods, n.balances, n.recorded)
 				n.issue(t, resizes)
 			}
 		}
 		for range 4 {
-			resizes, _ := plan(n.pods, n.balances, n.recorded)
+			resizes := plan(n.pods, n.balances, n.recorded)
 			for _, r := range resizes {
 				for i := range n.pods {
 					if n.pods[i].name == r.pod {
@@ -330,8 +323,8 @@ func TestPlanConverges(t *testing.T) {
 				n.settle(i)
 			}
 		}
-		if resizes, waiting := plan(n.pods, n.balances, n.recorded); len(resizes) > 0 || waiting {
-			t.Fatalf("still %v, waiting %v", resizes, waiting)
+		if resizes := plan(n.pods, n.balances, n.recorded); len(resizes) > 0 {
+			t.Fatalf("still %v", resizes)
 		}
 		for _, p := range n.pods {
 			b := n.balances[p.name]

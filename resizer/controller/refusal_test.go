@@ -135,10 +135,18 @@ func TestBacksOffPerPod(t *testing.T) {
 			if _, again := h.reconcileResult(); again != heldTick {
 				t.Errorf("again after %v, want %v", again, heldTick)
 			}
+			h.clock.Step(backoff.Min)
+			if _, again := h.reconcileResult(); again != 2*backoff.Min {
+				t.Errorf("again after %v, want %v: not before it may be tried", again, 2*backoff.Min)
+			}
+			h.clock.Step(backoff.Min / 2)
+			if _, again := h.reconcileResult(); again != 3*backoff.Min/2 {
+				t.Errorf("again after %v, want what is left of the wait, %v", again, 3*backoff.Min/2)
+			}
 			h.patchErr = nil
 			h.pool.pods["default/other"] = pool.Balance{Lent: res(200, 64)}
 			h.expect("other 300m/256Mi")
-			h.clock.Step(backoff.Min)
+			h.clock.Step(2 * backoff.Min)
 			h.expect("donor 300m/256Mi")
 		})
 	}

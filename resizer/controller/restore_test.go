@@ -3,10 +3,15 @@ package controller
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/pool"
 )
@@ -78,7 +83,43 @@ func TestPoolAway(t *testing.T) {
 func TestPoolNeverRead(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("low", res(300, 256), byLibra))
 	h.pool.err = errors.New("away")
+	h.expect()
+	h.clock.Step(pool.LeaseTTL - time.Millisecond)
+	h.expect() // it may be the one read that fails, and the pod may lend
+	h.clock.Step(time.Millisecond)
 	h.expect("low 500m/256Mi")
+}
+
+func TestFirstReadFails(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", res(300, 256), byLibra), testPod("borrower", res(700, 256), byLibra))
+	h.pool.agent, h.pool.pods = "a1", loan(res(200, 0))
+	h.pool.err = errors.New("away")
+	h.expect()
+	h.clock.Step(tick)
+	h.pool.err = nil
+	h.expect()
+	if got := h.total("libra.resizer.node.silent", nodeKey.String("n1")); got != 0 {
+		t.Errorf("node silent = %v, want 0", got)
+	}
+}
+
+// While Redis is away, the log tells when that began to count and when it was over.
+func TestPoolAwayIsLoggedOnce(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	var lines []string
+	ctx := logf.IntoContext(t.Context(), funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}))
+	for _, away := range []error{nil, errors.New("away"), nil} {
+		h.pool.err = away
+		for range 20 {
+			if _, err := h.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "n1"}}); err != nil {
+				t.Fatal(err)
+			}
+			h.clock.Step(tick)
+		}
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], "for a lease") || !strings.Contains(lines[1], "again") {
+		t.Errorf("logged %q, want that it was lost and that it is back", lines)
+	}
 }
 
 func TestForgetsANodeWithoutPods(t *testing.T) {
