@@ -169,7 +169,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 
 	// 1. No opted-in pod is left on the node: forget it.
 	if len(n.pods) == 0 {
-		c.forget(ctx, n)
+		c.forget(n)
 		return ctrl.Result{}, nil
 	}
 	c.waker.follow(n.name)
@@ -215,12 +215,12 @@ func (c *Controller) node(name string) *node {
 	return n
 }
 
-func (c *Controller) forget(ctx context.Context, n *node) {
+func (c *Controller) forget(n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.nodes, n.name)
 	c.waker.leave(n.name)
-	c.metrics.silent(ctx, n.name, false)
+	c.metrics.forget(n.name)
 }
 
 // podLimits are the pods that may be resized. next is how long the first of the

@@ -269,6 +269,23 @@ func (h *harness) total(name string, want ...attribute.KeyValue) float64 {
 	return sum
 }
 
+// points is how many series a gauge has.
+func (h *harness) points(name string) int {
+	h.t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := h.reader.Collect(h.t.Context(), &data); err != nil {
+		h.t.Fatal(err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if d, ok := m.Data.(metricdata.Gauge[int64]); ok && m.Name == name {
+				return len(d.DataPoints)
+			}
+		}
+	}
+	return 0
+}
+
 // histogram is how often something was recorded, and its sum.
 func (h *harness) histogram(name string) (count uint64, sum float64) {
 	h.t.Helper()

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,12 +52,15 @@ type metrics struct {
 	belowOwed  metric.Float64Counter
 	poolErrors metric.Int64Counter
 	latency    metric.Float64Histogram
-	nodeSilent metric.Int64Gauge
+
+	// Observed, so that a node that is gone does not stay.
+	mu          sync.Mutex
+	silentNodes map[string]bool
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/controller")
-	m := &metrics{}
+	m := &metrics{silentNodes: map[string]bool{}}
 	var errs [6]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Resizes issued, by what they do to the pod and what the API server answered"))
@@ -69,8 +73,8 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.latency, errs[4] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
 		metric.WithDescription("Time from reading the state to seeing in force what follows from it, by way"),
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
-	m.nodeSilent, errs[5] = meter.Int64Gauge("libra.resizer.node.silent",
-		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"))
+	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.node.silent",
+		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"), metric.WithInt64Callback(m.observeSilent))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -94,10 +98,27 @@ func (m *metrics) poolFailed(ctx context.Context, operation string) {
 	m.poolErrors.Add(ctx, 1, metric.WithAttributes(operationKey.String(operation)))
 }
 
-func (m *metrics) silent(ctx context.Context, node string, silent bool) {
-	var v int64
-	if silent {
-		v = 1
+func (m *metrics) silent(node string, silent bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.silentNodes[node] = silent
+}
+
+func (m *metrics) forget(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.silentNodes, node)
+}
+
+func (m *metrics) observeSilent(_ context.Context, o metric.Int64Observer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for node, silent := range m.silentNodes {
+		var v int64
+		if silent {
+			v = 1
+		}
+		o.Observe(v, metric.WithAttributes(nodeKey.String(node)))
 	}
-	m.nodeSilent.Record(ctx, v, metric.WithAttributes(nodeKey.String(node)))
+	return nil
 }

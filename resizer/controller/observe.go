@@ -98,7 +98,7 @@ func (c *Controller) read(ctx context.Context, n *node) {
 		}
 		if !n.lost && now.Sub(since) >= pool.LeaseTTL {
 			n.lost, n.balances = true, nil
-			c.hear(ctx, n, false)
+			c.hear(n, false)
 			log.Error(err, "the pool could not be read for a lease; restoring all")
 		} else {
 			log.V(1).Info("reading the pool failed", "error", err.Error(), "restoringAll", n.lost)
@@ -109,7 +109,7 @@ func (c *Controller) read(ctx context.Context, n *node) {
 		logf.FromContext(ctx).Info("the pool can be read again", "node", n.name)
 	}
 	n.readAt, n.lost, n.balances = now, false, state.Pods
-	c.hear(ctx, n, state.Agent != "")
+	c.hear(n, state.Agent != "")
 }
 
 // notice draws conclusions from what the kubelet made of earlier resizes.

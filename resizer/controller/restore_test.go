@@ -129,8 +129,14 @@ func TestForgetsANodeWithoutPods(t *testing.T) {
 	if err := h.kube.Delete(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
+	if got := h.points("libra.resizer.node.silent"); got != 1 {
+		t.Errorf("%d nodes in the metric, want 1", got)
+	}
 	if _, again := h.reconcileResult(); again != 0 || len(h.nodes) != 0 {
 		t.Errorf("again after %v with %d nodes known, want never and none", again, len(h.nodes))
+	}
+	if got := h.points("libra.resizer.node.silent"); got != 0 {
+		t.Errorf("%d nodes in the metric after the node was forgotten, want none", got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"hash/fnv"
 	"time"
 
@@ -30,8 +29,8 @@ const (
 )
 
 // hear takes in whether the node has a living agent.
-func (c *Controller) hear(ctx context.Context, n *node, living bool) {
-	c.metrics.silent(ctx, n.name, !living)
+func (c *Controller) hear(n *node, living bool) {
+	c.metrics.silent(n.name, !living)
 	if living {
 		n.silent, n.heard = false, true
 		for _, m := range n.pods {

@@ -76,13 +76,20 @@ func (w *waker) run(ctx context.Context, node string) {
 			return
 		}
 		if err == nil {
+			if retry.Failing() {
+				log.Info("balances can be waited for again")
+			}
 			retry.Reset()
 			w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 			continue
 		}
 		w.metrics.poolFailed(ctx, "wait")
+		if retry.Failing() {
+			log.V(1).Info("waiting for balances to change failed again", "error", err.Error())
+		} else {
+			log.Error(err, "waiting for balances to change; the tick goes on meanwhile")
+		}
 		delay := retry.Next()
-		log.Error(err, "waiting for balances to change; the tick goes on meanwhile", "retryAfter", delay)
 		backoff.Pause(ctx, w.clock, delay)
 	}
 }

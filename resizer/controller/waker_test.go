@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/otel/metric/noop"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -40,7 +42,9 @@ func TestWaker(t *testing.T) {
 	w.follow("n1") // before the start: nobody to wake
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
-	if err := w.Start(t.Context(), queue); err != nil {
+	lines := make(chan string, 10)
+	ctx := logf.IntoContext(t.Context(), funcr.New(func(_, args string) { lines <- args }, funcr.Options{}))
+	if err := w.Start(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
 	w.follow("n1")
@@ -60,8 +64,12 @@ func TestWaker(t *testing.T) {
 	script.answers <- nil
 	woken()
 	script.answers <- errors.New("away")
-	script.answers <- nil // goes on after an error
+	script.answers <- errors.New("away")
+	script.answers <- nil // goes on after errors
 	woken()
+	if len(lines) != 2 {
+		t.Errorf("logged %d lines, want that Redis was lost and that it is back", len(lines))
+	}
 
 	w.leave("n1")
 	w.leave("n1")
