@@ -298,27 +298,26 @@ func TestNewEpochWithAPin(t *testing.T) {
 // What a container is owed does not wait for a decrease that failed again and again.
 func TestRestoresDoNotBackOff(t *testing.T) {
 	g := newTestRig(t)
-	g.lend()
-	g.begin("3", "default/d", api.Resources{CPUMilli: 100}, api.Resources{})
-	g.begin("4", "default/b", api.Resources{}, api.Resources{CPUMilli: 100})
-	g.kernel["donor"].broken = true
+	donor := g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	volume := api.Resources{CPUMilli: 200}
+	g.begin("1", "default/d", volume, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, volume)
+	donor.broken = true
 	g.exchange()
-	g.pass(writeRetryMax)
-	if at := g.get("default/d").retries[cpu].at; !at.After(g.clock.Now().Add(writeRetryMin)) {
-		t.Fatalf("the decrease is tried again at %v, want it to be held back", at)
-	}
-	g.kernel["donor"].broken = false
-	g.end("1")
-	g.end("3")
-	g.exchange()
-	g.want("donor", 500, 512)
+	g.pass(700 * time.Millisecond) // the waits add up to 630, and 640 is next
+	donor.broken = false
+	donor.Limit.CPUMilli = 200 // by another
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 300, 512)
 
-	g.kernel["donor"].Limit.CPUMilli = 300
-	g.kernel["donor"].broken = true
+	donor.broken = true
+	donor.Limit.CPUMilli = 200
 	g.pass(2 * writeRetryMax)
-	g.kernel["donor"].broken = false
+	donor.broken = false
 	g.pass(writeRetryMin)
-	g.want("donor", 500, 512)
+	g.want("donor", 300, 512)
 }
 
 func TestStop(t *testing.T) {
