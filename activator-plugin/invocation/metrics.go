@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -71,6 +72,56 @@ type metrics struct {
 	refusedAnnotations metric.Int64Counter
 	cpu, memory        metric.Float64Counter
 	poolCalls          metric.Float64Histogram
+
+	// To make an attribute set costs more than to count.
+	dispatchSets optionsOf[dispatchKey]
+	endedSets    optionsOf[endedKey]
+	volumeSets   optionsOf[volumeKey]
+	poolCallSets map[poolCallKey][]metric.RecordOption // of all, never changed
+}
+
+type (
+	dispatchKey struct {
+		rev types.NamespacedName
+		role
+		reason
+	}
+	endedKey struct {
+		rev                   types.NamespacedName
+		found, lent, borrowed bool
+	}
+	volumeKey struct {
+		rev      types.NamespacedName
+		kind     string
+		withheld bool
+	}
+	poolCallKey struct{ operation, result string }
+)
+
+// maxOptions bounds what an optionsOf keeps. Past it all is made anew.
+const maxOptions = 4096
+
+// optionsOf keeps the options of the attributes that there have been.
+type optionsOf[K comparable] struct {
+	mu   sync.RWMutex
+	kept map[K][]metric.AddOption
+}
+
+func (o *optionsOf[K]) get(key K, attrs func(K) []attribute.KeyValue) []metric.AddOption {
+	o.mu.RLock()
+	options, ok := o.kept[key]
+	o.mu.RUnlock()
+	if ok {
+		return options
+	}
+	options = []metric.AddOption{withSet(attrs(key)...)}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.kept == nil || len(o.kept) >= maxOptions {
+		o.kept = make(map[K][]metric.AddOption)
+	}
+	o.kept[key] = options
+	return options
 }
 
 func newMetrics(mp metric.MeterProvider) (*metrics, error) {
@@ -107,31 +158,50 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
+	m.poolCallSets = make(map[poolCallKey][]metric.RecordOption)
+	for _, operation := range []string{opBegin, opEnd, opRenew} {
+		for _, result := range []string{resultOK, resultDeadline, resultError, resultNotSent} {
+			m.poolCallSets[poolCallKey{operation, result}] = []metric.RecordOption{withSet(
+				attribute.String("operation", operation),
+				attribute.String("result", result),
+			)}
+		}
+	}
 	return &m, nil
 }
 
 func (m *metrics) onDispatch(rev types.NamespacedName, r role, why reason) {
-	attrs := []attribute.KeyValue{
+	m.dispatched.Add(context.Background(), 1, m.dispatchSets.get(dispatchKey{rev, r, why}, dispatchKey.attributes)...)
+}
+
+func (k dispatchKey) attributes() []attribute.KeyValue {
+	attrs := append(ofRevision(k.rev), attribute.String("role", string(k.role)))
+	if k.reason != reasonNone {
+		attrs = append(attrs, attribute.String("reason", string(k.reason)))
+	}
+	return attrs
+}
+
+func ofRevision(rev types.NamespacedName) []attribute.KeyValue {
+	return []attribute.KeyValue{
 		servingmetrics.K8sNamespaceKey.With(rev.Namespace),
 		servingmetrics.RevisionNameKey.With(rev.Name),
-		attribute.String("role", string(r)),
 	}
-	if why != reasonNone {
-		attrs = append(attrs, attribute.String("reason", string(why)))
-	}
-	m.dispatched.Add(context.Background(), 1, withSet(attrs...))
 }
 
 func (m *metrics) onInFlight(delta int64) { m.inFlight.Add(context.Background(), delta) }
 
 func (m *metrics) onEnded(rev types.NamespacedName, o pool.Outcome) {
-	m.ended.Add(context.Background(), 1, withSet(
-		servingmetrics.K8sNamespaceKey.With(rev.Namespace),
-		servingmetrics.RevisionNameKey.With(rev.Name),
-		attribute.Bool("found", o.Found),
-		attribute.Bool("lent", !o.Lent.IsZero()),
-		attribute.Bool("borrowed", !o.Borrowed.IsZero()),
-	))
+	key := endedKey{rev, o.Found, !o.Lent.IsZero(), !o.Borrowed.IsZero()}
+	m.ended.Add(context.Background(), 1, m.endedSets.get(key, endedKey.attributes)...)
+}
+
+func (k endedKey) attributes() []attribute.KeyValue {
+	return append(ofRevision(k.rev),
+		attribute.Bool("found", k.found),
+		attribute.Bool("lent", k.lent),
+		attribute.Bool("borrowed", k.borrowed),
+	)
 }
 
 func (m *metrics) onRefusedSize(field string) {
@@ -143,26 +213,25 @@ func (m *metrics) onRefusedAnnotation(annotation string) {
 }
 
 func (m *metrics) onVolumes(rev types.NamespacedName, v volumes, withheld bool, ran time.Duration) {
-	for kind, r := range map[string]api.Resources{"surplus": v.surplus, "want": v.want} {
-		if r.IsZero() {
-			continue
-		}
-		attrs := withSet(
-			servingmetrics.K8sNamespaceKey.With(rev.Namespace),
-			servingmetrics.RevisionNameKey.With(rev.Name),
-			attribute.String("kind", kind),
-			attribute.Bool("withheld", withheld),
-		)
-		m.cpu.Add(context.Background(), float64(r.CPUMilli)/1000*ran.Seconds(), attrs)
-		m.memory.Add(context.Background(), float64(r.MemoryBytes)*ran.Seconds(), attrs)
+	m.onVolume(rev, "surplus", v.surplus, withheld, ran)
+	m.onVolume(rev, "want", v.want, withheld, ran)
+}
+
+func (m *metrics) onVolume(rev types.NamespacedName, kind string, r api.Resources, withheld bool, ran time.Duration) {
+	if r.IsZero() {
+		return
 	}
+	options := m.volumeSets.get(volumeKey{rev, kind, withheld}, volumeKey.attributes)
+	m.cpu.Add(context.Background(), float64(r.CPUMilli)/1000*ran.Seconds(), options...)
+	m.memory.Add(context.Background(), float64(r.MemoryBytes)*ran.Seconds(), options...)
+}
+
+func (k volumeKey) attributes() []attribute.KeyValue {
+	return append(ofRevision(k.rev), attribute.String("kind", k.kind), attribute.Bool("withheld", k.withheld))
 }
 
 func (m *metrics) onPoolCall(operation, result string, took time.Duration) {
-	m.poolCalls.Record(context.Background(), took.Seconds(), withSet(
-		attribute.String("operation", operation),
-		attribute.String("result", result),
-	))
+	m.poolCalls.Record(context.Background(), took.Seconds(), m.poolCallSets[poolCallKey{operation, result}]...)
 }
 
 func withSet(attrs ...attribute.KeyValue) metric.MeasurementOption {
