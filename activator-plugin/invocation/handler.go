@@ -25,7 +25,7 @@ const (
 // the context only, needs.
 type request struct {
 	rev      *v1.Revision
-	id       string
+	id       string // empty until it is needed, when the client has none that fits
 	arrived  time.Time
 	size     int64
 	upgrade  bool
@@ -44,6 +44,9 @@ func requestFrom(ctx context.Context) *request {
 // finds its request by what is before the last dot. With the rest it is unlike every
 // other, whatever IDs clients send, and however often a request is tried.
 func (r *request) invocationID() string {
+	if r.id == "" {
+		r.id = rand.String(randomIDLength)
+	}
 	return r.id + "." + rand.String(idSuffixLength)
 }
 
@@ -80,15 +83,15 @@ func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) int64 {
 }
 
 // requestID is the client's own ID of the request where it is fit for ours, so that
-// a client finds its requests in Libra's records.
+// a client finds its requests in Libra's records, and otherwise empty.
 func requestID(h http.Header) string {
 	id := h.Get(requestIDHeader)
-	if id == "" || len(id) > maxIDLength {
-		return rand.String(randomIDLength)
+	if len(id) > maxIDLength {
+		return ""
 	}
 	for _, c := range id {
 		if !isAlphanumeric(c) && c != '-' && c != '_' && c != '.' {
-			return rand.String(randomIDLength)
+			return ""
 		}
 	}
 	return id

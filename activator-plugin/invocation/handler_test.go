@@ -46,11 +46,15 @@ func TestRequestID(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := http.Header{}
 			h.Set(requestIDHeader, tc.header)
-			id := requestID(h)
+			one, other := &request{id: requestID(h)}, &request{id: requestID(h)}
+			id := ofClient(one.invocationID())
 			if (id == tc.header) != tc.kept || id == "" {
-				t.Errorf("requestID(%q) = %q, want it kept: %v", tc.header, id, tc.kept)
+				t.Errorf("the ID of a request with %q is %q, want it kept: %v", tc.header, id, tc.kept)
 			}
-			if !tc.kept && id == requestID(h) {
+			if again := ofClient(one.invocationID()); again != id {
+				t.Errorf("the ID of the request's next invocation is %q, want %q", again, id)
+			}
+			if !tc.kept && id == ofClient(other.invocationID()) {
 				t.Errorf("two random IDs are both %q", id)
 			}
 		})

@@ -52,14 +52,11 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 
 	owed := allocationOf(container)
 	inv := pool.Invocation{
-		ID:            req.invocationID(),
-		Function:      api.FunctionOf(revID, req.rev.Labels).String(),
-		Configuration: configurationOf(req.rev),
-		Pod:           pod.pod,
-		Domain:        revID.Namespace,
-		Size:          req.size,
-		Allocation:    owed.limit,
-		MinRemaining:  m.minLoan,
+		Pod:          pod.pod,
+		Domain:       revID.Namespace,
+		Size:         req.size,
+		Allocation:   owed.limit,
+		MinRemaining: m.minLoan,
 	}
 	set := m.settingsOf(req.rev)
 	var allowed, withheld volumes
@@ -80,6 +77,9 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled)
 		return nil
 	}
+	inv.ID = req.invocationID()
+	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
+	inv.Configuration = configurationOf(req.rev)
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany)
