@@ -42,7 +42,7 @@ func (r *reflex) account(ctx context.Context) {
 				*res.of(&r.sums.lent) += max(0, limit-owed)
 			}
 		}
-		if limit := inForce.MemoryBytes; limit < pinned(e.reading.Memory)+leastStep {
+		if limit := inForce.MemoryBytes; limit < max(pinned(e.reading.Memory), e.reading.Charged)+leastStep {
 			r.sums.pins += max(0, limit-max(due.MemoryBytes, e.owed.MemoryBytes))
 		}
 		r.accountBelow(ctx, e, due, now)

@@ -137,6 +137,11 @@ func (r *reflex) view(e *entry) view {
 		// What it uses fits what it is owed: a margin is no reason to keep more.
 		v.keep = min(v.keep, e.owed.MemoryBytes)
 	}
+	if charged := e.reading.Charged; e.reclaimed {
+		v.keep = max(v.keep, charged)
+	} else {
+		v.keep = max(v.keep, charged-reclaimStep)
+	}
 	now := r.clock.Now()
 	for _, res := range resources {
 		// A donor that just could not be lowered pays for nothing either.
@@ -160,6 +165,9 @@ func (r *reflex) floorNow(e *entry) int64 {
 func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	var limits api.Resources
 	*w.resource.of(&limits) = w.to
+	if w.resource == memory && w.to < e.reading.Charged {
+		e.reclaimed = true
+	}
 	err := actuate.Cgroup(e.info.cgroup, e.allocation.MemoryBytes).SetLimits(ctx, limits)
 	retry := &e.retries[w.resource]
 	switch {

@@ -49,6 +49,9 @@ type entry struct {
 	heldSince time.Time
 	heldLate  bool
 
+	// reclaimed says that a write of this round had the kernel reclaim memory.
+	reclaimed bool
+
 	reading cgroup.Reading
 	read    bool // whether there is a reading
 	written api.Resources

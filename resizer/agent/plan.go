@@ -159,6 +159,10 @@ const (
 	marginPart  = 10
 	// leastStep is the least by which a limit follows memory that is being given back.
 	leastStep = 4 << 20
+	// reclaimStep is the most of what is charged that a round takes from a container: the
+	// kernel reclaims before a write returns, and nobody gets back what they are owed
+	// meanwhile.
+	reclaimStep = 16 << 20
 )
 
 // pinned is the least that the memory limit of a borrower may be lowered to that

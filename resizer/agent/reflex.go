@@ -289,6 +289,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	r.setLost(now)
 	beat := !now.Before(r.beatAt)
 	for _, e := range slices.Clone(r.entries) {
+		e.reclaimed = false
 		switch {
 		case e.info.cgroup == nil:
 			if !e.present && !now.Before(e.forgetAt) {

@@ -320,6 +320,31 @@ func TestRestoresDoNotBackOff(t *testing.T) {
 	g.want("donor", 300, 512)
 }
 
+// Cache is reclaimed while a limit is written, so a limit comes down by little at a time.
+func TestMemoryComesDownInSteps(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	borrower := g.kernel["borrower"]
+	borrower.Charged = 600 * mib
+	g.end("1")
+	g.exchange()
+	for range 5 {
+		g.want("donor", 500, 512)
+		if got, want := borrower.Limit.MemoryBytes, borrower.Charged-reclaimStep; got != want {
+			t.Fatalf("the borrower is at %d bytes, want %d", got, want)
+		}
+		borrower.Charged = borrower.Limit.MemoryBytes
+		g.pass(10 * time.Millisecond)
+	}
+	borrower.Charged = borrower.Limit.MemoryBytes
+	g.pass(10 * time.Millisecond)
+	g.want("borrower", 500, 512)
+	g.pass(2 * exceedTime)
+	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
 func TestStop(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()

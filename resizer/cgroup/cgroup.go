@@ -25,6 +25,7 @@ type Reading struct {
 	Throttled        time.Duration // so far, summed over CPUs
 	ThrottledPeriods int64         // so far
 	Memory           int64         // bytes that cannot be reclaimed at once
+	Charged          int64         // bytes with those that can
 	HighEvents       int64         // times so far that memory.high held it up; always 0 on v1
 	// Limit is what is in force, zero where there is none: of memory on v2 the smaller
 	// of memory.high and memory.max.

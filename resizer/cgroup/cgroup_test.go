@@ -21,6 +21,7 @@ func TestRead(t *testing.T) {
 		Throttled:        70 * time.Millisecond,
 		ThrottledPeriods: 3,
 		Memory:           100_000_000,
+		Charged:          104_857_600,
 		Limit:            api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
 	}
 	unlimited := want

@@ -89,6 +89,7 @@ func (c *v1) Read() (Reading, error) {
 		Throttled:        time.Duration(throttledNanos),
 		ThrottledPeriods: periods,
 		Memory:           max(0, numbers[2]-c.inactive),
+		Charged:          numbers[2],
 	}
 	r.Limit.CPUMilli = cpuMilli(numbers[0], numbers[1])
 	if numbers[3] < unlimitedBytes {

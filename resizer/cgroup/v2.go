@@ -98,6 +98,7 @@ func (c *v2) Read() (Reading, error) {
 		Throttled:        time.Duration(counters[1]) * time.Microsecond,
 		ThrottledPeriods: counters[2],
 		Memory:           max(0, memory-c.inactive),
+		Charged:          memory,
 		HighEvents:       highEvents,
 	}
 	r.Limit.CPUMilli = cpuMilli(quota, period)
