@@ -44,7 +44,8 @@ type Container interface {
 
 	// SetMemory limits memory to so many bytes, of a container that is owed the
 	// allocation. v1 has one limit, which the kernel refuses to set below what is in
-	// use: ErrInUse. On v2 a limit below the allocation is memory.high alone, which
+	// use: ErrInUse. Where there is a limit of memory with swap, it becomes
+	// the larger of bytes and the allocation; none stays none. On v2 a limit below the allocation is memory.high alone, which
 	// slows a container that passes it but never kills; memory.max stays the
 	// allocation. A limit above the allocation is memory.max, and going down from there
 	// ends in ErrInUse when more than the new memory.max is in use, which would kill.

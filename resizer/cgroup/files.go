@@ -102,12 +102,13 @@ type files struct {
 	pages  int64 // bytes in one
 }
 
+// add opens files. The caller closes those that were, when it fails.
 func (f *files) add(writable bool, paths ...string) error {
 	f.pages = int64(os.Getpagesize())
 	for _, path := range paths {
 		file, err := open(path, writable)
 		if err != nil {
-			return errors.Join(err, f.Close())
+			return err
 		}
 		f.open = append(f.open, file)
 	}

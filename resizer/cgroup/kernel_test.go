@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -229,6 +230,38 @@ func TestKernelValues(t *testing.T) {
 			rt.Errorf("limits %v after %d (%v), want %v", got, value, err, want)
 		}
 	})
+}
+
+// v1 refuses a memory limit above that of memory with swap, so both move.
+func TestKernelSwapLimit(t *testing.T) {
+	k := newKernel(t)
+	if k.made.V2 {
+		t.Skip("v2 limits swap by itself")
+	}
+	path := k.made.File("memory.memsw.limit_in_bytes", "")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("this kernel does not limit memory with swap:", err)
+	}
+	check := func(limit, swap int64) {
+		t.Helper()
+		if got, both := k.read().Limit.MemoryBytes, cgrouptest.Line(t, path); got != limit || both != fmt.Sprint(swap) {
+			t.Errorf("limits %d and with swap %s, want %d and %d", got, both, limit, swap)
+		}
+	}
+	const allocation, none = 128 * mib, 9223372036854771712
+	k.setMemory(allocation, allocation)
+	check(allocation, none)
+	k.made.Write(fmt.Sprint(allocation), path)
+	for _, bytes := range []int64{256 * mib, 192 * mib, 64 * mib, 256 * mib, allocation} {
+		k.setMemory(bytes, allocation)
+		check(bytes, max(bytes, allocation))
+	}
+	k.setMemory(256*mib, allocation)
+	k.made.Start(t).Do("hold %d", 192*mib)
+	if err := k.SetMemory(allocation, allocation); !errors.Is(err, cgroup.ErrInUse) {
+		t.Errorf("SetMemory below what is in use = %v, want ErrInUse", err)
+	}
+	check(256*mib, 256*mib)
 }
 
 func TestKernelPodLimit(t *testing.T) {

@@ -151,7 +151,8 @@ func TestV2MemoryOrder(t *testing.T) {
 		"lowering more leaves memory.max":      {"209715200", "268435456", 120 * mib, v2MemoryMax, false, "125829120", "268435456"},
 		"restoring leaves memory.max":          {"125829120", "268435456", allocation, v2MemoryMax, false, "max", "268435456"},
 		"going above raises memory.max first":  {"max", "268435456", 512 * mib, v2MemoryHigh, true, "max", "536870912"},
-		"coming down lowers memory.high first": {"max", "536870912", allocation, v2MemoryMax, true, "268435456", "536870912"},
+		"coming down lets go when it fails":    {"max", "536870912", allocation, v2MemoryMax, true, "max", "536870912"},
+		"coming down does not do without high": {"max", "536870912", allocation, v2MemoryHigh, true, "max", "536870912"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

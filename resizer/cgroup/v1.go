@@ -3,6 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ type v1 struct {
 	reads        int
 	inactive     int64 // bytes
 	periodMicros int64
+	swaps        bool // whether the kernel limits memory with swap
 }
 
 const (
@@ -26,6 +28,7 @@ const (
 	v1Usage
 	v1Memory
 	v1MemoryStat
+	v1MemorySwapLimit // the last, because it may not be there
 )
 
 func openV1(cpu, cpuacct, memory string) (*v1, error) {
@@ -34,7 +37,7 @@ func openV1(cpu, cpuacct, memory string) (*v1, error) {
 		filepath.Join(cpu, "cpu.cfs_quota_us"),
 		filepath.Join(memory, "memory.limit_in_bytes"),
 	); err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.add(false,
 		filepath.Join(cpu, "cpu.cfs_period_us"),
@@ -43,8 +46,13 @@ func openV1(cpu, cpuacct, memory string) (*v1, error) {
 		filepath.Join(memory, "memory.usage_in_bytes"),
 		filepath.Join(memory, "memory.stat"),
 	); err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
+	err := c.add(true, filepath.Join(memory, "memory.memsw.limit_in_bytes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, c.Close())
+	}
+	c.swaps = err == nil
 	return c, nil
 }
 
@@ -115,11 +123,41 @@ func (c *v1) SetCPU(milli int64) error {
 
 // SetMemory implements Container.
 func (c *v1) SetMemory(bytes, allocation int64) error {
-	bytes, _, err := c.wholePages(bytes, allocation)
+	bytes, allocation, err := c.wholePages(bytes, allocation)
 	if err != nil {
 		return err
 	}
-	err = c.writeInt(v1MemoryLimit, bytes)
+	// The kernel keeps the limit of memory with swap at or above that of memory. The
+	// runtime sets both to the same.
+	most, swap := max(bytes, allocation), int64(0)
+	if c.swaps {
+		if swap, err = c.int(v1MemorySwapLimit); err != nil {
+			return err
+		}
+	}
+	limited := swap > 0 && swap < unlimitedBytes
+	if limited && swap < most {
+		if err := c.writeInt(v1MemorySwapLimit, most); err != nil {
+			return err
+		}
+	}
+	if !limited || swap <= most {
+		return inUse(c.writeInt(v1MemoryLimit, bytes))
+	}
+	before, err := c.int(v1MemoryLimit)
+	if err != nil {
+		return err
+	}
+	if err := c.writeInt(v1MemoryLimit, bytes); err != nil {
+		return inUse(err)
+	}
+	if err := c.writeInt(v1MemorySwapLimit, most); err != nil {
+		return inUse(errors.Join(err, c.writeInt(v1MemoryLimit, before)))
+	}
+	return nil
+}
+
+func inUse(err error) error {
 	if errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("%w than the limit allows: %w", ErrInUse, err)
 	}
@@ -136,6 +174,7 @@ func (c *v1) PodLimit() (api.Resources, error) {
 	cpu, memory := filepath.Dir(c.cpu), filepath.Dir(c.memory)
 	var limit api.Resources
 	pod := &files{}
+	defer pod.Close() //nolint:errcheck // read only
 	if err := pod.add(false,
 		filepath.Join(cpu, "cpu.cfs_quota_us"),
 		filepath.Join(cpu, "cpu.cfs_period_us"),
@@ -143,7 +182,6 @@ func (c *v1) PodLimit() (api.Resources, error) {
 	); err != nil {
 		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
 	}
-	defer pod.Close() //nolint:errcheck // read only
 	var numbers [3]int64
 	for i := range numbers {
 		var err error

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -35,7 +36,7 @@ func openV2(dir string) (*v2, error) {
 		filepath.Join(dir, "memory.high"),
 		filepath.Join(dir, "memory.max"),
 	); err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.add(false,
 		filepath.Join(dir, "cpu.stat"),
@@ -44,7 +45,7 @@ func openV2(dir string) (*v2, error) {
 		filepath.Join(dir, "memory.events.local"),
 		filepath.Join(dir, "memory.stat"),
 	); err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
@@ -179,8 +180,18 @@ func (c *v2) SetMemory(bytes, allocation int64) error {
 
 // lowerMax lowers memory.max by way of memory.high: the kernel reclaims for either,
 // but kills only for memory.max, and what is above memory.high hardly grows while we
-// look whether the rest fits.
+// look whether the rest fits. When it does not, memory.high is no limit afterwards.
 func (c *v2) lowerMax(bytes int64) error {
+	err := c.lowerMaxByHigh(bytes)
+	if err != nil {
+		if back := c.writeLine(v2MemoryHigh, append(c.output[:0], none...)); back != nil {
+			err = fmt.Errorf("%w; and memory.high stays: %w", err, back)
+		}
+	}
+	return err
+}
+
+func (c *v2) lowerMaxByHigh(bytes int64) error {
 	memory, err := c.int(v2Memory)
 	if err != nil {
 		return err
@@ -197,14 +208,11 @@ func (c *v2) lowerMax(bytes int64) error {
 	if err := c.writeInt(v2MemoryHigh, bytes); err != nil {
 		return err
 	}
-	if memory, err = c.int(v2Memory); err == nil && memory > bytes {
-		err = c.inUse(memory, bytes)
-	}
-	if err != nil {
-		if back := c.writeLine(v2MemoryHigh, append(c.output[:0], none...)); back != nil {
-			err = fmt.Errorf("%w; and memory.high stays: %w", err, back)
-		}
+	if memory, err = c.int(v2Memory); err != nil {
 		return err
+	}
+	if memory > bytes {
+		return c.inUse(memory, bytes)
 	}
 	return c.writeInt(v2MemoryMax, bytes)
 }
@@ -232,6 +240,7 @@ func (c *v2) PodLimit() (api.Resources, error) {
 	dir := filepath.Dir(c.dir)
 	var limit api.Resources
 	pod := &files{}
+	defer pod.Close() //nolint:errcheck // read only
 	if err := pod.add(false,
 		filepath.Join(dir, "cpu.max"),
 		filepath.Join(dir, "memory.high"),
@@ -239,7 +248,6 @@ func (c *v2) PodLimit() (api.Resources, error) {
 	); err != nil {
 		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
 	}
-	defer pod.Close() //nolint:errcheck // read only
 	quota, period, err := pod.cpuMax(v2CPUMax)
 	if err != nil {
 		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
