@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"golang.org/x/sync/singleflight"
 )
@@ -20,6 +21,9 @@ const (
 	// callConnections is the most connections for calls, each of which holds one
 	// for a round trip.
 	callConnections = 32
+	// idleConnections are ready without a call: one that misses its deadline costs its
+	// connection, and the next call's may be too short to make another.
+	idleConnections = 4
 	// waitConnections is the most Waiters and Readers that wait at once, each of
 	// which holds one connection all the time.
 	waitConnections = 1024
@@ -39,20 +43,24 @@ type Redis struct {
 // the host:port of several of a Redis Cluster's masters with commas between them. It
 // connects when it is first used.
 func NewRedis(addr string) *Redis {
+	// What fails is returned; its own lines would say it again for each attempt.
+	logging.Disable()
 	return &Redis{
-		calls:     newClient(addr, callConnections),
-		waits:     newClient(addr, waitConnections),
+		calls:     newClient(addr, callConnections, idleConnections),
+		waits:     newClient(addr, waitConnections, 0),
 		nowMillis: func() int64 { return 0 },
 	}
 }
 
-// newClient makes a client with at most so many connections to each Redis.
-func newClient(addr string, connections int) redis.UniversalClient {
+// newClient makes a client with at most so many connections to each Redis, of which
+// it keeps some ready.
+func newClient(addr string, connections, idle int) redis.UniversalClient {
 	addrs := strings.Split(addr, ",")
 	options := &redis.UniversalOptions{
 		Addrs:                 addrs,
 		IsClusterMode:         len(addrs) > 1,
 		PoolSize:              connections,
+		MinIdleConns:          idle,
 		PipelinePoolSize:      -1, // nothing is pipelined
 		ContextTimeoutEnabled: true,
 		DialTimeout:           callTimeout,

@@ -306,10 +306,11 @@ local function register(name, flags, format, callback)
   }
 end
 
--- What only gives back works also when Redis is out of memory.
+-- What only gives back works also when Redis is out of memory, and so does the
+-- heartbeat: without it the resizer takes a living agent for dead.
 register('libra_begin', {}, '<dddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<ddd', finish)
 register('libra_renew', {}, '<dd', renew)
-register('libra_heartbeat', {}, '<ddddd', heartbeat)
+register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
 register('libra_read', {'allow-oom'}, '<dddd', read)
