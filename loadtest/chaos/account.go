@@ -15,6 +15,9 @@ const (
 	// restore until its borrowers are shrunk), and what is shorter is no sign that a
 	// pod was left away from its allocation: a restore takes its time.
 	tolerated = 100 * time.Millisecond
+	// nudgeMilli is by how much the resizer raises a limit for a moment to make the
+	// kubelet write it, where no agent tells that it did: docs/resizer.md.
+	nudgeMilli = 1
 
 	// A borrower whose loan ended keeps the memory that it uses and a margin of the
 	// larger one of these; sampleSlack is what it may use less by the time it is read.
@@ -144,7 +147,8 @@ func (t *tracker) observe(now time.Time, v view, samples []sample) {
 	var owed, limits api.Resources
 	open := map[string]bool{}
 	for _, s := range samples {
-		owed, limits = owed.Add(s.owed), limits.Add(s.counted())
+		owed = owed.Add(s.owed).Add(api.Resources{CPUMilli: nudgeMilli})
+		limits = limits.Add(s.counted())
 		if !s.away(v.of(s.pod, now)) {
 			continue
 		}
