@@ -174,6 +174,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	case err == nil:
 		r.metrics.wrote(ctx, w, resultWritten)
 		retry.succeeded()
+		e.unsure[w.resource] = false
 		*w.resource.of(&e.written) = w.to
 		if w.direction == restore {
 			cause := r.cause(e, w.resource)
@@ -195,6 +196,18 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	}
 	retry.failed(w.direction, r.clock.Now())
 	return false
+}
+
+// giveBack writes what the container is owed, once, though that is what was read: on v2
+// the limit that binds may be memory.high, with a memory.max of a loan above it.
+func (r *reflex) giveBack(ctx context.Context, e *entry) {
+	inForce := e.inForce()
+	for _, res := range resources {
+		owed := *res.of(&e.owed)
+		if e.unsure[res] && e.managed() && *res.of(&inForce) == owed && !e.retries[res].holds(restore, r.clock.Now()) {
+			r.write(ctx, e, write{e.pod, res, restore, owed})
+		}
+	}
 }
 
 // cause is why a container gets back what it is owed.

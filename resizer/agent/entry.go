@@ -17,6 +17,10 @@ const (
 	// the runtime may still write values of before.
 	staleWindow = 3 * time.Second
 
+	// specPatience is how long a container is kept whole, without a loan, against a spec
+	// that has other limits.
+	specPatience = 30 * time.Second
+
 	// A write that failed is tried again after these.
 	writeRetryMin = 10 * time.Millisecond
 	writeRetryMax = time.Second
@@ -32,6 +36,10 @@ type entry struct {
 	forgetAt time.Time
 	// left is by the journal of an earlier agent and not yet whole.
 	left bool
+
+	// unsure are the resources of which an earlier agent may have died in mid-write: what
+	// is read of them tells nothing until they were written.
+	unsure [len(resources)]bool
 
 	// allocation is what the container is owed, and owed what of it the kernel can set;
 	// zero until a balance or the journal tells.
@@ -104,12 +112,17 @@ func newEntry(pod string) *entry {
 	return e
 }
 
+// unopened says that the journal names a container that nobody has found yet.
+func (e *entry) unopened() bool {
+	return e.left && !e.present && e.info.cgroup == nil
+}
+
 // managed says that the agent may change the container, or has.
 func (e *entry) managed() bool { return e.info.cgroup != nil && e.debtor != "" }
 
 // takesPart says that the pod may lend and borrow.
 func (e *entry) takesPart() bool {
-	return e.present && e.info.cgroup != nil && e.info.observed == "" && !e.foreign && e.read
+	return e.present && e.info.cgroup != nil && e.info.observed == "" && !e.foreign && !e.replaced && e.read
 }
 
 // owe takes in what the container is owed.
@@ -175,7 +188,7 @@ func (e *entry) inForce() api.Resources {
 // memory: that is taken off what is lendable, and may stay as long as it is in use.
 func (e *entry) wholeOrPinned() bool {
 	limit := e.inForce()
-	return limit.CPUMilli == e.owed.CPUMilli && limit.MemoryBytes >= e.owed.MemoryBytes
+	return e.unsure == [len(resources)]bool{} && limit.CPUMilli == e.owed.CPUMilli && limit.MemoryBytes >= e.owed.MemoryBytes
 }
 
 // below says that what was read is less than the container is to have of its own.

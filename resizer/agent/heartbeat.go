@@ -29,7 +29,7 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	}
 	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
 	for _, e := range r.entries {
-		if e.info.cgroup != nil && !e.whole && !e.foreign {
+		if e.unopened() || e.info.cgroup != nil && !e.whole && !e.foreign {
 			hb.Whole = false
 		}
 		if e.takesPart() {

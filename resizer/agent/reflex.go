@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,8 @@ type reflex struct {
 	revokedBy time.Time // until when borrowers are forgiven
 	stopping  bool
 	lost      bool // the state is too old to stand
+	// heardSince is since when it is not, or is.
+	heardSince time.Time
 
 	accountedAt time.Time
 	sums        sums // as read at accountedAt
@@ -124,13 +127,26 @@ func (r *reflex) recall(ctx context.Context) {
 		e := newEntry(d.Pod)
 		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
 		e.info = podInfo{function: d.Function, container: d.Container}
-		if e.info.cgroup, err = r.open(d.Container); err != nil {
-			r.log.Info("a container that the journal names was not found", "pod", d.Pod, "reason", err.Error())
+		for _, res := range resources {
+			e.unsure[res] = *res.of(&d.Allocation) != 0
 		}
 		e.owe(d.Allocation)
+		if err := r.reopen(e); err != nil {
+			r.log.Info("a container that the journal names was not opened; it is tried again", "pod", d.Pod, "reason", err.Error())
+		}
 		r.add(e)
 	}
 	r.round(ctx)
+}
+
+// reopen opens a container that the journal names.
+func (r *reflex) reopen(e *entry) (err error) {
+	if e.info.cgroup, err = r.open(e.info.container); err != nil {
+		e.info.cgroup = nil
+		return err
+	}
+	e.owe(e.allocation)
+	return nil
 }
 
 func (r *reflex) find(pod string) (int, bool) {
@@ -197,6 +213,7 @@ func (r *reflex) learn(n news) {
 	for _, e := range r.entries {
 		b := r.state.Pods[e.pod]
 		if b.Lent.IsZero() && b.Borrowed.IsZero() {
+			r.beatDue = r.beatDue || e.replaced // it may take part again
 			e.replaced = false
 		}
 		if b.Lent.CPUMilli == 0 {
@@ -253,7 +270,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 		e.close()
 		e.renew()
 		e.replaced = e.replaced || e.info.container != ""
-		e.info, e.held = info, strike{}
+		e.info, e.held, e.unsure = info, strike{}, [len(resources)]bool{}
 		if e.debtor != "" && info.container != "" {
 			r.log.Info("another container runs in a pod that was changed", "pod", e.pod)
 			r.inherit(ctx, e)
@@ -291,6 +308,15 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	for _, e := range slices.Clone(r.entries) {
 		e.reclaimed = false
 		switch {
+		case e.unopened():
+			if !beat {
+				continue
+			}
+			if err := r.reopen(e); err == nil {
+				r.look(ctx, e)
+			} else if errors.Is(err, cgroup.ErrNotFound) && !now.Before(e.forgetAt) {
+				r.drop(e)
+			}
 		case e.info.cgroup == nil:
 			if !e.present && !now.Before(e.forgetAt) {
 				r.drop(e)
@@ -298,6 +324,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 		case beat || e.managed() || !e.read || !e.whole || r.concerns(e):
 			r.look(ctx, e)
 			r.adopt(ctx, e)
+			r.giveBack(ctx, e)
 		}
 	}
 	wrote = r.act(ctx)
@@ -317,7 +344,7 @@ func (r *reflex) setLost(now time.Time) {
 	if lost == r.lost {
 		return
 	}
-	r.lost = lost
+	r.lost, r.heardSince = lost, now
 	if lost && !r.asked.IsZero() {
 		r.log.Info("the pool could not be read for a lease: every container gets back what it is owed", "lease", pool.LeaseTTL)
 	}
@@ -374,7 +401,7 @@ func (r *reflex) settle(ctx context.Context) {
 			continue
 		}
 		owing++
-		if e.inForce() != e.owed || e.due(r.balance(e)) != e.owed {
+		if e.inForce() != e.owed || e.due(r.balance(e)) != e.owed || e.unsure != [len(resources)]bool{} {
 			e.wholeSince = time.Time{}
 			continue
 		}
@@ -384,8 +411,15 @@ func (r *reflex) settle(ctx context.Context) {
 		}
 		// While the spec has a loan's limits, the kubelet may still set them.
 		specSettled := !e.present || e.info.cgroup.Attainable(r.ofOwed(e, e.info.limits)) == e.owed
-		if now.Sub(e.wholeSince) < staleWindow && !r.stopping || !specSettled {
+		if now.Sub(e.wholeSince) < staleWindow && !r.stopping {
 			continue
+		}
+		if !specSettled {
+			// Libra's own record is mended long before: these are another manager's limits.
+			if r.lost || r.stopping || r.concerns(e) || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
+				continue
+			}
+			r.log.Info("a container is let go of though its pod's limits are not its Revision's: another manager of resources keeps them", "pod", e.pod)
 		}
 		if !e.present {
 			r.drop(e)

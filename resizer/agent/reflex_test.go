@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 func TestLoanAndItsEnd(t *testing.T) {
@@ -167,13 +169,21 @@ func TestAnotherContainer(t *testing.T) {
 	g.run("default/d", "second", api.Resources{CPUMilli: 300, MemoryBytes: 512 * mib}) // by the record
 	g.want("second", 500, 512)
 	g.want("borrower", 500, 512)
+	g.round(g.ctx)
 	g.exchange()
+	if hb := g.named(); hb["default/d"] || !hb["default/b"] {
+		t.Errorf("the pool was told of %v, want the pod left out while the other's loans stand", hb)
+	}
 	g.want("second", 500, 512) // its loans were the other's
 	if diff := cmp.Diff([]string{"borrower", "second"}, g.debts()); diff != "" {
 		t.Errorf("debts on disk (-want +got):\n%s", diff)
 	}
 	g.end("1")
 	g.exchange()
+	g.exchange()
+	if hb := g.named(); !hb["default/d"] {
+		t.Errorf("the pool was told of %v, want the pod to take part again", hb)
+	}
 	g.begin("3", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
 	g.exchange()
 	g.want("second", 300, 512)
@@ -342,6 +352,90 @@ func TestMemoryComesDownInSteps(t *testing.T) {
 	g.pass(2 * exceedTime)
 	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
 		t.Errorf("%d violations", n)
+	}
+}
+
+// What is read of a container that an earlier agent left may be half of a write.
+func TestANewAgentWritesWhatItReads(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].Limit = userLimits
+	g.kernel["donor"].broken = true
+	g.start()
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.exchange()
+	if g.get("default/d").whole {
+		t.Error("taken for whole unwritten")
+	}
+	g.kernel["donor"].broken = false
+	writes := g.kernel["donor"].writes
+	g.get("default/d").replaced = true // so that no loan is made of it
+	g.pass(100 * time.Millisecond)
+	if got := g.kernel["donor"].writes - writes; got != 2 || !g.get("default/d").whole {
+		t.Errorf("%d writes, want one of each resource, and the container whole", got)
+	}
+}
+
+// A container that the journal names and nobody finds keeps the pool closed.
+func TestUnopenedContainers(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	failure := errors.New("too many open files")
+	for _, tc := range []struct {
+		err  error
+		left int
+	}{{failure, 2}, {cgroup.ErrNotFound, 0}} {
+		g.opening = tc.err
+		g.start()
+		g.exchange()
+		g.pass(beatEvery)
+		g.exchange()
+		if g.told.Whole {
+			t.Errorf("%v: told that all is whole", tc.err)
+		}
+		g.pass(unclaimedTime + beatEvery)
+		if len(g.entries) != tc.left {
+			t.Errorf("%v: %d entries are left, want %d", tc.err, len(g.entries), tc.left)
+		}
+		if tc.left == 0 {
+			continue
+		}
+		g.kernel["donor"].Limit.CPUMilli = 300
+		g.opening = nil
+		g.pass(beatEvery)
+		g.want("donor", 500, 512)
+	}
+}
+
+// Who keeps a pod's spec at other limits gets it.
+func TestAnotherManagerOfTheSpec(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.end("1")
+	g.end("2")
+	g.exchange()
+	others := api.Resources{CPUMilli: 900, MemoryBytes: 512 * mib}
+	g.run("default/d", "donor", others)
+	rest := func(d time.Duration) {
+		for range int(d / time.Second) {
+			g.pass(time.Second)
+			g.exchange()
+		}
+	}
+	rest(specPatience - time.Second)
+	if diff := cmp.Diff([]string{"donor"}, g.debts()); diff != "" {
+		t.Errorf("debts on disk (-want +got):\n%s", diff)
+	}
+	rest(2 * time.Second)
+	if len(g.debts()) != 0 {
+		t.Errorf("debts on disk: %v, want none", g.debts())
+	}
+	g.kernel["donor"].Limit = others
+	rest(2 * time.Second)
+	g.want("donor", 900, 512)
+	if g.named()["default/d"] {
+		t.Error("the pod still takes part")
 	}
 }
 

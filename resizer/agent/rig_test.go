@@ -99,7 +99,18 @@ type rig struct {
 	kernel  map[string]*kernelContainer // by container id
 	dir     string
 	metrics *sdkmetric.ManualReader
+	told    pool.Heartbeat
+	opening error // what opening a cgroup fails with
 	*reflex
+}
+
+// named are the pods that the pool was told of last.
+func (g *rig) named() map[string]bool {
+	pods := map[string]bool{}
+	for pod := range g.told.Pods {
+		pods[pod] = true
+	}
+	return pods
 }
 
 func newRig(t fatal, ctx context.Context, dir string) *rig {
@@ -128,10 +139,13 @@ func (g *rig) start() {
 		clock: g.clock, log: logr.Discard(), metrics: m, agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
 		settings: Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
 		open: func(id string) (cgroup.Container, error) {
+			if g.opening != nil {
+				return nil, g.opening
+			}
 			if c, ok := g.kernel[id]; ok && !c.gone {
 				return &handle{kernelContainer: c}, nil
 			}
-			return nil, errors.New("no such container")
+			return nil, cgroup.ErrNotFound
 		},
 		pods: newPodInfos(), sampled: newContainers(), most: map[string]int64{},
 		link: newLink(g.clock, g.pool, noPool{}, node, m),
@@ -171,6 +185,7 @@ func (g *rig) exchange() {
 	case hb := <-g.link.beats:
 		// The test machine may be busy: what it has idle is node_test's.
 		hb.Lendable = api.Resources{CPUMilli: 1 << 30, MemoryBytes: 1 << 40}
+		g.told = hb
 		if _, err := g.pool.Heartbeat(g.ctx, node, hb); err != nil {
 			g.Fatalf("%v", err)
 		}

@@ -19,6 +19,9 @@ import (
 // ErrInUse is a memory limit that the memory in use does not fit. Nothing was lowered.
 var ErrInUse = errors.New("more memory is in use")
 
+// ErrNotFound is a container that has no cgroup: it has ended.
+var ErrNotFound = errors.New("it has no cgroup")
+
 // Reading is what a container's cgroup says at one moment.
 type Reading struct {
 	CPU              time.Duration // used so far
@@ -65,7 +68,7 @@ type Container interface {
 
 // Open finds a container's cgroup by the container's id below root, which is where
 // cgroups are mounted. Where it is mounted read-only the container can be read but
-// not set.
+// not set. It fails with ErrNotFound when there is no such container.
 func Open(root, containerID string) (Container, error) {
 	if containerID == "" {
 		return nil, errors.New("looking for a container's cgroup: the container's id is empty")

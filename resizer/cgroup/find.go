@@ -65,7 +65,7 @@ func findContainer(hierarchy, containerID string) (string, error) {
 		return "", fmt.Errorf("looking for the cgroup of container %s below %s: %w", containerID, hierarchy, err)
 	}
 	if found == "" {
-		return "", fmt.Errorf("container %s has no cgroup below %s", containerID, hierarchy)
+		return "", fmt.Errorf("container %s was not found below %s: %w", containerID, hierarchy, ErrNotFound)
 	}
 	return found, nil
 }
