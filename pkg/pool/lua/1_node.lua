@@ -24,8 +24,10 @@ local RECORD_VERSION = '1'
 local RETENTION_MS = 60 * 60 * 1000
 local KEEP_EVERY_MS = 10 * 60 * 1000
 
--- How long an end may be remembered beyond its time.
-local PRUNE_EVERY_MS = 20
+-- How many ends there may be, and how much time pass, until those that stand no more
+-- are removed: all at once they would hold up other calls.
+local PRUNE_EVERY = 64
+local PRUNE_EVERY_MS = 1000
 
 -- About how many entries a node's streams keep. Both are followed live, and there
 -- are many nodes.
@@ -42,8 +44,9 @@ local call
 
 -- A key without members does not exist, and one that comes to exist again has no
 -- time to live. So the ends have one member that no ID is (validate.go), and that no
--- time reaches.
-local PLACEHOLDER = ''
+-- time reaches. Above 64 bytes, Redis keeps a set such that it need not go through all
+-- of it for one member.
+local PLACEHOLDER = '\n' .. '-----------------------------------------------------------------'
 
 -- The epoch is this server process's and this library's, as the variable goes with
 -- them, and then the node's.
@@ -111,7 +114,7 @@ local function begin_epoch(first_key, now, had_epoch)
     },
     epoch = library_epoch .. epochs_begun,
     now = now,
-    pruned = 0,
+    pruned = 0, buried = 0, -- when last, and how many ends since
     -- Of the last heartbeat.
     beat_at = nil, whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '',
     leases = {},     -- when an owner last renewed

@@ -199,9 +199,10 @@ end
 -- that had come in meanwhile runs within moments of it.
 local function bury(node, id)
   local now = node.now
-  if now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
+  node.buried = node.buried + 1
+  if node.buried >= PRUNE_EVERY or now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
     call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', now)
-    node.pruned = now
+    node.pruned, node.buried = now, 0
   end
   call('ZADD', node.key.tombstones, now + node.lease_ms, id)
 end
