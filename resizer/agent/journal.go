@@ -18,6 +18,8 @@ const (
 	journalVersion = 1
 	journalSuffix  = ".json"
 	journalLock    = "lock"
+
+	journalUnfinished = ".new"
 )
 
 // errHeld is a journal that another agent holds.
@@ -64,34 +66,38 @@ func openJournal(dir string) (*journal, error) {
 
 func (j *journal) close() error { return j.lock.Close() }
 
-// load reads all debts. Files that are none are removed, and said in the error; what
-// could be read is returned all the same.
-func (j *journal) load() ([]debt, error) {
+// load reads all debts, and says what it could not read, which stays: it may be what
+// a newer agent owes. What was never finished was owed to nobody, and is removed.
+func (j *journal) load() (debts []debt, unread []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
-		return nil, fmt.Errorf("reading the journal: %w", err)
+		return nil, []error{fmt.Errorf("reading the journal: %w", err)}
 	}
-	var debts []debt
-	var errs []error
 	for _, e := range entries {
 		if e.Name() == journalLock || e.IsDir() {
 			continue
 		}
+		if strings.HasSuffix(e.Name(), journalUnfinished) {
+			if err := os.Remove(filepath.Join(j.dir, e.Name())); err != nil {
+				unread = append(unread, fmt.Errorf("removing what was never finished from the journal: %w", err))
+			}
+			continue
+		}
 		d, err := j.read(e.Name())
 		if err != nil {
-			errs = append(errs, err, os.Remove(filepath.Join(j.dir, e.Name())))
+			unread = append(unread, err)
 			continue
 		}
 		debts = append(debts, d)
 	}
-	return debts, errors.Join(errs...)
+	return debts, unread
 }
 
 func (j *journal) read(name string) (debt, error) {
 	var d debt
 	id, ok := strings.CutSuffix(name, journalSuffix)
 	if !ok {
-		return d, fmt.Errorf("%s in the journal was never finished", name)
+		return d, fmt.Errorf("%s in the journal is no debt: the name of one ends in %s", name, journalSuffix)
 	}
 	text, err := os.ReadFile(filepath.Join(j.dir, name))
 	if err != nil {
@@ -117,7 +123,7 @@ func (j *journal) put(d debt) error {
 		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
 	}
 	path := j.path(d.Container)
-	unfinished := path + ".new"
+	unfinished := path + journalUnfinished
 	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
 		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
 	}

@@ -132,16 +132,16 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.wake = times("libra.agent.wake", "Time from asking for the node's state to the limits written that it led to")
 	m.exceeded = times("libra.agent.exceeded", "Time that more was in force than the node's pods are owed, until borrowers were shrunk")
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
-	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core}.s", "CPU below user allocations in force, over time")
-	m.harvestedMem = sum("libra.agent.harvested.memory", "By.s", "Memory below user allocations in force, over time")
-	m.lentCPU = sum("libra.agent.lent.cpu", "{core}.s", "CPU above user allocations in force, over time")
-	m.lentMem = sum("libra.agent.lent.memory", "By.s", "Memory above user allocations in force, over time")
-	m.idleCPU = sum("libra.agent.idle.cpu", "{core}.s", "CPU in the pool that nobody borrowed, over time")
-	m.idleMem = sum("libra.agent.idle.memory", "By.s", "Memory in the pool that nobody borrowed, over time")
+	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
+	m.harvestedMem = sum("libra.agent.harvested.memory", "{byte_second}", "Memory below user allocations in force, in byte seconds")
+	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU above user allocations in force, in core seconds")
+	m.lentMem = sum("libra.agent.lent.memory", "{byte_second}", "Memory above user allocations in force, in byte seconds")
+	m.idleCPU = sum("libra.agent.idle.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
+	m.idleMem = sum("libra.agent.idle.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that borrowers keep after their loans, because they use it")
-	m.open = gauge("libra.agent.open", "1", "1 while the node's pool is open")
+	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
 	m.leftAlone = count("libra.agent.left.alone", "Containers that were found not to take part, by reason")
 	m.journalErrors = count("libra.agent.journal.errors", "Failed writes and reads of the journal")
@@ -155,6 +155,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleMemoryMargin} {
 		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
 	}
+	m.journalErrors.Add(context.Background(), 0)
 	return m, nil
 }
 

@@ -118,11 +118,13 @@ func (r *reflex) untilNext() time.Duration {
 // recall takes up what an earlier agent owed, and gives it back, whatever the state
 // will say.
 func (r *reflex) recall(ctx context.Context) {
-	debts, err := r.journal.load()
-	if err != nil {
-		r.metrics.journalErrors.Add(ctx, 1)
-		r.log.Error(err, "reading the journal")
+	debts, unread := r.journal.load()
+	if len(unread) > 0 {
+		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
+		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back what they may name")
 	}
+	version := map[bool]int{false: 1, true: 2}[r.v2]
+	r.log.Info("taking up what an earlier agent owed", "cgroupVersion", version, "containers", len(debts), "unread", len(unread))
 	for _, d := range debts {
 		e := newEntry(d.Pod)
 		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Prometheus appends units to names, but those in braces: only seconds and bytes are
+// to be seen there. What an alert watches is there before it rises.
+func TestMetricNames(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	collect := func() map[string]string {
+		var data metricdata.ResourceMetrics
+		if err := reader.Collect(t.Context(), &data); err != nil {
+			t.Fatal(err)
+		}
+		units := map[string]string{}
+		for _, scope := range data.ScopeMetrics {
+			for _, metric := range scope.Metrics {
+				units[metric.Name] = metric.Unit
+			}
+		}
+		return units
+	}
+	units := collect()
+	for _, name := range []string{"libra.agent.journal.errors", "libra.agent.invariant.violations"} {
+		if _, ok := units[name]; !ok {
+			t.Errorf("%s is not there from the start", name)
+		}
+	}
+	m.opened(t.Context(), true)
+	one := api.Resources{CPUMilli: 1, MemoryBytes: 1}
+	overTime(t.Context(), m.harvestedCPU, m.harvestedMem, one, 1)
+	overTime(t.Context(), m.lentCPU, m.lentMem, one, 1)
+	overTime(t.Context(), m.idleCPU, m.idleMem, one, 1)
+	for name, unit := range collect() {
+		if unit != "" && unit != "s" && unit != "By" && !strings.Contains(unit, "{") || strings.Contains(unit, ".") {
+			t.Errorf("%s has unit %q, of which Prometheus makes a part of its name", name, unit)
+		}
+	}
+}
