@@ -1,7 +1,7 @@
 """Functions whose demand follows what is in their input, and not how long it is.
 
-Those of the paper run for seconds. Inputs here are of such sizes that most calls last for longer than the 100 ms
-over which a peak is taken: of a shorter call the peak says how long it was, and not what it needs.
+Those of the paper run for seconds. Inputs here are of such sizes that most calls last for longer than the
+100 ms over which a peak is taken: of a shorter call the peak says how long it was, and not what it needs.
 """
 
 import json
