@@ -15,14 +15,16 @@ import (
 )
 
 const (
-	beginTimeout = 5 * time.Millisecond
+	// Nobody waits for a Begin. On a node whose cores are all busy Redis answers one in
+	// 5 to 25 ms, and given up on it would say less of an invocation than waited for.
+	beginTimeout = 50 * time.Millisecond
 	// A Begin that is not answered is sent again while the invocation runs, with more
 	// time: nobody waits for it, and the loan of a long invocation is worth it.
 	retryTimeout = 250 * time.Millisecond
 	beginBackoff = 10 * time.Millisecond
 
 	// An End that is not answered within lateAfter is late, and sent again as such.
-	lateAfter  = 20 * time.Millisecond
+	lateAfter  = 50 * time.Millisecond
 	endBackoff = 100 * time.Millisecond
 	maxBackoff = time.Second
 

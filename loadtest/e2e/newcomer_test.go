@@ -49,7 +49,7 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, time.Minute, "loan to "+newcomer, func() error {
+	eventually(t, 3*time.Minute, "loan to "+newcomer, func() error {
 		if most := watched.most(function); most <= function.allocation.CPUMilli {
 			return fmt.Errorf("it was never above %dm", function.allocation.CPUMilli)
 		}
