@@ -87,12 +87,16 @@ type Loan struct {
 // Begin begins an invocation in the pod and returns its ID. Each is one of a
 // function of its own, because the safeguard suspends the function, not the pod.
 func (l *Lender) Begin(ctx context.Context, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
+	return l.BeginOf(ctx, strconv.Itoa(l.begun+1), p, surplus, want)
+}
+
+// BeginOf is Begin for a function of that name.
+func (l *Lender) BeginOf(ctx context.Context, name string, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
 	l.begun++
-	n := strconv.Itoa(l.begun)
-	id = l.owner + "." + n
+	id = l.owner + "." + strconv.Itoa(l.begun)
 	borrowed, err = l.pool.Begin(ctx, Node, pool.Invocation{
 		ID:           id,
-		Function:     "bench/" + l.owner + "-" + n,
+		Function:     "bench/" + l.owner + "-" + name,
 		Pod:          p.Key(),
 		Domain:       "bench",
 		Owner:        l.owner,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -56,7 +57,7 @@ func main() {
 
 func newRoot() *cobra.Command {
 	var o rig.Options
-	var repetitions int
+	var repetitions, wrong int
 	cmd := &cobra.Command{
 		Use:   "bench-safeguard",
 		Short: "Measure how soon a donor has back what it lent, on the box",
@@ -67,16 +68,19 @@ pool and node agent, and then, again and again,
     allows within 100 ms until its limit is back (the safeguard),
   - or ends the donor's invocation: from the End until its limit is back.
 
-It watches the pods' cgroups every millisecond. Libra must be on the box: "demo install".`,
+It watches the pods' cgroups every millisecond. Then it predicts wrongly, on purpose:
+a donor that needs all of its CPU for 1.5 s lends half of it, and what that costs is
+compared with the same request when nothing is lent. Libra must be on the box: "demo install".`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench(cmd.Context(), o, repetitions, cmd.OutOrStdout())
+			return bench(cmd.Context(), o, repetitions, wrong, cmd.OutOrStdout())
 		},
 	}
 	o.Bind(cmd, "out/bench-safeguard")
 	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the two kinds")
+	cmd.Flags().IntVar(&wrong, "wrong-predictions", 40, "requests with a prediction of half their need, and as many of each kind to compare them with")
 	return cmd
 }
 
@@ -88,16 +92,20 @@ type guarding struct {
 	gives, takes    rig.Pod
 	http            *http.Client
 	times           map[string][]float64 // milliseconds
+	wrong           mispredictions
 	refused, missed int
 	early, blurred  int // restored before the bench saw a reason, or while it did not look
 }
 
-func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (err error) {
+func bench(ctx context.Context, o rig.Options, repetitions, wrong int, out io.Writer) (err error) {
 	if o.Quick {
-		repetitions = 20
+		repetitions, wrong = 20, 4
 	}
 	if repetitions < 1 || repetitions > 100_000 {
 		return fmt.Errorf("--repetitions is %d; it must be 1 to 100000", repetitions)
+	}
+	if wrong < 1 || wrong > 10_000 {
+		return fmt.Errorf("--wrong-predictions is %d; it must be 1 to 10000", wrong)
 	}
 	r, err := rig.Connect(ctx, o, out)
 	if err != nil {
@@ -131,6 +139,9 @@ func bench(ctx context.Context, o rig.Options, repetitions int, out io.Writer) (
 				return err
 			}
 		}
+	}
+	if err := g.mispredict(ctx, wrong); err != nil {
+		return err
 	}
 	return g.report(ctx, out)
 }
@@ -270,7 +281,7 @@ func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, e
 		switch {
 		case answered == nil && now.Sub(start) >= pause:
 			answered = make(chan error, 1)
-			go func() { answered <- g.request(ctx) }()
+			go func() { answered <- g.request(ctx, spin) }()
 		case now.Sub(start) >= restoreTimeout || !w.restored.IsZero() && !w.shrunk.IsZero() && len(answered) == 1:
 			w.throttled = donor.Throttled - throttledBefore
 			return w, <-answered
@@ -279,10 +290,10 @@ func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, e
 	}
 }
 
-// request makes the donor use CPU.
-func (g *guarding) request(ctx context.Context) error {
+// request makes the donor use so much CPU.
+func (g *guarding) request(ctx context.Context, cpu time.Duration) error {
 	url := "http://" + g.gives.IP + ":" + strconv.Itoa(rig.SpinPort)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(spin.String()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(cpu.String()))
 	if err != nil {
 		return err
 	}
@@ -306,6 +317,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 			metrics[name+suffix] = report.Percentile(times, percent)
 		}
 	}
+	maps.Copy(metrics, g.wrong.metrics())
 	if err := g.Write(ctx, metrics); err != nil {
 		return err
 	}
@@ -321,6 +333,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 			metrics[row.name+"_p50_ms"], metrics[row.name+"_p99_ms"], metrics[row.name+"_worst_ms"])
 	}
 	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d, seen late by the bench itself: %d.\n", g.refused, g.early, g.missed, g.blurred)
+	g.wrong.print(out, metrics)
 	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
 		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v, %d after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
 	}
