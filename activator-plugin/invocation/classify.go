@@ -46,14 +46,34 @@ type volumes struct {
 
 // classify keeps the container's request and at least keep. Nothing is transferred to
 // or from an invocation that is predicted to end before minLoan, for it would not pay.
-func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration) (v volumes) {
-	if p.Duration < minLoan {
+// Of one that may have others in its pod the surplus counts all the same: without it the
+// pod could not lend what the others leave.
+func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration, concurrency int) (v volumes) {
+	if p.Duration < minLoan && concurrency <= 1 {
 		return v
 	}
 	keep = keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
 	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
+	if p.Duration < minLoan {
+		v.want = api.Resources{}
+	}
 	return v
+}
+
+// needOf is what an invocation needs of its pod's allocation beside others, without what
+// the pod keeps anyway. What it does not say of a resource is 0.
+func needOf(a allocation, p predict.Prediction) api.Resources {
+	of := func(limit, demand, step int64) int64 {
+		if demand <= 0 {
+			return 0
+		}
+		return min(need(demand, step), limit)
+	}
+	return api.Resources{
+		CPUMilli:    of(a.limit.CPUMilli, p.Demand.CPUMilli, cpuStepMilli),
+		MemoryBytes: of(a.limit.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes),
+	}
 }
 
 // share is classify for one resource. A demand of 0 is no prediction.

@@ -27,6 +27,7 @@ func TestClassify(t *testing.T) {
 		keep           api.Resources
 		demand         api.Resources
 		duration       time.Duration
+		concurrency    int
 		surplus, want  api.Resources
 	}{
 		{name: "donor", limit: res(1000, 512), request: res(100, 64), demand: res(300, 100), duration: time.Second,
@@ -53,6 +54,8 @@ func TestClassify(t *testing.T) {
 		{name: "just long enough", limit: res(1000, 512), request: res(100, 64), demand: res(300, 600), duration: minLoan,
 			surplus: res(600, 0), want: res(0, 88)},
 		{name: "over too soon", limit: res(1000, 512), request: res(100, 64), demand: res(300, 600), duration: minLoan - 1},
+		{name: "over too soon, but its pod may have others that last", limit: res(1000, 512), request: res(100, 64), demand: res(300, 600),
+			duration: minLoan - 1, concurrency: 2, surplus: res(600, 0)},
 		{name: "no CPU limit", limit: res(0, 512), request: res(100, 64), demand: res(300, 100), duration: time.Second,
 			surplus: res(0, 384)},
 		{name: "no memory predicted", limit: res(1000, 512), request: res(100, 64), demand: res(300, 0), duration: time.Second,
@@ -60,9 +63,27 @@ func TestClassify(t *testing.T) {
 		{name: "no prediction", limit: res(1000, 512), request: res(100, 64)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration}, minLoan)
+			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration}, minLoan, tc.concurrency)
 			if diff := cmp.Diff(volumes{tc.surplus, tc.want}, got, cmp.AllowUnexported(volumes{})); diff != "" {
 				t.Error("classify() (-want, +got):\n" + diff)
+			}
+		})
+	}
+}
+
+func TestNeedOf(t *testing.T) {
+	for _, tc := range []struct {
+		name                string
+		limit, demand, want api.Resources
+	}{
+		{"with the headroom", res(1000, 512), res(300, 100), res(400, 128)},
+		{"no more than all", res(1000, 512), res(950, 5000), res(1000, 512)},
+		{"no prediction of a resource", res(1000, 512), res(300, 0), res(400, 0)},
+		{"no limit", res(1000, 0), res(300, 100), res(400, 0)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := needOf(allocation{limit: tc.limit, request: res(500, 256)}, predict.Prediction{Demand: tc.demand}); got != tc.want {
+				t.Errorf("needOf() = %v, want %v", got, tc.want)
 			}
 		})
 	}

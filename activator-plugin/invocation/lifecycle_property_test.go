@@ -91,6 +91,7 @@ type planned struct {
 	starts, runs         time.Duration
 	predicted            time.Duration
 	lends, borrows, dies bool
+	concurrency          int
 }
 
 // Whatever the pool does, and in whatever order invocations end, each that the pool was
@@ -107,6 +108,8 @@ func TestLifecycleProperties(t *testing.T) {
 			lends:     rapid.Bool().Draw(t, "lends"),
 			borrows:   rapid.Bool().Draw(t, "borrows"),
 			dies:      rapid.Bool().Draw(t, "dies"),
+
+			concurrency: rapid.IntRange(1, 3).Draw(t, "concurrency"),
 		}
 	}), 1, 20)
 	faults := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) fault {
@@ -145,6 +148,7 @@ func live(plan []planned, faults []fault) (wrong []string) {
 			time.Sleep(p.starts)
 			inv := invocationIn(p.pod, string(rune('a'+i)))
 			inv.Duration, inv.Allocation = p.predicted, res(1000, 512)
+			inv.Concurrency, inv.Need = p.concurrency, res(200, 64)
 			if p.lends {
 				inv.Surplus = res(400, 128)
 			} else if p.borrows {

@@ -58,6 +58,9 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		Allocation:   owed.limit,
 		MinRemaining: m.minLoan,
 	}
+	if n := req.rev.Spec.GetContainerConcurrency(); n > 1 {
+		inv.Concurrency = int(n)
+	}
 	set := m.settingsOf(req.rev)
 	var allowed, withheld volumes
 	r := roleObserved
@@ -66,14 +69,18 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		prediction, ok := m.predictor.Predict(ctx, revID, req.size)
 		if ok {
 			inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
-			allowed, withheld = set.allow(classify(owed, set.keep, prediction, m.minLoan))
+			allowed, withheld = set.allow(classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency))
 			inv.Surplus, inv.Want = allowed.surplus, allowed.want
+			if inv.Concurrency > 1 {
+				inv.Need = needOf(owed, prediction)
+			}
 			r, why = set.roleOf(allowed, withheld)
 		} else {
 			why = reasonNoPrediction
 		}
 	}
-	if r == roleNeither && !m.pods.sample(pod, m.clock.Now()) {
+	// What is in a pod with others is always told: it counts for what they leave.
+	if r == roleNeither && inv.Concurrency <= 1 && !m.pods.sample(pod, m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled)
 		return nil
 	}
@@ -146,7 +153,7 @@ func (m *Manager) whyNoLoan(req *request, pod target) reason {
 		return reasonCopy
 	case req.upgrade:
 		return reasonUpgrade
-	case req.rev.Spec.GetContainerConcurrency() != 1:
+	case req.rev.Spec.GetContainerConcurrency() == 0:
 		return reasonConcurrency
 	case !req.arrived.After(pod.started.Add(startedPrecision)):
 		return reasonColdStart

@@ -116,7 +116,7 @@ func TestRoles(t *testing.T) {
 		{name: "nothing to lend or borrow", count: "neither", begun: true, asked: true, options: chainOptions{
 			predictions: predictions{revID: {Demand: res(1000, 512), Duration: time.Second}}}},
 		{name: "no prediction", count: "no_prediction observed", begun: true, asked: true},
-		{name: "several at a time", count: "concurrency observed", begun: true, options: chainOptions{predictions: donor,
+		{name: "several at a time", count: "donor", surplus: res(600, 384), begun: true, asked: true, options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](2) })}},
 		{name: "any number at a time", count: "concurrency observed", begun: true, options: chainOptions{predictions: donor,
 			rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = nil })}},
@@ -167,6 +167,38 @@ func TestRoles(t *testing.T) {
 				t.Errorf("Begin wants %v; surplus (-want, +got):\n%s", rec.begins[0].Want, diff)
 			}
 		})
+	}
+}
+
+func TestSeveralAtATime(t *testing.T) {
+	for _, tc := range []struct {
+		concurrency int64
+		demand      api.Resources
+		known       bool
+		want        pool.Invocation
+	}{
+		{1, res(300, 100), true, pool.Invocation{Surplus: res(600, 384)}},
+		{4, res(300, 100), true, pool.Invocation{Surplus: res(600, 384), Concurrency: 4, Need: res(400, 128)}},
+		{4, res(1300, 100), true, pool.Invocation{Surplus: res(0, 384), Want: res(300, 0), Concurrency: 4, Need: res(1000, 128)}},
+		{4, res(0, 0), false, pool.Invocation{Concurrency: 4}},
+		{0, res(300, 100), true, pool.Invocation{}},
+	} {
+		rec := &recorder{}
+		rev := newRevision()
+		rev.Spec.ContainerConcurrency = &tc.concurrency
+		known := predictions{}
+		if tc.known {
+			known[revID] = predict.Prediction{Demand: tc.demand, Duration: time.Second}
+		}
+		c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: known})
+		c.send(t, "hello")
+		drain(t, c.manager.lifecycle)
+		got := pool.Invocation{
+			Surplus: rec.begins[0].Surplus, Want: rec.begins[0].Want, Concurrency: rec.begins[0].Concurrency, Need: rec.begins[0].Need,
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("Begin with containerConcurrency %d and a demand of %v (-want, +got):\n%s", tc.concurrency, tc.demand, diff)
+		}
 	}
 }
 
@@ -240,15 +272,22 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 	const requests = samplesBurst + 30
 	for name, test := range map[string]struct {
-		duration time.Duration
-		sampled  bool
+		demand      api.Resources
+		duration    time.Duration
+		concurrency int64
+		sampled     bool
 	}{
-		"too short to lend": {duration: time.Millisecond, sampled: true},
-		"lend":              {duration: time.Minute},
+		"too short to lend": {demand: res(300, 100), duration: time.Millisecond, concurrency: 1, sampled: true},
+		"lend":              {demand: res(300, 100), duration: time.Minute, concurrency: 1},
+		"need all":          {demand: res(1000, 512), duration: time.Minute, concurrency: 1, sampled: true},
+		// Others in the pod must not lend what they need.
+		"need all beside others": {demand: res(1000, 512), duration: time.Minute, concurrency: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := &recorder{}
-			c := newChain(t, chainOptions{pool: rec, predictions: predictions{revID: {Demand: res(300, 100), Duration: test.duration}}})
+			rev := newRevision()
+			rev.Spec.ContainerConcurrency = &test.concurrency
+			c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{revID: {Demand: test.demand, Duration: test.duration}}})
 			for range requests {
 				if status, _ := c.send(t, "hello"); status != http.StatusOK {
 					t.Fatalf("status = %d, want 200", status)

@@ -42,45 +42,79 @@ func (m *model) checkInvariants(t *rapid.T) {
 	}
 	m.checkRaised(t, lent)
 
-	inPod := make(map[string]int)
-	for _, b := range n.begun {
-		inPod[b.Pod]++
+	for _, p := range n.pods {
+		m.checkPod(t, p)
 	}
 	for id, b := range n.begun {
-		lent, borrowed := n.balance(b)
-		// Invariant 2: nothing is lent beyond what its donor put in.
-		put := lent.Add(b.spare)
-		if put.Max(b.Surplus) != b.Surplus {
-			t.Fatalf("%s has %v in the pool, of a surplus of %v", id, put, b.Surplus)
+		borrowed := n.borrowed(b)
+		if n.pods[b.Pod] == nil {
+			t.Fatalf("%s is in pod %s, of which nothing is known", id, b.Pod)
 		}
-		// Invariants 4 and 8: a pod keeps its floor, and something of all it is owed.
-		floor, takesPart := n.beat.Pods[b.Pod]
-		if left := b.Allocation.Sub(put); !put.IsZero() && (!takesPart || left.CPUMilli < 0 || left.MemoryBytes < 0 ||
-			put.CPUMilli > 0 && left.CPUMilli < 1 || put.MemoryBytes > 0 && left.MemoryBytes < max(floor, 1)) {
-			t.Fatalf("%s put in %v of %v, its pod takes part: %t, and keeps %d bytes", id, put, b.Allocation, takesPart, floor)
-		}
-		if !takesPart && !borrowed.IsZero() {
+		if _, takesPart := n.beat.Pods[b.Pod]; !takesPart && !borrowed.IsZero() {
 			t.Fatalf("%s borrowed %v, and its pod takes no part", id, borrowed)
 		}
 		if borrowed.Max(b.Want) != b.Want {
 			t.Fatalf("%s borrowed %v and wanted %v", id, borrowed, b.Want)
 		}
-		if min(b.spare.CPUMilli, b.spare.MemoryBytes, borrowed.CPUMilli, borrowed.MemoryBytes) < 0 {
-			t.Fatalf("%s has spare %v and borrowed %v: less than nothing", id, b.spare, borrowed)
+		if min(borrowed.CPUMilli, borrowed.MemoryBytes) < 0 {
+			t.Fatalf("%s borrowed %v: less than nothing", id, borrowed)
 		}
-		if inPod[b.Pod] > 1 && (b.alone || !lent.IsZero() || !b.spare.IsZero()) {
-			t.Fatalf("%s is one of %d in its pod: alone is %t, it lent %v and offers %v", id, inPod[b.Pod], b.alone, lent, b.spare)
+		if b.alone && len(n.in(b.Pod)) > 1 {
+			t.Fatalf("%s is alone, as one of %d in its pod", id, len(n.in(b.Pod)))
 		}
 	}
 	for l := range n.loans {
-		if l.donor.Domain != l.borrower.Domain {
-			t.Fatalf("%s of %s lent to %s of %s", l.donor.ID, l.donor.Domain, l.borrower.ID, l.borrower.Domain)
+		if l.donor.domain != l.borrower.Domain {
+			t.Fatalf("%s of %s lent to %s of %s", l.donor.name, l.donor.domain, l.borrower.ID, l.borrower.Domain)
 		}
-		if l.donor.Pod == l.borrower.Pod {
-			t.Fatalf("%s lent to %s within pod %s", l.donor.ID, l.borrower.ID, l.donor.Pod)
+		if l.donor.name == l.borrower.Pod {
+			t.Fatalf("%s was lent to within its pod %s", l.borrower.ID, l.donor.name)
 		}
-		if n.begun[l.donor.ID] != l.donor || n.begun[l.borrower.ID] != l.borrower {
-			t.Fatalf("%s lends to %s, but one of them has ended", l.donor.ID, l.borrower.ID)
+		if n.pods[l.donor.name] != l.donor || n.begun[l.borrower.ID] != l.borrower {
+			t.Fatalf("%s lends to %s, but one of them has ended", l.donor.name, l.borrower.ID)
+		}
+	}
+}
+
+// checkPod checks what a pod has in the pool.
+func (m *model) checkPod(t *rapid.T, p *memoryPod) {
+	n := m.node()
+	here, put := n.in(p.name), n.lent(p).Add(p.spare)
+	if len(here) == 0 {
+		t.Fatalf("pod %s is known, and nothing is in it", p.name)
+	}
+	if min(p.spare.CPUMilli, p.spare.MemoryBytes) < 0 {
+		t.Fatalf("%s has spare %v: less than nothing", p.name, p.spare)
+	}
+	var needs api.Resources
+	for _, b := range here {
+		// Invariant 2: nothing is lent beyond what its donor put in.
+		if put.Max(b.Surplus) != b.Surplus {
+			t.Fatalf("%s has %v in the pool, and %s a surplus of %v", p.name, put, b.ID, b.Surplus)
+		}
+		if len(here) > max(b.Concurrency, 1) && !put.IsZero() {
+			t.Fatalf("%s has %v in the pool and %d invocations in it, of %d that it takes", p.name, put, len(here), b.Concurrency)
+		}
+		for _, of := range volumes {
+			if *of(&b.Need) == 0 && *of(&put) > 0 && len(here) > 1 {
+				t.Fatalf("%s has %v in the pool, and nobody knows what %s needs", p.name, put, b.ID)
+			}
+		}
+		needs = needs.Add(b.Need)
+	}
+	floor, takesPart := n.beat.Pods[p.name]
+	if !takesPart && !put.IsZero() {
+		t.Fatalf("%s has %v in the pool and takes no part", p.name, put)
+	}
+	least := api.Resources{CPUMilli: 1, MemoryBytes: max(floor, 1)}
+	for _, b := range here {
+		left := b.Allocation.Sub(put)
+		for _, of := range volumes {
+			// Invariants 4 and 8: a pod keeps its floor, something of all it is owed, and what
+			// those in it need together.
+			if *of(&put) > 0 && (*of(&left) < *of(&least) || len(here) > 1 && *of(&left) < *of(&needs)) {
+				t.Fatalf("%s has %v in the pool of %v, and is to keep %v and what those in it need, %v", p.name, put, b.Allocation, least, needs)
+			}
 		}
 	}
 }
@@ -88,11 +122,14 @@ func (m *model) checkInvariants(t *rapid.T) {
 // checkBegun checks what a Begin did for the invocation itself.
 func (m *model) checkBegun(t *rapid.T, b *begun) {
 	n, now := m.node(), m.nowMillis()
-	_, borrowed := n.balance(b)
-	lent, _ := n.balance(b)
-	put := lent.Add(b.spare)
+	borrowed, before := n.borrowed(b), m.put[b.Pod]
+	put := n.lent(n.pods[b.Pod]).Add(n.pods[b.Pod].spare)
 	if !n.open(now) && !(borrowed.IsZero() && put.IsZero()) {
 		t.Fatalf("a node that is not open lent %v and took %v", borrowed, put)
+	}
+	// Another in a pod never lets it lend more, but for a floor that has fallen meanwhile.
+	if len(n.in(b.Pod)) > 1 && put.CPUMilli > before.CPUMilli {
+		t.Fatalf("pod %s had %v in the pool, and %v once %s was in it, too", b.Pod, before, put, b.ID)
 	}
 	for i, of := range volumes {
 		// Invariant 3: whose safeguard has fired does not lend.
@@ -133,15 +170,15 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 		if _, ok := n.beat.Pods[b.Pod]; !ok {
 			continue
 		}
-		_, borrowed := n.balance(b)
-		for _, d := range n.begun {
+		borrowed := n.borrowed(b)
+		for _, d := range n.donors(domain) {
 			until := now + b.leastRemaining()
-			if b == d || b.Domain != domain || d.Domain != domain || b.expires < until || d.expires < until {
+			if b.Pod == d.name || b.Domain != domain || b.expires < until || n.expires(d) < until {
 				continue
 			}
 			for _, of := range volumes {
 				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 && *of(&room) > 0 {
-					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.ID, d.spare)
+					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.name, d.spare)
 				}
 			}
 		}

@@ -69,7 +69,7 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 			n.bury(now, e.ID)
 			return
 		}
-		if n.release(now, b) {
+		if n.release(now, b, false) {
 			n.feed(now, b.Domain)
 		}
 		o = Outcome{

@@ -15,11 +15,12 @@ import (
 type memoryNode struct {
 	epoch      string
 	beat       Heartbeat
-	beatAt     int64             // when beat came
-	leases     map[string]int64  // when an owner last renewed
-	tombstones map[string]int64  // until when an end stands, by invocation
-	begun      map[string]*begun // by invocation
-	begins     int               // so far
+	beatAt     int64                 // when beat came
+	leases     map[string]int64      // when an owner last renewed
+	tombstones map[string]int64      // until when an end stands, by invocation
+	begun      map[string]*begun     // by invocation
+	begins     int                   // so far
+	pods       map[string]*memoryPod // with invocations in them, by name
 	loans      map[loan]api.Resources
 	struck     map[string]*[2]strikes // by function, for each of volumes
 }
@@ -29,12 +30,13 @@ type begun struct {
 	number                 int // of its Begin
 	expires                int64
 	alone, safeguarded     bool
-	spare                  api.Resources // put into the pool and not lent
-	mostLent, mostBorrowed api.Resources
+	surplus                api.Resources // what there is of its Surplus for its pod to lend
+	mostLent, mostBorrowed api.Resources // lent by its pod
 }
 
 type loan struct {
-	donor, borrower *begun
+	donor    *memoryPod
+	borrower *begun
 }
 
 // strikes are those of the safeguard against one resource of a function.
@@ -55,6 +57,7 @@ func newMemoryNode(epoch string) *memoryNode {
 		leases:     make(map[string]int64),
 		tombstones: make(map[string]int64),
 		begun:      make(map[string]*begun),
+		pods:       make(map[string]*memoryPod),
 		loans:      make(map[loan]api.Resources),
 		struck:     make(map[string]*[2]strikes),
 	}
@@ -66,8 +69,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 		return api.Resources{}
 	}
 	if b, ok := n.begun[inv.ID]; ok {
-		_, borrowed := n.balance(b)
-		return borrowed
+		return n.borrowed(b)
 	}
 
 	// A lease that would not last until its owner's next Renew.
@@ -77,24 +79,17 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 
 	n.begins++
 	b := &begun{Invocation: inv, number: n.begins, expires: now + wholeMillis(inv.Duration), alone: true}
-	freed := false
-	for _, other := range n.begun {
-		if other.Pod == b.Pod {
-			freed = n.withdraw(other) || freed
-			other.alone, b.alone = false, false
-		}
+	if n.open(now) {
+		b.surplus = n.spared(now, inv)
 	}
-	n.begun[b.ID] = b
-
+	moved := n.join(b)
 	if n.open(now) {
 		n.take(now, b)
-		n.put(now, b)
 	}
-	if freed || !b.spare.IsZero() {
+	if moved {
 		n.feed(now, b.Domain)
 	}
-	_, borrowed := n.balance(b)
-	return borrowed
+	return n.borrowed(b)
 }
 
 // heard says whether the last heartbeat counts. One from ahead of now came before
@@ -108,24 +103,17 @@ func (n *memoryNode) open(now int64) bool {
 	return n.heard(now) && n.beat.Whole && n.beat.Epoch == n.epoch
 }
 
-// put puts the surplus of b into the pool, as far as b may lend it.
-func (n *memoryNode) put(now int64, b *begun) {
-	if _, ok := n.beat.Pods[b.Pod]; !ok || !b.alone {
-		return
+// spared is what there is of an invocation's surplus for its pod to lend.
+func (n *memoryNode) spared(now int64, inv Invocation) (surplus api.Resources) {
+	if _, ok := n.beat.Pods[inv.Pod]; !ok {
+		return surplus
 	}
-	lendable := n.lendable(b)
 	for i, of := range volumes {
-		if !n.suspended(now, b.Function, i) {
-			*of(&b.spare) = min(*of(&b.Surplus), *of(&lendable))
+		if !n.suspended(now, inv.Function, i) {
+			*of(&surplus) = *of(&inv.Surplus)
 		}
 	}
-}
-
-// lendable is the most that b may lend, so that its pod keeps what it must.
-func (n *memoryNode) lendable(b *begun) api.Resources {
-	// A limit of 0 is none at all.
-	least := api.Resources{CPUMilli: 1, MemoryBytes: max(n.beat.Pods[b.Pod], 1)}
-	return b.Allocation.Sub(least).Max(api.Resources{})
+	return surplus
 }
 
 // take lends b what it still wants, from the donors that last as long as it needs.
@@ -133,31 +121,19 @@ func (n *memoryNode) take(now int64, b *begun) {
 	if _, ok := n.beat.Pods[b.Pod]; !ok {
 		return
 	}
-	_, borrowed := n.balance(b)
-	room := n.beat.Lendable.Sub(n.onLoan())
+	borrowed, room := n.borrowed(b), n.beat.Lendable.Sub(n.onLoan())
 	for _, of := range volumes {
 		want := min(*of(&b.Want)-*of(&borrowed), *of(&room))
-		for _, d := range n.latestFirst(b.Domain) {
-			// A donor is the only one in its pod: only b itself is to be left out.
-			if d == b || d.expires < now+b.leastRemaining() {
+		for _, p := range n.donors(b.Domain) {
+			if p.name == b.Pod || n.expires(p) < now+b.leastRemaining() {
 				continue
 			}
-			amount := min(want, *of(&d.spare))
-			if amount <= 0 {
-				continue
+			if amount := min(want, *of(&p.spare)); amount > 0 {
+				n.lend(p, b, of, amount)
+				want -= amount
 			}
-			l := n.loans[loan{d, b}]
-			*of(&l) += amount
-			n.loans[loan{d, b}] = l
-			*of(&d.spare) -= amount
-			want -= amount
-
-			lent, _ := n.balance(d)
-			d.mostLent = d.mostLent.Max(lent)
 		}
 	}
-	_, borrowed = n.balance(b)
-	b.mostBorrowed = b.mostBorrowed.Max(borrowed)
 }
 
 // feed comes after all that may leave surplus in the pool or a want unmet. Those of
@@ -169,8 +145,8 @@ func (n *memoryNode) feed(now int64, domains ...string) {
 	}
 	slices.Sort(domains)
 	for _, domain := range slices.Compact(domains) {
-		for _, b := range n.latestFirst(domain) {
-			if b.expires >= now+b.leastRemaining() {
+		for _, b := range slices.SortedFunc(maps.Values(n.begun), latestFirst) {
+			if b.Domain == domain && b.expires >= now+b.leastRemaining() {
 				n.take(now, b)
 			}
 		}
@@ -185,12 +161,6 @@ func (n *memoryNode) feedAll(now int64) {
 	n.feed(now, domains...)
 }
 
-// latestFirst are the domain's invocations, the last to end first.
-func (n *memoryNode) latestFirst(domain string) []*begun {
-	all := slices.SortedFunc(maps.Values(n.begun), latestFirst)
-	return slices.DeleteFunc(all, func(b *begun) bool { return b.Domain != domain })
-}
-
 // latestFirst orders by predicted end, and what ends at the same moment by ID.
 func latestFirst(x, y *begun) int {
 	return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
@@ -198,16 +168,13 @@ func latestFirst(x, y *begun) int {
 
 func (b *begun) leastRemaining() int64 { return max(ceilMillis(b.MinRemaining), 1) }
 
-func (n *memoryNode) balance(b *begun) (lent, borrowed api.Resources) {
+func (n *memoryNode) borrowed(b *begun) (sum api.Resources) {
 	for l, volume := range n.loans {
-		if l.donor == b {
-			lent = lent.Add(volume)
-		}
 		if l.borrower == b {
-			borrowed = borrowed.Add(volume)
+			sum = sum.Add(volume)
 		}
 	}
-	return lent, borrowed
+	return sum
 }
 
 func (n *memoryNode) onLoan() (sum api.Resources) {
@@ -215,35 +182,6 @@ func (n *memoryNode) onLoan() (sum api.Resources) {
 		sum = sum.Add(volume)
 	}
 	return sum
-}
-
-// withdraw takes all that b put into the pool out of it, lent or not, and says
-// whether any was on loan.
-func (n *memoryNode) withdraw(b *begun) (freed bool) {
-	for _, of := range volumes {
-		_, lent := n.withdrawVolume(b, of)
-		freed = freed || lent > 0
-	}
-	return freed
-}
-
-// withdrawVolume withdraws one resource, and returns what was put in and what of it
-// was on loan.
-func (n *memoryNode) withdrawVolume(b *begun, of func(*api.Resources) *int64) (put, lent int64) {
-	for l, volume := range n.loans {
-		if l.donor != b {
-			continue
-		}
-		lent += *of(&volume)
-		*of(&volume) = 0
-		n.loans[l] = volume
-		if volume.IsZero() {
-			delete(n.loans, l)
-		}
-	}
-	put = lent + *of(&b.spare)
-	*of(&b.spare) = 0
-	return put, lent
 }
 
 // giveBack ends what b has borrowed, and says whether it had.
@@ -258,13 +196,12 @@ func (n *memoryNode) giveBack(b *begun) (freed bool) {
 	return freed
 }
 
-// release ends b, and says whether a loan ended with it.
-func (n *memoryNode) release(now int64, b *begun) (freed bool) {
-	freed = n.withdraw(b)
-	freed = n.giveBack(b) || freed
-	delete(n.begun, b.ID)
+// release ends b, and says whether there is something to lend or a want unmet after it.
+func (n *memoryNode) release(now int64, b *begun, lapsed bool) (moved bool) {
+	moved = n.giveBack(b)
+	moved = n.leave(b, lapsed) || moved
 	n.bury(now, b.ID)
-	return freed
+	return moved
 }
 
 // bury lets an end stand for one lease time, whatever was known of the
@@ -302,7 +239,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 		}
 		delete(n.leases, owner)
 		for _, b := range n.begun {
-			if b.Owner == owner && n.release(now, b) {
+			if b.Owner == owner && n.release(now, b, true) {
 				domains = append(domains, b.Domain)
 			}
 		}
@@ -313,52 +250,41 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	hb.Pods = maps.Clone(hb.Pods)
 	n.beat, n.beatAt = hb, now
-	for _, b := range n.begun {
-		if _, ok := hb.Pods[b.Pod]; !ok {
-			n.withdraw(b)
-			n.giveBack(b)
+	for _, p := range n.pods {
+		if _, ok := hb.Pods[p.name]; !ok {
+			for _, of := range volumes {
+				n.forfeit(p, of)
+			}
+			for _, b := range n.in(p.name) {
+				n.giveBack(b)
+			}
 		}
 	}
-	for _, b := range n.begun {
-		n.keepFloor(b)
+	for _, p := range n.pods {
+		n.keepFloor(p)
 	}
 	n.feedAll(now)
 }
 
-// keepFloor ends the loans of memory of b when they leave its pod less than its
-// floor, and takes out of the pool what would if it were lent.
-func (n *memoryNode) keepFloor(b *begun) {
-	lent, _ := n.balance(b)
-	room := n.lendable(b).MemoryBytes - lent.MemoryBytes
-	if room < 0 {
-		n.withdrawVolume(b, volumes[1])
-	} else {
-		b.spare.MemoryBytes = min(b.spare.MemoryBytes, room)
-	}
-}
-
 func (n *memoryNode) safeguard(now int64, pod string, named []bool) (revoked api.Resources) {
-	for _, b := range n.begun {
-		if b.Pod != pod {
-			continue
+	p, ok := n.pods[pod]
+	if !ok {
+		return revoked
+	}
+	here, found := n.in(pod), false
+	for i, of := range volumes {
+		put := n.lent(p).Add(p.spare)
+		if named[i] && *of(&put) > 0 {
+			found = true
+			*of(&revoked) = n.forfeit(p, of)
+			n.strike(now, here[0].Function, i)
 		}
-		// At most one in a pod has put anything in.
-		found := false
-		for i, of := range volumes {
-			if !named[i] {
-				continue
-			}
-			if put, lent := n.withdrawVolume(b, of); put > 0 {
-				found = true
-				*of(&revoked) = lent
-				n.strike(now, b.Function, i)
-			}
-		}
-		if found {
+	}
+	if found {
+		for _, b := range here {
 			b.safeguarded = true
-			n.feed(now, b.Domain)
-			break
 		}
+		n.feed(now, p.domain)
 	}
 	return revoked
 }
@@ -398,13 +324,13 @@ func (n *memoryNode) state(now int64) State {
 	if n.heard(now) {
 		s.Agent = n.beat.Agent
 	}
-	for _, b := range slices.SortedFunc(maps.Values(n.begun), latestFirst) {
-		if b.expires <= now || b.spare.IsZero() {
+	for _, p := range n.donors("") {
+		if n.expires(p) <= now || p.spare.IsZero() {
 			continue
 		}
-		s.Available = s.Available.Add(b.spare)
+		s.Available = s.Available.Add(p.spare)
 		if len(s.Entries) < EntriesMost {
-			s.Entries = append(s.Entries, Entry{Domain: b.Domain, Expires: b.expires, Volume: b.spare})
+			s.Entries = append(s.Entries, Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
 		}
 	}
 	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
@@ -419,21 +345,18 @@ func (n *memoryNode) state(now int64) State {
 		}
 	}
 	for l, volume := range n.loans {
-		donor := s.Pods[l.donor.Pod]
+		donor := s.Pods[l.donor.name]
 		donor.Lent = donor.Lent.Add(volume)
-		s.Pods[l.donor.Pod] = donor
+		s.Pods[l.donor.name] = donor
 
 		borrower := s.Pods[l.borrower.Pod]
 		borrower.Borrowed = borrower.Borrowed.Add(volume)
 		s.Pods[l.borrower.Pod] = borrower
 	}
-	latest := make(map[string]int)
-	for _, b := range n.begun {
-		if balance, ok := s.Pods[b.Pod]; ok && b.number > latest[b.Pod] {
-			latest[b.Pod] = b.number
-			balance.Allocation = b.Allocation
-			s.Pods[b.Pod] = balance
-		}
+	for pod, balance := range s.Pods {
+		here := n.in(pod)
+		balance.Allocation = here[len(here)-1].Allocation
+		s.Pods[pod] = balance
 	}
 	return s
 }

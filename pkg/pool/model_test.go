@@ -43,9 +43,10 @@ type model struct {
 	memory *Memory
 	redis  *Redis
 
-	lastIntent, lastEnded string            // what was seen of the streams
-	epochs                map[string]string // Redis's, by the specification's
-	onLoan                api.Resources     // after the last operation
+	lastIntent, lastEnded string                   // what was seen of the streams
+	epochs                map[string]string        // Redis's, by the specification's
+	onLoan                api.Resources            // after the last operation
+	put                   map[string]api.Resources // into the pool, by pod, before a Begin
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -124,6 +125,12 @@ func drawAllocation(t *rapid.T) api.Resources {
 	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
 }
 
+func drawNeed(t *rapid.T) api.Resources {
+	cpu := rapid.SampledFrom([]int64{0, 100, 100, 300, 700}).Draw(t, "needed cpu")
+	memory := rapid.SampledFrom([]int64{0, 1 << 20, 64 << 20, 64 << 20, 256 << 20}).Draw(t, "needed memory")
+	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
+}
+
 func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
@@ -140,6 +147,8 @@ func drawInvocation(t *rapid.T) Invocation {
 		Duration:      time.Duration(rapid.SampledFrom([]int{0, 100_500, 1_000_000, 60_000_000}).Draw(t, "µs")) * time.Microsecond,
 		Surplus:       drawResources(t, "surplus"),
 		Want:          drawResources(t, "want"),
+		Concurrency:   rapid.SampledFrom([]int{0, 1, 2, 3, 3, 3}).Draw(t, "concurrency"),
+		Need:          drawNeed(t),
 		MinRemaining:  time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
 	}
 }
@@ -147,6 +156,10 @@ func drawInvocation(t *rapid.T) Invocation {
 func (m *model) begin(t *rapid.T) {
 	inv := drawInvocation(t)
 	known := m.node().begun[inv.ID]
+	m.put = make(map[string]api.Resources)
+	for _, p := range m.node().pods {
+		m.put[p.name] = m.node().lent(p).Add(p.spare)
+	}
 
 	borrowed := m.beginOnce(t, inv)
 	begun := m.node().begun[inv.ID]
@@ -324,17 +337,13 @@ func (m *model) safeguard(t *rapid.T) {
 	lent := before.Pods[pod].Lent
 	var donor *begun
 	var want api.Resources // what is suspended
-	for _, b := range m.node().begun {
-		if b.Pod != pod {
-			continue
-		}
-		inIt, _ := m.node().balance(b)
-		inIt = inIt.Add(b.spare)
+	if p := m.node().pods[pod]; p != nil {
+		inIt, first := m.node().lent(p).Add(p.spare), m.node().in(pod)[0]
 		if cpu && inIt.CPUMilli > 0 {
-			donor, want.CPUMilli = b, 1
+			donor, want.CPUMilli = first, 1
 		}
 		if memory && inIt.MemoryBytes > 0 {
-			donor, want.MemoryBytes = b, 1
+			donor, want.MemoryBytes = first, 1
 		}
 	}
 	if !cpu {

@@ -44,8 +44,15 @@ type Invocation struct {
 	Allocation api.Resources
 	Predicted  api.Resources // zero when there was no prediction
 	Duration   time.Duration // predicted; 0 when there was no prediction
-	Surplus    api.Resources // what its pod can spare while it runs
+	Surplus    api.Resources // what its pod can spare while it runs there alone
 	Want       api.Resources // what it would borrow
+	// Concurrency is how many invocations its pod takes at one time; 0 is as 1. Up to so
+	// many in a pod leave what they can spare together, and more leave nothing.
+	Concurrency int
+	// Need is what it needs of the Allocation beside others in its pod, and what it does not
+	// need there is lent. Zero is not known, which is all. Needs add up, so that the pool
+	// counts what they share in each.
+	Need api.Resources
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
 	// of itself to borrow after its Begin: below it a transfer would be over before it pays.
 	MinRemaining time.Duration
@@ -66,8 +73,8 @@ type Ending struct {
 type Outcome struct {
 	Found          bool
 	Alone          bool          // nothing else ran in its pod, from its Begin until its End
-	Safeguarded    bool          // the safeguard took back what it had put in
-	Lent, Borrowed api.Resources // the most at any time
+	Safeguarded    bool          // the safeguard took back what its pod had put in
+	Lent, Borrowed api.Resources // the most at any time; lent by its pod, while it was in it
 }
 
 // Heartbeat is what a node's agent tells the pool once a second.
@@ -95,10 +102,10 @@ type Balance struct {
 	Borrowed, Lent, Allocation api.Resources
 }
 
-// Entry is what one donor could lend now and nobody has borrowed.
+// Entry is what one pod could lend now and nobody has borrowed.
 type Entry struct {
 	Domain  string
-	Expires int64 // predicted end of the donor, in Unix milliseconds
+	Expires int64 // predicted end of the last of the invocations in it, in Unix milliseconds
 	Volume  api.Resources
 }
 
@@ -131,10 +138,15 @@ type State struct {
 type Pool interface {
 	// Begin puts the invocation's surplus into its node's pool and takes, from
 	// the longest-lasting entries of its domain first, up to what it wants. It
-	// returns what was borrowed. Nothing is lent on a node that is not open, from a pod
-	// with more than one invocation begun, or to or from a pod that does not take part
-	// (Heartbeat). A pod keeps its memory floor and 1 milli CPU of its Allocation, and
-	// a function puts in nothing of a resource of which it is suspended (Safeguard).
+	// returns what was borrowed. Nothing is lent on a node that is not open, or to or from
+	// a pod that does not take part (Heartbeat). A pod keeps its memory floor and 1 milli
+	// CPU of its Allocation, and a function puts in nothing of a resource of which it is
+	// suspended (Safeguard).
+	//
+	// What a pod puts in is one entry. Of several invocations begun in it, no more than
+	// their Concurrency, it is the least of the Allocation less all their Needs and of each
+	// Surplus; what is on loan above that ends, of the borrower that is the first to end
+	// first. With more begun than their Concurrency it is nothing.
 	//
 	// What an invocation still wants, because there was not enough or a donor has
 	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
@@ -148,15 +160,17 @@ type Pool interface {
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
 	// called every second while there are any: a Begin starts a lease, and renews only
 	// one that is older than that. After a lease ran out, both first end what its owner
-	// had.
+	// had. What that leaves in a pod lends nothing more, for what it was there with may
+	// still run.
 	Renew(ctx context.Context, node, owner string) error
 	// Heartbeat says who takes part and how much may be lent on the node, and returns
 	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole
 	// under its present epoch. The last heartbeat stands, whoever sent it.
 	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
-	// Safeguard takes out of the pool, of the resources named, all that the donor in
-	// the pod put in, lent or not, suspends lending of its function, and returns what
-	// was on loan. When nothing was put in, nothing changes.
+	// Safeguard takes out of the node's pool, of the resources named, all that the pod put
+	// in, lent or not, suspends lending of its function, and returns what was on loan. The
+	// invocations in the pod lend nothing more of it. When nothing was put in, nothing
+	// changes.
 	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,20 +233,17 @@ func TestScenes(t *testing.T) {
 			other.Domain = "tenant"
 			s.equal(cpu(0), s.begin(other))
 		}},
-		{"a second invocation in a donor's pod ends its lending for good", func(s scene) {
+		{"a donor's pod lends nothing while a second invocation is in it", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
-			second := invocation("a2", time.Minute, cpu(300), cpu(50))
+			second := invocation("a2", time.Minute, cpu(250), cpu(50))
 			second.Pod = "default/a"
 			s.equal(cpu(0), s.begin(second))
 			s.expect(3, cpu(0), nil)
 			s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
-			s.expect(2, cpu(0), nil)
-			s.equal(Outcome{Found: true}, s.end("a2"))
-			third := invocation("a3", time.Minute, cpu(300), cpu(0))
-			third.Pod = "default/a"
-			s.begin(third)
-			s.expect(2, cpu(100), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+			s.expect(2, cpu(50), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+			s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a2"))
+			s.expect(1, cpu(0), nil)
 		}},
 		{"a closed node lends nothing", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
@@ -337,7 +335,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range append(scenes, agentScenes...) {
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
@@ -378,6 +376,8 @@ func TestRefused(t *testing.T) {
 		{"negative allocation", "node", change(func(i *Invocation) { i.Allocation.MemoryBytes = -1 }), "Allocation"},
 		{"negative surplus", "node", change(func(i *Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
 		{"absurd want", "node", change(func(i *Invocation) { i.Want.MemoryBytes = maxVolume + 1 }), "Want"},
+		{"absurd need", "node", change(func(i *Invocation) { i.Need.CPUMilli = maxVolume + 1 }), "Need"},
+		{"negative concurrency", "node", change(func(i *Invocation) { i.Concurrency = -1 }), "Concurrency"},
 		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
 		{"negative remaining time", "node", change(func(i *Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
 		{"no node", "", donor("a"), "node"},

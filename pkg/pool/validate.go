@@ -13,6 +13,9 @@ import (
 // and little enough that sums of it stay exact in Lua's numbers.
 const maxVolume = 1 << 40
 
+// maxConcurrency is more than any pod takes, and exact in Lua's numbers.
+const maxConcurrency = 1 << 30
+
 // maxName is longer than any name is, and fits in the two bytes that it has.
 const maxName = 1024
 
@@ -45,6 +48,13 @@ func checkDuration(field string, d time.Duration) error {
 	return nil
 }
 
+func checkConcurrency(n int) error {
+	if n < 0 || n > maxConcurrency {
+		return fmt.Errorf("Concurrency is %d: it must be from 0 to %d", n, maxConcurrency)
+	}
+	return nil
+}
+
 func (inv Invocation) check() error {
 	err := errors.Join(
 		checkName("ID", inv.ID),
@@ -55,6 +65,8 @@ func (inv Invocation) check() error {
 		checkVolume("Allocation", inv.Allocation),
 		checkVolume("Surplus", inv.Surplus),
 		checkVolume("Want", inv.Want),
+		checkVolume("Need", inv.Need),
+		checkConcurrency(inv.Concurrency),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
 	)

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '5'
+local VERSION = '6'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
@@ -120,9 +120,8 @@ local function begin_epoch(first_key, now, had_epoch)
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
-    begins = 0,      -- so far
-    in_pod = {},     -- by pod: its invocations, by id
-    domains = {},    -- by name: who put something in, and who wants something
+    in_pod = {},     -- by pod: its invocations in the order of their Begins, and what it lends
+    domains = {},    -- by name: the pods that put something in, and who wants something
     on_loan = {0, 0},
     struck = {},     -- by function
   }

@@ -1,5 +1,6 @@
 
--- latest_first orders by predicted end, and what ends at the same moment by ID.
+-- latest_first orders by predicted end, and what ends at the same moment by ID. A pod's
+-- ID is its name.
 local function latest_first(a, b)
   if a.expires ~= b.expires then
     return a.expires > b.expires
@@ -7,7 +8,7 @@ local function latest_first(a, b)
   return a.id > b.id
 end
 
--- insert and remove keep a list of invocations in that order.
+-- insert and remove keep a list in that order.
 local function insert(list, inv)
   local low, high = 1, #list + 1
   while low < high do
@@ -34,15 +35,6 @@ local function remove(list, inv)
   table.remove(list, low)
 end
 
--- own makes room for what an invocation deals: until then it shares nothing.
-local function own(inv)
-  if not inv.dealt then
-    inv.dealt = true
-    inv.lent, inv.borrowed, inv.most_lent, inv.most_borrowed = {0, 0}, {0, 0}, {0, 0}, {0, 0}
-    inv.donors, inv.borrowers = {}, {}
-  end
-end
-
 -- move notes that the balance of a pod changes.
 local function move(node, pod, index, amount)
   local moved = node.moved
@@ -58,19 +50,36 @@ local function move(node, pod, index, amount)
   by[index] = by[index] + amount
 end
 
--- lend raises the loan from donor to borrower; a negative amount lowers it.
+-- note_lent keeps the most that a pod had on loan while an invocation was in it.
+local function note_lent(here, resource, lent)
+  for _, inv in ipairs(here) do
+    if inv.most_lent == NOTHING then
+      inv.most_lent = {0, 0}
+    end
+    if lent > inv.most_lent[resource] then
+      inv.most_lent[resource] = lent
+    end
+  end
+end
+
+-- lend raises the loan from a pod to a borrower; a negative amount lowers it. Until
+-- then they share NOTHING.
 local function lend(node, donor, borrower, resource, amount)
-  own(donor)
-  own(borrower)
   node.on_loan[resource] = node.on_loan[resource] + amount
 
+  if donor.lent == NOTHING then
+    donor.lent, donor.borrowers = {0, 0}, {}
+  end
   local lent = donor.lent[resource] + amount
   donor.lent[resource] = lent
-  if lent > donor.most_lent[resource] then
-    donor.most_lent[resource] = lent
+  if amount > 0 then
+    note_lent(donor, resource, lent)
   end
-  move(node, donor.pod, 2 + resource, amount)
+  move(node, donor.id, 2 + resource, amount)
 
+  if borrower.borrowed == NOTHING then
+    borrower.borrowed, borrower.most_borrowed, borrower.donors = {0, 0}, {0, 0}, {}
+  end
   local borrowed = borrower.borrowed[resource] + amount
   borrower.borrowed[resource] = borrowed
   if borrowed > borrower.most_borrowed[resource] then
@@ -91,28 +100,40 @@ local function lend(node, donor, borrower, resource, amount)
   end
 end
 
--- withdraw takes all of a resource that an invocation put into the pool out of it, and
--- returns what was on loan.
-local function withdraw(node, inv, resource)
-  local lent = inv.lent[resource]
-  if lent > 0 then
-    for borrower in pairs(inv.borrowers) do
-      local amount = borrower.donors[inv][resource]
-      if amount > 0 then
-        lend(node, inv, borrower, resource, -amount)
-      end
+-- take_back ends so much of what a pod has on loan. The first to end loses it first.
+local function take_back(node, here, resource, amount)
+  local borrowers = {}
+  for borrower in pairs(here.borrowers) do
+    borrowers[#borrowers + 1] = borrower
+  end
+  if amount < here.lent[resource] then
+    table.sort(borrowers, latest_first)
+  end
+  for i = #borrowers, 1, -1 do
+    local back = math.min(amount, borrowers[i].donors[here][resource])
+    if back > 0 then
+      lend(node, here, borrowers[i], resource, -back)
+      amount = amount - back
     end
   end
-  if inv.spare[resource] > 0 then
-    inv.spare[resource] = 0
-  end
-  return lent
 end
 
--- withdraw_all withdraws every resource, and says whether any was on loan.
-local function withdraw_all(node, inv)
-  local cpu_lent, memory_lent = withdraw(node, inv, CPU), withdraw(node, inv, MEMORY)
-  return cpu_lent + memory_lent > 0
+-- forfeit takes all of a resource that a pod put into the pool out of it, for as long as
+-- one is in the pod that is now, and returns what was on loan.
+local function forfeit(node, here, resource)
+  for _, inv in ipairs(here) do
+    if inv.surplus[resource] > 0 then
+      inv.surplus[resource] = 0
+    end
+  end
+  local lent = here.lent[resource]
+  if lent > 0 then
+    take_back(node, here, resource, lent)
+  end
+  if here.spare[resource] > 0 then
+    here.spare[resource] = 0
+  end
+  return lent
 end
 
 -- give_back ends what an invocation has borrowed, and says whether it had.
@@ -149,9 +170,8 @@ local function take(node, inv, resource)
     if donor.expires < least_expires then
       return
     end
-    -- A donor is the only one in its pod: only itself is to be left out.
     local amount = math.min(want, donor.spare[resource])
-    if amount > 0 and donor ~= inv then
+    if amount > 0 and donor.id ~= inv.pod then
       donor.spare[resource] = donor.spare[resource] - amount
       lend(node, donor, inv, resource, amount)
       want = want - amount
@@ -190,103 +210,4 @@ local function feed(node, domains)
   for _, domain in ipairs(names) do
     feed_domain(node, domain)
   end
-end
-
--- An end stands for one lease time, whatever was known of the invocation: a Begin
--- that arrives late or twice must not bring it to life with nobody to end it. That
--- is long enough for a Begin that a hung Redis still has in a socket's buffer: its
--- End is repeated until it is answered, so that Redis runs again by then, and all
--- that had come in meanwhile runs within moments of it.
-local function bury(node, id)
-  local now = node.now
-  node.buried = node.buried + 1
-  if node.buried >= PRUNE_EVERY or now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
-    call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', now)
-    node.pruned, node.buried = now, 0
-  end
-  call('ZADD', node.key.tombstones, now + node.lease_ms, id)
-end
-
--- Who put nothing in and wants nothing is on no list.
-local function enlist(node, inv)
-  local puts, wants = not is_nothing(inv.spare), not is_nothing(inv.want)
-  inv.puts, inv.wants = puts, wants
-  if not (puts or wants) then
-    return
-  end
-  local domain = node.domains[inv.domain]
-  if not domain then
-    domain = {donors = {}, borrowers = {}}
-    node.domains[inv.domain] = domain
-  end
-  if puts then
-    insert(domain.donors, inv)
-  end
-  if wants then
-    insert(domain.borrowers, inv)
-  end
-end
-
-local function delist(node, inv)
-  if not (inv.puts or inv.wants) then
-    return
-  end
-  local domain = node.domains[inv.domain]
-  if inv.puts then
-    remove(domain.donors, inv)
-  end
-  if inv.wants then
-    remove(domain.borrowers, inv)
-  end
-  if not (domain.donors[1] or domain.borrowers[1]) then
-    node.domains[inv.domain] = nil
-  end
-end
-
--- release ends an invocation, and says whether a loan ended with it.
-local function release(node, inv)
-  local freed = false
-  if inv.dealt then
-    freed = withdraw_all(node, inv)
-    freed = give_back(node, inv) or freed
-  end
-  delist(node, inv)
-  node.begun[inv.id] = nil
-  node.begun_count = node.begun_count - 1
-  local here = node.in_pod[inv.pod]
-  here[inv.id] = nil
-  if not next(here) then
-    node.in_pod[inv.pod] = nil
-  end
-  bury(node, inv.id)
-  return freed
-end
-
--- lapse ends what the owners have whose leases have run out, of those named. It comes
--- before anything that renews a lease: what has run out in an outage must not come
--- back to life after it.
-local function lapse(node, owners)
-  local lapsed = {}
-  for owner in pairs(owners) do
-    local renewed = node.leases[owner]
-    if renewed and renewed + node.lease_ms <= node.now then
-      node.leases[owner] = nil
-      lapsed[owner] = true
-    end
-  end
-  if not next(lapsed) then
-    return
-  end
-  local over, domains = {}, {}
-  for _, inv in pairs(node.begun) do
-    if lapsed[inv.owner] then
-      over[#over + 1] = inv
-    end
-  end
-  for _, inv in ipairs(over) do
-    if release(node, inv) then
-      domains[inv.domain] = true
-    end
-  end
-  feed(node, domains)
 end

@@ -29,42 +29,26 @@ local function strike(node, func, resource, least_ms, most_ms)
   strikes.count = strikes.count + 1
 end
 
--- lendable is the most that an invocation may lend, so that its pod keeps what it
--- must. A limit of 0 is none at all.
-local function lendable(inv, floor)
-  return math.max(inv.allocation[CPU] - 1, 0), math.max(inv.allocation[MEMORY] - math.max(floor, 1), 0)
-end
-
--- put_in is what an invocation puts into the pool of its surplus.
-local function put_in(node, inv, surplus_cpu, surplus_memory, most_ms)
-  local floor = node.floors[inv.pod]
-  if surplus_cpu + surplus_memory == 0 or not (node.open and inv.alone and floor) then
+-- spared is what there is of an invocation's surplus for its pod to lend.
+local function spared(node, inv, cpu, memory, most_ms)
+  if cpu + memory == 0 or not (node.open and node.floors[inv.pod]) then
     return NOTHING
   end
-  local cpu, memory = lendable(inv, floor)
-  cpu = suspended_till(node, inv.func, CPU, most_ms) == 0 and math.min(surplus_cpu, cpu) or 0
-  memory = suspended_till(node, inv.func, MEMORY, most_ms) == 0 and math.min(surplus_memory, memory) or 0
+  cpu = suspended_till(node, inv.func, CPU, most_ms) == 0 and cpu or 0
+  memory = suspended_till(node, inv.func, MEMORY, most_ms) == 0 and memory or 0
   return cpu + memory > 0 and {cpu, memory} or NOTHING
 end
 
--- join_pod makes an invocation one of its pod's, and says whether that ended a loan.
-local function join_pod(node, inv)
-  local here = node.in_pod[inv.pod]
-  if not here then
-    node.in_pod[inv.pod] = {[inv.id] = inv}
-    return false
+-- An invocation of which it is not known what it needs, needs all.
+local function needed(concurrency, cpu, memory, allocation)
+  if concurrency <= 1 then
+    return NOTHING -- it is not asked for
   end
-  local freed = false
-  for _, other in pairs(here) do
-    freed = withdraw_all(node, other) or freed
-    other.alone = false
-  end
-  inv.alone = false
-  here[inv.id] = inv
-  return freed
+  return {cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY]}
 end
 
-local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory, want_cpu, want_memory)
+local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -84,26 +68,28 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     node.leases[owner] = now
   end
 
-  node.begins = node.begins + 1
   inv = {
-    id = id, pod = pod, domain = domain, owner = owner, func = func, record = record, number = node.begins,
+    id = id, pod = pod, domain = domain, owner = owner, func = func, record = record,
     expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = {cpu, memory},
     want = want_cpu + want_memory > 0 and {want_cpu, want_memory} or NOTHING,
-    alone = true, safeguarded = false, dealt = false, puts = false, wants = false,
-    spare = NOTHING, lent = NOTHING, borrowed = NOTHING, most_lent = NOTHING, most_borrowed = NOTHING,
-    donors = NOTHING, borrowers = NOTHING,
+    concurrency = concurrency, alone = true, safeguarded = false,
+    surplus = NOTHING, need = NOTHING, most_lent = NOTHING, -- of its pod
+    borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
   }
+  inv.surplus = spared(node, inv, surplus_cpu, surplus_memory, most_ms)
+  inv.need = needed(concurrency, need_cpu, need_memory, inv.allocation)
   node.begun[id] = inv
   node.begun_count = node.begun_count + 1
-  local freed = join_pod(node, inv)
-  inv.spare = put_in(node, inv, surplus_cpu, surplus_memory, most_ms)
-  enlist(node, inv)
+  local moved = join_pod(node, inv)
+  if inv.want ~= NOTHING then
+    list(node, 'borrowers', inv)
+  end
   if node.open then
-    if inv.wants then
+    if inv.want ~= NOTHING then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
     end
-    if freed or inv.puts then
+    if moved then
       feed_domain(node, domain)
     end
   end
@@ -129,7 +115,7 @@ local function finish(node, args, late)
   local alone = inv.alone and late == 0
   local lent, borrowed = inv.most_lent, inv.most_borrowed
   local pool_part = POOL_PART
-  if inv.dealt then
+  if lent ~= NOTHING or borrowed ~= NOTHING then
     pool_part = string.format(
       ',"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
       lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
@@ -158,19 +144,21 @@ local function take_part(node, text)
   for pod, floor in string.gmatch(text, '([^\n]+)\n([^\n]+)') do
     node.floors[pod] = tonumber(floor)
   end
-  for _, inv in pairs(node.begun) do
-    if not node.floors[inv.pod] then
-      withdraw_all(node, inv)
-      give_back(node, inv)
+  for pod, here in pairs(node.in_pod) do
+    if not node.floors[pod] then
+      forfeit(node, here, CPU)
+      forfeit(node, here, MEMORY)
+      for _, inv in ipairs(here) do
+        give_back(node, inv)
+      end
     end
   end
-  for _, inv in pairs(node.begun) do
-    local _, most = lendable(inv, node.floors[inv.pod] or 0)
-    local room = most - inv.lent[MEMORY]
+  for _, here in pairs(node.in_pod) do
+    local room = lendable(node, here, MEMORY) - here.lent[MEMORY]
     if room < 0 then
-      withdraw(node, inv, MEMORY)
-    elseif inv.spare[MEMORY] > room then
-      inv.spare[MEMORY] = room
+      forfeit(node, here, MEMORY)
+    elseif here.spare[MEMORY] > room then
+      here.spare[MEMORY] = room
     end
   end
 end
@@ -189,23 +177,21 @@ end
 
 local function safeguard(node, args, cpu, memory, least_ms, most_ms)
   local pod, named = args[3], {cpu == 1, memory == 1}
-  local revoked = {0, 0}
-  for _, inv in pairs(node.in_pod[pod] or {}) do
-    -- At most one in a pod has put anything in.
-    local found = false
-    for resource = CPU, MEMORY do
-      if named[resource] and inv.spare[resource] + inv.lent[resource] > 0 then
-        found = true
-        revoked[resource] = withdraw(node, inv, resource)
-        strike(node, inv.func, resource, least_ms, most_ms)
-      end
+  local revoked, here = {0, 0}, node.in_pod[pod]
+  local found = false
+  for resource = CPU, MEMORY do
+    if named[resource] and here and here.spare[resource] + here.lent[resource] > 0 then
+      found = true
+      revoked[resource] = forfeit(node, here, resource)
+      strike(node, here[1].func, resource, least_ms, most_ms)
     end
-    if found then
+  end
+  if found then
+    for _, inv in ipairs(here) do
       inv.safeguarded = true
-      node.woken = pod
-      feed(node, {[inv.domain] = true})
-      break
     end
+    node.woken = pod
+    feed(node, {[here.domain] = true})
   end
   return revoked
 end
@@ -230,36 +216,30 @@ local function add(balance, index, v)
   balance[index], balance[index + 1] = balance[index] + v[CPU], balance[index + 1] + v[MEMORY]
 end
 
--- survey returns what donors could lend now, all of it and each, the last to end
--- first, and the balances of the pods.
+-- survey returns what pods could lend now, all of it and each, the last to end first,
+-- and the balances of the pods.
 local function survey(node, entries_most)
-  local available, found, pods = {0, 0}, {}, {}
-  for _, inv in pairs(node.begun) do
-    if inv.expires > node.now and not is_nothing(inv.spare) then
-      add(available, 1, inv.spare)
-      found[#found + 1] = inv
+  local available, found, balances = {0, 0}, {}, {}
+  for pod, here in pairs(node.in_pod) do
+    if here.expires > node.now and not is_nothing(here.spare) then
+      add(available, 1, here.spare)
+      found[#found + 1] = here
     end
-    if not (is_nothing(inv.lent) and is_nothing(inv.borrowed)) then
-      local b = pods[inv.pod] or {inv.pod, 0, 0, 0, 0, 0, 0}
-      pods[inv.pod] = b
+    local b = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}
+    for _, inv in ipairs(here) do
       add(b, 2, inv.borrowed)
-      add(b, 4, inv.lent)
+    end
+    if b[2] + b[3] + b[4] + b[5] > 0 then
+      local latest = here[#here]
+      b[6], b[7] = latest.allocation[CPU], latest.allocation[MEMORY]
+      balances[#balances + 1] = b
     end
   end
   table.sort(found, latest_first)
-  local entries, balances = {}, {}
+  local entries = {}
   for i = 1, math.min(#found, entries_most) do
-    local inv = found[i]
-    entries[i] = {inv.domain, inv.expires, inv.spare[CPU], inv.spare[MEMORY]}
-  end
-  for pod, b in pairs(pods) do
-    local latest = 0
-    for _, inv in pairs(node.in_pod[pod]) do
-      if inv.number > latest then
-        latest, b[6], b[7] = inv.number, inv.allocation[CPU], inv.allocation[MEMORY]
-      end
-    end
-    balances[#balances + 1] = b
+    local here = found[i]
+    entries[i] = {here.domain, here.expires, here.spare[CPU], here.spare[MEMORY]}
   end
   return available, entries, balances
 end
@@ -308,7 +288,7 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<dddddddddddd', begin)
+register('libra_begin', {}, '<ddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<ddd', finish)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)

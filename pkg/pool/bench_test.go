@@ -1,0 +1,80 @@
+package pool
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// BenchmarkInvocation is a Begin and an End, one after the other, on a node on which some
+// are in flight. redis-us/op is what both took within Redis, without the sockets.
+func BenchmarkInvocation(b *testing.B) {
+	const standing = 16
+	mate := shared("mate", "mates", time.Hour, need(200, 64))
+	for _, bc := range []struct {
+		name string
+		inv  Invocation
+	}{
+		{"neither", invocation("x", time.Minute, cpu(0), cpu(0))},
+		{"donor", invocation("x", time.Minute, need(600, 384), cpu(0))},
+		{"borrower", invocation("x", time.Minute, cpu(0), need(600, 64))},
+		{"beside another", shared("x", "mates", time.Minute, need(300, 64))},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			r := newRedis(b, redistest.Start(b))
+			ctx := testContext(b)
+			pods := []string{bc.inv.Pod, mate.Pod}
+			for i := range standing {
+				pods = append(pods, fmt.Sprint("default/standing-", i))
+			}
+			openNode(b, r, "node", pods...)
+			for i := range standing {
+				inv := invocation(fmt.Sprint("standing-", i), time.Hour, need(int64(100*(i%2)), 64), cpu(0))
+				if _, err := r.Begin(ctx, "node", inv); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := r.Begin(ctx, "node", mate); err != nil {
+				b.Fatal(err)
+			}
+			beat := time.Now()
+			if err := r.calls.ConfigResetStat(ctx).Err(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				if time.Since(beat) > LeaseTTL/5 {
+					openNode(b, r, "node", pods...)
+					if err := r.Renew(ctx, "node", mate.Owner); err != nil {
+						b.Fatal(err)
+					}
+					beat = time.Now()
+				}
+				inv := bc.inv
+				inv.ID = strconv.Itoa(i)
+				if _, err := r.Begin(ctx, "node", inv); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Duration: time.Second, Status: 200}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			info, err := r.calls.Info(ctx, "commandstats").Result()
+			if err != nil {
+				b.Fatal(err)
+			}
+			for line := range strings.Lines(info) {
+				var calls, micros int64
+				if n, _ := fmt.Sscanf(line, "cmdstat_fcall:calls=%d,usec=%d", &calls, &micros); n == 2 {
+					b.ReportMetric(float64(micros)/float64(b.N), "redis-us/op")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,198 @@
+
+-- list and unlist keep the domains' lists: a pod is on that of the donors while there is
+-- something of it in the pool, an invocation on that of the borrowers when it wants
+-- something.
+local function list(node, side, who)
+  local domain = node.domains[who.domain]
+  if not domain then
+    domain = {donors = {}, borrowers = {}}
+    node.domains[who.domain] = domain
+  end
+  insert(domain[side], who)
+end
+
+local function unlist(node, side, who)
+  local domain = node.domains[who.domain]
+  remove(domain[side], who)
+  if not (domain.donors[1] or domain.borrowers[1]) then
+    node.domains[who.domain] = nil
+  end
+end
+
+-- least_owed is what a pod is owed, of which all in it are to say the same.
+local function least_owed(here, resource)
+  local owed = here[1].allocation[resource]
+  for i = 2, #here do
+    owed = math.min(owed, here[i].allocation[resource])
+  end
+  return owed
+end
+
+-- lendable is the most that a pod may lend, so that it keeps what it must. A limit of 0
+-- is none at all.
+local function lendable(node, here, resource)
+  local least = resource == MEMORY and node.floors[here.id] or 0
+  return math.max(least_owed(here, resource) - math.max(least, 1), 0)
+end
+
+-- left_over is what those in a pod leave of what it is owed: what the only one can
+-- spare, and of several no more than each could and all together do not need. Of many it
+-- need not ask all: a few need all that there is.
+local function left_over(node, here, resource)
+  local count = #here
+  local left = count > 0 and here[1].surplus[resource] or 0
+  if left == 0 then
+    return 0
+  end
+  if count > 1 then
+    local owed, needs = here[1].allocation[resource], 0
+    for _, inv in ipairs(here) do
+      if count > inv.concurrency then
+        return 0
+      end
+      owed, needs = math.min(owed, inv.allocation[resource]), needs + inv.need[resource]
+      left = math.min(left, inv.surplus[resource], owed - needs)
+      if left <= 0 then
+        return 0
+      end
+    end
+  end
+  return math.min(left, lendable(node, here, resource))
+end
+
+-- settle comes after one has joined or left a pod. It ends loans as far as those in it
+-- need what is on loan, and says whether there is something to lend or a want unmet.
+local function settle(node, here)
+  local ended = false
+  for resource = CPU, MEMORY do
+    local left, lent = left_over(node, here, resource), here.lent[resource]
+    if lent > left then
+      take_back(node, here, resource, lent - left)
+      ended, lent = true, left
+    end
+    if here.spare[resource] ~= left - lent then
+      if here.spare == NOTHING then
+        here.spare = {0, 0}
+      end
+      here.spare[resource] = left - lent
+    end
+  end
+  local spares = not is_nothing(here.spare)
+  local puts = spares or not is_nothing(here.lent)
+  local expires = 0
+  if puts then
+    -- Until the last of them ends the pod needs no more than now, unless another begins.
+    for _, inv in ipairs(here) do
+      expires = math.max(expires, inv.expires)
+    end
+  end
+  if here.listed and not (puts and expires == here.expires) then
+    unlist(node, 'donors', here)
+    here.listed = false
+  end
+  here.expires = expires
+  if puts and not here.listed then
+    list(node, 'donors', here)
+    here.listed = true
+  end
+  return ended or spares
+end
+
+-- join_pod makes an invocation one of its pod's, and says what settle does.
+local function join_pod(node, inv)
+  local here = node.in_pod[inv.pod]
+  if not here then
+    here = {
+      inv, id = inv.pod, domain = inv.domain, expires = inv.expires,
+      listed = false, spare = NOTHING, lent = NOTHING, borrowers = NOTHING,
+    }
+    node.in_pod[inv.pod] = here
+    return inv.surplus ~= NOTHING and settle(node, here)
+  end
+  here[1].alone, inv.alone = false, false -- and so are the others
+  here[#here + 1] = inv
+  local moved = settle(node, here)
+  if not is_nothing(here.lent) then
+    inv.most_lent = {here.lent[CPU], here.lent[MEMORY]}
+  end
+  return moved
+end
+
+-- leave_pod is the opposite. What lapsed may still run: while those that it leaves in
+-- the pod do, it lends nothing.
+local function leave_pod(node, inv, lapsed)
+  local here = node.in_pod[inv.pod]
+  for i, other in ipairs(here) do
+    if other == inv then
+      table.remove(here, i)
+      break
+    end
+  end
+  if not here[1] then
+    node.in_pod[inv.pod] = nil
+    return here.listed and settle(node, here)
+  end
+  local ended = 0
+  if lapsed then
+    ended = forfeit(node, here, CPU) + forfeit(node, here, MEMORY)
+  end
+  return settle(node, here) or ended > 0
+end
+
+-- An end stands for one lease time, whatever was known of the invocation: a Begin
+-- that arrives late or twice must not bring it to life with nobody to end it. That
+-- is long enough for a Begin that a hung Redis still has in a socket's buffer: its
+-- End is repeated until it is answered, so that Redis runs again by then, and all
+-- that had come in meanwhile runs within moments of it.
+local function bury(node, id)
+  local now = node.now
+  node.buried = node.buried + 1
+  if node.buried >= PRUNE_EVERY or now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
+    call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', now)
+    node.pruned, node.buried = now, 0
+  end
+  call('ZADD', node.key.tombstones, now + node.lease_ms, id)
+end
+
+-- release ends an invocation, and says whether there is something to lend or a want
+-- unmet after it.
+local function release(node, inv, lapsed)
+  local moved = give_back(node, inv)
+  moved = leave_pod(node, inv, lapsed) or moved
+  if inv.want ~= NOTHING then
+    unlist(node, 'borrowers', inv)
+  end
+  node.begun[inv.id] = nil
+  node.begun_count = node.begun_count - 1
+  bury(node, inv.id)
+  return moved
+end
+
+-- lapse ends what the owners have whose leases have run out, of those named. It comes
+-- before anything that renews a lease: what has run out in an outage must not come
+-- back to life after it.
+local function lapse(node, owners)
+  local lapsed = {}
+  for owner in pairs(owners) do
+    local renewed = node.leases[owner]
+    if renewed and renewed + node.lease_ms <= node.now then
+      node.leases[owner] = nil
+      lapsed[owner] = true
+    end
+  end
+  if not next(lapsed) then
+    return
+  end
+  local over, domains = {}, {}
+  for _, inv in pairs(node.begun) do
+    if lapsed[inv.owner] then
+      over[#over + 1] = inv
+    end
+  end
+  for _, inv in ipairs(over) do
+    if release(node, inv, true) then
+      domains[inv.domain] = true
+    end
+  end
+  feed(node, domains)
+end

@@ -1,0 +1,195 @@
+package pool
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// memoryPod is what a pod with invocations in it lends.
+type memoryPod struct {
+	name, domain string
+	spare        api.Resources // put into the pool and not lent
+}
+
+// in are the invocations in a pod, in the order of their Begins.
+func (n *memoryNode) in(pod string) []*begun {
+	all := slices.SortedFunc(maps.Values(n.begun), func(x, y *begun) int { return cmp.Compare(x.number, y.number) })
+	return slices.DeleteFunc(all, func(b *begun) bool { return b.Pod != pod })
+}
+
+// join makes b one of its pod's, and says what settle does.
+func (n *memoryNode) join(b *begun) (moved bool) {
+	for _, other := range n.in(b.Pod) {
+		other.alone, b.alone = false, false
+	}
+	n.begun[b.ID] = b
+	p, ok := n.pods[b.Pod]
+	if !ok {
+		p = &memoryPod{name: b.Pod, domain: b.Domain}
+		n.pods[b.Pod] = p
+	}
+	moved = n.settle(p)
+	b.mostLent = n.lent(p)
+	return moved
+}
+
+// leave is the opposite. What lapsed may still run: while those that it leaves in the
+// pod do, it lends nothing.
+func (n *memoryNode) leave(b *begun, lapsed bool) (moved bool) {
+	delete(n.begun, b.ID)
+	p := n.pods[b.Pod]
+	if lapsed {
+		for _, of := range volumes {
+			moved = n.forfeit(p, of) > 0 || moved
+		}
+	}
+	moved = n.settle(p) || moved
+	if len(n.in(p.name)) == 0 {
+		delete(n.pods, p.name)
+	}
+	return moved
+}
+
+// settle comes after one has joined or left a pod. It ends loans as far as those in it
+// need what is on loan, and says whether there is something to lend or a want unmet.
+func (n *memoryNode) settle(p *memoryPod) (moved bool) {
+	left := n.leftOver(p)
+	for _, of := range volumes {
+		lent := n.lent(p)
+		if excess := *of(&lent) - *of(&left); excess > 0 {
+			n.takeBack(p, of, excess)
+			lent, moved = n.lent(p), true
+		}
+		*of(&p.spare) = *of(&left) - *of(&lent)
+	}
+	return moved || !p.spare.IsZero()
+}
+
+// leftOver is what those in a pod leave of what it is owed: what the only one can
+// spare, and of several no more than each could and all together do not need.
+func (n *memoryNode) leftOver(p *memoryPod) api.Resources {
+	here := n.in(p.name)
+	if len(here) == 0 {
+		return api.Resources{}
+	}
+	left, needs := here[0].surplus, api.Resources{}
+	for _, b := range here {
+		if len(here) > max(b.Concurrency, 1) {
+			return api.Resources{}
+		}
+		for _, of := range volumes {
+			*of(&left) = min(*of(&left), *of(&b.surplus))
+			// Of which it is not known what it needs, it needs all.
+			*of(&needs) += cmp.Or(*of(&b.Need), *of(&b.Allocation))
+		}
+	}
+	if len(here) > 1 {
+		together := n.owed(p).Sub(needs).Max(api.Resources{})
+		for _, of := range volumes {
+			*of(&left) = min(*of(&left), *of(&together))
+		}
+	}
+	lendable := n.lendable(p)
+	for _, of := range volumes {
+		*of(&left) = min(*of(&left), *of(&lendable))
+	}
+	return left
+}
+
+// owed is what a pod is owed, of which all in it are to say the same.
+func (n *memoryNode) owed(p *memoryPod) api.Resources {
+	here := n.in(p.name)
+	least := here[0].Allocation
+	for _, b := range here {
+		for _, of := range volumes {
+			*of(&least) = min(*of(&least), *of(&b.Allocation))
+		}
+	}
+	return least
+}
+
+// lendable is the most that a pod may lend, so that it keeps what it must.
+func (n *memoryNode) lendable(p *memoryPod) api.Resources {
+	// A limit of 0 is none at all.
+	least := api.Resources{CPUMilli: 1, MemoryBytes: max(n.beat.Pods[p.name], 1)}
+	return n.owed(p).Sub(least).Max(api.Resources{})
+}
+
+// expires is the predicted end of the last: until then the pod needs no more than now,
+// unless another begins.
+func (n *memoryNode) expires(p *memoryPod) (latest int64) {
+	for _, b := range n.in(p.name) {
+		latest = max(latest, b.expires)
+	}
+	return latest
+}
+
+// donors are the pods of a domain, the last to end first; of all domains when it is "".
+func (n *memoryNode) donors(domain string) []*memoryPod {
+	all := slices.SortedFunc(maps.Values(n.pods), func(x, y *memoryPod) int {
+		return cmp.Or(cmp.Compare(n.expires(y), n.expires(x)), strings.Compare(y.name, x.name))
+	})
+	return slices.DeleteFunc(all, func(p *memoryPod) bool { return domain != "" && p.domain != domain })
+}
+
+func (n *memoryNode) lent(p *memoryPod) (sum api.Resources) {
+	for l, volume := range n.loans {
+		if l.donor == p {
+			sum = sum.Add(volume)
+		}
+	}
+	return sum
+}
+
+// lend raises the loan from a pod to a borrower.
+func (n *memoryNode) lend(p *memoryPod, b *begun, of func(*api.Resources) *int64, amount int64) {
+	l := n.loans[loan{p, b}]
+	*of(&l) += amount
+	n.loans[loan{p, b}] = l
+	*of(&p.spare) -= amount
+	for _, here := range n.in(p.name) {
+		here.mostLent = here.mostLent.Max(n.lent(p))
+	}
+	b.mostBorrowed = b.mostBorrowed.Max(n.borrowed(b))
+}
+
+// takeBack ends so much of what a pod has on loan. The first to end loses it first.
+func (n *memoryNode) takeBack(p *memoryPod, of func(*api.Resources) *int64, amount int64) {
+	for _, b := range slices.Backward(slices.SortedFunc(maps.Values(n.begun), latestFirst)) {
+		l := n.loans[loan{p, b}]
+		back := min(amount, *of(&l))
+		amount -= back
+		if *of(&l) -= back; l.IsZero() {
+			delete(n.loans, loan{p, b})
+		} else {
+			n.loans[loan{p, b}] = l
+		}
+	}
+}
+
+// forfeit takes all of a resource that a pod put into the pool out of it, for as long as
+// one is in the pod that is now, and returns what was on loan.
+func (n *memoryNode) forfeit(p *memoryPod, of func(*api.Resources) *int64) int64 {
+	lent := n.lent(p)
+	n.takeBack(p, of, *of(&lent))
+	*of(&p.spare) = 0
+	for _, b := range n.in(p.name) {
+		*of(&b.surplus) = 0
+	}
+	return *of(&lent)
+}
+
+// keepFloor ends the loans of memory of a pod when they leave it less than its floor,
+// and takes out of the pool what would if it were lent.
+func (n *memoryNode) keepFloor(p *memoryPod) {
+	room := n.lendable(p).MemoryBytes - n.lent(p).MemoryBytes
+	if room < 0 {
+		n.forfeit(p, volumes[1])
+	} else {
+		p.spare.MemoryBytes = min(p.spare.MemoryBytes, room)
+	}
+}
