@@ -153,9 +153,10 @@ type Pool interface {
 	// Heartbeat comes: the last to end first, and only while it and the donor both
 	// have MinRemaining to go.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
-	// End takes the invocation out: its loans are revoked (preemptive release),
-	// what it borrowed goes back with its original expiry (re-harvest). For one
-	// LeaseTTL, a Begin that the End overtook, or that arrives again, is a no-op.
+	// End takes the invocation out: its pod's loans are revoked (preemptive release),
+	// unless others are left in the pod, which may lend more then; what it borrowed
+	// goes back with its original expiry (re-harvest). For one LeaseTTL, a Begin that the
+	// End overtook, or that arrives again, is a no-op.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
 	// called every second while there are any: a Begin starts a lease, and renews only

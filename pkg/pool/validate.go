@@ -13,8 +13,8 @@ import (
 // and little enough that sums of it stay exact in Lua's numbers.
 const maxVolume = 1 << 40
 
-// maxConcurrency is more than any pod takes, and exact in Lua's numbers.
-const maxConcurrency = 1 << 30
+// maxNumber is more invocations than any pod takes, and exact in Lua's numbers.
+const maxNumber = 1 << 30
 
 // maxName is longer than any name is, and fits in the two bytes that it has.
 const maxName = 1024
@@ -48,9 +48,9 @@ func checkDuration(field string, d time.Duration) error {
 	return nil
 }
 
-func checkConcurrency(n int) error {
-	if n < 0 || n > maxConcurrency {
-		return fmt.Errorf("Concurrency is %d: it must be from 0 to %d", n, maxConcurrency)
+func checkNumber(field string, n int) error {
+	if n < 0 || n > maxNumber {
+		return fmt.Errorf("%s is %d: it must be from 0 to %d", field, n, maxNumber)
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (inv Invocation) check() error {
 		checkVolume("Surplus", inv.Surplus),
 		checkVolume("Want", inv.Want),
 		checkVolume("Need", inv.Need),
-		checkConcurrency(inv.Concurrency),
+		checkNumber("Concurrency", inv.Concurrency),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
 	)
