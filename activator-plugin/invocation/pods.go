@@ -50,10 +50,10 @@ type served struct {
 }
 
 // Of invocations that neither lend nor borrow so many are reported, by pod: enough to
-// see a function change, and far from what Redis can take of a function that is called
-// a thousand times a second.
+// see a function change, and too few for those that learn from them to be felt by a
+// function that is called a thousand times a second.
 const (
-	samplesPerSecond = 10
+	samplesPerSecond = 1
 	samplesBurst     = 20
 )
 
