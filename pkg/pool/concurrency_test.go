@@ -3,6 +3,8 @@ package pool
 import (
 	"time"
 
+	"pgregory.net/rapid"
+
 	"libra.dev/libra/pkg/api"
 )
 
@@ -156,4 +158,28 @@ var concurrencyScenes = []play{
 		s.end("b1")
 		s.expect(2, need(1200, 448), nil)
 	}},
+}
+
+func drawNeed(t *rapid.T) api.Resources {
+	cpu := rapid.SampledFrom([]int64{0, 100, 100, 300, 700}).Draw(t, "needed cpu")
+	memory := rapid.SampledFrom([]int64{0, 1 << 20, 64 << 20, 64 << 20, 256 << 20}).Draw(t, "needed memory")
+	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
+}
+
+// drawShared is an invocation that lends, beside others in its pod, or borrows.
+func drawShared(t *rapid.T) Invocation {
+	inv := drawInvocation(t)
+	inv.Domain, inv.MinRemaining = "a", 0
+	inv.Allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
+	inv.Duration = time.Duration(rapid.IntRange(1, 5).Draw(t, "s")) * 10 * time.Second
+	if rapid.IntRange(0, 2).Draw(t, "borrows") == 0 {
+		inv.Pod, inv.Surplus = "a/q", api.Resources{}
+		inv.Want = api.Resources{CPUMilli: 300, MemoryBytes: 100 << 20}
+		return inv
+	}
+	inv.Pod, inv.Want = "a/p", api.Resources{}
+	inv.Surplus = api.Resources{CPUMilli: 700, MemoryBytes: 384 << 20}
+	inv.Need = api.Resources{CPUMilli: 100 * rapid.Int64Range(1, 3).Draw(t, "steps"), MemoryBytes: 64 << 20}
+	inv.Concurrency = rapid.SampledFrom([]int{1, 3, 4, 4}).Draw(t, "of")
+	return inv
 }

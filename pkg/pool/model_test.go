@@ -28,7 +28,9 @@ func TestMemory(t *testing.T) {
 // TestRedisIsMemory holds Redis to the specification.
 func TestRedisIsMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	rapid.Check(t, func(t *rapid.T) { runModel(t, r) })
+	for range 5 {
+		rapid.Check(t, func(t *rapid.T) { runModel(t, r) })
+	}
 }
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -63,9 +65,15 @@ func runModel(t *rapid.T, r *Redis) {
 		r.nowMillis = func() int64 { return m.clock.Now().UnixMilli() }
 	}
 
+	if rapid.Bool().Draw(t, "open from the start") {
+		m.hearOnce(t, Heartbeat{Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{
+			"a/p": 0, "a/q": 0, "a/r": 0, "a/s": 0,
+		}})
+	}
 	t.Repeat(map[string]func(*rapid.T){
-		"begin":     m.begin,
-		"begin 2":   m.begin, // as often again, or else little is ever lent
+		"begin":     func(t *rapid.T) { m.begin(t, drawInvocation(t)) },
+		"share":     func(t *rapid.T) { m.begin(t, drawShared(t)) },
+		"share 2":   func(t *rapid.T) { m.begin(t, drawShared(t)) }, // as often again, or else little is ever lent
 		"end":       func(t *rapid.T) { m.end(t, drawID(t)) },
 		"renew":     m.renew,
 		"hear":      m.hear,
@@ -125,12 +133,6 @@ func drawAllocation(t *rapid.T) api.Resources {
 	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
 }
 
-func drawNeed(t *rapid.T) api.Resources {
-	cpu := rapid.SampledFrom([]int64{0, 100, 100, 300, 700}).Draw(t, "needed cpu")
-	memory := rapid.SampledFrom([]int64{0, 1 << 20, 64 << 20, 64 << 20, 256 << 20}).Draw(t, "needed memory")
-	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
-}
-
 func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
@@ -153,8 +155,7 @@ func drawInvocation(t *rapid.T) Invocation {
 	}
 }
 
-func (m *model) begin(t *rapid.T) {
-	inv := drawInvocation(t)
+func (m *model) begin(t *rapid.T, inv Invocation) {
 	known := m.node().begun[inv.ID]
 	m.put = make(map[string]api.Resources)
 	for _, p := range m.node().pods {
