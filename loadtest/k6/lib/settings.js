@@ -1,0 +1,68 @@
+// What the environment says, and what is wrong with it.
+// docs/loadtest.md lists the variables.
+
+export function text(name, fallback) {
+  const value = __ENV[name] || fallback;
+  if (value === undefined) {
+    throw new Error(`${name} is not set: give it to k6 with --env ${name}=…; docs/loadtest.md says what it must be`);
+  }
+  return value;
+}
+
+export function number(name, fallback, low, high) {
+  const value = Number(text(name, fallback));
+  if (!(value >= low && value <= high)) {
+    throw new Error(`${name} is "${__ENV[name]}"; it must be a number from ${low} to ${high}`);
+  }
+  return value;
+}
+
+export function integer(name, fallback, low, high) {
+  const value = number(name, fallback, low, high);
+  if (!Number.isInteger(value)) {
+    throw new Error(`${name} is "${__ENV[name]}"; it must be a whole number from ${low} to ${high}`);
+  }
+  return value;
+}
+
+// milliseconds reads a duration such as 90s, 30m or 2h.
+export function milliseconds(name, fallback) {
+  const value = text(name, fallback);
+  const [, count, unit] = /^(\d+)(s|m|h)$/.exec(value) || [];
+  if (!(count > 0)) {
+    throw new Error(`${name} is "${value}"; it must be a duration such as 90s, 30m or 2h`);
+  }
+  return count * { s: 1000, m: 60000, h: 3600000 }[unit];
+}
+
+// path reads the name of a file. k6 would look for it beside its script; a person
+// means the folder that k6 was started in.
+export function path(name) {
+  const value = text(name);
+  return value.startsWith('/') || !__ENV.PWD ? value : `${__ENV.PWD}/${value}`;
+}
+
+// Where a function is reached: the URL, and the Host header if it needs one.
+export function target() {
+  const gateway = text('GATEWAY').replace(/\/+$/, '');
+  if (!/^https?:\/\/[^/]/.test(gateway)) {
+    throw new Error(
+      `GATEWAY is "${gateway}"; it must be a URL such as http://10.0.0.7, or http://{function}.default.example.com`,
+    );
+  }
+  let hosts = {};
+  if (__ENV.HOSTS) {
+    try {
+      hosts = JSON.parse(__ENV.HOSTS);
+    } catch (e) {
+      throw new Error(`HOSTS is no JSON (${e}); it must be an object from function to Host header, as {"uploader": "uploader.default.example.com"}`);
+    }
+  }
+  return (name) => {
+    const host = hosts[name] || (__ENV.HOST_HEADER || '').replaceAll('{function}', name);
+    if (!host && __ENV.HOSTS) {
+      throw new Error(`HOSTS has no Host header for function ${name}, and HOST_HEADER is not set; HOSTS has ${Object.keys(hosts).join(', ')}`);
+    }
+    return { url: `${gateway.replaceAll('{function}', name)}/`, host };
+  };
+}

@@ -1,0 +1,36 @@
+// Replays a schedule over and over for DURATION, and sets the last quarter's
+// response times against the first's: what leaks, fills up or drifts shows there.
+// docs/loadtest.md lists the variables.
+import { SharedArray } from 'k6/data';
+import { load } from './lib/load.js';
+import { schedule } from './lib/schedule.js';
+import { milliseconds } from './lib/settings.js';
+
+const quarters = 4;
+const durationMs = milliseconds('DURATION', '30m');
+const n = schedule.length;
+// A round ends a mean distance after its last request.
+const roundMs = Math.max(1000, Math.ceil((schedule[n - 1].at_ms * n) / Math.max(1, n - 1)));
+const [inLast] = new SharedArray('the last round', () => [
+  schedule.filter((entry) => entry.at_ms < durationMs % roundMs).length,
+]);
+
+const test = load({
+  name: 'soak',
+  count: Math.floor(durationMs / roundMs) * n + inLast,
+  request: (i) => {
+    const entry = schedule[i % n];
+    const atMs = Math.floor(i / n) * roundMs + entry.at_ms;
+    return { entry, atMs, part: 1 + Math.floor((quarters * atMs) / durationMs) };
+  },
+  parts: quarters,
+  vus: 64,
+  more: (parts) => {
+    const [first, last] = [parts[0].response_ms, parts[quarters - 1].response_ms];
+    return { drift: first && last ? { p50: last.p50 / first.p50, p99: last.p99 / first.p99 } : null };
+  },
+});
+
+export const options = test.options;
+export const handleSummary = test.summary;
+export default test.send;

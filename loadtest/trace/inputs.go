@@ -1,0 +1,166 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"unicode/utf8"
+
+	"libra.dev/libra/loadtest/demo/schedule"
+)
+
+// SizeClass is a third of the range of a function's input sizes, on a logarithmic
+// scale.
+type SizeClass string
+
+// The size classes. Any is that of the inputs of a function whose demand follows
+// their content.
+const (
+	Small  SizeClass = "small"
+	Medium SizeClass = "medium"
+	Large  SizeClass = "large"
+	Any    SizeClass = "any"
+)
+
+func classOf(place float64) SizeClass {
+	switch {
+	case place < 1.0/3:
+		return Small
+	case place < 2.0/3:
+		return Medium
+	}
+	return Large
+}
+
+// Entry is one request of a schedule, as k6 replays it: the demo's, and what
+// the results are told apart by.
+type Entry struct {
+	schedule.Request
+	SizeClass SizeClass `json:"size_class"`
+	// Input is the number of the input. Entries with the same function and input
+	// send the same.
+	Input int `json:"input"`
+}
+
+// Input is the body of a request, and what is known about the answer to it.
+type Input struct {
+	Body []byte
+	// Cut says that Body is the corpus from Offset on.
+	Cut    bool
+	Offset int
+	// Expect is what the answer must say it did, among other things.
+	Expect map[string]int64
+}
+
+// Draw makes the input of a number, always the same.
+type Draw func(function string, number int) (Input, error)
+
+// maxInline is the largest body, in bytes, that is written into the schedule: k6
+// parses an entry before it sends it.
+const maxInline = 64 << 10
+
+// Fill gives each invocation one of so many inputs of its function: where the
+// demand follows the size, one of the three nearest to its place, else any, by
+// its seed.
+//
+// Bodies that are neither short text nor cut from the corpus are appended to it.
+// Fill returns the entries with the longer corpus that their offsets are of.
+func Fill(plan []Invocation, perFunction int, draw Draw, corpus []byte) ([]Entry, []byte, error) {
+	if perFunction < 1 {
+		return nil, nil, fmt.Errorf("%d inputs per function; it must be 1 or more", perFunction)
+	}
+	c := catalogue{draw: draw, perFunction: perFunction, corpus: corpus, inputs: map[key]schedule.Request{}, bySize: map[string][]key{}}
+	entries := make([]Entry, len(plan))
+	for n, inv := range plan {
+		e, err := c.choose(inv)
+		if err != nil {
+			return nil, nil, fmt.Errorf("request %d: %w", n, err)
+		}
+		e.N, e.AtMS, e.Function = n, inv.AtMS, inv.Function
+		entries[n] = e
+	}
+	return entries, c.corpus, nil
+}
+
+// key names an input.
+type key struct {
+	function string
+	number   int
+}
+
+// catalogue has the inputs that were drawn.
+type catalogue struct {
+	draw        Draw
+	perFunction int
+	corpus      []byte
+	inputs      map[key]schedule.Request
+	// bySize are a function's inputs from the smallest to the largest.
+	bySize map[string][]key
+}
+
+func (c *catalogue) choose(inv Invocation) (Entry, error) {
+	if !slices.Contains(Related, inv.Function) {
+		k := key{inv.Function, int(inv.Seed) % c.perFunction}
+		r, err := c.input(k)
+		return Entry{Request: r, SizeClass: Any, Input: k.number}, err
+	}
+	sorted, err := c.sorted(inv.Function)
+	if err != nil {
+		return Entry{}, err
+	}
+	size := func(i int) float64 { return float64(c.inputs[sorted[i]].Size) }
+	smallest, spread := size(0), math.Log(size(len(sorted)-1)/size(0))
+	near, _ := slices.BinarySearchFunc(sorted, smallest*math.Exp(spread*inv.Place), func(k key, size float64) int {
+		return cmp.Compare(float64(c.inputs[k].Size), size)
+	})
+	i := min(max(near+int(inv.Seed%3)-1, 0), len(sorted)-1)
+	class := Medium
+	if spread > 0 {
+		class = classOf(math.Log(size(i)/smallest) / spread)
+	}
+	return Entry{Request: c.inputs[sorted[i]], SizeClass: class, Input: sorted[i].number}, nil
+}
+
+func (c *catalogue) sorted(function string) ([]key, error) {
+	if keys, ok := c.bySize[function]; ok {
+		return keys, nil
+	}
+	var keys []key
+	for n := range c.perFunction {
+		k := key{function, n}
+		r, err := c.input(k)
+		if err != nil {
+			return nil, err
+		}
+		if r.Size == 0 {
+			return nil, fmt.Errorf("input %d of %s is empty; those of a function whose demand follows their size must not be", n, function)
+		}
+		keys = append(keys, k)
+	}
+	slices.SortStableFunc(keys, func(a, b key) int { return cmp.Compare(c.inputs[a].Size, c.inputs[b].Size) })
+	c.bySize[function] = keys
+	return keys, nil
+}
+
+func (c *catalogue) input(k key) (schedule.Request, error) {
+	if r, ok := c.inputs[k]; ok {
+		return r, nil
+	}
+	in, err := c.draw(k.function, k.number)
+	if err != nil {
+		return schedule.Request{}, err
+	}
+	r := schedule.Request{Size: len(in.Body), Expect: in.Expect}
+	switch {
+	case in.Cut:
+		r.Offset = in.Offset
+	case len(in.Body) <= maxInline && utf8.Valid(in.Body):
+		r.Body = string(in.Body)
+	default:
+		r.Offset = len(c.corpus)
+		c.corpus = append(c.corpus, in.Body...)
+	}
+	c.inputs[k] = r
+	return r, nil
+}

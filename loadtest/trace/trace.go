@@ -1,0 +1,86 @@
+// Package trace makes load out of traces: of the Azure Functions 2019 data set,
+// or of one that a seeded generator makes with its statistics. A trace says how
+// often each of many functions was called in each minute, and how long a call
+// took; Plan maps its functions onto the ten of this folder, compresses hours
+// into minutes, and Fill gives each invocation its input. The same seed always
+// makes the same schedule.
+package trace
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// The ten functions of LIBRA's Table 1, in its order: those whose demand follows
+// the size of the input, and those whose demand follows the content.
+var (
+	Related   = []string{"uploader", "thumbnailer", "compression", "dnavisualization", "dynamichtml"}
+	Unrelated = []string{"videogif", "imagerecognition", "pagerank", "mst", "bfs"}
+	Mixed     = slices.Concat(Related, Unrelated)
+)
+
+// Trace is what some functions were called for in the minutes from First on.
+type Trace struct {
+	// First is the number of the first minute, from 1 at midnight.
+	First     int
+	Minutes   int
+	Functions []Function
+	// Dropped counts the functions that a loader left out, by reason.
+	Dropped map[string]int
+}
+
+// Function is one function of a trace.
+type Function struct {
+	ID      string // owner/app/function
+	Trigger string // what calls it: TriggerTimer, http, queue, …
+	// PerMinute has the invocations in each of the trace's minutes.
+	PerMinute []int32
+	Durations Durations
+	// MemoryMB is the memory that its app had allocated on average, in MB; 0 is
+	// unknown.
+	MemoryMB float64
+}
+
+// TriggerTimer is the trigger of the functions that a clock calls. All others
+// are called by what happens.
+const TriggerTimer = "timer"
+
+func (f Function) total(from, to int) int {
+	sum := 0
+	for _, n := range f.PerMinute[from:to] {
+		sum += int(n)
+	}
+	return sum
+}
+
+// Durations are percentiles of the time that a call took, in milliseconds: the
+// 0th, 1st, 25th, 50th, 75th, 99th and 100th.
+type Durations [7]float64
+
+var durationRanks = [len(Durations{})]float64{0, 0.01, 0.25, 0.50, 0.75, 0.99, 1}
+
+func (d Durations) check() error {
+	if d[0] < 0 || math.IsInf(d[6], 0) || !slices.IsSorted(d[:]) || slices.ContainsFunc(d[:], math.IsNaN) {
+		return fmt.Errorf("duration percentiles are %v; they must be 0 or more, and none below the one before", d)
+	}
+	return nil
+}
+
+// At is the duration at a rank of 0 to 1, in milliseconds. Between percentiles
+// it follows a line on a logarithmic scale, because durations spread so; the
+// data set has whole milliseconds, so that 1 is added to keep 0 on that scale.
+func (d Durations) At(rank float64) float64 {
+	return math.Expm1(interpolate(durationRanks[:], func(i int) float64 { return math.Log1p(d[i]) }, rank))
+}
+
+// interpolate is the value at x of the line through the points (xs[i], y(i)).
+func interpolate(xs []float64, y func(int) float64, x float64) float64 {
+	x = min(max(x, xs[0]), xs[len(xs)-1])
+	i, found := slices.BinarySearch(xs, x)
+	if found || i == 0 {
+		return y(i)
+	}
+	part := (x - xs[i-1]) / (xs[i] - xs[i-1])
+	return y(i-1) + part*(y(i)-y(i-1))
+}
