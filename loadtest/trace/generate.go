@@ -42,14 +42,14 @@ func Generate(seed uint64, s Stats, functions, minutes int) (Trace, error) {
 		if trigger == TriggerTimer {
 			f.PerMinute = periodic(rng, perMinute, minutes)
 		} else {
-			f.PerMinute = batches(rng, perMinute, group.Dispersion.atLog(rng.Float64()), minutes)
+			f.PerMinute = batches(rng, perMinute, group.Dispersion.at(rng.Float64()), minutes)
 		}
 		if f.total(0, minutes) == 0 {
 			// A trace has the functions that were called.
 			f.PerMinute[rng.IntN(minutes)] = 1
 		}
-		f.Durations = spread(group.MedianMS.atLog(rng.Float64()), s.Middle.atLog(rng.Float64()), s.Tail.atLog(rng.Float64()))
-		f.MemoryMB = s.MemoryMB.atLog(rng.Float64())
+		f.Durations = spread(group.MedianMS.at(rng.Float64()), s.Middle.at(rng.Float64()), s.Tail.at(rng.Float64()))
+		f.MemoryMB = s.MemoryMB.at(rng.Float64())
 		t.Functions = append(t.Functions, f)
 	}
 	return t, nil

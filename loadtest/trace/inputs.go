@@ -70,7 +70,10 @@ func Fill(plan []Invocation, perFunction int, draw Draw, corpus []byte) ([]Entry
 	if perFunction < 1 {
 		return nil, nil, fmt.Errorf("%d inputs per function; it must be 1 or more", perFunction)
 	}
-	c := catalogue{draw: draw, perFunction: perFunction, corpus: corpus, inputs: map[key]schedule.Request{}, bySize: map[string][]key{}}
+	c := catalogue{
+		draw: draw, perFunction: perFunction, corpus: slices.Clip(corpus),
+		drawn: map[key]Input{}, bySize: map[string][]key{}, requests: map[key]schedule.Request{},
+	}
 	entries := make([]Entry, len(plan))
 	for n, inv := range plan {
 		e, err := c.choose(inv)
@@ -94,32 +97,42 @@ type catalogue struct {
 	draw        Draw
 	perFunction int
 	corpus      []byte
-	inputs      map[key]schedule.Request
+	drawn       map[key]Input
 	// bySize are a function's inputs from the smallest to the largest.
 	bySize map[string][]key
+	// requests are those that send the inputs that were chosen.
+	requests map[key]schedule.Request
 }
 
 func (c *catalogue) choose(inv Invocation) (Entry, error) {
-	if !slices.Contains(Related, inv.Function) {
-		k := key{inv.Function, int(inv.Seed) % c.perFunction}
-		r, err := c.input(k)
-		return Entry{Request: r, SizeClass: Any, Input: k.number}, err
+	k, class := key{inv.Function, int(inv.Seed) % c.perFunction}, Any
+	if slices.Contains(Related, inv.Function) {
+		var err error
+		if k, class, err = c.nearest(inv); err != nil {
+			return Entry{}, err
+		}
 	}
+	r, err := c.request(k)
+	return Entry{Request: r, SizeClass: class, Input: k.number}, err
+}
+
+// nearest chooses by the size.
+func (c *catalogue) nearest(inv Invocation) (key, SizeClass, error) {
 	sorted, err := c.sorted(inv.Function)
 	if err != nil {
-		return Entry{}, err
+		return key{}, "", err
 	}
-	size := func(i int) float64 { return float64(c.inputs[sorted[i]].Size) }
+	size := func(i int) float64 { return float64(len(c.drawn[sorted[i]].Body)) }
 	smallest, spread := size(0), math.Log(size(len(sorted)-1)/size(0))
 	near, _ := slices.BinarySearchFunc(sorted, smallest*math.Exp(spread*inv.Place), func(k key, size float64) int {
-		return cmp.Compare(float64(c.inputs[k].Size), size)
+		return cmp.Compare(float64(len(c.drawn[k].Body)), size)
 	})
 	i := min(max(near+int(inv.Seed%3)-1, 0), len(sorted)-1)
 	class := Medium
 	if spread > 0 {
 		class = classOf(math.Log(size(i)/smallest) / spread)
 	}
-	return Entry{Request: c.inputs[sorted[i]], SizeClass: class, Input: sorted[i].number}, nil
+	return sorted[i], class, nil
 }
 
 func (c *catalogue) sorted(function string) ([]key, error) {
@@ -129,25 +142,36 @@ func (c *catalogue) sorted(function string) ([]key, error) {
 	var keys []key
 	for n := range c.perFunction {
 		k := key{function, n}
-		r, err := c.input(k)
+		in, err := c.input(k)
 		if err != nil {
 			return nil, err
 		}
-		if r.Size == 0 {
+		if len(in.Body) == 0 {
 			return nil, fmt.Errorf("input %d of %s is empty; those of a function whose demand follows their size must not be", n, function)
 		}
 		keys = append(keys, k)
 	}
-	slices.SortStableFunc(keys, func(a, b key) int { return cmp.Compare(c.inputs[a].Size, c.inputs[b].Size) })
+	slices.SortStableFunc(keys, func(a, b key) int { return cmp.Compare(len(c.drawn[a].Body), len(c.drawn[b].Body)) })
 	c.bySize[function] = keys
 	return keys, nil
 }
 
-func (c *catalogue) input(k key) (schedule.Request, error) {
-	if r, ok := c.inputs[k]; ok {
-		return r, nil
+func (c *catalogue) input(k key) (Input, error) {
+	if in, ok := c.drawn[k]; ok {
+		return in, nil
 	}
 	in, err := c.draw(k.function, k.number)
+	if err == nil {
+		c.drawn[k] = in
+	}
+	return in, err
+}
+
+func (c *catalogue) request(k key) (schedule.Request, error) {
+	if r, ok := c.requests[k]; ok {
+		return r, nil
+	}
+	in, err := c.input(k)
 	if err != nil {
 		return schedule.Request{}, err
 	}
@@ -161,6 +185,6 @@ func (c *catalogue) input(k key) (schedule.Request, error) {
 		r.Offset = len(c.corpus)
 		c.corpus = append(c.corpus, in.Body...)
 	}
-	c.inputs[k] = r
+	c.requests[k] = r
 	return r, nil
 }

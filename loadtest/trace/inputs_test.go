@@ -29,6 +29,10 @@ func TestFillChoosesBySize(t *testing.T) {
 		if e.N != 1 || e.AtMS != 7 || e.Function != "uploader" || e.Expect["bytes"] != int64(e.Size) || e.Size != 100<<(e.Input*7%10) {
 			t.Fatalf("got %+v", e)
 		}
+		// Only what is sent is written.
+		if len(corpus) > len("corpus")+entries[0].Size+e.Size {
+			t.Fatalf("a corpus of %d bytes for inputs of %d and %d", len(corpus), entries[0].Size, e.Size)
+		}
 		if body := corpus[e.Offset : e.Offset+e.Size]; e.Body != "" || bytes.Count(body, []byte{0xff}) != e.Size {
 			t.Fatalf("input %d of %d bytes is not in the corpus at %d", e.Input, e.Size, e.Offset)
 		}

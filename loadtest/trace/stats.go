@@ -11,13 +11,9 @@ type Quantiles [7]float64
 
 var quantileRanks = [len(Quantiles{})]float64{0, 0.05, 0.25, 0.50, 0.75, 0.95, 1}
 
-// at is the value at a rank of 0 to 1.
+// at is the value at a rank of 0 to 1, between quantiles on a logarithmic scale:
+// all of these spread over orders of magnitude.
 func (q Quantiles) at(rank float64) float64 {
-	return interpolate(quantileRanks[:], func(i int) float64 { return q[i] }, rank)
-}
-
-// atLog does so on a logarithmic scale, for what spreads over orders of magnitude.
-func (q Quantiles) atLog(rank float64) float64 {
 	return math.Expm1(interpolate(quantileRanks[:], func(i int) float64 { return math.Log1p(q[i]) }, rank))
 }
 
