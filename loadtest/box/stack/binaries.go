@@ -55,7 +55,18 @@ var (
 		}},
 		{build.Module{Path: "helm.sh/helm/v4", Version: versions.Helm}, []build.Binary{{Name: "helm", Package: "cmd/helm"}}},
 		k6,
+		prometheus,
 	}
+
+	// prometheus finds pods, and is for queries, not for people: of upstream's
+	// discoveries and pages it has no other.
+	prometheus = upstream{build.Module{
+		Path: "github.com/prometheus/prometheus", Version: versions.Prometheus,
+		Options: build.Options{
+			Tags:    []string{"remove_all_sd", "enable_kubernetes_sd"},
+			LDFlags: []string{"-X github.com/prometheus/common/version.Version=" + versions.Prometheus},
+		},
+	}, []build.Binary{{Name: "prometheus", Package: "cmd/prometheus"}, {Name: "promtool", Package: "cmd/promtool"}}}
 
 	k6 = upstream{build.Module{Path: "go.k6.io/k6", Version: versions.K6}, []build.Binary{{Name: "k6", Package: "."}}}
 )

@@ -41,8 +41,9 @@ const KServe = "v0.20.0"
 
 // Tools.
 const (
-	Helm = "v4.2.0"
-	K6   = "v1.8.1"
+	Helm       = "v4.2.0"
+	K6         = "v1.8.1"
+	Prometheus = "v0.311.3" // the module of Prometheus 3.11.3
 )
 
 // Debian, for the images that are not a single Go binary, and for the packages

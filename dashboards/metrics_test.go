@@ -1,0 +1,261 @@
+package dashboards
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/agent"
+	"libra.dev/libra/resizer/controller"
+)
+
+// touched is a provider whose instruments are exported from the start. Others appear
+// only when something is first recorded.
+type touched struct{ metric.MeterProvider }
+
+func (p touched) Meter(name string, options ...metric.MeterOption) metric.Meter {
+	return touchedMeter{p.MeterProvider.Meter(name, options...)}
+}
+
+type touchedMeter struct{ metric.Meter }
+
+func (m touchedMeter) Int64Counter(name string, options ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	c, err := m.Meter.Int64Counter(name, options...)
+	c.Add(context.Background(), 0)
+	return c, err
+}
+
+func (m touchedMeter) Int64UpDownCounter(name string, options ...metric.Int64UpDownCounterOption) (metric.Int64UpDownCounter, error) {
+	c, err := m.Meter.Int64UpDownCounter(name, options...)
+	c.Add(context.Background(), 0)
+	return c, err
+}
+
+func (m touchedMeter) Float64Counter(name string, options ...metric.Float64CounterOption) (metric.Float64Counter, error) {
+	c, err := m.Meter.Float64Counter(name, options...)
+	c.Add(context.Background(), 0)
+	return c, err
+}
+
+func (m touchedMeter) Int64Gauge(name string, options ...metric.Int64GaugeOption) (metric.Int64Gauge, error) {
+	g, err := m.Meter.Int64Gauge(name, options...)
+	g.Record(context.Background(), 0)
+	return g, err
+}
+
+func (m touchedMeter) Float64Histogram(name string, options ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	h, err := m.Meter.Float64Histogram(name, options...)
+	h.Record(context.Background(), 0)
+	return h, err
+}
+
+func (m touchedMeter) Int64ObservableGauge(name string, options ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge, error) {
+	one := metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error { o.Observe(0); return nil })
+	return m.Meter.Int64ObservableGauge(name, append(options, one)...)
+}
+
+// exported returns the names of the series that Libra's parts export.
+func exported(t *testing.T) map[string]bool {
+	t.Helper()
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := touched{sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))}
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	if _, err := controller.New(clk, nil, nil, nil, actuate.NewAPI(nil), nil, provider, controller.Settings{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := invocation.NewManager(invocation.Options{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {
+		t.Fatal(err)
+	}
+	client, err := predict.New(predict.Options{URL: "http://localhost", Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	// As the activator has it, around all of its handlers.
+	otelhttp.NewHandler(http.NotFoundHandler(), "handle", otelhttp.WithMeterProvider(provider))
+
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := predictorMetrics(t)
+	for _, f := range families {
+		names[f.GetName()] = true
+		if f.GetType().String() == "HISTOGRAM" {
+			addHistogram(names, f.GetName())
+		}
+	}
+	// Prometheus' own, of each target.
+	names["up"] = true
+	return names
+}
+
+func addHistogram(names map[string]bool, name string) {
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		names[name+suffix] = true
+	}
+}
+
+var (
+	instrument = regexp.MustCompile(`create_(?:observable_)?(counter|gauge|histogram)\(\s*"([a-z._]+)"`)
+	inSeconds  = regexp.MustCompile(`unit="s"`)
+)
+
+// predictorMetrics reads the predictor's instruments in its source.
+func predictorMetrics(t *testing.T) map[string]bool {
+	t.Helper()
+	sources, err := filepath.Glob("../predictor/libra_predictor/*.py")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("the predictor's source: %d files, %v", len(sources), err)
+	}
+	names := map[string]bool{}
+	for _, path := range sources {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := strings.Split(string(data), "create_")
+		for _, call := range calls[1:] {
+			match := instrument.FindStringSubmatch("create_" + call)
+			if match == nil {
+				continue
+			}
+			name := strings.ReplaceAll(match[2], ".", "_")
+			arguments, _, _ := strings.Cut(call, "\n)")
+			if inSeconds.MatchString(arguments) {
+				name += "_seconds"
+			}
+			switch match[1] {
+			case "counter":
+				names[name+"_total"] = true
+			case "histogram":
+				addHistogram(names, name)
+			default:
+				names[name] = true
+			}
+		}
+	}
+	return names
+}
+
+// allQueries are those of the dashboards and the rules. Variables have some value.
+func allQueries(t *testing.T) map[string]string {
+	t.Helper()
+	variables := map[string]string{
+		"__rate_interval": "1m", "__range": "1h", "__interval": "1m",
+		"namespace": "default", "revision": "thumb-00001", "node": ".+",
+	}
+	queries := map[string]string{}
+	dashboards, err := Dashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dashboards {
+		for _, q := range d.Queries() {
+			queries[q.Where] = q.Fill(variables)
+		}
+		for _, v := range d.Templating.List {
+			if selector, _, ok := v.LabelValues(); ok {
+				queries[d.Title+", "+selector.Where] = selector.Fill(variables)
+			}
+		}
+	}
+	groups, err := Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			queries[r.Query().Where] = r.Expr
+		}
+	}
+	if len(queries) < 50 {
+		t.Fatalf("only %d queries were found", len(queries))
+	}
+	return queries
+}
+
+// A panel or an alert on a metric that does not exist is empty for ever.
+func TestQueriesNameMetricsThatAreExported(t *testing.T) {
+	known := exported(t)
+	checkDocumented(t, known)
+	groups, err := Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			known[r.Record] = true
+		}
+	}
+	for where, query := range allQueries(t) {
+		expr, err := parser.ParseExpr(query)
+		if err != nil {
+			t.Errorf("%s: %v in %s", where, err, query)
+			continue
+		}
+		for name := range metricsIn(expr) {
+			if !known[name] {
+				t.Errorf("%s is on %q, which no part exports", where, name)
+			}
+		}
+	}
+}
+
+func metricsIn(expr parser.Expr) map[string]bool {
+	names := map[string]bool{}
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		if selector, ok := node.(*parser.VectorSelector); ok {
+			names[selector.Name] = true
+		}
+		return nil
+	})
+	return names
+}
+
+// checkDocumented looks for metrics that are documented, and not in the list of what is
+// exported: it would not be right.
+func checkDocumented(t *testing.T, known map[string]bool) {
+	t.Helper()
+	documented := map[string]bool{}
+	for _, path := range []string{"../docs/predictor.md", "../docs/modes.md"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`libra_(?:predictor|invocations)_[a-z_]+[a-z]`).FindAllString(string(data), -1) {
+			documented[name] = true
+		}
+	}
+	if len(documented) < 15 {
+		t.Fatalf("only %d metrics are documented", len(documented))
+	}
+	for name := range documented {
+		if !known[name] && !known[name+"_count"] {
+			t.Errorf("%s is documented, and not in the list", name)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package dashboards
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+)
+
+// target is what one scrape job reads: a port of pods.
+type target struct {
+	job, namespace, port string
+	selector             string
+}
+
+// targetsOfFile are those of scrape.yaml.
+func targetsOfFile(t *testing.T) []target {
+	t.Helper()
+	data, err := fs.ReadFile(Prometheus(), "scrape.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		ScrapeConfigs []struct {
+			JobName  string `json:"job_name"`
+			Discover []struct {
+				Namespaces struct{ Names []string }
+				Selectors  []struct{ Label string }
+			} `json:"kubernetes_sd_configs"`
+			Relabel []struct {
+				SourceLabels []string `json:"source_labels"`
+				Regex        string
+				Action       string
+			} `json:"relabel_configs"`
+		} `json:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	var all []target
+	for _, c := range file.ScrapeConfigs {
+		d := c.Discover[0]
+		one := target{job: c.JobName, namespace: d.Namespaces.Names[0], selector: d.Selectors[0].Label}
+		for _, r := range c.Relabel {
+			if r.Action == "keep" && slices.Equal(r.SourceLabels, []string{"__meta_kubernetes_pod_container_port_name"}) {
+				one.port = r.Regex
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// targetsOfOperator are those of the PodMonitors.
+func targetsOfOperator(t *testing.T) []target {
+	t.Helper()
+	paths, err := filepath.Glob("operator/podmonitor-*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []target
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var monitor struct {
+			Metadata metav1.ObjectMeta
+			Spec     struct {
+				Selector            metav1.LabelSelector
+				PodMetricsEndpoints []struct {
+					Port        string
+					Relabelings []struct{ TargetLabel, Replacement string }
+				}
+			}
+		}
+		if err := yaml.Unmarshal(data, &monitor); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		endpoint := monitor.Spec.PodMetricsEndpoints[0]
+		all = append(all, target{
+			job:       endpoint.Relabelings[0].Replacement,
+			namespace: monitor.Metadata.Namespace,
+			port:      endpoint.Port,
+			selector:  labels.SelectorFromSet(monitor.Spec.Selector.MatchLabels).String(),
+		})
+	}
+	return all
+}
+
+// The dashboards go by the jobs, whichever way they come about.
+func TestOperatorScrapesTheSameTargets(t *testing.T) {
+	byJob := func(a, b target) int { return strings.Compare(a.job, b.job) }
+	files, operators := targetsOfFile(t), targetsOfOperator(t)
+	slices.SortFunc(files, byJob)
+	slices.SortFunc(operators, byJob)
+	if !slices.Equal(files, operators) {
+		t.Errorf("scrape.yaml has %+v, the PodMonitors %+v", files, operators)
+	}
+}
+
+func TestTargetsAreThere(t *testing.T) {
+	var agent struct {
+		Spec struct{ Template corev1.PodTemplateSpec }
+	}
+	resizer := agent
+	var predictor struct {
+		Metadata metav1.ObjectMeta
+		Spec     struct{ Predictor corev1.PodSpec }
+	}
+	for path, into := range map[string]any{
+		"agent/daemonset.yaml":            &agent,
+		"resizer/deployment.yaml":         &resizer,
+		"predictor/inferenceservice.yaml": &predictor,
+	} {
+		data, err := os.ReadFile(filepath.Join("../manifests/base", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(data, into); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+	pods := map[string]corev1.PodTemplateSpec{
+		"libra-agent":   agent.Spec.Template,
+		"libra-resizer": resizer.Spec.Template,
+		// KServe makes the label and keeps the ports.
+		"libra-predictor": {
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"serving.kserve.io/inferenceservice": predictor.Metadata.Name}},
+			Spec:       predictor.Spec.Predictor,
+		},
+		// Knative's own Deployment has them.
+		"libra-activator": {
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "activator"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "metrics"}}}}},
+		},
+	}
+	for _, target := range targetsOfFile(t) {
+		pod, ok := pods[target.job]
+		if !ok {
+			t.Errorf("job %s is of no part of Libra's", target.job)
+			continue
+		}
+		delete(pods, target.job)
+		selector, err := labels.Parse(target.selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !selector.Matches(labels.Set(pod.Labels)) {
+			t.Errorf("job %s selects %s, its pods have %v", target.job, target.selector, pod.Labels)
+		}
+		if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == target.port }) {
+			t.Errorf("job %s reads port %q, its pods have %v", target.job, target.port, pod.Spec.Containers[0].Ports)
+		}
+	}
+	for job := range pods {
+		t.Errorf("%s is not scraped", job)
+	}
+}

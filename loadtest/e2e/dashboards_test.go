@@ -1,0 +1,301 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/dashboards"
+)
+
+const (
+	onlyWrong    = "the safeguard fires only when a prediction was too low"
+	onlyWithheld = "nothing is withheld but in the modes observe and lend"
+	onlyLate     = "recorded only where a borrower is shrunk later than its lender is restored"
+	onlySkipped  = "counted only when an observation cannot be learned from"
+)
+
+// emptyFor are the queries that may have no data in a healthy run, and why. All others
+// must.
+var emptyFor = map[string]string{
+	"Libra / Function, CPU it could lend, and would borrow, B":            onlyWithheld,
+	"Libra / Function, Memory it could lend, and would borrow, B":         onlyWithheld,
+	"Libra / Safety, Safeguards by function, A":                           onlyWrong,
+	"Libra / Safety, From the threshold crossed to the limit restored, A": onlyWrong,
+	"Libra / Safety, Until borrowers were shrunk, A":                      onlyLate,
+	"Libra / Safety, Until borrowers were shrunk, B":                      onlyLate,
+	"Libra / Predictor quality, Observations, B":                          onlySkipped,
+}
+
+// Every query of the dashboards and the recording rules is one that a real Prometheus
+// takes and that has data while functions are called; no alert would fire meanwhile.
+func TestDashboardsHaveData(t *testing.T) {
+	ctx := t.Context()
+	exportActivatorMetrics(ctx, t)
+	p := startPrometheus(t, *kubeconfig)
+	running := startLoad(ctx)
+	awaitTargets(ctx, t, p)
+
+	missing := queriesWithData(t)
+	// A query is asked until it has data, and then no more.
+	eventually(t, 6*time.Minute, "data in every panel", func() error {
+		values, err := variablesOf(ctx, p)
+		if err != nil {
+			return err
+		}
+		var empty []string
+		for where, q := range missing {
+			samples, err := p.query(ctx, q.Fill(values))
+			switch {
+			case errors.Is(err, errInvalid):
+				t.Fatalf("%s: %v", where, err)
+			case err != nil:
+				return err
+			case len(samples) == 0:
+				empty = append(empty, where)
+			default:
+				checkLegend(t, q, samples)
+				delete(missing, where)
+			}
+		}
+		if len(empty) > 0 {
+			slices.Sort(empty)
+			return fmt.Errorf("%d are empty: %s", len(empty), strings.Join(empty, "; "))
+		}
+		return nil
+	})
+	values, err := variablesOf(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mayBeEmpty := allQueries(t)
+	maps.DeleteFunc(mayBeEmpty, func(where string, _ dashboards.Query) bool { return emptyFor[where] == "" })
+	if len(mayBeEmpty) != len(emptyFor) {
+		t.Errorf("%d queries may be empty, of which there are %d", len(emptyFor), len(mayBeEmpty))
+	}
+	for where, q := range mayBeEmpty {
+		samples, err := p.query(ctx, q.Fill(values))
+		if err != nil {
+			t.Errorf("%s: %v", where, err)
+		}
+		t.Logf("%s has %d series (%s)", where, len(samples), emptyFor[where])
+	}
+	for _, r := range alerts(t) {
+		samples, err := p.query(ctx, r.Expr)
+		if err != nil || len(samples) > 0 {
+			t.Errorf("alert %s in a healthy run: %v, %v", r.Alert, samples, err)
+		}
+	}
+	running.stop(t)
+}
+
+// The safety alerts that a fault of the cluster raises do see it.
+func TestAlertsSeeFaults(t *testing.T) {
+	for _, test := range []struct {
+		name, alert string
+		fault       func(ctx context.Context, t *testing.T) (mend func())
+	}{{
+		name:  "agent stopped",
+		alert: "LibraNodeAgentSilent",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			id := container(ctx, t, "app=libra-agent")
+			signal(t, id, syscall.SIGSTOP)
+			return func() { signal(t, id, syscall.SIGCONT) }
+		},
+	}, {
+		name:  "redis gone",
+		alert: "LibraNodeNotWhole",
+		fault: func(ctx context.Context, t *testing.T) func() {
+			scale(ctx, t, "redis", 0)
+			return func() { scale(ctx, t, "redis", 1) }
+		},
+	}} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx := t.Context()
+			p := startPrometheus(t, *kubeconfig)
+			awaitTargets(ctx, t, p)
+			all := alerts(t)
+			alert := all[slices.IndexFunc(all, func(r dashboards.Rule) bool { return r.Alert == test.alert })]
+			raised := func() error {
+				samples, err := p.query(ctx, alert.Expr)
+				if err == nil && len(samples) == 0 {
+					err = fmt.Errorf("%s is empty", alert.Expr)
+				}
+				return err
+			}
+			if raised() == nil {
+				t.Fatalf("%s is raised before the fault", test.alert)
+			}
+			mend := test.fault(ctx, t)
+			defer func() {
+				mend()
+				eventually(t, 2*time.Minute, "end of "+test.alert, func() error {
+					if raised() == nil {
+						return errors.New("it is still raised")
+					}
+					return nil
+				})
+			}()
+			eventually(t, time.Minute, test.alert, raised)
+		})
+	}
+}
+
+// Each alert fires in its fault and at no other time, by series that are made up.
+func TestAlertsFire(t *testing.T) {
+	output, err := exec.Command(boxBinary(t, "promtool"), "test", "rules", "../../dashboards/testdata/alerts.yaml").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v:\n%s", err, output)
+	}
+}
+
+// exportActivatorMetrics does what docs/dashboards.md asks for, for the rest of the test.
+func exportActivatorMetrics(ctx context.Context, t *testing.T) {
+	t.Helper()
+	configMaps := kube.CoreV1().ConfigMaps(servingNamespace)
+	before, err := configMaps.Get(ctx, "config-observability", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Data["metrics-protocol"] == "prometheus" {
+		return
+	}
+	set := func(ctx context.Context, value string) {
+		patch := fmt.Sprintf(`{"data": {"metrics-protocol": %s}}`, value)
+		if _, err := configMaps.Patch(ctx, "config-observability", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatalf("telling Knative to export metrics: %v", err)
+		}
+		// It is read when an activator starts.
+		patchActivator(ctx, t, fmt.Appendf(nil, "spec: {template: {metadata: {annotations: {libra.dev/restarted: %q}}}}", time.Now()))
+	}
+	t.Cleanup(func() {
+		value := "null"
+		if v, ok := before.Data["metrics-protocol"]; ok {
+			value = fmt.Sprintf("%q", v)
+		}
+		set(context.Background(), value)
+	})
+	set(ctx, `"prometheus"`)
+}
+
+// awaitTargets waits until every part answers.
+func awaitTargets(ctx context.Context, t *testing.T, p *prometheus) {
+	t.Helper()
+	jobs := []string{"libra-agent", "libra-predictor", "libra-resizer"}
+	eventually(t, time.Minute, "targets", func() error {
+		up, err := p.query(ctx, `sum by (job) (up{job=~"libra-.+"}) > 0`)
+		if err != nil {
+			return err
+		}
+		found := map[string]bool{}
+		for _, s := range up {
+			found[s.labels["job"]] = true
+		}
+		for _, job := range jobs {
+			if !found[job] {
+				return fmt.Errorf("no target of job %s answers", job)
+			}
+		}
+		return nil
+	})
+}
+
+// variablesOf resolves the dashboards' variables as Grafana does. Of the functions it
+// takes the one that borrows.
+func variablesOf(ctx context.Context, p *prometheus) (map[string]string, error) {
+	values := map[string]string{"__rate_interval": "5m", "__range": "15m"}
+	all, err := dashboards.Dashboards()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		for _, v := range d.Templating.List {
+			selector, label, ok := v.LabelValues()
+			if !ok {
+				continue
+			}
+			found, err := p.labelValues(ctx, selector.Fill(values), label)
+			if err == nil && len(found) == 0 {
+				err = errors.New("there is none")
+			}
+			if err != nil {
+				return nil, fmt.Errorf("values of variable %s of %s: %w", v.Name, d.Title, err)
+			}
+			values[v.Name] = found[max(0, slices.IndexFunc(found, func(s string) bool { return strings.HasPrefix(s, "compression") }))]
+		}
+	}
+	return values, nil
+}
+
+// allQueries are those of panels and recording rules, by where they are.
+func allQueries(t *testing.T) map[string]dashboards.Query {
+	t.Helper()
+	queries := map[string]dashboards.Query{}
+	all, err := dashboards.Dashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		for _, q := range d.Queries() {
+			queries[q.Where] = q
+		}
+	}
+	for _, r := range rules(t) {
+		if r.Record != "" {
+			queries[r.Query().Where] = r.Query()
+			recorded := dashboards.Query{Where: "series " + r.Record, Expr: r.Record}
+			queries[recorded.Where] = recorded
+		}
+	}
+	return queries
+}
+
+func queriesWithData(t *testing.T) map[string]dashboards.Query {
+	t.Helper()
+	queries := allQueries(t)
+	maps.DeleteFunc(queries, func(where string, _ dashboards.Query) bool { return emptyFor[where] != "" })
+	return queries
+}
+
+func rules(t *testing.T) []dashboards.Rule {
+	t.Helper()
+	groups, err := dashboards.Groups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []dashboards.Rule
+	for _, g := range groups {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+func alerts(t *testing.T) []dashboards.Rule {
+	t.Helper()
+	return slices.DeleteFunc(rules(t), func(r dashboards.Rule) bool { return r.Alert == "" })
+}
+
+var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
+// checkLegend looks for a label of the legend that no series has.
+func checkLegend(t *testing.T, q dashboards.Query, samples []sample) {
+	t.Helper()
+	for _, match := range legendLabel.FindAllStringSubmatch(q.Legend, -1) {
+		if !slices.ContainsFunc(samples, func(s sample) bool { return s.labels[match[1]] != "" }) {
+			t.Errorf("%s: no series has the label %s of its legend", q.Where, match[1])
+		}
+	}
+}
