@@ -27,7 +27,7 @@ import (
 )
 
 // scrapeEvery is short, so that rates are there soon.
-const scrapeEvery = "2s"
+const scrapeEvery = 2 * time.Second
 
 // boxBinary is the path of a tool that `box build` has made.
 func boxBinary(t *testing.T, name string) string {
@@ -113,8 +113,9 @@ func configure(t *testing.T, dir, kubeconfig string) {
 		t.Fatalf("scrape.yaml has no %q to name the kubeconfig in", discovered)
 	}
 	scrape = bytes.ReplaceAll(scrape, discovered, []byte("- role: pod\n    kubeconfig_file: "+absolute+"\n    namespaces:"))
+	interval := scrapeEvery.String()
 	main, err := yaml.Marshal(map[string]any{
-		"global":              map[string]string{"scrape_interval": scrapeEvery, "scrape_timeout": scrapeEvery, "evaluation_interval": scrapeEvery},
+		"global":              map[string]string{"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
 		"scrape_config_files": []string{"scrape.yaml"},
 		"rule_files":          dashboards.RuleFiles,
 	})
@@ -206,4 +207,4 @@ func (p *prometheus) get(ctx context.Context, path string, values url.Values, da
 	return json.Unmarshal(answer.Data, data)
 }
 
-var errInvalid = errors.New("Prometheus does not take the query")
+var errInvalid = errors.New("a query that is not valid")
