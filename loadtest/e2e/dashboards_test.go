@@ -167,6 +167,22 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
+// What docs/dashboards.md has users apply is accepted. The operator's kinds are not on
+// the box, so that its objects are only rendered.
+func TestKustomizationsAreAccepted(t *testing.T) {
+	for _, args := range [][]string{
+		{"--kubeconfig=" + *kubeconfig, "apply", "--server-side", "--dry-run=server", "-k", "../../dashboards"},
+		{"kustomize", "../../dashboards/operator"},
+	} {
+		cmd := exec.Command(boxBinary(t, "kubelite"))
+		cmd.Args = append([]string{"kubectl"}, args...) // it goes by its name
+		output, err := cmd.CombinedOutput()
+		if err != nil || len(output) == 0 {
+			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
+	}
+}
+
 // exportActivatorMetrics does what docs/dashboards.md asks for, for the rest of the test.
 func exportActivatorMetrics(ctx context.Context, t *testing.T) {
 	t.Helper()
