@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,14 +47,16 @@ type locks interface {
 
 // redisLocks has a key for each revision: the holder's name, or a verdict.
 type redisLocks struct {
-	client *redis.Client
+	client redis.UniversalClient
 	holder string
 }
 
 func newRedisLocks(addr, holder string) *redisLocks {
+	addrs := strings.Split(addr, ",")
 	return &redisLocks{
-		client: redis.NewClient(&redis.Options{
-			Addr:                     addr,
+		client: redis.NewUniversalClient(&redis.UniversalOptions{
+			Addrs:                    addrs,
+			IsClusterMode:            len(addrs) > 1,
 			PoolSize:                 2,
 			ContextTimeoutEnabled:    true,
 			DialTimeout:              redisWithin,

@@ -2,6 +2,7 @@ package duplicator
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,7 +10,11 @@ import (
 )
 
 func TestRedisLocks(t *testing.T) {
-	addr := redistest.Start(t)
+	t.Run("one Redis", func(t *testing.T) { testRedisLocks(t, redistest.Start(t)) })
+	t.Run("cluster", func(t *testing.T) { testRedisLocks(t, strings.Join(redistest.StartCluster(t), ",")) })
+}
+
+func testRedisLocks(t *testing.T, addr string) {
 	one, two := newRedisLocks(addr, "one"), newRedisLocks(addr, "two")
 	defer one.close()
 	defer two.close()

@@ -47,8 +47,10 @@ func (c *Client) Run(ctx context.Context) {
 	if c.redisAddr == "" {
 		return
 	}
-	client := redis.NewClient(&redis.Options{
-		Addr:                  c.redisAddr,
+	addrs := strings.Split(c.redisAddr, ",")
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs:                 addrs,
+		IsClusterMode:         len(addrs) > 1,
 		ContextTimeoutEnabled: true,
 		DialTimeout:           redisTimeout,
 		ReadTimeout:           redisTimeout,
@@ -86,7 +88,7 @@ func (c *Client) Run(ctx context.Context) {
 }
 
 // listen hears announcements over one connection, until it fails or ctx is done.
-func (c *Client) listen(ctx context.Context, client *redis.Client) (connected bool, err error) {
+func (c *Client) listen(ctx context.Context, client redis.UniversalClient) (connected bool, err error) {
 	subscription := client.Subscribe(ctx, announcementsChannel)
 	defer subscription.Close()
 	defer c.hearing.Store(nil)

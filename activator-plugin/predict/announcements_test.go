@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -316,6 +318,26 @@ func TestRunWithRedis(t *testing.T) {
 		publisher.Publish(t.Context(), announcementsChannel, announce(change("9", 400)))
 		return f.state.Load().table.offset.CPUMilli == 400
 	})
+}
+
+// In a Redis Cluster a message goes to all of its servers, whichever the predictor and
+// the client are connected to.
+func TestRunWithCluster(t *testing.T) {
+	addrs := redistest.StartCluster(t)
+	c := newListener(t, strings.Join(addrs, ","))
+	later := time.Now().Add(time.Hour)
+	f := know(c, name, state{table: exampleTable(), fetched: time.Now(), due: later})
+	listen(t, c)
+	eventually(t, "all are due once connected", func() bool { return f.state.Load().due.Before(later) })
+	for i, addr := range addrs {
+		publisher := redis.NewClient(&redis.Options{Addr: addr})
+		defer publisher.Close()
+		offset := 300 + int64(i)
+		eventually(t, "what "+addr+" was told is heard", func() bool {
+			publisher.Publish(t.Context(), announcementsChannel, announce(change(strconv.Itoa(8+i), offset)))
+			return f.state.Load().table.offset.CPUMilli == offset
+		})
+	}
 }
 
 // forward forwards connections to addr. Those made before it is muted stay open, and

@@ -49,8 +49,8 @@ const (
 // Options are a Client's collaborators.
 type Options struct {
 	URL string // of the predictor, http://HOST[:PORT]
-	// RedisAddr is where the predictor announces changes, host:port or the path of a
-	// unix socket. Without it changes are seen when a table is fetched again.
+	// RedisAddr is where the predictor announces changes, as pool.NewRedis takes it.
+	// Without it changes are seen when a table is fetched again.
 	RedisAddr     string
 	Clock         clock.Clock
 	Logger        *zap.SugaredLogger

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/kelseyhightower/envconfig"
@@ -47,8 +48,11 @@ func libraConfigFromEnv() (libraConfig, error) {
 		return cfg, err
 	}
 	var errs []error
-	if _, port, err := net.SplitHostPort(cfg.RedisAddr); err != nil || port == "" {
-		errs = append(errs, fmt.Errorf("LIBRA_REDIS_ADDR is %q, want HOST:PORT", cfg.RedisAddr))
+	for addr := range strings.SplitSeq(cfg.RedisAddr, ",") {
+		if host, port, err := net.SplitHostPort(addr); err != nil || port == "" || strings.TrimSpace(host) != host {
+			errs = append(errs, fmt.Errorf("LIBRA_REDIS_ADDR is %q, want HOST:PORT, or HOST:PORT,HOST:PORT of a Redis Cluster", cfg.RedisAddr))
+			break
+		}
 	}
 	if _, err := predict.ParseURL(cfg.PredictorURL); err != nil {
 		errs = append(errs, fmt.Errorf("LIBRA_PREDICTOR_URL: %w", err))

@@ -33,21 +33,31 @@ func TestLibraConfigDefaults(t *testing.T) {
 	}
 }
 
+func TestLibraConfigTakesACluster(t *testing.T) {
+	t.Setenv("LIBRA_REDIS_ADDR", "redis-0.redis:6379,redis-1.redis:6379,[fd00::7]:6379")
+	if _, err := libraConfigFromEnv(); err != nil {
+		t.Error("libraConfigFromEnv() =", err)
+	}
+}
+
 func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
-	for variable, tc := range map[string]struct{ value, want string }{
-		"LIBRA_REDIS_ADDR":        {"redis", "want HOST:PORT"},
-		"LIBRA_PREDICTOR_URL":     {"predictor:80", "want http://HOST[:PORT]"},
-		"LIBRA_MIN_LOAN":          {"300", "want a duration such as 100ms"},
-		"LIBRA_MODE":              {"on", "want observe, lend or full"},
-		"LIBRA_DUPLICATOR":        {"perhaps", "want true or false"},
-		"LIBRA_DUPLICATOR_CPU":    {"0", "want an amount of CPU"},
-		"LIBRA_DUPLICATOR_MEMORY": {"1 GB", "want an amount of memory"},
+	for _, tc := range []struct{ variable, value, want string }{
+		{"LIBRA_REDIS_ADDR", "redis", "want HOST:PORT"},
+		{"LIBRA_REDIS_ADDR", "redis-0:6379,redis-1", "want HOST:PORT"},
+		{"LIBRA_REDIS_ADDR", "redis-0:6379, redis-1:6379", "want HOST:PORT"},
+		{"LIBRA_REDIS_ADDR", "redis-0:6379,", "want HOST:PORT"},
+		{"LIBRA_PREDICTOR_URL", "predictor:80", "want http://HOST[:PORT]"},
+		{"LIBRA_MIN_LOAN", "300", "want a duration such as 100ms"},
+		{"LIBRA_MODE", "on", "want observe, lend or full"},
+		{"LIBRA_DUPLICATOR", "perhaps", "want true or false"},
+		{"LIBRA_DUPLICATOR_CPU", "0", "want an amount of CPU"},
+		{"LIBRA_DUPLICATOR_MEMORY", "1 GB", "want an amount of memory"},
 	} {
-		t.Run(variable, func(t *testing.T) {
-			t.Setenv(variable, tc.value)
+		t.Run(tc.variable+"="+tc.value, func(t *testing.T) {
+			t.Setenv(tc.variable, tc.value)
 			_, err := libraConfigFromEnv()
-			if err == nil || !strings.Contains(err.Error(), variable) || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("libraConfigFromEnv() = %v, want an error with %s and %q", err, variable, tc.want)
+			if err == nil || !strings.Contains(err.Error(), tc.variable) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("libraConfigFromEnv() = %v, want an error with %s and %q", err, tc.variable, tc.want)
 			}
 		})
 	}
