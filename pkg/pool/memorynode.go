@@ -358,5 +358,6 @@ func (n *memoryNode) state(now int64) State {
 		balance.Allocation = here[len(here)-1].Allocation
 		s.Pods[pod] = balance
 	}
+	n.addTraces(s.Pods)
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -133,11 +134,16 @@ func drawAllocation(t *rapid.T) api.Resources {
 	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
 }
 
+func trace(digit rune) string {
+	return "00-" + strings.Repeat(string(digit), 32) + "-" + strings.Repeat(string(digit), 16) + "-01"
+}
+
 func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
 	return Invocation{
 		ID:            drawID(t),
+		Trace:         rapid.SampledFrom([]string{"", trace('a'), trace('b'), trace('c')}).Draw(t, "trace"),
 		Function:      domain + "/" + rapid.SampledFrom([]string{"resize-00001", "encode-00001"}).Draw(t, "function"),
 		Configuration: rapid.SampledFrom([]string{"", domain + "/resize"}).Draw(t, "configuration"),
 		Pod:           domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),

@@ -56,6 +56,10 @@ type Invocation struct {
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
 	// of itself to borrow after its Begin: below it a transfer would be over before it pays.
 	MinRemaining time.Duration
+
+	// Trace is where its trace goes on: a W3C traceparent, or empty when the request is
+	// not sampled.
+	Trace string
 }
 
 // Ending is what is known of an invocation only when it has ended.
@@ -100,6 +104,9 @@ type Heartbeat struct {
 // of its invocations in flight.
 type Balance struct {
 	Borrowed, Lent, Allocation api.Resources
+	// Trace is that of the newest that has one, of the invocations in the pod and in those
+	// that it has loans with.
+	Trace string
 }
 
 // Entry is what one pod could lend now and nobody has borrowed.

@@ -179,6 +179,32 @@ func TestScenes(t *testing.T) {
 			late.Pod = "default/d"
 			s.equal(cpu(300), s.begin(late))
 		}},
+		{"a loan has the trace of the newest in it that is traced", func(s scene) {
+			traced := func(id string, surplus, want api.Resources, with rune) {
+				inv := invocation(id, time.Minute, surplus, want)
+				if with != 0 {
+					inv.Trace = trace(with)
+				}
+				s.begin(inv)
+			}
+			traced("a", cpu(300), cpu(0), 'a')
+			traced("b", cpu(0), cpu(100), 0)
+			s.expect(2, cpu(200), map[string]Balance{
+				"a": {Lent: cpu(100), Trace: trace('a')}, "b": {Borrowed: cpu(100), Trace: trace('a')},
+			})
+			traced("c", cpu(0), cpu(100), 'c')
+			s.expect(3, cpu(100), map[string]Balance{
+				"a": {Lent: cpu(200), Trace: trace('c')},
+				"b": {Borrowed: cpu(100), Trace: trace('a')}, "c": {Borrowed: cpu(100), Trace: trace('c')},
+			})
+			s.end("c")
+			s.expect(2, cpu(200), map[string]Balance{
+				"a": {Lent: cpu(100), Trace: trace('a')}, "b": {Borrowed: cpu(100), Trace: trace('a')},
+			})
+			s.end("a")
+			traced("d", cpu(300), cpu(0), 0)
+			s.expect(2, cpu(200), map[string]Balance{"d": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		}},
 		{"a borrower that began before there was enough gets the rest, the last to end first", func(s scene) {
 			s.equal(cpu(0), s.begin(invocation("short", 10*time.Second, cpu(0), cpu(300))))
 			s.begin(invocation("long", 20*time.Second, cpu(0), cpu(300)))
@@ -380,6 +406,7 @@ func TestRefused(t *testing.T) {
 		{"negative concurrency", "node", change(func(i *Invocation) { i.Concurrency = -1 }), "Concurrency"},
 		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
 		{"negative remaining time", "node", change(func(i *Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
+		{"trace without end", "node", change(func(i *Invocation) { i.Trace = strings.Repeat("a", 56) }), "Trace"},
 		{"no node", "", donor("a"), "node"},
 		{"node that ends the hash tag", "a}b", donor("a"), "node"},
 	} {

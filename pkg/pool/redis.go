@@ -44,11 +44,15 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
 	}
+	args := []any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record}
+	if inv.Trace != "" {
+		args = append(args, inv.Trace)
+	}
 	reply, err := r.call(ctx, "libra_begin", node, []int64{
 		renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
 		inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 		inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
-	}, inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record).Int64Slice()
+	}, args...).Int64Slice()
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
 	}

@@ -67,7 +67,9 @@ func parseState(reply []any) (State, error) {
 		Begun: int(next[int64](i)), Available: i.resources(), Pods: make(map[string]Balance),
 	}
 	i.each(func(of *items) {
-		s.Pods[next[string](of)] = Balance{Borrowed: of.resources(), Lent: of.resources(), Allocation: of.resources()}
+		s.Pods[next[string](of)] = Balance{
+			Borrowed: of.resources(), Lent: of.resources(), Allocation: of.resources(), Trace: next[string](of),
+		}
 	})
 	i.each(func(of *items) {
 		s.Entries = append(s.Entries, Entry{Domain: next[string](of), Expires: next[int64](of), Volume: of.resources()})

@@ -69,6 +69,7 @@ func (inv Invocation) check() error {
 		checkNumber("Concurrency", inv.Concurrency),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
+		checkTrace("Trace", inv.Trace),
 	)
 	if err != nil {
 		return fmt.Errorf("invocation %q: %w", inv.ID, err)

@@ -93,6 +93,9 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
       feed_domain(node, domain)
     end
   end
+  if args[9] then
+    trace(node, inv, args[9])
+  end
   return inv.borrowed
 end
 
@@ -259,6 +262,7 @@ local function read(node, _, entries_most, most_ms)
   reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
   local available, entries, balances = survey(node, entries_most)
+  add_traces(node, balances)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
