@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/util/rand"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -29,6 +30,7 @@ type request struct {
 	arrived  time.Time
 	size     int64
 	upgrade  bool
+	span     trace.SpanContext // of the request
 	response *statusWriter
 }
 
@@ -68,6 +70,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		arrived:  h.manager.clock.Now(),
 		size:     h.manager.sizeOf(r, rev),
 		upgrade:  r.Header.Get("Upgrade") != "",
+		span:     trace.SpanContextFromContext(r.Context()),
 		response: sw,
 	}
 	h.next.ServeHTTP(sw, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))

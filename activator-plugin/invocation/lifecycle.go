@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -41,6 +42,7 @@ type lifecycle struct {
 	clock   clock.WithTicker
 	logger  *zap.SugaredLogger
 	metrics *metrics
+	tracer  trace.Tracer
 	// beginTimeout and lateAfter are fields for tests, which must not depend on how
 	// busy a machine is.
 	beginTimeout, lateAfter time.Duration
@@ -83,6 +85,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		clock:   clk,
 		logger:  logger,
 		metrics: m,
+		tracer:  newTracer(nil),
 
 		beginTimeout: beginTimeout,
 		lateAfter:    lateAfter,
@@ -176,17 +179,25 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration, sent *bool) (answered bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	span := f.span(spanBegin)
+	defer span.End()
+	inv.Trace = api.Traceparent(span.SpanContext())
 	started := f.clock.Now()
 	if before != nil {
 		select {
 		case <-before:
 		case <-ctx.Done():
+			addError(span, errNotSent)
 			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(started))
 			return false
 		}
 	}
 	*sent = true
-	_, err := f.pool.Begin(ctx, f.node, inv)
+	borrowed, err := f.pool.Begin(ctx, f.node, inv)
+	addVolume(span, "libra.surplus", inv.Surplus)
+	addVolume(span, "libra.want", inv.Want)
+	addVolume(span, "libra.borrowed", borrowed)
+	addError(span, err)
 	f.metrics.onPoolCall(opBegin, resultOf(err), f.clock.Since(started))
 	if err != nil {
 		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
@@ -212,8 +223,13 @@ func (f *flight) end(e pool.Ending) {
 func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) (answered bool) {
 	ctx, cancel := context.WithTimeout(f.ends, timeout)
 	defer cancel()
+	span := f.span(spanEnd)
+	defer span.End()
 	started := f.clock.Now()
 	outcome, err := f.pool.End(ctx, f.node, e)
+	addVolume(span, "libra.lent", outcome.Lent)
+	addVolume(span, "libra.borrowed", outcome.Borrowed)
+	addError(span, err)
 	f.metrics.onPoolCall(opEnd, resultOf(err), f.clock.Since(started))
 	// A first attempt's deadline is too short to be a sign of anything.
 	if err == nil || !first {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -35,9 +36,11 @@ type Options struct {
 	Clock         clock.WithTicker
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
-	Pool          pool.Pool
-	Predictor     Predictor
-	Pods          *Pods
+	// TracerProvider makes the spans of Begin and End. It may be nil.
+	TracerProvider trace.TracerProvider
+	Pool           pool.Pool
+	Predictor      Predictor
+	Pods           *Pods
 	// Owner is this incarnation of the activator: unlike every other, also of the
 	// same pod before a restart.
 	Owner string
@@ -70,6 +73,8 @@ func NewManager(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	l := newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m)
+	l.tracer = newTracer(o.TracerProvider)
 	return &Manager{
 		clock:     o.Clock,
 		logger:    o.Logger,
@@ -79,7 +84,7 @@ func NewManager(o Options) (*Manager, error) {
 		minLoan:   o.MinLoan,
 		mode:      o.Mode,
 		events:    o.Events,
-		lifecycle: newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m),
+		lifecycle: l,
 	}, nil
 }
 

@@ -87,6 +87,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	inv.ID = req.invocationID()
 	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
 	inv.Configuration = configurationOf(req.rev)
+	inv.Trace = api.Traceparent(req.span)
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kelseyhightower/envconfig"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
@@ -77,8 +78,8 @@ type libra struct {
 }
 
 // startLibra never fails the activator, and contacts neither Redis nor the predictor.
-func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, logger *zap.SugaredLogger) libra {
-	l, err := newLibra(ctx, kube, podName, mp, logger.Named("libra"))
+func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, tp trace.TracerProvider, logger *zap.SugaredLogger) libra {
+	l, err := newLibra(ctx, kube, podName, mp, tp, logger.Named("libra"))
 	if err != nil {
 		logger.Errorw("Libra is off: every request runs as with the stock activator", zap.Error(err))
 		return libra{stop: func() {}}
@@ -86,7 +87,7 @@ func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, 
 	return l
 }
 
-func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, logger *zap.SugaredLogger) (libra, error) {
+func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, tp trace.TracerProvider, logger *zap.SugaredLogger) (libra, error) {
 	cfg, err := libraConfigFromEnv()
 	if err != nil {
 		return libra{}, fmt.Errorf("reading Libra's settings: %w", err)
@@ -109,16 +110,17 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	redis := pool.NewRedis(cfg.RedisAddr)
 	events, stopEvents := newRecorder(kube)
 	manager, err := invocation.NewManager(invocation.Options{
-		Clock:         clock.RealClock{},
-		Logger:        logger,
-		MeterProvider: mp,
-		Pool:          redis,
-		Predictor:     predictor,
-		Pods:          pods,
-		Owner:         owner,
-		MinLoan:       cfg.minLoan,
-		Mode:          cfg.mode,
-		Events:        events,
+		Clock:          clock.RealClock{},
+		Logger:         logger,
+		MeterProvider:  mp,
+		TracerProvider: tp,
+		Pool:           redis,
+		Predictor:      predictor,
+		Pods:           pods,
+		Owner:          owner,
+		MinLoan:        cfg.minLoan,
+		Mode:           cfg.mode,
+		Events:         events,
 	})
 	if err != nil {
 		stopEvents()

@@ -65,7 +65,7 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 
 func TestBadSettingsLeaveStock(t *testing.T) {
 	t.Setenv("LIBRA_MIN_LOAN", "soon")
-	l := startLibra(t.Context(), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), zaptest.NewLogger(t).Sugar())
+	l := startLibra(t.Context(), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), nil, zaptest.NewLogger(t).Sugar())
 	defer l.stop()
 
 	resp := httptest.NewRecorder()

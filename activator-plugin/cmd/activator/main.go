@@ -81,7 +81,7 @@ func main() {
 	go knativeThrottler.Run(ctx, transport, network.EnableMeshPodAddressability, network.MeshCompatibilityMode)
 
 	// Libra, without which the activator is as stock.
-	libra := startLibra(ctx, kube, env.PodName, mp, logger)
+	libra := startLibra(ctx, kube, env.PodName, mp, tp, logger)
 	defer libra.stop()
 
 	// Config maps.

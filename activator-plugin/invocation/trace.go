@@ -1,0 +1,63 @@
+package invocation
+
+import (
+	"context"
+	"errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	instrumentation = "libra.dev/libra/activator-plugin/invocation"
+
+	spanBegin = "libra.begin"
+	spanEnd   = "libra.end"
+)
+
+// errNotSent is what became of a Begin for which there was no time left.
+var errNotSent = errors.New("not sent: the End of the invocation that was in the pod before was not answered in time")
+
+// untraced is the span of an invocation that is not sampled.
+var untraced = trace.SpanFromContext(context.Background())
+
+func newTracer(provider trace.TracerProvider) trace.Tracer {
+	if provider == nil {
+		provider = noop.NewTracerProvider()
+	}
+	return provider.Tracer(instrumentation)
+}
+
+// span begins the span of a call to the pool, as a child of the request's. Both are off
+// the request's path, so that it may end after the request's has.
+func (f *flight) span(name string) trace.Span {
+	if f.inv.Trace == "" {
+		return untraced
+	}
+	_, span := f.tracer.Start(api.ContextWithTraceparent(context.Background(), f.inv.Trace), name,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+			attribute.String("libra.invocation", f.inv.ID),
+			attribute.String("libra.function", f.inv.Function),
+			attribute.String("libra.pod", f.inv.Pod),
+			attribute.String("libra.node", f.node),
+		))
+	return span
+}
+
+// addVolume adds a volume to a span: milli CPU, and bytes of memory.
+func addVolume(span trace.Span, name string, v api.Resources) {
+	if span.IsRecording() {
+		span.SetAttributes(attribute.Int64(name+".cpu", v.CPUMilli), attribute.Int64(name+".memory", v.MemoryBytes))
+	}
+}
+
+// addError says on a span that the call failed, if it did.
+func addError(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		span.SetStatus(codes.Error, err.Error())
+	}
+}
