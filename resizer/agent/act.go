@@ -168,11 +168,14 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	if w.resource == memory && w.to < e.reading.Charged {
 		e.reclaimed = true
 	}
+	span := r.span(e, w)
 	err := actuate.Cgroup(e.info.cgroup, e.allocation.MemoryBytes).SetLimits(ctx, limits)
+	result := resultOf(err)
+	endSpan(span, result, err)
+	r.metrics.wrote(ctx, w, result)
 	retry := &e.retries[w.resource]
-	switch {
-	case err == nil:
-		r.metrics.wrote(ctx, w, resultWritten)
+	switch result {
+	case resultWritten:
 		retry.succeeded()
 		e.unsure[w.resource] = false
 		*w.resource.of(&e.written) = w.to
@@ -182,20 +185,30 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 			r.log.V(1).Info("restored", "pod", e.pod, "resource", w.resource.String(), "to", w.to, "cause", cause)
 		}
 		return true
-	case isGone(err):
-		r.metrics.wrote(ctx, w, resultGone)
+	case resultGone:
 		r.lose(e)
 		return false
-	case errors.Is(err, cgroup.ErrInUse):
-		r.metrics.wrote(ctx, w, resultInUse)
-	default:
-		r.metrics.wrote(ctx, w, resultFailed)
+	case resultFailed:
 		if !retry.delay.Failing() {
 			r.log.Error(err, "setting a limit; it is tried again", "pod", e.pod, "resource", w.resource.String(), "to", w.to)
 		}
 	}
 	retry.failed(w.direction, r.clock.Now())
 	return false
+}
+
+// resultOf is what became of a write.
+func resultOf(err error) string {
+	switch {
+	case err == nil:
+		return resultWritten
+	case isGone(err):
+		return resultGone
+	case errors.Is(err, cgroup.ErrInUse):
+		return resultInUse
+	default:
+		return resultFailed
+	}
 }
 
 // giveBack writes what the container is owed, once, though that is what was read: on v2

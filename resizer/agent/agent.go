@@ -9,6 +9,7 @@
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, account.go
 //	when to give back           safeguard.go
+//	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go
 //	Redis                       link.go, heartbeat.go, node.go
 package agent
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -107,8 +109,8 @@ type Agent struct {
 }
 
 // New makes an Agent, and the Tracker that tells it which containers there are.
-func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redis, provider metric.MeterProvider) (*Agent, *Tracker, error) {
-	m, err := newMetrics(provider)
+func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redis, meters metric.MeterProvider, tracers trace.TracerProvider) (*Agent, *Tracker, error) {
+	m, err := newMetrics(meters)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the agent's metrics: %w", err)
 	}
@@ -127,6 +129,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		clock:    clk,
 		log:      logf.Log,
 		metrics:  m,
+		tracer:   tracers.Tracer(instrumentation),
 		settings: settings,
 		agent:    rand.Text(),
 		open:     func(id string) (cgroup.Container, error) { return cgroup.Open(settings.CgroupRoot, id) },

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,7 +84,7 @@ func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root s
 	if p, ok := observer.(*pool.Redis); ok {
 		redis.Pool, redis.Waiter = p, p.Intents("n1")
 	}
-	a, tracker, err := New(clk, kube, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	a, tracker, err := New(clk, kube, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,9 @@ type entry struct {
 	// allocation is what the container is owed, and owed what of it the kernel can set;
 	// zero until a balance or the journal tells.
 	allocation, owed api.Resources
+	// trace is that of the loan that the container was changed for last, until it is whole
+	// again; empty when that is not sampled.
+	trace string
 	// debtor is the container that the journal names; empty when it names none.
 	debtor string
 	// foreign says that another manager changes the container.

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/redis/go-redis/v9"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -93,7 +94,7 @@ func (s *site) agent() *Agent {
 	kube := fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build()
 	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	a, tracker, err := New(clock.RealClock{}, kube, settings,
-		Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider())
+		Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -146,7 +147,7 @@ func runOnKernel(t *testing.T) *onKernel {
 	kube := fake.NewClientBuilder().WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID)).Build()
 	a, tracker, err := agent.New(clock.RealClock{}, kube,
 		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
-		agent.Redis{Pool: k.pool, Waiter: k.pool, Ended: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider())
+		agent.Redis{Pool: k.pool, Waiter: k.pool, Ended: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}

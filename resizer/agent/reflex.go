@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -40,6 +41,7 @@ type reflex struct {
 	clock     clock.WithTicker
 	log       logr.Logger
 	metrics   *metrics
+	tracer    trace.Tracer
 	settings  Settings
 	agent     string // incarnation
 	open      func(containerID string) (cgroup.Container, error)
@@ -217,6 +219,8 @@ func (r *reflex) learn(n news) {
 		if b.Lent.IsZero() && b.Borrowed.IsZero() {
 			r.beatDue = r.beatDue || e.replaced // it may take part again
 			e.replaced = false
+		} else {
+			e.trace = b.Trace
 		}
 		if b.Lent.CPUMilli == 0 {
 			e.held.cpu = false
@@ -409,7 +413,7 @@ func (r *reflex) settle(ctx context.Context) {
 		}
 		e.left = false
 		if e.wholeSince.IsZero() {
-			e.wholeSince = now
+			e.wholeSince, e.trace = now, ""
 		}
 		// While the spec has a loan's limits, the kubelet may still set them.
 		specSettled := !e.present || e.info.cgroup.Attainable(r.ofOwed(e, e.info.limits)) == e.owed

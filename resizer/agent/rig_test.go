@@ -13,6 +13,8 @@ import (
 	"github.com/go-logr/logr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
@@ -99,6 +101,7 @@ type rig struct {
 	kernel  map[string]*kernelContainer // by container id
 	dir     string
 	metrics *sdkmetric.ManualReader
+	spans   *tracetest.SpanRecorder
 	told    pool.Heartbeat
 	opening error // what opening a cgroup fails with
 	*reflex
@@ -126,7 +129,8 @@ func (g *rig) start() {
 	if g.reflex != nil {
 		g.journal.close() //nolint:errcheck // as the kernel does for a process that ends
 	}
-	g.metrics = sdkmetric.NewManualReader()
+	g.metrics, g.spans = sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans))
 	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.metrics)))
 	if err != nil {
 		g.Fatalf("%v", err)
@@ -136,7 +140,7 @@ func (g *rig) start() {
 		g.Fatalf("%v", err)
 	}
 	g.reflex = &reflex{
-		clock: g.clock, log: logr.Discard(), metrics: m, agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
+		clock: g.clock, log: logr.Discard(), metrics: m, tracer: tracers.Tracer(""), agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
 		settings: Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
 		open: func(id string) (cgroup.Container, error) {
 			if g.opening != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -76,6 +77,7 @@ type Controller struct {
 	settings Settings
 	total    *rate.Limiter
 	metrics  *metrics
+	tracer   trace.Tracer
 	waker    *waker
 
 	mu      sync.Mutex
@@ -102,8 +104,8 @@ type node struct {
 
 // New makes a Controller. waiters makes what wakes it for one node.
 func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node string) Waiter, actuator actuate.API,
-	recorder events.EventRecorder, provider metric.MeterProvider, settings Settings) (*Controller, error) {
-	m, err := newMetrics(provider)
+	recorder events.EventRecorder, meters metric.MeterProvider, tracers trace.TracerProvider, settings Settings) (*Controller, error) {
+	m, err := newMetrics(meters)
 	if err != nil {
 		return nil, fmt.Errorf("making the controller's metrics: %w", err)
 	}
@@ -116,6 +118,7 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node
 		settings: settings,
 		total:    rate.NewLimiter(rate.Limit(settings.TotalResizesPerSecond), settings.TotalBurst),
 		metrics:  m,
+		tracer:   tracers.Tracer(instrumentation),
 		waker:    newWaker(clk, waiters, m),
 		nodes:    map[string]*node{},
 	}, nil

@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -56,6 +58,7 @@ type harness struct {
 	pool     *fakePool
 	events   *events.FakeRecorder
 	reader   *sdkmetric.ManualReader
+	spans    *tracetest.SpanRecorder
 	patches  []string // pod and limits, in the order the API server accepted them
 	patchErr error
 	forbid   func(pod string) error // nil forbids nothing
@@ -71,6 +74,7 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		pool:   &fakePool{},
 		events: events.NewFakeRecorder(100),
 		reader: sdkmetric.NewManualReader(),
+		spans:  tracetest.NewSpanRecorder(),
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
@@ -83,7 +87,8 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
 	waiters := func(string) Waiter { return nil }
-	c, err := New(h.clock, h.kube, h.pool, waiters, actuate.NewAPI(h.kube), h.events, provider, testSettings)
+	c, err := New(h.clock, h.kube, h.pool, waiters, actuate.NewAPI(h.kube), h.events, provider,
+		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(h.spans)), testSettings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,6 +79,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 	defer cancel()
 	reason := reasonOf(n, m, r)
 
+	span := c.span(n, m, r, reason)
 	patched := m.pod.DeepCopy()
 	err := c.actuator.Of(patched, m.user.Name).SetLimits(ctx, r.limits)
 	now := c.clock.Now()
@@ -112,6 +113,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 		log.Error(err, "resize failed", "to", r.limits.String())
 		m.backOff(now)
 	}
+	endSpan(span, result, err)
 	c.metrics.resized(ctx, r.direction, result, reason)
 	return left
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -141,7 +142,7 @@ func (h *harness) replica(identity string, l *lease, patched chan<- string) (sto
 		},
 	})
 	c, err := New(clock.RealClock{}, kube, h.pool, func(string) Waiter { return idleWaiter{} }, actuate.NewAPI(kube),
-		events.NewFakeRecorder(100), noop.NewMeterProvider(), testSettings)
+		events.NewFakeRecorder(100), noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func TestNewLeaderInMidLoan(t *testing.T) {
 	h.recorded()
 	succeed := func() {
 		t.Helper()
-		c, err := New(h.clock, h.kube, h.pool, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events, noop.NewMeterProvider(), testSettings)
+		c, err := New(h.clock, h.kube, h.pool, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events, noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
 		if err != nil {
 			t.Fatal(err)
 		}

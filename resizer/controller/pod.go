@@ -61,6 +61,10 @@ type managedPod struct {
 
 	cpuSince, memorySince time.Time // since when each of due is what it is
 
+	// trace is that of the loan that the pod is resized for, until the spec says again
+	// what is owed; empty when that is not sampled.
+	trace string
+
 	running bool // there is a container to resize
 	// settled says that the kubelet has done all it was asked to lower.
 	settled bool
@@ -206,6 +210,11 @@ func (m *managedPod) expect(b pool.Balance, now time.Time) {
 		m.memorySince = now
 	}
 	m.due = due
+	if !b.Borrowed.IsZero() || !b.Lent.IsZero() {
+		m.trace = b.Trace
+	} else if m.asked == m.owed {
+		m.trace = ""
+	}
 	m.held = max(m.held, due.MemoryBytes)
 }
 

@@ -11,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,6 +26,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/agent"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 type options struct {
@@ -51,7 +50,7 @@ func parse() options {
 	var o options
 	flag.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
 	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
-		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
+		"host:port of the Redis that holds the pools, or of several masters of a Redis Cluster with commas between; default from LIBRA_REDIS_ADDR")
 	flag.StringVar(&o.CgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
 		"where the host's cgroups are mounted, read-write; default from LIBRA_CGROUP_ROOT")
 	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/run/libra-agent"),
@@ -74,16 +73,17 @@ func run(o options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	ctx := ctrl.SetupSignalHandler()
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster: %w", err)
 	}
 
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	told, err := telemetry.New(ctx, "libra-agent", ctrlmetrics.Registry, ctrl.Log.WithName("telemetry"))
 	if err != nil {
-		return fmt.Errorf("exporting metrics: %w", err)
+		return err
 	}
-	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+	defer told.Shutdown()
 
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
@@ -102,12 +102,12 @@ func run(o options) error {
 	defer pools.Close() //nolint:errcheck // the process ends
 	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
 		Pool: pools, Waiter: pools.Intents(o.Node), Ended: pools.Ended(o.Node), Observer: pools,
-	}, provider)
+	}, told.Meters, told.Tracers)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
-	return mgr.Start(ctrl.SetupSignalHandler())
+	return mgr.Start(ctx)
 }

@@ -11,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,6 +33,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/controller"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 type options struct {
@@ -61,7 +60,7 @@ func main() {
 func parse() options {
 	var o options
 	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
-		"host:port of the Redis that holds the pools; default from LIBRA_REDIS_ADDR")
+		"host:port of the Redis that holds the pools, or of several masters of a Redis Cluster with commas between; default from LIBRA_REDIS_ADDR")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
@@ -127,17 +126,18 @@ func run(o options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	ctx := ctrl.SetupSignalHandler()
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the cluster: %w", err)
 	}
 	config.QPS = -1 // the controller bounds its resizes itself
 
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	told, err := telemetry.New(ctx, "libra-resizer", ctrlmetrics.Registry, ctrl.Log.WithName("telemetry"))
 	if err != nil {
-		return fmt.Errorf("exporting metrics: %w", err)
+		return err
 	}
-	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+	defer told.Shutdown()
 
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
@@ -169,13 +169,11 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
-	ctx := ctrl.SetupSignalHandler()
-
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
 	waiters := func(node string) controller.Waiter { return pools.Intents(node) }
 	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, waiters, actuate.NewAPI(mgr.GetClient()),
-		mgr.GetEventRecorder("libra-resizer"), provider, o.settings)
+		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers, o.settings)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const instrumentation = "libra.dev/libra/resizer/agent"
+
+// untraced is the span of a write for a loan that is not sampled.
+var untraced = trace.SpanFromContext(context.Background())
+
+// span begins the span of a write, as a child of the invocation's whose loan it is for.
+// Limits are milli CPU and bytes, as in the log.
+func (r *reflex) span(e *entry, w write) trace.Span {
+	if e.trace == "" {
+		return untraced
+	}
+	name := "libra." + w.resource.String()
+	_, span := r.tracer.Start(api.ContextWithTraceparent(context.Background(), e.trace), "libra.resize", trace.WithAttributes(
+		attribute.String("libra.way", "cgroup"),
+		attribute.String("libra.node", r.settings.Node),
+		attribute.String("libra.pod", e.pod),
+		attribute.String("libra.container", e.info.container),
+		attribute.String("libra.direction", w.direction.String()),
+		attribute.String("libra.resource", w.resource.String()),
+		attribute.Int64(name+".from", *w.resource.of(&e.reading.Limit)),
+		attribute.Int64(name+".to", w.to),
+	))
+	if w.direction == restore {
+		span.SetAttributes(attribute.String("libra.cause", r.cause(e, w.resource)))
+	}
+	return span
+}
+
+// endSpan says on a span what became of the write.
+func endSpan(span trace.Span, result string, err error) {
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("libra.result", result))
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+	}
+	span.End()
+}

@@ -1,0 +1,49 @@
+package controller
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const instrumentation = "libra.dev/libra/resizer/controller"
+
+// untraced is the span of a resize for a loan that is not sampled.
+var untraced = trace.SpanFromContext(context.Background())
+
+// span begins the span of a resize, as a child of the invocation's whose loan it is for.
+// Limits are milli CPU and bytes.
+func (c *Controller) span(n *node, m *managedPod, r resize, reason string) trace.Span {
+	if m.trace == "" {
+		return untraced
+	}
+	_, span := c.tracer.Start(api.ContextWithTraceparent(context.Background(), m.trace), "libra.resize",
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+			attribute.String("libra.way", "api"),
+			attribute.String("libra.node", n.name),
+			attribute.String("libra.pod", r.pod),
+			attribute.String("libra.container", m.user.Name),
+			attribute.String("libra.direction", r.direction.String()),
+			attribute.String("libra.reason", reason),
+			attribute.Int64("libra.cpu.from", m.asked.CPUMilli),
+			attribute.Int64("libra.cpu.to", r.limits.CPUMilli),
+			attribute.Int64("libra.memory.from", m.asked.MemoryBytes),
+			attribute.Int64("libra.memory.to", r.limits.MemoryBytes),
+		))
+	return span
+}
+
+// endSpan says on a span what became of the resize.
+func endSpan(span trace.Span, result string, err error) {
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("libra.result", result))
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+	}
+	span.End()
+}

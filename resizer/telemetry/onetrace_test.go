@@ -1,0 +1,362 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.uber.org/zap/zaptest"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/fake"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	pkgnet "knative.dev/pkg/network"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/agent"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+	"libra.dev/libra/resizer/controller"
+	"libra.dev/libra/resizer/telemetry"
+)
+
+const (
+	node    = "n1"
+	timeout = 30 * time.Second
+	mib     = 1 << 20
+
+	// What the gateway sends along.
+	traceID = "0af7651916cd43dd8448eb211c80319c"
+	gateway = "b7ad6b7169203331"
+
+	unsampled = "00-11111111111111111111111111111111-2222222222222222-00"
+)
+
+var owed = api.Resources{CPUMilli: 500, MemoryBytes: 256 * mib} // as in cgrouptest.V2
+
+// demands are what is predicted of each function.
+type demands map[string]int64 // milli CPU
+
+func (d demands) Predict(_ context.Context, rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
+	return predict.Prediction{Demand: api.Resources{CPUMilli: d[rev.Name]}, Duration: time.Minute}, true
+}
+
+// toPod is a throttler that has a slot in the only pod of a revision.
+type toPod map[string]string
+
+func (p toPod) Try(_ context.Context, rev types.NamespacedName, forward func(string, bool) error) error {
+	return forward(p[rev.Name], false)
+}
+
+// idleNode is a pool to which the node has plenty of idle CPU.
+type idleNode struct{ *pool.Redis }
+
+func (n idleNode) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (bool, error) {
+	hb.Lendable = api.Resources{CPUMilli: 10_000, MemoryBytes: 1 << 40}
+	return n.Redis.Heartbeat(ctx, node, hb)
+}
+
+// site is a node with two functions of a pod each, and the parts of Libra.
+type site struct {
+	*testing.T
+	redis     string
+	pools     *pool.Redis
+	activator *httptest.Server
+	manager   *invocation.Manager
+	held      chan struct{} // closed when a request that asks for it is to be answered
+	cgroups   string
+	pods      []client.Object
+	revisions map[string]*servingv1.Revision
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{T: t, redis: redistest.Start(t), held: make(chan struct{}), revisions: map[string]*servingv1.Revision{}}
+	s.pools = pool.NewRedis(s.redis)
+	t.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the test ends
+	files := map[string]string{}
+	for _, name := range []string{"donor", "borrower"} {
+		maps.Copy(files, cgrouptest.V2(cgroupOf(name)))
+		meta := metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+			Labels: map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: name}}
+		container := corev1.Container{Name: api.UserContainer, Resources: corev1.ResourceRequirements{
+			Limits: owed.List(), Requests: api.Resources{CPUMilli: 100, MemoryBytes: 64 * mib}.List()}}
+		s.revisions[name] = &servingv1.Revision{ObjectMeta: meta, Spec: servingv1.RevisionSpec{
+			ContainerConcurrency: ptr.To[int64](1), PodSpec: corev1.PodSpec{Containers: []corev1.Container{container}}}}
+		s.pods = append(s.pods, &corev1.Pod{ObjectMeta: meta,
+			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{container}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: api.UserContainer, ContainerID: "containerd://" + name,
+					State:     corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Hour))}},
+					Resources: &corev1.ResourceRequirements{Limits: owed.List()}}}}})
+	}
+	s.cgroups = cgrouptest.Tree(t, files)
+	return s
+}
+
+// cgroupOf is where the container's cgroup is, in a pod's of its own.
+func cgroupOf(container string) string {
+	return filepath.Join("kubepods", fmt.Sprintf("pod%d", len(container)), container)
+}
+
+func (s *site) telemetry(service string) *telemetry.Telemetry {
+	s.Helper()
+	told, err := telemetry.New(s.Context(), service, prometheus.NewRegistry(), testr.New(s.T))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return told
+}
+
+func (s *site) eventually(what string, condition func(context.Context) (bool, error)) {
+	s.Helper()
+	if err := wait.PollUntilContextTimeout(s.Context(), 5*time.Millisecond, timeout, true, condition); err != nil {
+		s.Fatalf("waiting until %s: %v", what, err)
+	}
+}
+
+// runActivator runs the activator's chain of handlers in front of the functions.
+func (s *site) runActivator(told *telemetry.Telemetry) {
+	function := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Hold") != "" {
+			<-s.held
+		}
+		w.Header().Set("Seen", r.Header.Get("traceparent"))
+	}))
+	s.Cleanup(function.Close)
+	logger := zaptest.NewLogger(s.T).Sugar()
+	pods, err := invocation.NewPods(fake.NewClientset(s.pods[0], s.pods[1]), logger)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.manager, err = invocation.NewManager(invocation.Options{
+		Clock: clock.RealClock{}, Logger: logger, MeterProvider: told.Meters, TracerProvider: told.Tracers,
+		Pool: s.pools, Predictor: demands{"donor": 240, "borrower": 700}, Pods: pods,
+		Owner: "activator", MinLoan: 100 * time.Millisecond, Mode: api.ModeFull,
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.run(func(ctx context.Context) error { s.manager.Run(ctx); return nil })
+
+	dest := strings.TrimPrefix(function.URL, "http://")
+	var h http.Handler = activatorhandler.New(s.Context(), s.manager.Throttler(toPod{"donor": dest, "borrower": dest}),
+		pkgnet.NewProxyAutoTransport(10, 10), false, logger, false, told.Tracers, told.Meters)
+	h = s.manager.Handler(h)
+	inner := h
+	h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rev := s.revisions[strings.TrimPrefix(r.URL.Path, "/")]
+		id := types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}
+		inner.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), rev, id)))
+	})
+	s.activator = httptest.NewServer(otelhttp.NewHandler(h, "handle", otelhttp.WithTracerProvider(told.Tracers)))
+	s.Cleanup(s.activator.Close)
+}
+
+// run runs a part until the test ends or end is called.
+func (s *site) run(part func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(logf.IntoContext(context.WithoutCancel(s.Context()), testr.New(s.T)))
+	ended := make(chan error, 1)
+	go func() { ended <- part(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.Error(err)
+		}
+	})
+	s.Cleanup(end)
+	return end
+}
+
+func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
+	kube := clientfake.NewClientBuilder().WithObjects(s.pods...).Build()
+	settings := agent.Settings{Node: node, CgroupRoot: s.cgroups, JournalDir: s.TempDir(), ProcRoot: "/proc",
+		SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	a, tracker, err := agent.New(clock.RealClock{}, kube, settings,
+		agent.Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, told.Meters, told.Tracers)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, pod := range s.pods {
+		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	return s.run(a.Start)
+}
+
+func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
+		s.Fatal(err)
+	}
+	kube := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(s.pods...).
+		WithObjects(s.revisions["donor"], s.revisions["borrower"]).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, _ string,
+			obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			return c.Patch(ctx, obj, patch)
+		}}).Build()
+	settings := controller.Settings{ResizesPerSecond: 100, Burst: 100, TotalResizesPerSecond: 100, TotalBurst: 100}
+	c, err := controller.New(clock.RealClock{}, kube, s.pools, func(string) controller.Waiter { return nil },
+		actuate.NewAPI(kube), events.NewFakeRecorder(100), told.Meters, told.Tracers, settings)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
+// send sends a request to a function and returns the traceparent that came there.
+func (s *site) send(name, traceparent string, headers ...string) (seen string) {
+	r, err := http.NewRequest(http.MethodPost, s.activator.URL+"/"+name, strings.NewReader("input"))
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	r.Header.Set("traceparent", traceparent)
+	for _, h := range headers {
+		r.Header.Set(h, "true")
+	}
+	resp, err := s.activator.Client().Do(r)
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	resp.Body.Close() //nolint:errcheck // it is empty
+	return resp.Header.Get("Seen")
+}
+
+// warm makes the activator know the function's pod and have served in it.
+func (s *site) warm(name string) {
+	s.Helper()
+	client := redis.NewClient(&redis.Options{Addr: s.redis})
+	defer client.Close()
+	ended := func(ctx context.Context) (n int64) {
+		n, _ = client.XLen(ctx, "libra:{"+node+"}:ended").Result()
+		return n
+	}
+	before := ended(s.Context())
+	s.eventually("the first invocation of "+name+" has ended", func(ctx context.Context) (bool, error) {
+		s.send(name, unsampled)
+		return ended(ctx) > before, nil
+	})
+	s.eventually("all of "+name+" have ended", func(ctx context.Context) (bool, error) {
+		state, err := s.pools.Read(ctx, node)
+		return state.Begun == 0, err
+	})
+}
+
+// limits waits for CPU limits in the cgroups, in milli CPU.
+func (s *site) limits(what string, donor, borrower int) {
+	s.Helper()
+	s.eventually(what, func(context.Context) (bool, error) {
+		got := ""
+		for _, name := range []string{"donor", "borrower"} {
+			got += cgrouptest.Line(s, s.cgroups, cgroupOf(name), "cpu.max") + "\n"
+		}
+		return got == fmt.Sprintf("%d 100000\n%d 100000\n", donor*100, borrower*100), nil
+	})
+}
+
+// One trace shows a request from the gateway to the limits that it changed: of a request
+// that borrows, behind a gateway that samples it, through the activator's handlers, a
+// real Redis, the agent with a tree of cgroups, and the controller.
+func TestOneTraceFromGatewayToResize(t *testing.T) {
+	collector := newCollector(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	otel.SetTextMapPropagator(propagation.TraceContext{}) // as Knative does
+	s := newSite(t)
+	activatorTold, agentTold, controllerTold := s.telemetry("activator"), s.telemetry("libra-agent"), s.telemetry("libra-resizer")
+	s.runActivator(activatorTold)
+	endAgent := s.runAgent(agentTold)
+	resizer := s.newController(controllerTold)
+	s.warm("donor")
+	s.warm("borrower")
+	s.eventually("the pool is open", func(ctx context.Context) (bool, error) {
+		state, err := s.pools.Read(ctx, node)
+		return state.Open, err
+	})
+
+	var requests sync.WaitGroup
+	requests.Go(func() { s.send("donor", unsampled, "Hold") })
+	s.eventually("the donor has put its surplus in", func(ctx context.Context) (bool, error) {
+		state, err := s.pools.Read(ctx, node)
+		return state.Available.CPUMilli == 200, err
+	})
+	requests.Go(func() {
+		if seen := s.send("borrower", "00-"+traceID+"-"+gateway+"-01", "Hold"); !strings.Contains(seen, traceID) {
+			s.Errorf("the function got the traceparent %q", seen)
+		}
+	})
+	s.limits("the loan is in force", 300, 700)
+	if _, err := resizer.Reconcile(logf.IntoContext(t.Context(), testr.New(t)), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}); err != nil {
+		t.Fatal(err)
+	}
+	close(s.held)
+	requests.Wait()
+	s.limits("the loan has ended", 500, 500)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	if err := s.manager.Drain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	endAgent()
+	for _, told := range []*telemetry.Telemetry{activatorTold, agentTold, controllerTold} {
+		told.Shutdown()
+	}
+
+	got := collector.paths(t, traceID, gateway)
+	const request, begin = "activator:POST", "activator:libra.begin < activator:POST"
+	for _, want := range []string{
+		request,
+		"activator:throttler_try < " + request,
+		"activator:activator_proxy < " + request,
+		begin,
+		"activator:libra.end < " + request,
+		"default/donor cgroup lower < libra-agent:libra.resize < " + begin,
+		"default/borrower cgroup raise < libra-agent:libra.resize < " + begin,
+		"default/donor api lower < libra-resizer:libra.resize < " + begin,
+		"default/donor cgroup restore < libra-agent:libra.resize < " + begin,
+		"default/borrower cgroup lower < libra-agent:libra.resize < " + begin,
+	} {
+		if got[want] != 1 {
+			t.Errorf("%d spans are %s, want 1", got[want], want)
+		}
+	}
+	if t.Failed() {
+		for path, n := range got {
+			t.Logf("%d × %s", n, path)
+		}
+	}
+}
