@@ -15,6 +15,7 @@ import (
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/zap"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -80,10 +81,10 @@ func exported(t *testing.T) map[string]bool {
 	}
 	provider := touched{sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))}
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	if _, err := controller.New(clk, nil, nil, nil, actuate.NewAPI(nil), nil, provider, controller.Settings{}); err != nil {
+	if _, err := controller.New(clk, nil, nil, nil, actuate.NewAPI(nil), nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider); err != nil {
+	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider, noop.NewTracerProvider()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := invocation.NewManager(invocation.Options{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {

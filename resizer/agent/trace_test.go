@@ -19,7 +19,7 @@ func (g *rig) written() []string {
 	for _, s := range g.spans.Ended() {
 		attributes := map[string]string{}
 		for _, a := range s.Attributes() {
-			attributes[string(a.Key)] = a.Value.Emit()
+			attributes[string(a.Key)] = a.Value.String()
 		}
 		name := "libra." + attributes["libra.resource"]
 		spans = append(spans, fmt.Sprintf("%s %s: %s %s %s %s to %s %s, parent %v", s.Name(), attributes["libra.way"],

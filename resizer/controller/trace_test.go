@@ -18,7 +18,7 @@ func (h *harness) resized() []string {
 	for _, s := range h.spans.Ended() {
 		attributes := map[string]string{}
 		for _, a := range s.Attributes() {
-			attributes[string(a.Key)] = a.Value.Emit()
+			attributes[string(a.Key)] = a.Value.String()
 		}
 		status := attributes["libra.result"]
 		if s.Status().Code == codes.Error {

@@ -27,7 +27,6 @@ const (
 	optedOut = "opted_out"
 	optedIn  = "opted_in"
 
-
 	warmAnswers    = 50
 	warmLength     = 3 * time.Second
 	cleanUpTimeout = 3 * time.Minute
