@@ -59,7 +59,7 @@ var concurrencyScenes = []play{
 		s.end("a1")
 		s.expect(4, need(0, 384), map[string]Balance{"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(400)}})
 	}},
-	{"one more pod lends to who lost a part", func(s scene) {
+	{"who lost a part of a loan gets it from another pod", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(700)))
 		s.begin(invocation("c", time.Minute, cpu(150), cpu(0)))
@@ -67,6 +67,7 @@ var concurrencyScenes = []play{
 		s.expect(4, need(0, 384), map[string]Balance{
 			"a": {Lent: cpu(500)}, "c": {Lent: cpu(150)}, "b": {Borrowed: cpu(650)},
 		})
+		s.equal(Outcome{Found: true, Lent: cpu(500)}, s.end("a2"))
 	}},
 	{"while it is not known what one needs, the pod lends nothing", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
