@@ -59,6 +59,16 @@ var concurrencyScenes = []play{
 		s.end("a1")
 		s.expect(4, need(0, 384), map[string]Balance{"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(400)}})
 	}},
+	{"of many borrowers, too, the first to end lose first", func(s scene) {
+		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
+		for id, seconds := range map[string]int{"b": 30, "c": 10, "d": 40, "long": 50, "short": 1} {
+			s.begin(invocation(id, time.Duration(seconds)*time.Second, cpu(0), cpu(100)))
+		}
+		s.begin(shared("a2", "a", time.Minute, need(400, 64)))
+		s.expect(7, need(0, 384), map[string]Balance{
+			"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(100)}, "d": {Borrowed: cpu(100)}, "long": {Borrowed: cpu(100)},
+		})
+	}},
 	{"who lost a part of a loan gets it from another pod", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(700)))
@@ -174,7 +184,7 @@ func drawShared(t *rapid.T) Invocation {
 	inv.Allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
 	inv.Duration = time.Duration(rapid.IntRange(1, 5).Draw(t, "s")) * 10 * time.Second
 	if rapid.IntRange(0, 2).Draw(t, "borrows") == 0 {
-		inv.Pod, inv.Surplus = "a/q", api.Resources{}
+		inv.Pod, inv.Surplus = rapid.SampledFrom([]string{"a/q", "a/r", "a/s"}).Draw(t, "its pod"), api.Resources{}
 		inv.Want = api.Resources{CPUMilli: 300, MemoryBytes: 100 << 20}
 		return inv
 	}
