@@ -1,0 +1,59 @@
+package inputs
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+const lineBases = 70
+
+// rises is how much higher a curve is after each base, in half units, and where it
+// is between.
+var rises = map[byte]struct{ between, after int }{
+	'A': {1, 0}, 'C': {-1, 0}, 'G': {1, 2}, 'T': {-1, -2}, 'N': {0, 0},
+}
+
+// sequences is a FASTA file of up to four sequences. As on a chromosome, long
+// stretches have more of G than of C, and others less.
+func sequences(rng *rand.Rand) Input {
+	bases, records := logUniform(rng, 32<<10, 1<<20), uniform(rng, 1, 4)
+	expect := map[string]int64{"records": int64(records), "bases": int64(bases), "points": int64(2*bases + records)}
+	var body []byte
+	var highest, lowest int
+	for r := range records {
+		body = fmt.Appendf(body, ">sequence-%d of %d\n", r+1, records)
+		length := (r+1)*bases/records - r*bases/records
+		height := 0
+		letters := "ACGT"
+		for i := range length {
+			if i%4096 == 0 {
+				letters = []string{"AACGTT", "ACCGTT", "ACGGGT", "AACGTTTT"}[rng.IntN(4)]
+			}
+			base := letters[rng.IntN(len(letters))]
+			if rng.IntN(1000) == 0 {
+				base = 'N'
+				expect["unknown"]++
+			}
+			if base == 'G' || base == 'C' {
+				expect["gc"]++
+			}
+			rise := rises[base]
+			between := height + rise.between
+			height += rise.after
+			highest, lowest = max(highest, between, height), min(lowest, between, height)
+			// Repeats are in small letters.
+			if i/512%4 == 3 {
+				base |= 0x20
+			}
+			if body = append(body, base); i%lineBases == lineBases-1 {
+				body = append(body, '\n')
+			}
+		}
+		if length%lineBases != 0 {
+			body = append(body, '\n')
+		}
+		expect["ends"] += int64(height)
+	}
+	expect["highest"], expect["lowest"] = int64(highest), int64(lowest)
+	return Input{Body: body, Expect: expect}
+}
