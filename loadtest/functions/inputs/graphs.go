@@ -21,7 +21,8 @@ func Ranking(rng *rand.Rand, low, high int) Input {
 		Damping   float64 `json:"damping"`
 		Tolerance float64 `json:"tolerance"`
 	}{rng.Uint32(), nodes, edges, []float64{0.85, 0.9, 0.95}[rng.IntN(3)], []float64{1e-7, 1e-8, 1e-9}[rng.IntN(3)]},
-		map[string]int64{"nodes": int64(nodes), "edges": int64(edges), "sum_ppm": 1_000_000})
+		// More than twice as many edges go to the first node as to the next.
+		map[string]int64{"nodes": int64(nodes), "edges": int64(edges), "top": 0, "sum_ppm": 1_000_000})
 }
 
 // specOf draws a graph of low to high edges, and makes it.
