@@ -60,7 +60,7 @@ func TestSearchReachesAllAtTheirDistance(t *testing.T) {
 }
 
 func TestWorkFindsWhatAQueueDoes(t *testing.T) {
-	for n := range uint64(4) {
+	for n := range uint64(2) {
 		in, err := inputs.Draw("bfs", 1, n)
 		if err != nil {
 			t.Fatal(err)
