@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 // SizeClass is a third of the range of a function's input sizes, on a logarithmic
@@ -43,18 +44,8 @@ type Entry struct {
 	Input int `json:"input"`
 }
 
-// Input is the body of a request, and what is known about the answer to it.
-type Input struct {
-	Body []byte
-	// Cut says that Body is the corpus from Offset on.
-	Cut    bool
-	Offset int
-	// Expect is what the answer must say it did, among other things.
-	Expect map[string]int64
-}
-
 // Draw makes the input of a number, always the same.
-type Draw func(function string, number int) (Input, error)
+type Draw func(function string, number int) (inputs.Input, error)
 
 // maxInline is the largest body, in bytes, that is written into the schedule: k6
 // parses an entry before it sends it.
@@ -72,7 +63,7 @@ func Fill(plan []Invocation, perFunction int, draw Draw, corpus []byte) ([]Entry
 	}
 	c := catalogue{
 		draw: draw, perFunction: perFunction, corpus: slices.Clip(corpus),
-		drawn: map[key]Input{}, bySize: map[string][]key{}, requests: map[key]schedule.Request{},
+		drawn: map[key]inputs.Input{}, bySize: map[string][]key{}, requests: map[key]schedule.Request{},
 	}
 	entries := make([]Entry, len(plan))
 	for n, inv := range plan {
@@ -97,7 +88,7 @@ type catalogue struct {
 	draw        Draw
 	perFunction int
 	corpus      []byte
-	drawn       map[key]Input
+	drawn       map[key]inputs.Input
 	// bySize are a function's inputs from the smallest to the largest.
 	bySize map[string][]key
 	// requests are those that send the inputs that were chosen.
@@ -156,7 +147,7 @@ func (c *catalogue) sorted(function string) ([]key, error) {
 	return keys, nil
 }
 
-func (c *catalogue) input(k key) (Input, error) {
+func (c *catalogue) input(k key) (inputs.Input, error) {
 	if in, ok := c.drawn[k]; ok {
 		return in, nil
 	}

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 // doubling are inputs each twice as large as the one before, in another order.
-func doubling(_ string, n int) (Input, error) {
+func doubling(_ string, n int) (inputs.Input, error) {
 	size := 100 << (n * 7 % 10)
-	return Input{Body: bytes.Repeat([]byte{0xff}, size), Expect: map[string]int64{"bytes": int64(size)}}, nil
+	return inputs.Input{Body: bytes.Repeat([]byte{0xff}, size), Expect: map[string]int64{"bytes": int64(size)}}, nil
 }
 
 func TestFillChoosesBySize(t *testing.T) {
@@ -45,9 +47,9 @@ func TestFillChoosesBySize(t *testing.T) {
 
 func TestFillChoosesBySeedWhereTheContentDecides(t *testing.T) {
 	drawn := map[int]int{}
-	draw := func(_ string, n int) (Input, error) {
+	draw := func(_ string, n int) (inputs.Input, error) {
 		drawn[n]++
-		return Input{Body: fmt.Appendf(nil, `{"n":%d}`, n)}, nil
+		return inputs.Input{Body: fmt.Appendf(nil, `{"n":%d}`, n)}, nil
 	}
 	var plan []Invocation
 	for i := range uint32(8) {
@@ -71,7 +73,9 @@ func TestFillChoosesBySeedWhereTheContentDecides(t *testing.T) {
 
 func TestFillCutsBodiesOutOfTheCorpus(t *testing.T) {
 	corpus := []byte("0123456789")
-	draw := func(string, int) (Input, error) { return Input{Body: corpus[2:5], Cut: true, Offset: 2}, nil }
+	draw := func(string, int) (inputs.Input, error) {
+		return inputs.Input{Body: corpus[2:5], Cut: true, Offset: 2}, nil
+	}
 	entries, longer, err := Fill([]Invocation{{Function: "uploader"}}, 1, draw, corpus)
 	if err != nil {
 		t.Fatal(err)
@@ -88,12 +92,12 @@ func TestFillSaysWhatIsWrong(t *testing.T) {
 	}
 	failed := errors.New("no such function")
 	for _, function := range []string{"uploader", "pagerank"} {
-		_, _, err := Fill([]Invocation{{Function: function}}, 3, func(string, int) (Input, error) { return Input{}, failed }, nil)
+		_, _, err := Fill([]Invocation{{Function: function}}, 3, func(string, int) (inputs.Input, error) { return inputs.Input{}, failed }, nil)
 		if !errors.Is(err, failed) {
 			t.Errorf("%s: %v, want %v", function, err, failed)
 		}
 	}
-	_, _, err := Fill(plan, 3, func(string, int) (Input, error) { return Input{}, nil }, nil)
+	_, _, err := Fill(plan, 3, func(string, int) (inputs.Input, error) { return inputs.Input{}, nil }, nil)
 	if err == nil || !strings.Contains(err.Error(), "empty") {
 		t.Errorf("an empty input: %v", err)
 	}

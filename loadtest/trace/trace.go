@@ -10,15 +10,27 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 // The ten functions of LIBRA's Table 1, in its order: those whose demand follows
 // the size of the input, and those whose demand follows the content.
 var (
-	Related   = []string{"uploader", "thumbnailer", "compression", "dnavisualization", "dynamichtml"}
-	Unrelated = []string{"videogif", "imagerecognition", "pagerank", "mst", "bfs"}
+	Related   = names(true)
+	Unrelated = names(false)
 	Mixed     = slices.Concat(Related, Unrelated)
 )
+
+func names(related bool) []string {
+	var names []string
+	for _, f := range inputs.Functions {
+		if f.Related == related {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
 
 // Trace is what some functions were called for in the minutes from First on.
 type Trace struct {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/loadtest/trace"
 )
 
@@ -80,9 +80,9 @@ func newStats(s *source) *cobra.Command {
 
 func newSchedule(s *source) *cobra.Command {
 	var (
-		o      trace.Options
-		inputs int
-		out    string
+		o           trace.Options
+		perFunction int
+		out         string
 	)
 	cmd := &cobra.Command{
 		Use:   "schedule",
@@ -99,12 +99,8 @@ func newSchedule(s *source) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			corpus := schedule.Corpus()
-			draw, err := newDraw(s.seed, inputs, o.Functions, corpus)
-			if err != nil {
-				return err
-			}
-			entries, corpus, err := trace.Fill(plan, inputs, draw, corpus)
+			draw := func(function string, n int) (inputs.Input, error) { return inputs.Draw(function, s.seed, uint64(n)) }
+			entries, corpus, err := trace.Fill(plan, perFunction, draw, inputs.Corpus())
 			if err != nil {
 				return err
 			}
@@ -123,7 +119,7 @@ func newSchedule(s *source) *cobra.Command {
 	f.StringSliceVar(&o.Functions, "functions", []string{"mixed"}, "functions to call: mixed (all ten), related or unrelated to the size of the input, or names")
 	f.IntVar(&o.Sample, "sample", 100, "functions of the trace that take part, drawn at random (0: all)")
 	f.Float64Var(&o.Skew, "skew", 0.5, "how the functions share the rate: 1 as in the trace, 0 equally")
-	f.IntVar(&inputs, "inputs", 100, "different inputs of each function")
+	f.IntVar(&perFunction, "inputs", 100, "different inputs of each function")
 	f.StringVar(&out, "out", "out/trace", "folder for "+scheduleFile+" and "+corpusFile)
 	return cmd
 }

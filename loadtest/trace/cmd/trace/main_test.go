@@ -24,7 +24,7 @@ func run(args ...string) (string, error) {
 
 func TestScheduleIsWrittenWithItsInputs(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"schedule", "--functions", "uploader,compression,pagerank", "--rpm", "60", "--length", "30s", "--inputs", "5", "--out"}
+	args := []string{"schedule", "--rpm", "60", "--length", "30s", "--inputs", "3", "--out"}
 	out, err := run(append(args, dir)...)
 	if err != nil {
 		t.Fatal(err)
