@@ -62,7 +62,7 @@ box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet
 test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
 
 lint: $(VENV)/.stamp ## Linters, Go and Python.
-	@bad=$$(gofmt -l activator-plugin pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
+	@bad=$$(gofmt -l activator-plugin dashboards pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 	go vet ./... && go vet -tags e2e ./loadtest/e2e/...
 	go run $(STATICCHECK) -tags e2e ./...
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
@@ -84,7 +84,7 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --commit $(COMMIT) --out out/e2e
-	go test -tags e2e -count=1 -timeout 25m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
+	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
 	$(BOX) down
 	$(BOX) down
 

@@ -57,7 +57,10 @@ func newKeeper(t testing.TB) keeper {
 
 // answer says what is to be done about a revision that nothing is known of yet.
 func answer(in *inputs, k key, s standing) {
-	if _, known := in.known[k]; !known {
+	in.mu.Lock()
+	_, known := in.known[k]
+	in.mu.Unlock()
+	if !known {
 		in.answer(k, s, time.Time{})
 	}
 }
