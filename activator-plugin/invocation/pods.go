@@ -53,8 +53,8 @@ type served struct {
 // see a function change, and too few for those that learn from them to be felt by a
 // function that is called a thousand times a second.
 const (
-	samplesPerSecond = 1
-	samplesBurst     = 20
+	sampleEvery  = 5 * time.Second
+	samplesBurst = 60
 )
 
 // NewPods watches the pods of opted-in revisions in all namespaces once it is run.
@@ -129,7 +129,7 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, rate.NewLimiter(samplesPerSecond, samplesBurst)}
+		p.served[t.pod] = served{t.container, rate.NewLimiter(rate.Every(sampleEvery), samplesBurst)}
 	}
 }
 

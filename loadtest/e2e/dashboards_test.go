@@ -99,8 +99,8 @@ func TestDashboardsHaveData(t *testing.T) {
 		}
 	}
 	// An alert may see for a moment what it waits for before it fires, as the activator
-	// that was just replaced and is still scraped.
-	eventually(t, 3*time.Minute, "silence of all alerts", func() error {
+	// that was just replaced and is still scraped; some look back five minutes.
+	eventually(t, 8*time.Minute, "silence of all alerts", func() error {
 		var errs []error
 		for _, r := range alerts(t) {
 			samples, err := p.query(ctx, r.Expr)
@@ -165,7 +165,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 					return nil
 				})
 			}()
-			eventually(t, time.Minute, test.alert, raised)
+			eventually(t, 2*time.Minute, test.alert, raised)
 		})
 	}
 }
@@ -229,7 +229,7 @@ var parts = []string{"libra-agent", "libra-predictor", "libra-resizer"}
 // awaitTargets waits until a pod of each job answers.
 func awaitTargets(ctx context.Context, t *testing.T, p *prometheus, jobs ...string) {
 	t.Helper()
-	eventually(t, time.Minute, "targets", func() error {
+	eventually(t, 2*time.Minute, "targets", func() error {
 		up, err := p.query(ctx, `sum by (job) (up{job=~"libra-.+"}) > 0`)
 		if err != nil {
 			return err
