@@ -7,11 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/loadtest/functions/graph"
-	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/loadtest/functions/inputs/inputstest"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
@@ -60,19 +59,7 @@ func TestSearchReachesAllAtTheirDistance(t *testing.T) {
 }
 
 func TestWorkFindsWhatAQueueDoes(t *testing.T) {
-	for n := range uint64(2) {
-		in, err := inputs.Draw("bfs", 1, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		did, err := work(context.Background(), in.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(in.Expect, inputs.Said(did, in.Expect)); diff != "" {
-			t.Errorf("%s (-expected +said):\n%s", in.Body, diff)
-		}
-	}
+	inputstest.Check(t, "bfs", 2, work)
 }
 
 func TestWorkRefuses(t *testing.T) {

@@ -11,10 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/loadtest/functions/inputs/inputstest"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
@@ -93,19 +92,7 @@ func TestDrawingIsTheSameForAnyNumberOfWorkersAndHasEveryPoint(t *testing.T) {
 }
 
 func TestWorkSaysWhatTheSequencesAre(t *testing.T) {
-	for n := range uint64(3) {
-		in, err := inputs.Draw("dnavisualization", 1, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		did, err := work(context.Background(), in.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(in.Expect, inputs.Said(did, in.Expect)); diff != "" {
-			t.Errorf("(-expected +said):\n%s", diff)
-		}
-	}
+	inputstest.Check(t, "dnavisualization", 3, work)
 }
 
 func TestWorkRefuses(t *testing.T) {

@@ -8,28 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/loadtest/functions/inputs/inputstest"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
 func TestWorkCountsTheThings(t *testing.T) {
-	n := newNetwork()
-	for i := range uint64(5) {
-		in, err := inputs.Draw("imagerecognition", 1, i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		did, err := n.work(context.Background(), in.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(in.Expect, inputs.Said(did, in.Expect)); diff != "" {
-			t.Errorf("input %d (-expected +said):\n%s", i, diff)
-		}
-	}
+	inputstest.Check(t, "imagerecognition", 5, newNetwork().work)
 }
 
 func TestConvolutionIsItsDefinition(t *testing.T) {

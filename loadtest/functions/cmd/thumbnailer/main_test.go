@@ -10,9 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/loadtest/functions/inputs/inputstest"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
@@ -30,19 +28,7 @@ func jpegOf(t *testing.T, width, height int) []byte {
 }
 
 func TestWorkSaysWhatThePictureShows(t *testing.T) {
-	for n := range uint64(3) {
-		in, err := inputs.Draw("thumbnailer", 1, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		did, err := work(context.Background(), in.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(in.Expect, inputs.Said(did, in.Expect)); diff != "" {
-			t.Errorf("input %d (-expected +said):\n%s", n, diff)
-		}
-	}
+	inputstest.Check(t, "thumbnailer", 3, work)
 }
 
 func TestWorkTakesPicturesSmallerThanItsThumbnails(t *testing.T) {

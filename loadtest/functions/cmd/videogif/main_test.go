@@ -10,10 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/loadtest/functions/inputs/inputstest"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
@@ -44,19 +43,7 @@ func TestFramesThatShowTheSameAreOne(t *testing.T) {
 }
 
 func TestWorkSaysWhatTheVideoShows(t *testing.T) {
-	for n := range uint64(3) {
-		in, err := inputs.Draw("videogif", 1, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		did, err := work(context.Background(), in.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(in.Expect, inputs.Said(did, in.Expect)); diff != "" {
-			t.Errorf("input %d (-expected +said):\n%s", n, diff)
-		}
-	}
+	inputstest.Check(t, "videogif", 3, work)
 }
 
 func TestPaletteHasItsColours(t *testing.T) {
