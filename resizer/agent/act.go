@@ -96,7 +96,8 @@ func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time)
 }
 
 // act writes what can be written, until there is nothing more: what a decrease frees
-// is given on only when it was read.
+// is given on only when it was read, and what was to come from a donor that cannot be
+// lowered is taken back in the same round.
 func (r *reflex) act(ctx context.Context) (wrote bool) {
 	for range passes {
 		var views []view
@@ -105,7 +106,7 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 				views = append(views, r.view(e))
 			}
 		}
-		touched := map[*entry]struct{}{}
+		touched, failed := map[*entry]struct{}{}, false
 		for _, w := range plan(views, r.clock.Now().Before(r.revokedBy)) {
 			e := r.get(w.pod)
 			if e == nil || !e.managed() || e.retries[w.resource].holds(w.direction, r.clock.Now()) {
@@ -113,12 +114,14 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 			}
 			if r.write(ctx, e, w) {
 				touched[e] = struct{}{}
+			} else {
+				failed = true
 			}
 		}
-		if len(touched) == 0 {
+		if len(touched) == 0 && !failed {
 			return wrote
 		}
-		wrote = true
+		wrote = wrote || len(touched) > 0
 		for e := range touched {
 			if e.managed() {
 				r.look(ctx, e)

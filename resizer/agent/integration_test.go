@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -29,11 +30,18 @@ import (
 
 // idleNode is a pool to which the node has plenty of idle CPU, whatever else runs on
 // the machine of the test.
-type idleNode struct{ *pool.Redis }
+type idleNode struct {
+	*pool.Redis
+	pods *atomic.Int64 // that the last heartbeat has named
+}
 
 func (n idleNode) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (bool, error) {
 	hb.Lendable = api.Resources{CPUMilli: 10_000, MemoryBytes: 1 << 40}
-	return n.Redis.Heartbeat(ctx, node, hb)
+	open, err := n.Redis.Heartbeat(ctx, node, hb)
+	if err == nil {
+		n.pods.Store(int64(len(hb.Pods)))
+	}
+	return open, err
 }
 
 // site is a node with two containers in this machine's own cgroups, and a Redis.
@@ -45,6 +53,7 @@ type site struct {
 	redis   int // process
 	pods    []*corev1.Pod
 	seen    map[string]cgroup.Container // by pod
+	named   *atomic.Int64               // pods, by the last heartbeat of the agent made last
 	begun   int
 }
 
@@ -93,8 +102,9 @@ func (s *site) agent() *Agent {
 	s.Helper()
 	kube := fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build()
 	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	s.named = new(atomic.Int64)
 	a, tracker, err := New(clock.RealClock{}, kube, settings,
-		Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		Redis{Pool: idleNode{s.pools, s.named}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -147,9 +157,10 @@ func (s *site) signal(sig syscall.Signal) {
 // lend begins invocations of which one lends 200m to the other, and returns the donor.
 func (s *site) lend() (donor string) {
 	s.Helper()
-	eventually(s.T, "the pool is open", func() bool {
+	// A pod that begins an invocation before the agent names it lends nothing in it.
+	eventually(s.T, "the pool is open to both pods", func() bool {
 		state, err := s.pools.Read(s.Context(), node)
-		return err == nil && state.Open
+		return err == nil && state.Open && s.named.Load() == int64(len(s.pods))
 	})
 	s.begun++
 	donor = fmt.Sprint("donor-", s.begun)

@@ -305,6 +305,23 @@ func TestNewEpochWithAPin(t *testing.T) {
 	}
 }
 
+// A limit that another has raised comes down in the round in which its donor could not be
+// lowered.
+func TestWhatNobodyPaysForComesDownAtOnce(t *testing.T) {
+	g := newTestRig(t)
+	donor := g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	volume := api.Resources{CPUMilli: 200}
+	g.begin("1", "default/d", volume, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, volume)
+	g.exchange()
+	donor.broken = true
+	donor.Limit.CPUMilli = userLimits.CPUMilli
+	g.round(g.ctx)
+	g.want("borrower", 500, 512)
+}
+
 // What a container is owed does not wait for a decrease that failed again and again.
 func TestRestoresDoNotBackOff(t *testing.T) {
 	g := newTestRig(t)
