@@ -17,13 +17,21 @@ import (
 	"libra.dev/libra/loadtest/demo/schedule"
 )
 
+// services are the Knative Services that are called.
+type services struct {
+	manifests    string // kustomization that installs them
+	optedIn, all []string
+}
+
+// four are the demo's.
+var four = services{"loadtest/functions/manifests", schedule.Functions, schedule.All}
+
 const (
 	libraNamespace   = "libra-system"
 	servingNamespace = "knative-serving"
 
 	libraManifests     = "manifests/base"
 	activatorManifests = "manifests/activator"
-	functionManifests  = "loadtest/functions/manifests"
 
 	applyTimeout = 2 * time.Minute
 	readyTimeout = 4 * time.Minute
@@ -32,7 +40,7 @@ const (
 // images names the references of the images by the names in the manifests.
 type images map[string]string
 
-func readImages(path string) (images, error) {
+func readImages(path string, s services) (images, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w; `box load` writes the file", err)
@@ -42,7 +50,7 @@ func readImages(path string) (images, error) {
 		return nil, fmt.Errorf("images: %s is not a JSON object from image name to reference: %w", path, err)
 	}
 	wanted := []string{libraActivatorImage, "libra-resizer", "libra-agent", "libra-predictor", "libra-fn-store"}
-	for _, f := range schedule.All {
+	for _, f := range s.all {
 		wanted = append(wanted, "libra-fn-"+f)
 	}
 	var missing []string
@@ -160,7 +168,7 @@ func (d *demo) installLibra(ctx context.Context) error {
 // installFunctions applies the demo's functions and waits for them.
 func (d *demo) installFunctions(ctx context.Context) error {
 	dir := d.path("kustomize", "functions")
-	if err := d.images.kustomize(dir, functionManifests, d.namespace); err != nil {
+	if err := d.images.kustomize(dir, d.services.manifests, d.namespace); err != nil {
 		return err
 	}
 	if err := d.kubectl.apply(ctx, dir); err != nil {
@@ -170,7 +178,7 @@ func (d *demo) installFunctions(ctx context.Context) error {
 		return err
 	}
 	args := []string{"-n", d.namespace, "wait", "--for=condition=Ready"}
-	for _, f := range schedule.All {
+	for _, f := range d.services.all {
 		args = append(args, "services.serving.knative.dev/"+f)
 	}
 	return d.kubectl.wait(ctx, readyTimeout, args...)

@@ -60,7 +60,7 @@ func TestReadImagesNamesWhatIsMissing(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"libra-activator":"dev.local/libra-activator:1"}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := readImages(path)
+	_, err := readImages(path, four)
 	if err == nil || !strings.Contains(err.Error(), "libra-fn-uploader") || strings.Contains(err.Error(), "libra-activator") {
 		t.Errorf("got %v, want an error that names what is missing only", err)
 	}

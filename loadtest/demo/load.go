@@ -58,7 +58,7 @@ func (d *demo) findTargets(ctx context.Context) (targets, error) {
 		}
 		t.gateway = "http://" + address
 	}
-	for _, f := range schedule.All {
+	for _, f := range d.services.all {
 		var service servingv1.Service
 		if err := d.kubectl.get(ctx, &service, "-n", d.namespace, "services.serving.knative.dev", f); err != nil {
 			return t, err

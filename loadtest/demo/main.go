@@ -120,14 +120,14 @@ func start(ctx context.Context, o options, in *os.File, out io.Writer) error {
 		}
 	}
 	var err error
-	if d.images, err = readImages(d.imagesFile); err != nil {
+	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
 		return err
 	}
 	return d.run(ctx)
 }
 
 func newDemo(o options, out io.Writer) *demo {
-	return &demo{options: o, out: out, start: time.Now(), http: &http.Client{}}
+	return &demo{options: o, services: four, out: out, start: time.Now(), http: &http.Client{}}
 }
 
 // resolve checks the flags and fills in what they leave open.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,6 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/loadtest/demo/report"
-	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -37,13 +37,15 @@ const (
 	observationsTimeout = 5 * time.Second
 )
 
-// functionsSelector selects the functions' pods and revisions.
-var functionsSelector = serving.ServiceLabelKey + " in (" + strings.Join(schedule.All, ",") + ")"
+// selector selects the services' pods and revisions.
+func (s services) selector() string {
+	return serving.ServiceLabelKey + " in (" + strings.Join(s.all, ",") + ")"
+}
 
 // modelsMissing names the functions that the predictor has no model of yet.
 func (d *demo) modelsMissing(ctx context.Context) []string {
 	var missing []string
-	for _, f := range schedule.Functions {
+	for _, f := range d.services.optedIn {
 		path := fmt.Sprintf("/api/v1/namespaces/%s/services/%s/proxy/libra/v1/functions/%s", libraNamespace, predictorService, d.targets.revisions[f])
 		var explained struct {
 			Stage string `json:"stage"`
@@ -77,7 +79,7 @@ func (d *demo) forget(ctx context.Context) error {
 	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor"); err != nil {
 		return err
 	}
-	if known := len(schedule.Functions) - len(d.modelsMissing(ctx)); known > 0 {
+	if known := len(d.services.optedIn) - len(d.modelsMissing(ctx)); known > 0 {
 		return fmt.Errorf("the predictor still has models of %d functions after it was started anew without observations", known)
 	}
 	return nil
@@ -133,7 +135,7 @@ func (d *demo) lastObservation(ctx context.Context) (string, error) {
 func (d *demo) outcomes(ctx context.Context, last string, results []report.Result) (map[string]report.Outcome, error) {
 	wanted := map[string]bool{}
 	for _, r := range results {
-		if r.RequestID != "" && r.Function != schedule.Plain {
+		if r.RequestID != "" && slices.Contains(d.services.optedIn, r.Function) {
 			wanted[r.RequestID] = true
 		}
 	}
@@ -223,7 +225,7 @@ func (d *demo) agentWrites(ctx context.Context) (int, error) {
 func (d *demo) watchingLimits(ctx context.Context, during func() error) ([]report.LimitChange, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := d.kubectl.command(ctx, "get", "pods", "-n", d.namespace, "-l", functionsSelector,
+	cmd := d.kubectl.command(ctx, "get", "pods", "-n", d.namespace, "-l", d.services.selector(),
 		"--watch", "--output-watch-events", "-o", "json")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -276,15 +278,15 @@ func limitChanges(r io.Reader, now func() time.Time) []report.LimitChange {
 // revision: nothing is lent.
 func (d *demo) awaitOwnLimits(ctx context.Context) error {
 	var revisions servingv1.RevisionList
-	if err := d.kubectl.get(ctx, &revisions, "revisions.serving.knative.dev", "-n", d.namespace, "-l", functionsSelector); err != nil {
+	if err := d.kubectl.get(ctx, &revisions, "revisions.serving.knative.dev", "-n", d.namespace, "-l", d.services.selector()); err != nil {
 		return err
 	}
 	err := eventually(ctx, ownLimitsTimeout, func(context.Context) error {
 		var pods corev1.PodList
-		if err := d.kubectl.get(ctx, &pods, "pods", "-n", d.namespace, "-l", functionsSelector); err != nil {
+		if err := d.kubectl.get(ctx, &pods, "pods", "-n", d.namespace, "-l", d.services.selector()); err != nil {
 			return err
 		}
-		return ownLimits(revisions.Items, pods.Items)
+		return d.services.ownLimits(revisions.Items, pods.Items)
 	})
 	if err != nil {
 		return fmt.Errorf("the functions do not have their own limits after %v; does deployment/libra-resizer in %s run? %w", ownLimitsTimeout, libraNamespace, err)
@@ -294,7 +296,7 @@ func (d *demo) awaitOwnLimits(ctx context.Context) error {
 
 // ownLimits says which pods' limits, as asked for or as in force, are not those
 // of their revision, and which functions have no pod.
-func ownLimits(revisions []servingv1.Revision, pods []corev1.Pod) error {
+func (s services) ownLimits(revisions []servingv1.Revision, pods []corev1.Pod) error {
 	own := map[string]api.Resources{}
 	for _, r := range revisions {
 		own[r.Name] = api.FromList(r.Spec.Containers[0].Resources.Limits)
@@ -322,7 +324,7 @@ func ownLimits(revisions []servingv1.Revision, pods []corev1.Pod) error {
 			wrong = append(wrong, fmt.Errorf("pod %s: limits %v in its spec, %v in its status, %v in its revision", p.Name, asked, inForce, want))
 		}
 	}
-	for _, f := range schedule.All {
+	for _, f := range s.all {
 		if !seen[f] {
 			wrong = append(wrong, fmt.Errorf("%s has no pod", f))
 		}
@@ -334,7 +336,7 @@ func ownLimits(revisions []servingv1.Revision, pods []corev1.Pod) error {
 func (d *demo) restarts(ctx context.Context) (map[string]int, error) {
 	restarts := map[string]int{}
 	for _, args := range [][]string{
-		{"-n", d.namespace, "-l", functionsSelector},
+		{"-n", d.namespace, "-l", d.services.selector()},
 		{"-n", d.namespace, "-l", "app=store"},
 		{"-n", libraNamespace},
 		{"-n", servingNamespace, "-l", activatorSelector},

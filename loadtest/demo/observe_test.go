@@ -130,7 +130,7 @@ func TestOwnLimits(t *testing.T) {
 			}
 			revisions, pods = append(revisions, revision), append(pods, pod)
 		}
-		err := ownLimits(revisions, pods)
+		err := four.ownLimits(revisions, pods)
 		if (err != nil) != (c.want != nil) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -166,7 +166,7 @@ func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
 		"models, and they do not go":               {"2", `echo '{"stage":"modelled"}'`, true, true},
 	} {
 		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.keys+`;; *--raw*) `+c.explain+`;; esac`)
-		d := demo{kubectl: k, out: io.Discard}
+		d := demo{services: four, kubectl: k, out: io.Discard}
 		if err := d.forget(t.Context()); (err != nil) != c.failed {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -192,7 +192,7 @@ func TestAWatchThatEndsTooEarlyIsAnError(t *testing.T) {
 	}
 	started := filepath.Join(t.TempDir(), "started")
 	k, _ := fakeKubectl(t, "echo '"+pod+"'; touch "+started+"; exec sleep 60")
-	d := demo{kubectl: k, out: io.Discard}
+	d := demo{services: four, kubectl: k, out: io.Discard}
 	changes, err := d.watchingLimits(t.Context(), wait(started))
 	if err != nil || len(changes) != 1 {
 		t.Errorf("got %v, %v; want one limit", changes, err)

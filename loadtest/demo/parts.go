@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"libra.dev/libra/loadtest/demo/schedule"
 )
 
 func newInstall() *cobra.Command {
@@ -52,7 +50,7 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err := d.checkBox(ctx); err != nil {
 		return err
 	}
-	if d.images, err = readImages(d.imagesFile); err != nil {
+	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
 		return err
 	}
 	d.say("Libra's parts: applying %s", libraManifests)
@@ -69,6 +67,6 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err != nil || !functions {
 		return err
 	}
-	d.say("functions: %s", strings.Join(schedule.All, ", "))
+	d.say("functions: %s", strings.Join(d.services.all, ", "))
 	return d.installFunctions(ctx)
 }

@@ -32,13 +32,14 @@ const (
 // demo is one run of the command.
 type demo struct {
 	options
-	kubectl kubectl
-	images  images
-	targets targets
-	corpus  []byte
-	http    *http.Client
-	out     io.Writer
-	start   time.Time
+	services services
+	kubectl  kubectl
+	images   images
+	targets  targets
+	corpus   []byte
+	http     *http.Client
+	out      io.Writer
+	start    time.Time
 
 	// hadNamespace is whether the functions' namespace was there before.
 	hadNamespace bool
@@ -119,7 +120,7 @@ func (d *demo) install(ctx context.Context) error {
 			return err
 		}
 	}
-	d.say("functions: %s", strings.Join(schedule.All, ", "))
+	d.say("functions: %s", strings.Join(d.services.all, ", "))
 	if err := d.installFunctions(ctx); err != nil {
 		return err
 	}
@@ -236,7 +237,7 @@ func (d *demo) awaitModels(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case len(missing) == len(schedule.Functions):
+	case len(missing) == len(d.services.optedIn):
 		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace)
 	case len(missing) > 0:
 		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
@@ -308,7 +309,7 @@ func (d *demo) cleanUp(ctx context.Context) error {
 	if !d.hadNamespace {
 		err = errors.Join(err, remove("namespace/"+d.namespace))
 	} else {
-		err = errors.Join(err, remove("-n", d.namespace, "-k", functionManifests))
+		err = errors.Join(err, remove("-n", d.namespace, "-k", d.services.manifests))
 	}
 	return errors.Join(err, remove("-k", libraManifests))
 }
