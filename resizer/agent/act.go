@@ -32,6 +32,9 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 	}
 	r.setWhole(e, e.whole || e.wholeOrPinned())
 	r.compare(ctx, e)
+	if r.settings.Unguarded {
+		return
+	}
 	cpuTrips, memoryTrips := e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold)
 	if cpuTrips {
 		r.fire(ctx, e, cpu, at)

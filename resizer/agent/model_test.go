@@ -27,6 +27,8 @@ func TestAnythingMayHappen(t *testing.T) {
 		defer os.RemoveAll(dir) //nolint:errcheck // it is the test's own
 		g := newRig(t, context.Background(), dir)
 		defer func() { g.journal.close() }() //nolint:errcheck // the test ends
+		g.settings.Unguarded = rapid.Bool().Draw(t, "unguarded")
+		g.settings.Threshold = rapid.SampledFrom([]float64{0, 0.3, 0.8, 1}).Draw(t, "threshold")
 		m := &model{rig: g, T: t, containers: map[string]string{}, begun: map[string]struct{}{}}
 		for i := range 4 {
 			m.replace(fmt.Sprintf("default/p%d", i))

@@ -170,7 +170,11 @@ const (
 func pinned(used int64) int64 { return used + max(marginBytes, used/marginPart) }
 
 // roomy is the least that the memory limit of a donor may be lowered to, so that so
-// many bytes in use do not trip the safeguard.
+// many bytes in use do not trip the safeguard; no limit is, of no container, when that
+// would take more than the pool knows of.
 func roomy(used int64, threshold float64) int64 {
+	if float64(used) >= threshold*float64(mostBytes) {
+		return max(pinned(used), mostBytes)
+	}
 	return max(pinned(used), int64(float64(used)/threshold)+1<<20)
 }

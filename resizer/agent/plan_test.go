@@ -196,11 +196,17 @@ func checkRest(t *rapid.T, views []view, forgive bool) {
 func TestMargins(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		used := rapid.Int64Range(0, 1<<40).Draw(t, "used")
-		threshold := rapid.Float64Range(0.5, 0.95).Draw(t, "threshold")
+		threshold := rapid.Float64Range(0, 1).Draw(t, "threshold")
 		if kept := pinned(used); kept < used+used/10 || kept < used+32*mib {
 			t.Fatalf("pinned(%d) = %d: a margin of 32 MiB and of a tenth is missing", used, kept)
 		}
 		limit := roomy(used, threshold)
+		if limit < pinned(used) {
+			t.Fatalf("the floor %d of %d bytes in use at threshold %v has not the margin", limit, used, threshold)
+		}
+		if limit >= mostBytes {
+			return // nothing is lent
+		}
 		var w watch
 		owed := api.Resources{MemoryBytes: limit + 1}
 		lowered := sample{at: epoch, Reading: readingOf(0, 0, used, limit)}

@@ -80,6 +80,10 @@ type exceeding struct {
 // run works until ctx ends. What it has changed is left as it is: stop gives it back.
 func (r *reflex) run(ctx context.Context) {
 	r.log = logf.FromContext(ctx)
+	if r.settings.Unguarded {
+		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it was left waits for the end of its loan;" +
+			" on cgroup v1 it may be killed for want of memory")
+	}
 	r.recall(ctx)
 	timer := r.clock.NewTimer(0)
 	defer timer.Stop()

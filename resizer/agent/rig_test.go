@@ -139,9 +139,13 @@ func (g *rig) start() {
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
+	settings := Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	if g.reflex != nil {
+		settings = g.settings
+	}
 	g.reflex = &reflex{
 		clock: g.clock, log: logr.Discard(), metrics: m, tracer: tracers.Tracer(""), agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
-		settings: Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
+		settings: settings,
 		open: func(id string) (cgroup.Container, error) {
 			if g.opening != nil {
 				return nil, g.opening

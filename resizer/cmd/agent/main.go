@@ -60,12 +60,14 @@ func parse() options {
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
 		"how often a container is read whose limit is not its own, from 1ms to 25ms")
 	flag.Float64Var(&o.Threshold, "threshold", 0.8,
-		"share of a lowered limit in use at which the donor gets back what it lends, from 0.5 to 0.95")
+		"share of a lowered limit in use at which the donor gets back what it lends, from 0 to 1; below 0.5 and above 0.95 for experiments")
+	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
+	o.Unguarded = !*safeguard
 	return o
 }
 

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+func TestWithoutTheSafeguardADonorWaitsForTheEnd(t *testing.T) {
+	g := newTestRig(t)
+	g.settings.Unguarded = true
+	g.lend()
+	donor := g.kernel["donor"]
+	for range 10 {
+		donor.CPU += 30 * time.Millisecond
+		donor.ThrottledPeriods++
+		donor.HighEvents++
+		donor.Memory = 412 * mib
+		g.pass(10 * time.Millisecond)
+		g.want("donor", 300, 412)
+		g.want("borrower", 700, 612)
+	}
+	if n := g.counted("libra.agent.safeguards", ""); n != 0 {
+		t.Errorf("%d safeguards of one that is off", n)
+	}
+	g.end("1")
+	g.exchange()
+	g.want("donor", 500, 512)
+	g.want("borrower", 500, 512)
+	if n := g.counted("libra.agent.restores", causeSafeguard); n != 0 {
+		t.Errorf("%d restores by the safeguard, want none", n)
+	}
+	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+func TestWithoutTheSafeguardTheFloorStays(t *testing.T) {
+	for _, v2 := range []bool{false, true} {
+		g := newTestRig(t)
+		g.settings.Unguarded, g.v2 = true, v2
+		g.run("default/d", "donor", userLimits).Memory = 400 * mib
+		g.run("default/b", "borrower", userLimits)
+		g.openPool()
+		g.begin("1", "default/d", api.Resources{MemoryBytes: 300 * mib}, api.Resources{})
+		g.begin("2", "default/b", api.Resources{}, api.Resources{MemoryBytes: 300 * mib})
+		g.exchange()
+		g.pass(100 * time.Millisecond)
+		if got := g.kernel["donor"].Limit.MemoryBytes; got < pinned(400*mib) {
+			t.Errorf("cgroup v2 %v: the donor's limit is %d with %d in use", v2, got, 400*mib)
+		}
+	}
+}
+
+func TestThresholdOfNothing(t *testing.T) {
+	g := newTestRig(t)
+	g.settings.Threshold = 0
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	volume := api.Resources{CPUMilli: 200, MemoryBytes: 100 * mib}
+	g.begin("1", "default/d", volume, api.Resources{})
+	g.begin("2", "default/b", api.Resources{}, volume)
+	g.exchange()
+	g.want("donor", 300, 512)
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500, 512)
+	g.exchange()
+	g.want("borrower", 500, 512)
+}
+
+func TestThresholdOfAll(t *testing.T) {
+	g := newTestRig(t)
+	g.settings.Threshold = 1
+	g.lend()
+	for range 10 {
+		g.kernel["donor"].CPU += 2900 * time.Microsecond
+		g.kernel["donor"].Memory = 411 * mib
+		g.pass(10 * time.Millisecond)
+		g.want("donor", 300, 412)
+	}
+	g.kernel["donor"].ThrottledPeriods++
+	g.kernel["donor"].Memory = 412 * mib
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500, 512)
+}
+
+func TestThresholdsThatAreAccepted(t *testing.T) {
+	s := Settings{Node: node, CgroupRoot: t.TempDir(), JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
+	for threshold, accepted := range map[float64]bool{
+		0: true, 0.1: true, 0.8: true, 1: true, -0.01: false, 1.01: false, math.NaN(): false,
+	} {
+		s.Threshold = threshold
+		if err := s.Validate(); (err == nil) != accepted {
+			t.Errorf("--threshold=%v: %v, want accepted %v", threshold, err, accepted)
+		}
+	}
+}
