@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -55,6 +56,27 @@ func encodeAnswer(t *testing.T, version string, outputs map[string][]int64) stri
 		t.Fatal("Failed to encode the answer:", err)
 	}
 	return string(b)
+}
+
+// The predictor answers the longest duration that is taken when durations are unlimited.
+func TestLongestDurationIsTaken(t *testing.T) {
+	const day = 86_400_000
+	answer := exampleAnswer()
+	answer["duration_ms_thresholds"], answer["duration_ms_values"] = nil, []int64{day}
+	answer["unknown"] = []int64{1200, 128 << 20, day}
+	table, err := ParseTable(strings.NewReader(answerJSON(t, answer)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{-1, 0, 1 << 40} {
+		if got := table.Lookup(size).Duration; got != 24*time.Hour {
+			t.Errorf("the duration of %d bytes is %v, want a day", size, got)
+		}
+	}
+	answer["duration_ms_values"] = []int64{day + 1}
+	if _, err := ParseTable(strings.NewReader(answerJSON(t, answer))); err == nil {
+		t.Error("more than a day is taken")
+	}
 }
 
 func TestParseTable(t *testing.T) {

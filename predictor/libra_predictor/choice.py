@@ -5,7 +5,7 @@ is not in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from libra_predictor.estimators import (
     HISTOGRAM,
     INHERITED,
     MOVING_WINDOW,
+    MOVING_WINDOW_CALLS,
     XGBOOST,
     DurationModel,
     Estimate,
@@ -27,6 +28,7 @@ from libra_predictor.estimators import (
     milliseconds,
     moving_window,
     timed,
+    unlimited,
 )
 from libra_predictor.labels import Label, Resource, labels
 from libra_predictor.observations import UNKNOWN_SIZE, Sample
@@ -66,8 +68,14 @@ def fit(
     largest: tuple[int, int],
     estimator: str,
     inherited: Answers | None,
+    durations: str = "predicted",
 ) -> Fit:
-    """Learns from samples, oldest first, of which there is at least one; estimator is "auto" or the one."""
+    """Learns from samples, oldest first, of which there is at least one.
+
+    estimator is "auto" or the one, durations "predicted" or "unlimited".
+    """
+    if estimator == MOVING_WINDOW:
+        samples = [replace(sample, size=UNKNOWN_SIZE) for sample in samples]
     before: list[Estimate | None] = [None, None, None]
     if inherited is not None:
         tables = (inherited.cpu_milli, inherited.memory_bytes, inherited.duration_ms)
@@ -80,6 +88,8 @@ def fit(
         for resource, most, old in zip(resources, largest, before[:2], strict=True)
     )
     duration, fitted = _duration(samples, estimator, before[2])
+    if durations == "unlimited":
+        duration = unlimited()
     return Fit(
         answers=Answers(
             cpu.estimate.table,
@@ -104,10 +114,10 @@ def _folds(count: int) -> list[int]:
 def _resource(
     samples: Sequence[Sample], resource: Resource, largest: int, estimator: str, inherited: Estimate | None
 ) -> _Choice:
+    if estimator == MOVING_WINDOW:
+        return _moving_window(samples, resource, largest)
     found = labels([resource.use(sample) for sample in samples], resource.step, largest)
     censored = sum(label.censored for label in found)
-    if estimator == MOVING_WINDOW:
-        return _Choice(_tried(moving_window(found), found), {}, censored, None)
     modelled = estimator != HISTOGRAM
     own = [*(class_models(found, class_model(found)) if modelled else []), histogram(found)]
     answered: list[dict[int, int]] = [{} for _ in own]  # of each estimate, what it answers to label i
@@ -143,6 +153,24 @@ def _resource(
     )
 
 
+def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) -> _Choice:
+    """The most of the last calls.
+
+    One that a lowered limit was in the way of needs all that the function was ever given, so that the next
+    one gets its user allocation.
+    """
+    uses = [resource.use(sample) for sample in samples]
+    given = max(use.limit for use in uses)
+    lately = uses[-MOVING_WINDOW_CALLS:]
+    found = [
+        replace(label, option=resource.option(given))
+        if label.censored and lately[label.use].limit < given
+        else label
+        for label in labels(lately, resource.step, largest)
+    ]
+    return _Choice(moving_window(found), {}, sum(label.censored for label in found), None)
+
+
 def _rank(
     found: Sequence[Label], answered: dict[int, int], estimate: Estimate, largest: int
 ) -> tuple[float, float, bool]:
@@ -175,9 +203,9 @@ def _duration(
     samples: Sequence[Sample], estimator: str, inherited: Estimate | None
 ) -> tuple[Estimate, float | None]:
     """The estimate of the duration, and how well (R²) a model predicts held-out ones."""
-    own = timed(samples)
     if estimator == MOVING_WINDOW:
-        return duration_moving_window(own), None
+        return duration_moving_window(timed(samples[-MOVING_WINDOW_CALLS:])), None
+    own = timed(samples)
     without_size = duration_histogram(own)
     model = duration_model(own)
     if estimator == HISTOGRAM or model is None:

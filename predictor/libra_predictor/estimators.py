@@ -9,7 +9,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from libra_predictor.labels import Label, throttled
-from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
 from libra_predictor.tables import Sizes, StepTable, constant, feature, snapped, tabulated
 
 XGBOOST = "xgboost"
@@ -17,13 +17,15 @@ HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving-window"
 INHERITED = "inherited"  # the answers of the revision before
 NO_ESTIMATOR = "none"
+UNLIMITED = "unlimited"  # durations that are none
+
+MOVING_WINDOW_CALLS = 5
 
 DURATION_QUANTILE = 0.25
 
 _CLASS_QUANTILES = (0.95, 0.99)
 _HISTOGRAM_PEAK = 0.99
 _HISTOGRAM_DURATION = 0.05
-_MOVING_WINDOW = 5  # calls
 _ROUNDS = 20
 _PARAMETERS = {
     "tree_method": "hist",
@@ -119,8 +121,8 @@ def ranked(values: Sequence[int], share: float) -> int:
 
 
 def moving_window(labels: Sequence[Label]) -> Estimate:
-    """The paper's ablation without a profiler; there is at least one label."""
-    most = max(label.option for label in labels[-_MOVING_WINDOW:])
+    """The paper's ablation without a profiler, of the last calls' labels; there is at least one."""
+    most = max(label.option for label in labels)
     return Estimate(MOVING_WINDOW, constant(most), most)
 
 
@@ -183,8 +185,14 @@ def duration_histogram(samples: Sequence[Sample]) -> Estimate:
 
 
 def duration_moving_window(samples: Sequence[Sample]) -> Estimate:
-    least = int(milliseconds(samples[-_MOVING_WINDOW:]).min())
+    """Of the last calls the least; the paper's longest would promise borrowers time that may lack."""
+    least = int(milliseconds(samples).min())
     return Estimate(MOVING_WINDOW, constant(least), least)
+
+
+def unlimited() -> Estimate:
+    """The longest duration that the activator takes, so that no donor is too short to borrow from."""
+    return Estimate(UNLIMITED, constant(MAX_DURATION_MS), MAX_DURATION_MS)
 
 
 class _Trees:

@@ -91,6 +91,9 @@ class FunctionState(BaseModel):
     due_after: int
     urgent: int
     drift: Drift | None
+    # The settings that the answers are of; entries from before there was a choice have the default.
+    estimator: str = "auto"
+    durations: str = "predicted"
 
 
 class Function:
@@ -189,10 +192,11 @@ class Function:
         calls = list(self._window)
         samples = [call.sample for call in calls]
         resources, largest = self._resources, self._largest()
-        estimator, inherited, observed = self._settings.estimator, self._inherited, self._observed
+        settings, inherited, observed = self._settings, self._inherited, self._observed
 
         def work() -> Fitted:
-            return Fitted(fit(samples, resources, largest, estimator, inherited), observed, calls)
+            learned = fit(samples, resources, largest, settings.estimator, inherited, settings.durations)
+            return Fitted(learned, observed, calls)
 
         return work
 
@@ -245,11 +249,19 @@ class Function:
             due_after=self._due_after,
             urgent=self._urgent,
             drift=self._drift,
+            estimator=self._settings.estimator,
+            durations=self._settings.durations,
         )
 
     @classmethod
     def restore(cls, state: FunctionState, settings: Settings) -> Self:
-        """The function as it was; a window longer than the settings' keeps its newest calls."""
+        """The function as it was; a window longer than the settings' keeps its newest calls.
+
+        Answers of another estimator or other durations than the settings' are not kept: it predicts nothing
+        until the refit that is due then, if its window has enough observations.
+        """
+        if (state.estimator, state.durations) != (settings.estimator, settings.durations):
+            return cls._learned_anew(state, settings)
         function = cls(state.name, state.configuration, settings, state.inherited)
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
@@ -271,6 +283,21 @@ class Function:
         function._drift = state.drift
         return function
 
+    @classmethod
+    def _learned_anew(cls, state: FunctionState, settings: Settings) -> Self:
+        """The function with its calls, but nothing of what was answered."""
+        function = cls(state.name, state.configuration, settings)
+        function.learned_to = state.learned_to
+        function.last_milliseconds = state.last_milliseconds
+        function._memory_floor = state.memory_floor
+        function._observed = state.observed
+        function._window.extend(Call(call.sample, 0, 0) for call in state.window.calls())
+        function._startups.extend(Call(call.sample, 0, 0) for call in state.startups.calls())
+        function._since_refit = len(function._window)
+        function.published = replace(function.published, version=state.published.version + 1)
+        function._publish(Stage.PROFILING, function._profiling(), function._largest())
+        return function
+
     def _scored(self, sample: Sample) -> Scored:
         """Compares with the published answer, and tallies it."""
         missed: list[bool | None] = []
@@ -287,7 +314,8 @@ class Function:
             errors.append((answer - needed) / resource.step)
             tally.add(needed > answer, (answer - needed) / resource.step)
         error = None
-        if answered[2] and not labels.throttled(sample):
+        predicted = self._settings.durations == "predicted"
+        if predicted and answered[2] and not labels.throttled(sample):
             error = 1e6 * answered[2] / max(sample.duration_ns, 1e6) - 1
             self._tallies[2].add(error < 0, error)
         return Scored(False, missed[0], missed[1], errors[0], errors[1], error)

@@ -14,7 +14,7 @@ from libra_predictor.connection import UNREACHABLE, BackOff, Connection
 from libra_predictor.function import Function
 from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import STREAM, Observed, Useless, id_order, parse
-from libra_predictor.published import Answers, Published
+from libra_predictor.published import Answers, Published, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.scores import Scores
 from libra_predictor.settings import Settings
@@ -122,6 +122,7 @@ class Learning:
                 refused[name] = state
             else:
                 functions[name] = Function.restore(state, self._settings)
+                self._announced[name] = state.published.version
         self.functions = functions
         if self._hold.redis_was_lost:
             self._keep(before)
@@ -140,8 +141,13 @@ class Learning:
         for name in self._replica.functions.keys() - self.functions.keys() - left:
             self._replica.forget(name)
         for name, function in self.functions.items():
-            self._replica.publish(function.published)
             self._announced.setdefault(name, function.published.version)
+            if function.published.version != self._announced[name]:
+                self._mark(name)
+            if function.published.stage is Stage.PROFILING and function.refit_due():
+                # The settings changed: what it answered is not to be served any more.
+                await self._refit(function)
+            self._replica.publish(function.published)
             self._want_refit(function)
             if self._store.by_fence:
                 self._mark(name)

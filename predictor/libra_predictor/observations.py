@@ -14,7 +14,8 @@ MAX_SIZE: Final = 1 << 50  # bytes; a declared input size beyond 1 PiB is a mist
 # call would cost its function all answers. These are below them, for the option above is to be as well.
 MAX_CPU_MILLI: Final = 1_000_000
 MAX_MEMORY_BYTES: Final = 1_000_000_000_000
-_MAX_DURATION_NS = 24 * 3600 * 10**9
+MAX_DURATION_MS: Final = 24 * 3600 * 1000
+_MAX_DURATION_NS = MAX_DURATION_MS * 10**6
 _NEAR_MEMORY_LIMIT = 0.95
 
 # Also a safe path: the object store keeps a function under its name.

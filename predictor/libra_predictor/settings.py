@@ -53,6 +53,11 @@ class Settings(BaseModel):
         description="auto takes the one that is measured to be best for each function; the others are for"
         " experiments",
     )
+    durations: Literal["predicted", "unlimited"] = Field(
+        "predicted",
+        description="unlimited is for experiments: every invocation is answered to last for a day, so that no"
+        " loan depends on when one ends",
+    )
     min_observations: int = Field(12, ge=1, description="usable observations before a function has a model")
     window: int = Field(
         200, ge=1, le=100_000, description="usable observations, the last ones, to learn a function from"

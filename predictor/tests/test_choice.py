@@ -1,6 +1,6 @@
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,7 @@ from libra_predictor import labels
 from libra_predictor.choice import Fit, fit
 from libra_predictor.estimators import HISTOGRAM, INHERITED, MOVING_WINDOW, XGBOOST
 from libra_predictor.labels import Resource, option
-from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers
 from libra_predictor.tables import StepTable, constant
 
@@ -40,7 +40,7 @@ def drawn(kind: Draw, count: int = 200, seed: int = 1) -> list[Sample]:
     return [kind(draw) for _ in range(count)]
 
 
-def fitted(samples: list[Sample], estimator: str = "auto", inherited: Answers | None = None) -> Fit:
+def fitted(samples: Sequence[Sample], estimator: str = "auto", inherited: Answers | None = None) -> Fit:
     return fit(samples, RESOURCES, LARGEST, estimator, inherited)
 
 
@@ -81,6 +81,56 @@ def test_a_function_that_does_not_follow_size_fails_the_gate() -> None:
 def test_a_setting_forces_an_estimator(estimator: str, kind: Draw) -> None:
     old = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1))
     assert fitted(drawn(kind, 40), estimator, old).estimators == (estimator,) * 3
+
+
+def called(*peaks: int, size: int = 1000, limit: int = 1000, throttled: float = 0.0) -> list[Sample]:
+    """Calls that last as many milliseconds as they use CPU."""
+    return [
+        Sample(size, peak * 10**6, peak, 50 * MI, limit, 512 * MI, throttled_share=throttled)
+        for peak in peaks
+    ]
+
+
+def windowed(samples: Sequence[Sample]) -> tuple[int, int, int]:
+    """What a moving window answers to every size."""
+    answers = fitted(samples, MOVING_WINDOW).answers
+    (answer,) = {answers.at(size) for size in (UNKNOWN_SIZE, 0, *(s.size for s in samples), 1 << 50)}
+    return answer
+
+
+def test_a_moving_window_is_of_the_last_five_calls() -> None:
+    assert windowed(called(890, 150, 250, 190, 150, 150)) == (300, 64 * MI, 150)
+    assert windowed(called(150)) == (200, 64 * MI, 150)
+
+
+@pytest.mark.parametrize("kind", [related, unrelated])
+def test_a_moving_window_knows_no_sizes(kind: Draw) -> None:
+    samples = drawn(kind, 40)
+    sizes = [s.size for s in reversed(samples)]
+    others = [replace(s, size=size) for s, size in zip(samples, sizes, strict=True)]
+    throttled = [replace(s, limit_cpu_milli=s.peak_cpu_milli, throttled_share=0.3) for s in samples]
+    throttled_others = [replace(s, size=o.size) for s, o in zip(throttled, others, strict=True)]
+    assert windowed(samples) == windowed(others)
+    assert windowed(throttled) == windowed(throttled_others)
+
+
+def test_after_a_call_that_a_lowered_limit_throttled_a_moving_window_lends_nothing() -> None:
+    calm, starved = called(*[150] * 12), called(290, limit=300, throttled=0.4)
+    assert windowed([*calm, *starved])[0] == 1000
+    assert windowed([*calm, *called(290, size=9, limit=300, throttled=0.4), *starved])[0] == 1000
+    # The next one shows what is needed.
+    assert windowed([*calm, *starved, *called(640)])[0] == 700
+    # One that its own limit throttled is given more, as ever.
+    assert windowed([*calm, *called(990, throttled=0.4)])[0] == 2000
+
+
+def test_unlimited_durations_are_of_every_estimator() -> None:
+    for estimator in ("auto", XGBOOST, HISTOGRAM, MOVING_WINDOW):
+        predicted = fitted(drawn(related, 40), estimator)
+        unlimited = fit(drawn(related, 40), RESOURCES, LARGEST, estimator, None, "unlimited")
+        assert unlimited.estimators == (*predicted.estimators[:2], "unlimited")
+        for size in (UNKNOWN_SIZE, 0, 10**6):
+            assert unlimited.answers.at(size) == (*predicted.answers.at(size)[:2], MAX_DURATION_MS)
 
 
 def test_without_a_known_size_there_are_only_histograms() -> None:

@@ -398,6 +398,7 @@ choices = st.builds(
     refit_every=st.integers(1, 10),
     memory_floor=st.booleans(),
     estimator=st.sampled_from(["auto", "xgboost", "histogram", "moving-window"]),
+    durations=st.sampled_from(["predicted", "unlimited"]),
 )
 
 

@@ -13,12 +13,13 @@ from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
 from kserve import ModelRepository
 from obstore.store import MemoryStore
 
+from libra_predictor.announcements import CHANNEL, Announcement
 from libra_predictor.connection import Connection
 from libra_predictor.function import Function, FunctionState
 from libra_predictor.learner import Predictor
 from libra_predictor.learning import Learning
 from libra_predictor.lock import Hold, LockLostError
-from libra_predictor.observations import Observed, parse
+from libra_predictor.observations import UNKNOWN_SIZE, Observed, parse
 from libra_predictor.published import Published, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
@@ -275,5 +276,66 @@ def test_one_that_only_serves_is_ready_without_learning(redis_server: RedisServe
         async with learning(redis_server, "--role", "serve") as predictor:
             assert not predictor.learning
             assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
+
+    play(redis_server, scene)
+
+
+def test_another_estimator_answers_as_soon_as_it_is_ready(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 35, peak={"cpu_milli": 850, "memory_bytes": 50 << 20})
+        append(redis_server, 5)
+        append(redis_server, 3, function="default/young-00001")
+        heard = redis_server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        heard.subscribe(CHANNEL)
+        async with learning(redis_server) as first:
+            await eventually("all is learned from", lambda: first.functions()[FUNCTION].observations == 40)
+        answers, versions = [], []
+        for options in (
+            (),
+            ("--estimator", "moving-window", "--durations", "unlimited"),
+            ("--estimator", "histogram"),
+            (),
+        ):
+            async with learning(redis_server, *options) as predictor:
+                ready = predictor.functions()[FUNCTION]
+                answers.append((ready.at(1000), ready.at(UNKNOWN_SIZE)))
+                versions.append(ready.version)
+                assert ready.stage is Stage.MODELLED
+                assert predictor.functions()["default/young-00001"].at(1000) == (0, 0, 0)
+            stored = unpacked("test", FUNCTION, redis_server.client.hget(FUNCTIONS, FUNCTION) or b"")  # type: ignore[arg-type]
+            assert isinstance(stored, FunctionState)
+            assert stored.published == ready
+        assert answers == [
+            ((900, 64 << 20, 120),) * 2,
+            ((300, 64 << 20, 86_400_000),) * 2,
+            ((900, 64 << 20, 120),) * 2,
+            ((900, 64 << 20, 120),) * 2,
+        ]
+        assert versions == sorted(set(versions))
+        told: set[int] = set()
+
+        def all_told() -> bool:
+            message = heard.get_message()
+            if message is not None:
+                functions = Announcement.model_validate_json(message["data"]).functions
+                told.update(int(said.version) for said in functions if said.function == FUNCTION)
+            return told >= set(versions)
+
+        await eventually("every change is announced", all_told)
+        heard.close()
+
+    play(redis_server, scene)
+
+
+def test_too_few_observations_for_another_estimator_answer_nothing(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 20)
+        async with learning(redis_server) as predictor:
+            assert predictor.functions()[FUNCTION].at(1000)[0] == 300
+        options = ("--estimator", "moving-window", "--min-observations", "21")
+        async with learning(redis_server, *options) as predictor:
+            assert predictor.functions()[FUNCTION].at(1000) == (0, 0, 0)
+            append(redis_server, 1)
+            await eventually("it is enough", lambda: predictor.functions()[FUNCTION].at(1000)[0] == 300)
 
     play(redis_server, scene)
