@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// lateMS is by how much a request may miss its time before it counts as late.
-const lateMS = 50
+// LateMS is by how many milliseconds a request may miss its time before it counts as late.
+const LateMS = 50
 
 // Result is what became of one request of a run, as the k6 script writes it.
 type Result struct {
@@ -120,7 +120,7 @@ func Compare(d Data) Comparison {
 	for _, run := range []Run{d.Stock, d.Again, d.Learn, d.Libra} {
 		c.Failures = append(c.Failures, run.failures()...)
 		for _, r := range run.Results {
-			if r.LateMS > lateMS {
+			if r.LateMS > LateMS {
 				c.Late++
 			}
 		}
@@ -194,9 +194,9 @@ func (r Run) milliseconds(functions ...string) []float64 {
 func (d Data) row(name string, failures []Failure, functions ...string) Row {
 	row := Row{
 		Name:  name,
-		Stock: latencyOf(d.Stock.milliseconds(functions...)),
-		Again: latencyOf(d.Again.milliseconds(functions...)),
-		Libra: latencyOf(d.Libra.milliseconds(functions...)),
+		Stock: LatencyOf(d.Stock.milliseconds(functions...)),
+		Again: LatencyOf(d.Again.milliseconds(functions...)),
+		Libra: LatencyOf(d.Libra.milliseconds(functions...)),
 	}
 	for _, q := range d.Libra.Schedule {
 		if slices.Contains(functions, q.Function) {

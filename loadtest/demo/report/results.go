@@ -62,7 +62,7 @@ func ResultsOf(d Data, c Comparison) Results {
 			name = "overall"
 		}
 		m["requests_"+name] = float64(r.Requests)
-		libra, again := r.Libra.over(r.Stock), r.Again.over(r.Stock)
+		libra, again := r.Libra.Over(r.Stock), r.Again.Over(r.Stock)
 		for run, l := range map[string]Latency{"stock": r.Stock, "again": r.Again, "libra": r.Libra} {
 			m["p50_ms_"+run+"_"+name], m["p99_ms_"+run+"_"+name], m["worst_ms_"+run+"_"+name] = l.P50, l.P99, l.Worst
 		}

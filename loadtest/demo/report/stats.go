@@ -23,7 +23,8 @@ type Latency struct {
 	P50, P99, Worst float64
 }
 
-func latencyOf(milliseconds []float64) Latency {
+// LatencyOf sums up response times; its figures are NaN when there are none.
+func LatencyOf(milliseconds []float64) Latency {
 	return Latency{
 		P50:   Percentile(milliseconds, 50),
 		P99:   Percentile(milliseconds, 99),
@@ -31,7 +32,7 @@ func latencyOf(milliseconds []float64) Latency {
 	}
 }
 
-// over is l / base, each figure by itself.
-func (l Latency) over(base Latency) Latency {
+// Over is l / base, each figure by itself.
+func (l Latency) Over(base Latency) Latency {
 	return Latency{P50: l.P50 / base.P50, P99: l.P99 / base.P99, Worst: l.Worst / base.Worst}
 }

@@ -33,7 +33,7 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 		fmt.Fprintf(w, "Of %d requests with Libra, %d are on record; the others count as neither harvested nor accelerated.\n", c.Overall.Requests, c.Overall.Observed)
 	}
 	if c.Late > 0 {
-		fmt.Fprintf(w, "%d requests were sent more than %d ms late.\n", c.Late, lateMS)
+		fmt.Fprintf(w, "%d requests were sent more than %d ms late.\n", c.Late, LateMS)
 	}
 	if c.StockResizes > 0 {
 		fmt.Fprintf(w, "Limits changed %d times in the runs of stock: these are not stock.\n", c.StockResizes)
@@ -52,11 +52,11 @@ func WriteTable(w io.Writer, d Data, c Comparison) error {
 }
 
 func writeRow(w io.Writer, r Row, harvested, accelerated string) {
-	libra, again := r.Libra.over(r.Stock), r.Again.over(r.Stock)
+	libra, again := r.Libra.Over(r.Stock), r.Again.Over(r.Stock)
 	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t", r.Name, r.Requests, r.FailedStock, r.FailedLibra)
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P50), ms(r.Libra.P50), ratio(libra.P50), ratio(again.P50))
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", ms(r.Stock.P99), ms(r.Libra.P99), ratio(libra.P99), ratio(again.P99))
-	fmt.Fprintf(w, "%s\t%s\t%s\t", ms(r.Stock.Worst), ms(r.Libra.Worst), ratio(libra.Worst))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", MS(r.Stock.P50), MS(r.Libra.P50), Ratio(libra.P50), Ratio(again.P50))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t", MS(r.Stock.P99), MS(r.Libra.P99), Ratio(libra.P99), Ratio(again.P99))
+	fmt.Fprintf(w, "%s\t%s\t%s\t", MS(r.Stock.Worst), MS(r.Libra.Worst), Ratio(libra.Worst))
 	fmt.Fprintf(w, "%s\t%s\t%d\t\n", harvested, accelerated, r.Resizes)
 }
 
@@ -67,20 +67,22 @@ func (s Slowdown) String() string {
 	return fmt.Sprintf("%+.1f %% (%s, request %d)", 100*s.Fraction, s.Function, s.N)
 }
 
-func number(format string, v float64) string {
+// Number is v as the format says, or a dash when there is none.
+func Number(format string, v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "-"
 	}
 	return fmt.Sprintf(format, v)
 }
 
-// ms shows the small times with a digit more: theirs is the overhead.
-func ms(v float64) string {
+// MS is a time in milliseconds. The small ones have a digit more: theirs is the overhead.
+func MS(v float64) string {
 	if v < 100 {
-		return number("%.1f", v)
+		return Number("%.1f", v)
 	}
-	return number("%.0f", v)
+	return Number("%.0f", v)
 }
 
-func ratio(v float64) string   { return number("%.2f", v) }
-func percent(v float64) string { return number("%.0f %%", 100*v) }
+// Ratio is a ratio to two digits.
+func Ratio(v float64) string   { return Number("%.2f", v) }
+func percent(v float64) string { return Number("%.0f %%", 100*v) }

@@ -1,0 +1,157 @@
+// Package plot draws the plots of the demo's and the evaluation's pages, as SVG elements.
+package plot
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+const (
+	width  = 16 * vg.Centimeter
+	height = 8 * vg.Centimeter
+)
+
+// Told apart by people who do not see every colour.
+var (
+	Grey   = color.RGBA{R: 0x99, G: 0x99, B: 0x99, A: 0xff}
+	Black  = color.RGBA{A: 0xff}
+	Orange = color.RGBA{R: 0xd5, G: 0x5e, A: 0xff}
+	Blue   = color.RGBA{G: 0x72, B: 0xb2, A: 0xff}
+	Green  = color.RGBA{G: 0x9e, B: 0x73, A: 0xff}
+	Purple = color.RGBA{R: 0xcc, G: 0x79, B: 0xa7, A: 0xff}
+	Sky    = color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff}
+	Amber  = color.RGBA{R: 0xe6, G: 0x9f, A: 0xff}
+	Olive  = color.RGBA{R: 0x80, G: 0x80, A: 0xff}
+)
+
+// Series is a line of a plot, or its points that have a mark.
+type Series struct {
+	Name   string
+	Color  color.Color
+	Dashed bool
+	Mark   draw.GlyphDrawer // of Scatter
+	Points plotter.XYs
+}
+
+// Axes say what is on the axes of a plot, and where it has room for the legend.
+type Axes struct {
+	X, Y        string
+	LegendOnTop bool
+	// FromX and ToX are the part that is shown, the whole where they are equal.
+	FromX, ToX float64
+}
+
+// CDF is which share of the values is at most how large.
+func CDF(values []float64) plotter.XYs {
+	sorted := slices.Sorted(slices.Values(values))
+	var points plotter.XYs
+	for i, v := range sorted {
+		points = append(points,
+			plotter.XY{X: v, Y: float64(i) / float64(len(sorted))},
+			plotter.XY{X: v, Y: float64(i+1) / float64(len(sorted))})
+	}
+	return points
+}
+
+// Lines draws lines. Without FromX and ToX both axes begin at zero.
+func Lines(axes Axes, lines []Series) (string, error) {
+	p := axes.plot()
+	for _, l := range lines {
+		if len(l.Points) == 0 {
+			continue
+		}
+		drawn, err := plotter.NewLine(axes.visible(l.Points))
+		if err != nil {
+			return "", fmt.Errorf("plot %s: %w", l.Name, err)
+		}
+		drawn.Color = l.Color
+		drawn.Width = vg.Points(1.2)
+		if l.Dashed {
+			drawn.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+		}
+		p.Add(drawn)
+		p.Legend.Add(l.Name, drawn)
+	}
+	p.Y.Min = 0
+	if axes.FromX != axes.ToX {
+		p.X.Min, p.X.Max = axes.FromX, axes.ToX
+	} else {
+		p.X.Min = 0
+		p.X.Max *= 1.05
+	}
+	if axes.LegendOnTop {
+		p.Y.Max *= 1.6
+	}
+	return svg(p)
+}
+
+// Scatter draws a mark for each point.
+func Scatter(axes Axes, series []Series) (string, error) {
+	p := axes.plot()
+	for _, s := range series {
+		if len(s.Points) == 0 {
+			continue
+		}
+		drawn, err := plotter.NewScatter(s.Points)
+		if err != nil {
+			return "", fmt.Errorf("plot %s: %w", s.Name, err)
+		}
+		drawn.GlyphStyle = draw.GlyphStyle{Color: s.Color, Radius: vg.Points(2.2), Shape: s.Mark}
+		p.Add(drawn)
+		p.Legend.Add(s.Name, drawn)
+	}
+	if axes.LegendOnTop {
+		p.Y.Max += 0.4 * (p.Y.Max - p.Y.Min)
+	}
+	return svg(p)
+}
+
+func (a Axes) plot() *plot.Plot {
+	p := plot.New()
+	p.X.Label.Text, p.Y.Label.Text = a.X, a.Y
+	for _, style := range []*text.Style{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+		style.Font.Variant = "Sans"
+	}
+	p.Legend.Top = a.LegendOnTop
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs = -vg.Points(6)
+	// A browser's font may be wider than the one that is measured here.
+	p.Legend.ThumbnailWidth = vg.Points(24)
+	p.Add(plotter.NewGrid())
+	return p
+}
+
+// visible moves what is outside the part that is shown to its edge: gonum draws beyond it.
+func (a Axes) visible(points plotter.XYs) plotter.XYs {
+	if a.FromX == a.ToX {
+		return points
+	}
+	moved := slices.Clone(points)
+	for i := range moved {
+		moved[i].X = min(max(moved[i].X, a.FromX), a.ToX)
+	}
+	return moved
+}
+
+func svg(p *plot.Plot) (string, error) {
+	canvas := vgsvg.New(width, height)
+	p.Draw(draw.New(canvas))
+	var out bytes.Buffer
+	if _, err := canvas.WriteTo(&out); err != nil {
+		return "", fmt.Errorf("write a plot: %w", err)
+	}
+	// Inside a page there is no room for the XML declaration before the element.
+	if start := bytes.Index(out.Bytes(), []byte("<svg")); start > 0 {
+		out.Next(start)
+	}
+	return out.String(), nil
+}
