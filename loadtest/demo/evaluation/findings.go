@@ -1,3 +1,127 @@
 package evaluation
 
-func (d Data) findings(c Comparison) []string { return nil }
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+// What Libra is to reach: P99 on the size-related workload against stock, and the
+// slow-down of the harvested beyond that of stock again.
+const (
+	relatedP99Ratio = 0.6
+	slowdownBeyond  = 0.02
+)
+
+// findings say where Libra does not reach what it is to, or the order of the policies is
+// not the paper's, and what is on record of the requests that made the figure.
+func (d Data) findings(c Comparison) []string {
+	var found []string
+	if v := c.of(Libra, Related); v.P99.Median > relatedP99Ratio {
+		found = append(found, fmt.Sprintf("On the size-related workload, Libra's P99 is %s of stock's; it is to be at most %s. %s",
+			report.Ratio(v.P99.Median), report.Ratio(relatedP99Ratio), d.slowest(Related)))
+	}
+	for _, w := range c.Workloads {
+		libra, again := c.of(Libra, w).SlowdownP99, c.of(Again, w).SlowdownP99
+		noise := "stock again was not run, so the noise is not known"
+		beyond := libra
+		if !math.IsNaN(again) {
+			noise, beyond = fmt.Sprintf("of the same pairs in stock again it is %s", change(again)), libra-again
+		}
+		if beyond > slowdownBeyond {
+			found = append(found, fmt.Sprintf("On workload %s, P99 of the slow-down of harvested pairs is %s; %s. %s",
+				w, change(libra), noise, d.slowed(c, w)))
+		}
+	}
+	if order := d.order(c); order != "" {
+		found = append(found, order)
+	}
+	return found
+}
+
+// slowest is what is on record of Libra's requests that took at least its P99.
+func (d Data) slowest(workload string) string {
+	of := func(policy string) Facts {
+		return d.facts(policy, workload, func(run Run, r Result) bool {
+			return r.DurationMS >= report.Percentile(run.milliseconds(""), 99)
+		})
+	}
+	libra, stock := of(Libra), of(Stock)
+	return fmt.Sprintf("Of its %d requests at or beyond P99: %s. Of stock's %d: sent behind another of the function %s.",
+		libra.Requests, libra, stock.Requests, share(stock.Queued))
+}
+
+// slowed is what is on record of the pairs that were harvested and slowed down.
+func (d Data) slowed(c Comparison, workload string) string {
+	slow := map[input]bool{}
+	for _, p := range c.of(Libra, workload).Pairs {
+		if p.Harvested && p.Slowdown() > slowdownBeyond {
+			slow[input{workload, p.Function, p.Input}] = true
+		}
+	}
+	these := func(_ Run, r Result) bool { return slow[input{workload, r.Function, r.Input}] }
+	lent := func(run Run, r Result) bool { return these(run, r) && !run.Outcomes[r.RequestID].Lent.IsZero() }
+	libra, lending, stock := d.facts(Libra, workload, these), d.facts(Libra, workload, lent), d.facts(Stock, workload, these)
+	return fmt.Sprintf("Of the %d requests of the %d pairs above %s: %s. Of those %d that lent: %s. In stock, sent behind another of the function %s.",
+		libra.Requests, len(slow), change(slowdownBeyond), libra, lending.Requests, lending, share(stock.Queued))
+}
+
+func (f Facts) String() string {
+	return fmt.Sprintf("outside the pod %s of the response time, throttled %s of the time in the pod (%d on record), sent behind another of the function %s",
+		share(f.Outside), share(f.Throttled), f.Observed, share(f.Queued))
+}
+
+// order is empty when the policies' P99 on the mixed workload come in the paper's order.
+func (d Data) order(c Comparison) string {
+	ratio := map[string]float64{Stock: 1}
+	var paper []string
+	for _, p := range paperOrder {
+		if p != Stock {
+			ratio[p] = c.of(p, Mixed).P99.Median
+		}
+		if !math.IsNaN(ratio[p]) {
+			paper = append(paper, p)
+		}
+	}
+	if len(paper) < 2 {
+		return ""
+	}
+	ours := slices.Clone(paper)
+	slices.SortStableFunc(ours, func(a, b string) int {
+		switch {
+		case ratio[a] < ratio[b]:
+			return -1
+		case ratio[a] > ratio[b]:
+			return 1
+		}
+		return 0
+	})
+	if slices.Equal(ours, paper) {
+		return ""
+	}
+	text := func(policies []string, with bool) string {
+		var words []string
+		for _, p := range policies {
+			word := d.title(p)
+			if with {
+				word += " (" + report.Ratio(ratio[p]) + ")"
+			}
+			words = append(words, word)
+		}
+		return strings.Join(words, ", ")
+	}
+	noise := ""
+	if again := c.of(Again, Mixed).P99; !math.IsNaN(again.Median) {
+		noise = fmt.Sprintf(" Stock again has %s (%s to %s).", report.Ratio(again.Median), report.Ratio(again.Least), report.Ratio(again.Most))
+	}
+	return fmt.Sprintf("By P99 on the mixed workload, the policies come in the order %s; in the paper, in the order %s.%s %s",
+		text(ours, true), text(paper, false), noise, d.slowest(Mixed))
+}
+
+// change is a slow-down or a speed-up, with its sign.
+func change(v float64) string { return report.Number("%+.1f %%", 100*v) }
+
+func share(v float64) string { return report.Number("%.1f %%", 100*v) }
