@@ -49,10 +49,10 @@ var Kinds = []string{Default, Accelerated, Harvested, Safeguarded}
 
 // Moved is what was reassigned to an invocation (above zero) or from it (below).
 type Moved struct {
-	Policy, Workload       string
-	CPUKind, MemoryKind    string
-	CoreSeconds, MiBSecond float64 // the most at any time, multiplied by the time in the pod
-	Speedup                float64 // against the median of the same function and input in stock
+	Policy, Workload        string
+	CPUKind, MemoryKind     string
+	CoreSeconds, MiBSeconds float64 // the most at any time, multiplied by the time in the pod
+	Speedup                 float64 // against the median of the same function and input in stock
 }
 
 // observed is an answered request that Libra has a record of.
@@ -217,7 +217,7 @@ func (d Data) moved() []Moved {
 						CPUKind:     kind(o.Safeguarded, o.Lent.CPUMilli, o.Borrowed.CPUMilli),
 						MemoryKind:  kind(o.Safeguarded, o.Lent.MemoryBytes, o.Borrowed.MemoryBytes),
 						CoreSeconds: float64(o.Borrowed.CPUMilli-o.Lent.CPUMilli) / 1000 * seconds,
-						MiBSecond:   float64(o.Borrowed.MemoryBytes-o.Lent.MemoryBytes) / (1 << 20) * seconds,
+						MiBSeconds:  float64(o.Borrowed.MemoryBytes-o.Lent.MemoryBytes) / (1 << 20) * seconds,
 						Speedup:     1 - o.Result.DurationMS/before,
 					})
 				}

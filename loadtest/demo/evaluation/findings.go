@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -36,8 +37,8 @@ func (d Data) findings(c Comparison) []string {
 				w, change(libra), noise, d.slowed(c, w)))
 		}
 	}
-	if order := d.order(c); order != "" {
-		found = append(found, order)
+	if disorder := d.disorder(c); disorder != "" {
+		found = append(found, disorder)
 	}
 	return found
 }
@@ -74,51 +75,57 @@ func (f Facts) String() string {
 		share(f.Outside), share(f.Throttled), f.Observed, share(f.Queued))
 }
 
-// order is empty when the policies' P99 on the mixed workload come in the paper's order.
-func (d Data) order(c Comparison) string {
-	ratio := map[string]float64{Stock: 1}
-	var paper []string
-	for _, p := range paperOrder {
-		if p != Stock {
-			ratio[p] = c.of(p, Mixed).P99.Median
-		}
-		if !math.IsNaN(ratio[p]) {
-			paper = append(paper, p)
-		}
-	}
-	if len(paper) < 2 {
+// disorder is empty when the policies' P99 on the mixed workload come in the paper's order.
+func (d Data) disorder(c Comparison) string {
+	ours, ratios, same := c.order()
+	if same {
 		return ""
 	}
-	ours := slices.Clone(paper)
-	slices.SortStableFunc(ours, func(a, b string) int {
-		switch {
-		case ratio[a] < ratio[b]:
-			return -1
-		case ratio[a] > ratio[b]:
-			return 1
-		}
-		return 0
-	})
-	if slices.Equal(ours, paper) {
-		return ""
-	}
-	text := func(policies []string, with bool) string {
-		var words []string
-		for _, p := range policies {
-			word := d.title(p)
-			if with {
-				word += " (" + report.Ratio(ratio[p]) + ")"
-			}
-			words = append(words, word)
-		}
-		return strings.Join(words, ", ")
+	var words []string
+	for _, p := range ours {
+		words = append(words, fmt.Sprintf("%s (%s)", d.title(p), report.Ratio(ratios[p])))
 	}
 	noise := ""
 	if again := c.of(Again, Mixed).P99; !math.IsNaN(again.Median) {
 		noise = fmt.Sprintf(" Stock again has %s (%s to %s).", report.Ratio(again.Median), report.Ratio(again.Least), report.Ratio(again.Most))
 	}
 	return fmt.Sprintf("By P99 on the mixed workload, the policies come in the order %s; in the paper, in the order %s.%s %s",
-		text(ours, true), text(paper, false), noise, d.slowest(Mixed))
+		strings.Join(words, ", "), d.words(c.inPapersOrder()), noise, d.slowest(Mixed))
+}
+
+// order is that of the paper's policies by P99 on the mixed workload, and whether it is
+// the paper's.
+func (c Comparison) order() (policies []string, ratios map[string]float64, same bool) {
+	ratios = map[string]float64{Stock: 1}
+	for _, v := range c.Versus {
+		if v.Workload == Mixed {
+			ratios[v.Policy] = v.P99.Median
+		}
+	}
+	papers := c.inPapersOrder()
+	policies = slices.Clone(papers)
+	slices.SortStableFunc(policies, func(a, b string) int { return cmp.Compare(ratios[a], ratios[b]) })
+	return policies, ratios, slices.Equal(policies, papers)
+}
+
+// inPapersOrder are those of the paper's policies that were run on the mixed workload.
+func (c Comparison) inPapersOrder() []string {
+	var policies []string
+	for _, p := range paperOrder {
+		if p == Stock || !math.IsNaN(c.of(p, Mixed).P99.Median) {
+			policies = append(policies, p)
+		}
+	}
+	return policies
+}
+
+// words are the titles of policies.
+func (d Data) words(policies []string) string {
+	var titles []string
+	for _, p := range policies {
+		titles = append(titles, d.title(p))
+	}
+	return strings.Join(titles, ", ")
 }
 
 // change is a slow-down or a speed-up, with its sign.

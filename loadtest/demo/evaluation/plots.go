@@ -144,7 +144,7 @@ func (d Data) reassignedPlots(c Comparison) ([]figure, error) {
 			amount     func(Moved) float64
 		}{
 			{"CPU", "core-seconds", func(m Moved) string { return m.CPUKind }, func(m Moved) float64 { return m.CoreSeconds }},
-			{"memory", "MiB-seconds", func(m Moved) string { return m.MemoryKind }, func(m Moved) float64 { return m.MiBSecond }},
+			{"memory", "MiB-seconds", func(m Moved) string { return m.MemoryKind }, func(m Moved) float64 { return m.MiBSeconds }},
 		} {
 			byKind := map[string]plotter.XYs{}
 			for _, m := range points {
