@@ -88,7 +88,7 @@ func (d Data) speedupPlots(c Comparison) ([]figure, error) {
 				lines = append(lines, d.series(v.Policy, plot.CDF(speedups(v.Pairs))))
 			}
 		}
-		axes := plot.Axes{X: "speed-up against stock", Y: "share of pairs", FromX: fromSpeedup, ToX: toSpeedup}
+		axes := plot.Axes{X: "speed-up against stock", Y: "share of pairs", FromX: fromSpeedup, ToX: toSpeedup, LegendOnTop: true, LegendOnLeft: true}
 		f.add(paperFigure("Speed-up", "6(b)", w), axes, plot.Lines, lines)
 	}
 	return f.all, f.err
@@ -96,8 +96,11 @@ func (d Data) speedupPlots(c Comparison) ([]figure, error) {
 
 // paperFigure names the workload, and the figure of the paper that has it.
 func paperFigure(what, mixed, workload string) string {
-	number := map[string]string{Mixed: mixed, Related: "13(b)", Unrelated: "13(c)"}[workload]
-	return fmt.Sprintf("%s, workload %s (figure %s)", what, workload, number)
+	title := fmt.Sprintf("%s, workload %s", what, workload)
+	if number, ok := map[string]string{Mixed: mixed, Related: "13(b)", Unrelated: "13(c)"}[workload]; ok {
+		title += fmt.Sprintf(" (figure %s)", number)
+	}
+	return title
 }
 
 func (d Data) utilisationPlots(c Comparison) ([]figure, error) {

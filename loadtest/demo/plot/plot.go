@@ -44,8 +44,10 @@ type Series struct {
 
 // Axes say what is on the axes of a plot, and where it has room for the legend.
 type Axes struct {
-	X, Y        string
-	LegendOnTop bool
+	X, Y string
+	// Without both, the legend is at the lower right. On the right at the top, room is made
+	// for it above the plot.
+	LegendOnTop, LegendOnLeft bool
 	// FromX and ToX are the part that is shown, the whole where they are equal.
 	FromX, ToX float64
 }
@@ -88,8 +90,8 @@ func Lines(axes Axes, lines []Series) (string, error) {
 		p.X.Min = 0
 		p.X.Max *= 1.05
 	}
-	if axes.LegendOnTop {
-		p.Y.Max *= 1.6
+	if axes.LegendOnTop && !axes.LegendOnLeft {
+		p.Y.Max *= 1 + 0.12*float64(len(lines))
 	}
 	return svg(p)
 }
@@ -121,9 +123,12 @@ func (a Axes) plot() *plot.Plot {
 	for _, style := range []*text.Style{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
 		style.Font.Variant = "Sans"
 	}
-	p.Legend.Top = a.LegendOnTop
+	p.Legend.Top, p.Legend.Left = a.LegendOnTop, a.LegendOnLeft
 	p.Legend.Padding = vg.Points(2)
 	p.Legend.XOffs = -vg.Points(6)
+	if a.LegendOnLeft {
+		p.Legend.XOffs = vg.Points(6)
+	}
 	// A browser's font may be wider than the one that is measured here.
 	p.Legend.ThumbnailWidth = vg.Points(24)
 	p.Add(plotter.NewGrid())
