@@ -38,19 +38,20 @@ type Node interface {
 	Import(ctx context.Context, tar string) error
 }
 
-// own is an image of Libra's own.
+// own is an image that is not part of the stack: Libra's own, or an extra's.
 type own struct {
 	name  string
 	image image.Image
 }
 
-// Load builds Libra's own images from the repository at root, puts on the node
-// those that it lacks, and writes the reference of each by its name to the JSON
-// file out. A tag is made of the image's content, so that a Deployment changes
-// exactly when its program did.
-func Load(ctx context.Context, l layout.Layout, root string, node Node, out string, log Logf) error {
+// Load builds Libra's own images from the repository at root and those of the
+// extras named, puts on the node those that it lacks, and writes the reference
+// of each by its name to the JSON file out. A tag is made of the image's
+// content, so that a Deployment changes exactly when its program did. Upstream's
+// objects of an extra go beside out.
+func Load(ctx context.Context, l layout.Layout, root string, node Node, with []string, out string, log Logf) error {
 	b := &builder{layout: l, log: log}
-	images, err := b.own(ctx, root)
+	images, err := b.loaded(ctx, root, with, out)
 	if err != nil {
 		return err
 	}
@@ -84,9 +85,9 @@ func Load(ctx context.Context, l layout.Layout, root string, node Node, out stri
 
 // Push builds the same images and pushes them to a registry's repository,
 // for a cluster that is not the box.
-func Push(ctx context.Context, l layout.Layout, root, repo, out string, log Logf) error {
+func Push(ctx context.Context, l layout.Layout, root, repo string, with []string, out string, log Logf) error {
 	b := &builder{layout: l, log: log}
-	images, err := b.own(ctx, root)
+	images, err := b.loaded(ctx, root, with, out)
 	if err != nil {
 		return err
 	}
@@ -112,25 +113,16 @@ func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 	if err != nil {
 		return nil, err
 	}
-	layers := b.dir("layers")
-	if err := os.MkdirAll(layers, 0o755); err != nil {
-		return nil, err
-	}
 	var images []own
 	for _, bin := range slices.Concat(parts, functions) {
 		if err := b.compiler().Local(ctx, root, build.Options{}, bin); err != nil {
 			return nil, err
 		}
-		to := "/usr/local/bin/" + bin.Name
-		layer, err := image.WriteLayer(filepath.Join(layers, bin.Name+".tar"), image.Copy{From: b.layout.Bin(bin.Name), To: to})
+		img, err := b.program(bin.Name)
 		if err != nil {
 			return nil, err
 		}
-		img, err := image.New(image.Config{User: image.NonRoot, Entrypoint: []string{to}}, layer)
-		if err != nil {
-			return nil, err
-		}
-		images = append(images, own{bin.Name, img})
+		images = append(images, img)
 	}
 	if err := b.python(ctx, root); err != nil {
 		return nil, err
@@ -140,6 +132,21 @@ func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 		return nil, fmt.Errorf("image %s: %w", predictorImage, err)
 	}
 	return append(images, own{predictorImage, img}), nil
+}
+
+// program is the image of one static binary, by the binary's name.
+func (b *builder) program(name string) (own, error) {
+	layers := b.dir("layers")
+	if err := os.MkdirAll(layers, 0o755); err != nil {
+		return own{}, err
+	}
+	to := "/usr/local/bin/" + name
+	layer, err := image.WriteLayer(filepath.Join(layers, name+".tar"), image.Copy{From: b.layout.Bin(name), To: to})
+	if err != nil {
+		return own{}, err
+	}
+	img, err := image.New(image.Config{User: image.NonRoot, Entrypoint: []string{to}}, layer)
+	return own{name, img}, err
 }
 
 // functionBinaries are the functions of the load tests: each folder is one.

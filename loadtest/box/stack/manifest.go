@@ -37,12 +37,12 @@ func (b *builder) manifests(ctx context.Context) error {
 	}
 	files := map[string][]byte{}
 	for _, o := range all {
-		data, err := yaml.Marshal(o.Object)
+		data, err := document(o)
 		if err != nil {
 			return err
 		}
 		name := phaseOf(o)
-		files[name] = append(append(files[name], "---\n"...), data...)
+		files[name] = append(files[name], data...)
 	}
 	dir := b.layout.Manifests()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -54,6 +54,12 @@ func (b *builder) manifests(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// document is an object as one document of a YAML file.
+func document(o object) ([]byte, error) {
+	data, err := yaml.Marshal(o.Object)
+	return append([]byte("---\n"), data...), err
 }
 
 var phases = []string{"1-definitions.yaml", "2-objects.yaml", "3-workloads.yaml", "4-webhooks.yaml"}

@@ -46,6 +46,13 @@ const (
 	Prometheus = "v0.311.3" // the module of Prometheus 3.11.3
 )
 
+// What `box load --with vpa` adds: the vertical pod autoscaler, and where it
+// reads what pods use.
+const (
+	VerticalPodAutoscaler = "v1.8.1"
+	MetricsServer         = "v0.9.0"
+)
+
 // Debian, for the images that are not a single Go binary, and for the packages
 // that the box needs on the machine.
 const (

@@ -283,15 +283,21 @@ func newKubeconfig() *cobra.Command {
 }
 
 func newLoad() *cobra.Command {
-	var out string
+	var (
+		with []string
+		out  string
+	)
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Build Libra's own images from the repository and put them on the box",
-		Args:  cobra.NoArgs,
+		Long: `load builds Libra's own images and puts those on the box that it lacks.
+
+` + withHelp,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withRepository(func(l layout.Layout, root string) error {
 				log, done := progress(cmd)
-				if err := stack.Load(cmd.Context(), l, root, cluster.Cluster{Layout: l, Log: log}, out, log); err != nil {
+				if err := stack.Load(cmd.Context(), l, root, cluster.Cluster{Layout: l, Log: log}, with, out, log); err != nil {
 					return err
 				}
 				done("the images are on the box, their references in %s", out)
@@ -299,22 +305,27 @@ func newLoad() *cobra.Command {
 			})
 		},
 	}
-	outFlag(cmd, &out)
+	outFlags(cmd, &with, &out)
 	return cmd
 }
 
 func newPush() *cobra.Command {
-	var to, out string
+	var (
+		with    []string
+		to, out string
+	)
 	cmd := &cobra.Command{
 		Use:   "push",
 		Short: "Build Libra's own images from the repository and push them to a registry",
 		Long: `push is for a cluster that is not the box. It uses the credentials of the user's
-own Docker configuration.`,
+own Docker configuration.
+
+` + withHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withRepository(func(l layout.Layout, root string) error {
 				log, done := progress(cmd)
-				if err := stack.Push(cmd.Context(), l, root, to, out, log); err != nil {
+				if err := stack.Push(cmd.Context(), l, root, to, with, out, log); err != nil {
 					return err
 				}
 				done("the images are in %s, their references in %s", to, out)
@@ -323,12 +334,18 @@ own Docker configuration.`,
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; each image is named below it")
-	outFlag(cmd, &out)
+	outFlags(cmd, &with, &out)
 	cobra.CheckErr(cmd.MarkFlagRequired("to"))
 	return cmd
 }
 
-func outFlag(cmd *cobra.Command, out *string) {
+const withHelp = `With "--with vpa" it also builds what loadtest/vpa installs: the recommender and
+the updater of Kubernetes' vertical pod autoscaler, and the metrics server. The
+definitions and roles that upstream has for them are written beside --out, as
+` + stack.VPAObjects + `: apply that file before loadtest/vpa.`
+
+func outFlags(cmd *cobra.Command, with *[]string, out *string) {
+	cmd.Flags().StringSliceVar(with, "with", nil, "images to add to Libra's own, of "+strings.Join(stack.Extras(), ", "))
 	cmd.Flags().StringVar(out, "out", "", "JSON file to write: the reference of each image, by its name")
 	cobra.CheckErr(cmd.MarkFlagRequired("out"))
 }
