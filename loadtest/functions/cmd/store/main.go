@@ -1,6 +1,6 @@
 // Command store is what the demo's functions wait for: an object store and a
 // table of rows, as far away as such things are. It reads each upload at a fixed
-// bandwidth and takes a fixed time to answer a query.
+// bandwidth, of STORE_KIB_PER_SECOND (256), and takes a fixed time to answer a query.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,32 +21,40 @@ import (
 )
 
 const (
-	bytesPerSecond = 256 << 10 // of one upload
-	chunkBytes     = 8 << 10
-	queryTime      = 40 * time.Millisecond
+	rateEnv   = "STORE_KIB_PER_SECOND"
+	leastRate = 256
+	mostRate  = 1 << 20
+
+	chunkBytes = 8 << 10
+	queryTime  = 40 * time.Millisecond
 	// A small window makes the sender feel the bandwidth at once, as a long
 	// line would, and not only when megabytes of buffers are full.
 	receiveBufferBytes = 32 << 10
 )
 
-// paced reads no faster than bytesPerSecond.
+// paced reads no faster than a bandwidth.
 type paced struct {
+	bytesPerSecond int64
+
 	r     io.Reader
 	start time.Time
 	read  int64
 }
 
 func (p *paced) Read(b []byte) (int, error) {
-	due := p.start.Add(time.Duration(p.read) * time.Second / bytesPerSecond)
+	due := p.start.Add(time.Duration(p.read) * time.Second / time.Duration(p.bytesPerSecond))
 	time.Sleep(time.Until(due))
 	n, err := p.r.Read(b[:min(len(b), chunkBytes)])
 	p.read += int64(n)
 	return n, err
 }
 
-func upload(w http.ResponseWriter, r *http.Request) {
+// store has the bandwidth of one upload.
+type store struct{ bytesPerSecond int64 }
+
+func (s store) upload(w http.ResponseWriter, r *http.Request) {
 	sum := crc32.NewIEEE()
-	n, err := io.Copy(sum, &paced{r: r.Body, start: time.Now()})
+	n, err := io.Copy(sum, &paced{s.bytesPerSecond, r.Body, time.Now(), 0})
 	if err != nil {
 		server.WriteJSON(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
 		return
@@ -83,9 +92,9 @@ func parseIDs(list string) ([]int, error) {
 	return ids, nil
 }
 
-func handler() http.Handler {
+func (s store) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT "+storeapi.ObjectsPath+"{key}", upload)
+	mux.HandleFunc("PUT "+storeapi.ObjectsPath+"{key}", s.upload)
 	mux.HandleFunc("GET "+storeapi.RowsPath, query)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		server.WriteJSON(w, http.StatusOK, json.RawMessage(`{}`))
@@ -93,8 +102,24 @@ func handler() http.Handler {
 	return mux
 }
 
+func rateOf(kibPerSecond string) (bytesPerSecond int64, err error) {
+	if kibPerSecond == "" {
+		return leastRate << 10, nil
+	}
+	rate, err := strconv.ParseInt(kibPerSecond, 10, 64)
+	if err != nil || rate < leastRate || rate > mostRate {
+		return 0, fmt.Errorf("%s is %q; it must be a number of KiB from %d to %d", rateEnv, kibPerSecond, leastRate, mostRate)
+	}
+	return rate << 10, nil
+}
+
 func main() {
-	server.Main(handler(), net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	rate, err := rateOf(os.Getenv(rateEnv))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "store:", err)
+		os.Exit(1)
+	}
+	server.Main(store{rate}.handler(), net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) {
 			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBufferBytes)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestStore(t *testing.T) {
-	srv := httptest.NewServer(handler())
+	srv := httptest.NewServer(store{leastRate << 10}.handler())
 	defer srv.Close()
 	client := storeapi.NewClient(srv.URL)
 	ctx := context.Background()
@@ -37,6 +37,19 @@ func TestStore(t *testing.T) {
 	for _, ids := range [][]int{nil, make([]int, storeapi.MaxRows+1)} {
 		if _, err := client.Rows(ctx, ids); err == nil || !strings.Contains(err.Error(), "ids") {
 			t.Errorf("%d ids: got %v, want an error that names ids", len(ids), err)
+		}
+	}
+}
+
+func TestRateThatIsRefused(t *testing.T) {
+	for rate, want := range map[string]int64{"": 256 << 10, "1024": 1 << 20} {
+		if got, err := rateOf(rate); err != nil || got != want {
+			t.Errorf("%q: got %d, %v, want %d", rate, got, err, want)
+		}
+	}
+	for _, rate := range []string{"0", "fast", "-1", "9999999999"} {
+		if _, err := rateOf(rate); err == nil || !strings.Contains(err.Error(), rateEnv) {
+			t.Errorf("%q: got %v, want an error that names %s", rate, err, rateEnv)
 		}
 	}
 }
