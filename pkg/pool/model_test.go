@@ -289,13 +289,18 @@ func (m *model) hear(t *rapid.T) {
 }
 
 func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
+	if m.redis != nil {
+		// Both are read before either hears: a Read ends what has lapsed.
+		before := m.state()
+		m.sameEpoch(t)
+		m.expectIntents(t, before)
+	}
 	before := m.state()
 	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		m.sameEpoch(t)
 		if hb.Epoch == m.node().epoch {
 			hb.Epoch = m.epochs[hb.Epoch]
 		}
