@@ -173,7 +173,7 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 		borrowed := n.borrowed(b)
 		for _, d := range n.donors(domain) {
 			until := now + b.leastRemaining()
-			if b.Pod == d.name || b.Domain != domain || b.expires < until || n.expires(d) < until {
+			if b.Pod == d.name || b.Domain != domain || !b.pays(now) || n.expires(d) < until {
 				continue
 			}
 			for _, of := range volumes {

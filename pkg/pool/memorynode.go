@@ -146,7 +146,7 @@ func (n *memoryNode) feed(now int64, domains ...string) {
 	slices.Sort(domains)
 	for _, domain := range slices.Compact(domains) {
 		for _, b := range slices.SortedFunc(maps.Values(n.begun), latestFirst) {
-			if b.Domain == domain && b.expires >= now+b.leastRemaining() {
+			if b.Domain == domain && b.pays(now) {
 				n.take(now, b)
 			}
 		}
@@ -164,6 +164,12 @@ func (n *memoryNode) feedAll(now int64) {
 // latestFirst orders by predicted end, and what ends at the same moment by ID.
 func latestFirst(x, y *begun) int {
 	return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
+}
+
+// pays says that a loan to b may pay: it has long enough to go, or has outlived its
+// prediction by as long, so that this does not tell any more when it ends.
+func (b *begun) pays(now int64) bool {
+	return max(b.expires-now, now-b.expires) >= b.leastRemaining()
 }
 
 func (b *begun) leastRemaining() int64 { return max(ceilMillis(b.MinRemaining), 1) }

@@ -54,7 +54,9 @@ type Invocation struct {
 	// counts what they share in each.
 	Need api.Resources
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
-	// of itself to borrow after its Begin: below it a transfer would be over before it pays.
+	// of itself to borrow after its Begin: below it a transfer would be over before it
+	// pays. Of one that runs for longer than was predicted nothing is known: once it is
+	// overdue by as long, it may borrow again.
 	MinRemaining time.Duration
 
 	// Trace is where its trace goes on: a W3C traceparent, or empty when the request is
@@ -158,7 +160,7 @@ type Pool interface {
 	// What an invocation still wants, because there was not enough or a donor has
 	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
 	// Heartbeat comes: the last to end first, and only while it and the donor both
-	// have MinRemaining to go.
+	// have MinRemaining to go, or when it has outlived its Duration by as long.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
 	// End takes the invocation out: its pod's loans are revoked (preemptive release),
 	// unless others are left in the pod, which may lend more then; what it borrowed

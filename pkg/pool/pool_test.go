@@ -236,6 +236,17 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
 			s.expect(3, cpu(200), nil)
 		}},
+		{"a borrower that has outlived its prediction gets more", func(s scene) {
+			hungry := invocation("b", time.Second, cpu(0), cpu(300))
+			hungry.MinRemaining = 200 * time.Millisecond
+			s.begin(hungry)
+			s.pass(time.Second + 199*time.Millisecond)
+			s.begin(invocation("a", time.Minute, cpu(100), cpu(0)))
+			s.expect(2, cpu(100), nil)
+			s.pass(time.Millisecond)
+			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
+			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(100)}, "c": {Lent: cpu(100)}, "b": {Borrowed: cpu(200)}})
+		}},
 		{"a borrower gets no more on a node that is closed", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '7'
+local VERSION = '8'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any

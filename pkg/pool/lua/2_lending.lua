@@ -188,7 +188,9 @@ local function feed_domain(node, domain)
     return
   end
   for _, inv in ipairs(here.borrowers) do
-    if inv.expires >= node.now + inv.least_remaining then
+    -- One that has outlived its prediction may go on for long: who ran without a loan
+    -- takes longer than was predicted of those who had one.
+    if math.abs(inv.expires - node.now) >= inv.least_remaining then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
     end
