@@ -90,6 +90,15 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 
 ##@ Measure it
 
+.PHONY: evaluate
+evaluate: box-up bin/demo ## The LIBRA paper's single-node evaluation, with a report (90 min); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace.
+	$(BOX) load --with vpa --out out/images.json
+	bin/demo evaluate $(ON_BOX) $(EVALUATE_$(TRACE)) $(EVALUATE)
+
+# Another seed beside the other trace: what holds, holds for both.
+AZURE ?= azure-functions-2019
+EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra,vpa --workloads mixed --rounds 1
+
 .PHONY: bench-predictor
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench $(BENCH)

@@ -72,6 +72,17 @@ type kustomization struct {
 	Namespace  string           `json:"namespace,omitempty"`
 	Resources  []string         `json:"resources"`
 	Images     []kustomizeImage `json:"images"`
+	Patches    []kustomizePatch `json:"patches,omitempty"`
+}
+
+type kustomizePatch struct {
+	Target kustomizeTarget `json:"target"`
+	Patch  string          `json:"patch"`
+}
+
+type kustomizeTarget struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
 }
 
 type kustomizeImage struct {
@@ -82,8 +93,8 @@ type kustomizeImage struct {
 }
 
 // kustomize writes a kustomization into dir that is the one at base with our
-// images, in namespace unless that is empty.
-func (im images) kustomize(dir, base, namespace string) error {
+// images and patches, in namespace unless that is empty.
+func (im images) kustomize(dir, base, namespace string, patches ...kustomizePatch) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -108,6 +119,7 @@ func (im images) kustomize(dir, base, namespace string) error {
 		Kind:       "Kustomization",
 		Namespace:  namespace,
 		Resources:  []string{relative},
+		Patches:    patches,
 	}
 	for name, reference := range im {
 		k.Images = append(k.Images, kustomizeImageOf(name, reference))

@@ -61,7 +61,7 @@ func newRoot() *cobra.Command {
 		Args:          cobra.NoArgs,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newRun(), newInstall())
+	root.AddCommand(newRun(), newEvaluate(), newInstall())
 	return root
 }
 

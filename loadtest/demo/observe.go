@@ -130,8 +130,8 @@ func (d *demo) lastObservation(ctx context.Context) (string, error) {
 	return newest[0].id, nil
 }
 
-// outcomes reads what became of the invocations of results, from the
-// observations after the entry last. It waits for them, but not for ever.
+// outcomes says what became of the invocations of results, from the observations after
+// the entry last.
 func (d *demo) outcomes(ctx context.Context, last string, results []report.Result) (map[string]report.Outcome, error) {
 	wanted := map[string]bool{}
 	for _, r := range results {
@@ -139,7 +139,18 @@ func (d *demo) outcomes(ctx context.Context, last string, results []report.Resul
 			wanted[r.RequestID] = true
 		}
 	}
-	found := map[string]report.Outcome{}
+	found, err := d.observations(ctx, last, wanted)
+	outcomes := map[string]report.Outcome{}
+	for request, o := range found {
+		outcomes[request] = report.Outcome{Lent: o.Lent, Borrowed: o.Borrowed, Limit: o.Limit}
+	}
+	return outcomes, err
+}
+
+// observations reads the observations of requests, after the entry last. It waits for
+// them, but not for ever.
+func (d *demo) observations(ctx context.Context, last string, wanted map[string]bool) (map[string]api.Observation, error) {
+	found := map[string]api.Observation{}
 	// Not the attempt's context: what one was reading when time is up counts.
 	err := eventually(ctx, observationsTimeout, func(context.Context) error {
 		for {
@@ -174,7 +185,7 @@ var errUnobserved = errors.New("invocations without an observation")
 // note adds what an entry says of a wanted invocation. A request that the
 // activator had to try again has an invocation per attempt, of which all but the
 // first have a suffix.
-func note(found map[string]report.Outcome, wanted map[string]bool, e entry) error {
+func note(found map[string]api.Observation, wanted map[string]bool, e entry) error {
 	if e.fields["v"] != strconv.Itoa(api.RecordVersion) {
 		return nil
 	}
@@ -186,8 +197,11 @@ func note(found map[string]report.Outcome, wanted map[string]bool, e entry) erro
 	if !wanted[request] {
 		return nil
 	}
-	before := found[request]
-	found[request] = report.Outcome{Lent: before.Lent.Max(o.Lent), Borrowed: before.Borrowed.Max(o.Borrowed), Limit: o.Limit}
+	if before, ok := found[request]; ok {
+		o.Lent, o.Borrowed = before.Lent.Max(o.Lent), before.Borrowed.Max(o.Borrowed)
+		o.Safeguarded = o.Safeguarded || before.Safeguarded
+	}
+	found[request] = o
 	return nil
 }
 

@@ -32,17 +32,18 @@ func TestObservationsAreJoinedByRequest(t *testing.T) {
 	if err := json.Unmarshal([]byte(page), &entries); err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]report.Outcome{}
+	found := map[string]api.Observation{}
 	for _, e := range entries {
 		if err := note(found, map[string]bool{"libra-1-0": true, "libra-1-1": true, "libra-1-2": true}, e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := map[string]report.Outcome{
-		"libra-1-0": {Lent: api.Resources{CPUMilli: 400}},
-		"libra-1-1": {Borrowed: api.Resources{CPUMilli: 300}},
+	got := map[string]api.Resources{}
+	for request, o := range found {
+		got[request] = api.Resources{CPUMilli: o.Lent.CPUMilli - o.Borrowed.CPUMilli}
 	}
-	if diff := cmp.Diff(want, found); diff != "" {
+	want := map[string]api.Resources{"libra-1-0": {CPUMilli: 400}, "libra-1-1": {CPUMilli: -300}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if entries[4].id != "5-0" {

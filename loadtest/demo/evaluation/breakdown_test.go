@@ -105,7 +105,7 @@ func TestWhereItDoesNotHold(t *testing.T) {
 		"noise unknown": {[]Run{run(Stock, Mixed, 1, 100, 500), lending(run(Libra, Mixed, 1, 103, 200), 0)}, []string{"the noise is not known"}},
 		"another order": {
 			[]Run{run(Stock, Mixed, 1, 100), run(Again, Mixed, 1, 101), run(NoSafeguard, Mixed, 1, 40), run(Libra, Mixed, 1, 50)},
-			[]string{"libra_ns (0.40), libra (0.50), stock (1.00); in the paper, in the order libra, libra_ns, stock. Stock again has 1.01"},
+			[]string{"no_safeguard (0.40), libra (0.50), stock (1.00); in the paper, in the order libra, no_safeguard, stock. Stock again has 1.01"},
 		},
 		"nothing was run": {nil, nil},
 	} {

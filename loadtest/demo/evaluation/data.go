@@ -79,8 +79,8 @@ type Part struct {
 // Stage is how long one step of Libra's took in a run, of all times that it was taken.
 type Stage struct {
 	Name     string  // as in the table
-	Count    int64   // how often
-	P50, P99 float64 // seconds, NaN when there were none
+	Count    int64   // how often, 1 or more
+	P50, P99 float64 // seconds
 }
 
 // Run is one replay of a workload's schedule under a policy.

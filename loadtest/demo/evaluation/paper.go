@@ -3,9 +3,9 @@ package evaluation
 // Names of the policies that the paper has too. NoSafeguard, NoPredictor and NoBoth are
 // its LIBRA-NS, LIBRA-NP and LIBRA-NSP.
 const (
-	NoSafeguard = "libra_ns"
-	NoPredictor = "libra_np"
-	NoBoth      = "libra_nsp"
+	NoSafeguard = "no_safeguard"
+	NoPredictor = "no_predictor"
+	NoBoth      = "neither"
 	Freyr       = "freyr"
 )
 

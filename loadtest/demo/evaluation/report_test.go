@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 func full() Data {
 	d := dataOf()
 	d.Elapsed, d.Learned = 90*time.Minute, 240
-	for _, p := range []string{Stock, Again, Libra, NoSafeguard, NoPredictor, NoBoth, Freyr, "nolimits", "vpa"} {
+	for _, p := range []string{Stock, Again, Libra, NoSafeguard, NoPredictor, NoBoth, Freyr, "no_limits", "vpa"} {
 		d.Policies = append(d.Policies, Policy{Name: p, Title: "The " + p, About: "What " + p + " is."})
 	}
 	for _, w := range []string{Mixed, Related, Unrelated} {
@@ -26,7 +27,7 @@ func full() Data {
 				r := run(p.Name, w, round, ms, 2*ms, 3*ms, 4*ms)
 				r.Samples = []Sample{look(0, 0, 50, 1000), look(2000, time.Second, 60, 500), look(5000, 2*time.Second, 40, 0)}
 				r.Parts = map[string]Part{PartActivator: {Cores: 0.1, Memory: 100 * mebibyte}}
-				if strings.HasPrefix(p.Name, Libra) || p.Name == Freyr {
+				if slices.Contains([]string{Libra, NoSafeguard, NoPredictor, NoBoth, Freyr}, p.Name) {
 					r = lending(r, 0, 1)
 					borrowed := r.Outcomes[r.Results[2].RequestID]
 					borrowed.Borrowed = api.Resources{CPUMilli: 500, MemoryBytes: mebibyte}
@@ -109,7 +110,7 @@ func TestReportHasEverySectionFigureByFigure(t *testing.T) {
 
 func TestMetricsOfTheIssue(t *testing.T) {
 	_, _, _, metrics := written(t, full())
-	for _, p := range []string{Again, Libra, NoSafeguard, NoPredictor, NoBoth, Freyr, "nolimits", "vpa"} {
+	for _, p := range []string{Again, Libra, NoSafeguard, NoPredictor, NoBoth, Freyr, "no_limits", "vpa"} {
 		for _, w := range []string{Mixed, Related, Unrelated} {
 			for _, name := range []string{"p99_ratio", "p50_ratio", "slowdown_p99", "worst_slowdown", "cpu_util_ratio", "mem_util_ratio", "completion_ratio"} {
 				if _, ok := metrics[name+"_"+p+"_"+w]; !ok {
