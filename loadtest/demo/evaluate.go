@@ -180,10 +180,10 @@ func (e *evaluate) run(ctx context.Context) error {
 		return err
 	}
 	data, err := e.measureAll(ctx)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(e.use(ctx, policy{}), e.removeApart(ctx)); err != nil {
+	// Also after a failure, or when the user has had enough.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	if err := errors.Join(err, e.use(after, policy{}), e.removeApart(after)); err != nil {
 		return err
 	}
 	return writeReport(e.demo, data)
