@@ -91,7 +91,7 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 ##@ Measure it
 
 .PHONY: evaluate
-evaluate: box-up bin/demo ## The LIBRA paper's single-node evaluation, with a report (90 min); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace.
+evaluate: box-up bin/demo ## The LIBRA paper's single-node evaluation, with a report (over an hour); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace.
 	$(BOX) load --with vpa --out out/images.json
 	bin/demo evaluate $(ON_BOX) $(EVALUATE_$(TRACE)) $(EVALUATE)
 
