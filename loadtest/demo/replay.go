@@ -106,12 +106,7 @@ func (e *evaluate) learn(ctx context.Context) error {
 	if err := e.use(ctx, policy{libra: true}); err != nil {
 		return err
 	}
-	e.corpus = e.learned.corpus
-	if err := e.warm(ctx, e.learned.requests()); err != nil {
-		return err
-	}
-	e.say("learn: %d requests in %.0f s: Libra learns the functions from other requests", len(e.learned.entries), e.evaluateOptions.learnLength.Seconds())
-	if _, err := e.replayLoad(ctx, "learn", e.learned); err != nil {
+	if err := e.replayLearned(ctx, "learn", "Libra learns the functions from other requests"); err != nil {
 		return err
 	}
 	return e.awaitModels(ctx)
@@ -123,13 +118,18 @@ func (e *evaluate) learnVPA(ctx context.Context, p policy) error {
 	if err != nil {
 		return err
 	}
-	own.corpus = e.learned.corpus
-	if err := own.warm(ctx, e.learned.requests()); err != nil {
-		return err
-	}
-	e.say("learn: the same %d requests: the vertical pod autoscaler sees the functions at work", len(e.learned.entries))
-	if _, err := own.replayLoad(ctx, "learn-"+p.Name, e.learned); err != nil {
+	if err := own.replayLearned(ctx, "learn-"+p.Name, "the vertical pod autoscaler sees the functions at work"); err != nil {
 		return err
 	}
 	return e.leave(ctx, p)
+}
+
+func (e *evaluate) replayLearned(ctx context.Context, name, what string) error {
+	e.corpus = e.learned.corpus
+	if err := e.warm(ctx, e.learned.requests()); err != nil {
+		return err
+	}
+	e.say("%s: %d requests in %.0f s: %s", name, len(e.learned.entries), e.evaluateOptions.learnLength.Seconds(), what)
+	_, err := e.replayLoad(ctx, name, e.learned)
+	return err
 }
