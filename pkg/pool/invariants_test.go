@@ -188,18 +188,7 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 // expectIntents checks that the last operation appended one intent for each pod
 // whose balance differs from before, and for those named.
 func (m *model) expectIntents(t *rapid.T, before State, named ...string) {
-	after := m.state()
-	want, got := named, []string(nil)
-	for pod := range after.Pods {
-		if was, is := before.Pods[pod], after.Pods[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent {
-			want = append(want, pod)
-		}
-	}
-	for pod := range before.Pods {
-		if _, ok := after.Pods[pod]; !ok {
-			want = append(want, pod)
-		}
-	}
+	want, got := append(changed(before.Pods, m.state().Pods), named...), []string(nil)
 	slices.Sort(want)
 	want = slices.Compact(want)
 	for _, entry := range m.newEntries(t, intentsStream(m.name), &m.lastIntent) {
@@ -208,6 +197,21 @@ func (m *model) expectIntents(t *rapid.T, before State, named ...string) {
 	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
 	}
+}
+
+// changed are the pods whose loans are not what they were.
+func changed(before, after map[string]Balance) (pods []string) {
+	for pod, is := range after {
+		if was := before[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent {
+			pods = append(pods, pod)
+		}
+	}
+	for pod := range before {
+		if _, ok := after[pod]; !ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // expectEnded checks that the last operation appended one record, if it ended
