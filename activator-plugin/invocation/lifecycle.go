@@ -170,6 +170,7 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	ending = <-f.finished
 	// The pool may have missed what else was in the pod before it heard of this one.
 	ending.Late = again
+	ending.BeginAnswered = !again
 	return sent, ending
 }
 

@@ -21,8 +21,9 @@ import (
 // fault is what becomes of one call of the pool.
 type fault struct {
 	delay time.Duration
-	// lost is before the call has an effect, unanswered after it.
-	lost, unanswered bool
+	// lost is before the call has an effect, unanswered after it. One that is late is given
+	// up and has its effect after the delay.
+	lost, unanswered, late bool
 }
 
 var errFault = errors.New("the connection broke")
@@ -34,15 +35,19 @@ type faulty struct {
 
 	mu     sync.Mutex
 	faults []fault
+	late   sync.WaitGroup
 }
 
-func (f *faulty) meet(ctx context.Context, call func() error) error {
+func (f *faulty) next() (next fault) {
 	f.mu.Lock()
-	var next fault
+	defer f.mu.Unlock()
 	if len(f.faults) > 0 {
 		next, f.faults = f.faults[0], f.faults[1:]
 	}
-	f.mu.Unlock()
+	return next
+}
+
+func meet(ctx context.Context, next fault, call func() error) error {
 	if next.lost {
 		return errFault
 	}
@@ -62,7 +67,15 @@ func (f *faulty) meet(ctx context.Context, call func() error) error {
 }
 
 func (f *faulty) Begin(ctx context.Context, node string, inv pool.Invocation) (borrowed api.Resources, err error) {
-	err = f.meet(ctx, func() error {
+	next := f.next()
+	if next.late {
+		f.late.Go(func() {
+			time.Sleep(min(next.delay, pool.LeaseTTL-time.Second)) // for so long an End stands
+			_, _ = f.Pool.Begin(context.WithoutCancel(ctx), node, inv)
+		})
+		return borrowed, errFault
+	}
+	err = meet(ctx, next, func() error {
 		var err error
 		borrowed, err = f.Pool.Begin(ctx, node, inv)
 		return err
@@ -71,7 +84,7 @@ func (f *faulty) Begin(ctx context.Context, node string, inv pool.Invocation) (b
 }
 
 func (f *faulty) End(ctx context.Context, node string, e pool.Ending) (outcome pool.Outcome, err error) {
-	err = f.meet(ctx, func() error {
+	err = meet(ctx, f.next(), func() error {
 		var err error
 		outcome, err = f.Pool.End(ctx, node, e)
 		return err
@@ -83,7 +96,7 @@ func (f *faulty) End(ctx context.Context, node string, e pool.Ending) (outcome p
 }
 
 func (f *faulty) Renew(ctx context.Context, node, owner string) error {
-	return f.meet(ctx, func() error { return f.Pool.Renew(ctx, node, owner) })
+	return meet(ctx, f.next(), func() error { return f.Pool.Renew(ctx, node, owner) })
 }
 
 type planned struct {
@@ -117,6 +130,7 @@ func TestLifecycleProperties(t *testing.T) {
 			delay:      durations.Draw(t, "delay"),
 			lost:       rapid.Bool().Draw(t, "lost"),
 			unanswered: rapid.Bool().Draw(t, "unanswered"),
+			late:       rapid.Bool().Draw(t, "late"),
 		}
 	}), 0, 60)
 
@@ -138,7 +152,8 @@ func live(plan []planned, faults []fault) (wrong []string) {
 		return []string{err.Error()}
 	}
 	memory := pool.NewMemory(clock.RealClock{})
-	book := newLedger(&faulty{Pool: memory, faults: faults})
+	faulty := &faulty{Pool: memory, faults: faults}
+	book := newLedger(faulty)
 	l := newLifecycle(book, "owner", clock.RealClock{}, zap.NewNop().Sugar(), m)
 	ctx, cancel := context.WithCancel(context.Background())
 	var renewing, requests sync.WaitGroup
@@ -164,10 +179,9 @@ func live(plan []planned, faults []fault) (wrong []string) {
 	}
 	requests.Wait()
 	l.running.Wait()
-	// What a lost End left behind while its owner had nothing else there ends with its lease.
 	cancel()
 	renewing.Wait()
-	time.Sleep(pool.LeaseTTL)
+	faulty.late.Wait()
 	wrong = book.mistakes("node-a", "node-b")
 	if l.inFlight+len(l.nodes)+len(l.ending) != 0 {
 		wrong = append(wrong, "the lifecycle has not forgotten all")

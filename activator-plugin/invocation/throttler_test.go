@@ -45,7 +45,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}}, rec.begins); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
 	}
-	if diff := cmp.Diff([]pool.Ending{{ID: id, Status: 200}}, rec.ends, cmpopts.IgnoreFields(pool.Ending{}, "Duration")); diff != "" {
+	if diff := cmp.Diff([]pool.Ending{{ID: id, Status: 200, BeginAnswered: true}}, rec.ends, cmpopts.IgnoreFields(pool.Ending{}, "Duration")); diff != "" {
 		t.Error("End (-want, +got):\n" + diff)
 	}
 	if rec.ends[0].Duration <= 0 {

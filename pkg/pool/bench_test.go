@@ -60,7 +60,7 @@ func BenchmarkInvocation(b *testing.B) {
 				if _, err := r.Begin(ctx, "node", inv); err != nil {
 					b.Fatal(err)
 				}
-				if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Duration: time.Second, Status: 200}); err != nil {
+				if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Duration: time.Second, Status: 200, BeginAnswered: true}); err != nil {
 					b.Fatal(err)
 				}
 			}

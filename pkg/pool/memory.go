@@ -69,7 +69,11 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 			n.bury(now, e.ID)
 			return
 		}
-		if n.release(now, b, false) {
+		moved := n.release(b, false)
+		if !e.BeginAnswered {
+			n.bury(now, e.ID)
+		}
+		if moved {
 			n.feed(now, b.Domain)
 		}
 		o = Outcome{

@@ -203,16 +203,15 @@ func (n *memoryNode) giveBack(b *begun) (freed bool) {
 }
 
 // release ends b, and says whether there is something to lend or a want unmet after it.
-func (n *memoryNode) release(now int64, b *begun, lapsed bool) (moved bool) {
+func (n *memoryNode) release(b *begun, lapsed bool) (moved bool) {
 	moved = n.giveBack(b)
-	moved = n.leave(b, lapsed) || moved
-	n.bury(now, b.ID)
-	return moved
+	return n.leave(b, lapsed) || moved
 }
 
 // bury lets an end stand for one lease time, whatever was known of the
 // invocation: a Begin that arrives late or twice must not bring it to life with
-// nobody to end it. The library in lua says why that is long enough.
+// nobody to end it. The library in lua says why that is long enough. It is not done
+// for one of which no Begin can arrive.
 func (n *memoryNode) bury(now int64, id string) {
 	n.forget(now)
 	n.tombstones[id] = now + LeaseTTL.Milliseconds()
@@ -245,7 +244,11 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 		}
 		delete(n.leases, owner)
 		for _, b := range n.begun {
-			if b.Owner == owner && n.release(now, b, true) {
+			if b.Owner != owner {
+				continue
+			}
+			n.bury(now, b.ID)
+			if n.release(b, true) {
 				domains = append(domains, b.Domain)
 			}
 		}

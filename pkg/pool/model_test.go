@@ -207,6 +207,8 @@ func (m *model) end(t *rapid.T, id string) {
 		Duration: time.Duration(rapid.Int64Min(0).Draw(t, "duration")),
 		Status:   rapid.SampledFrom([]int{200, 503}).Draw(t, "status"),
 		Late:     rapid.Bool().Draw(t, "late"),
+
+		BeginAnswered: rapid.Bool().Draw(t, "begin answered"),
 	}
 	known := m.node().begun[id]
 	before := m.state()

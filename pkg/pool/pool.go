@@ -72,6 +72,9 @@ type Ending struct {
 	// Late says that the Begin or the End was not sent as soon as the invocation began
 	// or ended, so that what is measured between them may be another's, too.
 	Late bool
+	// BeginAnswered says that the pool has answered every Begin that was sent, so that none
+	// can arrive any more.
+	BeginAnswered bool
 }
 
 // Outcome is what became of an invocation that ended. Found is false when the
@@ -165,7 +168,7 @@ type Pool interface {
 	// End takes the invocation out: its pod's loans are revoked (preemptive release),
 	// unless others are left in the pod, which may lend more then; what it borrowed
 	// goes back with its original expiry (re-harvest). For one LeaseTTL, a Begin that the
-	// End overtook, or that arrives again, is a no-op.
+	// End overtook, or that arrives again, is a no-op, unless the Ending rules that out.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
 	// called every second while there are any: a Begin starts a lease, and renews only

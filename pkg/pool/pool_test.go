@@ -309,6 +309,16 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.expect(0, cpu(0), nil)
 		}},
+		{"an end after which no begin can arrive", func(s scene) {
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: "a", BeginAnswered: true})
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.equal(Outcome{Found: true, Alone: true}, outcome)
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(1, cpu(300), nil)
+		}},
 		{"a lapsed lease returns everything, a renewed one stays", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			other := invocation("b", time.Minute, cpu(0), cpu(300))

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"libra.dev/libra/pkg/api"
 )
 
@@ -71,7 +73,11 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q: %w", e.ID, err)
 	}
-	reply, err := r.call(ctx, "libra_end", node, []int64{number(e.Late)}, e.ID, ending).Int64Slice()
+	// A cluster's client sends by itself again what a connection lost, maybe on its way back.
+	_, repeats := r.calls.(*redis.ClusterClient)
+	reply, err := r.call(ctx, "libra_end", node,
+		[]int64{number(e.Late), number(e.BeginAnswered && !repeats)}, e.ID, ending,
+	).Int64Slice()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
 	}

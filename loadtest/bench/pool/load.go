@@ -90,15 +90,18 @@ func (l *load) fill(ctx context.Context) error {
 	return nil
 }
 
-// beat does for each node what its agent and the activator do every second.
+// beat does for each node what its agent and the activator do every second, at a moment
+// of its own, as those of many nodes do.
 func (l *load) beat(ctx context.Context) error {
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
 	failures := 0 // in succession
 	for {
+		start := time.Now()
 		var g errgroup.Group
 		g.SetLimit(beatsAtOnce)
-		for _, n := range l.nodes {
+		for i, n := range l.nodes {
+			time.Sleep(time.Until(start.Add(beatEvery * time.Duration(i) / time.Duration(len(l.nodes)))))
 			g.Go(func() error { return l.beatOf(ctx, n) })
 		}
 		err := g.Wait()
@@ -238,7 +241,7 @@ func (l *load) connection(ctx context.Context, c int, start time.Time, rate floa
 		if err != nil {
 			failed++
 		}
-		if _, err := l.pools.End(callCtx, node, pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200}); err != nil {
+		if _, err := l.pools.End(callCtx, node, pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200, BeginAnswered: err == nil}); err != nil {
 			failed++
 		}
 		cancel()

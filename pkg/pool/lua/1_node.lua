@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '8'
+local VERSION = '9'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
@@ -115,6 +115,7 @@ local function begin_epoch(first_key, now, had_epoch)
     epoch = library_epoch .. epochs_begun,
     now = now,
     pruned = 0, buried = 0, -- when last, and how many ends since
+    buried_until = 0,       -- the latest of those that stand
     traced = 0,
     -- Of the last heartbeat.
     beat_at = nil, whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '',

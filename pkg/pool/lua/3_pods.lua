@@ -140,7 +140,8 @@ local function leave_pod(node, inv, lapsed)
 end
 
 -- An end stands for one lease time, whatever was known of the invocation: a Begin
--- that arrives late or twice must not bring it to life with nobody to end it. That
+-- that arrives late or twice must not bring it to life with nobody to end it. Of one
+-- whose Begins were all answered none can arrive, and most are so. One lease time
 -- is long enough for a Begin that a hung Redis still has in a socket's buffer: its
 -- End is repeated until it is answered, so that Redis runs again by then, and all
 -- that had come in meanwhile runs within moments of it.
@@ -152,11 +153,20 @@ local function bury(node, id)
     node.pruned, node.buried = now, 0
   end
   call('ZADD', node.key.tombstones, now + node.lease_ms, id)
+  node.buried_until = math.max(node.buried_until, now + node.lease_ms)
+end
+
+local function is_buried(node, id)
+  if node.buried_until <= node.now then
+    return false
+  end
+  local till = call('ZSCORE', node.key.tombstones, id)
+  return till and tonumber(till) > node.now
 end
 
 -- release ends an invocation, and says whether there is something to lend or a want
 -- unmet after it.
-local function release(node, inv, lapsed)
+local function release(node, inv, lapsed, answered)
   local moved = give_back(node, inv)
   moved = leave_pod(node, inv, lapsed) or moved
   if inv.want ~= NOTHING then
@@ -164,7 +174,9 @@ local function release(node, inv, lapsed)
   end
   node.begun[inv.id] = nil
   node.begun_count = node.begun_count - 1
-  bury(node, inv.id)
+  if not answered then
+    bury(node, inv.id)
+  end
   return moved
 end
 

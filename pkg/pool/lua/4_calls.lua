@@ -30,22 +30,27 @@ local function strike(node, func, resource, least_ms, most_ms)
 end
 
 -- spared is what there is of an invocation's surplus for its pod to lend.
-local function spared(node, inv, cpu, memory, most_ms)
-  if cpu + memory == 0 or not (node.open and node.floors[inv.pod]) then
+local function spared(node, pod, func, cpu, memory, most_ms)
+  if cpu + memory == 0 or not (node.open and node.floors[pod]) then
     return NOTHING
   end
-  cpu = suspended_till(node, inv.func, CPU, most_ms) == 0 and cpu or 0
-  memory = suspended_till(node, inv.func, MEMORY, most_ms) == 0 and memory or 0
+  cpu = suspended_till(node, func, CPU, most_ms) == 0 and cpu or 0
+  memory = suspended_till(node, func, MEMORY, most_ms) == 0 and memory or 0
   return cpu + memory > 0 and {cpu, memory} or NOTHING
 end
 
 -- An invocation of which it is not known what it needs, needs all.
-local function needed(concurrency, cpu, memory, allocation)
-  if concurrency <= 1 then
-    return NOTHING -- it is not asked for
-  end
+local function needed(cpu, memory, allocation)
   return {cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY]}
 end
+
+-- What is so of most invocations all their lives is not in the table of each: with
+-- sixteen keys it takes half of the memory that it would with one more, and what many
+-- nodes have is what Redis must get through.
+local MOST_INVOCATIONS = {__index = {
+  alone = true, safeguarded = false, need = NOTHING, most_lent = NOTHING, -- of its pod
+  borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
+}}
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
                      want_cpu, want_memory, concurrency, need_cpu, need_memory)
@@ -55,8 +60,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     lapse(node, {[owner] = true})
     renewed = nil
   end
-  local buried_until = call('ZSCORE', node.key.tombstones, id)
-  if buried_until and tonumber(buried_until) > now then
+  if is_buried(node, id) then
     return NOTHING
   end
   local inv = node.begun[id]
@@ -68,16 +72,15 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     node.leases[owner] = now
   end
 
-  inv = {
+  inv = setmetatable({
     id = id, pod = pod, domain = domain, owner = owner, func = func, record = record,
     expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = {cpu, memory},
-    want = want_cpu + want_memory > 0 and {want_cpu, want_memory} or NOTHING,
-    concurrency = concurrency, alone = true, safeguarded = false,
-    surplus = NOTHING, need = NOTHING, most_lent = NOTHING, -- of its pod
-    borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
-  }
-  inv.surplus = spared(node, inv, surplus_cpu, surplus_memory, most_ms)
-  inv.need = needed(concurrency, need_cpu, need_memory, inv.allocation)
+    want = want_cpu + want_memory > 0 and {want_cpu, want_memory} or NOTHING, concurrency = concurrency,
+    surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms),
+  }, MOST_INVOCATIONS)
+  if concurrency > 1 then
+    inv.need = needed(need_cpu, need_memory, inv.allocation)
+  end
   node.begun[id] = inv
   node.begun_count = node.begun_count + 1
   local moved = join_pod(node, inv)
@@ -104,14 +107,14 @@ local POOL_PART = ',"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_mil
 
 -- A record of an end is made of the parts that the Begin and the End sent, and the
 -- pool's. Numbers that Go wrote stay as they are.
-local function finish(node, args, late)
+local function finish(node, args, late, answered)
   local id, ending = args[3], args[4]
   local inv = node.begun[id]
   if not inv then
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  if release(node, inv) and node.open then
+  if release(node, inv, false, answered == 1) and node.open then
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
@@ -293,7 +296,7 @@ end
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
 register('libra_begin', {}, '<ddddddddddddddd', begin)
-register('libra_end', {'allow-oom'}, '<ddd', finish)
+register('libra_end', {'allow-oom'}, '<dddd', finish)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
