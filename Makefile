@@ -97,7 +97,8 @@ evaluate: box-up bin/demo ## The LIBRA paper's single-node evaluation, with a re
 
 # Another seed beside the other trace: what holds, holds for both.
 AZURE ?= azure-functions-2019
-EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra,vpa --workloads mixed --rounds 1
+EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra,vpa --workloads mixed --rounds 1 \
+	--out out/evaluate-azure $(addprefix --beside ,$(wildcard out/evaluate/data.json))
 
 .PHONY: bench-predictor
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.

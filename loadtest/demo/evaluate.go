@@ -46,7 +46,7 @@ type evaluateOptions struct {
 	policies, workloads []string
 	thresholds          []float64
 	again               bool
-	azure               string
+	azure, beside       string
 	learnLength         time.Duration
 }
 
@@ -100,6 +100,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringSliceVar(&e.workloads, "workloads", []string{mixed, "related", "unrelated"}, "workloads, the first one under all policies")
 	f.Float64SliceVar(&e.thresholds, "thresholds", nil, "thresholds of the safeguard, 0 to 1, with each of which Libra is one more policy")
 	f.StringVar(&e.azure, "azure", "", "folder with the three files of a day of the Azure Functions 2019 data set (default: a trace with its statistics)")
+	f.StringVar(&e.beside, "beside", "", "data.json of another evaluation, of which the report says whether the policies come in the same order")
 	f.BoolVar(&e.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	f.DurationVar(&e.learnLength, "learn-length", 4*time.Minute, "length of the run from which Libra learns")
 	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after that run")
@@ -109,7 +110,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 // startEvaluation checks what can be checked, and runs the evaluation.
 func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.Writer) error {
 	if eo.again {
-		return reportAgain(newDemo(o, out))
+		return reportAgain(newDemo(o, out), eo.beside)
 	}
 	o.namespace, o.gateway = "evaluation", "istio-system/knative-gateway-istio"
 	o.runLength, o.learnLength = time.Minute, eo.learnLength // as resolve wants them
@@ -159,6 +160,11 @@ func (e *evaluate) check() error {
 			errs = append(errs, fmt.Errorf("--thresholds has %v; they must be from 0 to 1", threshold))
 		}
 	}
+	if e.beside != "" {
+		if _, err := readData(e.beside); err != nil {
+			errs = append(errs, fmt.Errorf("--beside: %w", err))
+		}
+	}
 	var err error
 	e.chosen, err = named(e.policies)
 	for _, threshold := range e.thresholds {
@@ -186,7 +192,7 @@ func (e *evaluate) run(ctx context.Context) error {
 	if err := errors.Join(err, e.use(after, policy{}), e.removeApart(after)); err != nil {
 		return err
 	}
-	return writeReport(e.demo, data)
+	return writeReport(e.demo, data, e.beside)
 }
 
 // installEvaluation brings everything on the cluster, with the stock activator.

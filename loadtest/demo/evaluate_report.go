@@ -18,22 +18,39 @@ func (e *evaluate) keep(data evaluation.Data) error {
 	return os.WriteFile(e.path(dataFile), text, 0o644)
 }
 
+// readData reads what was written down.
+func readData(file string) (data evaluation.Data, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return data, err
+	}
+	if err := json.Unmarshal(text, &data); err != nil {
+		return data, fmt.Errorf("%s is not what an evaluation writes: %w", file, err)
+	}
+	return data, nil
+}
+
 // reportAgain writes the report of what was written down.
-func reportAgain(d *demo) error {
-	text, err := os.ReadFile(d.path(dataFile))
+func reportAgain(d *demo, beside string) error {
+	data, err := readData(d.path(dataFile))
 	if err != nil {
 		return err
 	}
-	var data evaluation.Data
-	if err := json.Unmarshal(text, &data); err != nil {
-		return fmt.Errorf("%s: %w", d.path(dataFile), err)
-	}
-	return writeReport(d, data)
+	return writeReport(d, data, beside)
 }
 
-// writeReport writes the report and prints the table.
-func writeReport(d *demo, data evaluation.Data) error {
+// writeReport writes the report and prints the table. Beside is the file of the evaluation
+// that this one is compared with, or empty.
+func writeReport(d *demo, data evaluation.Data, beside string) error {
 	c := evaluation.Compare(data)
+	if beside != "" {
+		other, err := readData(beside)
+		if err != nil {
+			return fmt.Errorf("--beside: %w", err)
+		}
+		agreement := evaluation.Agree(data, other)
+		c.Agreement = &agreement
+	}
 	if err := errors.Join(
 		evaluation.ResultsOf(data, c).Write(d.outDir),
 		evaluation.WritePage(d.outDir, data, c),

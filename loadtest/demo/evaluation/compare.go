@@ -30,7 +30,8 @@ type Comparison struct {
 	Timelines []Timeline
 	Findings  []string // where the paper's results, or what Libra promises, did not show
 	Failures  []Failure
-	Late      int // requests of all runs that were sent late
+	Late      int        // requests of all runs that were sent late
+	Agreement *Agreement // nil when there is no other evaluation to compare with
 }
 
 // Versus is a policy against stock in a workload.

@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"fmt"
+	"slices"
 
 	"libra.dev/libra/loadtest/demo/report"
 )
@@ -27,10 +28,14 @@ const maxFailuresListed = 20
 
 // document is the whole report.
 func document(d Data, c Comparison) []section {
-	return []section{
+	sections := []section{
 		d.measured(c), d.notHolding(c), d.responseTimes(c), d.speedups(c), d.utilisation(c),
 		d.reassigned(c), d.latencyBreakdown(c), d.overhead(c), d.perFunction(c), d.perRound(c),
 	}
+	if c.Agreement != nil {
+		sections = slices.Insert(sections, 2, d.agreement(c))
+	}
+	return sections
 }
 
 func (d Data) measured(c Comparison) section {

@@ -41,5 +41,8 @@ func ResultsOf(d Data, c Comparison) report.Results {
 		m["overhead_cpu_"+o.Part] = o.Cores
 		m["overhead_mem_mib_"+o.Part] = o.MiB
 	}
+	if c.Agreement != nil {
+		m["order_swaps"] = float64(len(c.Agreement.Swapped))
+	}
 	return report.Results{Machine: d.Machine, Commit: d.Commit, Seed: d.Seed, Metrics: m}
 }
