@@ -185,7 +185,18 @@ func (e *evaluate) run(ctx context.Context) error {
 	if err := e.installEvaluation(ctx); err != nil {
 		return err
 	}
+	server, err := e.watch(ctx)
+	if err != nil {
+		return err
+	}
 	data, err := e.measureAll(ctx)
+	if err == nil {
+		data.Alerts, err = e.alerts(ctx, server)
+	}
+	if err == nil {
+		err = e.keep(data)
+	}
+	err = errors.Join(err, server.Stop())
 	// Also after a failure, or when the user has had enough.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()

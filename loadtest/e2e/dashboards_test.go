@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/dashboards"
+	"libra.dev/libra/loadtest/prometheus"
 )
 
 const (
@@ -66,9 +67,9 @@ func TestDashboardsHaveData(t *testing.T) {
 		}
 		var empty []string
 		for where, q := range missing {
-			samples, err := p.query(ctx, q.Fill(values))
+			samples, err := p.Query(ctx, q.Fill(values))
 			switch {
-			case errors.Is(err, errInvalid):
+			case errors.Is(err, prometheus.ErrInvalid):
 				t.Fatalf("%s: %v", where, err)
 			case err != nil:
 				return err
@@ -89,7 +90,7 @@ func TestDashboardsHaveData(t *testing.T) {
 	for where := range missing {
 		t.Logf("empty, as it may be: %s", where)
 	}
-	there, err := p.labelValues(ctx, `{__name__=~".+"}`, "__name__")
+	there, err := p.LabelValues(ctx, `{__name__=~".+"}`, "__name__")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestDashboardsHaveData(t *testing.T) {
 	eventually(t, 8*time.Minute, "silence of all alerts", func() error {
 		var errs []error
 		for _, r := range alerts(t) {
-			samples, err := p.query(ctx, r.Expr)
+			samples, err := p.Query(ctx, r.Expr)
 			if len(samples) > 0 {
 				err = fmt.Errorf("%s: %v", r.Alert, samples)
 			}
@@ -146,7 +147,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 			all := alerts(t)
 			alert := all[slices.IndexFunc(all, func(r dashboards.Rule) bool { return r.Alert == test.alert })]
 			raised := func() error {
-				samples, err := p.query(ctx, alert.Expr)
+				samples, err := p.Query(ctx, alert.Expr)
 				if err == nil && len(samples) == 0 {
 					err = fmt.Errorf("%s is empty", alert.Expr)
 				}
@@ -227,16 +228,16 @@ func exportActivatorMetrics(ctx context.Context, t *testing.T) {
 var parts = []string{"libra-agent", "libra-predictor", "libra-resizer"}
 
 // awaitTargets waits until a pod of each job answers.
-func awaitTargets(ctx context.Context, t *testing.T, p *prometheus, jobs ...string) {
+func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs ...string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "targets", func() error {
-		up, err := p.query(ctx, `sum by (job) (up{job=~"libra-.+"}) > 0`)
+		up, err := p.Query(ctx, `sum by (job) (up{job=~"libra-.+"}) > 0`)
 		if err != nil {
 			return err
 		}
 		found := map[string]bool{}
 		for _, s := range up {
-			found[s.labels["job"]] = true
+			found[s.Labels["job"]] = true
 		}
 		for _, job := range jobs {
 			if !found[job] {
@@ -249,7 +250,7 @@ func awaitTargets(ctx context.Context, t *testing.T, p *prometheus, jobs ...stri
 
 // variablesOf resolves the dashboards' variables as Grafana does. Of the functions it
 // takes the one that borrows.
-func variablesOf(ctx context.Context, p *prometheus) (map[string]string, error) {
+func variablesOf(ctx context.Context, p *prometheus.Server) (map[string]string, error) {
 	values := map[string]string{"__rate_interval": "5m", "__range": "15m"}
 	all, err := dashboards.Dashboards()
 	if err != nil {
@@ -261,7 +262,7 @@ func variablesOf(ctx context.Context, p *prometheus) (map[string]string, error) 
 			if !ok {
 				continue
 			}
-			found, err := p.labelValues(ctx, selector.Fill(values), label)
+			found, err := p.LabelValues(ctx, selector.Fill(values), label)
 			if err == nil && len(found) == 0 {
 				err = errors.New("there is none")
 			}
@@ -359,10 +360,10 @@ func alerts(t *testing.T) []dashboards.Rule {
 var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
 // checkLegend looks for a label of the legend that no series has.
-func checkLegend(t *testing.T, q dashboards.Query, samples []sample) {
+func checkLegend(t *testing.T, q dashboards.Query, samples []prometheus.Sample) {
 	t.Helper()
 	for _, match := range legendLabel.FindAllStringSubmatch(q.Legend, -1) {
-		if !slices.ContainsFunc(samples, func(s sample) bool { return s.labels[match[1]] != "" }) {
+		if !slices.ContainsFunc(samples, func(s prometheus.Sample) bool { return s.Labels[match[1]] != "" }) {
 			t.Errorf("%s: no series has the label %s of its legend", q.Where, match[1])
 		}
 	}

@@ -106,5 +106,7 @@ type Data struct {
 	Functions       []Function
 	Runs            []Run // in the order in which they were made
 	Learned         int   // requests that Libra had learned from before the first run
-	Elapsed         time.Duration
+	// Alerts are the names of those of Libra's that fired meanwhile; nil when nobody watched.
+	Alerts  []string
+	Elapsed time.Duration
 }

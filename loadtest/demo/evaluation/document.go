@@ -3,6 +3,7 @@ package evaluation
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"libra.dev/libra/loadtest/demo/report"
 )
@@ -45,6 +46,13 @@ func (d Data) measured(c Comparison) section {
 		"All runs of a workload replay the same requests, one policy after the other in each round, so that a drift of the machine hits all alike. Ratios are to stock in the same round, and the figure is their median; the least and the most are the spread. Percentiles are nearest ranks: of fewer than 100 values, P99 is the largest.",
 		fmt.Sprintf("Failed requests: %d (an error, no answer, or another answer than stock's). Sent more than %d ms late: %d.", len(c.Failures), report.LateMS, c.Late),
 	}}
+	if d.Alerts != nil {
+		fired := "none"
+		if len(d.Alerts) > 0 {
+			fired = strings.Join(d.Alerts, ", ")
+		}
+		s.Text = append(s.Text, "Alerts of Libra's that fired while it was measured: "+fired+".")
+	}
 	policies := table{Caption: "Policies", Head: []string{"policy", "name", "what it is"}}
 	for _, p := range d.Policies {
 		policies.add(p.Title, p.Name, p.About)

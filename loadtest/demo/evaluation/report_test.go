@@ -16,7 +16,7 @@ import (
 // full has every policy and workload, with all that is measured of a run.
 func full() Data {
 	d := dataOf()
-	d.Elapsed, d.Learned = 90*time.Minute, 240
+	d.Elapsed, d.Learned, d.Alerts = 90*time.Minute, 240, []string{"LibraExample"}
 	for _, p := range []string{Stock, Again, Libra, NoSafeguard, NoPredictor, NoBoth, Freyr, "no_limits", "vpa"} {
 		d.Policies = append(d.Policies, Policy{Name: p, Title: "The " + p, About: "What " + p + " is."})
 	}
@@ -100,7 +100,7 @@ func TestReportHasEverySectionFigureByFigure(t *testing.T) {
 	page, markdown, _, _ := written(t, full())
 	for _, want := range []string{
 		"figures 6(a) and 13", "figures 6(b) and 13", "figure 7", "figure 8", "figure 15", "section 8.10",
-		"Where it does not hold", "3.82", "2.09", "new to the models", "The vpa", "harvest resource pool", "abc123",
+		"Where it does not hold", "3.82", "2.09", "new to the models", "The vpa", "harvest resource pool", "abc123", "LibraExample",
 	} {
 		if !strings.Contains(page, want) || !strings.Contains(markdown, want) {
 			t.Errorf("page or Markdown lacks %q", want)
@@ -120,7 +120,7 @@ func TestMetricsOfTheIssue(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"runs": 3, "failed_requests": 0, "late_requests": 0, "seconds_total": 5400, "learned_requests": 240,
+		"runs": 3, "failed_requests": 0, "late_requests": 0, "seconds_total": 5400, "learned_requests": 240, "alerts_fired": 1,
 		"overhead_cpu_activator": 0, "overhead_mem_mib_agent": 30,
 	} {
 		if got, ok := metrics[name]; !ok || !approximately(got, want) {

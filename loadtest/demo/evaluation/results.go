@@ -37,6 +37,9 @@ func ResultsOf(d Data, c Comparison) report.Results {
 			"completion_ratio" + of:         v.Completion.Median,
 		})
 	}
+	if d.Alerts != nil {
+		m["alerts_fired"] = float64(len(d.Alerts))
+	}
 	for _, o := range c.Overheads {
 		m["overhead_cpu_"+o.Part] = o.Cores
 		m["overhead_mem_mib_"+o.Part] = o.MiB

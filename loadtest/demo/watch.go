@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"libra.dev/libra/loadtest/prometheus"
+)
+
+// watchEvery is how often Prometheus looks at Libra's parts.
+const watchEvery = 5 * time.Second
+
+// watch starts the box's Prometheus, so that one can look on while it is measured.
+func (e *evaluate) watch(ctx context.Context) (*prometheus.Server, error) {
+	binary, err := e.tool("", "prometheus", "prometheus", true)
+	if err != nil {
+		return nil, err
+	}
+	server, err := prometheus.Start(ctx, prometheus.Options{
+		Binary: binary, Kubeconfig: e.kubeconfig, Dir: e.path("prometheus"), Interval: watchEvery,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.say("Prometheus: %s until the evaluation ends, with Libra's jobs and rules; docs/dashboards.md has the dashboards for Grafana", server.URL)
+	return server, nil
+}
+
+// alerts are the names of those that fired since the evaluation began.
+func (e *evaluate) alerts(ctx context.Context, server *prometheus.Server) ([]string, error) {
+	samples, err := server.Query(ctx, fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`,
+		int(time.Since(e.start).Seconds())+1))
+	if err != nil {
+		return nil, fmt.Errorf("which alerts fired: %w", err)
+	}
+	fired := []string{} // none, which is not the same as not known
+	for _, s := range samples {
+		fired = append(fired, s.Labels["alertname"])
+	}
+	slices.Sort(fired)
+	return fired, nil
+}
