@@ -441,7 +441,7 @@ func (m *model) lose(t *rapid.T) {
 	if _, err := m.redis.Read(ctx, m.name); err != nil {
 		t.Fatal(err)
 	}
-	if woken := m.newEntries(t, intentsStream(m.name), &m.lastIntent); len(woken) != 1 || woken[0].Values["pod"] != "" {
+	if woken := m.newEntries(t, intentsStream(m.name), &m.lastIntent); len(woken) != 1 || woken[0].Values["pods"] != "" {
 		t.Fatalf("after a restart there are intents %v, want one of no pod", woken)
 	}
 }

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '9'
+local VERSION = '10'
 local RECORD_VERSION = '1'
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
@@ -38,6 +38,31 @@ local CPU, MEMORY = 1, 2
 
 -- Shared by all that has nothing, and never changed.
 local NOTHING = {0, 0}
+
+-- A volume of what an invocation brings is shared by all that have the same, and never
+-- changed: what many nodes have is what Redis must get through.
+local VOLUMES_MOST = 4096
+local volumes, volumes_count = {}, 0
+
+local function volume(cpu, memory)
+  if cpu == 0 and memory == 0 then
+    return NOTHING
+  end
+  local of_cpu = volumes[cpu]
+  local found = of_cpu and of_cpu[memory]
+  if not found then
+    if volumes_count == VOLUMES_MOST then
+      volumes, volumes_count, of_cpu = {}, 0, nil
+    end
+    if not of_cpu then
+      of_cpu = {}
+      volumes[cpu] = of_cpu
+    end
+    found = {cpu, memory}
+    of_cpu[memory], volumes_count = found, volumes_count + 1
+  end
+  return found
+end
 
 -- redis.call, which is not there before the first call of a function.
 local call
@@ -95,6 +120,12 @@ local function keep(node)
   node.kept = node.now
 end
 
+-- append_intent wakes who waits for balances. The names are for people: who is woken
+-- reads the state.
+local function append_intent(node, pods)
+  call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
+end
+
 -- begin_epoch makes the node one of which nothing is known.
 local function begin_epoch(first_key, now, had_epoch)
   if not nodes[first_key] then
@@ -132,7 +163,7 @@ local function begin_epoch(first_key, now, had_epoch)
   call('SET', first_key, node.epoch)
   keep(node)
   if had_epoch then
-    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pod', '')
+    append_intent(node, '')
   end
   return node
 end
@@ -168,17 +199,18 @@ local function open_node(first_key, lease_ms, now)
   return node
 end
 
--- close_node appends an intent for every pod whose balance the call has changed.
+-- close_node appends an intent of the pods whose balances the call has changed.
 local function close_node(node)
-  if node.moved then
-    for pod, by in pairs(node.moved) do
+  if node.moved or node.woken then
+    local pods = {node.woken}
+    for pod, by in pairs(node.moved or {}) do
       if pod ~= node.woken and (by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0) then
-        call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pod', pod)
+        pods[#pods + 1] = pod
       end
     end
-  end
-  if node.woken then
-    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pod', node.woken)
+    if pods[1] then
+      append_intent(node, table.concat(pods, '\n'))
+    end
   end
   node.busy = false
 end

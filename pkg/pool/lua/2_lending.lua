@@ -123,7 +123,7 @@ end
 local function forfeit(node, here, resource)
   for _, inv in ipairs(here) do
     if inv.surplus[resource] > 0 then
-      inv.surplus[resource] = 0
+      inv.surplus = resource == CPU and volume(0, inv.surplus[MEMORY]) or volume(inv.surplus[CPU], 0)
     end
   end
   local lent = here.lent[resource]

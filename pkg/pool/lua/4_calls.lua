@@ -36,12 +36,12 @@ local function spared(node, pod, func, cpu, memory, most_ms)
   end
   cpu = suspended_till(node, func, CPU, most_ms) == 0 and cpu or 0
   memory = suspended_till(node, func, MEMORY, most_ms) == 0 and memory or 0
-  return cpu + memory > 0 and {cpu, memory} or NOTHING
+  return volume(cpu, memory)
 end
 
 -- An invocation of which it is not known what it needs, needs all.
 local function needed(cpu, memory, allocation)
-  return {cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY]}
+  return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
 
 -- What is so of most invocations all their lives is not in the table of each: with
@@ -74,8 +74,8 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
 
   inv = setmetatable({
     id = id, pod = pod, domain = domain, owner = owner, func = func, record = record,
-    expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = {cpu, memory},
-    want = want_cpu + want_memory > 0 and {want_cpu, want_memory} or NOTHING, concurrency = concurrency,
+    expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = volume(cpu, memory),
+    want = volume(want_cpu, want_memory), concurrency = concurrency,
     surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms),
   }, MOST_INVOCATIONS)
   if concurrency > 1 then
