@@ -121,7 +121,7 @@ func (s *Server) Stop() error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("Prometheus ended with %w, and said:\n%s", err, s.output.String())
+	return fmt.Errorf("server ended with %w, and said:\n%s", err, s.output.String())
 }
 
 // configure writes what a user would mount, but for the kubeconfig: this one does not run
