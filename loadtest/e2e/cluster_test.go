@@ -31,10 +31,11 @@ const (
 
 // function is one pod of a demo function and where its limits can be seen.
 type function struct {
-	name       string
-	pod        string
-	cgroups    cgroups
-	allocation api.Resources
+	name        string
+	pod         string
+	containerID string
+	cgroups     cgroups
+	allocation  api.Resources
 }
 
 // findAll returns the demo's functions that opted in, by name.
@@ -70,10 +71,11 @@ func find(ctx context.Context, t *testing.T, name string) function {
 		}
 		id := containerID(status)
 		return function{
-			name:       name,
-			pod:        pod.Name,
-			cgroups:    findCgroups(t, id),
-			allocation: owed(ctx, t, pod),
+			name:        name,
+			pod:         pod.Name,
+			containerID: id,
+			cgroups:     findCgroups(t, id),
+			allocation:  owed(ctx, t, pod),
 		}
 	}
 	t.Fatalf("pod %s has no container %s", pod.Name, api.UserContainer)

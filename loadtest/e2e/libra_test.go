@@ -139,11 +139,8 @@ func TestFaults(t *testing.T) {
 			return func() { signal(t, id, syscall.SIGCONT) }
 		},
 	}, {
-		name: "redis gone",
-		fault: func(ctx context.Context, t *testing.T) func() {
-			scale(ctx, t, "redis", 0)
-			return func() { scale(ctx, t, "redis", 1) }
-		},
+		name:  "redis gone",
+		fault: withoutRedis,
 	}, {
 		name:   "resizer killed",
 		killed: "app=libra-resizer",
@@ -151,12 +148,8 @@ func TestFaults(t *testing.T) {
 		name:   "agent killed",
 		killed: "app=libra-agent",
 	}, {
-		name: "agent stopped",
-		fault: func(ctx context.Context, t *testing.T) func() {
-			id := container(ctx, t, "app=libra-agent")
-			signal(t, id, syscall.SIGSTOP)
-			return func() { signal(t, id, syscall.SIGCONT) }
-		},
+		name:  "agent stopped",
+		fault: stopAgent,
 	}}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

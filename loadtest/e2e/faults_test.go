@@ -1,0 +1,166 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	boxNode = "box"
+	// queueProxyPort is where a pod takes requests.
+	queueProxyPort = "8012"
+)
+
+// repeatedly does something until it is told to stop, and then fails the test if it
+// never worked.
+func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	var worked int
+	var last error
+	done.Go(func() {
+		for ctx.Err() == nil {
+			if err := do(ctx); err != nil {
+				last = err
+			} else {
+				worked++
+			}
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+		if worked == 0 {
+			t.Errorf("%s never worked: %v", what, last)
+		}
+	}
+}
+
+// breakJournal keeps the node agent from writing down what it owes to a function's
+// container, while others want it to.
+func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
+	agent := findCgroups(t, container(ctx, t, "app=libra-agent"))
+	processes, err := agent.container.Processes()
+	if err != nil || len(processes) == 0 {
+		t.Fatalf("processes of the agent: %v, %v", processes, err)
+	}
+	borrower := find(ctx, t, "compression")
+	// A folder of the name that the agent writes to first.
+	inTheWay := filepath.Join("/proc", fmt.Sprint(processes[0].Pid), "root/run/libra-agent", borrower.containerID+".json.new")
+	if err := os.Mkdir(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	running := startLoad(ctx)
+	return func() {
+		running.stop(t)
+		if err := os.Remove(inTheWay); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// predictWrongly lends what a pod is using, again and again, each time for another
+// function: one that the safeguard has caught does not lend for a while.
+func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
+	lends, borrows := find(ctx, t, "compression"), find(ctx, t, "uploader")
+	service, err := kube.CoreV1().Services(libraNamespace).Get(ctx, "redis", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := pool.NewRedis(service.Spec.ClusterIP + ":6379")
+	pod, err := kube.CoreV1().Pods(functionsNamespace).Get(ctx, lends.pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Around the activator, which would begin them in the pool.
+	requests := repeatedly(ctx, t, "a request to "+lends.pod, func(context.Context) error {
+		response, err := client.Post("http://"+pod.Status.PodIP+":"+queueProxyPort, "application/octet-stream", strings.NewReader(string(compressionBody)))
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		_, err = io.Copy(io.Discard, response.Body)
+		return errors.Join(err, expectOK(response))
+	})
+	half := api.Resources{CPUMilli: lends.allocation.CPUMilli / 2}
+	suspended := func(s pool.State, function string) bool {
+		return slices.ContainsFunc(s.Suspended, func(s pool.Suspension) bool { return s.Function == function })
+	}
+	n := 0
+	loans := repeatedly(ctx, t, "a loan of what is in use", func(ctx context.Context) error {
+		n++
+		name := fmt.Sprintf("%s/wrong-%d", functionsNamespace, n)
+		begin := func(of function, surplus, want api.Resources) (string, error) {
+			inv := pool.Invocation{
+				ID: fmt.Sprintf("wrong-%s-%d", of.name, n), Function: name,
+				Pod: functionsNamespace + "/" + of.pod, Domain: "wrong", Owner: "wrong", Size: api.UnknownSize,
+				Allocation: of.allocation, Duration: time.Minute, Surplus: surplus, Want: want,
+			}
+			_, err := pools.Begin(ctx, boxNode, inv)
+			return inv.ID, err
+		}
+		donor, err := begin(lends, half, api.Resources{})
+		if err != nil {
+			return err
+		}
+		borrower, err := begin(borrows, api.Resources{}, half)
+		var state pool.State
+		for deadline := time.Now().Add(2 * time.Second); err == nil && !suspended(state, name) && time.Now().Before(deadline); {
+			<-time.After(20 * time.Millisecond)
+			state, err = pools.Read(ctx, boxNode)
+		}
+		if err == nil && !suspended(state, name) {
+			err = errors.New("the safeguard did not fire")
+		}
+		for _, id := range []string{borrower, donor} {
+			_, endErr := pools.End(context.WithoutCancel(ctx), boxNode, pool.Ending{ID: id, Late: true})
+			err = errors.Join(err, endErr)
+		}
+		return err
+	})
+	return func() {
+		loans()
+		requests()
+		if err := pools.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func expectOK(response *http.Response) error {
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// stopAgent stops the node agent's processes.
+func stopAgent(ctx context.Context, t *testing.T) (mend func()) {
+	id := container(ctx, t, "app=libra-agent")
+	signal(t, id, syscall.SIGSTOP)
+	return func() { signal(t, id, syscall.SIGCONT) }
+}
+
+// withoutRedis stops Redis.
+func withoutRedis(ctx context.Context, t *testing.T) (mend func()) {
+	scale(ctx, t, "redis", 0)
+	return func() { scale(ctx, t, "redis", 1) }
+}
