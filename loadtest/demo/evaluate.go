@@ -47,6 +47,7 @@ type evaluateOptions struct {
 	thresholds          []float64
 	again               bool
 	azure, beside       string
+	prometheus          string
 	learnLength         time.Duration
 }
 
@@ -89,6 +90,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it")
 	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's)")
 	f.StringVar(&o.k6, "k6", "", "k6 to use (default: the box's, or that on the PATH)")
+	f.StringVar(&e.prometheus, "prometheus", "", "Prometheus to use (default: the box's, or that on the PATH)")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
 	f.StringVar(&o.outDir, "out", "out/evaluate", "folder for the results")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
@@ -174,7 +176,7 @@ func (e *evaluate) check() error {
 }
 
 // run does the whole evaluation.
-func (e *evaluate) run(ctx context.Context) error {
+func (e *evaluate) run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
 		return err
 	}
@@ -182,11 +184,12 @@ func (e *evaluate) run(ctx context.Context) error {
 	if err := e.makeLoads(); err != nil {
 		return err
 	}
-	if err := e.installEvaluation(ctx); err != nil {
-		return err
-	}
 	server, err := e.watch(ctx)
 	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := e.installEvaluation(ctx); err != nil {
 		return err
 	}
 	data, err := e.measureAll(ctx)
@@ -196,7 +199,6 @@ func (e *evaluate) run(ctx context.Context) error {
 	if err == nil {
 		err = e.keep(data)
 	}
-	err = errors.Join(err, server.Stop())
 	// Also after a failure, or when the user has had enough.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()

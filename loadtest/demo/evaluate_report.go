@@ -48,7 +48,7 @@ func writeReport(d *demo, data evaluation.Data, beside string) error {
 		if err != nil {
 			return fmt.Errorf("--beside: %w", err)
 		}
-		agreement := evaluation.Agree(data, other)
+		agreement := evaluation.Agree(data, c, other)
 		c.Agreement = &agreement
 	}
 	if err := errors.Join(

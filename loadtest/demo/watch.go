@@ -14,7 +14,7 @@ const watchEvery = 5 * time.Second
 
 // watch starts the box's Prometheus, so that one can look on while it is measured.
 func (e *evaluate) watch(ctx context.Context) (*prometheus.Server, error) {
-	binary, err := e.tool("", "prometheus", "prometheus", true)
+	binary, err := e.tool(e.evaluateOptions.prometheus, "prometheus", "prometheus", true)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -40,6 +40,7 @@ func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx cont
 		for ctx.Err() == nil {
 			if err := do(ctx); err != nil {
 				last = err
+				<-time.After(20 * time.Millisecond)
 			} else {
 				worked++
 			}
@@ -65,7 +66,7 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 	borrower := find(ctx, t, "compression")
 	// A folder of the name that the agent writes to first.
 	inTheWay := filepath.Join("/proc", fmt.Sprint(processes[0].Pid), "root/run/libra-agent", borrower.containerID+".json.new")
-	if err := os.Mkdir(inTheWay, 0o700); err != nil {
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	running := startLoad(ctx)
@@ -91,8 +92,14 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 		t.Fatal(err)
 	}
 	// Around the activator, which would begin them in the pool.
-	requests := repeatedly(ctx, t, "a request to "+lends.pod, func(context.Context) error {
-		response, err := client.Post("http://"+pod.Status.PodIP+":"+queueProxyPort, "application/octet-stream", strings.NewReader(string(compressionBody)))
+	requests := repeatedly(ctx, t, "a request to "+lends.pod, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+pod.Status.PodIP+":"+queueProxyPort, bytes.NewReader(compressionBody))
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
 		if err != nil {
 			return err
 		}

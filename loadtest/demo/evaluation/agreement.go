@@ -18,6 +18,7 @@ type Agreement struct {
 	Swapped  []Swap   // the pairs that come in another order there
 
 	other Data
+	there Comparison
 }
 
 // Swap is a pair of policies that the other evaluation has the other way round.
@@ -29,10 +30,11 @@ type Swap struct {
 	WithinNoise bool
 }
 
-// Agree compares the order of the policies in two evaluations.
-func Agree(d, other Data) Agreement {
-	here, there := Compare(d), Compare(other)
-	a := Agreement{other: other}
+// Agree compares the order of the policies in two evaluations; here is what Compare makes
+// of d.
+func Agree(d Data, here Comparison, other Data) Agreement {
+	there := Compare(other)
+	a := Agreement{other: other, there: there}
 	for _, p := range append([]string{Stock}, d.policies(Mixed)...) {
 		if !slices.Contains(a.Policies, p) && !math.IsNaN(here.mixedP99(p).Median) && !math.IsNaN(there.mixedP99(p).Median) {
 			a.Policies = append(a.Policies, p)
@@ -84,8 +86,7 @@ func (c Comparison) noise(policies ...string) float64 {
 
 // agreement is the section on the other evaluation.
 func (d Data) agreement(here Comparison) section {
-	a, other := here.Agreement, here.Agreement.other
-	there := Compare(other)
+	a, other, there := here.Agreement, here.Agreement.other, here.Agreement.there
 	s := section{Title: "Another evaluation: the same order?", Text: []string{
 		fmt.Sprintf("This one: seed %d, arrivals from %s, %d rounds, commit %s. The other one: seed %d, arrivals from %s, %d rounds, commit %s. Compared is the order by P99 on the mixed workload.",
 			d.Seed, d.Trace, here.Rounds, d.Commit, other.Seed, other.Trace, there.Rounds, other.Commit),

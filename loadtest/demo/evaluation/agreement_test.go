@@ -44,14 +44,14 @@ func TestAgreement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, other := orders(here), orders(c.there)
-			a := Agree(d, other)
+			compared := Compare(d)
+			a := Agree(d, compared, other)
 			if !slices.EqualFunc(a.Swapped, c.swapped, func(x, y Swap) bool {
 				return x.Faster == y.Faster && x.Slower == y.Slower && x.WithinNoise == y.WithinNoise &&
 					approximately(x.Gap, y.Gap) && approximately(x.OthersGap, y.OthersGap)
 			}) {
 				t.Errorf("swapped: %+v, want %+v", a.Swapped, c.swapped)
 			}
-			compared := Compare(d)
 			compared.Agreement = &a
 			text := strings.Join(d.agreement(compared).Text, "\n")
 			if !strings.Contains(text, c.said) || strings.Contains(text, c.never) {
@@ -74,10 +74,10 @@ func TestAnEvaluationAgreesWithItself(t *testing.T) {
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		one, other := evaluations.Draw(t, "one"), evaluations.Draw(t, "other")
-		if a := Agree(one, one); len(a.Swapped) > 0 || !slices.Contains(a.Policies, Stock) {
+		if a := Agree(one, Compare(one), one); len(a.Swapped) > 0 || !slices.Contains(a.Policies, Stock) {
 			t.Fatalf("with itself: %+v", a)
 		}
-		for _, s := range Agree(one, other).Swapped {
+		for _, s := range Agree(one, Compare(one), other).Swapped {
 			if s.Gap < 0 || s.OthersGap < 0 {
 				t.Fatalf("a gap below zero: %+v", s)
 			}
