@@ -27,15 +27,20 @@ help: ## List the targets.
 
 .PHONY: demo
 ifdef CLUSTER
-demo: bin/box bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
-	@test -n "$(IMAGES)" || { echo "CLUSTER=$(CLUSTER) needs IMAGES=<repo>: a registry repository that you may push to and the cluster may pull from"; exit 2; }
-	$(BOX) build --images
-	bin/demo run --context "$(CLUSTER)" --push-to "$(IMAGES)" --box $(BOX) --seed $(SEED) --commit $(COMMIT) --out out/demo
+demo: images-to-push bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster.
+	bin/demo run $(ON_CLUSTER) --out out/demo
 else
-demo: box-up bin/demo ## Stock Knative against Libra on the box, one table; CLUSTER=<context> IMAGES=<repo> for another cluster.
+demo: box-up bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster.
 	$(BOX) load --out out/images.json
 	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT) --out out/demo
 endif
+
+ON_CLUSTER = --context "$(CLUSTER)" --push-to "$(IMAGES)" --box $(BOX) --seed $(SEED) --commit $(COMMIT)
+
+.PHONY: images-to-push
+images-to-push: $(BOX)
+	@test -n "$(IMAGES)" || { echo "CLUSTER=$(CLUSTER) needs IMAGES=<repo>: a registry repository that you may push to and the cluster may pull from"; exit 2; }
+	$(BOX) build --images
 
 ##@ The box: a real Kubernetes with Knative, Istio and KServe on this machine
 
@@ -91,13 +96,18 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 ##@ Measure it
 
 .PHONY: evaluate
-evaluate: box-up bin/demo ## The LIBRA paper's single-node evaluation, with a report (over an hour); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace.
+ifdef CLUSTER
+evaluate: images-to-push bin/demo ## The LIBRA paper's single-node evaluation, with a report (over an hour); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace, CLUSTER=<context> IMAGES=<repo> for another cluster.
+	bin/demo evaluate $(ON_CLUSTER) --out out/evaluate-cluster $(EVALUATE_$(TRACE)) $(EVALUATE)
+else
+evaluate: box-up bin/demo
 	$(BOX) load --with vpa --out out/images.json
 	bin/demo evaluate $(ON_BOX) $(EVALUATE_$(TRACE)) $(EVALUATE)
+endif
 
 # Another seed beside the other trace: what holds, holds for both.
 AZURE ?= azure-functions-2019
-EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra,vpa --workloads mixed --rounds 1 \
+EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra$(if $(CLUSTER),,,vpa) --workloads mixed --rounds 1 \
 	--out out/evaluate-azure $(addprefix --beside ,$(wildcard out/evaluate/data.json))
 
 .PHONY: bench-predictor

@@ -71,8 +71,9 @@ func (e *evaluate) installApart(ctx context.Context) error {
 			continue
 		}
 		own := *e.demo
-		own.services, own.namespace = *p.services, e.namespace+"-"+strings.ReplaceAll(p.Name, "_", "-")
+		own.services, own.namespace = *p.services, e.namespaceOf(p)
 		e.say("functions: %s, in the namespace %s", p.Title, own.namespace)
+		e.apart[p.Name] = &own // also when it is only half there
 		err := own.makeNamespace(ctx)
 		if err == nil {
 			err = own.installFunctions(ctx)
@@ -83,7 +84,6 @@ func (e *evaluate) installApart(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		e.apart[p.Name] = &own
 		if p.vpa {
 			if err := errors.Join(e.installVPA(ctx, &own), e.scaleVPA(ctx, 0)); err != nil {
 				return err
@@ -91,6 +91,25 @@ func (e *evaluate) installApart(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// namespaceOf is where the functions of a policy are.
+func (e *evaluate) namespaceOf(p policy) string {
+	if p.services == nil {
+		return e.namespace
+	}
+	return e.namespace + "-" + strings.ReplaceAll(p.Name, "_", "-")
+}
+
+// namespaces are those of the functions of all policies.
+func (e *evaluate) namespaces() []string {
+	var names []string
+	for _, p := range e.chosen {
+		if n := e.namespaceOf(p); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
 }
 
 // makeNamespace makes the namespace of the functions, after the end of one that is about

@@ -25,14 +25,16 @@ func (d *demo) checkBox(ctx context.Context) error {
 	return nil
 }
 
-// checkOther refuses a cluster that has Libra: the demo would change it, and
-// remove it at the end.
-func (d *demo) checkOther(ctx context.Context) error {
-	switch there, err := d.kubectl.exists(ctx, "namespace", libraNamespace); {
-	case err != nil:
-		return err
-	case there:
-		return fmt.Errorf("the namespace %s is on the cluster already; the demo would change that Libra and remove it at the end: remove it first, if it may go", libraNamespace)
+// checkOther refuses a cluster that has Libra, or one of the namespaces: what is in them
+// would be changed, and removed at the end.
+func (d *demo) checkOther(ctx context.Context, namespaces ...string) error {
+	for _, n := range append(namespaces, libraNamespace) {
+		switch there, err := d.kubectl.exists(ctx, "namespace", n); {
+		case err != nil:
+			return err
+		case there:
+			return fmt.Errorf("the namespace %s is on the cluster already, and would be changed and removed at the end: remove it first, if it may go", n)
+		}
 	}
 	return nil
 }

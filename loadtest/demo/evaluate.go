@@ -15,6 +15,7 @@ import (
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/prometheus"
 	"libra.dev/libra/loadtest/trace"
 	"libra.dev/libra/pkg/api"
 )
@@ -47,7 +48,6 @@ type evaluateOptions struct {
 	thresholds          []float64
 	again               bool
 	azure, beside       string
-	prometheus          string
 	learnLength         time.Duration
 }
 
@@ -74,47 +74,45 @@ func newEvaluate() *cobra.Command {
 		Short: "Compare policies on the ten functions, as section 8.3 of the LIBRA paper does",
 		Long: `evaluate replays the same requests under each policy, round after round, and writes
 a report. The first workload is replayed under all policies, the others with stock and
-with Libra only. It works on the box, which it leaves with the stock activator.
+with Libra only. It works on the box, which it leaves with the stock activator, or with
+--context on another cluster that has Knative, KServe and a gateway: there it asks
+first, and at the end puts the stock activator back and removes what it made.
 
 It is to be run from the root of the repository, and may be run again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return startEvaluation(cmd.Context(), o, e, cmd.OutOrStdout())
+			if o.context != "" && !cmd.Flags().Changed("policies") {
+				e.policies = slices.DeleteFunc(e.policies, func(name string) bool { return name == vpaPolicy })
+			}
+			return startEvaluation(cmd.Context(), o, e, os.Stdin, cmd.OutOrStdout())
 		},
 	}
 	var names []string
 	for _, p := range policies {
 		names = append(names, p.Name)
 	}
+	o.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it")
-	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's)")
-	f.StringVar(&o.k6, "k6", "", "k6 to use (default: the box's, or that on the PATH)")
-	f.StringVar(&e.prometheus, "prometheus", "", "Prometheus to use (default: the box's, or that on the PATH)")
-	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
 	f.StringVar(&o.outDir, "out", "out/evaluate", "folder for the results")
-	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
 	f.IntVar(&e.rounds, "rounds", 3, "how often each policy replays each of its workloads")
 	f.IntVar(&e.requests, "requests", 165, "requests of a replay")
 	f.Float64Var(&e.perMinute, "rpm", 120, "requests a minute on average")
-	f.StringSliceVar(&e.policies, "policies", names, "policies; stock is always among them")
+	f.StringSliceVar(&e.policies, "policies", names, "policies; stock is always among them, and vpa not with --context")
 	f.StringSliceVar(&e.workloads, "workloads", []string{mixed, "related", "unrelated"}, "workloads, the first one under all policies")
 	f.Float64SliceVar(&e.thresholds, "thresholds", nil, "thresholds of the safeguard, 0 to 1, with each of which Libra is one more policy")
 	f.StringVar(&e.azure, "azure", "", "folder with the three files of a day of the Azure Functions 2019 data set (default: a trace with its statistics)")
 	f.StringVar(&e.beside, "beside", "", "data.json of another evaluation, of which the report says whether the policies come in the same order")
 	f.BoolVar(&e.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	f.DurationVar(&e.learnLength, "learn-length", 4*time.Minute, "length of the run from which Libra learns")
-	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after that run")
 	return cmd
 }
 
 // startEvaluation checks what can be checked, and runs the evaluation.
-func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.Writer) error {
+func startEvaluation(ctx context.Context, o options, eo evaluateOptions, in *os.File, out io.Writer) error {
 	if eo.again {
 		return reportAgain(newDemo(o, out), eo.beside)
 	}
-	o.namespace, o.gateway = "evaluation", "istio-system/knative-gateway-istio"
+	o.namespace = "evaluation"
 	o.runLength, o.learnLength = time.Minute, eo.learnLength // as resolve wants them
 	d := newDemo(o, out)
 	d.services = ten
@@ -122,12 +120,13 @@ func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.
 	if err := errors.Join(d.resolve(), e.check()); err != nil {
 		return err
 	}
-	if err := d.checkBox(ctx); err != nil {
+	if err := d.mayChange(ctx, in, "over an hour", e.namespaces()...); err != nil {
 		return err
 	}
-	var err error
-	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
-		return err
+	if !d.boxed() {
+		if err := d.checkOther(ctx, e.namespaces()...); err != nil {
+			return err
+		}
 	}
 	if slices.ContainsFunc(e.chosen, func(p policy) bool { return p.vpa }) {
 		if err := d.checkVPA(); err != nil {
@@ -172,28 +171,35 @@ func (e *evaluate) check() error {
 	for _, threshold := range e.thresholds {
 		e.chosen = append(e.chosen, atThreshold(threshold))
 	}
+	if !e.boxed() && slices.ContainsFunc(e.chosen, func(p policy) bool { return p.vpa }) {
+		errs = append(errs, fmt.Errorf("--policies has %s, which brings a metrics server in the place of any other and removes it: it works on the box only, not with --context", vpaPolicy))
+	}
 	return errors.Join(append(errs, err)...)
 }
 
 // run does the whole evaluation.
 func (e *evaluate) run(ctx context.Context) (err error) {
-	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
+	if err := e.prepare(ctx); err != nil {
 		return err
 	}
 	e.say("requests: drawing the inputs")
 	if err := e.makeLoads(); err != nil {
 		return err
 	}
-	server, err := e.watch(ctx)
-	if err != nil {
-		return err
+	var server *prometheus.Server
+	if e.boxed() {
+		if server, err = e.watch(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+	} else {
+		defer func() { err = errors.Join(err, e.cleanUp(context.WithoutCancel(ctx))) }()
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := e.installEvaluation(ctx); err != nil {
-		return err
+	var data evaluation.Data
+	if err = e.installEvaluation(ctx); err == nil {
+		data, err = e.measureAll(ctx)
 	}
-	data, err := e.measureAll(ctx)
-	if err == nil {
+	if err == nil && server != nil {
 		data.Alerts, err = e.alerts(ctx, server)
 	}
 	if err == nil {
@@ -210,15 +216,6 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 
 // installEvaluation brings everything on the cluster, with the stock activator.
 func (e *evaluate) installEvaluation(ctx context.Context) error {
-	e.say("metrics: having Knative export them")
-	if _, err := e.kubectl.run(ctx, "-n", servingNamespace, "patch", "configmap", "config-observability", "--type=merge",
-		`--patch={"data":{"metrics-protocol":"prometheus"}}`); err != nil {
-		return err
-	}
-	var err error
-	if e.hadNamespace, err = e.kubectl.exists(ctx, "namespace", e.namespace); err != nil {
-		return err
-	}
 	if err := e.install(ctx); err != nil {
 		return err
 	}
@@ -267,7 +264,7 @@ func (e *evaluate) measureAll(ctx context.Context) (evaluation.Data, error) {
 			for _, l := range e.loadsOf(p) {
 				done++
 				e.say("run %d of %d: %s, %s, round %d", done, total, p.Title, l.workload, round)
-				run, err := under.measureRun(ctx, p, l, round)
+				run, err := under.readyRun(ctx, p, l, round)
 				if err != nil {
 					return data, fmt.Errorf("%s, %s, round %d: %w", p.Title, l.workload, round, err)
 				}
@@ -303,9 +300,9 @@ func (e *evaluate) countRuns() int {
 }
 
 // describeFunctions says what the functions' owners configured.
-func (e *evaluate) describeFunctions(ctx context.Context) ([]evaluation.Function, error) {
+func (d *demo) describeFunctions(ctx context.Context) ([]evaluation.Function, error) {
 	var list servingv1.ServiceList
-	if err := e.kubectl.get(ctx, &list, "-n", e.namespace, "services.serving.knative.dev"); err != nil {
+	if err := d.kubectl.get(ctx, &list, "-n", d.namespace, "services.serving.knative.dev"); err != nil {
 		return nil, err
 	}
 	limits := map[string]api.Resources{}
@@ -313,7 +310,7 @@ func (e *evaluate) describeFunctions(ctx context.Context) ([]evaluation.Function
 		limits[s.Name] = api.FromList(s.Spec.Template.Spec.Containers[0].Resources.Limits)
 	}
 	var functions []evaluation.Function
-	for _, f := range e.services.optedIn {
+	for _, f := range d.services.optedIn {
 		functions = append(functions, evaluation.Function{Name: f, Related: slices.Contains(trace.Related, f), Limit: limits[f]})
 	}
 	return functions, nil

@@ -51,10 +51,11 @@ func writeReport(d *demo, data evaluation.Data, beside string) error {
 		agreement := evaluation.Agree(data, c, other)
 		c.Agreement = &agreement
 	}
+	heading := evaluation.Heading{Title: "The evaluation of section 8.3 of the LIBRA paper"}
 	if err := errors.Join(
 		evaluation.ResultsOf(data, c).Write(d.outDir),
-		evaluation.WritePage(d.outDir, data, c),
-		evaluation.WriteMarkdown(d.outDir, data, c)); err != nil {
+		evaluation.WritePage(d.outDir, heading, data, c),
+		evaluation.WriteMarkdown(d.outDir, heading, data, c)); err != nil {
 		return err
 	}
 	fmt.Fprintln(d.out)

@@ -24,8 +24,6 @@ import (
 )
 
 const (
-	k6Script = "loadtest/k6/demo.js"
-
 	warmTimeout = 2 * time.Minute
 	// A warm path answers this often in a row.
 	warmAnswers = 3
@@ -123,25 +121,6 @@ func (d *demo) send(ctx context.Context, r schedule.Request) error {
 	return nil
 }
 
-// replay runs k6 over a schedule and returns what became of each request.
-func (d *demo) replay(ctx context.Context, name string, requests []schedule.Request) (report.Run, error) {
-	run := report.Run{Name: name, Schedule: requests}
-	plan, err := json.Marshal(requests)
-	if err != nil {
-		return run, err
-	}
-	schedulePath := d.path(name + "-schedule.json")
-	if err := os.WriteFile(schedulePath, plan, 0o644); err != nil {
-		return run, err
-	}
-	console, err := d.runK6(ctx, name, k6Script, lengthOf(requests), map[string]string{"SCHEDULE": schedulePath, "CORPUS": d.path(corpusFile)})
-	if err != nil {
-		return run, err
-	}
-	run.Results, err = readResults[report.Result](console)
-	return run, err
-}
-
 // runK6 runs a script that takes so long, with files by their variables, and returns the
 // path of what it wrote on its console.
 func (d *demo) runK6(ctx context.Context, name, script string, length time.Duration, files map[string]string, more ...string) (string, error) {
@@ -185,10 +164,6 @@ func (d *demo) runK6(ctx context.Context, name, script string, length time.Durat
 	return "", fmt.Errorf("k6, run %s: %w: %s", name, err, lastLines(out))
 }
 
-func lengthOf(requests []schedule.Request) time.Duration {
-	return time.Duration(requests[len(requests)-1].AtMS) * time.Millisecond
-}
-
 // firstOf are the requests of the first part of a schedule.
 func firstOf(requests []schedule.Request, length time.Duration) []schedule.Request {
 	end := slices.IndexFunc(requests, func(r schedule.Request) bool { return r.AtMS >= length.Milliseconds() })
@@ -204,17 +179,17 @@ func lastLines(out []byte) string {
 }
 
 // readResults reads the lines of k6's console.
-func readResults[T any](path string) ([]T, error) {
+func readResults(path string) ([]report.Result, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var results []T
+	var results []report.Result
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var r T
+		var r report.Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("%s, line %d: %w", path, len(results)+1, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/loadtest/trace"
 )
 
-// load is a workload's schedule and what its bodies are cut from.
+// load is the schedule of some requests, and what their bodies are cut from.
 type load struct {
 	workload   string
 	entries    []trace.Entry
@@ -57,19 +57,39 @@ func (e *evaluate) makeLoad(t trace.Trace, name string, o trace.Options) (*load,
 	if err != nil {
 		return nil, err
 	}
-	l := &load{workload: name, scheduleAt: e.path(name + "-schedule.json"), corpusAt: e.path(name + "-corpus.bin")}
 	draw := func(function string, n int) (inputs.Input, error) { return inputs.Draw(function, o.Seed, uint64(n)) }
-	if l.entries, l.corpus, err = trace.Fill(plan, inputsPerFunction, draw, inputs.Corpus()); err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(l.entries)
+	entries, corpus, err := trace.Fill(plan, inputsPerFunction, draw, inputs.Corpus())
 	if err != nil {
 		return nil, err
 	}
-	return l, errors.Join(os.WriteFile(l.scheduleAt, text, 0o644), os.WriteFile(l.corpusAt, l.corpus, 0o644))
+	return e.newLoad(name, entries, corpus)
 }
 
-// requests are the schedule's as the demo has them.
+// newLoad writes what k6 reads.
+func (d *demo) newLoad(name string, entries []trace.Entry, corpus []byte) (*load, error) {
+	l := &load{workload: name, entries: entries, corpus: corpus, scheduleAt: d.path(name + "-schedule.json"), corpusAt: d.path(name + "-corpus.bin")}
+	text, err := json.Marshal(entries)
+	if err != nil {
+		return nil, err
+	}
+	return l, errors.Join(os.WriteFile(l.scheduleAt, text, 0o644), os.WriteFile(l.corpusAt, corpus, 0o644))
+}
+
+// loadOf is of requests of which each has an input of its own.
+func (d *demo) loadOf(name string, requests []schedule.Request) (*load, error) {
+	var entries []trace.Entry
+	for _, r := range requests {
+		entries = append(entries, trace.Entry{Request: r, Input: r.N})
+	}
+	return d.newLoad(name, entries, d.corpus)
+}
+
+// length is from the start until the last request is due.
+func (l *load) length() time.Duration {
+	return time.Duration(l.entries[len(l.entries)-1].AtMS) * time.Millisecond
+}
+
+// requests are the schedule's, without what they are told apart by.
 func (l *load) requests() []schedule.Request {
 	var requests []schedule.Request
 	for _, entry := range l.entries {

@@ -1,6 +1,6 @@
 // Command demo compares stock Knative with Libra: it installs Libra and a few
 // functions on a cluster, replays the same requests with the stock activator and
-// with Libra's, and prints one table.
+// with Libra's, and writes a report.
 package main
 
 import (
@@ -33,6 +33,7 @@ const (
 type options struct {
 	kubeconfig, context string
 	kubectlPath, k6     string
+	prometheus          string
 	imagesFile          string
 	pushTo, box         string
 	namespace           string
@@ -69,7 +70,7 @@ func newRun() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Install Libra, replay the same requests with stock and with Libra, print a table",
+		Short: "Install Libra, replay the same requests with stock and with Libra, write a table and a report",
 		Long: `run works on the box, which it leaves with everything running, or with --context on
 another cluster that has Knative, KServe and a gateway: there it asks first, and at
 the end, however that comes, puts the stock activator back and removes what it made.
@@ -80,24 +81,31 @@ It is to be run from the root of the repository, and may be run again at any tim
 			return start(cmd.Context(), o, os.Stdin, cmd.OutOrStdout())
 		},
 	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the functions (default: default; with --context, libra-demo)")
+	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
+	f.DurationVar(&o.runLength, "run-length", time.Minute, "length of each measured run")
+	f.DurationVar(&o.learnLength, "learn-length", time.Minute, "length of the run from which Libra learns")
+	return cmd
+}
+
+// flags are those of every command that measures.
+func (o *options) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
 	f.StringVar(&o.context, "context", "", "context of another cluster, to run there and not on the box")
 	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's; with --context, that on the PATH)")
 	f.StringVar(&o.k6, "k6", "", "k6 to use (default: the box's, or that on the PATH)")
+	f.StringVar(&o.prometheus, "prometheus", "", "Prometheus to use (default: the box's, or that on the PATH); with --context there is none")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
 	f.StringVar(&o.pushTo, "push-to", "", "with --context, in place of --images: the repository to push the images to")
 	f.StringVar(&o.box, "box", "bin/box", "the box's command, for --push-to")
-	f.StringVar(&o.namespace, "namespace", "", "namespace of the functions (default: default; with --context, libra-demo)")
 	f.StringVar(&o.gateway, "gateway", "istio-system/knative-gateway-istio", "namespace and name of the ingress' Service")
 	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, where the Service's address is not it")
-	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
-	f.DurationVar(&o.runLength, "run-length", time.Minute, "length of each measured run")
-	f.DurationVar(&o.learnLength, "learn-length", time.Minute, "length of the run from which Libra learns")
-	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after that run")
-	return cmd
+	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after what they are learned from")
 }
 
 // start checks what can be checked, asks where it must, and runs the demo.
@@ -106,11 +114,26 @@ func start(ctx context.Context, o options, in *os.File, out io.Writer) error {
 	if err := d.resolve(); err != nil {
 		return err
 	}
-	if d.boxed() {
-		if err := d.checkBox(ctx); err != nil {
+	if err := d.mayChange(ctx, in, "about ten minutes", d.namespace); err != nil {
+		return err
+	}
+	if !d.boxed() {
+		if err := d.checkOther(ctx); err != nil {
 			return err
 		}
-	} else if err := confirm(in, out, d.context, d.namespace); err != nil {
+	}
+	return d.run(ctx)
+}
+
+// mayChange makes sure that the cluster is the box, or that a person wants it to be
+// changed for so long, with functions in the namespaces, and finds the images.
+func (d *demo) mayChange(ctx context.Context, in *os.File, long string, namespaces ...string) (err error) {
+	if d.boxed() {
+		err = d.checkBox(ctx)
+	} else {
+		err = confirm(in, d.out, d.context, strings.Join(namespaces, ", "), long)
+	}
+	if err != nil {
 		return err
 	}
 	if d.pushTo != "" {
@@ -119,11 +142,8 @@ func start(ctx context.Context, o options, in *os.File, out io.Writer) error {
 			return err
 		}
 	}
-	var err error
-	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
-		return err
-	}
-	return d.run(ctx)
+	d.images, err = readImages(d.imagesFile, d.services)
+	return err
 }
 
 func newDemo(o options, out io.Writer) *demo {
@@ -200,20 +220,20 @@ func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 }
 
 // confirm asks a person for the name of the cluster.
-func confirm(in *os.File, out io.Writer, cluster, namespace string) error {
+func confirm(in *os.File, out io.Writer, cluster, namespaces, long string) error {
 	info, err := in.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return fmt.Errorf("cluster %q is not the box, so a person at a terminal has to confirm that the demo may change it", cluster)
+		return fmt.Errorf("cluster %q is not the box, so a person at a terminal has to confirm that it may be changed", cluster)
 	}
-	return ask(in, out, cluster, namespace)
+	return ask(in, out, cluster, namespaces, long)
 }
 
-func ask(in io.Reader, out io.Writer, cluster, namespace string) error {
-	fmt.Fprintf(out, `On the cluster of context %[1]q the demo will, for about ten minutes,
+func ask(in io.Reader, out io.Writer, cluster, namespaces, long string) error {
+	fmt.Fprintf(out, `On the cluster of context %[1]q this will, for %[5]s,
   - replace the activator in %[2]s, through which requests to other Knative services go too,
-  - install Libra in the namespace %[3]s and functions in the namespace %[4]s,
+  - install Libra in the namespace %[3]s and functions in %[4]s,
 and at the end put the stock activator back and remove what it made.
-Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespace)
+Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespaces, long)
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if strings.TrimSpace(answer) != cluster {
 		if err != nil {

@@ -18,11 +18,11 @@ func TestAnotherClusterIsTouchedOnlyAfterItsNameIsTyped(t *testing.T) {
 		"":               false,
 	} {
 		var said strings.Builder
-		err := ask(strings.NewReader(answer), &said, "production", "libra-demo")
+		err := ask(strings.NewReader(answer), &said, "production", "libra-demo", "a while")
 		if (err == nil) != allowed {
 			t.Errorf("answer %q: got %v", answer, err)
 		}
-		if !strings.Contains(said.String(), "libra-demo") {
+		if !strings.Contains(said.String(), "libra-demo") || !strings.Contains(said.String(), "for a while") {
 			t.Errorf("the question does not say what changes: %s", said.String())
 		}
 	}
@@ -44,7 +44,7 @@ func TestNobodyAtATerminalIsNoConfirmation(t *testing.T) {
 	}
 	defer null.Close()
 	for _, in := range []*os.File{pipe, null} {
-		if err := confirm(in, &strings.Builder{}, "production", "libra-demo"); err == nil {
+		if err := confirm(in, &strings.Builder{}, "production", "libra-demo", "a while"); err == nil {
 			t.Errorf("%s: confirmed", in.Name())
 		}
 	}
@@ -78,6 +78,27 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: got %v, want an error that names %s", name, err, want)
 			}
+		}
+	}
+}
+
+// The autoscaler brings a metrics server, which another cluster has its own of.
+func TestTheAutoscalerIsNotForAnotherCluster(t *testing.T) {
+	for name, c := range map[string]struct {
+		context  string
+		policies []string
+		ok       bool
+	}{
+		"the box":         {"", []string{"libra", "vpa"}, true},
+		"another cluster": {"production", []string{"libra"}, true},
+		"both":            {"production", []string{"libra", "vpa"}, false},
+	} {
+		e := &evaluate{
+			demo:            newDemo(options{context: c.context}, &strings.Builder{}),
+			evaluateOptions: evaluateOptions{rounds: 1, requests: 10, perMinute: 120, workloads: []string{mixed}, policies: c.policies},
+		}
+		if err := e.check(); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "--context") {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,23 +127,6 @@ func (d *demo) lastObservation(ctx context.Context) (string, error) {
 		return "0-0", nil
 	}
 	return newest[0].id, nil
-}
-
-// outcomes says what became of the invocations of results, from the observations after
-// the entry last.
-func (d *demo) outcomes(ctx context.Context, last string, results []report.Result) (map[string]report.Outcome, error) {
-	wanted := map[string]bool{}
-	for _, r := range results {
-		if r.RequestID != "" && slices.Contains(d.services.optedIn, r.Function) {
-			wanted[r.RequestID] = true
-		}
-	}
-	found, err := d.observations(ctx, last, wanted)
-	outcomes := map[string]report.Outcome{}
-	for request, o := range found {
-		outcomes[request] = report.Outcome{Lent: o.Lent, Borrowed: o.Borrowed, Limit: o.Limit}
-	}
-	return outcomes, err
 }
 
 // observations reads the observations of requests, after the entry last. It waits for

@@ -38,6 +38,9 @@ const (
 	unlimitedDurations = "unlimited"
 )
 
+// vpaPolicy works on the box only.
+const vpaPolicy = "vpa"
+
 // policies are all that are compared, in the order of the report.
 var policies = []policy{
 	{Policy: evaluation.Policy{Name: evaluation.Stock, Title: "stock",
@@ -61,7 +64,7 @@ var policies = []policy{
 	{Policy: evaluation.Policy{Name: "no_limits", Title: "no CPU limits",
 		About: "Knative without CPU limits: who wants more than others may take what the node has, and slow them."},
 		services: &services{manifests: "loadtest/functions/evaluation-no-limits", optedIn: ten.optedIn, all: ten.all}},
-	{Policy: evaluation.Policy{Name: "vpa", Title: "VPA in place",
+	{Policy: evaluation.Policy{Name: vpaPolicy, Title: "VPA in place",
 		About: "Kubernetes' vertical pod autoscaler, its recommender and updater, resizing pods in place by what the " +
 			"functions used over time. It works every ten seconds here, not every minute, and has seen the requests that Libra learned from."},
 		services: &services{manifests: "loadtest/functions/evaluation-vpa", optedIn: ten.optedIn, all: ten.all}, vpa: true},

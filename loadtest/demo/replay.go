@@ -3,22 +3,26 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
 const replayScript = "loadtest/k6/replay.js"
 
-// measureRun replays a load under a policy that is in force, and collects all that is
-// known of it.
-func (e *evaluate) measureRun(ctx context.Context, p policy, l *load, round int) (evaluation.Run, error) {
-	run := evaluation.Run{Policy: p.Name, Workload: l.workload, Round: round, Planned: len(l.entries)}
-	e.corpus = l.corpus
-	if err := e.ready(ctx, p, l); err != nil {
-		return run, err
+// readyRun is a measureRun as soon as it may begin.
+func (e *evaluate) readyRun(ctx context.Context, p policy, l *load, round int) (evaluation.Run, error) {
+	if err := e.ready(ctx, p, e.learned); err != nil {
+		return evaluation.Run{}, err
 	}
-	s, err := e.openSampler(ctx)
+	return e.measureRun(ctx, p, l, round)
+}
+
+// measureRun replays a load under a policy that is in force and ready, and collects all
+// that is known of it.
+func (d *demo) measureRun(ctx context.Context, p policy, l *load, round int) (evaluation.Run, error) {
+	run := evaluation.Run{Policy: p.Name, Workload: l.workload, Round: round, Planned: len(l.entries)}
+	s, err := d.openSampler(ctx)
 	if err != nil {
 		return run, err
 	}
@@ -27,9 +31,9 @@ func (e *evaluate) measureRun(ctx context.Context, p policy, l *load, round int)
 	var before histograms
 	var written int
 	if p.libra {
-		if last, err = e.lastObservation(ctx); err == nil {
-			if before, err = e.readStages(ctx); err == nil {
-				written, err = e.agentWrites(ctx)
+		if last, err = d.lastObservation(ctx); err == nil {
+			if before, err = d.readStages(ctx); err == nil {
+				written, err = d.agentWrites(ctx)
 			}
 		}
 		if err != nil {
@@ -38,47 +42,51 @@ func (e *evaluate) measureRun(ctx context.Context, p policy, l *load, round int)
 	}
 	name := fmt.Sprintf("%s-%s-%d", l.workload, p.Name, round)
 	run.Samples, run.Parts, err = s.during(func() error {
-		run.Results, err = e.replayLoad(ctx, name, l)
+		run.Results, err = d.replayLoad(ctx, name, l)
 		return err
 	})
 	if err != nil || !p.libra {
 		return run, err
 	}
-	after, err := e.readStages(ctx)
+	after, err := d.readStages(ctx)
 	if err != nil {
 		return run, err
 	}
 	run.Stages = after.since(before)
-	if run.Writes, err = e.agentWrites(ctx); err != nil {
+	if run.Writes, err = d.agentWrites(ctx); err != nil {
 		return run, err
 	}
 	run.Writes -= written
-	run.Outcomes, err = e.outcomesOf(ctx, last, run.Results)
+	run.Outcomes, err = d.outcomesOf(ctx, last, run.Results)
 	return run, err
 }
 
-// ready waits until requests are answered and nothing is on loan.
-func (e *evaluate) ready(ctx context.Context, p policy, l *load) error {
+// ready waits until requests are answered and nothing is on loan. It sends some of those
+// that Libra learned from: the measured ones are to be new to it.
+func (d *demo) ready(ctx context.Context, p policy, learned *load) error {
+	d.corpus = learned.corpus
 	if p.libra {
-		return e.settle(ctx, l.requests())
+		return d.settle(ctx, learned.requests())
 	}
-	if err := e.warm(ctx, l.requests()); err != nil {
+	if err := d.warm(ctx, learned.requests()); err != nil {
 		return err
 	}
 	if p.services != nil {
 		return nil // their limits are what the policy makes them
 	}
-	return e.awaitOwnLimits(ctx)
+	return d.awaitOwnLimits(ctx)
 }
 
-func (e *evaluate) outcomesOf(ctx context.Context, last string, results []evaluation.Result) (map[string]evaluation.Outcome, error) {
+// outcomesOf says what became of the invocations of results, from the observations after
+// the entry last.
+func (d *demo) outcomesOf(ctx context.Context, last string, results []evaluation.Result) (map[string]evaluation.Outcome, error) {
 	wanted := map[string]bool{}
 	for _, r := range results {
-		if r.RequestID != "" {
+		if r.RequestID != "" && slices.Contains(d.services.optedIn, r.Function) {
 			wanted[r.RequestID] = true
 		}
 	}
-	found, err := e.observations(ctx, last, wanted)
+	found, err := d.observations(ctx, last, wanted)
 	outcomes := map[string]evaluation.Outcome{}
 	for request, o := range found {
 		outcomes[request] = evaluation.Outcome{
@@ -90,15 +98,14 @@ func (e *evaluate) outcomesOf(ctx context.Context, last string, results []evalua
 }
 
 // replayLoad runs k6 over a load and returns what became of each request.
-func (e *evaluate) replayLoad(ctx context.Context, name string, l *load) ([]evaluation.Result, error) {
-	length := time.Duration(l.entries[len(l.entries)-1].AtMS) * time.Millisecond
-	console, err := e.runK6(ctx, name, replayScript, length, map[string]string{
-		"SCHEDULE": l.scheduleAt, "CORPUS": l.corpusAt, "SUMMARY": e.path(name + "-summary.json"),
+func (d *demo) replayLoad(ctx context.Context, name string, l *load) ([]evaluation.Result, error) {
+	console, err := d.runK6(ctx, name, replayScript, l.length(), map[string]string{
+		"SCHEDULE": l.scheduleAt, "CORPUS": l.corpusAt, "SUMMARY": d.path(name + "-summary.json"),
 	}, "REQUEST_LINES=1")
 	if err != nil {
 		return nil, err
 	}
-	return readResults[evaluation.Result](console)
+	return readResults(console)
 }
 
 // learn has Libra learn the functions.

@@ -1,23 +1,29 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/prometheus"
 )
 
 const (
-	corpusFile = "corpus.txt"
+	// demoLoad is what the demo's workload is called.
+	demoLoad = "demo"
 
 	cleanUpTimeout = 10 * time.Minute
 	// A function's pod takes its time to drain.
@@ -70,7 +76,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
-	if !d.boxed() {
+	var server *prometheus.Server
+	if d.boxed() {
+		if server, err = d.watch(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+	} else {
 		// Also after a failure, or when the user has had enough.
 		defer func() {
 			err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx)))
@@ -79,11 +91,16 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.install(ctx); err != nil {
 		return err
 	}
-	data, err := d.measure(ctx)
+	data, runs, err := d.measure(ctx)
 	if err != nil {
 		return err
 	}
-	return d.report(data)
+	if server != nil {
+		if runs.Alerts, err = d.alerts(ctx, server); err != nil {
+			return err
+		}
+	}
+	return d.report(data, runs)
 }
 
 // prepare makes what needs no cluster, and looks at what is on it.
@@ -92,14 +109,6 @@ func (d *demo) prepare(ctx context.Context) error {
 		return err
 	}
 	d.corpus = schedule.Corpus()
-	if err := os.WriteFile(d.path(corpusFile), d.corpus, 0o644); err != nil {
-		return err
-	}
-	if !d.boxed() {
-		if err := d.checkOther(ctx); err != nil {
-			return err
-		}
-	}
 	var err error
 	d.hadNamespace, err = d.kubectl.exists(ctx, "namespace", d.namespace)
 	return err
@@ -136,91 +145,123 @@ func (d *demo) install(ctx context.Context) error {
 }
 
 // measure replays the schedules: stock to warm up, stock, stock again, Libra
-// learning, Libra.
-func (d *demo) measure(ctx context.Context) (report.Data, error) {
-	data := report.Data{Commit: d.commit, Seed: d.seed}
-	var err error
+// learning, Libra. It returns what the table is of, and the runs of the four
+// functions as an evaluation has them.
+func (d *demo) measure(ctx context.Context) (data report.Data, runs evaluation.Data, err error) {
+	data = report.Data{Commit: d.commit, Seed: d.seed}
 	if data.Machine, err = d.machine(ctx); err != nil {
-		return data, err
+		return data, runs, err
 	}
-	measured := schedule.Generate(d.seed, d.runLength, d.corpus)
+	requests := schedule.Generate(d.seed, d.runLength, d.corpus)
+	measured, err := d.loadOf(demoLoad, requests)
+	if err != nil {
+		return data, runs, err
+	}
 	// Libra must not learn from the requests that it is measured with.
-	learned := schedule.Generate(d.seed+1<<32, d.learnLength, d.corpus)
+	others := schedule.Generate(d.seed+1<<32, d.learnLength, d.corpus)
+	learned, err := d.loadOf("learn", others)
+	if err != nil {
+		return data, runs, err
+	}
+	warmUp, err := d.loadOf("warm-up", firstOf(others, warmUpLength))
+	if err != nil {
+		return data, runs, err
+	}
+	compared, err := named([]string{evaluation.Again, evaluation.Libra})
+	if err != nil {
+		return data, runs, err
+	}
+	runs = evaluation.Data{
+		Machine: data.Machine, Commit: d.commit, Seed: d.seed, Learned: len(others),
+		Trace: "the demo's schedule, in which each function is called again some moments after it should have answered",
+	}
+	if runs.Functions, err = d.describeFunctions(ctx); err != nil {
+		return data, runs, err
+	}
+	measure := func(p policy, what string) (report.Run, error) {
+		d.say("%s: %d requests in %.0f s: %s", p.Title, len(requests), measured.length().Seconds(), what)
+		run, err := d.measureRun(ctx, p, measured, 1)
+		runs.Policies = append(runs.Policies, p.Policy)
+		runs.Runs = append(runs.Runs, d.ofOptedIn(run, requests))
+		if p.libra {
+			data.Outcomes, data.Writes = run.Outcomes, run.Writes
+		}
+		return report.Run{Name: p.Name, Schedule: requests, Results: run.Results}, err
+	}
+	stock, again, libra := compared[0], compared[1], compared[2]
 
-	if err := d.warm(ctx, measured); err != nil {
-		return data, err
+	if err := d.ready(ctx, stock, learned); err != nil {
+		return data, runs, err
 	}
 	before, err := d.restarts(ctx)
 	if err != nil {
-		return data, err
-	}
-	if err := d.awaitOwnLimits(ctx); err != nil {
-		return data, err
+		return data, runs, err
 	}
 	if data.StockLimits, err = d.watchingLimits(ctx, func() error {
 		// The first run would be the coldest.
-		if _, err := d.replaySaying(ctx, "warm-up", "stock activator; results are discarded", firstOf(learned, warmUpLength)); err != nil {
+		if _, err := d.replaySaying(ctx, warmUp, "stock activator; results are discarded"); err != nil {
 			return err
 		}
-		if data.Stock, err = d.replaySaying(ctx, "stock", "stock activator, fixed limits", measured); err != nil {
+		if data.Stock, err = measure(stock, "stock activator, fixed limits"); err != nil {
 			return err
 		}
-		data.Again, err = d.replaySaying(ctx, "again", "the same once more, for the noise", measured)
+		data.Again, err = measure(again, "the same once more, for the noise")
 		return err
 	}); err != nil {
-		return data, err
+		return data, runs, err
 	}
 
 	d.say("activator: putting Libra's in the stock one's place")
 	if err := d.installActivator(ctx); err != nil {
-		return data, err
+		return data, runs, err
 	}
-	if err := d.warm(ctx, measured); err != nil {
-		return data, err
+	if err := d.warm(ctx, others); err != nil {
+		return data, runs, err
 	}
-	if data.Learn, err = d.replaySaying(ctx, "learn", "Libra learns the functions from other requests", learned); err != nil {
-		return data, err
+	data.Learn = report.Run{Name: learned.workload, Schedule: others}
+	if data.Learn.Results, err = d.replaySaying(ctx, learned, "Libra learns the functions from other requests"); err != nil {
+		return data, runs, err
 	}
 	if err := d.awaitModels(ctx); err != nil {
-		return data, err
+		return data, runs, err
 	}
-	if err := d.settle(ctx, learned); err != nil {
-		return data, err
-	}
-
-	last, err := d.lastObservation(ctx)
-	if err != nil {
-		return data, err
-	}
-	written, err := d.agentWrites(ctx)
-	if err != nil {
-		return data, err
+	if err := d.ready(ctx, libra, learned); err != nil {
+		return data, runs, err
 	}
 	if data.Limits, err = d.watchingLimits(ctx, func() error {
-		data.Libra, err = d.replaySaying(ctx, "libra", "Libra, with the requests that stock had", measured)
+		data.Libra, err = measure(libra, "Libra, with the requests that stock had")
 		return err
 	}); err != nil {
-		return data, err
-	}
-	if data.Writes, err = d.agentWrites(ctx); err != nil {
-		return data, err
-	}
-	data.Writes -= written
-	if data.Outcomes, err = d.outcomes(ctx, last, data.Libra.Results); err != nil {
-		return data, err
+		return data, runs, err
 	}
 	after, err := d.restarts(ctx)
 	if err != nil {
-		return data, err
+		return data, runs, err
 	}
 	data.Restarts = restartsSince(before, after)
 	data.Elapsed = time.Since(d.start)
-	return data, nil
+	runs.Elapsed = data.Elapsed
+	return data, runs, nil
 }
 
-func (d *demo) replaySaying(ctx context.Context, name, what string, requests []schedule.Request) (report.Run, error) {
-	d.say("%s: %d requests in %.0f s: %s", name, len(requests), lengthOf(requests).Seconds(), what)
-	return d.replay(ctx, name, requests)
+// ofOptedIn is a run without what was sent to the service that has nothing to do with
+// Libra.
+func (d *demo) ofOptedIn(run evaluation.Run, requests []schedule.Request) evaluation.Run {
+	run.Results = slices.DeleteFunc(slices.Clone(run.Results), func(r evaluation.Result) bool {
+		return !slices.Contains(d.services.optedIn, r.Function)
+	})
+	run.Planned = 0
+	for _, r := range requests {
+		if slices.Contains(d.services.optedIn, r.Function) {
+			run.Planned++
+		}
+	}
+	return run
+}
+
+func (d *demo) replaySaying(ctx context.Context, l *load, what string) ([]report.Result, error) {
+	d.say("%s: %d requests in %.0f s: %s", l.workload, len(l.entries), l.length().Seconds(), what)
+	return d.replayLoad(ctx, l.workload, l)
 }
 
 // awaitModels waits until the predictor has learned every function. A function
@@ -261,25 +302,30 @@ func (d *demo) settle(ctx context.Context, requests []schedule.Request) error {
 	return d.awaitOwnLimits(ctx)
 }
 
-// report writes the results and prints the table.
-func (d *demo) report(data report.Data) error {
-	c := report.Compare(data)
-	if err := report.ResultsOf(data, c).Write(d.outDir); err != nil {
+// report writes the results and the evaluation's report, and prints the table.
+func (d *demo) report(data report.Data, runs evaluation.Data) error {
+	c, compared := report.Compare(data), evaluation.Compare(runs)
+	results, metrics := report.ResultsOf(data, c), evaluation.ResultsOf(runs, compared).Metrics
+	maps.Copy(metrics, results.Metrics)
+	results.Metrics = metrics
+	var table bytes.Buffer
+	if err := report.WriteTable(&table, data, c); err != nil {
 		return err
 	}
-	if err := report.WritePage(d.outDir, data, c); err != nil {
+	heading := evaluation.Heading{Title: "Stock Knative against Libra", Table: table.String()}
+	if err := errors.Join(
+		results.Write(d.outDir),
+		evaluation.WritePage(d.outDir, heading, runs, compared),
+		evaluation.WriteMarkdown(d.outDir, heading, runs, compared)); err != nil {
 		return err
 	}
-	fmt.Fprintln(d.out)
-	if err := report.WriteTable(d.out, data, c); err != nil {
-		return err
-	}
+	fmt.Fprintf(d.out, "\n%s", table.String())
 	look, takeDown := "make box-status, or "+d.box+" kubectl -- get pods -A", "make box-down"
 	if !d.boxed() {
 		look = "kubectl --context " + d.context + " get pods -A"
-		takeDown = "nothing to do: the stock activator comes back now, and what the demo made is removed"
+		takeDown = "nothing to do: the stock activator comes back now, and what was installed is removed"
 	}
-	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(report.PageFile))
+	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(evaluation.PageFile))
 	fmt.Fprintf(d.out, "Look:      %s\n", look)
 	fmt.Fprintf(d.out, "Take down: %s\n", takeDown)
 	var wrong []error
@@ -292,11 +338,11 @@ func (d *demo) report(data report.Data) error {
 	return errors.Join(wrong...)
 }
 
-// cleanUp puts the stock activator back and removes what the demo made.
+// cleanUp puts the stock activator back and removes what was installed.
 func (d *demo) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
-	d.say("putting the stock activator back and removing what the demo made")
+	d.say("putting the stock activator back and removing what was installed")
 	remove := func(args ...string) error {
 		_, err := d.kubectl.do(ctx, call{timeout: removeTimeout, args: append([]string{"delete", "--ignore-not-found"}, args...)})
 		return err

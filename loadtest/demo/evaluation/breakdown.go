@@ -192,7 +192,7 @@ func (r Run) queued() map[int]bool {
 	for _, result := range slices.SortedStableFunc(slices.Values(r.Results), func(a, b Result) int {
 		return cmp.Or(cmp.Compare(a.SentMS, b.SentMS), cmp.Compare(a.N, b.N))
 	}) {
-		sent, over := result.span()
+		sent, over := result.Span()
 		queued[result.N] = sent < until[result.Function]
 		until[result.Function] = max(until[result.Function], over)
 	}

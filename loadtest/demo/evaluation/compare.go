@@ -241,7 +241,7 @@ func (r Run) milliseconds(function string) []float64 {
 func (r Run) completion() float64 {
 	first, last := int64(math.MaxInt64), int64(math.MinInt64)
 	for _, result := range r.Results {
-		sent, over := result.span()
+		sent, over := result.Span()
 		first = min(first, sent)
 		if result.Error == "" {
 			last = max(last, over)
@@ -251,12 +251,6 @@ func (r Run) completion() float64 {
 		return math.NaN()
 	}
 	return time.Duration(last - first).Seconds()
-}
-
-// span is when the request was sent and when it was over, in nanoseconds since the epoch.
-func (r Result) span() (from, to int64) {
-	from = r.SentMS * int64(time.Millisecond)
-	return from, from + int64(r.DurationMS*float64(time.Millisecond))
 }
 
 // median is the middle value, or the mean of the two in the middle. It is NaN of none.

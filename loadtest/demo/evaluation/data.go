@@ -6,6 +6,7 @@ package evaluation
 import (
 	"time"
 
+	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -30,32 +31,11 @@ type Function struct {
 	Limit   api.Resources // its user allocation
 }
 
-// Result is what became of one request of a run.
-type Result struct {
-	N          int     `json:"n"` // its place in the schedule
-	Function   string  `json:"function"`
-	SizeClass  string  `json:"size_class"`
-	Input      int     `json:"input"` // the number of its input, among the function's
-	Size       int64   `json:"size"`  // of the body, in bytes
-	RequestID  string  `json:"request_id"`
-	Status     int     `json:"status"`
-	DurationMS float64 `json:"duration_ms"` // from the first byte sent to the last received
-	SentMS     int64   `json:"sent_ms"`     // since the epoch
-	LateMS     float64 `json:"late_ms"`
-	Answer     string  `json:"answer"`
-	Error      string  `json:"error"` // empty when the answer was right
-}
-
-// Outcome is what Libra recorded of an invocation.
-type Outcome struct {
-	Lent, Borrowed api.Resources // at most, while it ran
-	Predicted      api.Resources // zero when there was no prediction
-	Peak           api.Resources
-	Limit          api.Resources // the least in force while it ran
-	Duration       time.Duration // in the pod
-	ThrottledShare float64       // of the duration, 0 to 1
-	Safeguarded    bool
-}
+// Result is what became of one request of a run, and Outcome what Libra recorded of it.
+type (
+	Result  = report.Result
+	Outcome = report.Outcome
+)
 
 // Usage is what a function's containers use and may use at a moment.
 type Usage struct {
@@ -85,7 +65,7 @@ type Stage struct {
 
 // Run is one replay of a workload's schedule under a policy.
 type Run struct {
-	Policy, Workload string // mixed, related or unrelated
+	Policy, Workload string // mixed, related or unrelated, or another load
 	Round            int    // from 1
 	Planned          int    // requests of the schedule
 	Results          []Result

@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -83,14 +84,17 @@ func (d Data) notHolding(c Comparison) section {
 		s.Text = []string{"Nowhere that could be checked."}
 	}
 	checked := table{Caption: "What was checked", Head: []string{"what", "measured", "wanted"}}
-	checked.add("Libra's P99 on the size-related workload, over stock's", report.Ratio(c.of(Libra, Related).P99.Median), "at most "+report.Ratio(relatedP99Ratio))
+	if v := c.of(Libra, Related); !math.IsNaN(v.P99.Median) {
+		checked.add("Libra's P99 on the size-related workload, over stock's", report.Ratio(v.P99.Median), "at most "+report.Ratio(relatedP99Ratio))
+	}
 	for _, w := range c.Workloads {
 		checked.add("P99 of the slow-down of harvested pairs, workload "+w,
 			fmt.Sprintf("%s, of the same in stock again %s", change(c.of(Libra, w).SlowdownP99), change(c.of(Again, w).SlowdownP99)),
 			"at most "+share(slowdownBeyond)+" beyond that of stock again")
 	}
-	ours, _, _ := c.order()
-	checked.add("order by P99 on the mixed workload", d.words(ours), d.words(c.inPapersOrder()))
+	if ours, _, _ := c.order(); len(ours) > 1 {
+		checked.add("order by P99 on the mixed workload", d.words(ours), d.words(c.inPapersOrder()))
+	}
 	s.Tables = []table{checked}
 	return s
 }
@@ -136,6 +140,7 @@ func (d Data) utilisation(c Comparison) section {
 	s := section{Title: "Utilisation and completion: figure 7 of the paper", Text: []string{
 		"In flight: CPU-seconds used in the run, over the user allocations' while the function had a request in flight; byte-seconds of memory used while it had one, over the allocations'. What is reassigned counts as used of what the owners configured. An open-loop load can move this.",
 		"Over time: what all functions' containers used of the sum of their limits in force, each second from the first request sent to the last answer, and its mean: equation 2 of section 8.1. Where no limit is in force, the user allocation stands for it. Both are the medians over rounds, over stock's.",
+		"The plot of the limits has what Libra changed while its first round lasted.",
 		"Completion is the time from the first request sent to the last answer. The requests are sent when they are due, not when others were answered, so that it cannot fall below the length of the schedule.",
 	}, draw: func() ([]figure, error) { return d.utilisationPlots(c) }}
 	t := table{Caption: "Over stock's", Head: []string{"workload", "policy", "CPU in flight", "CPU over time", "paper's CPU", "memory in flight", "memory over time", "paper's memory", "completion", "paper's completion"}}

@@ -11,7 +11,7 @@ import (
 )
 
 // What Libra is to reach: P99 on the size-related workload against stock, and the
-// slow-down of the harvested beyond that of stock again.
+// slow-down of the harvested beyond the noise.
 const (
 	relatedP99Ratio = 0.6
 	slowdownBeyond  = 0.02

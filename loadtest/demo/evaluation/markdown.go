@@ -19,9 +19,9 @@ const MarkdownFile = "report.md"
 var cell = strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;")
 
 // WriteMarkdown writes the report without its plots.
-func WriteMarkdown(dir string, d Data, c Comparison) error {
+func WriteMarkdown(dir string, h Heading, d Data, c Comparison) error {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Libra: the evaluation of section 8.3\n\nThe plots are in %s.\n", PageFile)
+	fmt.Fprintf(&out, "# %s\n\nThe plots are in %s.\n", h.Title, PageFile)
 	line := func(cells []string) {
 		for _, text := range cells {
 			fmt.Fprintf(&out, "| %s ", cell.Replace(text))

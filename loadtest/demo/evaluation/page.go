@@ -17,8 +17,14 @@ var pageHTML string
 
 var page = template.Must(template.New("page").Parse(pageHTML))
 
+// Heading is what a report begins with.
+type Heading struct {
+	Title string
+	Table string // as text, of the page only; empty where there is none
+}
+
 // WritePage writes the report with its plots as a page that needs no other file.
-func WritePage(dir string, d Data, c Comparison) error {
+func WritePage(dir string, h Heading, d Data, c Comparison) error {
 	type drawn struct {
 		section
 		Figures []figure
@@ -35,7 +41,10 @@ func WritePage(dir string, d Data, c Comparison) error {
 		sections = append(sections, with)
 	}
 	var out bytes.Buffer
-	if err := page.Execute(&out, sections); err != nil {
+	if err := page.Execute(&out, struct {
+		Heading
+		Sections []drawn
+	}{h, sections}); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, PageFile), out.Bytes(), 0o644)

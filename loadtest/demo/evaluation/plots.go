@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"image/color"
 	"slices"
+	"time"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg/draw"
@@ -123,7 +124,40 @@ func (d Data) utilisationPlots(c Comparison) ([]figure, error) {
 		f.add(fmt.Sprintf("%s used / limits in force, workload %s, first round (figure 7)", resource.name, d.main()),
 			plot.Axes{X: "time, s", Y: "utilisation", LegendOnTop: true}, plot.Lines, lines)
 	}
+	if runs := d.runs(Libra, d.main()); len(runs) > 0 {
+		f.add(fmt.Sprintf("CPU limits in force, %s, workload %s, first round", d.title(Libra), d.main()),
+			plot.Axes{X: "time, s", Y: "CPU limit, cores", LegendOnTop: true}, plot.Lines, runs[0].limits(d.Functions))
+	}
 	return f.all, f.err
+}
+
+var functionColors = []color.Color{
+	plot.Blue, plot.Green, plot.Orange, plot.Purple, plot.Grey, plot.Black, plot.Sky, plot.Amber, plot.Olive,
+}
+
+// limits are the functions' CPU limits in force while the run lasted, by steps.
+func (r Run) limits(functions []Function) []plot.Series {
+	var lines []plot.Series
+	for i, f := range functions {
+		line := plot.Series{Name: f.Name, Color: functionColors[i%len(functionColors)], Dashed: i >= len(functionColors)}
+		at, usages := r.usages(f.Name)
+		last := 0.0
+		for n, u := range usages {
+			second := time.Duration(at[n] - r.Samples[0].At.UnixNano()).Seconds()
+			cores := float64(u.limit(f).CPUMilli) / 1000
+			switch {
+			case n == 0:
+			case cores != last:
+				line.Points = append(line.Points, plotter.XY{X: second, Y: last})
+			case n < len(usages)-1:
+				continue
+			}
+			line.Points = append(line.Points, plotter.XY{X: second, Y: cores})
+			last = cores
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 var kindMarks = map[string]struct {

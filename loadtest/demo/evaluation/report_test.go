@@ -52,8 +52,9 @@ func written(t *testing.T, d Data) (page, markdown, table string, metrics map[st
 	t.Helper()
 	dir := t.TempDir()
 	c := Compare(d)
+	heading := Heading{Title: "What <it> is", Table: "a table & its cells"}
 	var out strings.Builder
-	for _, err := range []error{WritePage(dir, d, c), WriteMarkdown(dir, d, c), WriteTable(&out, d, c), ResultsOf(d, c).Write(dir)} {
+	for _, err := range []error{WritePage(dir, heading, d, c), WriteMarkdown(dir, heading, d, c), WriteTable(&out, d, c), ResultsOf(d, c).Write(dir)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,14 +78,17 @@ func TestReportsOfMuchLittleAndNothing(t *testing.T) {
 		data  Data
 		plots int
 	}{
-		// Response times and speed-ups of three workloads, two of utilisation, two of what
-		// was reassigned for each of five policies.
-		"full": {full(), 3 + 3 + 2 + 10}, "minimal": {minimal(), 2}, "empty": {Data{}, 0},
+		// Response times and speed-ups of three workloads, two of utilisation and one of
+		// limits, two of what was reassigned for each of five policies.
+		"full": {full(), 3 + 3 + 3 + 10}, "minimal": {minimal(), 2}, "empty": {Data{}, 0},
 		"runs without results": {dataOf(Run{Policy: Stock, Workload: Mixed, Round: 1}, Run{Policy: Libra, Workload: Mixed, Round: 1}), 0},
 	} {
 		page, markdown, table, _ := written(t, c.data)
 		if got := strings.Count(page, "<svg"); got != c.plots {
 			t.Errorf("%s: %d plots, want %d", name, got, c.plots)
+		}
+		if !strings.Contains(page, "<h1>What &lt;it&gt; is</h1>\n<pre>a table &amp; its cells</pre>") || !strings.HasPrefix(markdown, "# What <it> is\n") {
+			t.Errorf("%s: does not begin with its heading", name)
 		}
 		for _, text := range []string{page, markdown, table} {
 			for _, unwanted := range []string{"NaN", "Inf", "<?xml", "src=", "href=\"http", "@import", "%!"} {

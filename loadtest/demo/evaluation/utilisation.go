@@ -77,7 +77,7 @@ func (r Run) requests(function string) []interval {
 	var intervals []interval
 	for _, result := range r.Results {
 		if result.Function == function {
-			from, to := result.span()
+			from, to := result.Span()
 			intervals = append(intervals, interval{from, to})
 		}
 	}

@@ -1,5 +1,4 @@
-// Package report compares the demo's runs: as a table, as a page with plots,
-// and as numbers for machines.
+// Package report compares the demo's runs: as a table, and as numbers for machines.
 package report
 
 import (
@@ -20,6 +19,8 @@ const LateMS = 50
 type Result struct {
 	N          int     `json:"n"` // its place in the schedule
 	Function   string  `json:"function"`
+	SizeClass  string  `json:"size_class"`
+	Input      int     `json:"input"`      // the number of its input, among the function's
 	Size       int64   `json:"size"`       // of the body, in bytes
 	RequestID  string  `json:"request_id"` // as the function saw it
 	Status     int     `json:"status"`
@@ -30,6 +31,12 @@ type Result struct {
 	Error      string  `json:"error"`  // empty when the answer was right
 }
 
+// Span is when the request was sent and when it was over, in nanoseconds since the epoch.
+func (r Result) Span() (from, to int64) {
+	from = r.SentMS * int64(time.Millisecond)
+	return from, from + int64(r.DurationMS*float64(time.Millisecond))
+}
+
 // Run is one replay of a schedule.
 type Run struct {
 	Name     string
@@ -37,10 +44,15 @@ type Run struct {
 	Results  []Result
 }
 
-// Outcome is what became of an invocation.
+// Outcome is what Libra recorded of an invocation.
 type Outcome struct {
-	Lent, Borrowed api.Resources
+	Lent, Borrowed api.Resources // at most, while it ran
+	Predicted      api.Resources // zero when there was no prediction
+	Peak           api.Resources
 	Limit          api.Resources // the least in force while it ran; zero where there was none
+	Duration       time.Duration // in the pod
+	ThrottledShare float64       // of the duration, 0 to 1
+	Safeguarded    bool
 }
 
 // LimitChange is a new limit of a function's pod, or its first.

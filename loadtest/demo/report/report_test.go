@@ -237,29 +237,3 @@ func TestResults(t *testing.T) {
 		t.Errorf("no request was harvested and the worst slow-down is %v", v)
 	}
 }
-
-func TestPageNeedsNoOtherFile(t *testing.T) {
-	dir := t.TempDir()
-	d := sample()
-	if err := WritePage(dir, d, Compare(d)); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(filepath.Join(dir, PageFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := string(data)
-	if want, figures := len(schedule.All)+1, strings.Count(got, "<svg"); figures != want {
-		t.Errorf("%d plots, want %d", figures, want)
-	}
-	for _, unwanted := range []string{"<?xml", "src=", "href=\"http", "@import"} {
-		if strings.Contains(got, unwanted) {
-			t.Errorf("the page has %q", unwanted)
-		}
-	}
-	for _, want := range []string{"abc123", "all four", "stock again"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-}
