@@ -102,7 +102,7 @@ func TestWhereItDoesNotHold(t *testing.T) {
 		"slowed down as much as noise": {
 			[]Run{run(Stock, Mixed, 1, 100, 500), run(Again, Mixed, 1, 102, 500), lending(run(Libra, Mixed, 1, 103, 200), 0)}, nil,
 		},
-		"noise unknown": {[]Run{run(Stock, Mixed, 1, 100, 500), lending(run(Libra, Mixed, 1, 103, 200), 0)}, []string{"the noise is not known"}},
+		"noise unknown": {[]Run{run(Stock, Mixed, 1, 100, 500), lending(run(Libra, Mixed, 1, 103, 200), 0)}, []string{"not known, as neither"}},
 		"another order": {
 			[]Run{run(Stock, Mixed, 1, 100), run(Again, Mixed, 1, 101), run(NoSafeguard, Mixed, 1, 40), run(Libra, Mixed, 1, 50)},
 			[]string{"no_safeguard (0.40), libra (0.50), stock (1.00); in the paper, in the order libra, no_safeguard, stock. Stock again has 1.01"},

@@ -28,7 +28,8 @@ type Comparison struct {
 	Outside   []Outside
 	Moved     []Moved
 	Timelines []Timeline
-	Findings  []string // where the paper's results, or what Libra promises, did not show
+	Noise     map[string]Noise // by workload
+	Findings  []string         // where the paper's results, or what Libra promises, did not show
 	Failures  []Failure
 	Late      int        // requests of all runs that were sent late
 	Agreement *Agreement // nil when there is no other evaluation to compare with
@@ -101,6 +102,10 @@ func Compare(d Data) Comparison {
 	c.Outside = d.outside()
 	c.Moved = d.moved()
 	c.Timelines = d.timelines()
+	c.Noise = map[string]Noise{}
+	for _, w := range c.Workloads {
+		c.Noise[w] = d.noise(c, w)
+	}
 	c.Findings = d.findings(c)
 	return c
 }

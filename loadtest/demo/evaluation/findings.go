@@ -26,15 +26,14 @@ func (d Data) findings(c Comparison) []string {
 			report.Ratio(v.P99.Median), report.Ratio(relatedP99Ratio), d.slowest(Related)))
 	}
 	for _, w := range c.Workloads {
-		libra, again := c.of(Libra, w).SlowdownP99, c.of(Again, w).SlowdownP99
-		noise := "stock again was not run, so the noise is not known"
+		libra := c.of(Libra, w).SlowdownP99
 		beyond := libra
-		if !math.IsNaN(again) {
-			noise, beyond = fmt.Sprintf("of the same pairs in stock again it is %s", change(again)), libra-again
+		if noise := c.Noise[w]; !math.IsNaN(noise.SlowdownP99) {
+			beyond -= noise.SlowdownP99
 		}
 		if beyond > slowdownBeyond {
-			found = append(found, fmt.Sprintf("On workload %s, P99 of the slow-down of harvested pairs is %s; %s. %s",
-				w, change(libra), noise, d.slowed(c, w)))
+			found = append(found, fmt.Sprintf("On workload %s, P99 of the slow-down of harvested pairs is %s; of the same pairs without Libra, %s. %s",
+				w, change(libra), c.Noise[w], d.slowed(c, w)))
 		}
 	}
 	if disorder := d.disorder(c); disorder != "" {

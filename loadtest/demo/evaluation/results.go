@@ -37,6 +37,9 @@ func ResultsOf(d Data, c Comparison) report.Results {
 			"completion_ratio" + of:         v.Completion.Median,
 		})
 	}
+	for w, noise := range c.Noise {
+		m["noise_slowdown_p99_"+w] = noise.SlowdownP99
+	}
 	if d.Alerts != nil {
 		m["alerts_fired"] = float64(len(d.Alerts))
 	}
