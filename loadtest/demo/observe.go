@@ -156,7 +156,7 @@ func (d *demo) observations(ctx context.Context, last string, wanted map[string]
 		return nil
 	})
 	if errors.Is(err, errUnobserved) {
-		d.say("not on record: %v", err)
+		d.say("not on record: %v; the agent observes those that were alone in their pod", err)
 		return found, nil
 	}
 	return found, err

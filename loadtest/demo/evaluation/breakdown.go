@@ -34,6 +34,7 @@ type Facts struct {
 	Outside   float64 // the share of their response times that was outside the pod
 	Throttled float64 // the share of their time in the pod that they were throttled
 	Queued    float64 // the share that was sent when an earlier one of the function was in flight
+	Others    float64 // mean cores that the other functions used while they were in flight
 }
 
 // Kinds of invocations, as in figure 8 of the paper.
@@ -160,7 +161,7 @@ func (r Run) observed(of func(Run, Result) bool) []observed {
 // facts are of the answered requests of the policy's runs that of picks.
 func (d Data) facts(policy, workload string, of func(Run, Result) bool) Facts {
 	var f Facts
-	var queued, response, outside, inPod, throttled float64
+	var queued, response, outside, inPod, throttled, inFlight, others float64
 	for _, run := range d.runs(policy, workload) {
 		waits := run.queued()
 		for _, r := range run.Results {
@@ -171,6 +172,9 @@ func (d Data) facts(policy, workload string, of func(Run, Result) bool) Facts {
 			if waits[r.N] {
 				queued++
 			}
+			seconds, used := run.others(r)
+			inFlight += seconds
+			others += used
 		}
 		for _, o := range run.observed(of) {
 			f.Observed++
@@ -181,7 +185,28 @@ func (d Data) facts(policy, workload string, of func(Run, Result) bool) Facts {
 		}
 	}
 	f.Outside, f.Throttled, f.Queued = outside/response, throttled/inPod, queued/float64(f.Requests)
+	f.Others = others / inFlight
 	return f
+}
+
+// others is for how many seconds of a request there are samples, and the core-seconds
+// that the other functions used in them.
+func (r Run) others(result Result) (seconds, used float64) {
+	from, to := result.Span()
+	// Of samples in their order, those from the last before the request on.
+	first, _ := slices.BinarySearchFunc(r.Samples, from, func(s Sample, at int64) int { return cmp.Compare(s.At.UnixNano(), at) })
+	for i := max(first, 1); i < len(r.Samples) && r.Samples[i-1].At.UnixNano() < to; i++ {
+		before, after := r.Samples[i-1], r.Samples[i]
+		span := interval{before.At.UnixNano(), after.At.UnixNano()}
+		share := span.within([]interval{{from, to}}) / after.At.Sub(before.At).Seconds()
+		seconds += share * after.At.Sub(before.At).Seconds()
+		for name, u := range after.Functions {
+			if earlier, ok := before.Functions[name]; ok && name != result.Function {
+				used += share * u.usedSince(earlier)
+			}
+		}
+	}
+	return seconds, used
 }
 
 // queued are the requests that were sent when an earlier one of their function was in

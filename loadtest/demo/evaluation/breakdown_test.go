@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,27 @@ func TestReassignedByKind(t *testing.T) {
 	}
 }
 
+func TestOthersAreWhatOtherFunctionsUseMeanwhile(t *testing.T) {
+	r := run(Stock, Mixed, 1, 1000, 1000) // of big, at 0 and at 1 s
+	for i, seconds := range []time.Duration{0, 0, 1, 2} {
+		r.Samples = append(r.Samples, Sample{
+			// Half a second before each of them begins.
+			At:        start.Add(time.Duration(i)*time.Second - 500*time.Millisecond),
+			Functions: map[string]Usage{"big": {CPU: 10 * seconds * time.Second}, "small": {CPU: seconds * time.Second}},
+		})
+	}
+	// Small has used nothing until 0.5 s, and one core from then on.
+	for n, want := range []float64{0.5, 1} {
+		seconds, used := r.others(r.Results[n])
+		if !approximately(seconds, 1) || !approximately(used, want) {
+			t.Errorf("request %d: %v core-seconds in %v s, want %v in 1", n, used, seconds, want)
+		}
+	}
+	if seconds, used := (Run{}).others(r.Results[0]); seconds != 0 || used != 0 {
+		t.Errorf("without samples: %v in %v s", used, seconds)
+	}
+}
+
 func TestWhereItDoesNotHold(t *testing.T) {
 	for name, c := range map[string]struct {
 		runs []Run
@@ -118,6 +140,25 @@ func TestWhereItDoesNotHold(t *testing.T) {
 			if !strings.Contains(got[i], c.want[i]) || strings.Contains(got[i], "NaN") {
 				t.Errorf("%s: got %q, want in it %q", name, got[i], c.want[i])
 			}
+		}
+	}
+}
+
+func TestWhatHeldTheSlowedUpIsSaidOnlyWhenNothingElseDid(t *testing.T) {
+	stock := Facts{Queued: 0.1, Others: 0.4}
+	for name, c := range map[string]struct {
+		libra Facts
+		said  bool
+	}{
+		"a busier machine": {Facts{Outside: 0.01, Queued: 0.1, Others: 0.9}, true},
+		"an idle machine":  {Facts{Outside: 0.01, Queued: 0.1, Others: 0.3}, false},
+		"throttled":        {Facts{Throttled: 0.1, Queued: 0.1, Others: 0.9}, false},
+		"outside the pod":  {Facts{Outside: 0.1, Queued: 0.1, Others: 0.9}, false},
+		"queued":           {Facts{Queued: 0.2, Others: 0.9}, false},
+		"no samples":       {Facts{Queued: 0.1, Others: math.NaN()}, false},
+	} {
+		if said := c.libra.becauseOf(stock); (said != "") != c.said {
+			t.Errorf("%s: %q", name, said)
 		}
 	}
 }

@@ -16,9 +16,9 @@ func (d Data) latencyBreakdown(c Comparison) section {
 	for _, st := range c.Stages {
 		stages.add(st.Name, fmt.Sprint(st.Count), report.Number("%.2f", 1000*st.P50), report.Number("%.2f", 1000*st.P99))
 	}
-	outside := table{Caption: "Gateway, activator and queue, with Libra", Head: []string{"workload", "function", "requests", "on record", "P50, ms", "P99, ms", "share of the response", "throttled in the pod", "sent behind another"}}
+	outside := table{Caption: "Gateway, activator and queue, with Libra", Head: []string{"workload", "function", "requests", "on record", "P50, ms", "P99, ms", "share of the response", "throttled in the pod", "sent behind another", "cores of other functions"}}
 	for _, o := range c.Outside {
-		outside.add(o.Workload, orAll(o.Function), fmt.Sprint(o.Requests), fmt.Sprint(o.Observed), report.MS(o.P50), report.MS(o.P99), share(o.Facts.Outside), share(o.Throttled), share(o.Queued))
+		outside.add(o.Workload, orAll(o.Function), fmt.Sprint(o.Requests), fmt.Sprint(o.Observed), report.MS(o.P50), report.MS(o.P99), share(o.Facts.Outside), share(o.Throttled), share(o.Queued), report.Number("%.2f", o.Others))
 	}
 	s.Tables = []table{stages, outside}
 	return s

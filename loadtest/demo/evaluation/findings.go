@@ -50,8 +50,8 @@ func (d Data) slowest(workload string) string {
 		})
 	}
 	libra, stock := of(Libra), of(Stock)
-	return fmt.Sprintf("Of its %d requests at or beyond P99: %s. Of stock's %d: sent behind another of the function %s.",
-		libra.Requests, libra, stock.Requests, share(stock.Queued))
+	return fmt.Sprintf("Of its %d requests at or beyond P99: %s. Of stock's %d: %s.",
+		libra.Requests, libra, stock.Requests, stock.unrecorded())
 }
 
 // slowed is what is on record of the pairs that were harvested and slowed down.
@@ -65,13 +65,27 @@ func (d Data) slowed(c Comparison, workload string) string {
 	these := func(_ Run, r Result) bool { return slow[input{workload, r.Function, r.Input}] }
 	lent := func(run Run, r Result) bool { return these(run, r) && !run.Outcomes[r.RequestID].Lent.IsZero() }
 	libra, lending, stock := d.facts(Libra, workload, these), d.facts(Libra, workload, lent), d.facts(Stock, workload, these)
-	return fmt.Sprintf("Of the %d requests of the %d pairs above %s: %s. Of those %d that lent: %s. In stock, sent behind another of the function %s.",
-		libra.Requests, len(slow), change(slowdownBeyond), libra, lending.Requests, lending, share(stock.Queued))
+	return fmt.Sprintf("Of the %d requests of the %d pairs above %s: %s. Of those %d that lent: %s. In stock: %s.%s",
+		libra.Requests, len(slow), change(slowdownBeyond), libra, lending.Requests, lending, stock.unrecorded(), libra.becauseOf(stock))
 }
 
 func (f Facts) String() string {
-	return fmt.Sprintf("outside the pod %s of the response time, throttled %s of the time in the pod (%d on record), sent behind another of the function %s",
-		share(f.Outside), share(f.Throttled), f.Observed, share(f.Queued))
+	return fmt.Sprintf("outside the pod %s of the response time, throttled %s of the time in the pod (%d on record), %s",
+		share(f.Outside), share(f.Throttled), f.Observed, f.unrecorded())
+}
+
+// becauseOf says so when limits did not slow requests down, and a busier machine may have.
+func (f Facts) becauseOf(stock Facts) string {
+	const hardly = 0.02
+	if f.Throttled < hardly && f.Outside < hardly && f.Queued <= stock.Queued && f.Others > stock.Others {
+		return " So no limit and no queue held them up: beside them, others used more of the cores."
+	}
+	return ""
+}
+
+// unrecorded is what is known of stock's requests, too.
+func (f Facts) unrecorded() string {
+	return fmt.Sprintf("sent behind another of the function %s, beside other functions that used %s cores", share(f.Queued), report.Number("%.2f", f.Others))
 }
 
 // disorder is empty when the policies' P99 on the mixed workload come in the paper's order.
