@@ -21,10 +21,12 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
-	boxNode = "box"
+	boxNode    = "box"
+	cgroupRoot = "/sys/fs/cgroup"
 	// queueProxyPort is where a pod takes requests.
 	queueProxyPort = "8012"
 )
@@ -74,6 +76,56 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 		running.stop(t)
 		if err := os.Remove(inTheWay); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// anotherManager writes the CPU limits of functions under load, again and again: so much
+// of what each is owed, in hundredths.
+func anotherManager(hundredths int64, names ...string) func(ctx context.Context, t *testing.T) (mend func()) {
+	return func(ctx context.Context, t *testing.T) (mend func()) {
+		var functions []function
+		var opened []cgroup.Container
+		for _, name := range names {
+			f := find(ctx, t, name)
+			functions = append(functions, f)
+			c, err := cgroup.Open(cgroupRoot, f.containerID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := errors.Join(c.SetCPU(f.allocation.CPUMilli), c.Close()); err != nil {
+					t.Errorf("give %s its limit back: %v", f.name, err)
+				}
+			})
+			opened = append(opened, c)
+		}
+		running := startLoad(ctx)
+		// The agent leaves a container alone that another has changed before it has.
+		eventually(t, time.Minute, "a loan to or from each", func() error {
+			for i, f := range functions {
+				reading, err := opened[i].Read()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if reading.Limit.CPUMilli == f.allocation.CPUMilli {
+					return fmt.Errorf("%s has what it is owed", f.name)
+				}
+			}
+			return nil
+		})
+		var stops []func()
+		for i, f := range functions {
+			stops = append(stops, repeatedly(ctx, t, "a write of the limit of "+f.name, func(context.Context) error {
+				<-time.After(time.Millisecond) // the agent comes every 10
+				return opened[i].SetCPU(f.allocation.CPUMilli * hundredths / 100)
+			}))
+		}
+		return func() {
+			for _, stop := range stops {
+				stop()
+			}
+			running.stop(t)
 		}
 	}
 }

@@ -46,6 +46,7 @@ func (r *reflex) account(ctx context.Context) {
 			r.sums.pins += max(0, limit-max(due.MemoryBytes, e.owed.MemoryBytes))
 		}
 		r.accountBelow(ctx, e, due, now)
+		r.checkOverwritten(ctx, e, now)
 	}
 	r.metrics.pins.Record(ctx, r.sums.pins)
 	over := r.sums.lent.Sub(r.sums.harvested)
@@ -70,6 +71,27 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due api.Resources, 
 		e.heldLate = true
 		r.metrics.violated(ctx, ruleDonorWhole)
 		r.log.Info("a donor that the safeguard restored is still below its allocation", "pod", e.pod, "inForce", e.inForce().String())
+	}
+}
+
+// checkOverwritten checks that nobody else keeps more in force than is due of a
+// container: that it is put right each time it is seen does not help those on the node
+// who have less for it.
+func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) {
+	inForce := e.inForce()
+	raised := false
+	for _, res := range resources {
+		raised = raised || *res.of(&e.overwritten) > *res.of(&inForce)
+	}
+	switch {
+	case !raised:
+		e.raised = exceeding{}
+	case e.raised.since.IsZero():
+		e.raised.since = now
+	case !e.raised.counted && now.Sub(e.raised.since) > exceedTime:
+		e.raised.counted = true
+		r.metrics.violated(ctx, ruleConservation)
+		r.log.Info("another keeps a pod's limits above what is due of it", "pod", e.pod, "found", e.overwritten.String(), "inForce", inForce.String())
 	}
 }
 

@@ -24,14 +24,15 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 		r.log.V(1).Info("sampling failed", "pod", e.pod, "reason", err.Error())
 		return
 	}
-	e.reading, e.read = reading, true
+	unread := at.Sub(e.readAt)
+	e.reading, e.read, e.readAt = reading, true, at
 	r.most[e.info.function] = max(r.most[e.info.function], reading.Memory)
 	if e.debtor == "" {
 		r.setWhole(e, true) // nobody has changed it
 		return
 	}
 	r.setWhole(e, e.whole || e.wholeOrPinned())
-	r.compare(ctx, e)
+	r.compare(ctx, e, unread)
 	if r.settings.Unguarded {
 		return
 	}
@@ -59,21 +60,28 @@ func (r *reflex) lose(e *entry) {
 	}
 }
 
-// compare notices that somebody wrote over what the agent had written. It is written
-// again like any other limit that is not what is due.
-func (r *reflex) compare(ctx context.Context, e *entry) {
+// compare notices that somebody wrote over what the agent had written, since it was last
+// read. It is written again like any other limit that is not what is due, but what was
+// in force until now counts.
+func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 	due := e.due(r.balance(e))
+	lowered := false
 	for _, res := range resources {
 		written, found := res.of(&e.written), *res.of(&e.reading.Limit)
 		if *written == 0 || *written == found {
 			continue
 		}
 		if found != *res.of(&due) {
+			*res.of(&e.overwritten) = found
+			lowered = lowered || found != 0 && found < min(*res.of(&due), *res.of(&e.owed))
 			r.metrics.rewrote(ctx, res)
 			r.log.Info("a limit was changed back by another", "pod", e.pod, "resource", res.String(),
 				"written", *written, "found", found)
 		}
 		*written = 0
+	}
+	if lowered && e.belowSince.IsZero() {
+		r.metrics.below.Add(ctx, min(unread, longestAccounted).Seconds(), ofFunction(e.info.function))
 	}
 }
 

@@ -65,7 +65,12 @@ type entry struct {
 
 	reading cgroup.Reading
 	read    bool // whether there is a reading
+	readAt  time.Time
 	written api.Resources
+	// overwritten are the limits that another had put in force, as found in this round; zero
+	// of a resource of which nobody had. raised is since when they were above what is due.
+	overwritten api.Resources
+	raised      exceeding
 	// whole says that it was seen at what it is owed, or at memory that is pinned above
 	// that, under the present epoch.
 	whole      bool
@@ -139,7 +144,8 @@ func (e *entry) owe(allocation api.Resources) {
 // renew forgets what was read of the container: it is another, or read anew.
 func (e *entry) renew() {
 	e.read, e.whole, e.watch = false, false, watch{}
-	e.written, e.wholeSince, e.belowSince = api.Resources{}, time.Time{}, time.Time{}
+	e.written, e.overwritten, e.raised = api.Resources{}, api.Resources{}, exceeding{}
+	e.readAt, e.wholeSince, e.belowSince = time.Time{}, time.Time{}, time.Time{}
 	e.beatAt = time.Time{}
 	for i := range e.retries {
 		e.retries[i].succeeded()

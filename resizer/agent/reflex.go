@@ -71,7 +71,7 @@ type reflex struct {
 	lendCPU  int64 // milli CPU, as measured at the last beat on time
 }
 
-// exceeding is since when more of a resource is in force than is owed.
+// exceeding is since when more is in force than is owed, or than is due.
 type exceeding struct {
 	since   time.Time // zero while it is not
 	counted bool
@@ -316,7 +316,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	r.setLost(now)
 	beat := !now.Before(r.beatAt)
 	for _, e := range slices.Clone(r.entries) {
-		e.reclaimed = false
+		e.reclaimed, e.overwritten = false, api.Resources{}
 		switch {
 		case e.unopened():
 			if !beat {

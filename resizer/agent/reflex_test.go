@@ -135,6 +135,38 @@ func TestStaleValuesAreRewritten(t *testing.T) {
 	}
 }
 
+// What another puts in force is put right when it is seen. It counts all the same: the
+// alerts are on what was, not on what was meant.
+func TestWhatAnotherPutsInForceCounts(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["donor"].Limit.CPUMilli = 100
+	g.pass(10 * time.Millisecond)
+	if got := g.countedSeconds("libra.agent.below.owed"); got != 0.01 {
+		t.Errorf("below for %v s, want 0.01", got)
+	}
+	g.kernel["donor"].Limit.CPUMilli = 400 // more than is due
+	g.pass(10 * time.Millisecond)
+	if got := g.countedSeconds("libra.agent.below.owed"); got != 0.01 {
+		t.Errorf("below for %v s, want no more", got)
+	}
+	for range 5 {
+		g.kernel["borrower"].Limit.CPUMilli = 900
+		g.pass(10 * time.Millisecond)
+		g.want("borrower", 700, 612)
+	}
+	if n := g.counted("libra.agent.invariant.violations", ruleConservation); n != 0 {
+		t.Errorf("%d violations within %v", n, exceedTime)
+	}
+	for range 5 {
+		g.kernel["borrower"].Limit.CPUMilli = 900
+		g.pass(10 * time.Millisecond)
+	}
+	if n := g.counted("libra.agent.invariant.violations", ruleConservation); n != 1 {
+		t.Errorf("%d violations in one go, want 1", n)
+	}
+}
+
 func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	g := newTestRig(t)
 	others := api.Resources{CPUMilli: 900, MemoryBytes: 512 * mib}

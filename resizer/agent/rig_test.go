@@ -291,6 +291,25 @@ func (g *rig) counted(name string, value string) int64 {
 	return sum
 }
 
+// countedSeconds is the sum of a counter of time.
+func (g *rig) countedSeconds(name string) (sum float64) {
+	g.Helper()
+	var data metricdata.ResourceMetrics
+	if err := g.metrics.Collect(g.ctx, &data); err != nil {
+		g.Fatalf("%v", err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name == name {
+				for _, p := range m.Data.(metricdata.Sum[float64]).DataPoints {
+					sum += p.Value
+				}
+			}
+		}
+	}
+	return sum
+}
+
 // lend makes d lend 200m and 100 MiB to b.
 func (g *rig) lend() {
 	g.Helper()
