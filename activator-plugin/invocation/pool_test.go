@@ -3,6 +3,7 @@ package invocation
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -38,7 +39,8 @@ func TestLending(t *testing.T) {
 		var got []api.Ended
 		for _, entry := range entries {
 			var e api.Ended
-			if err := json.Unmarshal([]byte(entry.Values["data"].(string)), &e); err != nil {
+			record := fmt.Sprint(entry.Values["begun"], entry.Values["ending"], entry.Values["pool"])
+			if err := json.Unmarshal([]byte(record), &e); err != nil {
 				t.Fatalf("Unmarshal(%v) = %v", entry.Values, err)
 			}
 			e.ID = ofClient(e.ID)

@@ -2,8 +2,8 @@ package api
 
 import "time"
 
-// RecordVersion is the version of every record on a Redis stream, in its field
-// "v". A reader counts and skips records of a version that it does not know.
+// RecordVersion is the version of the intents and observations on Redis streams, in
+// their field "v". A reader counts and skips records of a version that it does not know.
 const RecordVersion = 1
 
 // UnknownSize is the input size of a request that does not tell it.

@@ -11,6 +11,9 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
+// endedVersion is ENDED_VERSION in lua/1_node.lua.
+const endedVersion = 2
+
 // Reader reads what a node's invocations were once they have ended. Not for
 // concurrent use.
 type Reader struct {
@@ -50,13 +53,20 @@ func (r *Reader) Next(ctx context.Context) ([]api.Ended, error) {
 }
 
 func readEnded(entry redis.XMessage) (api.Ended, error) {
-	if v := entry.Values["v"]; v != strconv.Itoa(api.RecordVersion) {
-		return api.Ended{}, fmt.Errorf("entry %s has version %v: only %d can be read", entry.ID, v, api.RecordVersion)
+	if v := entry.Values["v"]; v != strconv.Itoa(endedVersion) {
+		return api.Ended{}, fmt.Errorf("entry %s has version %v: only %d can be read", entry.ID, v, endedVersion)
 	}
-	data, _ := entry.Values["data"].(string)
+	var data []byte
+	for _, part := range []string{"begun", "ending", "pool"} {
+		text, ok := entry.Values[part].(string)
+		if !ok {
+			return api.Ended{}, fmt.Errorf("entry %s has no field %s", entry.ID, part)
+		}
+		data = append(data, text...)
+	}
 	var e api.Ended
-	if err := json.Unmarshal([]byte(data), &e); err != nil {
-		return api.Ended{}, fmt.Errorf("entry %s: field data: %w", entry.ID, err)
+	if err := json.Unmarshal(data, &e); err != nil {
+		return api.Ended{}, fmt.Errorf("entry %s: fields begun, ending and pool: %w", entry.ID, err)
 	}
 	return e, nil
 }

@@ -18,7 +18,7 @@ import (
 
 var _ Pool = (*Redis)(nil)
 
-// The parts of an api.Ended that Begin and End know; the function adds the rest.
+// The parts of an api.Ended that Begin and End know; the function has the rest.
 type (
 	begunPart struct {
 		ID            string        `json:"id"`
@@ -149,8 +149,8 @@ func (r *Redis) Read(ctx context.Context, node string) (State, error) {
 	return state, nil
 }
 
-// openObject is a JSON object that the function adds to: it begins as it is told, and
-// ends in a comma.
+// openObject is a JSON object that others are added to: it begins as it is told, and ends
+// in a comma.
 func openObject(v any, begin string) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -85,9 +85,9 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, values := range [][]any{
-		{"v", api.RecordVersion + 1, "data", "{}"},
-		{"v", api.RecordVersion, "data", "{"},
-		{"v", api.RecordVersion},
+		{"v", endedVersion + 1, "begun", "{", "ending", "", "pool", "}"},
+		{"v", endedVersion, "begun", "{", "pool", "}"},
+		{"v", endedVersion, "begun", "{", "ending", "", "pool", ""},
 	} {
 		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: endedStream("node"), Values: values}).Err(); err != nil {
 			t.Fatal(err)

@@ -16,8 +16,9 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '10'
+local VERSION = '11'
 local RECORD_VERSION = '1'
+local ENDED_VERSION = '2' -- of the records of ends
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
 -- more is forgotten, all of its keys within the same ten minutes.
@@ -31,8 +32,8 @@ local PRUNE_EVERY_MS = 1000
 
 -- About how many entries a node's streams keep. Both are followed live, and there
 -- are many nodes.
-local INTENTS_LENGTH = 100
-local ENDED_LENGTH = 1000
+local INTENTS_LENGTH = '100'
+local ENDED_LENGTH = '1000'
 
 local CPU, MEMORY = 1, 2
 
@@ -62,6 +63,27 @@ local function volume(cpu, memory)
     of_cpu[memory], volumes_count = found, volumes_count + 1
   end
   return found
+end
+
+-- Tables of invocations and of pods that nobody needs any more, for those to come. To make
+-- two for each invocation would be most of what Lua's collector has to follow up.
+local SPENT_MOST = 4096
+local spent, spent_count = {}, {invocation = 0, pod = 0}
+
+local function reuse(kind)
+  local t = spent[kind]
+  if not t then
+    return {}
+  end
+  spent[kind], spent_count[kind] = t.next, spent_count[kind] - 1
+  t.next = nil
+  return t
+end
+
+local function discard(kind, t)
+  if spent_count[kind] < SPENT_MOST then
+    spent[kind], spent_count[kind], t.next = t, spent_count[kind] + 1, spent[kind]
+  end
 end
 
 -- redis.call, which is not there before the first call of a function.

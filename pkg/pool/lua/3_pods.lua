@@ -102,10 +102,11 @@ end
 local function join_pod(node, inv)
   local here = node.in_pod[inv.pod]
   if not here then
-    here = {
-      inv, id = inv.pod, domain = inv.domain, expires = inv.expires,
-      listed = false, spare = NOTHING, lent = NOTHING, borrowers = NOTHING,
-    }
+    here = reuse('pod') -- which has no loans, nothing to spare and is not listed
+    if not here.lent then
+      here.listed, here.spare, here.lent, here.borrowers = false, NOTHING, NOTHING, NOTHING
+    end
+    here[1], here.id, here.domain, here.expires = inv, inv.pod, inv.domain, inv.expires
     node.in_pod[inv.pod] = here
     return inv.surplus ~= NOTHING and settle(node, here)
   end
@@ -130,7 +131,9 @@ local function leave_pod(node, inv, lapsed)
   end
   if not here[1] then
     node.in_pod[inv.pod] = nil
-    return here.listed and settle(node, here)
+    local moved = here.listed and settle(node, here)
+    discard('pod', here)
+    return moved
   end
   local ended = 0
   if lapsed then
@@ -165,7 +168,7 @@ local function is_buried(node, id)
 end
 
 -- release ends an invocation, and says whether there is something to lend or a want
--- unmet after it.
+-- unmet after it. What the invocation was is still there until the next Begin.
 local function release(node, inv, lapsed, answered)
   local moved = give_back(node, inv)
   moved = leave_pod(node, inv, lapsed) or moved
@@ -177,6 +180,7 @@ local function release(node, inv, lapsed, answered)
   if not answered then
     bury(node, inv.id)
   end
+  discard('invocation', inv)
   return moved
 end
 

@@ -44,14 +44,6 @@ local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
 
--- What is so of most invocations all their lives is not in the table of each: with
--- sixteen keys it takes half of the memory that it would with one more, and what many
--- nodes have is what Redis must get through.
-local MOST_INVOCATIONS = {__index = {
-  alone = true, safeguarded = false, need = NOTHING, most_lent = NOTHING, -- of its pod
-  borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
-}}
-
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
                      want_cpu, want_memory, concurrency, need_cpu, need_memory)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
@@ -72,12 +64,15 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     node.leases[owner] = now
   end
 
-  inv = setmetatable({
-    id = id, pod = pod, domain = domain, owner = owner, func = func, record = record,
-    expires = now + duration_ms, least_remaining = math.max(least_ms, 1), allocation = volume(cpu, memory),
-    want = volume(want_cpu, want_memory), concurrency = concurrency,
-    surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms),
-  }, MOST_INVOCATIONS)
+  inv = reuse('invocation')
+  inv.id, inv.pod, inv.domain, inv.owner, inv.func, inv.record = id, pod, domain, owner, func, record
+  inv.expires, inv.least_remaining = now + duration_ms, math.max(least_ms, 1)
+  inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
+  inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
+  inv.concurrency, inv.need = concurrency, NOTHING
+  inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
+  inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
+  inv.trace, inv.traced = nil, nil
   if concurrency > 1 then
     inv.need = needed(need_cpu, need_memory, inv.allocation)
   end
@@ -102,11 +97,13 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   return inv.borrowed
 end
 
--- What ended without a loan.
-local POOL_PART = ',"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
+-- What most ends say.
+local ALONE_REPLY = {1, 1, 0, 0, 0, 0, 0}
+local ALONE_PART = '"alone":true,"safeguarded":false,'
+  .. '"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
 
--- A record of an end is made of the parts that the Begin and the End sent, and the
--- pool's. Numbers that Go wrote stay as they are.
+-- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
+-- pool's. To join them is the reader's.
 local function finish(node, args, late, answered)
   local id, ending = args[3], args[4]
   local inv = node.begun[id]
@@ -118,21 +115,18 @@ local function finish(node, args, late, answered)
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
-  local alone = inv.alone and late == 0
+  local alone, safeguarded = inv.alone and late == 0, inv.safeguarded
   local lent, borrowed = inv.most_lent, inv.most_borrowed
-  local pool_part = POOL_PART
-  if lent ~= NOTHING or borrowed ~= NOTHING then
+  local reply, pool_part = ALONE_REPLY, ALONE_PART
+  if not alone or safeguarded or lent ~= NOTHING or borrowed ~= NOTHING then
+    reply = {1, alone and 1 or 0, safeguarded and 1 or 0, lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]}
     pool_part = string.format(
-      ',"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
-      lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
+      '"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
+      tostring(alone), tostring(safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
   end
-  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*', 'v', RECORD_VERSION, 'data',
-    inv.record .. ending .. (alone and '"alone":true' or '"alone":false')
-      .. (inv.safeguarded and ',"safeguarded":true' or ',"safeguarded":false') .. pool_part)
-  return {
-    1, alone and 1 or 0, inv.safeguarded and 1 or 0,
-    lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY],
-  }
+  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*',
+    'v', ENDED_VERSION, 'begun', inv.record, 'ending', ending, 'pool', pool_part)
+  return reply
 end
 
 local function renew(node, args)
