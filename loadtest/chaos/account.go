@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,13 +130,29 @@ type episode struct{ from, to time.Time }
 
 func (e episode) length() time.Duration { return e.to.Sub(e.from) }
 
+// excess is an episode in which the limits added up to more than is owed.
+type excess struct {
+	episode
+	most api.Resources // by which they did
+	at   []sample      // those that were not at what they are owed, at the worst
+}
+
+func (e *excess) observe(now time.Time, by api.Resources, samples []sample) {
+	e.to = now
+	if e.most.Max(by) == e.most {
+		return
+	}
+	e.most = e.most.Max(by)
+	e.at = slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.limits == s.owed })
+}
+
 // tracker makes episodes of samples.
 type tracker struct {
 	away map[string][]episode // by pod
-	over []episode            // of a sum of limits above what is owed
-	last time.Time            // when the last samples were
-	open map[string]bool      // pods whose last episode goes on
-	high bool                 // the last of over goes on
+	over []excess
+	last time.Time       // when the last samples were
+	open map[string]bool // pods whose last episode goes on
+	high bool            // the last of over goes on
 }
 
 func newTracker() *tracker {
@@ -161,11 +178,11 @@ func (t *tracker) observe(now time.Time, v view, samples []sample) {
 		}
 	}
 	high := limits.Max(owed) != owed
-	switch {
-	case high && t.high:
-		t.over[len(t.over)-1].to = now
-	case high:
-		t.over = append(t.over, episode{now, now})
+	if high && !t.high {
+		t.over = append(t.over, excess{episode: episode{from: now}})
+	}
+	if high {
+		t.over[len(t.over)-1].observe(now, limits.Max(owed).Sub(owed), samples)
 	}
 	t.last, t.open, t.high = now, open, high
 }
@@ -204,14 +221,8 @@ func (t *tracker) wholeAfter(end time.Time) time.Duration {
 }
 
 // violations are the times when more was in force than is owed in all.
-func (t *tracker) violations() int {
-	n := 0
-	for _, e := range t.over {
-		if e.length() > tolerated {
-			n++
-		}
-	}
-	return n
+func (t *tracker) violations() []excess {
+	return slices.DeleteFunc(slices.Clone(t.over), func(e excess) bool { return e.length() <= tolerated })
 }
 
 // forbidden lists what of a pod's spec Libra must never have changed. first is the pod

@@ -142,9 +142,24 @@ func TestSumOfTheLimits(t *testing.T) {
 	} {
 		tr := newTracker()
 		c.watch(tr)
-		if got := tr.violations(); got != c.want {
+		if got := len(tr.violations()); got != c.want {
 			t.Errorf("%s: %d violations, want %d", name, got, c.want)
 		}
+	}
+}
+
+func TestAnExcessTellsWhoWasAboveAtTheWorst(t *testing.T) {
+	tr := newTracker()
+	whole := sample{pod: "default/d", owed: res(700, 256), limits: res(700, 256)}
+	borrower := sample{pod: "default/b", owed: res(500, 256), limits: res(600, 256)}
+	worse := borrower
+	worse.limits = res(800, 256)
+	watchFor(tr, 0, 0.2, view{}, whole, borrower)
+	watchFor(tr, 0.2, 0.4, view{}, whole, worse)
+	watchFor(tr, 0.4, 0.6, view{}, whole, borrower)
+	got := tr.violations()
+	if len(got) != 1 || got[0].most != res(300-2*nudgeMilli, 0) || len(got[0].at) != 1 || got[0].at[0] != worse {
+		t.Errorf("violations %+v, want one with the borrower at its most", got)
 	}
 }
 

@@ -86,7 +86,7 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, erro
 	o.longestAway, o.whole = w.tracker.longestAway(), w.tracker.wholeAfter(end)
 	o.oomKills = w.oomKills()
 	var what []string
-	o.violations, what = w.violations()
+	o.violations, what = w.violations(o.began)
 	o.remarks = append(o.remarks, what...)
 	return o, nil
 }

@@ -358,8 +358,12 @@ func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) error {
 func (w *watcher) describe() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return describe(w.now)
+}
+
+func describe(samples []sample) string {
 	var all []string
-	for _, s := range w.now {
+	for _, s := range samples {
 		all = append(all, fmt.Sprintf("%s at %v of %v", s.pod, s.limits, s.owed))
 	}
 	if all == nil {
@@ -368,7 +372,8 @@ func (w *watcher) describe() string {
 	return strings.Join(all, ", ")
 }
 
-// oomKills and violations are those since the watch began.
+// oomKills and violations are those since the watch began. What the latter were is told
+// with their times from the fault.
 func (w *watcher) oomKills() (n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -378,11 +383,13 @@ func (w *watcher) oomKills() (n int64) {
 	return n
 }
 
-func (w *watcher) violations() (n int, what []string) {
+func (w *watcher) violations(fault time.Time) (n int, what []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n = w.tracker.violations(); n > 0 {
-		what = append(what, fmt.Sprintf("%d times the limits in force added up to more than is owed, for more than %v", n, tolerated))
+	for _, e := range w.tracker.violations() {
+		n++
+		what = append(what, fmt.Sprintf("%+.2f s from the beginning of the fault, the limits in force added up to %v more than is owed, for %.2f s: %s",
+			e.from.Sub(fault).Seconds(), e.most, e.length().Seconds(), describe(e.at)))
 	}
 	for id, told := range w.told {
 		if more := told - w.toldBefore[id]; more > 0 {
