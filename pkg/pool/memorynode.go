@@ -16,6 +16,8 @@ type memoryNode struct {
 	epoch      string
 	beat       Heartbeat
 	beatAt     int64                 // when beat came
+	version    int64                 // how often balances changed
+	counted    map[string]Balance    // as of version
 	leases     map[string]int64      // when an owner last renewed
 	tombstones map[string]int64      // until when an end stands, by invocation
 	begun      map[string]*begun     // by invocation
@@ -54,6 +56,7 @@ var volumes = []func(*api.Resources) *int64{
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
 		epoch:      epoch,
+		version:    1,
 		leases:     make(map[string]int64),
 		tombstones: make(map[string]int64),
 		begun:      make(map[string]*begun),
@@ -328,10 +331,37 @@ func (s strikes) forgotten(now int64) bool {
 	return s.count == 0 || s.until+most <= now || now+most < s.until
 }
 
+// balances are those of the pods, but for their Allocations and Traces.
+func (n *memoryNode) balances() map[string]Balance {
+	balances := make(map[string]Balance)
+	for l, volume := range n.loans {
+		donor := balances[l.donor.name]
+		donor.Lent = donor.Lent.Add(volume)
+		balances[l.donor.name] = donor
+
+		borrower := balances[l.borrower.Pod]
+		borrower.Borrowed = borrower.Borrowed.Add(volume)
+		balances[l.borrower.Pod] = borrower
+	}
+	return balances
+}
+
+// count counts the version.
+func (n *memoryNode) count() {
+	if balances := n.balances(); !maps.Equal(balances, n.counted) {
+		n.version++
+		n.counted = balances
+	}
+}
+
 func (n *memoryNode) state(now int64) State {
-	s := State{Epoch: n.epoch, Open: n.open(now), Pods: make(map[string]Balance), Begun: len(n.begun)}
+	n.count()
+	s := State{Epoch: n.epoch, Open: n.open(now), Version: n.version, Pods: n.balances(), Begun: len(n.begun)}
 	if n.heard(now) {
 		s.Agent = n.beat.Agent
+		if n.beat.Epoch == n.epoch {
+			s.Acted = n.beat.Acted
+		}
 	}
 	for _, p := range n.donors("") {
 		if n.expires(p) <= now || p.spare.IsZero() {
@@ -352,15 +382,6 @@ func (n *memoryNode) state(now int64) State {
 		if suspension != (Suspension{Function: function}) {
 			s.Suspended = append(s.Suspended, suspension)
 		}
-	}
-	for l, volume := range n.loans {
-		donor := s.Pods[l.donor.name]
-		donor.Lent = donor.Lent.Add(volume)
-		s.Pods[l.donor.name] = donor
-
-		borrower := s.Pods[l.borrower.Pod]
-		borrower.Borrowed = borrower.Borrowed.Add(volume)
-		s.Pods[l.borrower.Pod] = borrower
 	}
 	for pod, balance := range s.Pods {
 		here := n.in(pod)

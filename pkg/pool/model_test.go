@@ -97,7 +97,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Pods: map[string]Balance{}}
+	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -264,6 +264,7 @@ func (m *model) hear(t *rapid.T) {
 		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
 		Epoch:    m.node().epoch,
 		Whole:    rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "whole"),
+		Acted:    rapid.Int64Range(0, 9).Draw(t, "acted"),
 		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
 		Pods:     map[string]int64{},
 	}
@@ -438,9 +439,7 @@ func (m *model) lose(t *rapid.T) {
 	if err := m.redis.calls.FunctionLoadReplace(ctx, library).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.redis.Read(ctx, m.name); err != nil {
-		t.Fatal(err)
-	}
+	m.do(t, func(p Pool) error { _, err := p.Read(ctx, m.name); return err })
 	if woken := m.newEntries(t, intentsStream(m.name), &m.lastIntent); len(woken) != 1 || woken[0].Values["pods"] != "" {
 		t.Fatalf("after a restart there are intents %v, want one of no pod", woken)
 	}

@@ -95,6 +95,9 @@ type Heartbeat struct {
 	// Whole says that every container of the node was seen at its user allocation at
 	// least once under Epoch, so that nothing is lent that nobody would give back.
 	Whole bool
+	// Acted is the Version of the last State of that Epoch by which the agent has shrunk
+	// every borrower; 0 when there is none.
+	Acted int64
 	// Lendable is the most that may be on loan on the node at one time. When more is,
 	// nothing more is lent, and what is on loan stays.
 	Lendable api.Resources
@@ -137,6 +140,10 @@ type State struct {
 	// when none did.
 	Agent string
 	Open  bool // whether anything is lent now
+
+	// Version counts the calls under Epoch that changed what a pod has borrowed or lent,
+	// from 1. Acted is that of the Agent's last heartbeat.
+	Version, Acted int64
 
 	Pods      map[string]Balance // by namespace/name
 	Available api.Resources      // surplus in the pool that nobody has borrowed

@@ -111,7 +111,7 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 		fmt.Fprintf(&pods, "%s\n%d\n", pod, hb.Pods[pod])
 	}
 	reply, err := r.call(ctx, "libra_heartbeat", node,
-		[]int64{number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, pods.String(),
+		[]int64{number(hb.Whole), hb.Acted, hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, pods.String(),
 	).Int64()
 	if err != nil {
 		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)

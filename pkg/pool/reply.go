@@ -64,7 +64,7 @@ func parseState(reply []any) (State, error) {
 	i := &items{left: reply}
 	s := State{
 		Epoch: next[string](i), Agent: next[string](i), Open: next[int64](i) == 1,
-		Begun: int(next[int64](i)), Available: i.resources(), Pods: make(map[string]Balance),
+		Version: next[int64](i), Acted: next[int64](i), Begun: int(next[int64](i)), Available: i.resources(), Pods: make(map[string]Balance),
 	}
 	i.each(func(of *items) {
 		s.Pods[next[string](of)] = Balance{

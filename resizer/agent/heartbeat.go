@@ -27,7 +27,7 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	if r.state.Epoch == "" || r.lost {
 		return // there is none yet to say it of
 	}
-	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Acted: r.acted, Lendable: lendable, Pods: map[string]int64{}}
 	for _, e := range r.entries {
 		if e.unopened() || e.info.cgroup != nil && !e.whole && !e.foreign {
 			hb.Whole = false

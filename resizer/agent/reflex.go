@@ -55,6 +55,7 @@ type reflex struct {
 	most      map[string]int64 // bytes of memory that a function was ever seen to use
 	state     pool.State
 	asked     time.Time // when the state was asked for; zero before the first
+	acted     int64     // the Version of the last state by which every borrower was shrunk
 	revokedBy time.Time // until when borrowers are forgiven
 	stopping  bool
 	lost      bool // the state is too old to stand
@@ -212,7 +213,7 @@ func (r *reflex) learn(n news) {
 		return
 	}
 	if n.state.Epoch != r.state.Epoch {
-		r.beatDue = true
+		r.beatDue, r.acted = true, 0
 		for _, e := range r.entries {
 			e.whole = false
 		}
@@ -338,6 +339,9 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 		}
 	}
 	wrote = r.act(ctx)
+	if !r.lost && r.shrunk() {
+		r.acted = r.state.Version
+	}
 	r.settle(ctx)
 	r.account(ctx)
 	if (beat || r.beatDue && r.state.Epoch != "" && !r.lost) && !r.stopping {
@@ -346,6 +350,20 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	done := r.clock.Now()
 	r.roundAt.Store(&done)
 	return wrote
+}
+
+// shrunk says that no container has more CPU than it has borrowed.
+func (r *reflex) shrunk() bool {
+	for _, e := range r.entries {
+		switch {
+		case e.unopened(), e.managed() && (!e.read || e.unsure[cpu]):
+			return false
+		case !e.managed() || e.owed.CPUMilli == 0:
+		case e.reading.Limit.CPUMilli == 0, e.reading.Limit.CPUMilli > max(e.due(r.balance(e)).CPUMilli, e.owed.CPUMilli):
+			return false // 0 is no limit
+		}
+	}
+	return true
 }
 
 // setLost notices that the pool has not answered for a lease, and that it does again.
@@ -448,38 +466,4 @@ func (r *reflex) ofOwed(e *entry, limits api.Resources) api.Resources {
 		}
 	}
 	return limits
-}
-
-// stop gives every container what it is owed, tells the pool that nobody takes part
-// any more, and lets go of all. ctx bounds it.
-func (r *reflex) stop(ctx context.Context) {
-	r.stopping = true
-	r.round(ctx)
-	if r.state.Epoch != "" {
-		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
-		last := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch}
-		if _, err := r.link.pool.Heartbeat(callCtx, r.link.node, last); err != nil {
-			r.log.Error(err, "telling the pool that the agent stops; it closes when a lease has run out")
-		}
-		cancel()
-	}
-	for {
-		r.round(ctx)
-		if !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
-			break
-		}
-		if ctx.Err() != nil {
-			r.log.Info("stopping while containers are not whole yet; the next agent of this node goes on")
-			break
-		}
-		timer := r.clock.NewTimer(r.settings.SampleLowered)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
-	for _, e := range r.entries {
-		e.close()
-	}
 }

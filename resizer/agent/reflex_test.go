@@ -302,6 +302,36 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
+// The pool hears by which of its states every borrower was shrunk, and not before it is.
+func TestHeartbeatTellsWhatWasActedOn(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	beat := func() int64 {
+		g.clock.Step(beatEvery)
+		g.round(g.ctx)
+		return (<-g.link.beats).Acted
+	}
+	lent := g.state.Version
+	if got := beat(); got != lent || lent == 0 {
+		t.Errorf("acted on version %d, want %d", got, lent)
+	}
+	g.kernel["borrower"].broken = true
+	ended := g.state
+	ended.Pods, ended.Version = nil, lent+1
+	g.learn(news{ended, g.clock.Now()})
+	if got := beat(); got != lent {
+		t.Errorf("acted on version %d while the borrower is not shrunk, want %d", got, lent)
+	}
+	g.kernel["borrower"].broken = false
+	if got := beat(); got != lent+1 {
+		t.Errorf("acted on version %d once it is, want %d", got, lent+1)
+	}
+	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	if got := beat(); got != 0 {
+		t.Errorf("acted on version %d of an epoch that has none, want 0", got)
+	}
+}
+
 // A pool that was lost is closed until all that the agent changed is whole.
 func TestNewEpoch(t *testing.T) {
 	g := newTestRig(t)
@@ -498,7 +528,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("debts %v are left", g.debts())
 	}
 	s, err := g.pool.Read(t.Context(), node)
-	if err != nil || s.Open || len(s.Pods) != 0 {
-		t.Errorf("the pool is %+v (%v), want it closed and empty of loans", s, err)
+	if err != nil || s.Open || len(s.Pods) != 0 || s.Acted != s.Version {
+		t.Errorf("the pool is %+v (%v), want it closed and empty of loans, and the agent's word that none is in force", s, err)
 	}
 }

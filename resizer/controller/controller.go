@@ -9,6 +9,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -99,7 +101,10 @@ type node struct {
 	// silent says that nobody is known to write the node's cgroups: it has no living
 	// agent, or the pool does not tell. heard says that it once had one.
 	silent, heard bool
-	reconciledAt  time.Time
+	// Of the state that was read last.
+	epoch          string
+	version, acted int64
+	reconciledAt   time.Time
 }
 
 // New makes a Controller. waiters makes what wakes it for one node.
@@ -188,10 +193,11 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	// 3. Limits and balances differ: resize, as far as conservation allows now.
 	now := c.clock.Now()
 	limits, next := c.podLimits(n, now)
-	resizes := plan(limits, n.balances, !n.silent)
+	resizes, waiting := plan(limits, n.balances, !n.silent)
+	n.wait(ctx, waiting, now)
 
 	// 4. The agent has fallen silent: make the kubelet write what it may have changed.
-	nudges, nextNudge := c.nudges(n, resizes, now)
+	nudges, nextNudge := c.nudges(n, limits, resizes, now)
 	nextTry := c.issue(ctx, n, append(resizes, nudges...))
 
 	// 5. Something was held back: look again when it may go on. What waits for a
@@ -216,6 +222,22 @@ func (c *Controller) node(name string) *node {
 		c.nodes[name] = n
 	}
 	return n
+}
+
+// wait notes which pods wait for their own CPU, and ends their patience.
+func (n *node) wait(ctx context.Context, waiting []string, now time.Time) {
+	for name, m := range n.pods {
+		switch {
+		case !slices.Contains(waiting, name):
+			m.waitsSince, m.impatient = time.Time{}, false
+		case m.waitsSince.IsZero():
+			m.waitsSince = now
+		case now.Sub(m.waitsSince) >= waitPatience && !m.impatient:
+			m.impatient = true
+			logf.FromContext(ctx).Info("a pod gets its own CPU though others may still have it: neither the agent nor the kubelet has said that they have not",
+				"node", n.name, "pod", name, "function", m.function, "waited", waitPatience)
+		}
+	}
 }
 
 func (c *Controller) forget(n *node) {

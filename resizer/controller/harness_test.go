@@ -39,12 +39,15 @@ import (
 type fakePool struct {
 	pool.Pool
 	agent string // empty: silent
-	pods  map[string]pool.Balance
-	err   error
+	epoch string
+	// version and acted are 0 where the agent is as good as its word.
+	version, acted int64
+	pods           map[string]pool.Balance
+	err            error
 }
 
 func (p *fakePool) Read(context.Context, string) (pool.State, error) {
-	return pool.State{Agent: p.agent, Pods: p.pods}, p.err
+	return pool.State{Epoch: p.epoch, Agent: p.agent, Version: p.version, Acted: p.acted, Pods: p.pods}, p.err
 }
 
 var testSettings = Settings{RecordAfter: time.Second, ResizesPerSecond: 50, Burst: 20, TotalResizesPerSecond: 500, TotalBurst: 100}

@@ -108,7 +108,13 @@ func (c *Controller) read(ctx context.Context, n *node) {
 	if n.lost {
 		logf.FromContext(ctx).Info("the pool can be read again", "node", n.name)
 	}
+	if state.Epoch != n.epoch {
+		for _, m := range n.pods {
+			m.dueVersion = state.Version // the agent has to look again, too
+		}
+	}
 	n.readAt, n.lost, n.balances = now, false, state.Pods
+	n.epoch, n.version, n.acted = state.Epoch, state.Version, state.Acted
 	c.hear(n, state.Agent != "")
 }
 
@@ -119,7 +125,7 @@ func (c *Controller) notice(ctx context.Context, n *node) {
 		if m.leftAlone != "" {
 			continue
 		}
-		m.expect(n.balances[name], now)
+		m.expect(n, n.balances[name], now)
 		if m.departed {
 			continue
 		}

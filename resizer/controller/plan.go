@@ -21,6 +21,15 @@ type podLimits struct {
 	// counts from then on when it raises, and only when it is seen in force when it
 	// lowers.
 	ceiling api.Resources
+	// low and granted are the least and the most milli CPU that an agent which may be no
+	// more may have left in the cgroup.
+	low, granted int64
+	// overtaken says that what the spec says was, or may yet be, put in force after the
+	// agent had less to give.
+	overtaken bool
+	// awaited says that a living agent has not told yet that it acted on the pod's
+	// balance; patient, that the pod may wait for what it lent.
+	awaited, patient bool
 	// unrecorded are the bytes of memory that the container may have been given without
 	// the kubelet's knowledge; 0 when the spec knows of all.
 	unrecorded int64
@@ -48,14 +57,16 @@ type resize struct {
 }
 
 // plan returns the resizes that may be issued now, in the order to issue them:
-// restores, which never wait; decreases; increases above the user allocation, of CPU
-// only as far as decreases that are in force pay for them.
+// restores; decreases; increases above the user allocation, of CPU only as far as
+// decreases that are in force pay for them. waiting are the pods of whose own CPU others
+// may have some in force yet; those that are patient get theirs when it is not.
 //
-// recorded says that an agent has made the transfers in the cgroups already. Without
-// one, CPU that a borrower cannot take stays with its donors, and no borrower is
-// given memory but that which goes with a change of its CPU: donors of memory keep
-// theirs in the spec, for the kubelet could only lower the limit that kills.
-func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize) {
+// recorded says that an agent makes the transfers in the cgroups. Then nobody is given
+// anything before its word that it has made them, for it may have died meanwhile.
+// Without an agent, CPU that a borrower cannot take stays with its donors, and no
+// borrower is given memory but that which goes with a change of its CPU: donors of
+// memory keep theirs in the spec, for the kubelet could only lower the limit that kills.
+func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize, waiting []string) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 
 	cpu := make([]demand, len(pods))
@@ -71,18 +82,31 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 		given := p.owed.CPUMilli - min(target.CPUMilli, p.owed.CPUMilli)
 		taken := max(min(target.CPUMilli, due.CPUMilli), p.owed.CPUMilli) - p.owed.CPUMilli
 		unclaimed += given - taken
-		cpu[i] = demand{p.owed.CPUMilli, target.CPUMilli, p.asked.CPUMilli, p.ceiling.CPUMilli}
-		memoryBytes[i] = target.MemoryBytes
+		cpu[i] = demand{owed: p.owed.CPUMilli, target: target.CPUMilli, asked: p.asked.CPUMilli, ceiling: p.ceiling.CPUMilli, low: p.low}
+		cpu[i].awaited, cpu[i].patient = p.awaited, p.patient
 		if !recorded {
+			cpu[i].granted, cpu[i].reach = p.granted, p.reach()
+		} else if cpu[i].reach = due.CPUMilli; p.overtaken {
+			cpu[i].reach = p.ceiling.CPUMilli
+		}
+		memoryBytes[i] = target.MemoryBytes
+		if !recorded || p.awaited {
 			memoryBytes[i] = min(target.MemoryBytes, max(p.owed.MemoryBytes, p.asked.MemoryBytes, p.least.MemoryBytes))
 		}
+		cpu[i].written = memoryBytes[i] != p.asked.MemoryBytes
 	}
 	if !recorded {
 		keep(cpu, unclaimed)
 	}
-	cpuMilli := allot(cpu)
+	cpuMilli, waits := allot(cpu)
 
 	for i, p := range pods {
+		if waits[i] {
+			waiting = append(waiting, p.name)
+			if p.patient {
+				continue
+			}
+		}
 		limits := api.Resources{CPUMilli: cpuMilli[i], MemoryBytes: memoryBytes[i]}
 		if limits.CPUMilli != p.asked.CPUMilli {
 			// A change of CPU makes the kubelet write the memory limit that it knows, too,
@@ -94,8 +118,11 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 		}
 	}
 	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
-	return resizes
+	return resizes, waiting
 }
+
+// reach is the most milli CPU that may be in force.
+func (p podLimits) reach() int64 { return max(p.ceiling.CPUMilli, p.granted) }
 
 // directionOf is the most urgent of what a resize does to either resource.
 func directionOf(p podLimits, limits api.Resources) direction {
@@ -111,7 +138,14 @@ func directionOf(p podLimits, limits api.Resources) direction {
 }
 
 // demand is one resource of one pod, in that resource's unit.
-type demand struct{ owed, target, asked, ceiling int64 }
+type demand struct {
+	owed, target, asked, ceiling, low, granted int64
+
+	reach   int64 // the most that may be in force
+	awaited bool  // nothing is given yet
+	patient bool  // what is its own can wait
+	written bool  // the kubelet writes it with another resource in any case
+}
 
 // unpaid is the most the pod may hold without being given anything above its user
 // allocation.
@@ -127,28 +161,44 @@ func keep(demands []demand, unclaimed int64) {
 	}
 }
 
-// allot decides what each pod may ask for now, of one resource.
-func allot(demands []demand) []int64 {
-	var room int64
+// allot decides what each pod may ask for now, of one resource, and for whose own there
+// is no room.
+func allot(demands []demand) (limits []int64, waits []bool) {
+	// What of all that is owed cannot be in force; one is for the nudge of each. And what
+	// of it the restores that are due leave.
+	var spare, room int64
 	outstanding := false
 	for _, d := range demands {
-		room += d.owed - d.unpaid()
-		outstanding = outstanding || d.ceiling > d.target
+		spare += d.owed - d.reach + nudgeMilli
+		room += d.owed - max(d.unpaid(), d.granted)
+		outstanding = outstanding || max(d.ceiling, d.granted) > d.target
 	}
-	limits := make([]int64, len(demands))
+	limits, waits = make([]int64, len(demands)), make([]bool, len(demands))
 	for i, d := range demands {
+		// What the spec takes away may still be more than an agent left in the cgroup.
+		if own := min(d.target, d.owed); (own != d.asked || d.written) && own > min(d.asked, d.low) {
+			waits[i] = d.awaited || own-d.reach > spare
+			if waits[i] && d.patient {
+				limits[i] = d.asked
+				continue
+			}
+			spare -= max(0, own-d.reach)
+		}
 		need := d.target - d.unpaid()
+		counted := max(0, d.granted-d.unpaid()) // room is less by that already
 		switch {
+		case d.target > d.asked && d.awaited:
+			limits[i] = max(min(d.target, d.owed), d.asked)
 		case need <= 0:
 			limits[i] = d.target
-		case need > room && outstanding, room <= 0:
+		case need > room+counted && outstanding, room+counted <= 0:
 			// What pays for it is still in force elsewhere, or nobody gave it.
 			limits[i] = max(min(d.target, d.owed), d.asked)
 		default:
-			granted := min(need, room)
-			limits[i] = d.unpaid() + granted
-			room -= granted
+			given := min(need, room+counted)
+			limits[i] = d.unpaid() + given
+			room -= max(0, given-counted)
 		}
 	}
-	return limits
+	return limits, waits
 }

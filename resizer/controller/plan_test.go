@@ -21,13 +21,15 @@ var unbounded = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 60}
 
 // settledPod owes 500m/256Mi and has asked, in force.
 func settledPod(name string, asked api.Resources) podLimits {
-	return podLimits{name: name, owed: res(500, 256), least: res(100, 256), most: unbounded, asked: asked, ceiling: asked}
+	return podLimits{name: name, owed: res(500, 256), least: res(100, 256), most: unbounded, asked: asked, ceiling: asked,
+		low: asked.CPUMilli, granted: asked.CPUMilli}
 }
 
 func TestPlan(t *testing.T) {
 	owed := res(500, 256)
 	lent := func(r api.Resources) pool.Balance { return pool.Balance{Lent: r} }
 	borrowed := func(r api.Resources) pool.Balance { return pool.Balance{Borrowed: r} }
+	patient := func(p *podLimits) { p.patient = true }
 	with := func(p podLimits, f func(*podLimits)) podLimits { f(&p); return p }
 
 	tests := map[string]struct {
@@ -35,6 +37,7 @@ func TestPlan(t *testing.T) {
 		balances map[string]pool.Balance
 		recorded bool
 		want     []resize
+		waiting  []string
 	}{
 		"whole and no balance: untouched": {
 			pods: []podLimits{settledPod("a", owed), settledPod("b", owed)},
@@ -70,14 +73,53 @@ func TestPlan(t *testing.T) {
 				with(settledPod("b", owed), func(p *podLimits) { p.unrecorded = 320 * mi })},
 			want: []resize{{"a", res(500, 320), lower}},
 		},
-		"a restore does not wait and goes first": {
-			pods: []podLimits{settledPod("a", res(700, 320)), settledPod("b", res(300, 192))},
+		"an impatient restore does not wait and goes first": {
+			pods:    []podLimits{settledPod("a", res(700, 320)), settledPod("b", res(300, 192))},
+			want:    []resize{{"b", owed, restore}, {"a", owed, lower}},
+			waiting: []string{"b"},
+		},
+		"a patient donor waits while its borrower has it": {
+			pods: []podLimits{settledPod("a", res(700, 256)), with(settledPod("b", res(300, 256)), patient)},
+			want: []resize{{"a", owed, lower}}, waiting: []string{"b"},
+		},
+		"and while an agent may have left it with the borrower": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.granted = 700 }), with(settledPod("b", res(300, 256)), patient)},
+			want: nil, waiting: []string{"b"},
+		},
+		"but not for a nudge": {
+			pods: []podLimits{settledPod("a", res(501, 256)), with(settledPod("b", res(300, 256)), patient)},
 			want: []resize{{"b", owed, restore}, {"a", owed, lower}},
+		},
+		"less in the spec may be more than an agent left": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.granted = 900 }),
+				with(settledPod("b", owed), func(p *podLimits) { patient(p); p.low = 100 })},
+			balances: map[string]pool.Balance{"b": lent(res(100, 0))},
+			waiting:  []string{"b"},
+		},
+		"so may a patch of memory": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.granted = 900 }),
+				with(settledPod("b", res(500, 320)), func(p *podLimits) { patient(p); p.low = 100 })},
+			waiting: []string{"b"},
+		},
+		"nothing is given before the agent's word": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.awaited = true }),
+				with(settledPod("b", res(300, 256)), func(p *podLimits) { p.awaited = true }),
+				with(settledPod("c", res(300, 256)), func(p *podLimits) { patient(p); p.awaited = true })},
+			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
+			recorded: true,
+			waiting:  []string{"c"},
+		},
+		"nor while the kubelet may yet write what was due before": {
+			pods: []podLimits{with(settledPod("a", res(700, 256)), func(p *podLimits) { p.overtaken = true }),
+				with(settledPod("b", res(300, 256)), patient)},
+			recorded: true,
+			want:     []resize{{"a", owed, lower}}, waiting: []string{"b"},
 		},
 		"a donor that takes back a part": {
 			pods:     []podLimits{settledPod("a", res(700, 256)), settledPod("b", res(300, 256))},
 			balances: map[string]pool.Balance{"a": borrowed(res(50, 0)), "b": lent(res(50, 0))},
 			want:     []resize{{"b", res(450, 256), restore}, {"a", res(550, 256), lower}},
+			waiting:  []string{"b"},
 		},
 		"lent memory, borrowed CPU": {
 			pods: []podLimits{settledPod("a", owed), settledPod("b", res(300, 256))},
@@ -98,6 +140,7 @@ func TestPlan(t *testing.T) {
 				settledPod("b", res(300, 256))},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(200, 64))},
 			want:     []resize{{"b", owed, restore}, {"a", owed, lower}},
+			waiting:  []string{"b"},
 		},
 		"the record of a donor does not follow that of its borrower": {
 			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { p.most = owed }),
@@ -134,7 +177,10 @@ func TestPlan(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := plan(tc.pods, tc.balances, tc.recorded)
+			got, waiting := plan(tc.pods, tc.balances, tc.recorded)
+			if diff := cmp.Diff(tc.waiting, waiting); diff != "" {
+				t.Errorf("waiting (-want +got):\n%s", diff)
+			}
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(resize{})); diff != "" {
 				t.Errorf("plan (-want +got):\n%s", diff)
 			}
@@ -148,13 +194,16 @@ type nodeModel struct {
 	force    map[string]api.Resources // in force
 	balances map[string]pool.Balance
 	recorded bool
+	patient  bool // and without an agent all the time
 }
 
 func drawNode(t *rapid.T) *nodeModel {
-	n := &nodeModel{force: map[string]api.Resources{}, balances: map[string]pool.Balance{}, recorded: rapid.Bool().Draw(t, "recorded")}
+	n := &nodeModel{force: map[string]api.Resources{}, balances: map[string]pool.Balance{}, patient: rapid.Bool().Draw(t, "patient")}
+	n.recorded = !n.patient && rapid.Bool().Draw(t, "recorded")
 	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 		owed := res(rapid.Int64Range(1, 10).Draw(t, "owed cpu")*100, rapid.Int64Range(1, 8).Draw(t, "owed memory")*64)
-		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: api.Resources{CPUMilli: 100, MemoryBytes: owed.MemoryBytes}, most: unbounded, asked: owed, ceiling: owed}
+		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: api.Resources{CPUMilli: 100, MemoryBytes: owed.MemoryBytes}, most: unbounded, asked: owed, ceiling: owed,
+			low: owed.CPUMilli, granted: owed.CPUMilli, patient: n.patient}
 		n.pods = append(n.pods, p)
 		n.force[p.name] = owed
 	}
@@ -208,7 +257,7 @@ func (n *nodeModel) issue(t *rapid.T, resizes []resize) {
 func (n *nodeModel) settle(i int) {
 	p := &n.pods[i]
 	n.force[p.name] = p.asked
-	p.ceiling = p.asked
+	p.ceiling, p.low, p.granted = p.asked, p.asked.CPUMilli, p.asked.CPUMilli
 }
 
 // excess is by how much milli CPU what is in force is above what all users were
@@ -233,7 +282,8 @@ func (n *nodeModel) toGiveBack() int64 {
 
 // Invariant 1, conservation: the CPU limits in force never add up to more than the
 // users were promised, except by what borrowers have yet to give back to donors
-// that were restored; and nothing is raised into that exception. The memory limits
+// that were restored because they had no patience or the agent has restored them; and
+// nothing is raised into that exception. The memory limits
 // in the specs are what a transfer leaves them as; memory is conserved by the agent.
 func TestPlanConserves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -243,13 +293,16 @@ func TestPlanConserves(t *testing.T) {
 			case 0:
 				n.drawBalances(t)
 			case 1, 2:
-				resizes := plan(n.pods, n.balances, n.recorded)
+				resizes, _ := plan(n.pods, n.balances, n.recorded)
 				checkResizes(t, n, resizes)
 				n.issue(t, resizes)
 			case 3:
 				n.settle(rapid.IntRange(0, len(n.pods)-1).Draw(t, "settled"))
 			case 4:
-				n.recorded = rapid.Bool().Draw(t, "recorded")
+				n.recorded = !n.patient && rapid.Bool().Draw(t, "recorded")
+			}
+			if excess := n.excess(); n.patient && excess > int64(len(n.pods))*nudgeMilli {
+				t.Fatalf("CPU limits in force exceed the user allocations by %dm", excess)
 			}
 			if excess, back := max(0, n.excess()), n.toGiveBack(); excess > back {
 				t.Fatalf("CPU limits in force exceed the user allocations by %dm; borrowers have only %dm to give back", excess, back)
@@ -277,7 +330,7 @@ func checkResizes(t *rapid.T, n *nodeModel, resizes []resize) {
 	for _, p := range n.pods {
 		b := n.balances[p.name]
 		due := p.owed.Add(b.Borrowed).Sub(b.Lent).Max(p.least)
-		if whole := due.Min(p.owed); asked[p.name].Min(whole) != whole {
+		if whole := due.Min(p.owed); !n.patient && asked[p.name].Min(whole) != whole {
 			t.Errorf("pod %s is left at %v though it is owed %v", p.name, asked[p.name], whole)
 		}
 		if asked[p.name].Max(p.least) != asked[p.name] {
@@ -306,12 +359,12 @@ func TestPlanConverges(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(t, "pools") {
 			n.drawBalances(t)
 			for range rapid.IntRange(0, 2).Draw(t, "rounds before the pool changes") {
-				resizes := plan(n.pods, n.balances, n.recorded)
+				resizes, _ := plan(n.pods, n.balances, n.recorded)
 				n.issue(t, resizes)
 			}
 		}
 		for range 4 {
-			resizes := plan(n.pods, n.balances, n.recorded)
+			resizes, _ := plan(n.pods, n.balances, n.recorded)
 			for _, r := range resizes {
 				for i := range n.pods {
 					if n.pods[i].name == r.pod {
@@ -323,7 +376,7 @@ func TestPlanConverges(t *testing.T) {
 				n.settle(i)
 			}
 		}
-		if resizes := plan(n.pods, n.balances, n.recorded); len(resizes) > 0 {
+		if resizes, _ := plan(n.pods, n.balances, n.recorded); len(resizes) > 0 {
 			t.Fatalf("still %v", resizes)
 		}
 		for _, p := range n.pods {

@@ -21,6 +21,11 @@ const (
 	// memoryRest is how long memory is then left as it is before it is lowered again.
 	memoryRest = 10 * time.Second
 
+	// waitPatience bounds how long a donor's spec is kept below what it is owed because
+	// its borrowers are not known to be shrunk. It is time for an agent's silence to be
+	// noticed, and for its pods to be nudged.
+	waitPatience = pool.LeaseTTL + nudgeAfter + nudgeSpread + nudgePatience + time.Second
+
 	backOffMax = pool.LeaseTTL
 	// refusalMax bounds how long no raise of a pod is tried after several in a row
 	// were refused: each costs its donors a resize down and one back.
@@ -61,6 +66,22 @@ type managedPod struct {
 
 	cpuSince, memorySince time.Time // since when each of due is what it is
 
+	// dueVersion is the Version of the state that first had what is due. awaited says that
+	// the node's living agent has not yet told that it acted on it.
+	dueVersion int64
+	awaited    bool
+	// low and granted are the least and the most milli CPU that the agent may have left in
+	// the cgroup: of what was due since it told that it had acted, or since the kubelet
+	// wrote the cgroup.
+	low, granted int64
+	// overtaken says that the spec says more than is due, and was not in force yet when
+	// less came to be due: the agent's word tells nothing of what the kubelet writes after.
+	overtaken bool
+	// waitsSince is since when the pod waits for its own CPU because others may have it; zero
+	// when it does not.
+	waitsSince time.Time
+	impatient  bool // it has waited for long enough
+
 	// trace is that of the loan that the pod is resized for, until the spec says again
 	// what is owed; empty when that is not sampled.
 	trace string
@@ -74,7 +95,9 @@ type managedPod struct {
 	settledMemory int64 // bytes; limit in the spec when it was last seen in force
 	// nudgeAt is when the kubelet is to be made to write the cgroup; zero when it need
 	// not be. bump is by how much the spec is above what it should be for that.
-	nudgeAt    time.Time
+	nudgeAt time.Time
+	// nudgeWas is what nudgeAt was before the resize that is under way.
+	nudgeWas   time.Time
 	nudgeTries int
 	bump       api.Resources
 	nudged     bool // bump is still to be taken off
@@ -163,7 +186,7 @@ func (m *managedPod) observe(pod *corev1.Pod, now time.Time) {
 	seen := pod.Status.ObservedGeneration == 0 || pod.Status.ObservedGeneration >= pod.Generation
 	m.settled = seen && !inProgress && m.pending == "" && m.inForce.Max(m.asked) == m.asked
 	if m.settled {
-		m.ceiling = m.asked
+		m.ceiling, m.nudgeWas = m.asked, time.Time{}
 	} else {
 		m.ceiling = m.ofOwed(m.ceiling).Max(m.asked).Max(m.inForce)
 	}
@@ -201,15 +224,31 @@ func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 
 // expect takes in the pod's balance. An agent gives it to the container, or gave it
 // before it fell silent and this process began.
-func (m *managedPod) expect(b pool.Balance, now time.Time) {
+func (m *managedPod) expect(n *node, b pool.Balance, now time.Time) {
 	due := m.ofOwed(m.owed.Add(b.Borrowed).Sub(b.Lent))
+	known := !m.cpuSince.IsZero()
 	if m.cpuSince.IsZero() || due.CPUMilli != m.due.CPUMilli {
-		m.cpuSince = now
+		m.cpuSince, m.dueVersion = now, n.version
 	}
 	if m.memorySince.IsZero() || due.MemoryBytes != m.due.MemoryBytes {
-		m.memorySince = now
+		m.memorySince, m.dueVersion = now, n.version
 	}
 	m.due = due
+	switch {
+	case m.unanswered != nil && m.unanswered.limits.CPUMilli > due.CPUMilli, !m.settled && m.asked.CPUMilli > due.CPUMilli:
+		m.overtaken = true
+	case m.settled && m.asked.CPUMilli <= due.CPUMilli:
+		m.overtaken = false
+	}
+	m.awaited = !n.silent && n.acted < m.dueVersion
+	switch {
+	case n.silent && m.nudgeAt.IsZero() && m.arrived():
+		m.low, m.granted = m.asked.CPUMilli, m.asked.CPUMilli // the kubelet has written it since
+	case known && (n.silent || m.awaited):
+		m.low, m.granted = min(m.low, due.CPUMilli), max(m.granted, due.CPUMilli)
+	default:
+		m.low, m.granted = due.CPUMilli, due.CPUMilli
+	}
 	if !b.Borrowed.IsZero() || !b.Lent.IsZero() {
 		m.trace = b.Trace
 	} else if m.asked == m.owed {
@@ -308,12 +347,17 @@ func done(pod *corev1.Pod) bool {
 // is how long the first such has yet to stand, or 0.
 func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimits, young time.Duration) {
 	l = podLimits{
-		name:    m.pod.Namespace + "/" + m.pod.Name,
-		owed:    m.owed,
-		least:   m.request,
-		most:    m.ofOwed(noBound),
-		asked:   m.asked.Sub(m.bump),
-		ceiling: m.ceiling.Sub(m.bump),
+		name:      m.pod.Namespace + "/" + m.pod.Name,
+		owed:      m.owed,
+		least:     m.request,
+		most:      m.ofOwed(noBound),
+		asked:     m.asked.Sub(m.bump),
+		ceiling:   m.ceiling.Sub(m.bump),
+		low:       m.low,
+		granted:   m.granted,
+		overtaken: m.overtaken,
+		awaited:   m.awaited,
+		patient:   !m.leaving && m.pod.DeletionTimestamp == nil && !m.impatient,
 	}
 	// The agent lowers what slows down; the spec could only lower what kills.
 	l.least.MemoryBytes = m.owed.MemoryBytes
@@ -413,10 +457,13 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, readAt time.Time) {
 		if m.bump.CPUMilli > 0 {
 			m.bump.MemoryBytes = 0
 		}
-		m.nudgeAt = time.Time{}
-	} else if m.settled {
+	}
+	switch {
+	case r.direction == nudge, m.settled:
 		// The kubelet has to write: the spec is not what it wrote last.
-		m.nudgeAt = time.Time{}
+		m.nudgeWas, m.nudgeAt = m.nudgeAt, time.Time{}
+	case r.limits == m.inForce && !m.nudgeWas.IsZero():
+		m.nudgeAt = m.nudgeWas // it may see neither this nor what it was told before
 	}
 	m.pod, m.asked, m.readAt = pod, r.limits, readAt
 	m.ceiling = m.ceiling.Max(r.limits)

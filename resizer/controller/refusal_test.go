@@ -59,7 +59,16 @@ func TestRefused(t *testing.T) {
 func TestForbiddenRestoreIsSentAgainAfterTheLowers(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	objects := []client.Object{testRevision(owed), testPod("donor", res(300, 256), byLibra), testPod("borrower", res(700, 256), byLibra)}
-	h := newHarness(t, objects...)
+	// both are due at once when the agent says that the borrower is shrunk.
+	bothDue := func() *harness {
+		h := newHarness(t, objects...)
+		h.pool.agent, h.pool.version = "a1", 1
+		h.expect()
+		h.clock.Step(testSettings.RecordAfter)
+		h.pool.acted = 1
+		return h
+	}
+	h := bothDue()
 	h.forbid = func(pod string) error {
 		if pod == "donor" && !slices.Contains(h.patches, "borrower 500m/256Mi") {
 			return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota"))
@@ -74,7 +83,7 @@ func TestForbiddenRestoreIsSentAgainAfterTheLowers(t *testing.T) {
 		t.Errorf("events %v, want none", got)
 	}
 
-	h = newHarness(t, objects...)
+	h = bothDue()
 	h.forbid = func(pod string) error {
 		if pod == "donor" {
 			return apierrors.NewForbidden(pods, pod, errors.New("exceeded quota"))
@@ -161,8 +170,10 @@ func TestKubeletDoesNotTakeUpARaise(t *testing.T) {
 	borrower := h.get("borrower")
 	borrower.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible}}
 	h.update(borrower)
-	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
-	h.expect()
+	h.expect("borrower 500m/256Mi")
+	h.expect() // the kubelet has yet to see that it is taken back
+	h.kubelet()
+	h.expect("donor 500m/256Mi")
 	if diff := cmp.Diff([]string{"LibraResizePending"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}

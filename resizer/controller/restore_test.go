@@ -67,12 +67,14 @@ func TestPoolAway(t *testing.T) {
 	h.clock.Step(pool.LeaseTTL - time.Millisecond)
 	h.expect() // what was read last still stands
 	h.clock.Step(time.Millisecond)
-	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
+	h.expect("borrower 500m/256Mi")
+	h.kubelet()
+	h.expect("donor 500m/256Mi")
 	if got := h.total("libra.resizer.restores", causeKey.String(causePoolLost)); got != 1 {
 		t.Errorf("%v restores because the pool was lost, want 1", got)
 	}
-	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 2 {
-		t.Errorf("%v read errors, want 2", got)
+	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 3 {
+		t.Errorf("%v read errors, want 3", got)
 	}
 
 	h.pool.err = nil // back with what it had

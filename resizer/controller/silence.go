@@ -4,8 +4,6 @@ import (
 	"hash/fnv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"libra.dev/libra/pkg/api"
 )
 
@@ -14,8 +12,14 @@ const (
 	// heartbeat that was lost with a flushed Redis comes first.
 	nudgeAfter = 2 * time.Second
 	// nudgeSpread is over how long the nudges of nodes that fall silent together are
-	// spread: all agents are silent when Redis is.
+	// spread: all agents are silent when Redis is. Those of one node come together, for
+	// what one pod has too much another has too little.
 	nudgeSpread = 2 * time.Second
+	// nudgePatience is how long a nudge that may raise what is in force waits for those
+	// that lower it.
+	nudgePatience = 3 * time.Second
+	// nudgeMilli is by how much CPU is raised. For so little no restore has to wait.
+	nudgeMilli = 1
 	// nudgeTriesMost is how often a nudge that is refused is tried. Each is one of a
 	// raise, which a quota may have no room for; then nothing makes the kubelet write.
 	nudgeTriesMost = 3
@@ -42,20 +46,20 @@ func (c *Controller) hear(n *node, living bool) {
 		return
 	}
 	n.silent = true
-	at := c.clock.Now().Add(nudgeAfter)
+	at := c.clock.Now().Add(nudgeAfter + spread(n.name))
 	for _, m := range n.pods {
 		// What was made since this process began, and before any agent came, has a
 		// cgroup that only the kubelet has written.
 		if n.heard || !m.pod.CreationTimestamp.After(c.started.Add(startSlack)) {
-			m.nudgeAt, m.nudgeTries = at.Add(spread(m.pod.UID)), 0
+			m.nudgeAt, m.nudgeTries = at, 0
 		}
 	}
 }
 
-// spread is the pod's part of nudgeSpread, the same each time.
-func spread(uid types.UID) time.Duration {
+// spread is the node's part of nudgeSpread, the same each time.
+func spread(node string) time.Duration {
 	h := fnv.New32a()
-	h.Write([]byte(uid))
+	h.Write([]byte(node))
 	return time.Duration(h.Sum32()) % nudgeSpread
 }
 
@@ -68,22 +72,32 @@ func spread(uid types.UID) time.Duration {
 // for as long as a resize takes, and the kubelet writes the memory limit along with
 // it; without a CPU limit to raise, it is memory.
 //
+// Who may hold more than the spec says is nudged first: of the others, some may
+// hold less, and the kubelet is not to give them theirs before it is free.
+//
 // next is how long until another is due.
-func (c *Controller) nudges(n *node, planned []resize, now time.Time) (resizes []resize, next time.Duration) {
+func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now time.Time) (resizes []resize, next time.Duration) {
 	next = tick
 	if !n.silent {
 		return nil, next
 	}
+	spare := spareOf(pods)
+	var last []resize // that may give a pod more
 	busy := make(map[string]bool, len(planned))
 	for _, r := range planned {
 		busy[r.pod] = true
 	}
-	for name, m := range n.pods {
-		if m.nudgeAt.IsZero() || busy[name] || m.leftAlone != "" || m.leaving {
+	for _, p := range pods {
+		name, m := p.name, n.pods[p.name]
+		if m.nudgeAt.IsZero() || busy[name] || m.leaving {
 			continue
 		}
 		if now.Before(m.nudgeAt) {
 			next = min(next, m.nudgeAt.Sub(now))
+			continue
+		}
+		raises := m.low < m.asked.CPUMilli && m.asked.CPUMilli-p.reach() > spare
+		if raises && now.Sub(m.nudgeAt) < nudgePatience || !m.waitsSince.IsZero() {
 			continue
 		}
 		if !m.arrived() || now.Before(m.refusedUntil) {
@@ -95,15 +109,28 @@ func (c *Controller) nudges(n *node, planned []resize, now time.Time) (resizes [
 		}
 		limits := m.asked.Add(nudgeOf(m.asked))
 		limits.MemoryBytes = max(limits.MemoryBytes, m.held)
-		resizes = append(resizes, resize{name, limits, nudge})
+		if m.low < m.asked.CPUMilli {
+			last = append(last, resize{name, limits, nudge})
+		} else {
+			resizes = append(resizes, resize{name, limits, nudge})
+		}
 	}
-	return resizes, next
+	return append(resizes, last...), next
+}
+
+// spareOf is how many milli CPU of what the pods are owed cannot be in force with any of
+// them, and one for the nudge of each.
+func spareOf(pods []podLimits) (spare int64) {
+	for _, p := range pods {
+		spare += p.owed.CPUMilli - p.reach() + nudgeMilli
+	}
+	return spare
 }
 
 // nudgeOf is by how much limits are raised to make the kubelet write.
 func nudgeOf(limits api.Resources) api.Resources {
 	if limits.CPUMilli > 0 {
-		return api.Resources{CPUMilli: 1}
+		return api.Resources{CPUMilli: nudgeMilli}
 	}
 	return api.Resources{MemoryBytes: nudgeStep - limits.MemoryBytes%nudgeStep}
 }

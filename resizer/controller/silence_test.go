@@ -152,6 +152,52 @@ func TestNudgeWithUnrecordedMemory(t *testing.T) {
 	}
 }
 
+// Of a limit that is lowered and raised again before the kubelet looks it sees nothing,
+// and what the agent left stays: it is nudged as if neither had been.
+func TestNudgeAfterResizesThatTheKubeletDidNotSee(t *testing.T) {
+	h := withAgent(t)
+	h.pool.pods = loan(res(200, 0))
+	h.expect()
+	h.pool.agent, h.pool.pods = "", map[string]pool.Balance{"default/donor": {Lent: res(200, 0)}}
+	h.expect("donor 300m/256Mi")
+	h.pool.pods = nil
+	h.expect() // the borrower may have it
+	got := slices.DeleteFunc(h.follow(waitPatience), func(p string) bool { return p[0] != 'd' })
+	if diff := cmp.Diff([]string{"donor 500m/256Mi"}, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+
+	h = newHarness(t, testRevision(owed), testPod("donor", owed, old))
+	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 0)}}
+	h.expect("donor 300m/256Mi")
+	h.pool.pods = nil
+	h.expect("donor 500m/256Mi")
+	if diff := cmp.Diff([]string{"donor 501m/256Mi", "donor 500m/256Mi"}, h.follow(2*nudgeDue)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// A donor that has waited for too long gets its own, and is tried again like any other
+// when that fails.
+func TestPatienceEnds(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", res(300, 256), byLibra), testPod("borrower", res(700, 256), byLibra))
+	h.forbid = func(pod string) error {
+		if pod == "borrower" {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod, errors.New("no"))
+		}
+		return nil
+	}
+	if got := h.follow(waitPatience); got != nil {
+		t.Errorf("patches %v before its patience is over, want none", got)
+	}
+	h.patchErr = errors.New("away")
+	h.follow(tick)
+	h.patchErr = nil
+	if diff := cmp.Diff([]string{"donor 500m/256Mi"}, h.follow(backOffMax)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
 // A controller that starts where the agent is silent goes by the balance: the agent
 // may have given the memory before it.
 func TestStartWhereTheAgentIsSilent(t *testing.T) {
@@ -171,7 +217,9 @@ func TestStartWhereTheAgentIsSilent(t *testing.T) {
 	h.pool.pods = nil
 	h.pool.err = errors.New("away")
 	h.clock.Step(pool.LeaseTTL)
-	h.expect("borrower 500m/256Mi", "donor 500m/256Mi") // the kubelet set what it lowers, so it looks at what is in use
+	h.expect("borrower 500m/256Mi") // the kubelet set what it lowers, so it looks at what is in use
+	h.kubelet()
+	h.expect("donor 500m/256Mi")
 }
 
 // What was on loan when Redis was lost is not written over either.
@@ -211,10 +259,14 @@ func TestSilentWhileOnLoan(t *testing.T) {
 	h.clock.Step(tick)
 	h.expect()
 	h.pool.pods = loan(res(100, 64))
-	h.expect("borrower 600m/320Mi", "donor 400m/256Mi") // at once, both ways
+	h.expect("borrower 600m/320Mi")
+	h.kubelet()
+	h.expect("donor 400m/256Mi")
 	h.kubelet()
 	h.pool.pods = nil
-	h.expect("borrower 500m/256Mi", "donor 500m/256Mi")
+	h.expect("borrower 500m/256Mi")
+	h.kubelet()
+	h.expect("donor 500m/256Mi")
 	if got := h.total("libra.resizer.resizes", reasonKey.String(reasonBackstop)); got != 2 {
 		t.Errorf("%v resizes as the backstop, want 2", got)
 	}

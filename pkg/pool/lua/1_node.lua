@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '11'
+local VERSION = '12'
 local RECORD_VERSION = '1'
 local ENDED_VERSION = '2' -- of the records of ends
 
@@ -171,7 +171,8 @@ local function begin_epoch(first_key, now, had_epoch)
     buried_until = 0,       -- the latest of those that stand
     traced = 0,
     -- Of the last heartbeat.
-    beat_at = nil, whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '',
+    beat_at = nil, whole = false, acted = 0, agent = '', lendable = NOTHING, floors = {}, pods_text = '',
+    version = 1,     -- how often balances changed
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
@@ -221,12 +222,27 @@ local function open_node(first_key, lease_ms, now)
   return node
 end
 
+local function changes(by)
+  return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0
+end
+
+-- version_of is the node's as the call leaves it.
+local function version_of(node)
+  for _, by in pairs(node.moved or {}) do
+    if changes(by) then
+      return node.version + 1
+    end
+  end
+  return node.version
+end
+
 -- close_node appends an intent of the pods whose balances the call has changed.
 local function close_node(node)
   if node.moved or node.woken then
+    node.version = version_of(node)
     local pods = {node.woken}
     for pod, by in pairs(node.moved or {}) do
-      if pod ~= node.woken and (by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0) then
+      if pod ~= node.woken and changes(by) then
         pods[#pods + 1] = pod
       end
     end

@@ -163,9 +163,10 @@ local function take_part(node, text)
   end
 end
 
-local function heartbeat(node, args, whole, cpu, memory)
+local function heartbeat(node, args, whole, acted, cpu, memory)
   local agent, epoch, text = args[3], args[4], args[5]
   node.whole = whole == 1 and epoch == node.epoch
+  node.acted = epoch == node.epoch and acted or 0
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   node.heard, node.open = true, node.whole
   if text ~= node.pods_text then
@@ -262,7 +263,7 @@ local function read(node, _, entries_most, most_ms)
   add_traces(node, balances)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
-    node.begun_count, available[CPU], available[MEMORY],
+    version_of(node), node.heard and node.acted or 0, node.begun_count, available[CPU], available[MEMORY],
     balances, entries, suspensions(node, most_ms),
   }
 end
@@ -292,6 +293,6 @@ end
 register('libra_begin', {}, '<ddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<dddd', finish)
 register('libra_renew', {}, '<dd', renew)
-register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
+register('libra_heartbeat', {'allow-oom'}, '<dddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
 register('libra_read', {'allow-oom'}, '<dddd', read)

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+// stop gives every container what it is owed, tells the pool that nobody takes part
+// any more, and lets go of all. ctx bounds it.
+func (r *reflex) stop(ctx context.Context) {
+	r.stopping = true
+	r.round(ctx)
+	if r.state.Epoch != "" {
+		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		last := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch}
+		if _, err := r.link.pool.Heartbeat(callCtx, r.link.node, last); err != nil {
+			r.log.Error(err, "telling the pool that the agent stops; it closes when a lease has run out")
+		}
+		cancel()
+	}
+	for {
+		r.round(ctx)
+		if !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
+			break
+		}
+		if ctx.Err() != nil {
+			r.log.Info("stopping while containers are not whole yet; the next agent of this node goes on")
+			break
+		}
+		timer := r.clock.NewTimer(r.settings.SampleLowered)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	r.lastWord(ctx)
+	for _, e := range r.entries {
+		e.close()
+	}
+}
+
+// lastWord tells the pool that nothing of what was on loan is in force any more, so that
+// nobody waits for it.
+func (r *reflex) lastWord(ctx context.Context) {
+	if r.state.Epoch == "" || !r.shrunk() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	state, err := r.link.pool.Read(ctx, r.link.node)
+	if err == nil {
+		_, err = r.link.pool.Heartbeat(ctx, r.link.node, pool.Heartbeat{Agent: r.agent, Epoch: state.Epoch, Acted: state.Version})
+	}
+	if err != nil {
+		r.log.Error(err, "telling the pool that no loan is in force any more; the resizer waits for the end of a lease")
+	}
+}

@@ -1,0 +1,258 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// liveNode is a node of which the agent may be paused at any moment, Redis and the API
+// server may be away, and the kubelet takes up to a second for each patch.
+type liveNode struct {
+	*harness
+	rapid *rapid.T
+	pool  *awayPool
+
+	pods    []string
+	cgroups map[string]int64         // milli CPU in force
+	written map[string]api.Resources // what the kubelet wrote last
+	writeAt map[string]time.Time     // when it writes what it has not seen yet
+	running map[string]string        // invocations, by pod
+	begun   int
+
+	paused bool
+	due    map[string]int64 // milli CPU, by the state that the agent read last
+	state  pool.State
+	readAt time.Time
+	beatAt time.Time
+
+	checked, unchecked int
+}
+
+// awayPool is a pool that may not be reached.
+type awayPool struct {
+	*pool.Memory
+	err error
+}
+
+func (p *awayPool) Read(ctx context.Context, node string) (pool.State, error) {
+	if p.err != nil {
+		return pool.State{}, p.err
+	}
+	return p.Memory.Read(ctx, node)
+}
+
+const step = 50 * time.Millisecond
+
+func drawLiveNode(t *testing.T, r *rapid.T) *liveNode {
+	n := &liveNode{
+		rapid: r, cgroups: map[string]int64{}, written: map[string]api.Resources{}, writeAt: map[string]time.Time{}, running: map[string]string{},
+	}
+	objects := []client.Object{testRevision(owed)}
+	for i := range rapid.IntRange(2, 4).Draw(r, "pods") {
+		name := fmt.Sprint("pod", i)
+		n.pods = append(n.pods, name)
+		n.cgroups[name], n.written[name] = owed.CPUMilli, owed
+		objects = append(objects, testPod(name, owed))
+	}
+	n.harness = newHarness(t, objects...)
+	n.pool = &awayPool{Memory: pool.NewMemory(n.clock)}
+	n.pools = n.pool
+	n.agent()
+	n.reconcile()
+	return n
+}
+
+func (n *liveNode) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// agent does what an agent that runs does within a step: it lowers, and raises by the
+// state that it had lowered by.
+func (n *liveNode) agent() {
+	if n.paused {
+		return
+	}
+	now := n.clock.Now()
+	taking := map[string]int64{}
+	for _, name := range n.pods {
+		taking["default/"+name] = 0
+		n.cgroups[name] = max(n.cgroups[name], min(n.due[name], owed.CPUMilli))
+	}
+	state, err := n.pool.Read(n.t.Context(), "n1")
+	if err == nil {
+		n.state, n.readAt = state, now
+	}
+	before := n.due
+	n.due = map[string]int64{}
+	for _, name := range n.pods {
+		n.due[name] = owed.CPUMilli
+		if now.Sub(n.readAt) <= pool.LeaseTTL {
+			b := n.state.Pods["default/"+name]
+			n.due[name] += b.Borrowed.CPUMilli - b.Lent.CPUMilli
+		}
+		n.cgroups[name] = min(n.cgroups[name], n.due[name])
+	}
+	for _, name := range n.pods {
+		if before[name] == n.due[name] || n.due[name] <= owed.CPUMilli {
+			n.cgroups[name] = n.due[name]
+		}
+	}
+	if err == nil && !now.Before(n.beatAt) {
+		n.beatAt = now.Add(time.Second)
+		_, err := n.pool.Heartbeat(n.t.Context(), "n1", pool.Heartbeat{Agent: "a1", Epoch: n.state.Epoch, Whole: true, Acted: n.state.Version,
+			Lendable: res(4000, 4096), Pods: taking})
+		n.must(err)
+	}
+}
+
+// kubelet writes what it was told of in time, CPU and memory together, unless it is
+// what it wrote last.
+func (n *liveNode) kubelet() {
+	var pods corev1.PodList
+	n.must(n.kube.List(n.t.Context(), &pods))
+	now := n.clock.Now()
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.Generation == p.Status.ObservedGeneration {
+			continue
+		}
+		if n.writeAt[p.Name].IsZero() {
+			n.writeAt[p.Name] = now.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 300, 1000}).Draw(n.rapid, "kubelet ms")) * time.Millisecond)
+		}
+		if now.Before(n.writeAt[p.Name]) {
+			continue
+		}
+		limits := specLimits(p)
+		if limits != n.written[p.Name] {
+			n.cgroups[p.Name], n.written[p.Name] = limits.CPUMilli, limits
+		}
+		n.writeAt[p.Name] = time.Time{}
+		p.Status.ObservedGeneration = p.Generation
+		p.Status.ContainerStatuses = running(limits)
+		n.update(p)
+	}
+}
+
+// pass lets time pass.
+func (n *liveNode) pass(d time.Duration) {
+	for end := n.clock.Now().Add(d); n.clock.Now().Before(end); {
+		n.clock.Step(step)
+		n.must(n.pool.Renew(n.t.Context(), "n1", "activator"))
+		if rapid.Bool().Draw(n.rapid, "the agent is faster") {
+			n.agent()
+		}
+		n.reconcile()
+		n.kubelet()
+		n.agent()
+		n.check()
+	}
+}
+
+// check is invariant 1, conservation. What a pod had to wait too long for it gets in any
+// case: when two have lent to each other, nobody can tell what an agent left in which.
+func (n *liveNode) check() {
+	now := n.clock.Now()
+	for _, m := range n.node("n1").pods {
+		if m.impatient || !m.nudgeAt.IsZero() && now.Sub(m.nudgeAt) >= nudgePatience {
+			n.unchecked++
+			return
+		}
+	}
+	n.checked++
+	var inForce, most int64
+	for _, name := range n.pods {
+		inForce += n.cgroups[name]
+		most += owed.CPUMilli + nudgeMilli
+	}
+	if inForce > most {
+		n.rapid.Fatalf("in force are %v: %dm of %dm", n.cgroups, inForce, most)
+	}
+}
+
+func (n *liveNode) begin(pod string) {
+	if n.running[pod] != "" {
+		return
+	}
+	n.begun++
+	inv := pool.Invocation{ID: fmt.Sprint(n.begun), Function: "default/f", Pod: "default/" + pod, Domain: "default", Owner: "activator",
+		Predicted: res(200, 64), Duration: time.Minute, Allocation: owed}
+	amount := rapid.SampledFrom([]api.Resources{res(100, 0), res(200, 64), res(400, 0), res(0, 64)}).Draw(n.rapid, "amount")
+	if rapid.Bool().Draw(n.rapid, "lends") {
+		inv.Surplus = amount
+	} else {
+		inv.Want = amount
+	}
+	_, err := n.pool.Begin(n.t.Context(), "n1", inv)
+	n.must(err)
+	n.running[pod] = inv.ID
+}
+
+func (n *liveNode) end(pod string) {
+	if id := n.running[pod]; id != "" {
+		_, err := n.pool.End(n.t.Context(), "n1", pool.Ending{ID: id, Duration: time.Second, Status: 200})
+		n.must(err)
+		delete(n.running, pod)
+	}
+}
+
+// whole says that every pod has what it is owed, in its cgroup and in its spec.
+func (n *liveNode) whole() bool {
+	return !slices.ContainsFunc(n.pods, func(pod string) bool {
+		return n.cgroups[pod] != owed.CPUMilli || specLimits(n.get(pod)) != owed
+	})
+}
+
+// Invariants 1 and 5: whatever an agent left when it was paused, and however long the
+// kubelet takes for which pod, no donor is restored before who borrowed of it is shrunk,
+// and all are whole within the time for it.
+func TestConservationWhateverAnAgentLeft(t *testing.T) {
+	checked, unchecked := 0, 0
+	rapid.Check(t, func(r *rapid.T) {
+		n := drawLiveNode(t, r)
+		for range rapid.IntRange(5, 20).Draw(r, "steps") {
+			pod := rapid.SampledFrom(n.pods).Draw(r, "pod")
+			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "end", "end", "pause", "resume", "redis", "api"}).Draw(r, "what") {
+			case "begin":
+				n.begin(pod)
+			case "end":
+				n.end(pod)
+			case "pause":
+				n.paused = true
+			case "resume":
+				n.paused = false
+			case "redis":
+				n.pool.err = rapid.SampledFrom([]error{nil, nil, errors.New("away")}).Draw(r, "redis")
+			case "api":
+				n.patchErr = rapid.SampledFrom([]error{nil, nil, errors.New("away")}).Draw(r, "api")
+			}
+			n.pass(time.Duration(rapid.SampledFrom([]int{0, 50, 200, 1000, 3000}).Draw(r, "ms")) * time.Millisecond)
+		}
+		for _, pod := range n.pods {
+			n.end(pod)
+		}
+		n.pool.err, n.patchErr = nil, nil
+		for deadline := n.clock.Now().Add(pool.LeaseTTL + waitPatience + 5*time.Second); !n.whole(); n.pass(time.Second) {
+			if n.clock.Now().After(deadline) {
+				r.Fatalf("in force are %v; not all pods are whole", n.cgroups)
+			}
+		}
+		checked, unchecked = checked+n.checked, unchecked+n.unchecked
+	})
+	if checked < 10*unchecked {
+		t.Errorf("conservation was checked %d times only, and %d times somebody had waited for too long", checked, unchecked)
+	}
+}
