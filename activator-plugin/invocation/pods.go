@@ -46,16 +46,30 @@ type Pods struct {
 // served is the container in which an invocation of this activator was the last to end.
 type served struct {
 	container string
-	samples   *rate.Limiter
+	samples   *samples
 }
 
-// Of invocations that neither lend nor borrow so many are reported, by pod: enough to
-// see a function change, and too few for those that learn from them to be felt by a
-// function that is called a thousand times a second.
 const (
+	samplesFirst = 60
 	sampleEvery  = 5 * time.Second
-	samplesBurst = 60
 )
+
+// samples says which of a container's invocations that neither lend nor borrow are
+// reported: the first, and then now and then one. That is enough to see a function
+// change, and too little for those that learn from it to be felt by a function that is
+// called a thousand times a second. What a quiet time left over is not made up for: the
+// learning of a herd of reports is felt by the requests beside it.
+type samples struct {
+	first, later *rate.Limiter
+}
+
+func newSamples() *samples {
+	return &samples{first: rate.NewLimiter(0, samplesFirst), later: rate.NewLimiter(rate.Every(sampleEvery), 1)}
+}
+
+func (s *samples) take(now time.Time) bool {
+	return s.first.AllowN(now, 1) || s.later.AllowN(now, 1)
+}
 
 // NewPods watches the pods of opted-in revisions in all namespaces once it is run.
 func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, error) {
@@ -129,7 +143,7 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, rate.NewLimiter(rate.Every(sampleEvery), samplesBurst)}
+		p.served[t.pod] = served{t.container, newSamples()}
 	}
 }
 
@@ -138,7 +152,7 @@ func (p *Pods) sample(t target, now time.Time) bool {
 	p.mu.RLock()
 	s := p.served[t.pod]
 	p.mu.RUnlock()
-	return s.samples == nil || s.samples.AllowN(now, 1)
+	return s.samples == nil || s.samples.take(now)
 }
 
 func (p *Pods) forget(deleted any) {

@@ -195,6 +195,31 @@ func TestServedContainers(t *testing.T) {
 	}
 }
 
+func TestSamplesOfAQuietTimeAreNotMadeUpFor(t *testing.T) {
+	s, now := newSamples(), time.Unix(1_800_000_000, 0)
+	taken := func(requests int) (n int) {
+		for range requests {
+			if s.take(now) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := taken(1000); n != samplesFirst+1 {
+		t.Errorf("%d of the first 1000 taken, want the first %d and one", n, samplesFirst)
+	}
+	for _, quiet := range []time.Duration{sampleEvery, time.Hour} {
+		now = now.Add(quiet)
+		if n := taken(1000); n != 1 {
+			t.Errorf("%d of 1000 taken after %v, want 1", n, quiet)
+		}
+	}
+	now = now.Add(sampleEvery / 2)
+	if n := taken(1000); n != 0 {
+		t.Errorf("%d of 1000 taken %v after the last, want none", n, sampleEvery/2)
+	}
+}
+
 func TestDeletedPodIsForgotten(t *testing.T) {
 	client := fake.NewClientset(newPod("a", "10.0.0.1"))
 	pods := runPodsOf(t, client)

@@ -270,7 +270,7 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 }
 
 func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
-	const requests = samplesBurst + 30
+	const requests = samplesFirst + 30
 	for name, test := range map[string]struct {
 		demand      api.Resources
 		duration    time.Duration
@@ -297,7 +297,7 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 			counts := c.counts(t, "libra.invocations")
 			if begun, skipped := int64(len(rec.begins)), counts["sampled unmanaged"]; begun+skipped != requests {
 				t.Errorf("%d begun and %d sampled out (%v), want %d in all", begun, skipped, counts, requests)
-			} else if test.sampled != (skipped > 0) || begun < samplesBurst {
+			} else if test.sampled != (skipped > 0) || begun < samplesFirst {
 				t.Errorf("%d begun and %d sampled out, want sampling: %t", begun, skipped, test.sampled)
 			}
 			if len(rec.ends) != len(rec.begins) {
