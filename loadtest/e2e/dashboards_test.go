@@ -54,7 +54,8 @@ func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
 	exportActivatorMetrics(ctx, t)
 	p := startPrometheus(t, *kubeconfig)
-	running := startLoad(ctx)
+	// Loans that last for some seconds, so that they are recorded through the API, too.
+	running := startLoadOf(ctx, map[string][]byte{"uploader": text(1, 3<<20), "compression": text(2, 15<<20)})
 	awaitTargets(ctx, t, p, append(parts, "libra-activator")...)
 
 	missing := allQueries(t)
