@@ -66,8 +66,7 @@ func send(ctx context.Context, function string, body []byte) error {
 	return nil
 }
 
-// load is a stream of requests to each of some functions, each its next request
-// after the answer to the last, until it is stopped.
+// load is requests to some functions, one to each at a time, until it is stopped.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -82,24 +81,50 @@ func startLoad(ctx context.Context) *load {
 	return startLoadOf(ctx, map[string][]byte{"uploader": uploaderBody, "compression": compressionBody})
 }
 
+// startLoadOf sends each function its next request after the answer to the last.
 func startLoadOf(ctx context.Context, bodies map[string][]byte) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel, sent: map[string]int{}}
 	for function, body := range bodies {
 		l.done.Go(func() {
 			for ctx.Err() == nil {
-				// A request that has begun is let to its end.
-				err := send(context.WithoutCancel(ctx), function, body)
-				l.mu.Lock()
-				l.sent[function]++
-				if err != nil {
-					l.failures = append(l.failures, err)
-				}
-				l.mu.Unlock()
+				l.send(ctx, function, body)
 			}
 		})
 	}
 	return l
+}
+
+// startRounds sends to all functions at once, again and again, and rests after the last
+// answer, so that each round's loans end before the next one's begin.
+func startRounds(ctx context.Context, bodies map[string][]byte, rest time.Duration) *load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{cancel: cancel, sent: map[string]int{}}
+	l.done.Go(func() {
+		for ctx.Err() == nil {
+			var round sync.WaitGroup
+			for function, body := range bodies {
+				round.Go(func() { l.send(ctx, function, body) })
+			}
+			round.Wait()
+			select {
+			case <-ctx.Done():
+			case <-time.After(rest):
+			}
+		}
+	})
+	return l
+}
+
+// send counts the answer to one request. One that has begun is let to its end.
+func (l *load) send(ctx context.Context, function string, body []byte) {
+	err := send(context.WithoutCancel(ctx), function, body)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent[function]++
+	if err != nil {
+		l.failures = append(l.failures, err)
+	}
 }
 
 // stop lets the requests in flight end, fails the test for each that failed, and
