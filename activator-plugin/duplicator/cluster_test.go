@@ -147,7 +147,8 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 	made := 0
 	c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		made++
-		action.(clienttesting.CreateAction).GetObject().(*v1.Service).UID = types.UID(fmt.Sprint("made-", made))
+		service := action.(clienttesting.CreateAction).GetObject().(*v1.Service)
+		service.UID, service.CreationTimestamp = types.UID(fmt.Sprint("made-", made)), metav1.NewTime(c.clock.Now())
 		return false, nil, nil
 	})
 	c.client.PrependReactor("delete", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
