@@ -27,12 +27,12 @@ help: ## List the targets.
 
 .PHONY: demo
 ifdef CLUSTER
-demo: images-to-push bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster.
-	bin/demo run $(ON_CLUSTER) --out out/demo
+demo: images-to-push bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
+	bin/demo run $(ON_CLUSTER) --out out/demo $(DEMO)
 else
-demo: box-up bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster.
+demo: box-up bin/demo ## Stock Knative against Libra on the box, a table and a report; CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
 	$(BOX) load --out out/images.json
-	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT) --out out/demo
+	bin/demo run --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT) --out out/demo $(DEMO)
 endif
 
 ON_CLUSTER = --context "$(CLUSTER)" --push-to "$(IMAGES)" --box $(BOX) --seed $(SEED) --commit $(COMMIT)
@@ -98,17 +98,19 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 .PHONY: evaluate
 ifdef CLUSTER
 evaluate: images-to-push bin/demo ## The LIBRA paper's single-node evaluation, with a report (over an hour); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace, CLUSTER=<context> IMAGES=<repo> for another cluster.
-	bin/demo evaluate $(ON_CLUSTER) --out out/evaluate-cluster $(EVALUATE_$(TRACE)) $(EVALUATE)
+	bin/demo evaluate $(ON_CLUSTER) --out $(EVALUATED) $(EVALUATE_$(TRACE)) $(EVALUATE)
 else
 evaluate: box-up bin/demo
 	$(BOX) load --with vpa --out out/images.json
 	bin/demo evaluate $(ON_BOX) $(EVALUATE_$(TRACE)) $(EVALUATE)
 endif
 
+EVALUATED = out/evaluate$(if $(CLUSTER),-cluster)
+
 # Another seed beside the other trace: what holds, holds for both.
 AZURE ?= azure-functions-2019
 EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra$(if $(CLUSTER),,,vpa) --workloads mixed --rounds 1 \
-	--out out/evaluate-azure $(addprefix --beside ,$(wildcard out/evaluate/data.json))
+	--out $(EVALUATED)-azure $(addprefix --beside ,$(wildcard $(EVALUATED)/data.json))
 
 .PHONY: bench-predictor
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.

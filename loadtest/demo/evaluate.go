@@ -156,9 +156,9 @@ func (e *evaluate) check() error {
 	if len(e.workloads) == 0 {
 		errs = append(errs, errors.New("--workloads is empty; it must be some of mixed, related and unrelated"))
 	}
-	for _, threshold := range e.thresholds {
-		if !(threshold >= 0 && threshold <= 1) {
-			errs = append(errs, fmt.Errorf("--thresholds has %v; they must be from 0 to 1", threshold))
+	for i, threshold := range e.thresholds {
+		if !(threshold >= 0 && threshold <= 1) || slices.Contains(e.thresholds[:i], threshold) {
+			errs = append(errs, fmt.Errorf("--thresholds has %v; they must be from 0 to 1, each once", threshold))
 		}
 	}
 	if e.beside != "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
@@ -72,11 +73,12 @@ var policies = []policy{
 
 // atThreshold is Libra with another threshold of the safeguard.
 func atThreshold(threshold float64) policy {
+	share := strconv.FormatFloat(threshold, 'f', -1, 64)
 	return policy{Policy: evaluation.Policy{
-		Name:  fmt.Sprintf("threshold_%.1f", threshold),
-		Title: fmt.Sprintf("threshold %.1f", threshold),
-		About: fmt.Sprintf("Libra with a safeguard that fires at %.1f of a lowered limit. By default it is 0.8.", threshold),
-	}, libra: true, parts: parts{threshold: fmt.Sprintf("%.1f", threshold)}}
+		Name:  "threshold_" + share,
+		Title: "threshold " + share,
+		About: fmt.Sprintf("Libra with a safeguard that fires at %s of a lowered limit. By default it is 0.8.", share),
+	}, libra: true, parts: parts{threshold: share}}
 }
 
 // named are the policies of some names, in the order of the report. Stock is always

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 _PASSES = "held"
 _MISSES = "MISSED"
 
-# Of issue 3: at most, or at least.
+# What must hold: at most, or at least.
 _AT_MOST = {
     "under_cpu_related": 0.01,
     "under_mem_related": 0.01,

@@ -6,7 +6,7 @@
 --
 -- What is begun and lent is in variables of this library, not in keys: Redis loses it
 -- with the process, and so it must, because what another process knows of the node
--- may be old (design: a new epoch lends nothing until the agent has seen the node
+-- may be old (a new epoch lends nothing until the agent has seen the node
 -- whole). A key has the epoch, so that a flush, a failover or a restored disk is
 -- noticed by the next call. Streams and the ends that stand are in keys, too.
 --

@@ -19,7 +19,6 @@ import (
 
 const (
 	blockEdges = 64 << 10
-	blockNodes = 64 << 10
 	// A worker is worth starting for this many edges.
 	edgesPerWorker = 128 << 10
 )
