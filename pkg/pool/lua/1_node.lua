@@ -104,6 +104,10 @@ local function begin_library()
   call = redis.call
   local run_id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local time = call('TIME')
+  -- Redis has the collector work every fifty calls, however little there is to collect. As Lua
+  -- sets it, it goes through what all nodes hold again and again, and calls wait meanwhile. With
+  -- a quarter of that it keeps up, too. A server that does not let it be set has it as it is.
+  pcall(function() collectgarbage('setstepmul', 50) end)
   library_epoch = string.format('%s-%d%06d-', string.sub(run_id, 1, 12), time[1], time[2])
 end
 
