@@ -421,6 +421,7 @@ func (m *managedPod) backOff(now time.Time) {
 // write a memory limit that is below what is in use.
 func (m *managedPod) refused(r resize, now time.Time) {
 	if r.direction == nudge {
+		m.nudgeAt = now.Add(nudgeRetry)
 		if m.nudgeTries++; m.nudgeTries >= nudgeTriesMost {
 			m.nudgeAt = time.Time{}
 		}

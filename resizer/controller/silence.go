@@ -20,9 +20,11 @@ const (
 	nudgePatience = 3 * time.Second
 	// nudgeMilli is by how much CPU is raised. For so little no restore has to wait.
 	nudgeMilli = 1
-	// nudgeTriesMost is how often a nudge that is refused is tried. Each is one of a
-	// raise, which a quota may have no room for; then nothing makes the kubelet write.
+	// nudgeTriesMost is how often a nudge that is refused is tried, nudgeRetry after the last
+	// time. Each is one of a raise, which a quota may have no room for; then nothing makes
+	// the kubelet write. That a raise was refused says little of a nudge, which is smaller.
 	nudgeTriesMost = 3
+	nudgeRetry     = 5 * time.Second
 	// nudgeStep is in bytes. It is the largest page of any architecture, because the
 	// kernel rounds memory limits to pages.
 	nudgeStep = 64 << 10
@@ -100,7 +102,7 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 		if raises && now.Sub(m.nudgeAt) < nudgePatience || !m.waitsSince.IsZero() {
 			continue
 		}
-		if !m.arrived() || now.Before(m.refusedUntil) {
+		if !m.arrived() {
 			continue // the status is an event, and the tick comes for the rest
 		}
 		if c.total.TokensAt(now) < float64(c.settings.TotalBurst)/2 {

@@ -235,6 +235,27 @@ func TestSilentLoanIsRememberedWhenRedisIsLost(t *testing.T) {
 	}
 }
 
+// A raise that was refused again and again does not keep its pod from being nudged: what
+// the agent left there is its donor's.
+func TestNudgeAfterRefusedRaises(t *testing.T) {
+	h := withAgent(t)
+	h.pool.pods = loan(res(200, 0))
+	h.forbid = func(pod string) error {
+		if pod == "borrower" {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod, errors.New("exceeded quota"))
+		}
+		return nil
+	}
+	h.follow(time.Minute)
+	h.forbid = nil
+	h.pool.agent, h.pool.pods = "", nil
+	got := h.follow(2 * nudgeDue)
+	i, j := slices.Index(got, "borrower 501m/256Mi"), slices.Index(got, "donor 500m/256Mi")
+	if i < 0 || j < i {
+		t.Errorf("patches %v, want the borrower's nudge and then the donor's own", got)
+	}
+}
+
 func TestRefusedNudgeIsGivenUp(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed, old))
 	attempts := 0
