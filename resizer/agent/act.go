@@ -225,14 +225,20 @@ func resultOf(err error) string {
 	}
 }
 
-// giveBack writes what the container is owed, once, though that is what was read: on v2
-// the limit that binds may be memory.high, with a memory.max of a loan above it.
+// giveBack writes what was read, once, when that is what the container is owed, or memory
+// above it, which may have to stay: on v2 the limit that binds may be memory.high, with
+// another memory.max.
 func (r *reflex) giveBack(ctx context.Context, e *entry) {
 	inForce := e.inForce()
 	for _, res := range resources {
-		owed := *res.of(&e.owed)
-		if e.unsure[res] && e.managed() && *res.of(&inForce) == owed && !e.retries[res].holds(restore, r.clock.Now()) {
-			r.write(ctx, e, write{e.pod, res, restore, owed})
+		w := write{e.pod, res, restore, *res.of(&e.owed)}
+		if found := *res.of(&inForce); res == memory && found > w.to {
+			w.direction, w.to = lower, found
+		} else if found != w.to {
+			continue
+		}
+		if e.unsure[res] && e.managed() && !e.retries[res].holds(w.direction, r.clock.Now()) {
+			r.write(ctx, e, w)
 		}
 	}
 }

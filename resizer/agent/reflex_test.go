@@ -367,6 +367,35 @@ func TestNewEpochWithAPin(t *testing.T) {
 	}
 }
 
+// Memory that a borrower uses above what it is owed does not close the pool to the agent
+// that comes next.
+func TestRestartWithAPin(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.kernel["borrower"].Memory = 560 * mib
+	g.kernel["borrower"].Charged = 560 * mib
+	g.end("1")
+	g.end("2")
+	g.exchange()
+	pinned := g.kernel["borrower"].Limit.MemoryBytes
+	g.start()
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	for range 3 {
+		g.exchange()
+		g.pass(beatEvery)
+	}
+	if got := g.kernel["borrower"].Limit.MemoryBytes; got != pinned || pinned <= userLimits.MemoryBytes {
+		t.Errorf("the borrower is at %d bytes, want the %d that it was at", got, pinned)
+	}
+	if !g.told.Whole {
+		t.Errorf("heartbeat %+v, want one that is whole", g.told)
+	}
+	if n := g.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
 // A limit that another has raised comes down in the round in which its donor could not be
 // lowered.
 func TestWhatNobodyPaysForComesDownAtOnce(t *testing.T) {
