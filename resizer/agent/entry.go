@@ -182,6 +182,16 @@ func (e *entry) due(b pool.Balance) api.Resources {
 	return e.info.cgroup.Attainable(due)
 }
 
+// recorded says that the pod's spec has limits of a loan, which Libra set.
+func (e *entry) recorded() bool {
+	for _, r := range resources {
+		if limit, owed := *r.of(&e.info.recorded), *r.of(&e.allocation); limit != 0 && owed != 0 && limit != owed {
+			return true
+		}
+	}
+	return false
+}
+
 // inForce is what was read, of the resources that the container is owed a limit of.
 func (e *entry) inForce() api.Resources {
 	limit := e.reading.Limit

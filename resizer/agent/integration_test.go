@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +18,11 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -100,14 +106,7 @@ func newSite(t *testing.T) *site {
 // agent makes an agent of the node that knows its pods.
 func (s *site) agent() *Agent {
 	s.Helper()
-	kube := fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build()
-	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
-	s.named = new(atomic.Int64)
-	a, tracker, err := New(clock.RealClock{}, kube, settings,
-		Redis{Pool: idleNode{s.pools, s.named}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
-	if err != nil {
-		s.Fatal(err)
-	}
+	a, tracker := s.make(fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build())
 	for _, pod := range s.pods {
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: name}); err != nil {
@@ -116,6 +115,19 @@ func (s *site) agent() *Agent {
 		s.Cleanup(func() { a.containers.put(name.String(), nil) })
 	}
 	return a
+}
+
+// make makes an agent of the node, and what is to tell it of the pods.
+func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
+	s.Helper()
+	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	s.named = new(atomic.Int64)
+	a, tracker, err := New(clock.RealClock{}, kube, settings,
+		Redis{Pool: idleNode{s.pools, s.named}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return a, tracker
 }
 
 // run runs an agent until end is called.
@@ -238,4 +250,39 @@ func TestWithRedisAndCgroups(t *testing.T) {
 	if debts, err := (&journal{dir: s.journal}).load(); err != nil || len(debts) != 0 {
 		t.Errorf("debts %v, %v are left by an agent that stopped", debts, err)
 	}
+}
+
+// An agent that starts while there is neither an API server nor Redis gives back what the
+// one before it owed.
+func TestStartWithoutAPIServer(t *testing.T) {
+	s := newSite(t)
+	kill := s.run(crashing(s.agent()))
+	s.lend()
+	kill()
+	s.signal(syscall.SIGSTOP)
+
+	options := ManagerOptions(node)
+	options.Metrics.BindAddress, options.HealthProbeBindAddress = "0", "0"
+	options.Controller.SkipNameValidation = ptr.To(true) // of a test that runs twice
+	mgr, err := ctrl.NewManager(&rest.Config{Host: "http://" + closedPort(t)}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, tracker := s.make(mgr.GetClient())
+	if err := errors.Join(tracker.Register(mgr), mgr.Add(a)); err != nil {
+		t.Fatal(err)
+	}
+	s.run(mgr.Start)
+	s.until("given back without an API server", 500, 500)
+}
+
+// closedPort is an address where nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }

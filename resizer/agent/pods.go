@@ -14,6 +14,9 @@ type podInfo struct {
 	container string // id of the user's container; empty while it does not run
 	// limits are those in the pod's spec, which the kubelet writes sooner or later.
 	limits api.Resources
+	// recorded are those of them that Libra's controller was the last to change; zero where
+	// it was not.
+	recorded api.Resources
 	// observed says why the pod is only observed; empty when it takes part.
 	observed string
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the

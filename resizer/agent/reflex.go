@@ -443,8 +443,9 @@ func (r *reflex) settle(ctx context.Context) {
 			continue
 		}
 		if !specSettled {
-			// Libra's own record is mended long before: these are another manager's limits.
-			if r.lost || r.stopping || r.concerns(e) || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
+			// A record of Libra's own is taken back as soon as there is a controller: until then the
+			// next container would begin with it, and with nobody who knows what it is owed.
+			if r.lost || r.stopping || r.concerns(e) || e.recorded() || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
 				continue
 			}
 			r.log.Info("a container is let go of though its pod's limits are not its Revision's: another manager of resources keeps them", "pod", e.pod)

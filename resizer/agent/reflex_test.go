@@ -547,6 +547,43 @@ func TestAnotherManagerOfTheSpec(t *testing.T) {
 	}
 }
 
+// A record that nobody takes back does not become what the container is owed: it is not
+// let go of, and the next container of the pod gets its own.
+func TestRecordThatNobodyTakesBack(t *testing.T) {
+	g := newTestRig(t)
+	g.lend()
+	g.end("1")
+	g.end("2")
+	g.exchange()
+	record := api.Resources{CPUMilli: 300, MemoryBytes: 512 * mib}
+	spec := func(container string, limits, recorded api.Resources) {
+		info := podInfo{function: "default/f-00001", container: container, limits: limits, recorded: recorded}
+		info.cgroup = &handle{kernelContainer: g.kernel[container]}
+		g.pods.set("default/d", info)
+		g.follow(g.ctx)
+		g.round(g.ctx)
+	}
+	rest := func() {
+		for range int(specPatience/time.Second) + 2 {
+			g.pass(time.Second)
+			g.exchange()
+		}
+	}
+	spec("donor", record, record)
+	rest()
+	if diff := cmp.Diff([]string{"donor"}, g.debts()); diff != "" {
+		t.Errorf("debts on disk (-want +got):\n%s", diff)
+	}
+	g.kernel["another"] = &kernelContainer{Reading: cgroup.Reading{Memory: 50 * mib, Limit: record}}
+	spec("another", record, record)
+	g.want("another", 500, 512)
+	spec("another", userLimits, userLimits)
+	rest()
+	if len(g.debts()) != 0 {
+		t.Errorf("debts on disk: %v, want none of a pod whose spec is right again", g.debts())
+	}
+}
+
 func TestStop(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()

@@ -3,20 +3,27 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -28,8 +35,26 @@ type Tracker struct {
 	pods       *podInfos
 }
 
-// Register adds the tracker to a manager whose cache holds this node's opted-in
-// pods.
+// ManagerOptions are those of a manager whose cache holds the opted-in pods of a node. It
+// begins without the API server: what an earlier agent owed is given back also while
+// nothing but this node is left of the cluster.
+func ManagerOptions(node string) manager.Options {
+	return manager.Options{
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			// The default asks the API server.
+			pods := meta.NewDefaultRESTMapper(nil)
+			pods.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+			return pods, nil
+		},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
+			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
+			Field:     fields.OneTermEqualSelector("spec.nodeName", node),
+			Transform: actuate.KeepResizes,
+		}}},
+	}
+}
+
+// Register adds the tracker to a manager of ManagerOptions.
 func (t *Tracker) Register(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).Complete(t)
 }
@@ -58,6 +83,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	}
 	if user != nil {
 		info.limits = api.FromList(user.Resources.Limits)
+		info.recorded = recorded(&pod, user.Name, info.limits)
 	}
 	if info.container == "" {
 		t.containers.put(name, nil)
@@ -117,6 +143,19 @@ func runningID(pod *corev1.Pod, c *corev1.Container) string {
 		}
 	}
 	return ""
+}
+
+// recorded is what of a container's limits Libra's controller was the last to change.
+func recorded(pod *corev1.Pod, container string, limits api.Resources) api.Resources {
+	// Fields that cannot be read are fields that are not known to be Libra's.
+	ours, _ := actuate.ResizedLimits(pod, container)
+	if !ours.Has(corev1.ResourceCPU) {
+		limits.CPUMilli = 0
+	}
+	if !ours.Has(corev1.ResourceMemory) {
+		limits.MemoryBytes = 0
+	}
+	return limits
 }
 
 // onlyObserved says why a pod does not take part, as far as its spec tells.

@@ -3,13 +3,13 @@ package controller
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/backoff"
 )
 
@@ -293,7 +293,7 @@ func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 		return false
 	}
 	m.leftAlone = "there is no Revision of it that opted in, so what its limits should be is not known"
-	if slices.ContainsFunc(pod.ManagedFields, isOurResize) {
+	if actuate.Resized(pod) {
 		m.leftAlone += "; they may still be as Libra set them for a loan: delete the pod"
 	}
 	return m.leftAlone != before

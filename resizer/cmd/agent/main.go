@@ -12,18 +12,12 @@ import (
 	"time"
 
 	"go.uber.org/zap/zapcore"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/telemetry"
@@ -87,15 +81,10 @@ func run(o options) error {
 	}
 	defer told.Shutdown()
 
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
-			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
-			Field:     fields.OneTermEqualSelector("spec.nodeName", o.Node),
-			Transform: cache.TransformStripManagedFields(),
-		}}},
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
-		HealthProbeBindAddress: o.healthAddr,
-	})
+	options := agent.ManagerOptions(o.Node)
+	options.Metrics = metricsserver.Options{BindAddress: o.metricsAddr}
+	options.HealthProbeBindAddress = o.healthAddr
+	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}

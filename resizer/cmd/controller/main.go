@@ -145,7 +145,7 @@ func run(o options) error {
 	}
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
 	cached := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}:         {Label: optedIn, Transform: controller.KeepResizes},
+		&corev1.Pod{}:         {Label: optedIn, Transform: actuate.KeepResizes},
 		&servingv1.Revision{}: {Label: optedIn, Transform: cache.TransformStripManagedFields()},
 	}}
 	renewDeadline := o.leaseDuration * 2 / 3

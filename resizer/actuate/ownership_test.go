@@ -1,20 +1,24 @@
-package controller
+package actuate
 
 import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields/managedfieldstest"
 	"k8s.io/client-go/applyconfigurations"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/resizer/actuate"
 )
 
 // The managed fields are those that the API server's own code makes.
-func TestResizedByLibra(t *testing.T) {
+func TestResizedLimits(t *testing.T) {
+	res := func(cpuMilli, mib int64) api.Resources {
+		return api.Resources{CPUMilli: cpuMilli, MemoryBytes: mib << 20}
+	}
+	owed := res(500, 256)
 	type change struct {
 		manager string
 		limits  api.Resources
@@ -24,13 +28,13 @@ func TestResizedByLibra(t *testing.T) {
 		cpu, memory bool
 	}{
 		"nobody":                 {},
-		"Libra, both":            {changes: []change{{actuate.FieldManager, res(300, 192)}}, cpu: true, memory: true},
-		"Libra, one":             {changes: []change{{actuate.FieldManager, res(500, 192)}}, memory: true},
+		"Libra, both":            {changes: []change{{FieldManager, res(300, 192)}}, cpu: true, memory: true},
+		"Libra, one":             {changes: []change{{FieldManager, res(500, 192)}}, memory: true},
 		"another":                {changes: []change{{"vpa", res(300, 192)}}},
-		"another after Libra":    {changes: []change{{actuate.FieldManager, res(300, 192)}, {"vpa", res(400, 192)}}, memory: true},
-		"Libra after another":    {changes: []change{{"vpa", res(400, 192)}, {actuate.FieldManager, res(300, 192)}}, cpu: true},
-		"Libra, there and back":  {changes: []change{{actuate.FieldManager, res(300, 192)}, {actuate.FieldManager, owed}}, cpu: true, memory: true},
-		"another to what it was": {changes: []change{{actuate.FieldManager, res(300, 192)}, {"vpa", res(300, 192)}}, cpu: true, memory: true},
+		"another after Libra":    {changes: []change{{FieldManager, res(300, 192)}, {"vpa", res(400, 192)}}, memory: true},
+		"Libra after another":    {changes: []change{{"vpa", res(400, 192)}, {FieldManager, res(300, 192)}}, cpu: true},
+		"Libra, there and back":  {changes: []change{{FieldManager, res(300, 192)}, {FieldManager, owed}}, cpu: true, memory: true},
+		"another to what it was": {changes: []change{{FieldManager, res(300, 192)}, {"vpa", res(300, 192)}}, cpu: true, memory: true},
 	}
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -40,8 +44,13 @@ func TestResizedByLibra(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fields := managedfieldstest.NewTestFieldManagerSubresource(applyconfigurations.NewTypeConverter(scheme),
 				corev1.SchemeGroupVersion.WithKind("Pod"), resizeSubresource)
-			pod := testPod("p", owed)
-			pod.APIVersion, pod.Kind = "v1", "Pod"
+			pod := &corev1.Pod{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{
+					{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: owed.List()}},
+				}},
+			}
 			if err := fields.Update(pod.DeepCopy(), "creator"); err != nil {
 				t.Fatal(err)
 			}
@@ -56,11 +65,14 @@ func TestResizedByLibra(t *testing.T) {
 			if _, err := KeepResizes(pod); err != nil {
 				t.Fatal(err)
 			}
-			got, err := resizedByLibra(pod, api.UserContainer)
+			if got := Resized(pod); got != (tc.cpu || tc.memory) {
+				t.Errorf("the pod is resized by Libra: %v", got)
+			}
+			got, err := ResizedLimits(pod, api.UserContainer)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if cpu, memory := got.has(corev1.ResourceCPU), got.has(corev1.ResourceMemory); cpu != tc.cpu || memory != tc.memory {
+			if cpu, memory := got.Has(corev1.ResourceCPU), got.Has(corev1.ResourceMemory); cpu != tc.cpu || memory != tc.memory {
 				t.Errorf("cpu %v, memory %v; want %v, %v", cpu, memory, tc.cpu, tc.memory)
 			}
 		})
@@ -68,9 +80,9 @@ func TestResizedByLibra(t *testing.T) {
 }
 
 func TestKeepResizesStripsTheRest(t *testing.T) {
-	pod := testPod("p", owed, byLibra)
-	pod.ManagedFields = append(pod.ManagedFields, pod.ManagedFields[0])
-	pod.ManagedFields[1].Subresource = "status"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		{Manager: "kubelet", Subresource: "status"}, {Manager: FieldManager, Subresource: resizeSubresource}, {Manager: "creator"},
+	}}}
 	if _, err := KeepResizes(pod); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,74 @@
+package actuate
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const resizeSubresource = "resize"
+
+// KeepResizes strips, of the managed fields of a pod that goes into a cache, all but
+// those that tell who resized it.
+func KeepResizes(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	var kept []metav1.ManagedFieldsEntry
+	for _, entry := range pod.ManagedFields {
+		if entry.Subresource == resizeSubresource {
+			kept = append(kept, entry)
+		}
+	}
+	pod.ManagedFields = kept
+	return pod, nil
+}
+
+func isOurs(e metav1.ManagedFieldsEntry) bool {
+	return e.Subresource == resizeSubresource && e.Manager == FieldManager
+}
+
+// Resized says that Libra was the last to change some limit of the pod.
+func Resized(pod *corev1.Pod) bool { return slices.ContainsFunc(pod.ManagedFields, isOurs) }
+
+// LimitNames are the limits of a container that a manager owns, as they are written in
+// managed fields.
+type LimitNames map[string]json.RawMessage
+
+// Has says whether the limit is among them.
+func (n LimitNames) Has(name corev1.ResourceName) bool {
+	_, ok := n["f:"+string(name)]
+	return ok
+}
+
+// ResizedLimits returns the limits of the container that Libra was the last to change,
+// in this process or another: whoever changes a field takes it over.
+func ResizedLimits(pod *corev1.Pod, container string) (LimitNames, error) {
+	i := slices.IndexFunc(pod.ManagedFields, isOurs)
+	if i < 0 || pod.ManagedFields[i].FieldsV1 == nil {
+		return nil, nil
+	}
+	key, err := json.Marshal(struct {
+		Name string `json:"name"`
+	}{container})
+	if err != nil {
+		return nil, fmt.Errorf("naming container %q: %w", container, err)
+	}
+	var fields struct {
+		Spec struct {
+			Containers map[string]struct {
+				Resources struct {
+					Limits LimitNames `json:"f:limits"`
+				} `json:"f:resources"`
+			} `json:"f:containers"`
+		} `json:"f:spec"`
+	}
+	if err := json.Unmarshal(pod.ManagedFields[i].FieldsV1.Raw, &fields); err != nil {
+		return nil, fmt.Errorf("reading the managed fields of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return fields.Spec.Containers["k:"+string(key)].Resources.Limits, nil
+}
