@@ -29,6 +29,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
@@ -133,6 +134,21 @@ func podRunning(containerID string) *corev1.Pod {
 			{Name: api.QueueProxyContainer, ContainerID: "containerd://other", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 			{Name: "renamed", ContainerID: "containerd://" + containerID, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 		}},
+	}
+}
+
+func TestRecorded(t *testing.T) {
+	pod := podRunning(id)
+	if got := recorded(pod, "renamed", userLimits); !got.IsZero() {
+		t.Errorf("recorded of a pod that nobody resized: %v", got)
+	}
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "vpa", Subresource: "resize"},
+		{Manager: actuate.FieldManager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: []byte(
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"renamed\"}":{"f:resources":{"f:limits":{"f:cpu":{}}}}}}}`)}},
+	}
+	if got, want := recorded(pod, "renamed", userLimits), (api.Resources{CPUMilli: userLimits.CPUMilli}); got != want {
+		t.Errorf("recorded: %v, want %v", got, want)
 	}
 }
 
