@@ -8,17 +8,24 @@ from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 from libra_predictor.function import Scored
 
 _meter = get_meter("libra_predictor")
-_errors = _meter.create_histogram(
-    "libra.predictor.error",
+# A histogram takes nothing below 0, and leaves it out: what is too high and what is too low are two.
+_spare = _meter.create_histogram(
+    "libra.predictor.spare",
     unit="{option}",
-    description="Answer less the option that was needed, of calls not learned from, by resource.",
-    explicit_bucket_boundaries_advisory=[-8, -4, -2, -1, -0.5, 0, 1, 2, 4, 8],
+    description="By how much the answer was above the option that was needed, or 0, of calls not learned from, by resource.",
+    explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
-_duration_errors = _meter.create_histogram(
-    "libra.predictor.duration.error",
+_short = _meter.create_histogram(
+    "libra.predictor.short",
+    unit="{option}",
+    description="By how much the answer was below the option that was needed, or 0, of calls not learned from, by resource.",
+    explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
+)
+_durations = _meter.create_histogram(
+    "libra.predictor.duration.answered",
     unit="1",
-    description="Duration answered / actual - 1, of calls not learned from.",
-    explicit_bucket_boundaries_advisory=[-0.75, -0.5, -0.25, -0.1, 0, 0.1, 0.25, 0.5, 1, 2],
+    description="Duration answered / actual, of calls not learned from.",
+    explicit_bucket_boundaries_advisory=[0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3],
 )
 
 
@@ -52,9 +59,10 @@ class Scores:
             score.missed += missed
             if error is not None:
                 score.error = error
-                _errors.record(error, {"resource": resource})
+                _spare.record(max(error, 0), {"resource": resource})
+                _short.record(max(-error, 0), {"resource": resource})
         if scored.error_duration is not None:
-            _duration_errors.record(scored.error_duration)
+            _durations.record(1 + scored.error_duration)
 
     def drop(self, function: str) -> None:
         for resource in ("cpu", "memory"):

@@ -96,6 +96,15 @@ def test_follows_new_observations_and_raises_the_version(
 
     assert int(eventually("the new peak is answered", second)["version"]) > int(first["version"])
 
+    metrics = predictor.ask("GET", "/metrics")[1].decode()
+
+    def total(name: str) -> float:
+        return sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name + "{"))
+
+    compared = total("libra_predictor_calls_total")
+    assert total("libra_predictor_short_count") == total("libra_predictor_spare_count") == compared > 0
+    assert total("libra_predictor_short_sum") > 0, "one was answered too low"
+
 
 def test_what_is_no_evidence_is_counted_and_skipped(
     redis_server: RedisServer, start_predictor: Start
