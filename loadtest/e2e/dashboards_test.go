@@ -54,9 +54,8 @@ func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
 	exportActivatorMetrics(ctx, t)
 	p := startPrometheus(t, *kubeconfig)
-	// Loans that last for some seconds are recorded through the API, and rests let their
-	// records be taken back: of loans that follow at once, the record stands.
-	running := startRounds(ctx, map[string][]byte{"uploader": text(1, 3<<20), "compression": text(2, 15<<20)}, 4*time.Second)
+	// While loans follow at once, their record stands: rests let it be taken back.
+	running := startLoadWithRests(ctx, 15*time.Second, 4*time.Second)
 	awaitTargets(ctx, t, p, append(parts, "libra-activator")...)
 
 	missing := allQueries(t)

@@ -76,37 +76,35 @@ type load struct {
 	failures []error
 }
 
-// startLoad sends to a donor and to a borrower.
-func startLoad(ctx context.Context) *load {
-	return startLoadOf(ctx, map[string][]byte{"uploader": uploaderBody, "compression": compressionBody})
-}
+// donorAndBorrower are the bodies for one of each.
+var donorAndBorrower = map[string][]byte{"uploader": uploaderBody, "compression": compressionBody}
 
-// startLoadOf sends each function its next request after the answer to the last.
+// startLoad sends to a donor and to a borrower.
+func startLoad(ctx context.Context) *load { return startLoadOf(ctx, donorAndBorrower) }
+
 func startLoadOf(ctx context.Context, bodies map[string][]byte) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel, sent: map[string]int{}}
 	for function, body := range bodies {
-		l.done.Go(func() {
-			for ctx.Err() == nil {
-				l.send(ctx, function, body)
-			}
-		})
+		l.done.Go(func() { l.sendUntil(ctx, function, body) })
 	}
 	return l
 }
 
-// startRounds sends to all functions at once, again and again, and rests after the last
-// answer, so that each round's loans end before the next one's begin.
-func startRounds(ctx context.Context, bodies map[string][]byte, rest time.Duration) *load {
+// startLoadWithRests is the load of startLoad, with a rest again and again in which all
+// loans end.
+func startLoadWithRests(ctx context.Context, work, rest time.Duration) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel, sent: map[string]int{}}
 	l.done.Go(func() {
 		for ctx.Err() == nil {
+			working, stop := context.WithTimeout(ctx, work)
 			var round sync.WaitGroup
-			for function, body := range bodies {
-				round.Go(func() { l.send(ctx, function, body) })
+			for function, body := range donorAndBorrower {
+				round.Go(func() { l.sendUntil(working, function, body) })
 			}
 			round.Wait()
+			stop()
 			select {
 			case <-ctx.Done():
 			case <-time.After(rest):
@@ -114,6 +112,13 @@ func startRounds(ctx context.Context, bodies map[string][]byte, rest time.Durati
 		}
 	})
 	return l
+}
+
+// sendUntil sends a function its next request after the answer to the last.
+func (l *load) sendUntil(ctx context.Context, function string, body []byte) {
+	for ctx.Err() == nil {
+		l.send(ctx, function, body)
+	}
 }
 
 // send counts the answer to one request. One that has begun is let to its end.

@@ -12,13 +12,13 @@ _meter = get_meter("libra_predictor")
 _spare = _meter.create_histogram(
     "libra.predictor.spare",
     unit="{option}",
-    description="By how much the answer was above the option that was needed, or 0, of calls not learned from, by resource.",
+    description="Options answered above the need, or 0, of calls not learned from, by resource.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _short = _meter.create_histogram(
     "libra.predictor.short",
     unit="{option}",
-    description="By how much the answer was below the option that was needed, or 0, of calls not learned from, by resource.",
+    description="Options answered below the need, or 0, of calls not learned from, by resource.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _durations = _meter.create_histogram(
