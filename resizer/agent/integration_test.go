@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -264,7 +264,9 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	options := ManagerOptions(node)
 	options.Metrics.BindAddress, options.HealthProbeBindAddress = "0", "0"
 	options.Controller.SkipNameValidation = ptr.To(true) // of a test that runs twice
-	mgr, err := ctrl.NewManager(&rest.Config{Host: "http://" + closedPort(t)}, options)
+	away := httptest.NewServer(nil)
+	away.Close()
+	mgr, err := ctrl.NewManager(&rest.Config{Host: away.URL}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,15 +276,4 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	}
 	s.run(mgr.Start)
 	s.until("given back without an API server", 500, 500)
-}
-
-// closedPort is an address where nobody listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -381,10 +381,7 @@ func TestRestartWithAPin(t *testing.T) {
 	g.start()
 	g.run("default/d", "donor", userLimits)
 	g.run("default/b", "borrower", userLimits)
-	for range 3 {
-		g.exchange()
-		g.pass(beatEvery)
-	}
+	g.rest(3 * time.Second)
 	if got := g.kernel["borrower"].Limit.MemoryBytes; got != pinned || pinned <= userLimits.MemoryBytes {
 		t.Errorf("the borrower is at %d bytes, want the %d that it was at", got, pinned)
 	}
@@ -525,22 +522,16 @@ func TestAnotherManagerOfTheSpec(t *testing.T) {
 	g.exchange()
 	others := api.Resources{CPUMilli: 900, MemoryBytes: 512 * mib}
 	g.run("default/d", "donor", others)
-	rest := func(d time.Duration) {
-		for range int(d / time.Second) {
-			g.pass(time.Second)
-			g.exchange()
-		}
-	}
-	rest(specPatience - time.Second)
+	g.rest(specPatience - time.Second)
 	if diff := cmp.Diff([]string{"donor"}, g.debts()); diff != "" {
 		t.Errorf("debts on disk (-want +got):\n%s", diff)
 	}
-	rest(2 * time.Second)
+	g.rest(2 * time.Second)
 	if len(g.debts()) != 0 {
 		t.Errorf("debts on disk: %v, want none", g.debts())
 	}
 	g.kernel["donor"].Limit = others
-	rest(2 * time.Second)
+	g.rest(2 * time.Second)
 	g.want("donor", 900, 512)
 	if g.named()["default/d"] {
 		t.Error("the pod still takes part")
@@ -563,14 +554,8 @@ func TestRecordThatNobodyTakesBack(t *testing.T) {
 		g.follow(g.ctx)
 		g.round(g.ctx)
 	}
-	rest := func() {
-		for range int(specPatience/time.Second) + 2 {
-			g.pass(time.Second)
-			g.exchange()
-		}
-	}
 	spec("donor", record, record)
-	rest()
+	g.rest(specPatience + 2*time.Second)
 	if diff := cmp.Diff([]string{"donor"}, g.debts()); diff != "" {
 		t.Errorf("debts on disk (-want +got):\n%s", diff)
 	}
@@ -578,7 +563,7 @@ func TestRecordThatNobodyTakesBack(t *testing.T) {
 	spec("another", record, record)
 	g.want("another", 500, 512)
 	spec("another", userLimits, userLimits)
-	rest()
+	g.rest(specPatience + 2*time.Second)
 	if len(g.debts()) != 0 {
 		t.Errorf("debts on disk: %v, want none of a pod whose spec is right again", g.debts())
 	}

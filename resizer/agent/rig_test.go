@@ -214,6 +214,15 @@ func (g *rig) pass(d time.Duration) {
 	}
 }
 
+// rest lets seconds pass in which the agent and the pool hear of each other.
+func (g *rig) rest(d time.Duration) {
+	g.Helper()
+	for range int(d / time.Second) {
+		g.pass(time.Second)
+		g.exchange()
+	}
+}
+
 // open makes the pool open.
 func (g *rig) openPool() {
 	g.Helper()
