@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 )
@@ -51,6 +53,48 @@ func lendOnce(t *testing.T, p Pool, node string) {
 
 func TestServerClock(t *testing.T) {
 	lendOnce(t, newRedis(t, redistest.Start(t)), "node")
+}
+
+// The time is made from what is left of the node's key, which others may change.
+func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	key := nodeKey("node")
+	for name, change := range map[string]func() *redis.BoolCmd{
+		"longer":  func() *redis.BoolCmd { return r.calls.Expire(ctx, key, 24*time.Hour) },
+		"shorter": func() *redis.BoolCmd { return r.calls.Expire(ctx, key, time.Minute) },
+		"none":    func() *redis.BoolCmd { return r.calls.Persist(ctx, key) },
+	} {
+		before, after := donor(name+"-before"), donor(name+"-after")
+		openNode(t, r, "node", before.Pod, after.Pod)
+		expectBegun(t, r, before)
+		if ok, err := change().Result(); err != nil || !ok {
+			t.Fatalf("%s: change the time to live: %t, %v", name, ok, err)
+		}
+		expectBegun(t, r, after)
+	}
+}
+
+// expectBegun begins a donor on the node, and expects that it is taken to begin when it
+// does by the clock of Redis.
+func expectBegun(t *testing.T, r *Redis, inv Invocation) {
+	t.Helper()
+	ctx := testContext(t)
+	earliest, errEarliest := r.calls.Time(ctx).Result()
+	_, errBegin := r.Begin(ctx, "node", inv)
+	latest, errLatest := r.calls.Time(ctx).Result()
+	state, errRead := r.Read(ctx, "node")
+	_, errEnd := r.End(ctx, "node", Ending{ID: inv.ID})
+	if err := errors.Join(errEarliest, errBegin, errLatest, errRead, errEnd); err != nil {
+		t.Fatal(err)
+	}
+	if len(state.Entries) != 1 {
+		t.Fatalf("there are %d entries of one donor", len(state.Entries))
+	}
+	begun := time.UnixMilli(state.Entries[0].Expires).Add(-inv.Duration)
+	if begun.Before(earliest.Truncate(time.Millisecond)) || begun.After(latest) {
+		t.Errorf("%s begins between %v and %v, and is taken to begin at %v", inv.ID, earliest, latest, begun)
+	}
 }
 
 func TestLibraryIsLoadedAgain(t *testing.T) {

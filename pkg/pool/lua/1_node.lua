@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '12'
+local VERSION = '13'
 local RECORD_VERSION = '1'
 local ENDED_VERSION = '2' -- of the records of ends
 
@@ -143,7 +143,7 @@ local function keep(node)
   for _, name in pairs(key) do
     call('PEXPIRE', name, RETENTION_MS)
   end
-  node.kept = node.now
+  node.kept, node.timed_at = node.now, nil
 end
 
 -- append_intent wakes who waits for balances. The names are for people: who is woken
@@ -195,13 +195,32 @@ local function begin_epoch(first_key, now, had_epoch)
   return node
 end
 
+local function server_time()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The time is that at which the node's key goes less what is left of it: one number, where TIME
+-- makes a table and two strings for the collector. Somebody else may give the key another time
+-- to live, so TIME is asked again after a second, and when the two do not agree.
+local TIMED_FOR_MS = 1000
+
+local function time_of(node)
+  local key = node.key.epoch
+  if node.timed_at then
+    local now = node.goes_at - call('PTTL', key)
+    if now >= node.timed_at and now < node.timed_at + TIMED_FOR_MS then
+      return now
+    end
+  end
+  node.timed_at, node.goes_at = server_time(), call('PEXPIRETIME', key)
+  return node.timed_at
+end
+
+-- open_node is told the time, or 0 for the server's.
 local function open_node(first_key, lease_ms, now)
   if not library_epoch then
     begin_library()
-  end
-  if now == 0 then
-    local time = call('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   local epoch = redis.pcall('GET', first_key)
   if type(epoch) == 'table' then
@@ -211,7 +230,11 @@ local function open_node(first_key, lease_ms, now)
   end
   local node = nodes[first_key]
   -- One that is busy was left so by a call that failed half-way.
-  if not node or node.epoch ~= epoch or node.busy then
+  local known = node and node.epoch == epoch and not node.busy
+  if now == 0 then
+    now = known and time_of(node) or server_time()
+  end
+  if not known then
     node = begin_epoch(first_key, now, epoch)
   elseif now - node.kept >= KEEP_EVERY_MS or now < node.kept then
     node.now = now
