@@ -163,11 +163,14 @@ func (n *liveNode) pass(d time.Duration) {
 }
 
 // check is invariant 1, conservation. What a pod had to wait too long for it gets in any
-// case: when two have lent to each other, nobody can tell what an agent left in which.
+// case, until the kubelet has written all that was nudged so late: when two have lent to
+// each other, nobody can tell what an agent left in which, and the wait for those who
+// hold too much ends while the API server is away, too.
 func (n *liveNode) check() {
 	now := n.clock.Now()
+	late := func(nudge time.Time) bool { return !nudge.IsZero() && now.Sub(nudge) >= nudgePatience }
 	for _, m := range n.node("n1").pods {
-		if m.impatient || !m.nudgeAt.IsZero() && now.Sub(m.nudgeAt) >= nudgePatience {
+		if m.impatient || late(m.nudgeAt) || late(m.nudgeWas) {
 			n.unchecked++
 			return
 		}
