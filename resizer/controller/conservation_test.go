@@ -36,6 +36,8 @@ type liveNode struct {
 	readAt time.Time
 	beatAt time.Time
 
+	awayAt time.Time // when the API server was away last
+
 	checked, unchecked int
 }
 
@@ -151,6 +153,9 @@ func (n *liveNode) kubelet() {
 func (n *liveNode) pass(d time.Duration) {
 	for end := n.clock.Now().Add(d); n.clock.Now().Before(end); {
 		n.clock.Step(step)
+		if n.patchErr != nil {
+			n.awayAt = n.clock.Now()
+		}
 		n.must(n.pool.Renew(n.t.Context(), "n1", "activator"))
 		if rapid.Bool().Draw(n.rapid, "the agent is faster") {
 			n.agent()
@@ -163,14 +168,15 @@ func (n *liveNode) pass(d time.Duration) {
 }
 
 // check is invariant 1, conservation. What a pod had to wait too long for it gets in any
-// case, until the kubelet has written all that was nudged so late: when two have lent to
-// each other, nobody can tell what an agent left in which, and the wait for those who
-// hold too much ends while the API server is away, too.
+// case: when two have lent to each other, nobody can tell what an agent left in which. And
+// the wait of a nudge goes on while the API server is away, so that after it all are sent
+// together, and which the kubelet writes first is the kubelet's.
 func (n *liveNode) check() {
 	now := n.clock.Now()
-	late := func(nudge time.Time) bool { return !nudge.IsZero() && now.Sub(nudge) >= nudgePatience }
 	for _, m := range n.node("n1").pods {
-		if m.impatient || late(m.nudgeAt) || late(m.nudgeWas) {
+		late := !m.nudgeAt.IsZero() && now.Sub(m.nudgeAt) >= nudgePatience
+		outlasted := !m.nudgeWas.IsZero() && !n.awayAt.Before(m.nudgeWas.Add(nudgePatience))
+		if m.impatient || late || outlasted {
 			n.unchecked++
 			return
 		}
