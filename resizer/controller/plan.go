@@ -113,6 +113,9 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 			// and without a look at what is in use: below that, it would kill.
 			limits.MemoryBytes = max(limits.MemoryBytes, p.unrecorded)
 		}
+		if p.awaited && p.patient && limits.CPUMilli > p.low {
+			continue // the kubelet would write more than the agent has told that it gave
+		}
 		if limits != p.asked {
 			resizes = append(resizes, resize{p.name, limits, directionOf(p, limits)})
 		}

@@ -109,6 +109,13 @@ func TestPlan(t *testing.T) {
 			recorded: true,
 			waiting:  []string{"c"},
 		},
+		"nor does any patch make the kubelet write more than the agent has told that it gave": {
+			pods: []podLimits{with(settledPod("a", res(700, 320)), func(p *podLimits) { patient(p); p.low, p.awaited = 500, true }),
+				with(settledPod("b", res(700, 320)), func(p *podLimits) { patient(p); p.low, p.awaited = 600, true })},
+			balances: map[string]pool.Balance{"a": borrowed(res(100, 0)), "b": borrowed(res(100, 0)), "c": lent(res(200, 0))},
+			recorded: true,
+			want:     []resize{{"b", res(600, 256), lower}},
+		},
 		"nor while the kubelet may yet write what was due before": {
 			pods: []podLimits{with(settledPod("a", res(700, 256)), func(p *podLimits) { p.overtaken = true }),
 				with(settledPod("b", res(300, 256)), patient)},

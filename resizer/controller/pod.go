@@ -389,8 +389,12 @@ func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimi
 				young = wait
 			}
 		}
-		hold(m.cpuSince, m.due.CPUMilli, m.owed.CPUMilli, l.asked.CPUMilli, &l.least.CPUMilli, &l.most.CPUMilli)
 		hold(m.memorySince, m.due.MemoryBytes, m.owed.MemoryBytes, l.asked.MemoryBytes, &l.least.MemoryBytes, &l.most.MemoryBytes)
+		// With memory the kubelet writes the spec's CPU, which is not to be more than is due.
+		memory := min(max(m.due.MemoryBytes, l.least.MemoryBytes), l.most.MemoryBytes)
+		if memory == l.asked.MemoryBytes || m.due.CPUMilli >= l.asked.CPUMilli {
+			hold(m.cpuSince, m.due.CPUMilli, m.owed.CPUMilli, l.asked.CPUMilli, &l.least.CPUMilli, &l.most.CPUMilli)
+		}
 	}
 	return l, young
 }

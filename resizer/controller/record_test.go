@@ -94,6 +94,21 @@ func TestChangingLoans(t *testing.T) {
 	h.expect("borrower 750m/320Mi")
 }
 
+// With memory the kubelet writes the CPU that the spec says, so a patch of it leaves
+// none there that is not due any more.
+func TestMemoryTakesCPUThatIsNotDueAlong(t *testing.T) {
+	h := withAgent(t)
+	h.recorded()
+	h.pool.pods = loan(res(200, 0))
+	h.expect()
+	h.clock.Step(testSettings.RecordAfter / 2)
+	h.pool.pods = loan(res(100, 0))
+	h.expect("donor 400m/256Mi")
+	h.kubelet()
+	h.clock.Step(testSettings.RecordAfter / 2)
+	h.expect("borrower 600m/256Mi")
+}
+
 // Memory that the agent gave a borrower, and that the kubelet was not told of, must not
 // be below the limit that the kubelet writes with a change of CPU.
 func TestUnrecordedMemoryGoesWithCPU(t *testing.T) {
