@@ -101,6 +101,8 @@ type node struct {
 	// silent says that nobody is known to write the node's cgroups: it has no living
 	// agent, or the pool does not tell. heard says that it once had one.
 	silent, heard bool
+	// loweredBy is when the kubelet will have lowered what it is to be told to lower.
+	loweredBy time.Time
 	// Of the state that was read last.
 	epoch          string
 	version, acted int64
@@ -224,6 +226,21 @@ func (c *Controller) node(name string) *node {
 	return n
 }
 
+// lowering notes that the kubelet is to be told to lower what is in force, and will have
+// done so after d.
+func (n *node) lowering(now time.Time, d time.Duration) {
+	if by := now.Add(d); by.After(n.loweredBy) {
+		n.loweredBy = by
+	}
+}
+
+// patient says whether a pod that has waited since then, for others to be lowered, has
+// to wait on: for patience, and longer while the kubelet could not be told to lower them.
+func (n *node) patient(since time.Time, patience time.Duration, now time.Time) bool {
+	waited := now.Sub(since)
+	return waited < patience || now.Before(n.loweredBy) && waited < patience+outagePatience
+}
+
 // wait notes which pods wait for their own CPU, and ends their patience.
 func (n *node) wait(ctx context.Context, waiting []string, now time.Time) {
 	for name, m := range n.pods {
@@ -232,10 +249,10 @@ func (n *node) wait(ctx context.Context, waiting []string, now time.Time) {
 			m.waitsSince, m.impatient = time.Time{}, false
 		case m.waitsSince.IsZero():
 			m.waitsSince = now
-		case now.Sub(m.waitsSince) >= waitPatience && !m.impatient:
+		case !m.impatient && !n.patient(m.waitsSince, waitPatience, now):
 			m.impatient = true
 			logf.FromContext(ctx).Info("a pod gets its own CPU though others may still have it: neither the agent nor the kubelet has said that they have not",
-				"node", n.name, "pod", name, "function", m.function, "waited", waitPatience)
+				"node", n.name, "pod", name, "function", m.function, "waited", now.Sub(m.waitsSince))
 		}
 	}
 }

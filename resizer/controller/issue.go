@@ -57,6 +57,9 @@ func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRo
 		switch o {
 		case waitsForRoom:
 			crowded = append(crowded, resizes[i])
+		case notAnswered:
+			n.lowering(c.clock.Now(), unansweredPatience)
+			fallthrough
 		case failed:
 			next = min(next, n.pods[resizes[i].pod].retryAt.Sub(now))
 		}
@@ -70,6 +73,7 @@ type outcome int
 const (
 	nothingLeft outcome = iota
 	failed
+	notAnswered
 	waitsForRoom
 )
 
@@ -108,7 +112,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 		m.refused(r, now)
 	default:
 		// It may have been accepted all the same.
-		result = resultFailed
+		result, left = resultFailed, notAnswered
 		m.unsure(r.limits, now)
 		log.Error(err, "resize failed", "to", r.limits.String())
 		m.backOff(now)

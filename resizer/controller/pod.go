@@ -26,6 +26,14 @@ const (
 	// noticed, and for its pods to be nudged.
 	waitPatience = pool.LeaseTTL + nudgeAfter + nudgeSpread + nudgePatience + time.Second
 
+	// outagePatience bounds how much longer a pod waits for others to be lowered when the
+	// API server did not answer: an outage of ten seconds, by when a process that cannot
+	// renew its lease has ended, and what comes after it.
+	outagePatience = 10*time.Second + unansweredPatience
+	// unansweredPatience is how long after a patch that the API server did not answer it is
+	// tried again and done by the kubelet.
+	unansweredPatience = backOffMax + patchTimeout + nudgePatience
+
 	backOffMax = pool.LeaseTTL
 	// refusalMax bounds how long no raise of a pod is tried after several in a row
 	// were refused: each costs its donors a resize down and one back.

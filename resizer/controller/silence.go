@@ -16,7 +16,7 @@ const (
 	// what one pod has too much another has too little.
 	nudgeSpread = 2 * time.Second
 	// nudgePatience is how long a nudge that may raise what is in force waits for those
-	// that lower it.
+	// that lower it, and so how long the kubelet has for these.
 	nudgePatience = 3 * time.Second
 	// nudgeMilli is by how much CPU is raised. For so little no restore has to wait.
 	nudgeMilli = 1
@@ -75,7 +75,8 @@ func spread(node string) time.Duration {
 // it; without a CPU limit to raise, it is memory.
 //
 // Who may hold more than the spec says is nudged first: of the others, some may
-// hold less, and the kubelet is not to give them theirs before it is free.
+// hold less, and the kubelet is not to give them theirs before it is free, which it
+// has nudgePatience for from when it is told.
 //
 // next is how long until another is due.
 func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now time.Time) (resizes []resize, next time.Duration) {
@@ -84,7 +85,7 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 		return nil, next
 	}
 	spare := spareOf(pods)
-	var last []resize // that may give a pod more
+	var last, waiting []resize // may give a pod more; and have no room for it yet
 	busy := make(map[string]bool, len(planned))
 	for _, r := range planned {
 		busy[r.pod] = true
@@ -98,12 +99,13 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 			next = min(next, m.nudgeAt.Sub(now))
 			continue
 		}
-		raises := m.low < m.asked.CPUMilli && m.asked.CPUMilli-p.reach() > spare
-		if raises && now.Sub(m.nudgeAt) < nudgePatience || !m.waitsSince.IsZero() {
-			continue
-		}
-		if !m.arrived() {
+		if !m.waitsSince.IsZero() || !m.arrived() {
 			continue // the status is an event, and the tick comes for the rest
+		}
+		mayRaise := m.low < m.asked.CPUMilli
+		noRoom := mayRaise && m.asked.CPUMilli-p.reach() > spare
+		if p.reach() > m.asked.CPUMilli && !noRoom {
+			n.lowering(now, nudgePatience)
 		}
 		if c.total.TokensAt(now) < float64(c.settings.TotalBurst)/2 {
 			next = heldTick // restores go first, on every node
@@ -111,10 +113,19 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 		}
 		limits := m.asked.Add(nudgeOf(m.asked))
 		limits.MemoryBytes = max(limits.MemoryBytes, m.held)
-		if m.low < m.asked.CPUMilli {
-			last = append(last, resize{name, limits, nudge})
-		} else {
-			resizes = append(resizes, resize{name, limits, nudge})
+		r := resize{name, limits, nudge}
+		switch {
+		case noRoom:
+			waiting = append(waiting, r)
+		case mayRaise:
+			last = append(last, r)
+		default:
+			resizes = append(resizes, r)
+		}
+	}
+	for _, r := range waiting {
+		if !n.patient(n.pods[r.pod].nudgeAt, nudgePatience, now) {
+			last = append(last, r)
 		}
 	}
 	return append(resizes, last...), next

@@ -256,6 +256,76 @@ func TestNudgeAfterRefusedRaises(t *testing.T) {
 	}
 }
 
+// lapsed is a node whose agent is gone, and with it the word that a loan, which was too
+// short to be recorded, had ended: the borrower may have it yet, and the donor not. The
+// nudges are due.
+func lapsed(t *testing.T) *harness {
+	h := withAgent(t)
+	h.pool.pods = loan(res(200, 0))
+	h.expect()
+	h.pool.agent, h.pool.pods = "", nil
+	h.expect()
+	h.clock.Step(nudgeDue)
+	return h
+}
+
+// wait reconciles for d, with a kubelet that does nothing, and returns the patches.
+func (h *harness) wait(d time.Duration) []string {
+	h.t.Helper()
+	var got []string
+	for end := h.clock.Now().Add(d); h.clock.Now().Before(end); h.clock.Step(heldTick) {
+		got = append(got, h.reconcile()...)
+	}
+	return got
+}
+
+// Who holds too little waits for who holds too much from when the kubelet can be told.
+func TestNudgesAfterAnOutage(t *testing.T) {
+	h := lapsed(t)
+	h.patchErr = errors.New("away")
+	if got := h.wait(10 * time.Second); got != nil {
+		t.Errorf("patches %v while the API server is away, want none", got)
+	}
+	h.patchErr = nil
+	if diff := cmp.Diff([]string{"borrower 501m/256Mi"}, h.wait(backOffMax)); diff != "" {
+		t.Errorf("patches before the kubelet has lowered it (-want +got):\n%s", diff)
+	}
+	h.kubelet()
+	h.expect("borrower 500m/256Mi", "donor 501m/256Mi")
+}
+
+// The same of a donor of which the spec says less than it is owed.
+func TestPatienceAfterAnOutage(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("donor", res(300, 256), byLibra), testPod("borrower", res(700, 256), byLibra))
+	h.patchErr = errors.New("away")
+	if got := h.wait(waitPatience + tick); got != nil {
+		t.Errorf("patches %v while the API server is away, want none", got)
+	}
+	h.patchErr = nil
+	if diff := cmp.Diff([]string{"borrower 500m/256Mi"}, h.wait(backOffMax)); diff != "" {
+		t.Errorf("patches before the kubelet has lowered it (-want +got):\n%s", diff)
+	}
+	h.kubelet()
+	h.expect("donor 500m/256Mi")
+}
+
+// An API server that answers for all pods but one does not keep these from what they are owed.
+func TestOutageOfOnePodEnds(t *testing.T) {
+	h := lapsed(t)
+	h.forbid = func(pod string) error {
+		if pod == "borrower" {
+			return errors.New("away")
+		}
+		return nil
+	}
+	if got := h.wait(nudgePatience + outagePatience - nudgeDue); got != nil {
+		t.Errorf("patches %v before the patience with the API server is over, want none", got)
+	}
+	if diff := cmp.Diff([]string{"donor 501m/256Mi"}, h.wait(nudgeDue)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
 func TestRefusedNudgeIsGivenUp(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed, old))
 	attempts := 0
