@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -292,6 +293,21 @@ func TestNudgesAfterAnOutage(t *testing.T) {
 	}
 	h.kubelet()
 	h.expect("borrower 500m/256Mi", "donor 501m/256Mi")
+}
+
+// So does it when a rate limit held back who holds too much.
+func TestNudgesAfterARateLimit(t *testing.T) {
+	h := lapsed(t)
+	limiter := h.Controller.total
+	limiter.SetLimitAt(h.clock.Now(), 0)
+	limiter.AllowN(h.clock.Now(), testSettings.TotalBurst)
+	if got := h.wait(2 * nudgePatience); got != nil {
+		t.Errorf("patches %v of nudges beyond the limit, want none", got)
+	}
+	limiter.SetLimitAt(h.clock.Now(), rate.Limit(testSettings.TotalResizesPerSecond))
+	if diff := cmp.Diff([]string{"borrower 501m/256Mi"}, h.wait(tick)); diff != "" {
+		t.Errorf("patches before the kubelet has lowered it (-want +got):\n%s", diff)
+	}
 }
 
 // The same of a donor of which the spec says less than it is owed.
