@@ -7,11 +7,12 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Prediction is what an invocation will use at its peak, and for how long. A
-// zero resource, or a zero duration, was not predicted.
+// Prediction is what an invocation will use at its peak, for how long, and how much CPU
+// time in all. A zero resource, or a zero duration, was not predicted.
 type Prediction struct {
 	Demand   api.Resources
 	Duration time.Duration
+	CPUTime  time.Duration
 }
 
 // Table is all that the predictor knows of one function: with the input size as

@@ -12,7 +12,7 @@ const (
 	// "header:NAME" or "query:NAME". Without it the size is the Content-Length.
 	InputSizeAnnotation = "libra.dev/input-size"
 
-	// ModeAnnotation is a Mode; without it the activator's own default applies.
+	// ModeAnnotation is a Mode; without it that of the settings applies.
 	ModeAnnotation = "libra.dev/mode"
 
 	// MinCPUAnnotation and MinMemoryAnnotation are quantities of CPU and memory that the
@@ -20,6 +20,21 @@ const (
 	// always keeps, may be more.
 	MinCPUAnnotation    = "libra.dev/min-cpu"
 	MinMemoryAnnotation = "libra.dev/min-memory"
+
+	// SourceLabel, on a namespace or a node, is the Source of what is lent there. A node's
+	// comes before its pods' namespaces'.
+	SourceLabel = "libra.dev/source"
+
+	// MaxCPUAnnotation is the most CPU, as a quantity, that the user container may use of
+	// what its node has idle. Without it that is all that the node can give; less than the
+	// user allocation is the user allocation.
+	MaxCPUAnnotation = "libra.dev/max-cpu"
+
+	// QueueAnnotation is QueueFIFO to let requests of a revision that wait for a free slot
+	// go in the order in which they came. Otherwise the one predicted to be the shortest
+	// goes first.
+	QueueAnnotation = "libra.dev/queue"
+	QueueFIFO       = "fifo"
 
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.

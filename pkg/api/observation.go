@@ -43,6 +43,8 @@ type Observation struct {
 	// Peak is the most CPU used in any 100 ms of the invocation (in all of it,
 	// when it was shorter) and the most memory.
 	Peak Resources `json:"peak"`
+	// CPUTime is how much CPU time its container used while it ran.
+	CPUTime time.Duration `json:"cpu_time_ns"`
 	// Limit is the least effective limit that was in force while it ran.
 	Limit Resources `json:"limit"`
 	// ThrottledShare is the share of the invocation's time, 0 to 1, that its

@@ -59,6 +59,12 @@ type Invocation struct {
 	// overdue by as long, it may borrow again.
 	MinRemaining time.Duration
 
+	// Ranked says that the node's agent is to rank its pod among those in flight, as under
+	// the source node: its Begin and its End wake the agent, and a State tells of it.
+	Ranked bool
+	// CPUTime is how much CPU time it is predicted to use; 0 when there was no prediction.
+	CPUTime time.Duration
+
 	// Trace is where its trace goes on: a W3C traceparent, or empty when the request is
 	// not sampled.
 	Trace string
@@ -131,6 +137,12 @@ type Suspension struct {
 	CPUUntil, MemoryUntil time.Time
 }
 
+// Flight is an invocation in flight that is Ranked.
+type Flight struct {
+	Age     time.Duration // since its Begin
+	CPUTime time.Duration // predicted; 0 when there was no prediction
+}
+
 // State is a node's pool at one moment. A pod without a balance is at its user
 // allocation.
 type State struct {
@@ -145,11 +157,12 @@ type State struct {
 	// from 1. Acted is that of the Agent's last heartbeat.
 	Version, Acted int64
 
-	Pods      map[string]Balance // by namespace/name
-	Available api.Resources      // surplus in the pool that nobody has borrowed
-	Entries   []Entry            // of Available, the EntriesMost that last longest, these first
-	Suspended []Suspension       // by Function
-	Begun     int                // invocations in flight
+	Pods      map[string]Balance  // by namespace/name
+	InFlight  map[string][]Flight // by namespace/name, in the order of their Begins
+	Available api.Resources       // surplus in the pool that nobody has borrowed
+	Entries   []Entry             // of Available, the EntriesMost that last longest, these first
+	Suspended []Suspension        // by Function
+	Begun     int                 // invocations in flight
 }
 
 // Pool is the pool of all nodes. Every method is atomic per node, takes one

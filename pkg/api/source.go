@@ -1,0 +1,24 @@
+package api
+
+import "fmt"
+
+// Source is where the CPU that is lent comes from.
+type Source string
+
+const (
+	// SourceOwners lends what donors do not use of their own, as LIBRA does: the limits on
+	// a node never add up to more than its owners configured.
+	SourceOwners Source = "owners"
+	// SourceNode lends what the node has idle, up to a ceiling for each container.
+	SourceNode Source = "node"
+)
+
+// ParseSource returns an error that names the accepted sources for what is none.
+func ParseSource(s string) (Source, error) {
+	switch src := Source(s); src {
+	case SourceOwners, SourceNode:
+		return src, nil
+	default:
+		return "", fmt.Errorf("source is %.64q, want %s or %s", s, SourceNode, SourceOwners)
+	}
+}

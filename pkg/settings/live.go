@@ -1,0 +1,209 @@
+package settings
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Live are the settings as they are now. Until they have been read, they change nothing;
+// what cannot be read later leaves them as they were.
+type Live struct {
+	informers []cache.SharedIndexInformer
+	refused   func(error)
+
+	settings atomic.Pointer[Settings]
+	// sources are those of namespaces and nodes that have one of their own.
+	namespaces, nodes sources
+
+	mu        sync.Mutex
+	listeners []func()
+}
+
+type sources struct{ byName sync.Map }
+
+// NewLive follows the cluster's settings once it is run. refused is told what is wrong
+// with a setting, each time that it is seen.
+func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
+	l := &Live{refused: refused}
+	l.settings.Store(&Default)
+
+	configMap := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ConfigMap).String()
+		})).Core().V1().ConfigMaps().Informer()
+	labelled := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = api.SourceLabel }),
+		informers.WithTransform(trim))
+
+	for _, watched := range []struct {
+		what     string
+		informer cache.SharedIndexInformer
+		set      func(obj any)
+		remove   func(obj any)
+	}{
+		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, func(any) { l.store(Default) }},
+		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces)},
+		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes)},
+	} {
+		if _, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    watched.set,
+			UpdateFunc: func(_, obj any) { watched.set(obj) },
+			DeleteFunc: func(obj any) {
+				if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+					obj = last.Obj
+				}
+				watched.remove(obj)
+			},
+		}); err != nil {
+			return nil, fmt.Errorf("following %s: %w", watched.what, err)
+		}
+		if err := watched.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; get, list and watch on them are needed: %w", watched.what, err))
+		}); err != nil {
+			return nil, fmt.Errorf("following %s: %w", watched.what, err)
+		}
+		l.informers = append(l.informers, watched.informer)
+	}
+	return l, nil
+}
+
+// Run follows the cluster until ctx is done.
+func (l *Live) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, informer := range l.informers {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	running.Wait()
+}
+
+// Synced says whether everything has been read once. Before that the settings are not
+// the cluster's.
+func (l *Live) Synced() bool {
+	for _, informer := range l.informers {
+		if !informer.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// OnChange has f called, soon, after each change. f must not wait.
+func (l *Live) OnChange(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners = append(l.listeners, f)
+}
+
+// Settings are those of what does not say otherwise. Before they have been read nothing
+// is to be changed.
+func (l *Live) Settings() Settings {
+	if !l.Synced() {
+		return Default
+	}
+	return *l.settings.Load()
+}
+
+// Mode is that of a revision, or of a pod of it, with the annotations. One that cannot be
+// read is ModeObserve; who tells the user is the activator.
+func (l *Live) Mode(annotations map[string]string) api.Mode {
+	value, ok := annotations[api.ModeAnnotation]
+	if !ok {
+		return l.Settings().Mode
+	}
+	mode, err := api.ParseMode(value)
+	if err != nil || !l.Synced() {
+		return api.ModeObserve
+	}
+	return mode
+}
+
+// Source is where what is lent to and by the pods of a namespace on a node comes from.
+func (l *Live) Source(namespace, node string) api.Source {
+	if source, ok := l.nodes.byName.Load(node); ok {
+		return source.(api.Source)
+	}
+	if source, ok := l.namespaces.byName.Load(namespace); ok {
+		return source.(api.Source)
+	}
+	return l.Settings().Source
+}
+
+func (l *Live) setSettings(obj any) {
+	cm, ok := obj.(*corev1.ConfigMap)
+	if !ok {
+		return
+	}
+	s, err := Parse(cm.Data)
+	if err != nil {
+		l.refused(fmt.Errorf("the settings stay as they are: %w", err))
+		return
+	}
+	l.store(s)
+}
+
+func (l *Live) store(s Settings) {
+	l.settings.Store(&s)
+	l.changed()
+}
+
+func (l *Live) setSource(of *sources, kind string) func(any) {
+	return func(obj any) {
+		object, ok := obj.(metav1.Object)
+		if !ok {
+			return
+		}
+		source, err := api.ParseSource(object.GetLabels()[api.SourceLabel])
+		if err != nil {
+			l.refused(fmt.Errorf("label %s of %s %s: %w", api.SourceLabel, kind, object.GetName(), err))
+			of.byName.Delete(object.GetName())
+		} else {
+			of.byName.Store(object.GetName(), source)
+		}
+		l.changed()
+	}
+}
+
+func (l *Live) removeSource(of *sources) func(any) {
+	return func(obj any) {
+		if object, ok := obj.(metav1.Object); ok {
+			of.byName.Delete(object.GetName())
+			l.changed()
+		}
+	}
+}
+
+func (l *Live) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.listeners {
+		f()
+	}
+}
+
+// trim keeps what is read of a namespace or a node.
+func trim(obj any) (any, error) {
+	object, ok := obj.(metav1.Object)
+	if !ok {
+		return obj, nil
+	}
+	meta := metav1.ObjectMeta{Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(), Labels: object.GetLabels()}
+	switch obj.(type) {
+	case *corev1.Namespace:
+		return &corev1.Namespace{ObjectMeta: meta}, nil
+	case *corev1.Node:
+		return &corev1.Node{ObjectMeta: meta}, nil
+	default:
+		return obj, nil
+	}
+}

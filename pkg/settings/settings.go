@@ -1,0 +1,78 @@
+// Package settings tells how far Libra goes: what the ConfigMap config-libra says of all
+// functions, and what labels of namespaces and nodes say otherwise. All parts of Libra
+// that change something follow the same settings, live.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// Namespace and ConfigMap name the object that holds the settings.
+	Namespace = "libra-system"
+	ConfigMap = "config-libra"
+
+	modeKey       = "mode"
+	sourceKey     = "source"
+	cpuReserveKey = "cpu-reserve"
+	exampleKey    = "_example"
+)
+
+// Settings hold for every function, namespace and node that does not say otherwise.
+type Settings struct {
+	Mode   api.Mode
+	Source api.Source
+	// CPUReserveMilli is how much of a node's allocatable CPU no container may use beyond
+	// its user allocation.
+	CPUReserveMilli int64
+}
+
+// Default changes nothing on the cluster.
+var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode}
+
+// Parse reads a ConfigMap's data, and says all that is wrong with it at once.
+func Parse(data map[string]string) (Settings, error) {
+	s := Default
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		value := strings.TrimSpace(data[key])
+		var err error
+		switch key {
+		case modeKey:
+			s.Mode, err = api.ParseMode(value)
+		case sourceKey:
+			s.Source, err = api.ParseSource(value)
+		case cpuReserveKey:
+			s.CPUReserveMilli, err = parseReserve(value)
+		case exampleKey:
+		default:
+			err = fmt.Errorf("there is no such setting, want %s, %s or %s", modeKey, sourceKey, cpuReserveKey)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))
+		}
+	}
+	if len(errs) > 0 {
+		return Settings{}, errors.Join(errs...)
+	}
+	return s, nil
+}
+
+// mostReserve is more CPU than any node has, in cores.
+const mostReserve = 1 << 20
+
+func parseReserve(value string) (milli int64, err error) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 || q.CmpInt64(mostReserve) > 0 {
+		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0, such as 200m or 1.5", value)
+	}
+	return q.MilliValue(), nil
+}
