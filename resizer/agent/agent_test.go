@@ -215,6 +215,21 @@ type constantCgroup struct{ cgroup.Reading }
 func (c constantCgroup) Read() (cgroup.Reading, error) { return c.Reading, nil }
 func (constantCgroup) Close() error                    { return nil }
 
+// evenCgroup reads the same always but for its CPU, of which it uses as much all the time.
+type evenCgroup struct {
+	cgroup.Reading
+	now      func() time.Time
+	cpuMilli int64
+}
+
+func (c evenCgroup) Read() (cgroup.Reading, error) {
+	r := c.Reading
+	r.CPU = c.now().Sub(epoch) * time.Duration(c.cpuMilli) / 1000
+	return r, nil
+}
+
+func (evenCgroup) Close() error { return nil }
+
 func TestRingKeepsTheNewest(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	c := &container{cgroup: constantCgroup{}}
@@ -238,7 +253,9 @@ func TestRingKeepsTheNewest(t *testing.T) {
 func TestObserve(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
-	c := &container{used: true, cgroup: constantCgroup{cgroup.Reading{Memory: 5 << 20, Limit: api.Resources{CPUMilli: 500}}}}
+	c := &container{used: true, cgroup: evenCgroup{
+		Reading: cgroup.Reading{Memory: 5 << 20, Limit: api.Resources{CPUMilli: 500}}, now: clk.Now, cpuMilli: 200,
+	}}
 	a.containers.put("default/p", c)
 	for range 40 { // one second
 		a.sample(t.Context(), "default/p", c)
@@ -259,9 +276,10 @@ func TestObserve(t *testing.T) {
 		}
 	}
 	want := api.Observation{
-		Ended: api.Ended{Pod: "default/p", Alone: true, Duration: 500 * time.Millisecond},
-		Peak:  api.Resources{MemoryBytes: 5 << 20},
-		Limit: api.Resources{CPUMilli: 500},
+		Ended:   api.Ended{Pod: "default/p", Alone: true, Duration: 500 * time.Millisecond},
+		Peak:    api.Resources{CPUMilli: 200, MemoryBytes: 5 << 20},
+		CPUTime: (500*time.Millisecond + slack) / 5,
+		Limit:   api.Resources{CPUMilli: 500},
 	}
 	if diff := cmp.Diff(want, <-a.queue); diff != "" {
 		t.Errorf("observation (-want +got):\n%s", diff)

@@ -85,7 +85,7 @@ func (c *container) first() bool {
 // time. ok is false when the samples do not cover it.
 func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok bool) {
 	m, ok := measure(c.samples(), known.Add(-e.Duration-slack), known)
-	return api.Observation{Ended: e, Peak: m.peak, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
+	return api.Observation{Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
 }
 
 // containers are those of this node's opted-in pods.

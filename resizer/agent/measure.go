@@ -25,9 +25,13 @@ type sample struct {
 	cgroup.Reading
 }
 
-// measurement is what an invocation was seen to use.
+// measurement is what an invocation was seen to use. Between two samples use is taken to
+// be even, so that the CPU time is wrong by a part of what was used between the two
+// samples around each edge: at most sampleEvery on each CPU, which is much of a request
+// that uses no more than that, and nothing to a longer one.
 type measurement struct {
 	peak           api.Resources
+	cpuTime        time.Duration
 	limit          api.Resources // least in force; zero where there was none
 	throttledShare float64       // 0 to 1
 }
@@ -51,8 +55,8 @@ func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
 		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.Limit.MemoryBytes)
 	}
 	m.peak.CPUMilli = peakCPUMilli(samples, from, to)
-	throttled := interpolate(samples, to, throttledOf) - interpolate(samples, from, throttledOf)
-	m.throttledShare = min(1, throttled/float64(to.Sub(from)))
+	m.cpuTime = time.Duration(between(samples, from, to, cpuOf) + 0.5)
+	m.throttledShare = min(1, between(samples, from, to, throttledOf)/float64(to.Sub(from)))
 	return m, true
 }
 
@@ -80,8 +84,7 @@ func peakCPUMilli(samples []sample, from, to time.Time) int64 {
 		if start.Before(from) || start.Add(peakWindow).After(to) {
 			return
 		}
-		used := interpolate(samples, start.Add(peakWindow), cpuOf) - interpolate(samples, start, cpuOf)
-		most = max(most, used)
+		most = max(most, between(samples, start, start.Add(peakWindow), cpuOf))
 	}
 	try(from)
 	try(to.Add(-peakWindow))
@@ -98,6 +101,11 @@ func milli(used float64, in time.Duration) int64 {
 
 func cpuOf(s sample) time.Duration       { return s.CPU }
 func throttledOf(s sample) time.Duration { return s.Throttled }
+
+// between is by how much, in nanoseconds, a counter grew in a time within the samples.
+func between(samples []sample, from, to time.Time, counter func(sample) time.Duration) float64 {
+	return interpolate(samples, to, counter) - interpolate(samples, from, counter)
+}
 
 // interpolate is a counter, in nanoseconds, at a time within the samples.
 func interpolate(samples []sample, at time.Time, counter func(sample) time.Duration) float64 {

@@ -46,30 +46,30 @@ func TestMeasure(t *testing.T) {
 	}{
 		"even use": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 890,
-			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit},
+			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit},
 		},
 		"a burst of one window": {
 			samples: steady(0, 1000, limit, burst), from: 100, to: 900,
-			want: measurement{peak: api.Resources{CPUMilli: 900, MemoryBytes: 900}, limit: limit},
+			want: measurement{cpuTime: 160 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 900}, limit: limit},
 		},
 		"only a part of the burst": {
 			samples: steady(0, 1000, limit, burst), from: 100, to: 550,
-			want: measurement{peak: api.Resources{CPUMilli: 500, MemoryBytes: 550}, limit: limit},
+			want: measurement{cpuTime: 85 * time.Millisecond, peak: api.Resources{CPUMilli: 500, MemoryBytes: 550}, limit: limit},
 		},
 		"shorter than a window: all that was used around it": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 160,
-			want: measurement{peak: api.Resources{CPUMilli: 450, MemoryBytes: 175}, limit: limit},
+			want: measurement{cpuTime: 15 * time.Millisecond, peak: api.Resources{CPUMilli: 450, MemoryBytes: 175}, limit: limit},
 		},
 		"shorter than a sample": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 112,
-			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 125}, limit: limit},
+			want: measurement{cpuTime: 600 * time.Microsecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 125}, limit: limit},
 		},
 		"the least limit": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
 				s[10].Limit = api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}
 				s[12].Limit = api.Resources{CPUMilli: 500}
 			}), from: 110, to: 890,
-			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}},
+			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}},
 		},
 		"throttled for a quarter of it": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
@@ -77,7 +77,7 @@ func TestMeasure(t *testing.T) {
 					s[21+i].Throttled = 200 * time.Millisecond
 				}
 			}), from: 100, to: 900,
-			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 0.25},
+			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 0.25},
 		},
 		"throttled on several CPUs at once": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
@@ -85,7 +85,7 @@ func TestMeasure(t *testing.T) {
 					s[i].Throttled = time.Duration(i) * 100 * time.Millisecond
 				}
 			}), from: 100, to: 900,
-			want: measurement{peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 1},
+			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 1},
 		},
 		"began before the samples": {samples: steady(200, 1000, limit, constant(300)), from: 110, to: 890, no: true},
 		"ended after them":         {samples: steady(0, 800, limit, constant(300)), from: 110, to: 890, no: true},
@@ -145,6 +145,40 @@ func TestPeakIsTheBestWindow(t *testing.T) {
 		// what the last, partial one can add.
 		if whole := (to - from) / 100 * 100; milli(used(from, from+whole), time.Duration(whole)*time.Millisecond) > m.peak.CPUMilli {
 			t.Errorf("peak %dm is below the mean", m.peak.CPUMilli)
+		}
+	})
+}
+
+// The CPU time is off by no more than what was used between the samples around its edges,
+// whatever the use was, and that of a time is the sum of those of its parts.
+func TestCPUTimeIsOffByWhatWasUsedAtItsEdges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const end = 600
+		used := make([]time.Duration, end+1) // of several CPUs, up to each millisecond
+		for ms := 1; ms <= end; ms++ {
+			used[ms] = used[ms-1] + time.Duration(rapid.IntRange(0, 4000).Draw(t, "used in a ms"))*time.Microsecond
+		}
+		var samples []sample
+		for ms := 0; ms <= end; ms += 25 {
+			samples = append(samples, sample{at(ms), cgroup.Reading{CPU: used[ms]}})
+		}
+		from := rapid.IntRange(0, end-2).Draw(t, "from")
+		to := rapid.IntRange(from+2, end).Draw(t, "to")
+		cpuTime := func(from, to int) time.Duration {
+			m, ok := measure(samples, at(from), at(to))
+			if !ok {
+				t.Fatalf("%d to %d ms is not covered", from, to)
+			}
+			return m.cpuTime
+		}
+		around := func(ms int) time.Duration { return used[(ms+24)/25*25] - used[ms/25*25] }
+		got := cpuTime(from, to)
+		if off := (got - (used[to] - used[from])).Abs(); off > around(from)+around(to)+1 {
+			t.Errorf("from %d to %d ms it is off by %v, want at most %v and %v", from, to, off, around(from), around(to))
+		}
+		between := rapid.IntRange(from+1, to-1).Draw(t, "between")
+		if sum := cpuTime(from, between) + cpuTime(between, to); (sum - got).Abs() > 2 {
+			t.Errorf("the parts of %v add up to %v", got, sum)
 		}
 	})
 }
