@@ -170,7 +170,8 @@ func (c *Client) Close() {
 // an input of size bytes, or api.UnknownSize, will use. It answers at once from what
 // it knows, and begins a fetch when one is due. Only of a function of which it knows
 // nothing does it wait for that fetch, for the budget at most and no longer than ctx.
-// ok is false when there is no prediction.
+// ok is false when no demand is predicted; of a function whose profiling has begun the CPU
+// time may be told nevertheless, by which requests are put in order.
 func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size int64) (p Prediction, ok bool) {
 	now := c.clock.Now()
 	f := c.function(name, now)
@@ -205,7 +206,7 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 	p = s.table.Lookup(size)
 	if p.Demand.IsZero() {
 		c.metrics.answered(fromProfiling)
-		return Prediction{}, false
+		return Prediction{CPUTime: p.CPUTime}, false
 	}
 	c.metrics.answered(from)
 	c.metrics.used(now.Sub(s.fetched))

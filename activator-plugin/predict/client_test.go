@@ -227,12 +227,16 @@ func TestLifeOfATable(t *testing.T) {
 		s.say(step.status, step.body)
 		clk.SetTime(clk.Now().Add(step.after))
 		before, asked := counts(t, reader, "libra.predict.answers"), s.asked.Load()
-		_, ok := ask(c, 1)
+		p, ok := ask(c, 1)
 		source := ""
 		for at, n := range counts(t, reader, "libra.predict.answers") {
 			if n > before[at] {
 				source = at
 			}
+		}
+		// An order needs less than a loan: its CPU time is told from the start.
+		if want := (Prediction{CPUTime: 7 * time.Millisecond}); step.source == "profiling" && p != want {
+			t.Errorf("%s: Predict() = %+v, want %+v", step.name, p, want)
 		}
 		wantOK := step.source == "table" || step.source == "stale" || step.source == "asked"
 		if asked = s.asked.Load() - asked; ok != wantOK || source != step.source || asked != step.asked {

@@ -45,6 +45,7 @@ const (
 	maxCPUMilli       int64 = 1 << 20
 	maxMemoryBytes    int64 = 1 << 40
 	maxDurationMillis int64 = 24 * int64(time.Hour/time.Millisecond)
+	maxCPUTimeMicros  int64 = 30 * 24 * int64(time.Hour/time.Microsecond)
 )
 
 func sizeInput(size int64) inferRequest {
@@ -64,7 +65,7 @@ func ParseTable(body io.Reader) (*Table, error) {
 
 	p := resp.Parameters
 	t := &Table{Estimator: p.Estimator, Stage: p.Stage, Reason: p.Reason}
-	var errs [7]error
+	var errs [8]error
 	t.cpuMilli, errs[0] = stepsOf(outputs, "cpu_milli", maxCPUMilli)
 	t.memoryBytes, errs[1] = stepsOf(outputs, "memory_bytes", maxMemoryBytes)
 	t.durationMillis, errs[2] = stepsOf(outputs, "duration_ms", maxDurationMillis)
@@ -72,10 +73,34 @@ func ParseTable(body io.Reader) (*Table, error) {
 	t.Version, errs[4] = parseVersion(p.Version)
 	t.offset, errs[5] = resourcesOf(outputs, "offset")
 	t.largest, errs[6] = resourcesOf(outputs, "largest")
+	errs[7] = t.readCPUTime(outputs)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return t, nil
+}
+
+// readCPUTime leaves the CPU time not predicted when none of its outputs is given: older
+// predictors have none.
+func (t *Table) readCPUTime(outputs map[string][]int64) error {
+	_, thresholds := outputs["cpu_time_us_thresholds"]
+	_, values := outputs["cpu_time_us_values"]
+	unknown, ok := outputs["unknown_cpu_time_us"]
+	if !thresholds && !values && !ok {
+		return nil
+	}
+	if len(unknown) != 1 {
+		return fmt.Errorf(`output "unknown_cpu_time_us" has %d values, want 1`, len(unknown))
+	}
+	if err := inRange("unknown_cpu_time_us", unknown[0], maxCPUTimeMicros); err != nil {
+		return err
+	}
+	var err error
+	if t.cpuTimeMicros, err = stepsOf(outputs, "cpu_time_us", maxCPUTimeMicros); err != nil {
+		return err
+	}
+	t.unknown.CPUTime = time.Duration(unknown[0]) * time.Microsecond
+	return nil
 }
 
 func vectors(outputs []tensor) (map[string][]int64, error) {

@@ -17,8 +17,9 @@ func exampleAnswer() map[string][]int64 {
 		"cpu_milli_thresholds": {1000, 5000}, "cpu_milli_values": {100, 500, 1200},
 		"memory_bytes_thresholds": {}, "memory_bytes_values": {64 << 20},
 		"duration_ms_thresholds": {0, 5000}, "duration_ms_values": {1, 40, 700},
-		"unknown": {1200, 128 << 20, 5},
-		"offset":  {200, 0}, "largest": {1300, 1 << 30},
+		"cpu_time_us": {35_000}, "cpu_time_us_thresholds": {1000}, "cpu_time_us_values": {900, 35_000},
+		"unknown": {1200, 128 << 20, 5}, "unknown_cpu_time_us": {4000},
+		"offset": {200, 0}, "largest": {1300, 1 << 30},
 	}
 }
 
@@ -27,7 +28,8 @@ func profilingAnswer() map[string][]int64 {
 		"cpu_milli_thresholds": {}, "cpu_milli_values": {0},
 		"memory_bytes_thresholds": {}, "memory_bytes_values": {0},
 		"duration_ms_thresholds": {}, "duration_ms_values": {0},
-		"unknown": {0, 0, 0}, "offset": {0, 0}, "largest": {1300, 1 << 30},
+		"cpu_time_us_thresholds": {}, "cpu_time_us_values": {7000},
+		"unknown": {0, 0, 0}, "unknown_cpu_time_us": {7000}, "offset": {0, 0}, "largest": {1300, 1 << 30},
 	}
 }
 
@@ -102,6 +104,25 @@ func TestParseTableWithoutOffset(t *testing.T) {
 	}
 }
 
+// Predictors from before there was a CPU time answer without one.
+func TestParseTableWithoutCPUTime(t *testing.T) {
+	outputs := exampleAnswer()
+	for _, name := range []string{"cpu_time_us", "cpu_time_us_thresholds", "cpu_time_us_values", "unknown_cpu_time_us"} {
+		delete(outputs, name)
+	}
+	table, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
+	if err != nil {
+		t.Fatal("ParseTable() =", err)
+	}
+	for _, size := range []int64{-1, 0, 1 << 40} {
+		want := exampleTable().Lookup(size)
+		want.CPUTime = 0
+		if diff := cmp.Diff(want, table.Lookup(size)); diff != "" {
+			t.Errorf("Lookup(%d) (-want, +got):\n%s", size, diff)
+		}
+	}
+}
+
 func TestPredictsNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		outputs map[string][]int64
@@ -152,6 +173,11 @@ func TestParseTableRefuses(t *testing.T) {
 		{"absurd largest", with("largest", 1, 1<<41), `"largest" has value 2199023255552, want 0 to 1099511627776`},
 		{"no version", encodeAnswer(t, "", exampleAnswer()), `version is "", want a whole number`},
 		{"negative version", encodeAnswer(t, "-1", exampleAnswer()), `version is "-1", want a whole number`},
+		{"no CPU time of an unknown size", without("unknown_cpu_time_us"), `output "unknown_cpu_time_us" has 0 values, want 1`},
+		{"absurd CPU time of an unknown size", with("unknown_cpu_time_us", 1<<50), `"unknown_cpu_time_us" has value 1125899906842624, want 0 to 2592000000000`},
+		{"no thresholds of CPU time", without("cpu_time_us_thresholds"), `output "cpu_time_us_thresholds" is missing`},
+		{"no values of CPU time", without("cpu_time_us_values"), `output "cpu_time_us_values" is missing`},
+		{"absurd CPU time", with("cpu_time_us_values", 1, 1<<50), `"cpu_time_us_values" has value 1125899906842624, want 0 to 2592000000000`},
 		{"negative unknown", with("unknown", 1, 2, -3), `"unknown" has value -3, want 0 to`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 )
 
 // Prediction is what an invocation will use at its peak, for how long, and how much CPU
-// time in all. A zero resource, or a zero duration, was not predicted.
+// time in all. A zero resource, or a zero duration, was not predicted. The CPU time is the
+// median: to be put in order by, not to be relied on.
 type Prediction struct {
 	Demand   api.Resources
 	Duration time.Duration
@@ -25,6 +26,7 @@ type Table struct {
 	Reason    string // why it is in that stage, for people
 
 	cpuMilli, memoryBytes, durationMillis steps
+	cpuTimeMicros                         steps      // none of an older predictor
 	unknown                               Prediction // of an input of unknown size
 	// offset is added to what the steps say, as the function's recent errors ask for,
 	// but raises nothing beyond largest.
@@ -39,6 +41,9 @@ type steps struct {
 }
 
 func (s steps) at(size int64) int64 {
+	if len(s.values) == 0 {
+		return 0
+	}
 	return s.values[sort.Search(len(s.thresholds), func(i int) bool { return s.thresholds[i] > size })]
 }
 
@@ -52,6 +57,7 @@ func (t *Table) Lookup(size int64) Prediction {
 				MemoryBytes: t.memoryBytes.at(size),
 			},
 			Duration: time.Duration(t.durationMillis.at(size)) * time.Millisecond,
+			CPUTime:  time.Duration(t.cpuTimeMicros.at(size)) * time.Microsecond,
 		}
 	}
 	p.Demand.CPUMilli = raised(p.Demand.CPUMilli, t.offset.CPUMilli, t.largest.CPUMilli)

@@ -26,28 +26,29 @@ func exampleTable() *Table {
 		cpuMilli:       steps{thresholds: []int64{1000, 5000}, values: []int64{100, 500, 1200}},
 		memoryBytes:    steps{thresholds: []int64{}, values: []int64{64 << 20}},
 		durationMillis: steps{thresholds: []int64{0, 5000}, values: []int64{1, 40, 700}},
-		unknown:        Prediction{Demand: api.Resources{CPUMilli: 1200, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond},
+		cpuTimeMicros:  steps{thresholds: []int64{1000}, values: []int64{900, 35_000}},
+		unknown:        Prediction{Demand: api.Resources{CPUMilli: 1200, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond, CPUTime: 4 * time.Millisecond},
 		offset:         api.Resources{CPUMilli: 200},
 		largest:        api.Resources{CPUMilli: 1300, MemoryBytes: 1 << 30},
 	}
 }
 
 func TestLookup(t *testing.T) {
-	at := func(cpu int64, d time.Duration) Prediction {
-		return Prediction{Demand: api.Resources{CPUMilli: cpu, MemoryBytes: 64 << 20}, Duration: d}
+	at := func(cpu int64, d, cpuTime time.Duration) Prediction {
+		return Prediction{Demand: api.Resources{CPUMilli: cpu, MemoryBytes: 64 << 20}, Duration: d, CPUTime: cpuTime}
 	}
 	for _, tc := range []struct {
 		name string
 		size int64
 		want Prediction
 	}{
-		{"empty input", 0, at(300, 40*time.Millisecond)},
-		{"below a threshold", 999, at(300, 40*time.Millisecond)},
-		{"at a threshold", 1000, at(700, 40*time.Millisecond)},
-		{"at the last threshold", 5000, at(1300, 700*time.Millisecond)},
-		{"far above", 1 << 50, at(1300, 700*time.Millisecond)},
+		{"empty input", 0, at(300, 40*time.Millisecond, 900*time.Microsecond)},
+		{"below a threshold", 999, at(300, 40*time.Millisecond, 900*time.Microsecond)},
+		{"at a threshold", 1000, at(700, 40*time.Millisecond, 35*time.Millisecond)},
+		{"at the last threshold", 5000, at(1300, 700*time.Millisecond, 35*time.Millisecond)},
+		{"far above", 1 << 50, at(1300, 700*time.Millisecond, 35*time.Millisecond)},
 		{"unknown", api.UnknownSize, Prediction{
-			Demand: api.Resources{CPUMilli: 1300, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond}},
+			Demand: api.Resources{CPUMilli: 1300, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond, CPUTime: 4 * time.Millisecond}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, exampleTable().Lookup(tc.size)); diff != "" {
@@ -87,7 +88,8 @@ func TestLookupIsItsDefinition(t *testing.T) {
 			cpuMilli:       drawSteps(t, "cpu"),
 			memoryBytes:    drawSteps(t, "memory"),
 			durationMillis: drawSteps(t, "duration"),
-			unknown:        Prediction{Demand: drawResources(t, "unknown")},
+			cpuTimeMicros:  drawSteps(t, "CPU time"),
+			unknown:        Prediction{Demand: drawResources(t, "unknown"), CPUTime: time.Duration(rapid.Int64Range(0, 9).Draw(t, "unknown CPU time"))},
 			offset:         drawResources(t, "offset"),
 			largest:        drawResources(t, "largest"),
 		}
@@ -97,11 +99,15 @@ func TestLookupIsItsDefinition(t *testing.T) {
 				raw = Prediction{
 					Demand:   api.Resources{CPUMilli: countUp(table.cpuMilli, size), MemoryBytes: countUp(table.memoryBytes, size)},
 					Duration: time.Duration(countUp(table.durationMillis, size)) * time.Millisecond,
+					CPUTime:  time.Duration(countUp(table.cpuTimeMicros, size)) * time.Microsecond,
 				}
 			}
 			got := table.Lookup(size)
 			if got.Duration != raw.Duration {
 				t.Fatalf("duration at %d is %v, want %v", size, got.Duration, raw.Duration)
+			}
+			if got.CPUTime != raw.CPUTime {
+				t.Fatalf("CPU time at %d is %v, want %v", size, got.CPUTime, raw.CPUTime)
 			}
 			for _, r := range []struct{ raw, got, offset, largest int64 }{
 				{raw.Demand.CPUMilli, got.Demand.CPUMilli, table.offset.CPUMilli, table.largest.CPUMilli},
@@ -150,7 +156,7 @@ func largeTable() *Table {
 	}
 	s := steps{thresholds: thresholds, values: values}
 	return &Table{
-		cpuMilli: s, memoryBytes: s, durationMillis: s,
+		cpuMilli: s, memoryBytes: s, durationMillis: s, cpuTimeMicros: s,
 		offset: api.Resources{CPUMilli: 1, MemoryBytes: 1}, largest: api.Resources{CPUMilli: 50, MemoryBytes: 50},
 	}
 }
@@ -188,7 +194,7 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 }
 
 // BenchmarkPredict is all that the request path pays for a prediction: the clock, the
-// function map, three look-ups, the offset and the metrics.
+// function map, four look-ups, the offset and the metrics.
 func BenchmarkPredict(b *testing.B) {
 	c, names := knowing(b, 1000)
 	ctx := context.Background()

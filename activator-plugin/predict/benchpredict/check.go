@@ -16,14 +16,14 @@ const inputHelp = `The input is one JSON object after another, each of one funct
 
 "answer" is what the predictor answers over REST in the Open Inference Protocol v2;
 "sizes" are in bytes, -1 is the unknown size; "expected" has for each of them
-cpu_milli, memory_bytes and duration_ms, the offset included.`
+cpu_milli, memory_bytes and duration_ms, the offset included, and cpu_time_us.`
 
 // maxShown is how many mismatches are printed one by one.
 const maxShown = 20
 
 type checkResult struct {
 	Functions   int        `json:"functions"`
-	Comparisons int        `json:"comparisons"` // sizes × 3
+	Comparisons int        `json:"comparisons"` // sizes × 4
 	Mismatches  int        `json:"mismatches"`
 	First       []mismatch `json:"first_mismatches"`
 }
@@ -31,8 +31,8 @@ type checkResult struct {
 type mismatch struct {
 	Function string   `json:"function"`
 	Size     int64    `json:"size"`
-	Expected [3]int64 `json:"expected"`
-	Got      [3]int64 `json:"got"`
+	Expected [4]int64 `json:"expected"`
+	Got      [4]int64 `json:"got"`
 }
 
 func newCheck() *cobra.Command {
@@ -69,7 +69,7 @@ func (r *checkResult) add(in functionInput) error {
 	r.Functions++
 	for i, size := range in.Sizes {
 		p := table.Lookup(size)
-		got := [3]int64{p.Demand.CPUMilli, p.Demand.MemoryBytes, int64(p.Duration / time.Millisecond)}
+		got := [4]int64{p.Demand.CPUMilli, p.Demand.MemoryBytes, int64(p.Duration / time.Millisecond), int64(p.CPUTime / time.Microsecond)}
 		for k := range got {
 			r.Comparisons++
 			if got[k] != in.Expected[i][k] {

@@ -60,8 +60,8 @@ type functionInput struct {
 	Function string          `json:"function"` // namespace/revision
 	Answer   json.RawMessage `json:"answer"`   // of the predictor, in the Open Inference Protocol v2
 	Sizes    []int64         `json:"sizes"`    // bytes; -1 is the unknown size
-	// Expected is, for each of Sizes, cpu_milli, memory_bytes and duration_ms.
-	Expected [][3]int64 `json:"expected"`
+	// Expected is, for each of Sizes, cpu_milli, memory_bytes, duration_ms and cpu_time_us.
+	Expected [][4]int64 `json:"expected"`
 }
 
 // eachFunction calls f with each function of a file.

@@ -30,7 +30,10 @@ const answer = `{"parameters": {"version": "7"}, "outputs": [
 	{"name": "memory_bytes_values", "shape": [1], "datatype": "INT64", "data": [64]},
 	{"name": "duration_ms_thresholds", "shape": [0], "datatype": "INT64", "data": []},
 	{"name": "duration_ms_values", "shape": [1], "datatype": "INT64", "data": [40]},
+	{"name": "cpu_time_us_thresholds", "shape": [1], "datatype": "INT64", "data": [1000]},
+	{"name": "cpu_time_us_values", "shape": [2], "datatype": "INT64", "data": [900, 35000]},
 	{"name": "unknown", "shape": [3], "datatype": "INT64", "data": [500, 64, 5]},
+	{"name": "unknown_cpu_time_us", "shape": [1], "datatype": "INT64", "data": [4000]},
 	{"name": "offset", "shape": [2], "datatype": "INT64", "data": [100, 0]},
 	{"name": "largest", "shape": [2], "datatype": "INT64", "data": [550, 64]}]}`
 
@@ -62,23 +65,23 @@ func inputFile(t *testing.T, sizes, expected string) string {
 
 func TestCheck(t *testing.T) {
 	var got checkResult
-	file := inputFile(t, "[999, 1000, -1]", "[[200, 64, 40], [550, 64, 40], [550, 64, 5]]")
+	file := inputFile(t, "[999, 1000, -1]", "[[200, 64, 40, 900], [550, 64, 40, 35000], [550, 64, 5, 4000]]")
 	if err := run(t, &got, "check", file); err != nil {
 		t.Fatal("check:", err)
 	}
-	if diff := cmp.Diff(checkResult{Functions: 2, Comparisons: 18, First: []mismatch{}}, got); diff != "" {
+	if diff := cmp.Diff(checkResult{Functions: 2, Comparisons: 24, First: []mismatch{}}, got); diff != "" {
 		t.Error("What agrees (-want, +got):\n" + diff)
 	}
 
-	file = inputFile(t, "[999, 1000]", "[[100, 64, 40], [550, 64, 40]]")
+	file = inputFile(t, "[999, 1000]", "[[100, 64, 40, 900], [550, 64, 40, 35000]]")
 	err := run(t, &got, "check", file)
-	if err == nil || !strings.Contains(err.Error(), "2 of 12") {
+	if err == nil || !strings.Contains(err.Error(), "2 of 16") {
 		t.Errorf("check of what differs: %v, want an error", err)
 	}
-	first := mismatch{Function: "ns/a", Size: 999, Expected: [3]int64{100, 64, 40}, Got: [3]int64{200, 64, 40}}
+	first := mismatch{Function: "ns/a", Size: 999, Expected: [4]int64{100, 64, 40, 900}, Got: [4]int64{200, 64, 40, 900}}
 	second := first
 	second.Function = "ns/b"
-	want := checkResult{Functions: 2, Comparisons: 12, Mismatches: 2, First: []mismatch{first, second}}
+	want := checkResult{Functions: 2, Comparisons: 16, Mismatches: 2, First: []mismatch{first, second}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error("What differs (-want, +got):\n" + diff)
 	}
