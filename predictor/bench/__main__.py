@@ -109,6 +109,7 @@ def _run(options: argparse.Namespace) -> None:
     ):
         metrics |= more
         intervals |= bounds
+    metrics |= report.cpu_times(trials, _say)
     times = Times()
     for trial in trials:
         times.extend(trial.times)

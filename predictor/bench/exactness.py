@@ -9,7 +9,14 @@ import numpy as np
 from bench.calls import Calls, Say
 from bench.heldout import needed, sample
 from bench.zygote import Call
-from libra_predictor.estimators import ClassModel, DurationModel, milliseconds
+from libra_predictor.estimators import (
+    DURATION_QUANTILE,
+    MEDIAN,
+    ClassModel,
+    QuantileModel,
+    microseconds,
+    milliseconds,
+)
 from libra_predictor.labels import Label
 from libra_predictor.observations import MAX_SIZE
 from libra_predictor.tables import Sizes, StepTable
@@ -30,7 +37,7 @@ class Exactness:
 def compared(calls: Calls, train: int, comparisons: int, say: Say) -> Exactness:
     """Tries about that many sizes in all: around every threshold, at the float edges, and at random."""
     trained = [made[:train] for by_name in calls.values() for made in by_name.values()]
-    each = -(-comparisons // (len(trained) * (2 * len(_QUANTILES) + 1)))
+    each = -(-comparisons // (len(trained) * (2 * len(_QUANTILES) + 2)))
     rng = np.random.default_rng(0)
     done = mismatches = lowered = 0
     for i, of_function in enumerate(trained):
@@ -63,12 +70,12 @@ def _compared(of_function: Sequence[Call], count: int, rng: np.random.Generator)
             exact = model.exact_table(quantile)
             sizes = sizes_to_try(exact, count, rng)
             found.append(_matched(exact, model.table(quantile), sizes, model.evaluate(sizes, quantile)))
-    duration = DurationModel(
-        [call.size for call in of_function], milliseconds([sample(call) for call in of_function])
-    )
-    table = duration.table()
-    sizes = sizes_to_try(table, count, rng)
-    found.append(_matched(table, table, sizes, duration.evaluate(sizes)))
+    samples = [sample(call) for call in of_function]
+    for amounts, quantile in ((milliseconds, DURATION_QUANTILE), (microseconds, MEDIAN)):
+        times = QuantileModel([s.size for s in samples], amounts(samples), quantile)
+        table = times.table()
+        sizes = sizes_to_try(table, count, rng)
+        found.append(_matched(table, table, sizes, times.evaluate(sizes)))
     return found
 
 

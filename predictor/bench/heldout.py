@@ -16,7 +16,7 @@ from bench.scores import Outcome
 from bench.workloads import WORKLOADS
 from bench.zygote import Call
 from libra_predictor import labels
-from libra_predictor.estimators import ClassModel, DurationModel, milliseconds, ranked
+from libra_predictor.estimators import MEDIAN, ClassModel, QuantileModel, microseconds, milliseconds, ranked
 from libra_predictor.function import Function
 from libra_predictor.observations import Sample
 from libra_predictor.settings import Settings
@@ -27,6 +27,7 @@ ARG_MAX = "arg-max"
 RF = "RF"
 HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving window"
+MEDIAN_OF_ALL = "median of all"
 
 # An owner's node may have any kind of cgroups; the floor is for one kind, and would hide what is predicted.
 SETTINGS = Settings.model_validate({"memory_floor": False})
@@ -51,6 +52,7 @@ def sample(call: Call, memory_factor: float = 1.0) -> Sample:
         limit_memory_bytes=0,
         throttled_share=0.0,
         first=False,
+        cpu_time_ns=call.cpu_time_ns,
     )
 
 
@@ -126,6 +128,9 @@ class Trial:
     # For the paper's Table 2: the most probable options and the duration in milliseconds, by model.
     probable: dict[str, list[Pair]]
     durations: dict[str, NDArray[np.float64]]
+    # In microseconds: those used, and what ours and the median of the calls learned from said before.
+    used: NDArray[np.float64]
+    cpu_times: dict[str, NDArray[np.float64]]
     estimators: tuple[str, str, str]
     gate: tuple[float, float, float] | None
     times: Times
@@ -187,9 +192,9 @@ def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[
         ClassModel([labels.Label(s, 0, o[i], False) for s, o in zip(sizes.tolist(), options, strict=True)])
         for i in range(2)
     ]
-    DurationModel(sizes.tolist(), durations_ms)
+    QuantileModel(sizes.tolist(), durations_ms)
     learner.times.training.append(1e3 * (time.perf_counter() - began))
-    middle = DurationModel(sizes.tolist(), durations_ms, 0.5)
+    middle = QuantileModel(sizes.tolist(), durations_ms, MEDIAN)
     probable[OURS] = _both(lambda i: models[i].most_probable(asked))
     durations[OURS] = middle.evaluate(asked).astype(np.float64)
 
@@ -214,6 +219,13 @@ def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[
         online=_online(learner, options, held_out),
         probable=probable,
         durations=durations,
+        used=microseconds([sample(call) for call in held_out]),
+        cpu_times={
+            OURS: np.array(
+                [estimators.answers.cpu_time_at(call.size) for call in held_out], dtype=np.float64
+            ),
+            MEDIAN_OF_ALL: np.full(len(held_out), np.median(microseconds([sample(call) for call in train]))),
+        },
         estimators=(estimators.cpu.estimator, estimators.memory.estimator, estimators.duration.estimator),
         gate=estimators.gate,
         times=learner.times,

@@ -14,6 +14,7 @@ from bench.heldout import (
     ALLOCATION,
     ARG_MAX,
     HISTOGRAM,
+    MEDIAN_OF_ALL,
     MOVING_WINDOW,
     OURS,
     RESOURCES,
@@ -22,7 +23,7 @@ from bench.heldout import (
     Times,
     Trial,
 )
-from bench.scores import Outcome, Share, harvested, least_constant, under_predicted
+from bench.scores import Outcome, Share, harvested, least_constant, ordered, under_predicted
 from bench.workloads import WORKLOADS
 
 Metrics = dict[str, float]
@@ -119,6 +120,44 @@ def held_out(trials: Sequence[Trial], say: Say) -> tuple[Metrics, Intervals]:
         table(say, f"Size-{kind} functions, {calls} held-out calls. {_explained(kind)}", rows)
     _by_function(trials, say)
     return metrics, intervals
+
+
+def cpu_times(trials: Sequence[Trial], say: Say) -> Metrics:
+    """How well the held-out calls of all functions of a seed are put in order by their predicted CPU time."""
+    metrics: Metrics = {}
+    rows = [["estimator", "all", *(f"size-{kind}" for kind in _CLASSES), "all, within 2x"]]
+    for name in (OURS, MEDIAN_OF_ALL):
+        shares = [_ordered(trials, name)]
+        shares += (
+            _ordered([t for t in trials if t.size_related == related], name) for related in _CLASSES.values()
+        )
+        errors = np.concatenate([np.abs(np.log2(t.cpu_times[name] / t.used)) for t in trials])
+        near = float((errors <= 1).mean())
+        rows.append([name, *(f"{100 * share:.1f} %" for share in (*shares, near))])
+        if name == OURS:
+            metrics |= {
+                "cpu_time_ordered": shares[0],
+                **{f"cpu_time_ordered_{k}": s for k, s in zip(_CLASSES, shares[1:], strict=True)},
+                "cpu_time_within_2x": near,
+            }
+    table(
+        say,
+        "CPU time, frozen: share of the pairs of held-out calls, of whatever functions of one seed, whose"
+        " predictions are in the order of what they used, mean over the seeds; and share of calls predicted"
+        " within a factor of two.",
+        rows,
+    )
+    return metrics
+
+
+def _ordered(trials: Sequence[Trial], name: str) -> float:
+    shares = []
+    for seed in dict.fromkeys(t.seed for t in trials):
+        of = [t for t in trials if t.seed == seed]
+        shares.append(
+            ordered(np.concatenate([t.cpu_times[name] for t in of]), np.concatenate([t.used for t in of]))
+        )
+    return float(np.mean(shares))
 
 
 def _explained(kind: str) -> str:

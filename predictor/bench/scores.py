@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 _Z = 1.959964  # of 95 %
 _RESAMPLES = 500
@@ -72,6 +73,14 @@ def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool 
     shares = lent[drawn].sum(axis=1) / np.maximum(could[drawn].sum(axis=1), 1e-9)
     low, high = np.quantile(shares, (0.025, 0.975))
     return Share(float(lent.sum() / could.sum()), float(low), float(high), len(outcomes))
+
+
+def ordered(predicted: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
+    """The share of pairs of calls that are put in the right order; level ones count half."""
+    differ = np.sign(actual[:, None] - actual[None, :])
+    said = np.sign(predicted[:, None] - predicted[None, :])
+    pairs = np.abs(differ).sum()
+    return float((1 + (differ * said).sum() / pairs) / 2) if pairs else 1.0
 
 
 def _short(outcome: Outcome) -> bool:

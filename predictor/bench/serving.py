@@ -33,7 +33,7 @@ _TOOL_SECONDS = 600.0  # the first build of the Go client takes longest
 _SETTLED_SECONDS = 3.0  # in which no answer changes
 _ASKED = 60  # sizes of each function that the server itself is asked for
 _NAMESPACE = "bench"
-_OUTPUTS = ("cpu_milli", "memory_bytes", "duration_ms")
+_OUTPUTS = ("cpu_milli", "memory_bytes", "duration_ms", "cpu_time_us")
 
 T = TypeVar("T")
 
@@ -261,6 +261,7 @@ def _observation(name: str, call: Call) -> dict[str, Any]:
         "peak": {"cpu_milli": call.cpu_milli, "memory_bytes": call.memory_bytes},
         "limit": nothing,
         "throttled_share": 0.0,
+        "cpu_time_ns": call.cpu_time_ns,
     }
 
 
@@ -288,7 +289,8 @@ def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[
     found, mismatches = [], 0
     for name, answer in answers.items():
         published = _published(answer)
-        tables = (published.answers.cpu_milli, published.answers.memory_bytes, published.answers.duration_ms)
+        answers = published.answers
+        tables = (answers.cpu_milli, answers.memory_bytes, answers.duration_ms, answers.cpu_time_us)
         sizes = [UNKNOWN_SIZE]
         for table in tables:
             sizes += sizes_to_try(table, count // len(tables), rng).tolist()
@@ -297,19 +299,24 @@ def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[
                 "function": f"{_NAMESPACE}/{name}",
                 "answer": answer,
                 "sizes": sizes,
-                "expected": [published.at(size) for size in sizes],
+                "expected": [_expected(published, size) for size in sizes],
             }
         )
         for size in [UNKNOWN_SIZE, *rng.choice(sizes, _ASKED).tolist()]:
             outputs = _outputs(_infer(http_port, name, size))
-            mismatches += tuple(outputs[o][0] for o in _OUTPUTS) != published.at(size)
+            mismatches += tuple(outputs[o][0] for o in _OUTPUTS) != _expected(published, size)
     return found, mismatches
+
+
+def _expected(published: Published, size: int) -> tuple[int, int, int, int]:
+    """In the order of _OUTPUTS."""
+    return *published.at(size), published.answers.cpu_time_at(size)
 
 
 def _published(answer: dict[str, Any]) -> Published:
     """What a reader in Python would know of a function by an answer."""
     outputs = _outputs(answer)
-    cpu, memory, duration = (
+    cpu, memory, duration, cpu_time = (
         StepTable(tuple(outputs[f"{o}_thresholds"]), tuple(outputs[f"{o}_values"])) for o in _OUTPUTS
     )
     nothing = Record("")
@@ -319,7 +326,9 @@ def _published(answer: dict[str, Any]) -> Published:
         version=int(answer["parameters"]["version"]),
         stage=Stage(answer["parameters"]["stage"]),
         reason="",
-        answers=Answers(cpu, memory, duration, _three(outputs["unknown"])),
+        answers=Answers(
+            cpu, memory, duration, _three(outputs["unknown"]), cpu_time, outputs["unknown_cpu_time_us"][0]
+        ),
         offset=_two(outputs["offset"]),
         largest=_two(outputs["largest"]),
         observations=0,

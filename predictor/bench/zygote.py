@@ -39,6 +39,7 @@ class Call:
 
     size: int  # bytes of the body
     duration_ns: int
+    cpu_time_ns: int
     cpu_milli: int  # peak over any 100 ms
     memory_bytes: int  # high-water mark of the resident set
     answer: int
@@ -114,6 +115,7 @@ def measure(workload: Workload, body: Path) -> Call:
     return Call(
         size=size,
         duration_ns=ended - began,
+        cpu_time_ns=ended_cpu - began_cpu,
         # The kernel brings another process's counter up to date at ticks, which is 4 ms late at worst: over
         # 100 ms that looks like as much as 1040m of one thread.
         cpu_milli=min(

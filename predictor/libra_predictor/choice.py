@@ -13,18 +13,24 @@ from libra_predictor.estimators import (
     DURATION_QUANTILE,
     HISTOGRAM,
     INHERITED,
+    MEDIAN,
     MOVING_WINDOW,
     MOVING_WINDOW_CALLS,
+    NO_ESTIMATOR,
     XGBOOST,
-    DurationModel,
     Estimate,
+    QuantileModel,
     class_model,
     class_models,
+    cpu_time_median,
+    cpu_time_model,
+    cpu_timed,
     duration_histogram,
     duration_model,
     duration_moving_window,
     duration_quantile,
     histogram,
+    microseconds,
     milliseconds,
     moving_window,
     timed,
@@ -33,10 +39,11 @@ from libra_predictor.estimators import (
 from libra_predictor.labels import Label, Resource, labels
 from libra_predictor.observations import UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers
-from libra_predictor.tables import raised_from
+from libra_predictor.tables import constant, raised_from
 
 _MISSES_ALLOWED = 0.01
-_DURATION_GAIN = 0.9  # of a constant's loss that a model of the duration has to stay below
+_GAIN = 0.9  # of a constant's loss that a model of the duration or the CPU time has to stay below
+_ENOUGH_TO_ORDER = 3  # calls whose CPU time is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class Fit:
 
     answers: Answers  # without floor and offset
     estimators: tuple[str, str, str]  # of CPU, memory and duration
+    cpu_time_estimator: str
     # For CPU and memory: the answers to those samples whose demand was seen, by their position, each learned
     # without that sample.
     held_out: tuple[dict[int, int], dict[int, int]]
@@ -90,14 +98,18 @@ def fit(
     duration, fitted = _duration(samples, estimator, before[2])
     if durations == "unlimited":
         duration = unlimited()
+    cpu_time = _cpu_time(samples, estimator, inherited)
     return Fit(
         answers=Answers(
             cpu.estimate.table,
             memory.estimate.table,
             duration.table,
             (cpu.estimate.unknown, memory.estimate.unknown, duration.unknown),
+            cpu_time.table,
+            cpu_time.unknown,
         ),
         estimators=(cpu.estimate.estimator, memory.estimate.estimator, duration.estimator),
+        cpu_time_estimator=cpu_time.estimator,
         held_out=(cpu.held_out, memory.held_out),
         censored=cpu.censored + memory.censored,
         gate=None
@@ -222,14 +234,14 @@ def _duration(
         by_model[held] = [half.at(own[i].size) for i in held]
         by_constant[held] = duration_quantile(rest)
         sized = [s for s in rest if s.size != UNKNOWN_SIZE]
-        middle = DurationModel([s.size for s in sized], milliseconds(sized), 0.5)
+        middle = QuantileModel([s.size for s in sized], milliseconds(sized), MEDIAN)
         medians[held] = middle.evaluate(np.array([own[i].size for i in held], dtype=np.int64))
     spread = ((actual - actual.mean()) ** 2).sum()
     error = ((actual - medians) ** 2).sum()
     fitted = float(1 - error / spread) if spread > 0 else 1.0
     if estimator == XGBOOST:
         return model, fitted
-    losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _DURATION_GAIN}
+    losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _GAIN}
     best = min(losses, key=lambda name: losses[name])
     if inherited is not None:
         of_before = np.array([inherited.at(s.size) for s in own], dtype=np.float64)
@@ -238,7 +250,50 @@ def _duration(
     return (model if best == XGBOOST else without_size), fitted
 
 
-def _loss(actual: np.ndarray, predicted: np.ndarray) -> float:
+def _loss(actual: np.ndarray, predicted: np.ndarray, quantile: float = DURATION_QUANTILE) -> float:
     """The quantile's own loss, of the logarithm, so that long calls do not outweigh the others."""
     error = np.log(actual) - np.log(np.maximum(predicted, 1.0))
-    return float(np.maximum(DURATION_QUANTILE * error, (DURATION_QUANTILE - 1) * error).mean())
+    return float(np.maximum(quantile * error, (quantile - 1) * error).mean())
+
+
+def first_cpu_time(samples: Sequence[Sample]) -> Estimate:
+    """The estimate before there is a fit. An order needs no safety, and so few calls."""
+    own = cpu_timed(samples)
+    return cpu_time_median(own) if len(own) >= _ENOUGH_TO_ORDER else Estimate(NO_ESTIMATOR, constant(0), 0)
+
+
+def _cpu_time(samples: Sequence[Sample], estimator: str, inherited: Answers | None) -> Estimate:
+    """The estimate of the CPU time: its median, for an order no error is worse upward than downward."""
+    before = None
+    if inherited is not None and inherited.unknown_cpu_time_us and estimator == "auto":
+        before = Estimate(INHERITED, inherited.cpu_time_us, inherited.unknown_cpu_time_us)
+    own = cpu_timed(samples)
+    without_size = first_cpu_time(own)
+    if without_size.estimator == NO_ESTIMATOR:
+        return before or without_size
+    if estimator == MOVING_WINDOW:
+        return cpu_time_median(own[-MOVING_WINDOW_CALLS:], MOVING_WINDOW)
+    model = None if estimator == HISTOGRAM else cpu_time_model(own)
+    if model is None:
+        return without_size
+    if estimator == XGBOOST:
+        return model
+    actual = microseconds(own)
+    by_model, by_constant = (np.zeros(len(own)) for _ in range(2))
+    folds = np.array(_folds(len(own)))
+    for fold in (0, 1):
+        rest = [s for s, of in zip(own, folds, strict=True) if of != fold]
+        half = cpu_time_model(rest)
+        if half is None:
+            return without_size
+        held = np.flatnonzero(folds == fold)
+        by_model[held] = [half.at(own[i].size) for i in held]
+        by_constant[held] = half.unknown
+    losses = [
+        (_loss(actual, by_model, MEDIAN), model),
+        (_loss(actual, by_constant, MEDIAN) * _GAIN, without_size),
+    ]
+    if before is not None:
+        of_before = np.array([before.at(s.size) for s in own], dtype=np.float64)
+        losses.insert(0, (_loss(actual, of_before, MEDIAN), before))
+    return min(losses, key=lambda measured: measured[0])[1]

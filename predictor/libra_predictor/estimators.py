@@ -21,7 +21,8 @@ UNLIMITED = "unlimited"  # durations that are none
 
 MOVING_WINDOW_CALLS = 5
 
-DURATION_QUANTILE = 0.25
+DURATION_QUANTILE = 0.25  # a borrower is not promised time that may lack
+MEDIAN = 0.5
 
 _CLASS_QUANTILES = (0.95, 0.99)
 _HISTOGRAM_PEAK = 0.99
@@ -95,21 +96,24 @@ class ClassModel:
         return snapped(self.exact_table(quantile), self._sizes.tolist(), self._labels)
 
 
-class DurationModel:
-    """A quantile of the duration, by default a lower one: a borrower is not promised time that may lack."""
+class QuantileModel:
+    """A quantile of an amount, learned of its logarithm and never beyond what was seen."""
 
     def __init__(
-        self, sizes: Sequence[int], durations_ms: NDArray[np.float64], quantile: float = DURATION_QUANTILE
+        self, sizes: Sequence[int], amounts: NDArray[np.float64], quantile: float = DURATION_QUANTILE
     ) -> None:
+        logarithms = np.log(amounts)
+        self._least, self._most = float(logarithms.min()), float(logarithms.max())
         self._trees = _Trees(
             np.array(sizes, dtype=np.int64),
-            np.log(durations_ms),
+            logarithms,
             objective="reg:quantileerror",
             quantile_alpha=quantile,
         )
 
     def evaluate(self, sizes: Sizes) -> Sizes:
-        return np.rint(np.exp(self._trees.predict(sizes))).astype(np.int64)
+        logarithms = np.clip(self._trees.predict(sizes), self._least, self._most)
+        return np.rint(np.exp(logarithms)).astype(np.int64)
 
     def table(self) -> StepTable:
         return self._trees.tabulated(self.evaluate)
@@ -175,7 +179,7 @@ def duration_model(samples: Sequence[Sample]) -> Estimate | None:
     sized = [s for s in samples if s.size != UNKNOWN_SIZE]
     if not sized:
         return None
-    model = DurationModel([s.size for s in sized], milliseconds(sized))
+    model = QuantileModel([s.size for s in sized], milliseconds(sized))
     return Estimate(XGBOOST, model.table(), duration_quantile(samples))
 
 
@@ -193,6 +197,33 @@ def duration_moving_window(samples: Sequence[Sample]) -> Estimate:
 def unlimited() -> Estimate:
     """The longest duration that the activator takes, so that no donor is too short to borrow from."""
     return Estimate(UNLIMITED, constant(MAX_DURATION_MS), MAX_DURATION_MS)
+
+
+def cpu_timed(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples whose CPU time is known and whole.
+
+    Those that a CPU limit throttled are among them: they took longer, but used no more.
+    """
+    return [s for s in samples if s.cpu_time_ns and not s.failed]
+
+
+def microseconds(samples: Sequence[Sample]) -> NDArray[np.float64]:
+    return np.maximum(np.array([s.cpu_time_ns for s in samples], dtype=np.float64) / 1e3, 1.0)
+
+
+def cpu_time_median(samples: Sequence[Sample], estimator: str = HISTOGRAM) -> Estimate:
+    """Of samples whose CPU time is known; there is at least one."""
+    median = int(np.rint(np.median(microseconds(samples))))
+    return Estimate(estimator, constant(median), median)
+
+
+def cpu_time_model(samples: Sequence[Sample]) -> Estimate | None:
+    """Of samples whose CPU time is known; None without a known size."""
+    sized = [s for s in samples if s.size != UNKNOWN_SIZE]
+    if not sized:
+        return None
+    model = QuantileModel([s.size for s in sized], microseconds(sized), MEDIAN)
+    return Estimate(XGBOOST, model.table(), cpu_time_median(samples).unknown)
 
 
 class _Trees:

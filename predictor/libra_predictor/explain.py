@@ -25,6 +25,7 @@ class Answer(Allocation):
     """0 says that there is no prediction: the user allocation is used."""
 
     duration_ms: int
+    cpu_time_us: int
 
 
 class ErrorRecord(BaseModel):
@@ -33,13 +34,16 @@ class ErrorRecord(BaseModel):
     estimator: str
     calls: int
     under_predicted: int
-    mean_error: float  # of answer - option needed, in options; of a duration, of predicted / actual - 1
+    # Of answer - option needed, in options; of a duration, of answer / actual - 1; of a CPU time, of
+    # log2(answer / used).
+    mean_error: float
 
 
 class Records(BaseModel):
     cpu: ErrorRecord
     memory: ErrorRecord
     duration: ErrorRecord
+    cpu_time: ErrorRecord
 
 
 class Gate(BaseModel):
@@ -57,7 +61,7 @@ class Summary(BaseModel):
     name: str  # namespace/revision
     stage: Stage
     version: str
-    estimators: dict[str, str]  # by resource: cpu, memory, duration
+    estimators: dict[str, str]  # by resource: cpu, memory, duration, cpu_time
     observations: int
 
 
@@ -119,6 +123,7 @@ def _summary(published: Published) -> Summary:
             "cpu": published.cpu.estimator,
             "memory": published.memory.estimator,
             "duration": published.duration.estimator,
+            "cpu_time": published.cpu_time.estimator,
         },
         observations=published.observations,
     )
@@ -133,8 +138,8 @@ def _explanation(published: Published, size: int) -> Explanation:
         stage=published.stage,
         reason=published.reason,
         size=None if size == UNKNOWN_SIZE else size,
-        answer=_answer(published.at(size)),
-        raw=_answer(published.answers.at(size)),
+        answer=_answer(published.at(size), published.answers.cpu_time_at(size)),
+        raw=_answer(published.answers.at(size), published.answers.cpu_time_at(size)),
         offset=_allocation(published.offset),
         largest=_allocation(published.largest),
         observations=published.observations,
@@ -143,13 +148,14 @@ def _explanation(published: Published, size: int) -> Explanation:
             cpu=_record(published.cpu),
             memory=_record(published.memory),
             duration=_record(published.duration),
+            cpu_time=_record(published.cpu_time),
         ),
         gate=_gate(published.gate),
     )
 
 
-def _answer(values: tuple[int, int, int]) -> Answer:
-    return Answer(cpu_milli=values[0], memory_bytes=values[1], duration_ms=values[2])
+def _answer(values: tuple[int, int, int], cpu_time_us: int) -> Answer:
+    return Answer(cpu_milli=values[0], memory_bytes=values[1], duration_ms=values[2], cpu_time_us=cpu_time_us)
 
 
 def _allocation(values: tuple[int, int]) -> Allocation:

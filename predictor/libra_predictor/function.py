@@ -14,7 +14,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from libra_predictor import labels
-from libra_predictor.choice import Fit, fit
+from libra_predictor.choice import Fit, first_cpu_time, fit
 from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
 from libra_predictor.history import Call, Calls, Tally, TallyState
 from libra_predictor.labels import Resource
@@ -46,6 +46,7 @@ class Scored:
     error_cpu: float | None = None  # answer - option needed, in options
     error_memory: float | None = None
     error_duration: float | None = None  # answer / actual - 1; None also of a throttled run
+    ratio_cpu_time: float | None = None  # answer / used
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class FunctionState(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2
     name: str
     configuration: str
     learned_to: str
@@ -94,6 +95,9 @@ class FunctionState(BaseModel):
     # The settings that the answers are of; entries from before there was a choice have the default.
     estimator: str = "auto"
     durations: str = "predicted"
+    # Format 1 knows no CPU time.
+    cpu_time_tally: TallyState = TallyState()
+    cpu_time_estimator: str = NO_ESTIMATOR
 
 
 class Function:
@@ -123,6 +127,10 @@ class Function:
         self._offsets = (Offset(settings.cpu_step_milli), Offset(settings.memory_step_bytes))
         self._tallies = (Tally(), Tally(), Tally())
         self._estimators = (INHERITED if inherited else NO_ESTIMATOR,) * 3
+        self._cpu_time_tally = Tally()
+        self._cpu_time_estimator = NO_ESTIMATOR
+        if inherited and inherited.unknown_cpu_time_us:
+            self._cpu_time_estimator = INHERITED
         # Of the last calls since the last refit or drift.
         self._missed: tuple[deque[bool], deque[bool]] = (deque(maxlen=_LATELY), deque(maxlen=_LATELY))
         self._observed = 0
@@ -146,6 +154,7 @@ class Function:
             memory=none,
             duration=none,
             gate=None,
+            cpu_time=Record(self._cpu_time_estimator),
         )
 
     def observe(self, entry_id: str, sample: Sample) -> Scored:
@@ -211,7 +220,8 @@ class Function:
             self._due_after = 1  # it would otherwise be of the last five calls of long ago
         self._answers = fitted.fit.answers
         self._estimators = fitted.fit.estimators
-        if INHERITED not in self._estimators:
+        self._cpu_time_estimator = fitted.fit.cpu_time_estimator
+        if INHERITED not in (*self._estimators, self._cpu_time_estimator):
             self._inherited = None
         for missed in self._missed:
             missed.clear()
@@ -251,6 +261,8 @@ class Function:
             drift=self._drift,
             estimator=self._settings.estimator,
             durations=self._settings.durations,
+            cpu_time_tally=self._cpu_time_tally.state(),
+            cpu_time_estimator=self._cpu_time_estimator,
         )
 
     @classmethod
@@ -275,6 +287,8 @@ class Function:
             offset.restore(offset_state)
         function._tallies = (Tally(state.tallies[0]), Tally(state.tallies[1]), Tally(state.tallies[2]))
         function._estimators = state.estimators
+        function._cpu_time_tally = Tally(state.cpu_time_tally)
+        function._cpu_time_estimator = state.cpu_time_estimator
         for missed, missed_state in zip(function._missed, state.missed, strict=True):
             missed.extend(missed_state)
         function._since_refit = state.since_refit
@@ -318,7 +332,12 @@ class Function:
         if predicted and answered[2] and not labels.throttled(sample):
             error = 1e6 * answered[2] / max(sample.duration_ns, 1e6) - 1
             self._tallies[2].add(error < 0, error)
-        return Scored(False, missed[0], missed[1], errors[0], errors[1], error)
+        ratio = None
+        cpu_time_us = self.published.answers.cpu_time_at(sample.size)
+        if cpu_time_us and sample.cpu_time_ns and not sample.failed:
+            ratio = 1e3 * cpu_time_us / max(sample.cpu_time_ns, 1e3)
+            self._cpu_time_tally.add(ratio < 1, math.log2(ratio))
+        return Scored(False, missed[0], missed[1], errors[0], errors[1], error, ratio)
 
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
@@ -440,13 +459,18 @@ class Function:
 
     def _publish(self, stage: Stage, reason: str, largest: tuple[int, int]) -> None:
         answers, floor = self._answers, self._memory_floor
-        if floor and answers != _NOTHING:
+        if floor and any(answers.unknown):
             cpu, memory, duration = answers.unknown
             answers = replace(
                 answers,
                 memory_bytes=raised(answers.memory_bytes, floor),
                 unknown=(cpu, max(memory, floor), duration),
             )
+        cpu_time_estimator = self._cpu_time_estimator
+        if not answers.unknown_cpu_time_us:
+            first = first_cpu_time([call.sample for call in self._window])
+            answers = replace(answers, cpu_time_us=first.table, unknown_cpu_time_us=first.unknown)
+            cpu_time_estimator = first.estimator
         # More than the largest would raise no answer any further, and the activator takes only so much.
         offset = (
             min(self._offsets[0].value(), largest[0]),
@@ -468,6 +492,7 @@ class Function:
             cpu=self._tallies[0].record(self._estimators[0]),
             memory=self._tallies[1].record(self._estimators[1]),
             duration=self._tallies[2].record(self._estimators[2]),
+            cpu_time=self._cpu_time_tally.record(cpu_time_estimator),
         )
 
     def _profiling(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from libra_predictor.observations import Sample
 from libra_predictor.published import Record
@@ -37,6 +37,8 @@ class Calls(BaseModel):
     failed: list[bool]
     answered_cpu_milli: list[int]
     answered_memory_bytes: list[int]
+    # Of format 1 there is none; what is not known is 0.
+    cpu_time_ns: list[int] = Field(default_factory=lambda columns: [0] * len(columns.get("size", ())))
 
     @model_validator(mode="after")
     def _same_lengths(self) -> Self:
@@ -61,6 +63,7 @@ class Calls(BaseModel):
             failed=[s.failed for s in samples],
             answered_cpu_milli=[call.cpu_milli for call in calls],
             answered_memory_bytes=[call.memory_bytes for call in calls],
+            cpu_time_ns=[s.cpu_time_ns for s in samples],
         )
 
     def calls(self) -> Iterator[Call]:
@@ -76,6 +79,7 @@ class Calls(BaseModel):
                     throttled_share=self.throttled_share[i],
                     first=self.first[i],
                     failed=self.failed[i],
+                    cpu_time_ns=self.cpu_time_ns[i],
                 ),
                 self.answered_cpu_milli[i],
                 self.answered_memory_bytes[i],

@@ -21,7 +21,8 @@ _RESULTS = (
     "cpu_milli",
     "memory_bytes",
     "duration_ms",
-)  # the outputs that depend on the size; the first three
+    "cpu_time_us",
+)  # the outputs that depend on the size; the first four
 
 
 def model_name(function: str) -> str:
@@ -109,10 +110,10 @@ class FunctionModel(Model):
 
     def json(self, size: int, request_id: str) -> bytes:
         """The body that KServe's REST route would write for a request that names no outputs."""
-        return self._json % (orjson.dumps(request_id), *self.published.at(size))
+        return self._json % (orjson.dumps(request_id), *self._results(size))
 
     def _response(self, size: int, request_id: str, names: Sequence[str]) -> InferResponse:
-        results = dict(zip(_RESULTS, self.published.at(size), strict=True))
+        results = dict(zip(_RESULTS, self._results(size), strict=True))
         return InferResponse(
             response_id=request_id,
             model_name=self.name,
@@ -127,7 +128,7 @@ class FunctionModel(Model):
         message = ModelInferResponse()
         message.CopyFrom(self._template)
         message.id = request_id
-        for output, value in zip(message.outputs, self.published.at(size), strict=False):
+        for output, value in zip(message.outputs, self._results(size), strict=False):
             output.contents.int64_contents[0] = value
         if names:
             outputs = {output.name: output for output in message.outputs}
@@ -136,17 +137,22 @@ class FunctionModel(Model):
             message.outputs.extend(wanted)
         return message
 
+    def _results(self, size: int) -> tuple[int, int, int, int]:
+        return *self.published.at(size), self.published.answers.cpu_time_at(size)
+
     @cached_property
     def _outputs(self) -> dict[str, list[int]]:
         """All outputs by name, in order; those of _RESULTS are for an input of unknown size."""
         published = self.published
         answers = published.answers
-        outputs = dict(zip(_RESULTS, ([value] for value in published.at(UNKNOWN_SIZE)), strict=True))
-        tables = (answers.cpu_milli, answers.memory_bytes, answers.duration_ms)
+        outputs = dict(zip(_RESULTS, ([value] for value in self._results(UNKNOWN_SIZE)), strict=True))
+        tables = (answers.cpu_milli, answers.memory_bytes, answers.duration_ms, answers.cpu_time_us)
         for name, table in zip(_RESULTS, tables, strict=True):
             outputs[f"{name}_thresholds"] = list(table.thresholds)
             outputs[f"{name}_values"] = list(table.values)
+        # Older clients take three values of "unknown", and no other number.
         outputs["unknown"] = list(answers.unknown)
+        outputs["unknown_cpu_time_us"] = [answers.unknown_cpu_time_us]
         outputs["offset"] = list(published.offset)
         outputs["largest"] = list(published.largest)
         return outputs
@@ -169,7 +175,7 @@ class FunctionModel(Model):
 
     @cached_property
     def _json(self) -> bytes:
-        """The format of a body, for the id as JSON and the three results."""
+        """The format of a body, for the id as JSON and the results."""
         head = orjson.dumps(
             {"model_name": self.name, "model_version": None, "parameters": self._parameters}
         ).replace(b"%", b"%%")

@@ -10,12 +10,14 @@ STREAM: Final = "libra:observations"
 VERSION: Final = b"1"
 UNKNOWN_SIZE: Final = -1
 MAX_SIZE: Final = 1 << 50  # bytes; a declared input size beyond 1 PiB is a mistake or an attack
-# The activator refuses a table with values beyond 1 << 20 millicores, 1 << 40 bytes or a day, so that one odd
-# call would cost its function all answers. These are below them, for the option above is to be as well.
+# The activator refuses a table with values beyond 1 << 20 millicores, 1 << 40 bytes, a day or 30 CPU days, so
+# that one odd call would cost its function all answers. None is above them, nor is the option above it.
 MAX_CPU_MILLI: Final = 1_000_000
 MAX_MEMORY_BYTES: Final = 1_000_000_000_000
 MAX_DURATION_MS: Final = 24 * 3600 * 1000
+MAX_CPU_TIME_US: Final = 30 * 24 * 3600 * 10**6  # CPU days: what is observed lasts a minute at most
 _MAX_DURATION_NS = MAX_DURATION_MS * 10**6
+_MAX_CPU_TIME_NS = MAX_CPU_TIME_US * 10**3
 _NEAR_MEMORY_LIMIT = 0.95
 
 # Also a safe path: the object store keeps a function under its name.
@@ -45,6 +47,7 @@ class Observation(BaseModel):
     first: bool = False  # the first invocation that ended in its container
     status: int
     peak: Resources
+    cpu_time_ns: int = Field(0, ge=0, le=_MAX_CPU_TIME_NS)  # older agents do not tell it
     limit: Resources
     throttled_share: float = Field(ge=0, le=1)
 
@@ -62,6 +65,7 @@ class Sample:
     throttled_share: float
     first: bool = False
     failed: bool = False  # at its memory limit, and so before it had used the CPU and time that it needs
+    cpu_time_ns: int = 0  # 0: not known, for no invocation uses none
 
     @property
     def at_memory_limit(self) -> bool:
@@ -108,6 +112,7 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         throttled_share=observation.throttled_share,
         first=observation.first,
         failed=not 200 <= observation.status < 300,
+        cpu_time_ns=observation.cpu_time_ns,
     )
     # To be killed for want of memory is the plainest sign of it; other failures tell of no demand.
     if sample.failed and not (observation.status >= 500 and sample.at_memory_limit):

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from libra_predictor.observations import UNKNOWN_SIZE
-from libra_predictor.tables import StepTable, merged
+from libra_predictor.tables import StepTable, constant, merged
+
+_NOT_PREDICTED = constant(0)
 
 
 class Stage(StrEnum):
@@ -23,11 +25,19 @@ class Answers:
     memory_bytes: StepTable
     duration_ms: StepTable
     unknown: tuple[int, int, int]  # cpu_milli, memory_bytes, duration_ms of an input of unknown size
+    # The median, by which invocations are put in order: it lends nothing, and so needs no offset and can be
+    # there before the others are.
+    cpu_time_us: StepTable = _NOT_PREDICTED
+    unknown_cpu_time_us: int = 0
 
     def at(self, size: int) -> tuple[int, int, int]:
         if size == UNKNOWN_SIZE:
             return self.unknown
         return self.cpu_milli.at(size), self.memory_bytes.at(size), self.duration_ms.at(size)
+
+    def cpu_time_at(self, size: int) -> int:
+        """Microseconds."""
+        return self.unknown_cpu_time_us if size == UNKNOWN_SIZE else self.cpu_time_us.at(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,12 @@ class Record:
     estimator: str
     calls: int = 0
     under_predicted: int = 0  # calls whose peak needed a larger option than was answered
-    mean_error: float = 0.0  # of answer - option needed, in options
+    # Of answer - option needed, in options; of a duration, of answer / actual - 1; of a CPU time, of
+    # log2(answer / used).
+    mean_error: float = 0.0
+
+
+_NO_RECORD = Record("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,7 @@ class Published:
     # The gate of the paper (LIBRA, section 4.3), reported and not used: accuracy, accuracy and R² of the
     # models on held-out calls.
     gate: tuple[float, float, float] | None
+    cpu_time: Record = _NO_RECORD
 
     def at(self, size: int) -> tuple[int, int, int]:
         """cpu_milli, memory_bytes and duration_ms of an input of size bytes, or UNKNOWN_SIZE."""

@@ -28,6 +28,13 @@ _durations = _meter.create_histogram(
     explicit_bucket_boundaries_advisory=[0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3],
 )
 
+_cpu_times = _meter.create_histogram(
+    "libra.predictor.cpu_time.answered",
+    unit="1",
+    description="CPU time answered / used, of calls not learned from.",
+    explicit_bucket_boundaries_advisory=[0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8],
+)
+
 
 class _Score:
     """One resource of one function."""
@@ -63,6 +70,8 @@ class Scores:
                 _short.record(max(-error, 0), {"resource": resource})
         if scored.error_duration is not None:
             _durations.record(1 + scored.error_duration)
+        if scored.ratio_cpu_time is not None:
+            _cpu_times.record(scored.ratio_cpu_time)
 
     def drop(self, function: str) -> None:
         for resource in ("cpu", "memory"):

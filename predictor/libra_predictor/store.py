@@ -19,7 +19,8 @@ from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
 
 FUNCTIONS: Final = "libra:predictor:{state}:functions"
 VERSIONS: Final = "libra:predictor:{state}:versions"
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READ = (1, FORMAT)  # before format 2 there was no CPU time
 
 _HEADER = re.compile(rb'\{"format":(\d{1,9}),("sha256":"([0-9a-f]{64})","state":)?')
 _OBJECT = re.compile(r"functions/([^/]+/[^/]+)/(\d{20})\.json")
@@ -86,9 +87,9 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
     header = _HEADER.match(entry)
     if header is None:
         return _refused("corrupt", f"entry {key} does not begin as one does")
-    if int(header[1]) != FORMAT:
+    if int(header[1]) not in _READ:
         _refusals.add(1, {"reason": "format"})
-        problem = f"entry {key} has format {int(header[1])}, accepted is {FORMAT}"
+        problem = f"entry {key} has format {int(header[1])}, accepted are {_READ[0]} and {FORMAT}"
         return Refused(problem, newer=int(header[1]) > FORMAT)
     body, end = entry[header.end() : -1], entry[-1:]
     if header[3] is None or end != b"}" or hashlib.sha256(body).hexdigest().encode() != header[3]:

@@ -69,6 +69,7 @@ def observation(**changes: Any) -> dict[str, Any]:
         "alone": True,
         "status": 200,
         "peak": {"cpu_milli": 250, "memory_bytes": 50 << 20},
+        "cpu_time_ns": 22_000_000,
         "limit": {"cpu_milli": 1000, "memory_bytes": 256 << 20},
         "throttled_share": 0,
     } | changes

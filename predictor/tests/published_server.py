@@ -23,6 +23,8 @@ MODELLED = Published(
         memory_bytes=constant(128 << 20),
         duration_ms=StepTable((50_000,), (20, 95)),
         unknown=(1900, 128 << 20, 20),
+        cpu_time_us=StepTable((9000,), (850, 74_000)),
+        unknown_cpu_time_us=4200,
     ),
     offset=(300, 64 << 20),
     largest=(2000, 1 << 30),
@@ -32,6 +34,7 @@ MODELLED = Published(
     memory=Record("histogram", 60, 0, 0.5),
     duration=Record("xgboost", 60, 14, -0.1),
     gate=(0.95, 0.91, 0.4),
+    cpu_time=Record("xgboost", 60, 31, 0.125),
 )
 PROFILED = Published(
     function="default/new-00001",
@@ -39,7 +42,7 @@ PROFILED = Published(
     version=1_700_000_000_456,
     stage=Stage.PROFILING,
     reason="3 of 12 observations: use the user allocation",
-    answers=Answers(constant(0), constant(0), constant(0), (0, 0, 0)),
+    answers=Answers(constant(0), constant(0), constant(0), (0, 0, 0), constant(3100), 3100),
     offset=(0, 0),
     largest=(2000, 1 << 30),
     observations=3,
@@ -48,6 +51,7 @@ PROFILED = Published(
     memory=Record("none"),
     duration=Record("none"),
     gate=None,
+    cpu_time=Record("histogram", 1, 0, 0.5),
 )
 
 

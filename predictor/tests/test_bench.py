@@ -4,11 +4,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.scores import Outcome, harvested, least_constant, under_predicted, wilson
+from bench.scores import Outcome, harvested, least_constant, ordered, under_predicted, wilson
 from bench.workloads import WORKLOADS, storage
 from bench.zygote import Reading, measure, peak_cpu_milli
 
@@ -79,6 +80,15 @@ def test_the_least_constant_misses_no_more_than_it_may(needed: list[int], missed
     assert sum(n >= constant for n in needed) > math.floor(missed * len(needed))
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=20))
+def test_pairs_in_order_are_counted(calls: list[tuple[int, int]]) -> None:
+    said = np.array([s for s, _ in calls], dtype=np.float64)
+    used = np.array([u for _, u in calls], dtype=np.float64)
+    pairs = [(a, b) for a in calls for b in calls if a[1] < b[1]]
+    right = sum(1.0 if a[0] < b[0] else 0.5 if a[0] == b[0] else 0.0 for a, b in pairs)
+    assert ordered(said, used) == pytest.approx(right / len(pairs) if pairs else 1)
+
+
 def test_peak_of_a_short_call_is_over_all_of_it() -> None:
     assert peak_cpu_milli(readings((0, 0), (10, 8), (50, 25))) == 500
     assert peak_cpu_milli(readings((0, 0), (5, 5))) == 200  # over 25 ms
@@ -131,6 +141,7 @@ def test_a_call_is_measured(tmp_path: Path) -> None:
     assert call.answer == WORKLOADS["compression"].run(body.read_bytes())
     assert call.duration_ns > 0
     assert 0 < call.cpu_milli <= 1000
+    assert 0 < call.cpu_time_ns <= call.duration_ns + _MS
     assert call.memory_bytes > call.size
 
 

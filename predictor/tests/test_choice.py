@@ -7,7 +7,7 @@ import pytest
 
 from libra_predictor import labels
 from libra_predictor.choice import Fit, fit
-from libra_predictor.estimators import HISTOGRAM, INHERITED, MOVING_WINDOW, XGBOOST
+from libra_predictor.estimators import HISTOGRAM, INHERITED, MOVING_WINDOW, NO_ESTIMATOR, XGBOOST
 from libra_predictor.labels import Resource, option
 from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers
@@ -24,14 +24,26 @@ def related(draw: random.Random) -> Sample:
     size = int(10 ** draw.uniform(3, 8))
     demand = (size / 1e8) ** 0.4 * draw.uniform(0.98, 1.02)
     return Sample(
-        size, int(1e9 * demand), int(100 + 900 * demand), int((40 + 400 * demand) * MI), *LARGEST, 0.0
+        size,
+        int(1e9 * demand),
+        int(100 + 900 * demand),
+        int((40 + 400 * demand) * MI),
+        *LARGEST,
+        0.0,
+        cpu_time_ns=int(5e8 * demand),
     )
 
 
 def unrelated(draw: random.Random) -> Sample:
     size, demand = int(10 ** draw.uniform(3, 8)), draw.betavariate(2, 4)
     return Sample(
-        size, int(1e9 * demand), int(100 + 900 * demand), int((40 + 400 * demand) * MI), *LARGEST, 0.0
+        size,
+        int(1e9 * demand),
+        int(100 + 900 * demand),
+        int((40 + 400 * demand) * MI),
+        *LARGEST,
+        0.0,
+        cpu_time_ns=int(5e8 * demand),
     )
 
 
@@ -198,6 +210,64 @@ def test_a_fit_takes_no_longer_than_it_may() -> None:
         fitted(samples)
         spent.append(time.thread_time() - started)
     assert min(spent) <= 0.120
+
+
+def test_a_cpu_time_that_follows_size_is_a_model_s_and_another_the_median() -> None:
+    learned = fitted(drawn(related))
+    assert learned.cpu_time_estimator == XGBOOST
+    for s in drawn(related, 200, seed=2):
+        assert 0.5 < 1000 * learned.answers.cpu_time_at(s.size) / s.cpu_time_ns < 2
+    samples = drawn(unrelated)
+    learned = fitted(samples)
+    assert learned.cpu_time_estimator == HISTOGRAM
+    middle = sorted(s.cpu_time_ns for s in samples)[99:101]
+    assert {learned.answers.cpu_time_at(size) for size in (UNKNOWN_SIZE, 0, 1 << 40)} == {
+        round(sum(middle) / 2000)
+    }
+
+
+def test_a_cpu_time_is_learned_from_throttled_calls_as_from_others() -> None:
+    samples = drawn(related)
+    throttled = [replace(s, duration_ns=9 * s.duration_ns, throttled_share=0.9) for s in samples]
+    calm, slow = fitted(samples).answers, fitted(throttled).answers
+    assert (calm.cpu_time_us, calm.unknown_cpu_time_us) == (slow.cpu_time_us, slow.unknown_cpu_time_us)
+
+
+@pytest.mark.parametrize("estimator", ["auto", XGBOOST, HISTOGRAM, MOVING_WINDOW])
+def test_a_cpu_time_that_few_calls_tell_is_not_predicted(estimator: str) -> None:
+    unknown = [replace(s, cpu_time_ns=0) for s in drawn(related, 40)]
+    told = drawn(related, 3, seed=2)
+    for samples in (unknown, [*unknown, *told[:2]]):
+        learned = fitted(samples, estimator)
+        assert learned.cpu_time_estimator == NO_ESTIMATOR
+        assert {learned.answers.cpu_time_at(size) for size in (UNKNOWN_SIZE, 0, 10**9)} == {0}
+    enough = fitted([*unknown, *told], estimator)
+    assert enough.cpu_time_estimator != NO_ESTIMATOR
+    assert enough.answers.unknown_cpu_time_us == sorted(round(s.cpu_time_ns / 1000) for s in told)[1]
+
+
+@pytest.mark.parametrize("estimator", [XGBOOST, HISTOGRAM, MOVING_WINDOW])
+@pytest.mark.parametrize("kind", [related, unrelated])
+def test_a_setting_forces_the_estimator_of_the_cpu_time(estimator: str, kind: Draw) -> None:
+    old = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1), constant(9), 9)
+    samples = drawn(kind, 40)
+    learned = fitted(samples, estimator, old)
+    assert learned.cpu_time_estimator == estimator
+    if estimator == MOVING_WINDOW:
+        lately = sorted(s.cpu_time_ns for s in samples[-5:])
+        assert learned.answers.cpu_time_at(0) == round(lately[2] / 1000)
+
+
+def test_the_cpu_time_of_the_revision_before_stays_until_its_own_is_better() -> None:
+    old = fitted(drawn(related)).answers
+    assert fitted(drawn(related, 12, seed=3), inherited=old).cpu_time_estimator == INHERITED
+    unknown = [replace(s, cpu_time_ns=0) for s in drawn(related, 40, seed=3)]
+    learned = fitted(unknown, inherited=old)
+    assert (learned.cpu_time_estimator, learned.answers.cpu_time_us) == (INHERITED, old.cpu_time_us)
+    wrong = replace(old, cpu_time_us=constant(9), unknown_cpu_time_us=9)
+    assert fitted(drawn(related, seed=3), inherited=wrong).cpu_time_estimator == XGBOOST
+    none = replace(old, cpu_time_us=constant(0), unknown_cpu_time_us=0)
+    assert fitted(unknown, inherited=none).cpu_time_estimator == NO_ESTIMATOR
 
 
 def test_a_half_without_a_known_size_is_no_obstacle() -> None:

@@ -1,16 +1,24 @@
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libra_predictor.estimators import (
+    MEDIAN,
     ClassModel,
-    DurationModel,
+    QuantileModel,
     class_model,
     class_models,
+    cpu_time_median,
+    cpu_time_model,
+    cpu_timed,
     duration_histogram,
     duration_moving_window,
     histogram,
+    microseconds,
     milliseconds,
     moving_window,
     ranked,
@@ -89,13 +97,23 @@ seen = st.lists(st.tuples(sizes, st.integers(1, 6)), min_size=1, max_size=40)
 @given(seen, st.lists(sizes, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
 def test_a_table_is_its_model(seen: list[tuple[int, int]], asked: list[int], quantile: float) -> None:
     classes = ClassModel([Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)])
-    durations = DurationModel([s for s, _ in seen], np.array([10.0 * c for _, c in seen]))
+    amounts = np.array([10.0 * c for _, c in seen])
+    times = QuantileModel([s for s, _ in seen], amounts, quantile)
     for table, evaluate in (
         (classes.exact_table(quantile), lambda every: classes.evaluate(every, quantile)),
-        (durations.table(), durations.evaluate),
+        (times.table(), times.evaluate),
     ):
         every = tried(table, [*asked, *(s for s, _ in seen)])
         assert [table.at(int(s)) for s in every] == evaluate(every).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seen, st.sampled_from([0.25, MEDIAN]))
+def test_a_quantile_is_never_beyond_what_was_seen(seen: list[tuple[int, int]], quantile: float) -> None:
+    amounts = [10**c for _, c in seen]
+    table = QuantileModel([s for s, _ in seen], np.array(amounts, dtype=np.float64), quantile).table()
+    assert min(amounts) <= min(table.values)
+    assert max(table.values) <= max(amounts)
 
 
 def tried(table: StepTable, asked: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -114,3 +132,27 @@ def test_the_same_samples_give_the_same_table(seen: list[tuple[int, int]]) -> No
 
 def test_a_duration_is_at_least_a_millisecond() -> None:
     assert milliseconds(lasting(0, 5)).tolist() == [1.0, 5.0]
+
+
+def using(*us: int, size: int = 1000, **changes: Any) -> list[Sample]:
+    """Calls that used so many microseconds of CPU time."""
+    (base,) = lasting(100, size=size)
+    return [replace(base, cpu_time_ns=u * 1000, **changes) for u in us]
+
+
+def test_a_cpu_time_is_of_every_call_that_was_whole_throttled_or_not() -> None:
+    whole = [*using(500), *using(700, throttled_share=0.9)]
+    unknown, killed = using(0), using(90, failed=True)
+    assert cpu_timed([*whole, *unknown, *killed]) == whole
+    assert microseconds(using(500, 1)).tolist() == [500.0, 1.0]
+    assert microseconds([replace(using(1)[0], cpu_time_ns=30)]).tolist() == [1.0], "0 would be no prediction"
+
+
+def test_a_cpu_time_is_a_median() -> None:
+    estimate = cpu_time_median(using(1, 2, 30, 40, 5000))
+    assert (estimate.at(0), estimate.at(1 << 40), estimate.at(UNKNOWN_SIZE)) == (30, 30, 30)
+    model = cpu_time_model([*using(*[400] * 20, size=10), *using(*[90_000] * 10, size=10**6)])
+    assert model is not None
+    assert (model.at(10), model.at(UNKNOWN_SIZE)) == (400, 400)
+    assert model.at(10**6) == pytest.approx(90_000, rel=0.01)
+    assert cpu_time_model(using(400, size=UNKNOWN_SIZE)) is None

@@ -26,14 +26,24 @@ def test_lists_functions(published_server: PublishedServer) -> None:
                     "name": "default/new-00001",
                     "stage": "profiling",
                     "version": "1700000000456",
-                    "estimators": {"cpu": "none", "memory": "none", "duration": "none"},
+                    "estimators": {
+                        "cpu": "none",
+                        "memory": "none",
+                        "duration": "none",
+                        "cpu_time": "histogram",
+                    },
                     "observations": 3,
                 },
                 {
                     "name": "default/thumb-00001",
                     "stage": "drifted",
                     "version": "1700000000123",
-                    "estimators": {"cpu": "xgboost", "memory": "histogram", "duration": "xgboost"},
+                    "estimators": {
+                        "cpu": "xgboost",
+                        "memory": "histogram",
+                        "duration": "xgboost",
+                        "cpu_time": "xgboost",
+                    },
                     "observations": 140,
                 },
             ]
@@ -52,8 +62,18 @@ def test_explains_an_answer(published_server: PublishedServer) -> None:
             "stage": "drifted",
             "reason": MODELLED.reason,
             "size": 60_000,
-            "answer": {"cpu_milli": 2000, "memory_bytes": 192 << 20, "duration_ms": 95},
-            "raw": {"cpu_milli": 1900, "memory_bytes": 128 << 20, "duration_ms": 95},
+            "answer": {
+                "cpu_milli": 2000,
+                "memory_bytes": 192 << 20,
+                "duration_ms": 95,
+                "cpu_time_us": 74_000,
+            },
+            "raw": {
+                "cpu_milli": 1900,
+                "memory_bytes": 128 << 20,
+                "duration_ms": 95,
+                "cpu_time_us": 74_000,
+            },
             "offset": {"cpu_milli": 300, "memory_bytes": 64 << 20},
             "largest": {"cpu_milli": 2000, "memory_bytes": 1 << 30},
             "observations": 140,
@@ -62,6 +82,7 @@ def test_explains_an_answer(published_server: PublishedServer) -> None:
                 "cpu": {"estimator": "xgboost", "calls": 60, "under_predicted": 1, "mean_error": 0.25},
                 "memory": {"estimator": "histogram", "calls": 60, "under_predicted": 0, "mean_error": 0.5},
                 "duration": {"estimator": "xgboost", "calls": 60, "under_predicted": 14, "mean_error": -0.1},
+                "cpu_time": {"estimator": "xgboost", "calls": 60, "under_predicted": 31, "mean_error": 0.125},
             },
             "gate": {"cpu_accuracy": 0.95, "memory_accuracy": 0.91, "duration_r2": 0.4, "passed": False},
         },
@@ -71,7 +92,12 @@ def test_explains_an_answer(published_server: PublishedServer) -> None:
 def test_explains_a_function_that_is_profiled(published_server: PublishedServer) -> None:
     status, explanation = explained(published_server, "/libra/v1/functions/default/new-00001?size=5")
     assert status == 200
-    assert explanation["answer"] == {"cpu_milli": 0, "memory_bytes": 0, "duration_ms": 0}
+    assert explanation["answer"] == {
+        "cpu_milli": 0,
+        "memory_bytes": 0,
+        "duration_ms": 0,
+        "cpu_time_us": 3100,
+    }
     assert explanation["reason"] == "3 of 12 observations: use the user allocation"
     assert explanation["gate"] is None
 
@@ -81,7 +107,12 @@ def test_a_size_that_is_unknown(published_server: PublishedServer, query: str) -
     status, explanation = explained(published_server, MODELLED_ROUTE + query)
     assert status == 200
     assert explanation["size"] is None
-    assert explanation["raw"] == {"cpu_milli": 1900, "memory_bytes": 128 << 20, "duration_ms": 20}
+    assert explanation["raw"] == {
+        "cpu_milli": 1900,
+        "memory_bytes": 128 << 20,
+        "duration_ms": 20,
+        "cpu_time_us": 4200,
+    }
 
 
 @given(size=st.integers(0, MAX_SIZE))

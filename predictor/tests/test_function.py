@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from libra_predictor.estimators import INHERITED, NO_ESTIMATOR
+from libra_predictor.estimators import HISTOGRAM, INHERITED, NO_ESTIMATOR, XGBOOST
 from libra_predictor.function import Function, FunctionState, Scored
 from libra_predictor.labels import option
 from libra_predictor.observations import MAX_CPU_MILLI, MAX_MEMORY_BYTES, UNKNOWN_SIZE, Sample
@@ -319,6 +319,86 @@ def test_a_revision_starts_from_the_answers_of_the_one_before() -> None:
     assert caller.function.state().inherited is None
 
 
+USING = dataclasses.replace(CALM, cpu_time_ns=20_000_000)
+
+
+def cpu_time(function: Function, size: int = 1000) -> int:
+    return function.published.answers.cpu_time_at(size)
+
+
+def test_a_cpu_time_is_answered_from_the_third_call_on(caller: Caller) -> None:
+    function = caller.function
+    caller.call(USING, sample(USING, cpu_time_ns=1_000_000), CALM)
+    assert (cpu_time(function), function.published.cpu_time.estimator) == (0, NO_ESTIMATOR)
+    version = function.published.version
+    caller.call(sample(USING, cpu_time_ns=90_000_000))
+    assert function.published.stage is Stage.PROFILING
+    assert [cpu_time(function, size) for size in (UNKNOWN_SIZE, 0, 10**9)] == [20_000] * 3
+    assert function.published.cpu_time.estimator == HISTOGRAM
+    assert function.published.version > version
+    assert at(function.published) == (0, 0, 0), "a loan needs more"
+    (scored,) = caller.call(sample(USING, cpu_time_ns=40_000_000))
+    assert scored == Scored(ratio_cpu_time=0.5)
+    record = function.published.cpu_time
+    assert (record.calls, record.under_predicted, record.mean_error) == (1, 1, -1.0)
+
+
+def test_memory_is_not_predicted_because_a_cpu_time_is() -> None:
+    caller = Caller(Function("default/f", "", WITH_FLOOR))
+    caller.call(*[USING] * 5)
+    assert (cpu_time(caller.function), at(caller.function.published)) == (20_000, (0, 0, 0))
+    resumed = Caller(Function("default/f", "", WITH_FLOOR, caller.function.published.answers))
+    resumed.call(USING)
+    assert (cpu_time(resumed.function), at(resumed.function.published)) == (20_000, (0, 0, 0))
+
+
+def test_a_cpu_time_is_scored_of_throttled_calls_and_not_of_killed_ones(caller: Caller) -> None:
+    caller.call(*[USING] * 20)
+    (throttled,) = caller.call(sample(THROTTLED, cpu_time_ns=10_000_000))
+    assert throttled.ratio_cpu_time == 2
+    (killed,) = caller.call(sample(USING, failed=True, peak_memory_bytes=511 * MI))
+    (unknown,) = caller.call(CALM)
+    assert (killed.ratio_cpu_time, unknown.ratio_cpu_time) == (None, None)
+
+
+def test_a_cpu_time_follows_size_once_there_is_a_model(caller: Caller) -> None:
+    draw = random.Random(1)  # noqa: S311
+    seen = [follows_size(draw) for _ in range(100)]
+    caller.call(*(sample(s, cpu_time_ns=s.duration_ns // 2) for s in seen))
+    assert caller.function.published.cpu_time.estimator == XGBOOST
+    assert cpu_time(caller.function, 10**3) < cpu_time(caller.function, 10**8) / 4
+
+
+def test_a_revision_starts_from_the_cpu_time_of_the_one_before() -> None:
+    old = dataclasses.replace(OLD, cpu_time_us=constant(7000), unknown_cpu_time_us=6000)
+    function = Function("default/f-00002", "default/f", SETTINGS, old)
+    assert (cpu_time(function), cpu_time(function, UNKNOWN_SIZE)) == (7000, 6000)
+    assert function.published.cpu_time.estimator == INHERITED
+    caller = Caller(function)
+    caller.call(*[USING] * 5)
+    assert cpu_time(function) == 7000
+    caller.call(*[USING] * 10)
+    assert cpu_time(function) == 20_000, "its own was better"
+
+
+def test_what_was_stored_before_there_was_a_cpu_time_is_read(caller: Caller) -> None:
+    caller.call(*[CALM] * 20)
+    stored = json.loads(caller.function.state().model_dump_json())
+    assert stored["format"] == 2
+    stored["format"] = 1
+    del stored["cpu_time_tally"], stored["cpu_time_estimator"], stored["published"]["cpu_time"]
+    for kept in (stored["window"], stored["startups"]):
+        del kept["cpu_time_ns"]
+    for answers in (stored["answers"], stored["published"]["answers"]):
+        del answers["cpu_time_us"], answers["unknown_cpu_time_us"]
+    restored = Caller(Function.restore(FunctionState.model_validate_json(json.dumps(stored)), SETTINGS))
+    assert restored.function.state() == caller.function.state()
+    for i in range(3):
+        assert cpu_time(restored.function) == 0
+        restored.function.observe(f"1900000000000-{i}", USING)
+    assert cpu_time(restored.function) == 20_000, "before the next refit"
+
+
 def test_a_repeated_entry_changes_nothing(caller: Caller) -> None:
     caller.call(*[CALM] * 20)
     before = caller.function.state()
@@ -359,7 +439,7 @@ def test_a_corrupt_state_is_refused(caller: Caller) -> None:
         with pytest.raises(ValidationError):
             FunctionState.model_validate_json(json.dumps(state | changes))
 
-    refused(format=2)
+    refused(format=3)
     refused(window=state["window"] | {"size": [1]})
     refused(observed="14")
     with pytest.raises(ValidationError, match="extra"):
@@ -389,6 +469,7 @@ samples = st.builds(
     throttled_share=st.sampled_from([0.0, 0.04, 0.5]),
     first=st.booleans(),
     failed=st.booleans(),
+    cpu_time_ns=st.one_of(st.just(0), st.integers(0, 10**12)),
 )
 lives = st.lists(samples, max_size=25)
 choices = st.builds(
@@ -425,6 +506,9 @@ def test_answers_stay_between_the_raw_one_and_the_largest_option(
                 assert raw[i] <= answer[i] <= published.largest[i]
                 assert answer[i] % (settings.cpu_step_milli, settings.memory_step_bytes)[i] == 0
             assert answer[2] >= 0
+            used = [s.cpu_time_ns for s in seen if s.cpu_time_ns and not s.failed and not s.first]
+            if cpu_time_us := published.answers.cpu_time_at(size):
+                assert min(used) // 1000 <= cpu_time_us <= max(used) // 1000 + 1
         assert min(published.offset) >= 0
         said = (published.answers, published.offset, published.largest)
         assert published.version >= version

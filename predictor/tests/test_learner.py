@@ -249,7 +249,7 @@ def test_answers_and_versions_are_the_same_after_a_restart(redis_server: RedisSe
     ("entry", "problem"),
     [
         (b"{", "does not begin as one does"),
-        (b'{"format":2,"body":{}}', "has format 2, accepted is 1"),
+        (b'{"format":3,"body":{}}', "has format 3, accepted are 1 and 2"),
         (None, "does not have the checksum that it claims"),
     ],
 )

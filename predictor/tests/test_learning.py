@@ -241,7 +241,7 @@ def test_what_cannot_be_read_nor_rebuilt_is_dropped_unless_a_newer_predictor_wro
 ) -> None:
     async def scene() -> None:
         append(redis_server, 12)
-        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":2,"body":{}}'}
+        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":3,"body":{}}'}
         for name, entry in entries.items():
             redis_server.client.hset(FUNCTIONS, name, entry)
             redis_server.client.hset(VERSIONS, name, "1:modelled:12")

@@ -38,7 +38,12 @@ def published_functions(draw: st.DrawFn) -> Published:
         stage=draw(st.sampled_from(Stage)),
         reason=draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=20)),
         answers=Answers(
-            draw(tables()), draw(tables()), draw(tables()), (draw(AMOUNTS), draw(AMOUNTS), draw(AMOUNTS))
+            draw(tables()),
+            draw(tables()),
+            draw(tables()),
+            (draw(AMOUNTS), draw(AMOUNTS), draw(AMOUNTS)),
+            draw(tables()),
+            draw(AMOUNTS),
         ),
         offset=(draw(AMOUNTS), draw(AMOUNTS)),
         largest=(draw(AMOUNTS), draw(AMOUNTS)),
@@ -92,6 +97,20 @@ def test_a_reader_of_the_tables_comes_to_the_same_answer(published: Published, s
         assert outputs[name] == [0 if raw == 0 else max(raw, min(raw + offset, largest))]
         assert outputs[name][0] >= raw
         assert all(a < b for a, b in pairwise(thresholds))
+    thresholds, values = outputs["cpu_time_us_thresholds"], outputs["cpu_time_us_values"]
+    expected = outputs["unknown_cpu_time_us"][0] if size < 0 else values[sum(t <= size for t in thresholds)]
+    assert outputs["cpu_time_us"] == [expected] == [published.answers.cpu_time_at(size)]
+
+
+def test_clients_of_before_find_all_that_they_read() -> None:
+    answer = json.loads(FunctionModel(MODELLED).json(4096, ""))
+    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+    assert [output["name"] for output in answer["outputs"][:3]] == [
+        "cpu_milli",
+        "memory_bytes",
+        "duration_ms",
+    ]
+    assert outputs["unknown"] == [1900, 128 << 20, 20], "they refuse a fourth value"
 
 
 def test_only_the_outputs_that_were_asked_for() -> None:
@@ -104,14 +123,14 @@ def test_only_the_outputs_that_were_asked_for() -> None:
         ("offset", [300, 64 << 20]),
         ("cpu_milli", [900]),
     ]
-    assert len(answered(model, request(grpc=True)).outputs) == 12, "the template stays whole"
+    assert len(answered(model, request(grpc=True)).outputs) == 16, "the template stays whole"
     with pytest.raises(InvalidInput, match="the output 'gpu' is asked for: accepted are cpu_milli, memory_b"):
         asyncio.run(model(request(outputs=("gpu",))))
 
 
 def test_a_function_that_is_profiled_answers_zeros_and_says_why() -> None:
     answer = json.loads(FunctionModel(PROFILED).json(UNKNOWN_SIZE, ""))
-    assert [output["data"] for output in answer["outputs"][:3]] == [[0], [0], [0]]
+    assert [output["data"] for output in answer["outputs"][:4]] == [[0], [0], [0], [3100]]
     assert answer["parameters"] == {
         "version": "1700000000456",
         "estimator": "none",

@@ -25,13 +25,15 @@ def test_reads_what_go_writes() -> None:
     assert (sample.size, sample.duration_ns, sample.first) == (4096, 120_000_000, True)
     assert (sample.peak_cpu_milli, sample.peak_memory_bytes) == (250, 50 << 20)
     assert (sample.limit_cpu_milli, sample.limit_memory_bytes) == (1000, 256 << 20)
-    assert sample.throttled_share == 0.25
+    assert (sample.throttled_share, sample.cpu_time_ns) == (0.25, 22_000_000)
 
 
 def test_an_older_writer_leaves_out_what_is_optional() -> None:
-    observed = parse(entry())
+    older = observation()
+    del older["cpu_time_ns"]
+    observed = parse({b"v": b"1", b"data": json.dumps(older).encode()})
     assert isinstance(observed, Observed)
-    assert (observed.configuration, observed.sample.first) == ("", False)
+    assert (observed.configuration, observed.sample.first, observed.sample.cpu_time_ns) == ("", False, 0)
 
 
 def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
@@ -65,6 +67,8 @@ def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
         (entry(limit={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.limit.cpu_milli: "),
         (entry(peak={"cpu_milli": 0, "memory_bytes": 10**12 + 1}), "malformed", "data.peak.memory_bytes: "),
         (entry(duration_ns=24 * 3600 * 10**9 + 1), "malformed", "data.duration_ns: "),
+        (entry(cpu_time_ns=-1), "malformed", "data.cpu_time_ns: "),
+        (entry(cpu_time_ns=30 * 24 * 3600 * 10**9 + 1), "malformed", "data.cpu_time_ns: "),
     ],
 )
 def test_says_why_an_entry_teaches_nothing(fields: dict[bytes, bytes], reason: str, problem: str) -> None:

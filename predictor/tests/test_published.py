@@ -19,7 +19,7 @@ tables = st.lists(st.integers(1, 100), unique=True, max_size=5).flatmap(
 
 
 @given(
-    st.builds(Answers, tables, tables, tables, st.tuples(volumes, volumes, volumes)),
+    st.builds(Answers, tables, tables, tables, st.tuples(volumes, volumes, volumes), tables, volumes),
     st.tuples(volumes, volumes),
     st.tuples(volumes, volumes),
 )
@@ -32,3 +32,4 @@ def test_answers_with_the_offset_in_them_are_the_same_answers(
     without = published.answers_with_offset()
     for size in (UNKNOWN_SIZE, *range(102)):
         assert without.at(size) == published.at(size)
+        assert without.cpu_time_at(size) == answers.cpu_time_at(size)

@@ -24,6 +24,7 @@ def observe_growing(redis_server: RedisServer, count: int = LEAST, **changes: An
             size=1000 * 2 ** (i % 10),
             duration_ns=(20 + 10 * (i % 10)) * 1_000_000,
             peak={"cpu_milli": 120 + 80 * (i % 10), "memory_bytes": (40 + i % 10) << 20},
+            cpu_time_ns=700_000 * 2 ** (i % 10),
             **changes,
         )
 
@@ -41,9 +42,11 @@ def test_answers_what_was_observed_and_carries_the_tables(
     assert large["cpu_milli"] == [900]
     assert small["memory_bytes"] == large["memory_bytes"] == [64 << 20]
     assert small["duration_ms"][0] < large["duration_ms"][0] <= 110
+    assert small["cpu_time_us"][0] < large["cpu_time_us"][0] <= 358_400
     assert small["unknown"] == [900, 64 << 20, large["unknown"][2]]
+    assert small["unknown_cpu_time_us"] == predictor.prediction(MODEL, -1)["cpu_time_us"] == [8_400]
     assert predictor.prediction(MODEL, -1)["cpu_milli"] == [900]
-    for result in ("cpu_milli", "memory_bytes", "duration_ms"):
+    for result in ("cpu_milli", "memory_bytes", "duration_ms", "cpu_time_us"):
         thresholds, values = small[f"{result}_thresholds"], small[f"{result}_values"]
         for size in (0, 999, 1000, 1001, 30_000, 512_000, 1 << 50):
             answer = predictor.prediction(MODEL, size)[result]
@@ -83,7 +86,7 @@ def test_follows_new_observations_and_raises_the_version(
     assert status == 200
     assert answer["parameters"]["stage"] == "profiling"
     assert "11 of 12 observations" in answer["parameters"]["reason"]
-    assert [output["data"] for output in answer["outputs"][:3]] == [[0], [0], [0]]
+    assert [output["data"] for output in answer["outputs"][:4]] == [[0], [0], [0], [11_200]]
 
     observe_growing(redis_server, count=1)
     first = predictor.prediction(MODEL, 512_000)
@@ -104,6 +107,7 @@ def test_follows_new_observations_and_raises_the_version(
     compared = total("libra_predictor_calls_total")
     assert total("libra_predictor_short_count") == total("libra_predictor_spare_count") == compared > 0
     assert total("libra_predictor_short_sum") > 0, "one was answered too low"
+    assert total("libra_predictor_cpu_time_answered_count") > compared / 2, "from the third call on"
 
 
 def test_what_is_no_evidence_is_counted_and_skipped(

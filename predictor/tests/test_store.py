@@ -33,7 +33,7 @@ SETTINGS = parse([], {})
 def function_state(name: str = NAME, count: int = 3) -> FunctionState:
     function = Function(name, "default/thumb", SETTINGS)
     for i in range(1, count + 1):
-        sample = Sample(1000 * i, 10**8, 250, 50 << 20, 1000, 256 << 20, 0.25)
+        sample = Sample(1000 * i, 10**8, 250, 50 << 20, 1000, 256 << 20, 0.25, cpu_time_ns=10**6 * i)
         function.observe(f"1700000000000-{i}", sample)
     return function.state()
 
@@ -69,10 +69,10 @@ def test_an_entry_with_more_after_it_is_refused() -> None:
 def test_an_entry_of_another_function_or_format_is_refused() -> None:
     other = unpacked("key", "default/other", ENTRY)
     assert other == Refused(f"entry key is of function {NAME!r}")
-    newer = unpacked("key", NAME, ENTRY.replace(b'"format":1', b'"format":12', 1))
-    assert newer == Refused("entry key has format 12, accepted is 1", newer=True)
-    older = unpacked("key", NAME, ENTRY.replace(b'"format":1', b'"format":0', 1))
-    assert older == Refused("entry key has format 0, accepted is 1")
+    newer = unpacked("key", NAME, ENTRY.replace(b'"format":2', b'"format":12', 1))
+    assert newer == Refused("entry key has format 12, accepted are 1 and 2", newer=True)
+    older = unpacked("key", NAME, ENTRY.replace(b'"format":2', b'"format":0', 1))
+    assert older == Refused("entry key has format 0, accepted are 1 and 2")
 
 
 def test_a_store_that_is_not_known_is_refused() -> None:
