@@ -63,11 +63,10 @@ func (d *demo) installActivator(ctx context.Context) error {
 			return err
 		}
 	}
-	dir := d.path("kustomize", "activator")
-	if err := d.images.kustomize(dir, activatorManifests, ""); err != nil {
+	if err := d.kubectl.apply(ctx, activatorManifests); err != nil {
 		return err
 	}
-	if err := d.kubectl.apply(ctx, dir); err != nil {
+	if err := d.setActivatorImage(ctx, d.images[libraActivatorImage]); err != nil {
 		return err
 	}
 	return d.activatorReplaced(ctx)
@@ -79,18 +78,7 @@ func (d *demo) restoreActivator(ctx context.Context) error {
 	if err != nil || stock == "" {
 		return err
 	}
-	// The server takes back the fields that were Libra's and are not named now.
-	_, err = d.kubectl.do(ctx, call{
-		timeout: time.Minute,
-		stdin: strings.NewReader(fmt.Sprintf(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: activator, namespace: %s}
-spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
-`, servingNamespace, activatorContainer, stock)),
-		args: []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
-	})
-	if err != nil {
+	if err := d.setActivatorImage(ctx, stock); err != nil {
 		return err
 	}
 	if err := d.activatorReplaced(ctx); err != nil {
@@ -100,6 +88,22 @@ spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
 		return err
 	}
 	_, err = d.kubectl.run(ctx, slices.Concat([]string{"annotate"}, activator, []string{stockImageAnnotation + "-"})...)
+	return err
+}
+
+// setActivatorImage has the activator run an image, and says nothing else of it: the
+// server takes back what an earlier Libra set beside the image.
+func (d *demo) setActivatorImage(ctx context.Context, image string) error {
+	_, err := d.kubectl.do(ctx, call{
+		timeout: time.Minute,
+		stdin: strings.NewReader(fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: activator, namespace: %s}
+spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
+`, servingNamespace, activatorContainer, image)),
+		args: []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
+	})
 	return err
 }
 

@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 // services are the Knative Services that are called.
@@ -27,7 +29,7 @@ type services struct {
 var four = services{"loadtest/functions/manifests", schedule.Functions, schedule.All}
 
 const (
-	libraNamespace   = "libra-system"
+	libraNamespace   = settings.Namespace
 	servingNamespace = "knative-serving"
 
 	libraManifests     = "manifests/base"
@@ -160,7 +162,8 @@ func (k kubectl) apply(ctx context.Context, dir string) error {
 	})
 }
 
-// installLibra applies Libra's parts, all but the activator, and waits for them.
+// installLibra applies Libra's parts, all but the activator, has them act, and waits for
+// them.
 func (d *demo) installLibra(ctx context.Context) error {
 	dir := d.path("kustomize", "libra")
 	if err := d.images.kustomize(dir, libraManifests, ""); err != nil {
@@ -169,12 +172,35 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, dir); err != nil {
 		return err
 	}
+	if err := d.setMode(ctx, api.ModeFull); err != nil {
+		return err
+	}
 	for _, object := range []string{"deployment/redis", "deployment/libra-resizer", "daemonset/libra-agent"} {
 		if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", object); err != nil {
 			return err
 		}
 	}
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
+}
+
+// setMode sets the mode of the functions that have none of their own. An install changes
+// nothing before; applied again, the manifests leave it as it is.
+func (d *demo) setMode(ctx context.Context, mode api.Mode) error {
+	_, err := d.kubectl.run(ctx, "-n", libraNamespace, "patch", "configmap", settings.ConfigMap,
+		"--type=merge", fmt.Sprintf(`--patch={"data":{"mode":%q}}`, mode))
+	return err
+}
+
+// setSource sets where what is lent in a namespace comes from.
+func (d *demo) setSource(ctx context.Context, source api.Source, namespace string) error {
+	_, err := d.kubectl.run(ctx, "label", "--overwrite", "namespace", namespace, fmt.Sprintf("%s=%s", api.SourceLabel, source))
+	return err
+}
+
+// unsetSource leaves a namespace to the default.
+func (d *demo) unsetSource(ctx context.Context, namespace string) error {
+	_, err := d.kubectl.run(ctx, "label", "namespace", namespace, api.SourceLabel+"-")
+	return err
 }
 
 // installFunctions applies the demo's functions and waits for them.

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"libra.dev/libra/pkg/api"
 )
 
 func newInstall() *cobra.Command {
@@ -55,6 +57,10 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	}
 	d.say("Libra's parts: applying %s", libraManifests)
 	if err := d.installLibra(ctx); err != nil {
+		return err
+	}
+	// The benches and chaos watch limits that move between functions.
+	if err := d.setSource(ctx, api.SourceOwners, d.namespace); err != nil {
 		return err
 	}
 	if libraActivator {

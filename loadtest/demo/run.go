@@ -19,6 +19,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/prometheus"
+	"libra.dev/libra/pkg/api"
 )
 
 const (
@@ -128,6 +129,10 @@ func (d *demo) install(ctx context.Context) error {
 		if _, err := d.kubectl.run(ctx, "create", "namespace", d.namespace); err != nil {
 			return err
 		}
+	}
+	// What is compared here is the paper's way, in which limits move while requests run.
+	if err := d.setSource(ctx, api.SourceOwners, d.namespace); err != nil {
+		return err
 	}
 	d.say("functions: %s", strings.Join(d.services.all, ", "))
 	if err := d.installFunctions(ctx); err != nil {
@@ -349,13 +354,12 @@ func (d *demo) cleanUp(ctx context.Context) error {
 	}
 	err := d.restoreActivator(ctx)
 	if err == nil {
-		// Not the kustomization: the Deployment in it is Knative's.
-		err = remove("clusterrole/libra-activator", "clusterrolebinding/libra-activator")
+		err = remove("-k", activatorManifests)
 	}
 	if !d.hadNamespace {
 		err = errors.Join(err, remove("namespace/"+d.namespace))
 	} else {
-		err = errors.Join(err, remove("-n", d.namespace, "-k", d.services.manifests))
+		err = errors.Join(err, remove("-n", d.namespace, "-k", d.services.manifests), d.unsetSource(ctx, d.namespace))
 	}
 	return errors.Join(err, remove("-k", libraManifests))
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +87,7 @@ func noCopies(ctx context.Context) error {
 	return nil
 }
 
-// installDuplicator adds the component to the activator for the rest of the test.
+// installDuplicator does what docs/duplicator.md asks for, for the rest of the test.
 func installDuplicator(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var role rbacv1.ClusterRole
@@ -113,16 +112,16 @@ func installDuplicator(ctx context.Context, t *testing.T) {
 		t.Fatal(err)
 	}
 
-	patch, err := os.ReadFile(component("deployment.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		// In this form of a patch, this takes the component's variables out again.
-		off := bytes.ReplaceAll(patch, []byte("- name: LIBRA_"), []byte("- $patch: delete\n          name: LIBRA_"))
-		patchActivator(context.Background(), t, off)
+		setActivatorVariable(context.Background(), t, `{"$patch": "delete", "name": "LIBRA_DUPLICATOR"}`)
 	})
-	patchActivator(ctx, t, patch)
+	setActivatorVariable(ctx, t, `{"name": "LIBRA_DUPLICATOR", "value": "true"}`)
+}
+
+// setActivatorVariable sets a variable of the activator's environment, or takes it out.
+func setActivatorVariable(ctx context.Context, t *testing.T, variable string) {
+	t.Helper()
+	patchActivator(ctx, t, fmt.Appendf(nil, `{"spec": {"template": {"spec": {"containers": [{"name": "activator", "env": [%s]}]}}}}`, variable))
 }
 
 // patchActivator returns when only activators with the patch are ready.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,7 +15,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/networking"
 	"sigs.k8s.io/yaml"
@@ -65,9 +63,7 @@ func (a *arm) start(ctx context.Context, r *rig.Rig) error {
 		if err != nil {
 			return err
 		}
-		if installed, err = patched(installed, filepath.Join(manifests, "deployment.yaml"), image); err != nil {
-			return err
-		}
+		installed = withImage(installed, image)
 	}
 	if err := a.remove(ctx, r); err != nil {
 		return err
@@ -112,38 +108,16 @@ func (a *arm) copyOf(installed *appsv1.Deployment) *appsv1.Deployment {
 	}
 }
 
-// patched is the Deployment as the manifest at path changes it, with image in
-// place of the name in it.
-func patched(installed *appsv1.Deployment, path, image string) (*appsv1.Deployment, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("run this from the root of the repository: %w", err)
-	}
-	patch, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	before, err := json.Marshal(installed)
-	if err != nil {
-		return nil, err
-	}
-	after, err := strategicpatch.StrategicMergePatch(before, patch, appsv1.Deployment{})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	var d appsv1.Deployment
-	if err := json.Unmarshal(after, &d); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+// withImage is the Deployment with another image of the activator, all that
+// docs/install.md changes of it.
+func withImage(installed *appsv1.Deployment, image string) *appsv1.Deployment {
+	d := installed.DeepCopy()
 	for i, c := range d.Spec.Template.Spec.Containers {
 		if c.Name == container {
-			if c.Image != libraImage {
-				return nil, fmt.Errorf("%s sets the image %s, not %s", path, c.Image, libraImage)
-			}
 			d.Spec.Template.Spec.Containers[i].Image = image
 		}
 	}
-	return &d, nil
+	return d
 }
 
 // remove removes the arm's activator, if there is one, without its drain of ten
@@ -171,18 +145,27 @@ func (a *arm) remove(ctx context.Context, r *rig.Rig) error {
 	})
 }
 
-// rights are what Libra's activator needs beyond the stock one.
-func rights() (role rbacv1.ClusterRole, binding rbacv1.ClusterRoleBinding, err error) {
-	for path, into := range map[string]any{"clusterrole.yaml": &role, "clusterrolebinding.yaml": &binding} {
+// rights are what Libra's activator may do beyond what the stock one may.
+type rights struct {
+	role     rbacv1.ClusterRole
+	binding  rbacv1.ClusterRoleBinding
+	settings rbacv1.RoleBinding
+}
+
+func readRights() (rights, error) {
+	var r rights
+	for path, into := range map[string]any{
+		"clusterrole.yaml": &r.role, "clusterrolebinding.yaml": &r.binding, "rolebinding.yaml": &r.settings,
+	} {
 		text, err := os.ReadFile(filepath.Join(manifests, path))
 		if err != nil {
-			return role, binding, fmt.Errorf("run this from the root of the repository: %w", err)
+			return r, fmt.Errorf("run this from the root of the repository: %w", err)
 		}
 		if err := yaml.UnmarshalStrict(text, into); err != nil {
-			return role, binding, fmt.Errorf("%s: %w", path, err)
+			return r, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return role, binding, nil
+	return r, nil
 }
 
 // allow gives the activators those rights.
@@ -190,27 +173,33 @@ func allow(ctx context.Context, r *rig.Rig) error {
 	if err := disallow(ctx, r); err != nil {
 		return err
 	}
-	role, binding, err := rights()
+	own, err := readRights()
 	if err != nil {
 		return err
 	}
-	if _, err := r.Kube.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
+	rbac := r.Kube.RbacV1()
+	if _, err := rbac.ClusterRoles().Create(ctx, &own.role, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("the activator's role: %w", err)
 	}
-	if _, err := r.Kube.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}); err != nil {
+	if _, err := rbac.ClusterRoleBindings().Create(ctx, &own.binding, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("the activator's role: %w", err)
+	}
+	if _, err := rbac.RoleBindings(own.settings.Namespace).Create(ctx, &own.settings, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("the activator's role for the settings: %w", err)
 	}
 	return nil
 }
 
 func disallow(ctx context.Context, r *rig.Rig) error {
-	role, binding, err := rights()
+	own, err := readRights()
 	if err != nil {
 		return err
 	}
+	rbac := r.Kube.RbacV1()
 	return errors.Join(
-		withoutNotFound(r.Kube.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{})),
-		withoutNotFound(r.Kube.RbacV1().ClusterRoles().Delete(ctx, role.Name, metav1.DeleteOptions{})))
+		withoutNotFound(rbac.RoleBindings(own.settings.Namespace).Delete(ctx, own.settings.Name, metav1.DeleteOptions{})),
+		withoutNotFound(rbac.ClusterRoleBindings().Delete(ctx, own.binding.Name, metav1.DeleteOptions{})),
+		withoutNotFound(rbac.ClusterRoles().Delete(ctx, own.role.Name, metav1.DeleteOptions{})))
 }
 
 func withoutNotFound(err error) error {

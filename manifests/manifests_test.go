@@ -1,0 +1,257 @@
+// Package manifests tests what `kubectl apply -k` makes of this folder, and what
+// `kubectl delete -k` takes away.
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// kustomization has the fields that ours use. What it does not know is an error, because
+// it could bring an object that is not seen here.
+type kustomization struct {
+	metav1.TypeMeta `json:",inline"`
+	Namespace       string   `json:"namespace"`
+	Resources       []string `json:"resources"`
+	Labels          []any    `json:"labels"`
+}
+
+// object is what identifies an object.
+type object struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        struct {
+		Name      string            `json:"name"`
+		Namespace string            `json:"namespace"`
+		Labels    map[string]string `json:"labels"`
+	} `json:"metadata"`
+}
+
+const kustomizationFile = "kustomization.yaml"
+
+// clusterScoped are the kinds of ours that are in no namespace.
+var clusterScoped = []string{"Namespace", "ClusterRole", "ClusterRoleBinding"}
+
+// ours says whether an object is Libra's, and nobody else's: one in its namespace, or one
+// of the cluster with its name.
+func (o object) ours() bool {
+	if slices.Contains(clusterScoped, o.Kind) {
+		return strings.HasPrefix(o.Metadata.Name, "libra-")
+	}
+	return o.Metadata.Namespace == settings.Namespace
+}
+
+// What is in a kustomization goes with `kubectl delete -k`. So nothing may be that is not
+// Libra's, as Knative's activator is not.
+func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
+	used := map[string]bool{}
+	for _, dir := range kustomizations(t) {
+		objects, err := render(dir, used)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(objects) == 0 {
+			t.Errorf("%s has no object", dir)
+		}
+		for _, o := range objects {
+			if !o.ours() {
+				t.Errorf("%s holds %s %s/%s, which is not Libra's alone: kubectl delete -k would delete it",
+					dir, o.Kind, o.Metadata.Namespace, o.Metadata.Name)
+			}
+		}
+	}
+	// Nor may a file lie about that somebody applies, and deletes, by itself.
+	for _, path := range files(t, func(name string) bool { return name != kustomizationFile }) {
+		if !used[path] {
+			t.Errorf("%s is in no kustomization", path)
+		}
+	}
+}
+
+func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{kind: Deployment, metadata: {name: activator, namespace: knative-serving}}`:      false,
+		`{kind: Deployment, metadata: {name: activator}}`:                                  false,
+		`{kind: ConfigMap, metadata: {name: libra-config, namespace: knative-serving}}`:    false,
+		`{kind: Namespace, metadata: {name: knative-serving}}`:                             false,
+		`{kind: ClusterRole, metadata: {name: knative-serving-activator}}`:                 false,
+		`{kind: CustomResourceDefinition, metadata: {name: services.serving.knative.dev}}`: false,
+		`{kind: Deployment, metadata: {name: redis, namespace: libra-system}}`:             true,
+		`{kind: Namespace, metadata: {name: libra-system}}`:                                true,
+		`{kind: ClusterRole, metadata: {name: libra-activator}}`:                           true,
+	} {
+		var o object
+		if err := sigsyaml.Unmarshal([]byte(text), &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.ours() != want {
+			t.Errorf("%s is Libra's: %v", text, o.ours())
+		}
+	}
+}
+
+// Installing changes nothing. Nor does installing again: a setting in the manifest would
+// take back the one that somebody made, or stand in the way of the next apply.
+func TestInstallingObserves(t *testing.T) {
+	var configMap corev1.ConfigMap
+	read(t, "base/settings/configmap.yaml", &configMap)
+	if configMap.Name != settings.ConfigMap {
+		t.Errorf("it is called %s", configMap.Name)
+	}
+	for key := range configMap.Data {
+		if key != "_example" {
+			t.Errorf("it sets %s", key)
+		}
+	}
+	got, err := settings.Parse(configMap.Data)
+	if err != nil || got != settings.Default {
+		t.Errorf("it says %+v, %v, want %+v", got, err, settings.Default)
+	}
+
+	var example map[string]string
+	if err := sigsyaml.UnmarshalStrict([]byte(configMap.Data["_example"]), &example); err != nil {
+		t.Fatalf("its example: %v", err)
+	}
+	if got, err = settings.Parse(example); err != nil || got != settings.Default {
+		t.Errorf("its example says %+v, %v, want the defaults %+v", got, err, settings.Default)
+	}
+	// A key that there is not is refused in words that name those that there are.
+	_, err = settings.Parse(map[string]string{"none": ""})
+	for key := range example {
+		if !strings.Contains(err.Error(), key) {
+			t.Errorf("the example has the key %s, and the settings do not", key)
+		}
+	}
+	if all := reflect.TypeFor[settings.Settings]().NumField(); len(example) != all {
+		t.Errorf("the example shows %d of %d settings", len(example), all)
+	}
+}
+
+// KServe makes routes on the ingress gateway to what is not cluster-local; in Standard
+// mode it goes by a label of its own, and not by Knative's.
+func TestPredictorIsClusterLocal(t *testing.T) {
+	var service struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+	}
+	read(t, "base/predictor/inferenceservice.yaml", &service)
+	if mode := service.Metadata.Annotations["serving.kserve.io/deploymentMode"]; mode != "Standard" {
+		t.Errorf("its deployment mode is %q, of which the label below says nothing", mode)
+	}
+	if visibility := service.Metadata.Labels["networking.kserve.io/visibility"]; visibility != "cluster-local" {
+		t.Errorf("its visibility is %q", visibility)
+	}
+}
+
+// render is what kustomize makes of a folder, as far as it is known by name. The files
+// that it reads are added to used.
+func render(dir string, used map[string]bool) ([]object, error) {
+	path := filepath.Join(dir, kustomizationFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var k kustomization
+	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	var objects []object
+	for _, resource := range k.Resources {
+		of := filepath.Join(dir, resource)
+		info, err := os.Stat(of)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		var found []object
+		if info.IsDir() {
+			found, err = render(of, used)
+		} else {
+			used[of] = true
+			found, err = objectsOf(of)
+		}
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, found...)
+	}
+	for i := range objects {
+		if k.Namespace != "" && !slices.Contains(clusterScoped, objects[i].Kind) {
+			objects[i].Metadata.Namespace = k.Namespace
+		}
+	}
+	return objects, nil
+}
+
+func objectsOf(path string) ([]object, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var objects []object
+	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), len(data)); ; {
+		var o object
+		switch err := documents.Decode(&o); {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", path, err)
+		case o.Kind == "" || o.Metadata.Name == "":
+			return nil, fmt.Errorf("%s: an object without a kind or a name", path)
+		}
+		objects = append(objects, o)
+	}
+}
+
+// kustomizations are the folders that can be applied.
+func kustomizations(t *testing.T) []string {
+	t.Helper()
+	var dirs []string
+	for _, path := range files(t, func(name string) bool { return name == kustomizationFile }) {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	return dirs
+}
+
+// files are those in YAML whose names are wanted.
+func files(t *testing.T, wanted func(name string) bool) []string {
+	t.Helper()
+	var paths []string
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasPrefix(filepath.Ext(path), ".y") && wanted(entry.Name()) {
+			paths = append(paths, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(paths) == 0 {
+		t.Fatal("there are no manifests")
+	}
+	return paths
+}
+
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sigsyaml.Unmarshal(data, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
