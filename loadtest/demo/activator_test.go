@@ -2,11 +2,43 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 )
+
+// Whatever else was named would be Libra's, and would have to be put back.
+func TestOnlyTheActivatorsImageIsSet(t *testing.T) {
+	applied := filepath.Join(t.TempDir(), "applied")
+	var d demo
+	d.kubectl, _ = fakeKubectl(t, "cat >"+applied)
+	if err := d.setActivatorImage(t.Context(), "registry.test/libra-activator:1"); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(applied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type object = map[string]any
+	var got object
+	if err := yaml.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := object{
+		"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": object{"name": "activator", "namespace": "knative-serving"},
+		"spec": object{"template": object{"spec": object{"containers": []any{
+			object{"name": "activator", "image": "registry.test/libra-activator:1"},
+		}}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
 
 func TestDisownKeepsTheFieldsOfOthers(t *testing.T) {
 	var object metav1.ObjectMeta

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/api"
 )
 
 func TestKustomizeImageOf(t *testing.T) {
@@ -63,5 +65,31 @@ func TestReadImagesNamesWhatIsMissing(t *testing.T) {
 	_, err := readImages(path, four)
 	if err == nil || !strings.Contains(err.Error(), "libra-fn-uploader") || strings.Contains(err.Error(), "libra-activator") {
 		t.Errorf("got %v, want an error that names what is missing only", err)
+	}
+}
+
+// An install observes, and the demo is of what Libra does.
+func TestModeAndSourceAreSetAsTheDocsSay(t *testing.T) {
+	k, log := fakeKubectl(t, "")
+	d := demo{kubectl: k}
+	for _, err := range []error{
+		d.setMode(t.Context(), api.ModeFull),
+		d.setSource(t.Context(), api.SourceOwners, "functions"),
+		d.unsetSource(t.Context(), "functions"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `-n libra-system patch configmap config-libra --type=merge --patch={"data":{"mode":"full"}}
+label --overwrite namespace functions libra.dev/source=owners
+label namespace functions libra.dev/source-
+`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
