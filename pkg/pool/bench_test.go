@@ -22,6 +22,7 @@ func BenchmarkInvocation(b *testing.B) {
 		{"neither", invocation("x", time.Minute, cpu(0), cpu(0))},
 		{"donor", invocation("x", time.Minute, need(600, 384), cpu(0))},
 		{"borrower", invocation("x", time.Minute, cpu(0), need(600, 64))},
+		{"ranked", ranked("x", "x", time.Second)},
 		{"beside another", shared("x", "mates", time.Minute, need(300, 64))},
 	} {
 		b.Run(bc.name, func(b *testing.B) {

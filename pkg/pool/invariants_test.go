@@ -186,9 +186,21 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 }
 
 // expectIntents checks that the last operation appended one intent, of the pods whose
-// balances differ from before and of those named, or none when there are none.
-func (m *model) expectIntents(t *rapid.T, before State, named ...string) {
+// balances differ from before, in which something ranked has begun or ended, and of those
+// named, or none when there are none.
+func (m *model) expectIntents(t *rapid.T, before moment, named ...string) {
 	want, got := append(changed(before.Pods, m.state().Pods), named...), []string(nil)
+	now := m.ranked()
+	for id, pod := range before.ranked {
+		if _, ok := now[id]; !ok {
+			want = append(want, pod)
+		}
+	}
+	for id, pod := range now {
+		if _, ok := before.ranked[id]; !ok {
+			want = append(want, pod)
+		}
+	}
 	slices.Sort(want)
 	want = slices.Compact(want)
 	entries := m.newEntries(t, intentsStream(m.name), &m.lastIntent)

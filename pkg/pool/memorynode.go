@@ -30,7 +30,7 @@ type memoryNode struct {
 type begun struct {
 	Invocation
 	number                 int // of its Begin
-	expires                int64
+	begunAt, expires       int64
 	alone, safeguarded     bool
 	surplus                api.Resources // what there is of its Surplus for its pod to lend
 	mostLent, mostBorrowed api.Resources // lent by its pod
@@ -81,7 +81,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 	}
 
 	n.begins++
-	b := &begun{Invocation: inv, number: n.begins, expires: now + wholeMillis(inv.Duration), alone: true}
+	b := &begun{Invocation: inv, number: n.begins, begunAt: now, expires: now + wholeMillis(inv.Duration), alone: true}
 	if n.open(now) {
 		b.surplus = n.spared(now, inv)
 	}
@@ -389,5 +389,23 @@ func (n *memoryNode) state(now int64) State {
 		s.Pods[pod] = balance
 	}
 	n.addTraces(s.Pods)
+	s.InFlight = n.inFlight(now)
 	return s
+}
+
+// inFlight are those that are ranked.
+func (n *memoryNode) inFlight(now int64) map[string][]Flight {
+	flights := make(map[string][]Flight)
+	for pod := range n.pods {
+		for _, b := range n.in(pod) {
+			if b.Ranked {
+				flights[pod] = append(flights[pod], Flight{
+					// The clock may have gone back.
+					Age:     time.Duration(max(now-b.begunAt, 0)) * time.Millisecond,
+					CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond,
+				})
+			}
+		}
+	}
+	return flights
 }

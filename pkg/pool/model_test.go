@@ -97,11 +97,29 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}}
+	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
 	m.checkNothingLeaks(t)
+}
+
+// moment is the node before an operation.
+type moment struct {
+	State
+	ranked map[string]string // pod, by the ID of what is ranked and in flight
+}
+
+func (m *model) moment() moment { return moment{m.state(), m.ranked()} }
+
+func (m *model) ranked() map[string]string {
+	ranked := make(map[string]string)
+	for id, b := range m.node().begun {
+		if b.Ranked {
+			ranked[id] = b.Pod
+		}
+	}
+	return ranked
 }
 
 // node is the node in the specification.
@@ -157,6 +175,8 @@ func drawInvocation(t *rapid.T) Invocation {
 		Want:          drawResources(t, "want"),
 		Concurrency:   rapid.SampledFrom([]int{0, 1, 2, 3, 3, 3}).Draw(t, "concurrency"),
 		Need:          drawNeed(t),
+		Ranked:        rapid.Bool().Draw(t, "ranked"),
+		CPUTime:       time.Duration(rapid.SampledFrom([]int{0, 300, 40_000, 2_500_100}).Draw(t, "cpu µs")) * time.Microsecond,
 		MinRemaining:  time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
 	}
 }
@@ -183,7 +203,7 @@ func (m *model) begin(t *rapid.T, inv Invocation) {
 }
 
 func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
-	before := m.state()
+	before := m.moment()
 	borrowed, err := m.memory.Begin(context.Background(), m.name, inv)
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +231,7 @@ func (m *model) end(t *rapid.T, id string) {
 		BeginAnswered: rapid.Bool().Draw(t, "begin answered"),
 	}
 	known := m.node().begun[id]
-	before := m.state()
+	before := m.moment()
 	m.endOnce(t, e)
 	// Not that of an Allocation: it changes with the latest in a pod, and frees nothing.
 	if known != nil && len(changed(before.Pods, m.state().Pods)) > 0 {
@@ -226,7 +246,7 @@ func (m *model) end(t *rapid.T, id string) {
 }
 
 func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
-	before := m.state()
+	before := m.moment()
 	known := m.node().begun[e.ID]
 	outcome, err := m.memory.End(context.Background(), m.name, e)
 	if err != nil {
@@ -251,7 +271,7 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 
 func (m *model) renew(t *rapid.T) {
 	owner := rapid.SampledFrom([]string{"activator-1", "activator-2", "activator-3"}).Draw(t, "owner")
-	before := m.state()
+	before := m.moment()
 	m.do(t, func(p Pool) error { return p.Renew(testContext(t), m.name, owner) })
 	if m.redis != nil {
 		m.expectIntents(t, before)
@@ -295,11 +315,11 @@ func (m *model) hear(t *rapid.T) {
 func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 	if m.redis != nil {
 		// Both are read before either hears: a Read ends what has lapsed.
-		before := m.state()
+		before := m.moment()
 		m.sameEpoch(t)
 		m.expectIntents(t, before)
 	}
-	before := m.state()
+	before := m.moment()
 	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)
 	if err != nil {
 		t.Fatal(err)
@@ -349,7 +369,7 @@ func (m *model) safeguard(t *rapid.T) {
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
 	pod := domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
 	cpu, memory := rapid.Bool().Draw(t, "of cpu"), rapid.Bool().Draw(t, "of memory")
-	before := m.state()
+	before := m.moment()
 	lent := before.Pods[pod].Lent
 	var donor *begun
 	var want api.Resources // what is suspended
@@ -373,7 +393,7 @@ func (m *model) safeguard(t *rapid.T) {
 		t.Fatalf("safeguard of %s revoked %v of %v", pod, revoked, lent)
 	}
 	if donor == nil {
-		m.expectState(t, before)
+		m.expectState(t, before.State)
 		return
 	}
 	m.checkFed(t, donor.Domain)
@@ -390,7 +410,7 @@ func (m *model) safeguard(t *rapid.T) {
 }
 
 func (m *model) safeguardOnce(t *rapid.T, pod string, cpu, memory bool) api.Resources {
-	before := m.state()
+	before := m.moment()
 	struck := maps.Clone(m.node().struck)
 	for function, s := range struck {
 		copied := *s
@@ -457,7 +477,7 @@ func (m *model) do(t *rapid.T, op func(Pool) error) {
 }
 
 func (m *model) read(t *rapid.T) {
-	before := m.state()
+	before := m.moment()
 	want, err := m.memory.Read(context.Background(), m.name)
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func (s scene) expect(begun int, available api.Resources, pods map[string]Balanc
 		b.Allocation = api.Resources{}
 		got.Pods[pod] = b
 	}
-	want := State{Pods: map[string]Balance{}, Available: available, Begun: begun}
+	want := State{Pods: map[string]Balance{}, InFlight: map[string][]Flight{}, Available: available, Begun: begun}
 	for id, b := range pods {
 		want.Pods["default/"+id] = b
 	}
@@ -382,7 +382,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes) {
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
@@ -426,6 +426,7 @@ func TestRefused(t *testing.T) {
 		{"absurd need", "node", change(func(i *Invocation) { i.Need.CPUMilli = maxVolume + 1 }), "Need"},
 		{"negative concurrency", "node", change(func(i *Invocation) { i.Concurrency = -1 }), "Concurrency"},
 		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
+		{"negative CPU time", "node", change(func(i *Invocation) { i.CPUTime = -1 }), "CPUTime"},
 		{"negative remaining time", "node", change(func(i *Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
 		{"trace without end", "node", change(func(i *Invocation) { i.Trace = strings.Repeat("a", 56) }), "Trace"},
 		{"no node", "", donor("a"), "node"},

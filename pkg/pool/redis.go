@@ -54,6 +54,7 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 		renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
 		inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 		inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
+		inv.rank(),
 	}, args...).Int64Slice()
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
@@ -62,6 +63,16 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: the reply has %d numbers, not 2", inv.ID, node, len(reply))
 	}
 	return resources(reply), nil
+}
+
+// unranked is UNRANKED in lua/4_calls.lua.
+const unranked = -1
+
+func (inv Invocation) rank() int64 {
+	if !inv.Ranked {
+		return unranked
+	}
+	return ceilMillis(inv.CPUTime)
 }
 
 // End implements Pool.

@@ -59,12 +59,15 @@ func (i *items) until() time.Time {
 	return time.Time{}
 }
 
+func (i *items) duration() time.Duration { return time.Duration(next[int64](i)) * time.Millisecond }
+
 // parseState reads the reply of libra_read.
 func parseState(reply []any) (State, error) {
 	i := &items{left: reply}
 	s := State{
 		Epoch: next[string](i), Agent: next[string](i), Open: next[int64](i) == 1,
-		Version: next[int64](i), Acted: next[int64](i), Begun: int(next[int64](i)), Available: i.resources(), Pods: make(map[string]Balance),
+		Version: next[int64](i), Acted: next[int64](i), Begun: int(next[int64](i)), Available: i.resources(),
+		Pods: make(map[string]Balance), InFlight: make(map[string][]Flight),
 	}
 	i.each(func(of *items) {
 		s.Pods[next[string](of)] = Balance{
@@ -76,6 +79,12 @@ func parseState(reply []any) (State, error) {
 	})
 	i.each(func(of *items) {
 		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), CPUUntil: of.until(), MemoryUntil: of.until()})
+	})
+	i.each(func(of *items) {
+		pod := next[string](of)
+		for of.err == nil && len(of.left) > 0 {
+			s.InFlight[pod] = append(s.InFlight[pod], Flight{Age: of.duration(), CPUTime: of.duration()})
+		}
 	})
 	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
 	return s, i.err

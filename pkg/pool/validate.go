@@ -72,6 +72,7 @@ func (inv Invocation) check() error {
 		checkNumber("Concurrency", inv.Concurrency),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
+		checkDuration("CPUTime", inv.CPUTime),
 		checkTrace("Trace", inv.Trace),
 	)
 	if err != nil {
@@ -102,7 +103,8 @@ func (hb Heartbeat) check() error {
 }
 
 // The pool counts in milliseconds. A donor is never taken to last longer than it
-// was predicted to, nor is less asked of it than was wanted.
+// was predicted to, nor is less asked of it than was wanted. A CPU time that is known
+// never becomes 0, which is one that is not.
 
 func wholeMillis(d time.Duration) int64 { return d.Milliseconds() }
 

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '13'
+local VERSION = '14'
 local RECORD_VERSION = '1'
 local ENDED_VERSION = '2' -- of the records of ends
 
@@ -146,7 +146,7 @@ local function keep(node)
   node.kept, node.timed_at = node.now, nil
 end
 
--- append_intent wakes who waits for balances. The names are for people: who is woken
+-- append_intent wakes who waits for balances and for who is in flight. The names are for people: who is woken
 -- reads the state.
 local function append_intent(node, pods)
   call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
@@ -249,33 +249,65 @@ local function open_node(first_key, lease_ms, now)
   return node
 end
 
+-- move notes that the balance of a pod changes.
+local function move(node, pod, index, amount)
+  local moved = node.moved
+  if not moved then
+    moved = {}
+    node.moved = moved
+  end
+  local by = moved[pod]
+  if not by then
+    by = {0, 0, 0, 0, 0} -- borrowed, lent, and WAKE
+    moved[pod] = by
+  end
+  by[index] = by[index] + amount
+end
+
+-- wake has the call's intent name a pod, whether or not its balance changes. Most calls
+-- that wake do so for one pod, and need no table for it.
+local WAKE = 5
+
+local function wake(node, pod)
+  if not node.woken then
+    node.woken = pod
+  elseif node.woken ~= pod then
+    move(node, pod, WAKE, 1)
+  end
+end
+
 local function changes(by)
   return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0
 end
 
 -- version_of is the node's as the call leaves it.
 local function version_of(node)
-  for _, by in pairs(node.moved or {}) do
-    if changes(by) then
-      return node.version + 1
+  if node.moved then
+    for _, by in pairs(node.moved) do
+      if changes(by) then
+        return node.version + 1
+      end
     end
   end
   return node.version
 end
 
--- close_node appends an intent of the pods whose balances the call has changed.
+-- close_node appends an intent of the pods whose balances the call has changed, and of
+-- those that it wakes for.
 local function close_node(node)
-  if node.moved or node.woken then
+  if node.moved then
     node.version = version_of(node)
     local pods = {node.woken}
-    for pod, by in pairs(node.moved or {}) do
-      if pod ~= node.woken and changes(by) then
+    for pod, by in pairs(node.moved) do
+      if pod ~= node.woken and (by[WAKE] > 0 or changes(by)) then
         pods[#pods + 1] = pod
       end
     end
     if pods[1] then
       append_intent(node, table.concat(pods, '\n'))
     end
+  elseif node.woken then
+    append_intent(node, node.woken)
   end
   node.busy = false
 end

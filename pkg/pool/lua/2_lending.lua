@@ -35,21 +35,6 @@ local function remove(list, inv)
   table.remove(list, low)
 end
 
--- move notes that the balance of a pod changes.
-local function move(node, pod, index, amount)
-  local moved = node.moved
-  if not moved then
-    moved = {}
-    node.moved = moved
-  end
-  local by = moved[pod]
-  if not by then
-    by = {0, 0, 0, 0} -- borrowed, lent
-    moved[pod] = by
-  end
-  by[index] = by[index] + amount
-end
-
 -- note_lent keeps the most that a pod had on loan while an invocation was in it.
 local function note_lent(here, resource, lent)
   for _, inv in ipairs(here) do

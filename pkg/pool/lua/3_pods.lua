@@ -180,6 +180,9 @@ local function release(node, inv, lapsed, answered)
   if not answered then
     bury(node, inv.id)
   end
+  if inv.cpu_time then
+    wake(node, inv.pod)
+  end
   discard('invocation', inv)
   return moved
 end

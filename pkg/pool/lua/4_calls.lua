@@ -44,8 +44,12 @@ local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
 
+-- An invocation that is to be ranked says how much CPU time it will use, in milliseconds,
+-- or 0 when that is not known.
+local UNRANKED = -1
+
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -72,12 +76,16 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   inv.concurrency, inv.need = concurrency, NOTHING
   inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
   inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
-  inv.trace, inv.traced = nil, nil
+  inv.trace, inv.traced, inv.cpu_time = nil, nil, nil
   if concurrency > 1 then
     inv.need = needed(need_cpu, need_memory, inv.allocation)
   end
   node.begun[id] = inv
   node.begun_count = node.begun_count + 1
+  if rank ~= UNRANKED then
+    inv.cpu_time, inv.begun_at = rank, now
+    wake(node, pod)
+  end
   local moved = join_pod(node, inv)
   if inv.want ~= NOTHING then
     list(node, 'borrowers', inv)
@@ -191,7 +199,7 @@ local function safeguard(node, args, cpu, memory, least_ms, most_ms)
     for _, inv in ipairs(here) do
       inv.safeguarded = true
     end
-    node.woken = pod
+    wake(node, pod)
     feed(node, {[here.domain] = true})
   end
   return revoked
@@ -218,17 +226,26 @@ local function add(balance, index, v)
 end
 
 -- survey returns what pods could lend now, all of it and each, the last to end first,
--- and the balances of the pods.
+-- the balances of the pods, and what is ranked in them: of each, since when it is in
+-- flight, and its CPU time.
 local function survey(node, entries_most)
-  local available, found, balances = {0, 0}, {}, {}
+  local available, found, balances, in_flight = {0, 0}, {}, {}, {}
   for pod, here in pairs(node.in_pod) do
     if here.expires > node.now and not is_nothing(here.spare) then
       add(available, 1, here.spare)
       found[#found + 1] = here
     end
-    local b = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}
+    local b, ranked = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}, nil
     for _, inv in ipairs(here) do
       add(b, 2, inv.borrowed)
+      if inv.cpu_time then
+        if not ranked then
+          ranked = {pod}
+          in_flight[#in_flight + 1] = ranked
+        end
+        -- The clock may have gone back.
+        ranked[#ranked + 1], ranked[#ranked + 2] = math.max(node.now - inv.begun_at, 0), inv.cpu_time
+      end
     end
     if b[2] + b[3] + b[4] + b[5] > 0 then
       local latest = here[#here]
@@ -242,7 +259,7 @@ local function survey(node, entries_most)
     local here = found[i]
     entries[i] = {here.domain, here.expires, here.spare[CPU], here.spare[MEMORY]}
   end
-  return available, entries, balances
+  return available, entries, balances, in_flight
 end
 
 local function suspensions(node, most_ms)
@@ -259,12 +276,12 @@ end
 local function read(node, _, entries_most, most_ms)
   reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
-  local available, entries, balances = survey(node, entries_most)
+  local available, entries, balances, in_flight = survey(node, entries_most)
   add_traces(node, balances)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     version_of(node), node.heard and node.acted or 0, node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms),
+    balances, entries, suspensions(node, most_ms), in_flight,
   }
 end
 
@@ -290,7 +307,7 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<ddddddddddddddd', begin)
+register('libra_begin', {}, '<dddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<dddd', finish)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<dddddd', heartbeat)
