@@ -16,10 +16,13 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Live are the settings as they are now. Until they have been read, they change nothing;
-// what cannot be read later leaves them as they were.
+// Live are the settings as they are now. Until all have been read, they change nothing.
+// A ConfigMap that cannot be read later leaves them as they were. A label that cannot be
+// read is none, so that it does not matter to which part of Libra it was once another.
 type Live struct {
 	informers []cache.SharedIndexInformer
+	handled   []cache.InformerSynced // whether what there was at first has been
+	synced    atomic.Bool
 	refused   func(error)
 
 	settings atomic.Pointer[Settings]
@@ -56,7 +59,7 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces)},
 		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes)},
 	} {
-		if _, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		handler, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    watched.set,
 			UpdateFunc: func(_, obj any) { watched.set(obj) },
 			DeleteFunc: func(obj any) {
@@ -65,7 +68,8 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 				}
 				watched.remove(obj)
 			},
-		}); err != nil {
+		})
+		if err != nil {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
 		if err := watched.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
@@ -74,6 +78,7 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
 		l.informers = append(l.informers, watched.informer)
+		l.handled = append(l.handled, handler.HasSynced)
 	}
 	return l, nil
 }
@@ -84,21 +89,31 @@ func (l *Live) Run(ctx context.Context) {
 	for _, informer := range l.informers {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
+	// What was read before all was has changed nothing until now.
+	if cache.WaitForCacheSync(ctx.Done(), l.Synced) {
+		l.changed()
+	}
 	running.Wait()
 }
 
 // Synced says whether everything has been read once. Before that the settings are not
 // the cluster's.
 func (l *Live) Synced() bool {
-	for _, informer := range l.informers {
-		if !informer.HasSynced() {
+	// To ask the informers takes their locks, and each request asks.
+	if l.synced.Load() {
+		return true
+	}
+	for _, handled := range l.handled {
+		if !handled() {
 			return false
 		}
 	}
+	l.synced.Store(true)
 	return true
 }
 
-// OnChange has f called, soon, after each change. f must not wait.
+// OnChange has f called, soon, after each change, of which the first is that all has been
+// read. f must not wait.
 func (l *Live) OnChange(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +180,7 @@ func (l *Live) setSource(of *sources, kind string) func(any) {
 		}
 		source, err := api.ParseSource(object.GetLabels()[api.SourceLabel])
 		if err != nil {
-			l.refused(fmt.Errorf("label %s of %s %s: %w", api.SourceLabel, kind, object.GetName(), err))
+			l.refused(fmt.Errorf("label %s of %s %s is as none: %w", api.SourceLabel, kind, object.GetName(), err))
 			of.byName.Delete(object.GetName())
 		} else {
 			of.byName.Store(object.GetName(), source)

@@ -72,7 +72,7 @@ const mostReserve = 1 << 20
 func parseReserve(value string) (milli int64, err error) {
 	q, err := resource.ParseQuantity(value)
 	if err != nil || q.Sign() < 0 || q.CmpInt64(mostReserve) > 0 {
-		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0, such as 200m or 1.5", value)
+		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0 to %d, such as 200m or 1.5", value, mostReserve)
 	}
 	return q.MilliValue(), nil
 }

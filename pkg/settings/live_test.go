@@ -1,0 +1,355 @@
+package settings
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// cluster is one whose settings are followed. The tests run in a bubble, so that what is
+// done has arrived when all in it wait.
+type cluster struct {
+	*testing.T
+	client *fake.Clientset
+	live   *Live
+
+	mu      sync.Mutex
+	refused []string
+	changes atomic.Int32
+}
+
+func follow(t *testing.T, objects ...runtime.Object) *cluster {
+	t.Helper()
+	c := &cluster{T: t, client: fake.NewClientset(objects...)}
+	c.start()
+	awaitSynced(t, c.live)
+	return c
+}
+
+// start follows until the test ends.
+func (c *cluster) start() {
+	c.Helper()
+	live, err := NewLive(c.client, func(err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.refused = append(c.refused, err.Error())
+	})
+	if err != nil {
+		c.Fatal("NewLive() =", err)
+	}
+	c.live = live
+	live.OnChange(func() { c.changes.Add(1) })
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		live.Run(ctx)
+	}()
+	c.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// awaitSynced waits until all has been read and who listens is told of it.
+func awaitSynced(t *testing.T, l *Live) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); !l.Synced() && time.Now().Before(until); {
+		time.Sleep(time.Second)
+	}
+	if !l.Synced() {
+		t.Fatal("not all is read after a minute")
+	}
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+// expectSettings expects them, and what was refused since it last did.
+func (c *cluster) expectSettings(want Settings, refused ...string) {
+	c.Helper()
+	synctest.Wait()
+	if diff := cmp.Diff(want, c.live.Settings()); diff != "" {
+		c.Error("Settings() (-want, +got):\n" + diff)
+	}
+	c.expectRefused(refused...)
+}
+
+func (c *cluster) expectRefused(want ...string) {
+	c.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	got := c.refused
+	c.refused = nil
+	if len(got) != len(want) {
+		c.Errorf("refused %q, want %d errors", got, len(want))
+		return
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			c.Errorf("refused %q, want %q in it", got[i], want[i])
+		}
+	}
+}
+
+// expectSources expects them by namespace and node, with a slash between.
+func (c *cluster) expectSources(want map[string]api.Source) {
+	c.Helper()
+	synctest.Wait()
+	for _, at := range slices.Sorted(maps.Keys(want)) {
+		namespace, node, _ := strings.Cut(at, "/")
+		if got := c.live.Source(namespace, node); got != want[at] {
+			c.Errorf("Source(%q, %q) = %s, want %s", namespace, node, got, want[at])
+		}
+	}
+}
+
+func configMap(data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: ConfigMap}, Data: data}
+}
+
+func labelled(name string, source string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{api.SourceLabel: source}}
+}
+
+func (c *cluster) do(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *cluster) edit(data map[string]string) {
+	c.Helper()
+	_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(c.Context(), configMap(data), metav1.UpdateOptions{})
+	c.do(err)
+}
+
+func TestLiveFollowsTheConfigMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t)
+		c.expectSettings(Default)
+
+		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(t.Context(), configMap(map[string]string{"mode": "lend"}), metav1.CreateOptions{})
+		c.do(err)
+		c.expectSettings(Settings{Mode: api.ModeLend, Source: api.SourceNode})
+
+		good := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 200}
+		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
+		c.expectSettings(good)
+
+		// A bad edit changes nothing, not even what is good in it.
+		c.edit(map[string]string{"mode": "on", "source": "node"})
+		c.expectSettings(good, `the settings stay as they are: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full`)
+
+		c.edit(map[string]string{"mode": "full"})
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode})
+
+		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
+		c.expectSettings(Default)
+	})
+}
+
+func TestLiveBeginsWithABadConfigMap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "full", "source": "pool"}))
+		c.expectSettings(Default, `source is "pool", want node or owners`)
+	})
+}
+
+func TestLiveModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "lend"}))
+		for _, tc := range []struct {
+			annotations map[string]string
+			want        api.Mode
+		}{
+			{nil, api.ModeLend},
+			{map[string]string{api.ModeAnnotation: "full"}, api.ModeFull},
+			{map[string]string{api.ModeAnnotation: "observe"}, api.ModeObserve},
+			{map[string]string{api.ModeAnnotation: "on"}, api.ModeObserve},
+			{map[string]string{api.ModeAnnotation: ""}, api.ModeObserve},
+		} {
+			if got := c.live.Mode(tc.annotations); got != tc.want {
+				t.Errorf("Mode(%v) = %s, want %s", tc.annotations, got, tc.want)
+			}
+		}
+	})
+}
+
+func TestLiveSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t,
+			&corev1.Namespace{ObjectMeta: labelled("owners", "owners")},
+			&corev1.Namespace{ObjectMeta: labelled("node", "node")},
+			&corev1.Namespace{ObjectMeta: labelled("bad", "Node")},
+			&corev1.Node{ObjectMeta: labelled("owners", "owners")},
+			&corev1.Node{ObjectMeta: labelled("node", "node")},
+			&corev1.Node{ObjectMeta: labelled("bad", "any")},
+		)
+		c.mu.Lock()
+		slices.Sort(c.refused)
+		c.mu.Unlock()
+		c.expectRefused(
+			`label libra.dev/source of namespace bad is as none: source is "Node", want node or owners`,
+			`label libra.dev/source of node bad is as none: source is "any", want node or owners`,
+		)
+		c.expectSources(map[string]api.Source{
+			"other/other": api.SourceNode, "bad/bad": api.SourceNode, "owners/bad": api.SourceOwners,
+			"owners/other": api.SourceOwners, "node/other": api.SourceNode,
+			// A node's comes before a namespace's.
+			"owners/node": api.SourceNode, "node/owners": api.SourceOwners, "other/owners": api.SourceOwners,
+		})
+
+		ctx := t.Context()
+		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(ctx, configMap(map[string]string{"source": "owners"}), metav1.CreateOptions{})
+		c.do(err)
+		_, err = c.client.CoreV1().Namespaces().Update(ctx, &corev1.Namespace{ObjectMeta: labelled("owners", "node")}, metav1.UpdateOptions{})
+		c.do(err)
+		c.do(c.client.CoreV1().Namespaces().Delete(ctx, "node", metav1.DeleteOptions{}))
+		c.do(c.client.CoreV1().Nodes().Delete(ctx, "node", metav1.DeleteOptions{}))
+		c.expectSources(map[string]api.Source{
+			"other/other": api.SourceOwners, "bad/bad": api.SourceOwners,
+			"owners/other": api.SourceNode, "node/other": api.SourceOwners,
+			"other/node": api.SourceOwners, "owners/node": api.SourceNode, "owners/owners": api.SourceOwners,
+		})
+
+		// A label that cannot be read any more is as none.
+		_, err = c.client.CoreV1().Namespaces().Update(ctx, &corev1.Namespace{ObjectMeta: labelled("owners", "")}, metav1.UpdateOptions{})
+		c.do(err)
+		c.expectSources(map[string]api.Source{"owners/other": api.SourceOwners})
+		c.expectRefused("want node or owners")
+	})
+}
+
+func TestOnChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "full"}), &corev1.Node{ObjectMeta: labelled("n", "owners")})
+		ctx := t.Context()
+		before := c.changes.Load()
+		for _, tc := range []struct {
+			name    string
+			changes int32
+			do      func() error
+		}{
+			{"an edit", 1, func() error {
+				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(nil), metav1.UpdateOptions{})
+				return err
+			}},
+			{"a bad edit", 0, func() error {
+				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(map[string]string{"mode": ""}), metav1.UpdateOptions{})
+				return err
+			}},
+			{"a namespace's label", 1, func() error {
+				_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: labelled("ns", "owners")}, metav1.CreateOptions{})
+				return err
+			}},
+			{"a node is gone", 1, func() error { return c.client.CoreV1().Nodes().Delete(ctx, "n", metav1.DeleteOptions{}) }},
+			{"the settings are gone", 1, func() error {
+				return c.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, ConfigMap, metav1.DeleteOptions{})
+			}},
+		} {
+			c.do(tc.do())
+			synctest.Wait()
+			if got := c.changes.Load() - before; got != tc.changes {
+				t.Errorf("%s: told of %d changes, want %d", tc.name, got, tc.changes)
+			}
+			before = c.changes.Load()
+		}
+	})
+}
+
+// Until all has been read, nothing is changed, whatever is known by then; and then who
+// listens is told.
+func TestNothingChangesBeforeAllIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{T: t, client: fake.NewClientset(
+			configMap(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "1"}),
+			&corev1.Namespace{ObjectMeta: labelled("ns", "node")},
+		)}
+		var forbidden atomic.Bool
+		forbidden.Store(true)
+		c.client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return forbidden.Load(), nil, errors.New("nodes is forbidden")
+		})
+		c.start()
+		synctest.Wait()
+		if c.live.Synced() {
+			t.Error("Synced() before the nodes are read")
+		}
+		if got := c.live.Mode(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
+			t.Errorf("the mode of a revision in full is %s, want observe", got)
+		}
+		c.expectSettings(Default, "cannot watch nodes, so the settings stay as they are; get, list and watch on them are needed")
+
+		forbidden.Store(false)
+		before := c.changes.Load()
+		awaitSynced(t, c.live)
+		synctest.Wait()
+		if c.changes.Load() == before {
+			t.Error("nobody is told that all has been read")
+		}
+		if got := c.live.Mode(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeFull {
+			t.Errorf("the mode of a revision in full is %s, want that", got)
+		}
+		c.expectSources(map[string]api.Source{"ns/n": api.SourceNode, "other/n": api.SourceOwners})
+		c.mu.Lock()
+		c.refused = nil // the reflector tried more than once
+		c.mu.Unlock()
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 1000})
+	})
+}
+
+// What is read is the settings' alone, and of namespaces and nodes only what is labelled,
+// so that the rights to no more are needed.
+func TestLiveReadsNoMoreThanItNeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t)
+		seen := map[string]bool{}
+		for _, action := range c.client.Actions() {
+			var r clienttesting.ListRestrictions
+			switch a := action.(type) {
+			case clienttesting.ListAction:
+				r = a.GetListRestrictions()
+			case clienttesting.WatchAction:
+				r = clienttesting.ListRestrictions{Labels: a.GetWatchRestrictions().Labels, Fields: a.GetWatchRestrictions().Fields}
+			default:
+				t.Errorf("%s of %s", action.GetVerb(), action.GetResource().Resource)
+				continue
+			}
+			resource := action.GetResource().Resource
+			seen[action.GetVerb()+" "+resource] = true
+			switch resource {
+			case "configmaps":
+				if action.GetNamespace() != Namespace || r.Fields.String() != "metadata.name=config-libra" {
+					t.Errorf("%s of ConfigMaps of %q with fields %s", action.GetVerb(), action.GetNamespace(), r.Fields)
+				}
+			default:
+				if r.Labels.String() != api.SourceLabel {
+					t.Errorf("%s of %s with labels %s", action.GetVerb(), resource, r.Labels)
+				}
+			}
+		}
+		for _, want := range []string{"watch configmaps", "watch namespaces", "watch nodes"} {
+			if !seen[want] {
+				t.Errorf("there is no %s in %v", want, seen)
+			}
+		}
+	})
+}
