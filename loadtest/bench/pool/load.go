@@ -23,6 +23,7 @@ const (
 	beatEvery   = time.Second
 	beatsAtOnce = 4
 	callTimeout = 5 * time.Second
+	cpuTime     = 40 * time.Millisecond
 )
 
 var (
@@ -229,10 +230,12 @@ func (l *load) connection(ctx context.Context, c int, start time.Time, rate floa
 		}
 		node := l.nodes[random.IntN(len(l.nodes))].name
 		inv := l.invocation(fmt.Sprintf("%d-%d-%x", c, i, random.Uint64()), podOf(c))
-		switch random.IntN(4) {
-		case 0, 1:
+		switch kind := random.IntN(4); {
+		case l.ranked:
+			inv.Ranked, inv.CPUTime = true, cpuTime
+		case kind <= 1:
 			inv.Surplus = surplus
-		case 2:
+		case kind == 2:
 			inv.Want = want
 		}
 		callCtx, cancel := context.WithTimeout(ctx, callTimeout)

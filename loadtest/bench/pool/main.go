@@ -39,6 +39,7 @@ type options struct {
 	standing    int
 	rate        float64
 	length      time.Duration
+	ranked      bool
 }
 
 func newRoot() *cobra.Command {
@@ -48,8 +49,8 @@ func newRoot() *cobra.Command {
 		Short: "Measure the harvest pool on one Redis core",
 		Long: `bench-pool starts a redis-server, keeps one core for it where there are several, and
 lets invocations begin and end in the pools of many nodes: half of them have
-something to lend, a quarter want to borrow, and a quarter do neither. First
-without pauses, as fast as the connections can (closed loop), and then at a fixed
+something to lend, a quarter want to borrow, and a quarter do neither; or, with
+--ranked, all are only ranked, as under the source node. First without pauses, as fast as the connections can (closed loop), and then at a fixed
 rate, where the time of a Begin counts from when it was due (open loop).`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -68,6 +69,7 @@ rate, where the time of a Begin counts from when it was due (open loop).`,
 	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
 	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
+	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
 	return cmd
 }
 
