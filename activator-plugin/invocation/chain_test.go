@@ -51,6 +51,28 @@ func newRevision() *v1.Revision {
 	}
 }
 
+// fixed are settings that say the same of all.
+type fixed struct {
+	mode   api.Mode
+	source api.Source
+}
+
+// full is as LIBRA does it.
+var full = fixed{api.ModeFull, api.SourceOwners}
+
+func (f fixed) Mode(annotations map[string]string) api.Mode {
+	value, ok := annotations[api.ModeAnnotation]
+	if !ok {
+		return f.mode
+	}
+	if mode, err := api.ParseMode(value); err == nil {
+		return mode
+	}
+	return api.ModeObserve
+}
+
+func (f fixed) Source(string, string) api.Source { return f.source }
+
 // predictions answers with the prediction of a revision, for any size.
 type predictions map[types.NamespacedName]predict.Prediction
 
@@ -108,6 +130,7 @@ type chainOptions struct {
 	throttler   oneDest
 	timeout     func(*http.Request) time.Duration // until the response begins
 	mode        api.Mode
+	source      api.Source // owners, unless it says another
 	events      record.EventRecorder
 }
 
@@ -143,7 +166,7 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		Pods:          runPods(t, newPod("a", ip, o.pods...)),
 		Owner:         "owner",
 		MinLoan:       300 * time.Millisecond,
-		Mode:          cmp.Or(o.mode, api.ModeFull),
+		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners)},
 		Events:        o.events,
 	})
 	if err != nil {

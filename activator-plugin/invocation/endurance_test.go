@@ -50,7 +50,7 @@ func TestSixHoursLeaveNothing(t *testing.T) {
 			Pods:          watched,
 			Owner:         "owner",
 			MinLoan:       100 * time.Millisecond,
-			Mode:          api.ModeFull,
+			Settings:      full,
 		})
 		if err != nil {
 			t.Fatal("NewManager() =", err)

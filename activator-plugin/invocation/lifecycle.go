@@ -198,6 +198,7 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	addVolume(span, "libra.surplus", inv.Surplus)
 	addVolume(span, "libra.want", inv.Want)
 	addVolume(span, "libra.borrowed", borrowed)
+	addRank(span, inv)
 	addError(span, err)
 	f.metrics.onPoolCall(opBegin, resultOf(err), f.clock.Since(started))
 	if err != nil {

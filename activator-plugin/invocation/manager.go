@@ -31,6 +31,14 @@ type Predictor interface {
 
 var _ Predictor = (*predict.Client)(nil)
 
+// Settings tell how far Libra goes. They may change at any time.
+type Settings interface {
+	// Mode is that of a revision with the annotations. What cannot be read is observe.
+	Mode(annotations map[string]string) api.Mode
+	// Source is where what is lent to and by the pods of a namespace on a node comes from.
+	Source(namespace, node string) api.Source
+}
+
 // Options are a Manager's collaborators and settings.
 type Options struct {
 	Clock         clock.WithTicker
@@ -45,9 +53,8 @@ type Options struct {
 	// same pod before a restart.
 	Owner string
 	// MinLoan is the least time that a transfer must last to pay.
-	MinLoan time.Duration
-	// Mode is that of revisions without api.ModeAnnotation.
-	Mode api.Mode
+	MinLoan  time.Duration
+	Settings Settings
 	// Events records what is wrong with a revision on it. It may be nil.
 	Events record.EventRecorder
 }
@@ -61,7 +68,7 @@ type Manager struct {
 	predictor Predictor
 	pods      *Pods
 	minLoan   time.Duration
-	mode      api.Mode
+	settings  Settings
 	lifecycle *lifecycle
 	events    record.EventRecorder
 	warned    once
@@ -82,7 +89,7 @@ func NewManager(o Options) (*Manager, error) {
 		predictor: o.Predictor,
 		pods:      o.Pods,
 		minLoan:   o.MinLoan,
-		mode:      o.Mode,
+		settings:  o.Settings,
 		events:    o.Events,
 		lifecycle: l,
 	}, nil

@@ -85,6 +85,7 @@ type (
 		rev types.NamespacedName
 		role
 		reason
+		ranked bool
 	}
 	endedKey struct {
 		rev                   types.NamespacedName
@@ -131,7 +132,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [8]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
-		metric.WithDescription("Invocations of opted-in revisions, by role, and by the reason when they are only observed or unmanaged"),
+		metric.WithDescription("Invocations of opted-in revisions, by role, by the reason when they are only observed or unmanaged, and by whether their pods are ranked"),
 		metric.WithUnit("{invocation}"))
 	m.inFlight, errs[1] = meter.Int64UpDownCounter("libra.invocations.in_flight",
 		metric.WithDescription("Invocations from their Begin until their End is answered"),
@@ -170,14 +171,17 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	return &m, nil
 }
 
-func (m *metrics) onDispatch(rev types.NamespacedName, r role, why reason) {
-	m.dispatched.Add(context.Background(), 1, m.dispatchSets.get(dispatchKey{rev, r, why}, dispatchKey.attributes)...)
+func (m *metrics) onDispatch(rev types.NamespacedName, r role, why reason, ranked bool) {
+	m.dispatched.Add(context.Background(), 1, m.dispatchSets.get(dispatchKey{rev, r, why, ranked}, dispatchKey.attributes)...)
 }
 
 func (k dispatchKey) attributes() []attribute.KeyValue {
 	attrs := append(ofRevision(k.rev), attribute.String("role", string(k.role)))
 	if k.reason != reasonNone {
 		attrs = append(attrs, attribute.String("reason", string(k.reason)))
+	}
+	if k.ranked {
+		attrs = append(attrs, attribute.Bool("ranked", true))
 	}
 	return attrs
 }

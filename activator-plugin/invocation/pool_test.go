@@ -67,10 +67,10 @@ func testLending(t *testing.T, p pool.Pool) {
 			{Namespace: "ns", Name: "donor"}:    {Demand: res(300, 100), Duration: time.Minute},
 			{Namespace: "ns", Name: "borrower"}: {Demand: res(1400, 100), Duration: time.Minute},
 		},
-		Pods:    runPods(t, donor, borrower),
-		Owner:   "owner",
-		MinLoan: 300 * time.Millisecond,
-		Mode:    api.ModeFull,
+		Pods:     runPods(t, donor, borrower),
+		Owner:    "owner",
+		MinLoan:  300 * time.Millisecond,
+		Settings: full,
 	})
 	if err != nil {
 		t.Fatal("NewManager() =", err)

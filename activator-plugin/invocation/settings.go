@@ -9,7 +9,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// settings are what a revision's annotations say of how far Libra goes with it.
+// settings are how far Libra goes with a revision.
 type settings struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
@@ -37,17 +37,14 @@ func (e *annotationError) consequence() string {
 }
 
 // settingsOf reads annotations. What is refused is taken as what can harm nobody: no
-// loans for a mode, and nothing lent of the resource for a bound.
-func settingsOf(annotations map[string]string, otherwise api.Mode) (s settings, refused []*annotationError) {
-	s.mode = otherwise
+// loans for a mode, as Settings say, and nothing lent of the resource for a bound.
+func settingsOf(annotations map[string]string, of Settings) (s settings, refused []*annotationError) {
+	s.mode = of.Mode(annotations)
 	if value, ok := annotations[api.ModeAnnotation]; ok {
-		mode, err := api.ParseMode(value)
-		if err != nil {
-			mode = api.ModeObserve
+		if _, err := api.ParseMode(value); err != nil {
 			refused = append(refused, &annotationError{api.ModeAnnotation, value,
 				fmt.Sprintf("%s, %s or %s", api.ModeObserve, api.ModeLend, api.ModeFull)})
 		}
-		s.mode = mode
 	}
 	if value, ok := annotations[api.MinCPUAnnotation]; ok {
 		q, err := resource.ParseQuantity(value)

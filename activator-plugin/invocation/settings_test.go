@@ -45,7 +45,7 @@ func TestSettings(t *testing.T) {
 			settings{mode: api.ModeObserve, keep: api.Resources{CPUMilli: all, MemoryBytes: all}}, []string{"libra.dev/mode", "libra.dev/min-cpu", "libra.dev/min-memory"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, refused := settingsOf(tc.annotations, api.ModeLend)
+			got, refused := settingsOf(tc.annotations, fixed{mode: api.ModeLend})
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(settings{})); diff != "" {
 				t.Error("settingsOf() (-want, +got):\n" + diff)
 			}

@@ -11,6 +11,7 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
+	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -46,7 +47,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	container := req.rev.Spec.GetContainer()
 	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, container.Name)
 	if why != reasonNone {
-		m.metrics.onDispatch(revID, roleUnmanaged, why)
+		m.metrics.onDispatch(revID, roleUnmanaged, why, false)
 		return nil
 	}
 
@@ -62,26 +63,34 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		inv.Concurrency = int(n)
 	}
 	set := m.settingsOf(req.rev)
+	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
+	why = m.whyNoLoan(req, pod)
+	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
 	var allowed, withheld volumes
 	r := roleObserved
-	// Nobody may have to wait for a prediction that could not be used.
-	if why = m.whyNoLoan(req, pod); why == reasonNone {
-		prediction, ok := m.predictor.Predict(ctx, revID, req.size)
-		if ok {
-			inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
-			allowed, withheld = set.allow(classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency))
-			inv.Surplus, inv.Want = allowed.surplus, allowed.want
-			if inv.Concurrency > 1 {
-				inv.Need = needOf(owed, prediction)
-			}
-			r, why = set.roleOf(allowed, withheld)
-		} else {
-			why = reasonNoPrediction
+	switch {
+	case why != reasonNone:
+	case !known:
+		why = reasonNoPrediction
+	default:
+		inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
+		could := classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency)
+		if inv.Ranked {
+			could = could.withoutCPU()
 		}
+		allowed, withheld = set.allow(could)
+		inv.Surplus, inv.Want = allowed.surplus, allowed.want
+		if inv.Concurrency > 1 {
+			inv.Need = needOf(owed, prediction)
+		}
+		r, why = set.roleOf(allowed, withheld)
+	}
+	if inv.Ranked {
+		inv.Ranked, inv.CPUTime = rank(prediction.CPUTime, allowed, why)
 	}
 	// What is in a pod with others is always told: it counts for what they leave.
-	if r == roleNeither && inv.Concurrency <= 1 && !m.pods.sample(pod, m.clock.Now()) {
-		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled)
+	if r == roleNeither && !inv.Ranked && inv.Concurrency <= 1 && !m.pods.sample(pod, m.clock.Now()) {
+		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		return nil
 	}
 	inv.ID = req.invocationID()
@@ -90,20 +99,28 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	inv.Trace = api.Traceparent(req.span)
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
-		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany)
+		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
 		return nil
 	}
 	f.withheld = withheld
-	m.metrics.onDispatch(revID, r, why)
+	m.metrics.onDispatch(revID, r, why, inv.Ranked)
 	return func(status int) {
 		m.pods.noteServed(pod)
 		f.finish(status)
 	}
 }
 
+// predict asks only for a prediction that can be used, for it may have to be waited for.
+func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *request, why reason, ranks bool) (p predict.Prediction, ok bool) {
+	if why != reasonNone && !(ranks && why.predictable()) {
+		return p, false
+	}
+	return m.predictor.Predict(ctx, revID, req.size)
+}
+
 // settingsOf tells of annotations that are refused.
 func (m *Manager) settingsOf(rev *v1.Revision) settings {
-	set, refused := settingsOf(rev.Annotations, m.mode)
+	set, refused := settingsOf(rev.Annotations, m.settings)
 	for _, err := range refused {
 		m.metrics.onRefusedAnnotation(err.annotation)
 		m.warn(rev, eventAnnotationRefused, err.annotation, err.consequence(), err)

@@ -3,6 +3,7 @@ package invocation
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -10,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 const (
@@ -52,6 +54,17 @@ func (f *flight) span(name string) trace.Span {
 func addVolume(span trace.Span, name string, v api.Resources) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int64(name+".cpu", v.CPUMilli), attribute.Int64(name+".memory", v.MemoryBytes))
+	}
+}
+
+// addRank says on a span whether the pod is ranked, and by what: the CPU time, or 0 when
+// it was not predicted.
+func addRank(span trace.Span, inv pool.Invocation) {
+	if span.IsRecording() {
+		span.SetAttributes(
+			attribute.Bool("libra.ranked", inv.Ranked),
+			attribute.Float64("libra.predicted.cpu_time_ms", float64(inv.CPUTime)/float64(time.Millisecond)),
+		)
 	}
 }
 

@@ -26,7 +26,6 @@ import (
 	"libra.dev/libra/activator-plugin/duplicator"
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -36,10 +35,8 @@ type libraConfig struct {
 	RedisAddr    string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
 	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
 	MinLoan      string `split_words:"true" default:"100ms"`
-	Mode         string `default:"full"`
 
 	minLoan    time.Duration
-	mode       api.Mode
 	duplicator duplicatorConfig
 }
 
@@ -61,9 +58,6 @@ func libraConfigFromEnv() (libraConfig, error) {
 	var err error
 	if cfg.minLoan, err = time.ParseDuration(cfg.MinLoan); err != nil || cfg.minLoan < 0 {
 		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 100ms", cfg.MinLoan))
-	}
-	if cfg.mode, err = api.ParseMode(cfg.Mode); err != nil {
-		errs = append(errs, fmt.Errorf("LIBRA_MODE: %w", err))
 	}
 	errs = append(errs, cfg.duplicator.fromEnv())
 	return cfg, errors.Join(errs...)
@@ -92,6 +86,10 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	if err != nil {
 		return libra{}, fmt.Errorf("reading Libra's settings: %w", err)
 	}
+	live, err := followSettings(kube, logger)
+	if err != nil {
+		return libra{}, err
+	}
 	pods, err := invocation.NewPods(kube, logger)
 	if err != nil {
 		return libra{}, err
@@ -119,7 +117,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Pods:           pods,
 		Owner:          owner,
 		MinLoan:        cfg.minLoan,
-		Mode:           cfg.mode,
+		Settings:       live,
 		Events:         events,
 	})
 	if err != nil {
@@ -144,9 +142,10 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		}
 	}
 
+	go live.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "mode", cfg.mode, "duplicator", cfg.duplicator.on)
+	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))

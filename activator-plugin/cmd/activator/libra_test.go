@@ -22,9 +22,6 @@ func TestLibraConfigDefaults(t *testing.T) {
 	if cfg.minLoan != 100*time.Millisecond {
 		t.Errorf("minLoan = %v, want 100ms", cfg.minLoan)
 	}
-	if cfg.mode != api.ModeFull {
-		t.Errorf("mode = %q, want full", cfg.mode)
-	}
 	if cfg.duplicator.on {
 		t.Error("the duplicator is on")
 	}
@@ -48,7 +45,6 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 		{"LIBRA_REDIS_ADDR", "redis-0:6379,", "want HOST:PORT"},
 		{"LIBRA_PREDICTOR_URL", "predictor:80", "want http://HOST[:PORT]"},
 		{"LIBRA_MIN_LOAN", "300", "want a duration such as 100ms"},
-		{"LIBRA_MODE", "on", "want observe, lend or full"},
 		{"LIBRA_DUPLICATOR", "perhaps", "want true or false"},
 		{"LIBRA_DUPLICATOR_CPU", "0", "want an amount of CPU"},
 		{"LIBRA_DUPLICATOR_MEMORY", "1 GB", "want an amount of memory"},

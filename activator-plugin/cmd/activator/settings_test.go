@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+func TestSettingsAreFollowedAndLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zap.InfoLevel)
+		config := func(data map[string]string) *corev1.ConfigMap {
+			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data}
+		}
+		kube := fake.NewClientset(config(map[string]string{"mode": "lend"}))
+		live, err := followSettings(kube, zap.New(core).Sugar())
+		if err != nil {
+			t.Fatal("followSettings() =", err)
+		}
+		if got := live.Mode(nil); got != api.ModeObserve {
+			t.Errorf("before the settings are read the mode is %s, want observe", got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			live.Run(ctx)
+		}()
+		time.Sleep(time.Minute)
+		edit := func(data map[string]string) {
+			if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Update(ctx, config(data), metav1.UpdateOptions{}); err != nil {
+				t.Fatal("Update() =", err)
+			}
+			synctest.Wait()
+		}
+		for _, mode := range []string{"on", "full", "on"} {
+			edit(map[string]string{"mode": mode})
+		}
+		if got := live.Mode(nil); got != api.ModeFull {
+			t.Errorf("after a bad edit the mode is %s, want that before it", got)
+		}
+		edit(map[string]string{"mode": "full", "source": "owners"})
+		edit(map[string]string{"mode": "full", "source": "owners", "_example": "changes nothing"})
+		cancel()
+		<-done
+
+		var got []string
+		for _, entry := range logs.All() {
+			got = append(got, fmt.Sprint(entry.Level, " ", entry.Message, " ", entry.ContextMap()))
+		}
+		want := []string{
+			"info Libra's settings map[mode:lend source:node]",
+			`warn Refused a setting. This is logged once. map[error:the settings stay as they are: key "mode" of ConfigMap libra-system/config-libra: mode is "on"`,
+			"info Libra's settings map[mode:full source:node]",
+			"info Libra's settings map[mode:full source:owners]",
+		}
+		if len(got) != len(want) {
+			t.Fatalf("logged %q, want %q", got, want)
+		}
+		for i := range want {
+			if !strings.HasPrefix(got[i], want[i]) {
+				t.Errorf("logged %q, want %q", got[i], want[i])
+			}
+		}
+	})
+}
+
+func TestRefusalsAreBounded(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	r := &refusals{logger: zap.New(core).Sugar()}
+	for i := range 3 * maxRefusals {
+		r.log(errors.New(fmt.Sprint("text ", i)))
+		r.log(errors.New(fmt.Sprint("text ", i)))
+	}
+	if logs.Len() != 3*maxRefusals || len(r.said) > maxRefusals {
+		t.Errorf("%d lines are logged and %d remembered, of %d texts", logs.Len(), len(r.said), 3*maxRefusals)
+	}
+}
