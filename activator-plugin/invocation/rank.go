@@ -3,6 +3,7 @@ package invocation
 import (
 	"time"
 
+	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -15,16 +16,11 @@ func (m *Manager) ranks(mode api.Mode, namespace, node string) bool {
 	return mode != api.ModeObserve && m.settings.Source(namespace, node) == api.SourceNode
 }
 
-// rank says whether an invocation is to be ranked where pods are, and by which CPU time;
-// 0 is one that is not known. One that is over before it could be is not, unless its
-// container may still have to start up, which is not predicted. It wakes no agent, for
-// thousands a second may come; what its pod uses all the same the agent sees.
-func rank(predicted time.Duration, allowed volumes, why reason) (ranked bool, cpuTime time.Duration) {
-	short := 0 < predicted && predicted < minRanked
-	if short && allowed == (volumes{}) && why != reasonColdStart && why != reasonFirst {
-		return false, 0
-	}
-	return true, predicted
+// tooShort says that an invocation is over before it could be ranked, and would not be
+// told of for another reason. It wakes no agent, for thousands a second may come; what its
+// pod uses all the same the agent sees. What a container needs to start up is not predicted.
+func (m *Manager) tooShort(p predict.Prediction, allowed volumes, req *request, pod target) bool {
+	return 0 < p.CPUTime && p.CPUTime < minRanked && allowed == (volumes{}) && m.whyStarting(req, pod) == reasonNone
 }
 
 // predictable says whether a prediction tells something of an invocation that for this

@@ -85,8 +85,8 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		}
 		r, why = set.roleOf(allowed, withheld)
 	}
-	if inv.Ranked {
-		inv.Ranked, inv.CPUTime = rank(prediction.CPUTime, allowed, why)
+	if inv.Ranked = inv.Ranked && !m.tooShort(prediction, allowed, req, pod); inv.Ranked {
+		inv.CPUTime = prediction.CPUTime
 	}
 	// What is in a pod with others is always told: it counts for what they leave.
 	if r == roleNeither && !inv.Ranked && inv.Concurrency <= 1 && !m.pods.sample(pod, m.clock.Now()) {
@@ -173,6 +173,14 @@ func (m *Manager) whyNoLoan(req *request, pod target) reason {
 		return reasonUpgrade
 	case req.rev.Spec.GetContainerConcurrency() == 0:
 		return reasonConcurrency
+	default:
+		return m.whyStarting(req, pod)
+	}
+}
+
+// whyStarting returns why the container may still have to start up, if it may.
+func (m *Manager) whyStarting(req *request, pod target) reason {
+	switch {
 	case !req.arrived.After(pod.started.Add(startedPrecision)):
 		return reasonColdStart
 	case !m.pods.hasServed(pod):
