@@ -146,6 +146,12 @@ func (s *site) eventually(what string, condition func(context.Context) (bool, er
 	}
 }
 
+// owners are settings under which limits are lent.
+type owners struct{}
+
+func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (owners) Source(string, string) api.Source { return api.SourceOwners }
+
 // runActivator runs the activator's chain of handlers in front of the functions.
 func (s *site) runActivator(told *telemetry.Telemetry) {
 	function := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -163,7 +169,7 @@ func (s *site) runActivator(told *telemetry.Telemetry) {
 	s.manager, err = invocation.NewManager(invocation.Options{
 		Clock: clock.RealClock{}, Logger: logger, MeterProvider: told.Meters, TracerProvider: told.Tracers,
 		Pool: s.pools, Predictor: demands{"donor": 240, "borrower": 700}, Pods: pods,
-		Owner: "activator", MinLoan: 100 * time.Millisecond, Mode: api.ModeFull,
+		Owner: "activator", MinLoan: 100 * time.Millisecond, Settings: owners{},
 	})
 	if err != nil {
 		s.Fatal(err)
