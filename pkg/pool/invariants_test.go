@@ -207,8 +207,12 @@ func (m *model) expectIntents(t *rapid.T, before moment, named ...string) {
 	if len(entries) > 1 {
 		t.Fatalf("%d intents of one operation: %v", len(entries), entries)
 	}
+	rankedOnly := len(named) == 0 && len(changed(before.Pods, m.state().Pods)) == 0
 	for _, entry := range entries {
 		got = strings.Split(entry.Values["pods"].(string), "\n")
+		if _, ok := entry.Values["ranked"]; ok != rankedOnly {
+			t.Fatalf("intent %v is of what is ranked only: %t, want %t", entry.Values, ok, rankedOnly)
+		}
 	}
 	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
 		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)

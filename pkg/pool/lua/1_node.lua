@@ -146,10 +146,14 @@ local function keep(node)
   node.kept, node.timed_at = node.now, nil
 end
 
--- append_intent wakes who waits for balances and for who is in flight. The names are for people: who is woken
--- reads the state.
-local function append_intent(node, pods)
-  call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
+-- append_intent wakes who waits for balances and for what is ranked, or for the latter
+-- only. The names are for people: who is woken reads the state.
+local function append_intent(node, pods, ranked_only)
+  if ranked_only then
+    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods, 'ranked', '1')
+  else
+    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
+  end
 end
 
 -- begin_epoch makes the node one of which nothing is known.
@@ -245,7 +249,7 @@ local function open_node(first_key, lease_ms, now)
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
   node.open = node.heard and node.whole
-  node.moved, node.woken = nil, nil
+  node.moved, node.woken, node.ranked = nil, nil, nil
   return node
 end
 
@@ -258,21 +262,21 @@ local function move(node, pod, index, amount)
   end
   local by = moved[pod]
   if not by then
-    by = {0, 0, 0, 0, 0} -- borrowed, lent, and WAKE
+    by = {0, 0, 0, 0, 0} -- borrowed, lent, and RANKED
     moved[pod] = by
   end
   by[index] = by[index] + amount
 end
 
--- wake has the call's intent name a pod, whether or not its balance changes. Most calls
--- that wake do so for one pod, and need no table for it.
-local WAKE = 5
+-- note_ranked notes that what is ranked in a pod changes. Most calls do so for one pod,
+-- and need no table for it.
+local RANKED = 5
 
-local function wake(node, pod)
-  if not node.woken then
-    node.woken = pod
-  elseif node.woken ~= pod then
-    move(node, pod, WAKE, 1)
+local function note_ranked(node, pod)
+  if not node.ranked then
+    node.ranked = pod
+  elseif node.ranked ~= pod then
+    move(node, pod, RANKED, 1)
   end
 end
 
@@ -292,22 +296,23 @@ local function version_of(node)
   return node.version
 end
 
--- close_node appends an intent of the pods whose balances the call has changed, and of
--- those that it wakes for.
+-- close_node appends an intent of the pods whose balances, or what is ranked in them, the
+-- call has changed, and of the one that it wakes for anyway.
 local function close_node(node)
+  local named = node.woken or node.ranked
   if node.moved then
+    local before, pods = node.version, {named}
     node.version = version_of(node)
-    local pods = {node.woken}
     for pod, by in pairs(node.moved) do
-      if pod ~= node.woken and (by[WAKE] > 0 or changes(by)) then
+      if pod ~= named and (by[RANKED] > 0 or changes(by)) then
         pods[#pods + 1] = pod
       end
     end
     if pods[1] then
-      append_intent(node, table.concat(pods, '\n'))
+      append_intent(node, table.concat(pods, '\n'), node.version == before and not node.woken)
     end
-  elseif node.woken then
-    append_intent(node, node.woken)
+  elseif named then
+    append_intent(node, named, not node.woken)
   end
   node.busy = false
 end

@@ -181,7 +181,7 @@ local function release(node, inv, lapsed, answered)
     bury(node, inv.id)
   end
   if inv.cpu_time then
-    wake(node, inv.pod)
+    note_ranked(node, inv.pod)
   end
   discard('invocation', inv)
   return moved

@@ -84,7 +84,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   node.begun_count = node.begun_count + 1
   if rank ~= UNRANKED then
     inv.cpu_time, inv.begun_at = rank, now
-    wake(node, pod)
+    note_ranked(node, pod)
   end
   local moved = join_pod(node, inv)
   if inv.want ~= NOTHING then
@@ -199,7 +199,7 @@ local function safeguard(node, args, cpu, memory, least_ms, most_ms)
     for _, inv in ipairs(here) do
       inv.safeguarded = true
     end
-    wake(node, pod)
+    node.woken = pod
     feed(node, {[here.domain] = true})
   end
   return revoked

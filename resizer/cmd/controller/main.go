@@ -171,7 +171,7 @@ func run(o options) error {
 	}
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
-	waiters := func(node string) controller.Waiter { return pools.Intents(node) }
+	waiters := func(node string) controller.Waiter { return pools.Balances(node) }
 	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, waiters, actuate.NewAPI(mgr.GetClient()),
 		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers, o.settings)
 	if err != nil {
