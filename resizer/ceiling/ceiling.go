@@ -1,0 +1,45 @@
+// Package ceiling tells how much CPU a container may use of what its node has idle. The
+// controller and the node agent both go by it, so that neither undoes what the other set.
+package ceiling
+
+import (
+	"fmt"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// mostCPU is more CPU than any node has, in cores.
+const mostCPU = 1 << 20
+
+// Of is the most milli CPU that the user container of a pod may have in force under source
+// node: what the node can give but for the reserve, and no more than the pod's annotation
+// says. It is never below the user allocation, and so always finite; without one (0) it is
+// 0, because a limit that the user did not set is not set by others either.
+//
+// An annotation that cannot be read is an error; the ceiling is the allocation then.
+func Of(pod *corev1.Pod, allocationMilli, allocatableMilli, reserveMilli int64) (milli int64, err error) {
+	if allocationMilli <= 0 {
+		return 0, nil
+	}
+	most := int64(math.MaxInt64)
+	if value, ok := pod.Annotations[api.MaxCPUAnnotation]; ok {
+		if most, err = parse(value); err != nil {
+			return allocationMilli, fmt.Errorf("annotation %s of pod %s/%s: %w", api.MaxCPUAnnotation, pod.Namespace, pod.Name, err)
+		}
+	}
+	// Neither is negative where it means anything, so the difference does not overflow.
+	spare := max(0, allocatableMilli) - max(0, reserveMilli)
+	return max(allocationMilli, min(most, spare)), nil
+}
+
+func parse(value string) (milli int64, err error) {
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 || q.CmpInt64(mostCPU) > 0 {
+		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0, such as 500m or 2", value)
+	}
+	return q.MilliValue(), nil
+}
