@@ -81,7 +81,7 @@ func exported(t *testing.T) map[string]bool {
 	}
 	provider := touched{sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))}
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	if _, err := controller.New(clk, nil, nil, nil, actuate.NewAPI(nil), nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
+	if _, err := controller.New(clk, nil, nil, nil, nil, actuate.NewAPI(nil), nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider, noop.NewTracerProvider()); err != nil {

@@ -74,6 +74,7 @@ type Controller struct {
 	clock    clock.Clock
 	kube     client.Reader
 	pools    pool.Pool
+	live     Live
 	actuator actuate.API
 	recorder events.EventRecorder
 	settings Settings
@@ -94,6 +95,8 @@ type node struct {
 	pods     map[string]*managedPod // by namespace/name
 	limiter  *rate.Limiter
 	balances map[string]pool.Balance
+	// allocatable is how many milli CPU the node has for pods; 0 until it is known.
+	allocatable int64
 
 	madeAt time.Time
 	readAt time.Time // of the last read that succeeded
@@ -110,7 +113,7 @@ type node struct {
 }
 
 // New makes a Controller. waiters makes what wakes it for one node.
-func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node string) Waiter, actuator actuate.API,
+func New(clk clock.Clock, kube client.Reader, pools pool.Pool, live Live, waiters func(node string) Waiter, actuator actuate.API,
 	recorder events.EventRecorder, meters metric.MeterProvider, tracers trace.TracerProvider, settings Settings) (*Controller, error) {
 	m, err := newMetrics(meters)
 	if err != nil {
@@ -120,6 +123,7 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node
 		clock:    clk,
 		kube:     kube,
 		pools:    pools,
+		live:     live,
 		actuator: actuator,
 		recorder: recorder,
 		settings: settings,
@@ -132,7 +136,7 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, waiters func(node
 }
 
 // Register adds the controller to a manager whose cache holds opted-in pods and
-// revisions.
+// revisions, and Nodes of which KeepAllocatable may have stripped the rest.
 func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
 		return fmt.Errorf("indexing pods by node: %w", err)
@@ -142,9 +146,11 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, &servingv1.Revision{}); err != nil {
 		return fmt.Errorf("watching Revisions: %w", err)
 	}
+	c.live.OnChange(c.waker.wakeAll)
 	return builder.ControllerManagedBy(mgr).
 		Named("resizer").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOf)).
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(allocatableChanged)).
 		WatchesRawSource(c.waker).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
@@ -173,6 +179,9 @@ func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 // Reconcile brings the limits of a node's pods to what the node's pool says.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	n := c.node(req.Name)
+	if c.unread() {
+		return ctrl.Result{RequeueAfter: heldTick}, nil
+	}
 	if err := c.observe(ctx, n); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -183,6 +192,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 		return ctrl.Result{}, nil
 	}
 	c.waker.follow(n.name)
+	c.place(ctx, n)
 
 	// 2. The pool tells the balances and whether an agent lives; one that cannot be
 	// read for a lease has none.

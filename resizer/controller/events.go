@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,19 @@ func leftAloneEvent(pod *corev1.Pod, why string) event {
 func refusedEvent(pod *corev1.Pod, r resize, err error) event {
 	return event{pod, corev1.EventTypeWarning, "LibraResizeRefused", "Resize",
 		"Setting the limits to " + r.limits.String() + " was refused: " + err.Error()}
+}
+
+// ceilingRefusedEvent tells that the spec cannot have the ceiling, and what happens instead.
+func ceilingRefusedEvent(pod *corev1.Pod, container string, ceilingMilli, keptMilli int64, why string) event {
+	return event{pod, corev1.EventTypeWarning, "LibraCeilingRefused", "Resize", fmt.Sprintf(
+		"limits.cpu of container %q stays at %dm instead of its ceiling of %dm, which the node agent sets in the container's cgroup alone: %s",
+		container, keptMilli, ceilingMilli, why)}
+}
+
+// maxCPURefusedEvent tells that the owner's own bound of the ceiling cannot be read.
+func maxCPURefusedEvent(pod *corev1.Pod, err error) event {
+	return event{pod, corev1.EventTypeWarning, "LibraMaxCPURefused", "Observe",
+		"The CPU ceiling of this pod is its user allocation: " + err.Error()}
 }
 
 // pendingEvent tells that the kubelet did not take up new limits.

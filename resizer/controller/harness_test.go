@@ -32,6 +32,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 )
 
@@ -50,21 +51,48 @@ func (p *fakePool) Read(context.Context, string) (pool.State, error) {
 	return pool.State{Epoch: p.epoch, Agent: p.agent, Version: p.version, Acted: p.acted, Pods: p.pods}, p.err
 }
 
+// fakeLive are settings that say what the test says.
+type fakeLive struct {
+	now      settings.Settings
+	sources  map[string]api.Source // of namespaces that have one of their own
+	unsynced bool
+	changed  func()
+}
+
+func (l *fakeLive) Synced() bool                { return !l.unsynced }
+func (l *fakeLive) Settings() settings.Settings { return l.now }
+func (l *fakeLive) OnChange(f func())           { l.changed = f }
+
+func (l *fakeLive) Mode(annotations map[string]string) api.Mode {
+	if mode, ok := annotations[api.ModeAnnotation]; ok {
+		return api.Mode(mode)
+	}
+	return l.now.Mode
+}
+
+func (l *fakeLive) Source(namespace, _ string) api.Source {
+	if source, ok := l.sources[namespace]; ok {
+		return source
+	}
+	return l.now.Source
+}
+
 var testSettings = Settings{RecordAfter: time.Second, ResizesPerSecond: 50, Burst: 20, TotalResizesPerSecond: 500, TotalBurst: 100}
 
 type harness struct {
 	*Controller
-	t        testing.TB
-	clock    *clocktesting.FakeClock
-	kube     client.Client
-	tracker  clienttesting.ObjectTracker
-	pool     *fakePool
-	events   *events.FakeRecorder
-	reader   *sdkmetric.ManualReader
-	spans    *tracetest.SpanRecorder
-	patches  []string // pod and limits, in the order the API server accepted them
-	patchErr error
-	forbid   func(pod string) error // nil forbids nothing
+	t         testing.TB
+	clock     *clocktesting.FakeClock
+	kube      client.Client
+	tracker   clienttesting.ObjectTracker
+	pool      *fakePool
+	following *fakeLive
+	events    *events.FakeRecorder
+	reader    *sdkmetric.ManualReader
+	spans     *tracetest.SpanRecorder
+	patches   []string // pod and limits, in the order the API server accepted them
+	patchErr  error
+	forbid    func(pod string) error // nil forbids nothing
 	// keepOwner leaves the managed fields as they are.
 	keepOwner bool
 }
@@ -72,12 +100,13 @@ type harness struct {
 func newHarness(t testing.TB, objects ...client.Object) *harness {
 	t.Helper()
 	h := &harness{
-		t:      t,
-		clock:  clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
-		pool:   &fakePool{},
-		events: events.NewFakeRecorder(100),
-		reader: sdkmetric.NewManualReader(),
-		spans:  tracetest.NewSpanRecorder(),
+		t:         t,
+		clock:     clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
+		pool:      &fakePool{},
+		following: &fakeLive{now: settings.Settings{Mode: api.ModeFull, Source: api.SourceOwners}},
+		events:    events.NewFakeRecorder(100),
+		reader:    sdkmetric.NewManualReader(),
+		spans:     tracetest.NewSpanRecorder(),
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
@@ -90,7 +119,7 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
 	waiters := func(string) Waiter { return nil }
-	c, err := New(h.clock, h.kube, h.pool, waiters, actuate.NewAPI(h.kube), h.events, provider,
+	c, err := New(h.clock, h.kube, h.pool, h.following, waiters, actuate.NewAPI(h.kube), h.events, provider,
 		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(h.spans)), testSettings)
 	if err != nil {
 		t.Fatal(err)

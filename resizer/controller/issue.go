@@ -105,7 +105,11 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 		result, left = resultRefused, waitsForRoom
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
-		if !m.retry.Failing() {
+		switch ceiling := m.raisesToCeiling(r); {
+		case ceiling && !m.ceilingRefusal.Failing():
+			log.Error(err, "ceiling refused; the node agent sets it instead", "from", m.asked.String(), "to", r.limits.String())
+			ceilingRefusedEvent(m.pod, m.user.Name, r.limits.CPUMilli, max(m.asked.CPUMilli, m.owed.CPUMilli), err.Error()).record(c.recorder)
+		case !ceiling && !m.retry.Failing():
 			log.Error(err, "resize refused", "to", r.limits.String())
 			refusedEvent(m.pod, r, err).record(c.recorder)
 		}
@@ -125,10 +129,12 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 // reasonOf is why a resize is made, for the metric.
 func reasonOf(n *node, m *managedPod, r resize) string {
 	switch {
-	case r.direction == nudge, m.nudged && r.direction == lower:
+	case r.direction == nudge, m.nudged && (r.direction == lower || m.ceiling > 0):
 		return reasonNudge
 	case r.direction == restore:
 		return reasonRestore
+	case m.movesCeiling(r):
+		return reasonCeiling
 	case n.silent:
 		return reasonBackstop
 	default:

@@ -141,7 +141,7 @@ func (h *harness) replica(identity string, l *lease, patched chan<- string) (sto
 			return err
 		},
 	})
-	c, err := New(clock.RealClock{}, kube, h.pool, func(string) Waiter { return idleWaiter{} }, actuate.NewAPI(kube),
+	c, err := New(clock.RealClock{}, kube, h.pool, h.following, func(string) Waiter { return idleWaiter{} }, actuate.NewAPI(kube),
 		events.NewFakeRecorder(100), noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
 	if err != nil {
 		h.t.Fatal(err)
@@ -200,7 +200,7 @@ func TestNewLeaderInMidLoan(t *testing.T) {
 	h.recorded()
 	succeed := func() {
 		t.Helper()
-		c, err := New(h.clock, h.kube, h.pool, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events, noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
+		c, err := New(h.clock, h.kube, h.pool, h.following, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events, noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,7 @@ const (
 	reasonRestore  = "restore"  // back towards the user allocation
 	reasonNudge    = "nudge"    // to make the kubelet write the cgroup
 	reasonBackstop = "backstop" // there is no living agent to make it
+	reasonCeiling  = "ceiling"  // to the ceiling of source node, or back from it
 )
 
 // Causes of a restore.
@@ -51,6 +52,7 @@ type metrics struct {
 	restores   metric.Int64Counter
 	belowOwed  metric.Float64Counter
 	poolErrors metric.Int64Counter
+	badMaxCPU  metric.Int64Counter
 	latency    metric.Float64Histogram
 
 	// Observed, so that a node that is gone does not stay.
@@ -61,7 +63,7 @@ type metrics struct {
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/controller")
 	m := &metrics{silentNodes: map[string]bool{}}
-	var errs [6]error
+	var errs [7]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Resizes issued, by what they do to the pod and what the API server answered"))
 	m.restores, errs[1] = meter.Int64Counter("libra.resizer.restores",
@@ -75,6 +77,8 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
 	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.node.silent",
 		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"), metric.WithInt64Callback(m.observeSilent))
+	m.badMaxCPU, errs[6] = meter.Int64Counter("libra.resizer.max.cpu.refused",
+		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so that their ceiling is their user allocation"))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -97,6 +101,8 @@ func (m *metrics) below(ctx context.Context, function string, d time.Duration) {
 func (m *metrics) poolFailed(ctx context.Context, operation string) {
 	m.poolErrors.Add(ctx, 1, metric.WithAttributes(operationKey.String(operation)))
 }
+
+func (m *metrics) maxCPURefused(ctx context.Context) { m.badMaxCPU.Add(ctx, 1) }
 
 func (m *metrics) silent(node string, silent bool) {
 	m.mu.Lock()

@@ -132,6 +132,9 @@ func (c *Controller) notice(ctx context.Context, n *node) {
 		if m.settled && m.above(m.asked) {
 			m.refusal.Reset()
 		}
+		if m.arrived() && m.placed {
+			m.ceilingRefusal.Reset()
+		}
 		if took, ok := m.tookEffect(now); ok {
 			c.metrics.inForce(ctx, took)
 		}
@@ -139,6 +142,9 @@ func (c *Controller) notice(ctx context.Context, n *node) {
 			pendingEvent(m.pod, m.pending, m.pendingMessage).record(c.recorder)
 			if m.above(m.asked) {
 				m.refuse(now)
+			}
+			if m.placed && m.asked.CPUMilli > m.inForce.CPUMilli {
+				m.refuseCeiling(now)
 			}
 		}
 		m.noticed = m.pending

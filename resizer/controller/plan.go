@@ -17,10 +17,13 @@ type podLimits struct {
 	least, most api.Resources
 	// asked is the limit in the pod's spec.
 	asked api.Resources
-	// ceiling is the most that may be in force now: a change that was asked for
+	// ceiling is the milli CPU that the limit is to be under source node, whatever is on
+	// loan; 0 under owners. What has one neither lends CPU nor pays for what others get.
+	ceiling int64
+	// possible is the most that may be in force now: a change that was asked for
 	// counts from then on when it raises, and only when it is seen in force when it
 	// lowers.
-	ceiling api.Resources
+	possible api.Resources
 	// low and granted are the least and the most milli CPU that an agent which may be no
 	// more may have left in the cgroup.
 	low, granted int64
@@ -66,10 +69,14 @@ type resize struct {
 // Without an agent, CPU that a borrower cannot take stays with its donors, and no
 // borrower is given memory but that which goes with a change of its CPU: donors of
 // memory keep theirs in the spec, for the kubelet could only lower the limit that kills.
+//
+// A pod with a ceiling gets that, of CPU, and is in nobody's way.
 func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (resizes []resize, waiting []string) {
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b podLimits) int { return cmp.Compare(a.name, b.name) })
 
-	cpu := make([]demand, len(pods))
+	var cpu []demand // of the pods whose owners lend it
+	var lends []int  // which of pods these are
+	cpuMilli, waits := make([]int64, len(pods)), make([]bool, len(pods))
 	memoryBytes := make([]int64, len(pods))
 	var unclaimed int64 // milli CPU of what donors would give, beyond what balances say
 	for _, b := range balances {
@@ -77,28 +84,36 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 	}
 	for i, p := range pods {
 		b := balances[p.name]
-		due := p.owed.Add(b.Borrowed).Sub(b.Lent)
+		due := p.due(b)
 		target := due.Max(p.least).Min(p.most)
-		given := p.owed.CPUMilli - min(target.CPUMilli, p.owed.CPUMilli)
-		taken := max(min(target.CPUMilli, due.CPUMilli), p.owed.CPUMilli) - p.owed.CPUMilli
-		unclaimed += given - taken
-		cpu[i] = demand{owed: p.owed.CPUMilli, target: target.CPUMilli, asked: p.asked.CPUMilli, ceiling: p.ceiling.CPUMilli, low: p.low}
-		cpu[i].awaited, cpu[i].patient = p.awaited, p.patient
-		if !recorded {
-			cpu[i].granted, cpu[i].reach = p.granted, p.reach()
-		} else if cpu[i].reach = due.CPUMilli; p.overtaken {
-			cpu[i].reach = p.ceiling.CPUMilli
-		}
 		memoryBytes[i] = target.MemoryBytes
 		if !recorded || p.awaited {
 			memoryBytes[i] = min(target.MemoryBytes, max(p.owed.MemoryBytes, p.asked.MemoryBytes, p.least.MemoryBytes))
 		}
-		cpu[i].written = memoryBytes[i] != p.asked.MemoryBytes
+		if p.ceiling > 0 {
+			cpuMilli[i] = target.CPUMilli
+			continue
+		}
+		given := p.owed.CPUMilli - min(target.CPUMilli, p.owed.CPUMilli)
+		taken := max(min(target.CPUMilli, due.CPUMilli), p.owed.CPUMilli) - p.owed.CPUMilli
+		unclaimed += given - taken
+		d := demand{owed: p.owed.CPUMilli, target: target.CPUMilli, asked: p.asked.CPUMilli, possible: p.possible.CPUMilli, low: p.low}
+		d.awaited, d.patient = p.awaited, p.patient
+		if !recorded {
+			d.granted, d.reach = p.granted, p.reach()
+		} else if d.reach = due.CPUMilli; p.overtaken {
+			d.reach = p.possible.CPUMilli
+		}
+		d.written = memoryBytes[i] != p.asked.MemoryBytes
+		cpu, lends = append(cpu, d), append(lends, i)
 	}
 	if !recorded {
 		keep(cpu, unclaimed)
 	}
-	cpuMilli, waits := allot(cpu)
+	allotted, wait := allot(cpu)
+	for j, i := range lends {
+		cpuMilli[i], waits[i] = allotted[j], wait[j]
+	}
 
 	for i, p := range pods {
 		if waits[i] {
@@ -108,12 +123,15 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 			}
 		}
 		limits := api.Resources{CPUMilli: cpuMilli[i], MemoryBytes: memoryBytes[i]}
+		if p.ceiling > 0 && limits.MemoryBytes != p.asked.MemoryBytes && limits.CPUMilli > p.asked.CPUMilli && p.asked.CPUMilli >= p.owed.CPUMilli {
+			limits.CPUMilli = p.asked.CPUMilli // with the next patch, so that a refusal tells which of the two has no room
+		}
 		if limits.CPUMilli != p.asked.CPUMilli {
 			// A change of CPU makes the kubelet write the memory limit that it knows, too,
 			// and without a look at what is in use: below that, it would kill.
 			limits.MemoryBytes = max(limits.MemoryBytes, p.unrecorded)
 		}
-		if p.awaited && p.patient && limits.CPUMilli > p.low {
+		if p.ceiling == 0 && p.awaited && p.patient && limits.CPUMilli > p.low {
 			continue // the kubelet would write more than the agent has told that it gave
 		}
 		if limits != p.asked {
@@ -124,8 +142,17 @@ func plan(pods []podLimits, balances map[string]pool.Balance, recorded bool) (re
 	return resizes, waiting
 }
 
+// due is what the pod should have by its balance.
+func (p podLimits) due(b pool.Balance) api.Resources {
+	due := p.owed.Add(b.Borrowed).Sub(b.Lent)
+	if p.ceiling > 0 {
+		due.CPUMilli = p.ceiling
+	}
+	return due
+}
+
 // reach is the most milli CPU that may be in force.
-func (p podLimits) reach() int64 { return max(p.ceiling.CPUMilli, p.granted) }
+func (p podLimits) reach() int64 { return max(p.possible.CPUMilli, p.granted) }
 
 // directionOf is the most urgent of what a resize does to either resource.
 func directionOf(p podLimits, limits api.Resources) direction {
@@ -142,7 +169,7 @@ func directionOf(p podLimits, limits api.Resources) direction {
 
 // demand is one resource of one pod, in that resource's unit.
 type demand struct {
-	owed, target, asked, ceiling, low, granted int64
+	owed, target, asked, possible, low, granted int64
 
 	reach   int64 // the most that may be in force
 	awaited bool  // nothing is given yet
@@ -152,7 +179,7 @@ type demand struct {
 
 // unpaid is the most the pod may hold without being given anything above its user
 // allocation.
-func (d demand) unpaid() int64 { return max(d.ceiling, min(d.target, d.owed)) }
+func (d demand) unpaid() int64 { return max(d.possible, min(d.target, d.owed)) }
 
 // keep leaves with donors what nobody can take of what they lend.
 func keep(demands []demand, unclaimed int64) {
@@ -174,7 +201,7 @@ func allot(demands []demand) (limits []int64, waits []bool) {
 	for _, d := range demands {
 		spare += d.owed - d.reach + nudgeMilli
 		room += d.owed - max(d.unpaid(), d.granted)
-		outstanding = outstanding || max(d.ceiling, d.granted) > d.target
+		outstanding = outstanding || max(d.possible, d.granted) > d.target
 	}
 	limits, waits = make([]int64, len(demands)), make([]bool, len(demands))
 	for i, d := range demands {

@@ -21,7 +21,7 @@ var unbounded = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 60}
 
 // settledPod owes 500m/256Mi and has asked, in force.
 func settledPod(name string, asked api.Resources) podLimits {
-	return podLimits{name: name, owed: res(500, 256), least: res(100, 256), most: unbounded, asked: asked, ceiling: asked,
+	return podLimits{name: name, owed: res(500, 256), least: res(100, 256), most: unbounded, asked: asked, possible: asked,
 		low: asked.CPUMilli, granted: asked.CPUMilli}
 }
 
@@ -49,7 +49,7 @@ func TestPlan(t *testing.T) {
 		},
 		"a decrease that is only asked for pays nothing": {
 			pods: []podLimits{settledPod("a", owed), with(settledPod("b", res(300, 256)), func(p *podLimits) {
-				p.ceiling = owed
+				p.possible = owed
 			})},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 0)), "b": lent(res(200, 0))},
 		},
@@ -170,7 +170,7 @@ func TestPlan(t *testing.T) {
 		},
 		"no limit of the user's: that resource is left alone": {
 			pods: []podLimits{
-				{name: "a", owed: res(0, 256), most: res(0, 1024), asked: res(0, 256), ceiling: res(0, 256)},
+				{name: "a", owed: res(0, 256), most: res(0, 1024), asked: res(0, 256), possible: res(0, 256)},
 				settledPod("b", owed),
 			},
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(0, 64))},
@@ -209,7 +209,7 @@ func drawNode(t *rapid.T) *nodeModel {
 	n.recorded = !n.patient && rapid.Bool().Draw(t, "recorded")
 	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
 		owed := res(rapid.Int64Range(1, 10).Draw(t, "owed cpu")*100, rapid.Int64Range(1, 8).Draw(t, "owed memory")*64)
-		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: api.Resources{CPUMilli: 100, MemoryBytes: owed.MemoryBytes}, most: unbounded, asked: owed, ceiling: owed,
+		p := podLimits{name: fmt.Sprint("pod", i), owed: owed, least: api.Resources{CPUMilli: 100, MemoryBytes: owed.MemoryBytes}, most: unbounded, asked: owed, possible: owed,
 			low: owed.CPUMilli, granted: owed.CPUMilli, patient: n.patient}
 		n.pods = append(n.pods, p)
 		n.force[p.name] = owed
@@ -254,7 +254,7 @@ func (n *nodeModel) issue(t *rapid.T, resizes []resize) {
 					continue
 				}
 				p.asked = r.limits
-				p.ceiling = p.ceiling.Max(r.limits)
+				p.possible = p.possible.Max(r.limits)
 			}
 		}
 	}
@@ -264,7 +264,7 @@ func (n *nodeModel) issue(t *rapid.T, resizes []resize) {
 func (n *nodeModel) settle(i int) {
 	p := &n.pods[i]
 	n.force[p.name] = p.asked
-	p.ceiling, p.low, p.granted = p.asked, p.asked.CPUMilli, p.asked.CPUMilli
+	p.possible, p.low, p.granted = p.asked, p.asked.CPUMilli, p.asked.CPUMilli
 }
 
 // excess is by how much milli CPU what is in force is above what all users were
@@ -346,11 +346,11 @@ func checkResizes(t *rapid.T, n *nodeModel, resizes []resize) {
 		if memory := asked[p.name].MemoryBytes; !n.recorded && memory > max(p.asked.MemoryBytes, p.owed.MemoryBytes) {
 			t.Errorf("memory of %s is raised to %d though no agent took it from anybody", p.name, memory)
 		}
-		most += max(p.ceiling.CPUMilli, asked[p.name].CPUMilli)
+		most += max(p.possible.CPUMilli, asked[p.name].CPUMilli)
 		owed += p.owed.CPUMilli
 	}
 	for _, p := range n.pods {
-		now, old := asked[p.name].CPUMilli, max(p.ceiling.CPUMilli, p.owed.CPUMilli)
+		now, old := asked[p.name].CPUMilli, max(p.possible.CPUMilli, p.owed.CPUMilli)
 		if now > old && most > owed {
 			t.Errorf("CPU of %s is raised to %dm while the node may reach %dm of %dm", p.name, now, most, owed)
 		}

@@ -65,12 +65,23 @@ type managedPod struct {
 	gone     bool // the API server does not know the pod any more
 
 	// A resource that has no limit in the Revision is zero in all of these.
-	owed    api.Resources // user allocation
-	request api.Resources
-	due     api.Resources // what it should have: owed + borrowed - lent
-	asked   api.Resources // limits in the spec
-	inForce api.Resources // limits in the status; asked while the container does not run
-	ceiling api.Resources // most that may be in force
+	owed     api.Resources // user allocation
+	request  api.Resources
+	due      api.Resources // what it should have: owed + borrowed - lent
+	asked    api.Resources // limits in the spec
+	inForce  api.Resources // limits in the status; asked while the container does not run
+	possible api.Resources // most that may be in force
+
+	// ceiling is the milli CPU that the limit is to be under source node, whatever is on
+	// loan; 0 under owners.
+	ceiling int64
+	// placed says that the spec's CPU is a ceiling, or was and is above what is due since.
+	placed bool
+	// ceilingUntil is how long the ceiling is not tried, because it was refused.
+	ceilingUntil   time.Time
+	ceilingRefusal backoff.Delay
+	classTold      bool   // that its QoS class is why it has no ceiling in its spec
+	badMaxCPU      string // what is wrong with its annotation; empty when nothing is
 
 	cpuSince, memorySince time.Time // since when each of due is what it is
 
@@ -139,8 +150,9 @@ type unanswered struct {
 
 func newManagedPod() *managedPod {
 	return &managedPod{
-		retry:   backoff.Delay{Min: backoff.Min, Max: backOffMax},
-		refusal: backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax},
+		retry:          backoff.Delay{Min: backoff.Min, Max: backOffMax},
+		refusal:        backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax},
+		ceilingRefusal: backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax},
 	}
 }
 
@@ -194,9 +206,9 @@ func (m *managedPod) observe(pod *corev1.Pod, now time.Time) {
 	seen := pod.Status.ObservedGeneration == 0 || pod.Status.ObservedGeneration >= pod.Generation
 	m.settled = seen && !inProgress && m.pending == "" && m.inForce.Max(m.asked) == m.asked
 	if m.settled {
-		m.ceiling, m.nudgeWas = m.asked, time.Time{}
+		m.possible, m.nudgeWas = m.asked, time.Time{}
 	} else {
-		m.ceiling = m.ofOwed(m.ceiling).Max(m.asked).Max(m.inForce)
+		m.possible = m.ofOwed(m.possible).Max(m.asked).Max(m.inForce)
 	}
 	if m.arrived() {
 		if m.settledMemory >= m.held {
@@ -211,7 +223,7 @@ func (m *managedPod) observe(pod *corev1.Pod, now time.Time) {
 		if pod.Generation > u.generation || !now.Before(u.until) {
 			m.unanswered = nil
 		} else {
-			m.ceiling = m.ceiling.Max(m.ofOwed(u.limits))
+			m.possible = m.possible.Max(m.ofOwed(u.limits))
 		}
 	}
 }
@@ -234,15 +246,28 @@ func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 // before it fell silent and this process began.
 func (m *managedPod) expect(n *node, b pool.Balance, now time.Time) {
 	due := m.ofOwed(m.owed.Add(b.Borrowed).Sub(b.Lent))
+	if m.ceiling > 0 {
+		due.CPUMilli = m.ceiling
+	}
 	known := !m.cpuSince.IsZero()
 	if m.cpuSince.IsZero() || due.CPUMilli != m.due.CPUMilli {
-		m.cpuSince, m.dueVersion = now, n.version
+		m.cpuSince = now
+		if m.ceiling == 0 {
+			m.dueVersion = n.version
+		}
 	}
 	if m.memorySince.IsZero() || due.MemoryBytes != m.due.MemoryBytes {
 		m.memorySince, m.dueVersion = now, n.version
 	}
 	m.due = due
+	if m.ceiling > 0 {
+		m.placed = m.asked.CPUMilli > m.owed.CPUMilli
+	} else {
+		m.placed = m.placed && m.asked.CPUMilli > due.CPUMilli
+	}
 	switch {
+	case m.placed && m.ceiling == 0:
+		m.overtaken = true // the agent had no loan to end
 	case m.unanswered != nil && m.unanswered.limits.CPUMilli > due.CPUMilli, !m.settled && m.asked.CPUMilli > due.CPUMilli:
 		m.overtaken = true
 	case m.settled && m.asked.CPUMilli <= due.CPUMilli:
@@ -257,9 +282,12 @@ func (m *managedPod) expect(n *node, b pool.Balance, now time.Time) {
 	default:
 		m.low, m.granted = due.CPUMilli, due.CPUMilli
 	}
+	if m.ceiling > 0 && (!n.silent || !m.nudgeAt.IsZero()) {
+		m.low = min(m.low, m.owed.CPUMilli) // the agent takes that much back where others wait
+	}
 	if !b.Borrowed.IsZero() || !b.Lent.IsZero() {
 		m.trace = b.Trace
-	} else if m.asked == m.owed {
+	} else if m.asked == m.owed || m.asked == m.rest() {
 		m.trace = ""
 	}
 	m.held = max(m.held, due.MemoryBytes)
@@ -284,7 +312,7 @@ func (m *managedPod) depart() bool {
 		// Nobody will tell what became of it, so set what is owed in any case.
 		m.asked, m.unanswered = api.Resources{}, nil
 	}
-	m.departed, m.leaving = true, true
+	m.departed, m.leaving, m.ceiling = true, true, 0
 	return m.leftAlone == "" && !m.gone && m.asked != m.owed
 }
 
@@ -306,6 +334,9 @@ func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 	}
 	return m.leftAlone != before
 }
+
+// classFixed is why a pod is left alone that the node agent can change all the same.
+const classFixed = "its QoS class is Guaranteed, which a resize may not change; set requests below the limits to take part"
 
 // leaveAlone says why a pod must not be touched, or nothing.
 func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
@@ -329,7 +360,7 @@ func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 	case owed.IsZero():
 		return fmt.Sprintf("container %q has neither a CPU nor a memory limit in its Revision; set one to take part", container)
 	case pod.Status.QOSClass == corev1.PodQOSGuaranteed:
-		return "its QoS class is Guaranteed, which a resize may not change; set requests below the limits to take part"
+		return classFixed
 	}
 	return ""
 }
@@ -360,12 +391,13 @@ func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimi
 		least:     m.request,
 		most:      m.ofOwed(noBound),
 		asked:     m.asked.Sub(m.bump),
-		ceiling:   m.ceiling.Sub(m.bump),
+		possible:  m.possible.Sub(m.bump),
 		low:       m.low,
 		granted:   m.granted,
 		overtaken: m.overtaken,
 		awaited:   m.awaited,
 		patient:   !m.leaving && m.pod.DeletionTimestamp == nil && !m.impatient,
+		ceiling:   m.ceiling,
 	}
 	// The agent lowers what slows down; the spec could only lower what kills.
 	l.least.MemoryBytes = m.owed.MemoryBytes
@@ -382,9 +414,14 @@ func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimi
 	if m.held > m.asked.MemoryBytes {
 		l.unrecorded = m.held
 	}
+	if m.ceiling > 0 {
+		l.least.CPUMilli, l.most.CPUMilli = m.owed.CPUMilli, m.attainable(now)
+	}
 	switch {
-	case m.leaving, now.Before(m.refusedUntil):
+	case m.leaving:
 		l.most = l.most.Min(m.owed.Max(l.least))
+	case now.Before(m.refusedUntil):
+		l.most = l.most.Min(m.rest().Max(l.least))
 	case recordAfter > 0:
 		hold := func(since time.Time, due, owed, asked int64, least, most *int64) {
 			wait := since.Add(recordAfter).Sub(now)
@@ -400,7 +437,7 @@ func (m *managedPod) limits(recordAfter time.Duration, now time.Time) (l podLimi
 		hold(m.memorySince, m.due.MemoryBytes, m.owed.MemoryBytes, l.asked.MemoryBytes, &l.least.MemoryBytes, &l.most.MemoryBytes)
 		// With memory the kubelet writes the spec's CPU, which is not to be more than is due.
 		memory := min(max(m.due.MemoryBytes, l.least.MemoryBytes), l.most.MemoryBytes)
-		if memory == l.asked.MemoryBytes || m.due.CPUMilli >= l.asked.CPUMilli {
+		if m.ceiling == 0 && !m.placed && (memory == l.asked.MemoryBytes || m.due.CPUMilli >= l.asked.CPUMilli) {
 			hold(m.cpuSince, m.due.CPUMilli, m.owed.CPUMilli, l.asked.CPUMilli, &l.least.CPUMilli, &l.most.CPUMilli)
 		}
 	}
@@ -439,6 +476,9 @@ func (m *managedPod) refused(r resize, now time.Time) {
 		}
 	}
 	m.backOff(now)
+	if m.raisesToCeiling(r) {
+		m.refuseCeiling(now)
+	}
 	if m.above(r.limits) {
 		m.refuse(now)
 	}
@@ -450,8 +490,8 @@ func (m *managedPod) refuse(now time.Time) {
 	m.refusedUntil = now.Add(m.refusal.Next())
 }
 
-// above says that limits are more than the user allocation.
-func (m *managedPod) above(limits api.Resources) bool { return limits.Max(m.owed) != m.owed }
+// above says that limits are more than the pod has while nothing is lent.
+func (m *managedPod) above(limits api.Resources) bool { return limits.Max(m.rest()) != m.rest() }
 
 // unsure takes in that the answer to a resize is not known.
 func (m *managedPod) unsure(limits api.Resources, now time.Time) {
@@ -459,7 +499,7 @@ func (m *managedPod) unsure(limits api.Resources, now time.Time) {
 		limits = limits.Max(m.unanswered.limits)
 	}
 	m.unanswered = &unanswered{limits: limits, generation: m.pod.Generation, until: now.Add(pool.LeaseTTL)}
-	m.ceiling = m.ceiling.Max(limits)
+	m.possible = m.possible.Max(limits)
 }
 
 // accepted takes in the API server's answer to a resize for a state read at readAt.
@@ -467,7 +507,7 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, readAt time.Time) {
 	m.bump, m.nudged = api.Resources{}, false
 	if r.direction == nudge {
 		m.bump, m.nudged = r.limits.Sub(m.asked), true
-		if m.bump.CPUMilli > 0 {
+		if m.bump.CPUMilli != 0 {
 			m.bump.MemoryBytes = 0
 		}
 	}
@@ -479,7 +519,7 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, readAt time.Time) {
 		m.nudgeAt = m.nudgeWas // it may see neither this nor what it was told before
 	}
 	m.pod, m.asked, m.readAt = pod, r.limits, readAt
-	m.ceiling = m.ceiling.Max(r.limits)
+	m.possible = m.possible.Max(r.limits)
 	m.settled = false
 	m.unanswered = nil
 	m.retryAt = time.Time{}

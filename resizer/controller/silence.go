@@ -72,7 +72,8 @@ func spread(node string) time.Duration {
 // spec is raised a little, and lowered again once that is in force (lowering it
 // before could hide both from the kubelet). One milli CPU is a thousandth of a core
 // for as long as a resize takes, and the kubelet writes the memory limit along with
-// it; without a CPU limit to raise, it is memory.
+// it; without a CPU limit to raise, it is memory. A limit that is a ceiling is lowered
+// instead, and raised again.
 //
 // Who may hold more than the spec says is nudged first: of the others, some may
 // hold less, and the kubelet is not to give them theirs before it is free, which it
@@ -103,15 +104,15 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 			continue // the status is an event, and the tick comes for the rest
 		}
 		mayRaise := m.low < m.asked.CPUMilli
-		noRoom := mayRaise && m.asked.CPUMilli-p.reach() > spare
-		if p.reach() > m.asked.CPUMilli && !noRoom {
+		noRoom := p.ceiling == 0 && mayRaise && m.asked.CPUMilli-p.reach() > spare
+		if p.ceiling == 0 && p.reach() > m.asked.CPUMilli && !noRoom {
 			n.lowering(now, nudgePatience)
 		}
 		if c.total.TokensAt(now) < float64(c.settings.TotalBurst)/2 {
 			next = heldTick // restores go first, on every node
 			continue
 		}
-		limits := m.asked.Add(nudgeOf(m.asked))
+		limits := m.asked.Add(m.nudge())
 		limits.MemoryBytes = max(limits.MemoryBytes, m.held)
 		r := resize{name, limits, nudge}
 		switch {
@@ -132,12 +133,23 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 }
 
 // spareOf is how many milli CPU of what the pods are owed cannot be in force with any of
-// them, and one for the nudge of each.
+// them, and one for the nudge of each. Those with a ceiling are no part of it.
 func spareOf(pods []podLimits) (spare int64) {
 	for _, p := range pods {
-		spare += p.owed.CPUMilli - p.reach() + nudgeMilli
+		if p.ceiling == 0 {
+			spare += p.owed.CPUMilli - p.reach() + nudgeMilli
+		}
 	}
 	return spare
+}
+
+// nudge is by how much the pod's limits are changed to make the kubelet write. What is at
+// its ceiling is lowered instead of raised: nothing may have more, and no quota refuses it.
+func (m *managedPod) nudge() api.Resources {
+	if m.ceiling > 0 && m.asked.CPUMilli > m.owed.CPUMilli {
+		return api.Resources{CPUMilli: -nudgeMilli}
+	}
+	return nudgeOf(m.asked)
 }
 
 // nudgeOf is by how much limits are raised to make the kubelet write.

@@ -56,6 +56,15 @@ func (w *waker) follow(node string) {
 	go w.run(ctx, node)
 }
 
+// wakeAll wakes every node that is followed.
+func (w *waker) wakeAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node := range w.cancels {
+		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+	}
+}
+
 // leave stops waking a node.
 func (w *waker) leave(node string) {
 	w.mu.Lock()

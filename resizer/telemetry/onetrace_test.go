@@ -45,6 +45,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
@@ -222,6 +223,15 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	return s.run(a.Start)
 }
 
+// changesNothing are the settings of a cluster that has none, for one source.
+type changesNothing struct{}
+
+func (changesNothing) Synced() bool                     { return true }
+func (changesNothing) Settings() settings.Settings      { return settings.Default }
+func (changesNothing) Mode(map[string]string) api.Mode  { return settings.Default.Mode }
+func (changesNothing) Source(string, string) api.Source { return api.SourceOwners }
+func (changesNothing) OnChange(func())                  {}
+
 func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
@@ -235,7 +245,7 @@ func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 			return c.Patch(ctx, obj, patch)
 		}}).Build()
 	settings := controller.Settings{ResizesPerSecond: 100, Burst: 100, TotalResizesPerSecond: 100, TotalBurst: 100}
-	c, err := controller.New(clock.RealClock{}, kube, s.pools, func(string) controller.Waiter { return nil },
+	c, err := controller.New(clock.RealClock{}, kube, s.pools, changesNothing{}, func(string) controller.Waiter { return nil },
 		actuate.NewAPI(kube), events.NewFakeRecorder(100), told.Meters, told.Tracers, settings)
 	if err != nil {
 		s.Fatal(err)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -31,6 +33,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/controller"
 	"libra.dev/libra/resizer/telemetry"
@@ -122,6 +125,26 @@ func (o options) lock(config *rest.Config, renewDeadline time.Duration) (resourc
 	return lock, nil
 }
 
+// follow returns the cluster's settings, which change nothing until they are run.
+func follow(config *rest.Config) (*settings.Live, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the client that reads the settings: %w", err)
+	}
+	log := ctrl.Log.WithName("settings")
+	return settings.NewLive(client, func(err error) { log.Error(err, "a setting was refused") })
+}
+
+// leaderOrNot runs in every replica: one that takes over is to know at once what holds.
+type leaderOrNot func(context.Context)
+
+func (f leaderOrNot) Start(ctx context.Context) error {
+	f(ctx)
+	return nil
+}
+
+func (leaderOrNot) NeedLeaderElection() bool { return false }
+
 func run(o options) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -147,6 +170,7 @@ func run(o options) error {
 	cached := cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:         {Label: optedIn, Transform: actuate.KeepResizes},
 		&servingv1.Revision{}: {Label: optedIn, Transform: cache.TransformStripManagedFields()},
+		&corev1.Node{}:        {Transform: controller.KeepAllocatable},
 	}}
 	renewDeadline := o.leaseDuration * 2 / 3
 	retryPeriod := o.leaseDuration / 6
@@ -169,10 +193,17 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
+	live, err := follow(config)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(leaderOrNot(live.Run)); err != nil {
+		return fmt.Errorf("following the settings: %w", err)
+	}
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
 	waiters := func(node string) controller.Waiter { return pools.Balances(node) }
-	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, waiters, actuate.NewAPI(mgr.GetClient()),
+	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, live, waiters, actuate.NewAPI(mgr.GetClient()),
 		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers, o.settings)
 	if err != nil {
 		return err
@@ -183,7 +214,11 @@ func run(o options) error {
 
 	synced := func(r *http.Request) error {
 		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
-			return errors.New("pods and Revisions have not all been listed yet; see the log for what may not be read")
+			return errors.New("pods, Revisions and Nodes have not all been listed yet; see the log for what may not be read")
+		}
+		if !live.Synced() {
+			return fmt.Errorf("the settings have not been read yet (ConfigMap %s/%s, and the labels of namespaces and nodes); see the log for what may not be",
+				settings.Namespace, settings.ConfigMap)
 		}
 		return nil
 	}
