@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -92,7 +93,10 @@ type harness struct {
 	spans     *tracetest.SpanRecorder
 	patches   []string // pod and limits, in the order the API server accepted them
 	patchErr  error
+	attempts  int                    // of patches, accepted or not
 	forbid    func(pod string) error // nil forbids nothing
+	// forbidLimits is asked of limits that would be accepted; nil forbids none.
+	forbidLimits func(pod string, limits api.Resources) error
 	// keepOwner leaves the managed fields as they are.
 	keepOwner bool
 }
@@ -133,8 +137,14 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	h.mu.Lock() // patches come from several goroutines
 	defer h.mu.Unlock()
+	h.attempts++
 	if h.patchErr != nil {
 		return h.patchErr
+	}
+	if h.forbidLimits != nil {
+		if err := h.forbidLimits(obj.GetName(), patchedLimits(h.t, obj, patch)); err != nil {
+			return err
+		}
 	}
 	if h.forbid != nil {
 		if err := h.forbid(obj.GetName()); err != nil {
@@ -159,6 +169,20 @@ func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, ob
 	}
 	h.patches = append(h.patches, pod.Name+" "+specLimits(pod).String())
 	return nil
+}
+
+// patchedLimits are those of the user's container in a patch.
+func patchedLimits(t testing.TB, obj client.Object, patch client.Patch) api.Resources {
+	t.Helper()
+	data, err := patch.Data(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(data, &pod); err != nil {
+		t.Fatal(err)
+	}
+	return specLimits(&pod)
 }
 
 // resizedBy makes a manager the one who changed both limits of a pod last.
@@ -217,15 +241,19 @@ func (h *harness) kubelet(except ...string) {
 	}
 	for _, p := range pods.Items {
 		limits := specLimits(&p)
-		if slices.Contains(except, p.Name) || p.Status.ObservedGeneration == p.Generation && p.Status.Conditions == nil &&
+		if slices.Contains(except, p.Name) || p.Status.ObservedGeneration == p.Generation && !slices.ContainsFunc(p.Status.Conditions, ofResize) &&
 			cmp.Equal(p.Status.ContainerStatuses, running(limits)) {
 			continue
 		}
 		p.Status.ObservedGeneration = p.Generation
-		p.Status.Conditions = nil
+		p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, ofResize)
 		p.Status.ContainerStatuses = running(limits)
 		h.update(&p)
 	}
+}
+
+func ofResize(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
 }
 
 func (h *harness) update(pod *corev1.Pod) {

@@ -132,7 +132,7 @@ func (c *Controller) notice(ctx context.Context, n *node) {
 		if m.settled && m.above(m.asked) {
 			m.refusal.Reset()
 		}
-		if m.arrived() && m.placed {
+		if m.arrived() && m.placed && m.asked.CPUMilli == m.ceiling {
 			m.ceilingRefusal.Reset()
 		}
 		if took, ok := m.tookEffect(now); ok {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -176,6 +177,29 @@ func TestPlan(t *testing.T) {
 			balances: map[string]pool.Balance{"a": borrowed(res(200, 64)), "b": lent(res(0, 64))},
 			recorded: true,
 			want:     []resize{{"a", res(0, 320), raise}},
+		},
+		"a ceiling is given at once, whatever is on loan and whoever has it": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.ceiling, p.awaited, p.low = 1800, true, 500; patient(p) }),
+				settledPod("b", res(900, 256))},
+			balances: map[string]pool.Balance{"a": lent(res(200, 0)), "b": borrowed(res(400, 0))},
+			recorded: true,
+			want:     []resize{{"a", res(1800, 256), raise}},
+		},
+		"a ceiling and memory are two patches": {
+			pods:     []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.ceiling = 1800 })},
+			balances: map[string]pool.Balance{"a": borrowed(res(0, 64))},
+			recorded: true,
+			want:     []resize{{"a", res(500, 320), raise}},
+		},
+		"but for what the kubelet does not know of": {
+			pods: []podLimits{with(settledPod("a", owed), func(p *podLimits) { p.ceiling, p.unrecorded = 1800, 320*mi })},
+			want: []resize{{"a", res(1800, 320), raise}},
+		},
+		"and for what is the pod's own": {
+			pods:     []podLimits{with(settledPod("a", res(300, 256)), func(p *podLimits) { p.ceiling = 1800 })},
+			balances: map[string]pool.Balance{"a": borrowed(res(0, 64))},
+			recorded: true,
+			want:     []resize{{"a", res(1800, 320), restore}},
 		},
 		"a balance of a pod that is not here changes nothing": {
 			pods:     []podLimits{settledPod("a", owed)},
@@ -395,6 +419,61 @@ func TestPlanConverges(t *testing.T) {
 			}
 			if p.asked != want {
 				t.Errorf("pod %s is at %v, want %v", p.name, p.asked, want)
+			}
+		}
+	})
+}
+
+// Invariant 1 beside pods with a ceiling: what these have is no reason to give those whose
+// owners lend more than they were promised, nor to keep their own from them.
+func TestPlanConservesBesideCeilings(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := drawNode(t)
+		beside := map[string]podLimits{}
+		for i := range rapid.IntRange(1, 3).Draw(t, "with a ceiling") {
+			p := settledPod(fmt.Sprint("node", i), res(rapid.Int64Range(1, 40).Draw(t, "in force")*100, 256))
+			p.ceiling = rapid.Int64Range(5, 40).Draw(t, "ceiling") * 100
+			p.least, p.patient = p.owed, n.patient
+			if rapid.Bool().Draw(t, "refused") {
+				p.most.CPUMilli = p.owed.CPUMilli
+			}
+			beside[p.name] = p
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0:
+				n.drawBalances(t)
+				for name := range beside { // of a loan that began under the other source
+					n.balances[name] = pool.Balance{Lent: res(rapid.Int64Range(0, 4).Draw(t, "stale")*100, 0)}
+				}
+			case 1, 2:
+				alone, waiting := plan(n.pods, n.balances, n.recorded)
+				all := slices.Clone(n.pods)
+				for _, p := range beside {
+					all = append(all, p)
+				}
+				resizes, waitingBeside := plan(all, n.balances, n.recorded)
+				var lends []resize
+				for _, r := range resizes {
+					p, ok := beside[r.pod]
+					if !ok {
+						lends = append(lends, r)
+						continue
+					}
+					if cpu := r.limits.CPUMilli; cpu < p.owed.CPUMilli || cpu > p.ceiling {
+						t.Fatalf("CPU of %s is asked for at %dm, want it between %dm and its ceiling of %dm", r.pod, cpu, p.owed.CPUMilli, p.ceiling)
+					}
+					p.asked = r.limits
+					beside[r.pod] = p
+				}
+				if diff := cmp.Diff(alone, lends, cmp.AllowUnexported(resize{})) + cmp.Diff(waiting, waitingBeside); diff != "" {
+					t.Fatalf("the plan for those whose owners lend, alone and beside the others:\n%s", diff)
+				}
+				n.issue(t, lends)
+			case 3:
+				n.settle(rapid.IntRange(0, len(n.pods)-1).Draw(t, "settled"))
+			case 4:
+				n.recorded = !n.patient && rapid.Bool().Draw(t, "recorded")
 			}
 		}
 	})

@@ -478,6 +478,9 @@ func (m *managedPod) refused(r resize, now time.Time) {
 	m.backOff(now)
 	if m.raisesToCeiling(r) {
 		m.refuseCeiling(now)
+		if r.limits.MemoryBytes <= m.asked.MemoryBytes {
+			return // the memory was accepted before
+		}
 	}
 	if m.above(r.limits) {
 		m.refuse(now)
@@ -520,6 +523,7 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, readAt time.Time) {
 	}
 	m.pod, m.asked, m.readAt = pod, r.limits, readAt
 	m.possible = m.possible.Max(r.limits)
+	m.placed = m.placed || m.ceiling > 0 && m.asked.CPUMilli > m.owed.CPUMilli
 	m.settled = false
 	m.unanswered = nil
 	m.retryAt = time.Time{}
