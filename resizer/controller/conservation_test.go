@@ -19,13 +19,16 @@ import (
 )
 
 // liveNode is a node of which the agent may be paused at any moment, Redis and the API
-// server may be away, and the kubelet takes up to a second for each patch.
+// server may be away, and the kubelet takes up to a second for each patch. Beside the pods
+// whose owners lend there are some with a ceiling, which the agent clamps at times.
 type liveNode struct {
 	*harness
 	rapid *rapid.T
 	pool  *awayPool
 
 	pods    []string
+	beside  []string // under source node
+	clamped bool
 	cgroups map[string]int64         // milli CPU in force
 	written map[string]api.Resources // what the kubelet wrote last
 	writeAt map[string]time.Time     // when it writes what it has not seen yet
@@ -70,6 +73,9 @@ func (p *awayPool) Read(ctx context.Context, node string) (pool.State, error) {
 }
 
 const (
+	besideNamespace = "beside"
+	ceilingBeside   = 2000 // milli CPU
+
 	step = 50 * time.Millisecond
 	// outageMost is how long the API server is away at most: a controller that cannot renew
 	// its lease ends, and another one begins after that.
@@ -81,7 +87,15 @@ func drawLiveNode(t *testing.T, r *rapid.T) *liveNode {
 		rapid: r, cgroups: map[string]int64{}, written: map[string]api.Resources{}, writeAt: map[string]time.Time{}, running: map[string]string{},
 		told: map[string]told{}, late: map[string]time.Time{},
 	}
-	objects := []client.Object{testRevision(owed)}
+	elsewhere := testRevision(owed)
+	elsewhere.Namespace = besideNamespace
+	objects := []client.Object{testRevision(owed), elsewhere, testNode(ceilingBeside)}
+	for i := range rapid.IntRange(0, 2).Draw(r, "pods with a ceiling") {
+		name := fmt.Sprint("beside", i)
+		n.beside = append(n.beside, name)
+		n.cgroups[name], n.written[name] = owed.CPUMilli, owed
+		objects = append(objects, testPod(name, owed, ready, func(p *corev1.Pod) { p.Namespace = besideNamespace }))
+	}
 	for i := range rapid.IntRange(2, 4).Draw(r, "pods") {
 		name := fmt.Sprint("pod", i)
 		n.pods = append(n.pods, name)
@@ -89,6 +103,7 @@ func drawLiveNode(t *testing.T, r *rapid.T) *liveNode {
 		objects = append(objects, testPod(name, owed))
 	}
 	n.harness = newHarness(t, objects...)
+	n.following.sources = map[string]api.Source{besideNamespace: api.SourceNode}
 	n.pool = &awayPool{Memory: pool.NewMemory(n.clock)}
 	n.pools = n.pool
 	n.agent()
@@ -135,6 +150,11 @@ func (n *liveNode) agent() {
 	for _, name := range n.pods {
 		if before[name] == n.due[name] || n.due[name] <= owed.CPUMilli {
 			n.cgroups[name] = n.due[name]
+		}
+	}
+	for _, name := range n.beside {
+		if n.cgroups[name] = n.written[name].CPUMilli; n.clamped {
+			n.cgroups[name] = owed.CPUMilli
 		}
 	}
 	n.cutOff = err != nil && n.node("n1").silent && (n.cutOff || !maps.Equal(n.cgroups, left))
@@ -204,8 +224,13 @@ func (n *liveNode) pass(d time.Duration) {
 	}
 }
 
-// check is invariant 1, conservation, unless it is excused.
+// check is invariant 1, conservation, unless it is excused, and invariant 2 in any case.
 func (n *liveNode) check() {
+	for _, name := range n.beside {
+		if cpu := n.cgroups[name]; cpu < owed.CPUMilli || cpu > ceilingBeside {
+			n.rapid.Fatalf("in force of %s is %dm, want it between %dm and its ceiling of %dm", name, cpu, owed.CPUMilli, ceilingBeside)
+		}
+	}
 	if n.excused() {
 		n.unchecked++
 		return
@@ -272,9 +297,10 @@ func (n *liveNode) end(pod string) {
 	}
 }
 
-// whole says that every pod has what it is owed, in its cgroup and in its spec.
+// whole says that every pod has what it is owed, in its cgroup and in its spec, and every
+// one with a ceiling that.
 func (n *liveNode) whole() bool {
-	return !slices.ContainsFunc(n.pods, func(pod string) bool {
+	return !slices.ContainsFunc(n.beside, func(pod string) bool { return n.cgroups[pod] != ceilingBeside }) && !slices.ContainsFunc(n.pods, func(pod string) bool {
 		return n.cgroups[pod] != owed.CPUMilli || specLimits(n.get(pod)) != owed
 	})
 }
@@ -288,7 +314,7 @@ func TestConservationWhateverAnAgentLeft(t *testing.T) {
 		n := drawLiveNode(t, r)
 		for range rapid.IntRange(5, 20).Draw(r, "steps") {
 			pod := rapid.SampledFrom(n.pods).Draw(r, "pod")
-			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "end", "end", "pause", "resume", "redis", "api"}).Draw(r, "what") {
+			switch rapid.SampledFrom([]string{"begin", "begin", "begin", "end", "end", "pause", "resume", "redis", "api", "clamp"}).Draw(r, "what") {
 			case "begin":
 				n.begin(pod)
 			case "end":
@@ -297,6 +323,8 @@ func TestConservationWhateverAnAgentLeft(t *testing.T) {
 				n.paused = true
 			case "resume":
 				n.paused = false
+			case "clamp":
+				n.clamped = !n.clamped
 			case "redis":
 				n.pool.err = rapid.SampledFrom([]error{nil, nil, errors.New("away")}).Draw(r, "redis")
 			case "api":
@@ -307,7 +335,7 @@ func TestConservationWhateverAnAgentLeft(t *testing.T) {
 		for _, pod := range n.pods {
 			n.end(pod)
 		}
-		n.pool.err, n.patchErr = nil, nil
+		n.pool.err, n.patchErr, n.clamped = nil, nil, false
 		for deadline := n.clock.Now().Add(pool.LeaseTTL + waitPatience + 5*time.Second); !n.whole(); n.pass(time.Second) {
 			if n.clock.Now().After(deadline) {
 				r.Fatalf("in force are %v; not all pods are whole", n.cgroups)

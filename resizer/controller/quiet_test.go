@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,18 +15,20 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 // world is a node that a test changes at random.
 type world struct {
 	*harness
-	pods []string
-	api  error
+	pods        []string
+	api         error
+	allocatable int64 // milli CPU
 }
 
 func drawWorld(t *testing.T, rt *rapid.T) *world {
-	w := &world{}
-	objects := []client.Object{testRevision(owed)}
+	w := &world{allocatable: 2000}
+	objects := []client.Object{testRevision(owed), testNode(w.allocatable)}
 	for i := range rapid.IntRange(1, 3).Draw(rt, "pods") {
 		name := fmt.Sprint("pod", i)
 		limits := rapid.SampledFrom([]api.Resources{owed, res(300, 256), res(700, 320), res(500, 192)}).Draw(rt, "limits")
@@ -33,12 +36,65 @@ func drawWorld(t *testing.T, rt *rapid.T) *world {
 		if rapid.Bool().Draw(rt, "old") {
 			change = append(change, old)
 		}
+		if rapid.Bool().Draw(rt, "ready") {
+			change = append(change, ready)
+		}
 		w.pods = append(w.pods, name)
 		objects = append(objects, testPod(name, limits, change...))
 	}
 	w.harness = newHarness(t, objects...)
 	w.forbid = func(string) error { return w.api }
+	w.drawSettings(rt)
 	return w
+}
+
+func (w *world) drawSettings(rt *rapid.T) {
+	w.following.now = settings.Settings{
+		Mode:            rapid.SampledFrom([]api.Mode{api.ModeFull, api.ModeFull, api.ModeFull, api.ModeObserve}).Draw(rt, "mode"),
+		Source:          rapid.SampledFrom([]api.Source{api.SourceNode, api.SourceOwners}).Draw(rt, "source"),
+		CPUReserveMilli: rapid.SampledFrom([]int64{0, 300, 5000}).Draw(rt, "reserve"),
+	}
+}
+
+// ceiling is what the pod's CPU limit may be at most under source node; 0 when it has no
+// ceiling.
+func (w *world) ceiling(pod *corev1.Pod) int64 {
+	if s := w.following.now; s.Mode != api.ModeFull || s.Source != api.SourceNode {
+		return 0
+	}
+	most := w.allocatable - w.following.now.CPUReserveMilli
+	if pod.Annotations[api.MaxCPUAnnotation] != "" {
+		most = min(most, 1200)
+	}
+	return max(owed.CPUMilli, most)
+}
+
+// look reconciles, and checks invariant 2 of what was asked for: with a ceiling nobody is
+// given less than the user allocation or more than the ceiling. And requests are nobody's
+// business.
+func (w *world) look(rt *rapid.T) (again time.Duration) {
+	before := map[string]int64{}
+	for _, p := range w.pods {
+		before[p] = specLimits(w.get(p)).CPUMilli
+	}
+	_, again = w.reconcileResult()
+	for _, p := range w.pods {
+		pod := w.get(p)
+		if requests := api.FromList(pod.Spec.Containers[0].Resources.Requests); requests != res(100, 64) {
+			rt.Fatalf("requests of %s are %v by now", p, requests)
+		}
+		ceiling, got := w.ceiling(pod), specLimits(pod).CPUMilli
+		if ceiling == 0 || got == before[p] {
+			continue
+		}
+		if ceiling == owed.CPUMilli {
+			ceiling += nudgeMilli // there is no room to nudge it downwards
+		}
+		if got < owed.CPUMilli || got > ceiling {
+			rt.Fatalf("%s is given %dm, want it between %dm and its ceiling of %dm", p, got, owed.CPUMilli, ceiling)
+		}
+	}
+	return again
 }
 
 // drawBalances is any state of the pool: what is borrowed was lent.
@@ -67,17 +123,17 @@ func (w *world) status(name, answer string) {
 		w.kubelet(w.but(name)...)
 		return
 	case "in progress":
-		if len(pod.Status.Conditions) == 1 && pod.Status.Conditions[0].Type == corev1.PodResizeInProgress {
+		if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress }) {
 			return
 		}
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}}
+		pod.Status.Conditions = append(slices.DeleteFunc(pod.Status.Conditions, ofResize), corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 	case "not running":
 		pod.Status.ContainerStatuses = nil
 	default:
-		if len(pod.Status.Conditions) == 1 && pod.Status.Conditions[0].Reason == answer {
+		if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Reason == answer }) {
 			return
 		}
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: answer}}
+		pod.Status.Conditions = append(slices.DeleteFunc(pod.Status.Conditions, ofResize), corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: answer})
 	}
 	w.update(pod)
 }
@@ -94,7 +150,8 @@ func (w *world) but(name string) []string {
 
 func (w *world) step(rt *rapid.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	switch rapid.SampledFrom([]string{"balances", "status", "agent", "redis", "api", "time", "reconcile"}).Draw(rt, "step") {
+	switch rapid.SampledFrom([]string{"balances", "status", "agent", "redis", "api", "time", "reconcile",
+		"settings", "ready", "allocatable", "max-cpu", "restart"}).Draw(rt, "step") {
 	case "balances":
 		w.drawBalances(rt)
 	case "status":
@@ -108,9 +165,26 @@ func (w *world) step(rt *rapid.T) {
 		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
 	case "time":
 		w.clock.Step(time.Duration(rapid.IntRange(1, 6000).Draw(rt, "ms")) * time.Millisecond)
+	case "settings":
+		w.drawSettings(rt)
+	case "ready":
+		w.change(rapid.SampledFrom(w.pods).Draw(rt, "pod"), func(p *corev1.Pod) {
+			if isReady(p) {
+				p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+			} else {
+				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+			}
+		})
+	case "allocatable":
+		w.allocatable = rapid.SampledFrom([]int64{400, 900, 2000}).Draw(rt, "milli")
+		w.setAllocatable(w.allocatable)
+	case "max-cpu":
+		w.change(rapid.SampledFrom(w.pods).Draw(rt, "pod"), annotated(api.MaxCPUAnnotation, "1200m"))
+	case "restart":
+		w.restart()
 	case "reconcile":
 	}
-	w.reconcile()
+	w.look(rt)
 }
 
 // Whatever came before, in a world that stands still, with a kubelet that applies what
@@ -135,7 +209,14 @@ func TestFallsSilent(t *testing.T) {
 			rt.Errorf("still %d patches: %v", w.attempts, w.patches)
 		}
 		for _, p := range w.pods {
-			got := specLimits(w.get(p))
+			pod := w.get(p)
+			got := specLimits(pod)
+			if ceiling := w.ceiling(pod); ceiling > 0 {
+				if got.CPUMilli < owed.CPUMilli || got.CPUMilli > ceiling || isReady(pod) && got.CPUMilli != ceiling {
+					rt.Errorf("%s is left at %v, want its ceiling of %dm", p, got, ceiling)
+				}
+				got.CPUMilli = owed.CPUMilli // whatever is on loan
+			}
 			if whole := w.dueOf(p).Min(owed); got.Min(whole) != whole {
 				rt.Errorf("%s is left at %v, below its due %v", p, got, w.dueOf(p))
 			}
@@ -165,7 +246,7 @@ func TestStubbornWorld(t *testing.T) {
 		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
 		answer := rapid.SampledFrom([]string{"", "in progress", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer")
 		for end := w.clock.Now().Add(time.Minute); w.clock.Now().Before(end); {
-			_, again := w.reconcileResult()
+			again := w.look(rt)
 			for _, p := range w.pods {
 				if answer != "" {
 					w.status(p, answer)
