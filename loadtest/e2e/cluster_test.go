@@ -51,7 +51,13 @@ func findAll(ctx context.Context, t *testing.T) map[string]function {
 // find returns the only running pod of a demo function.
 func find(ctx context.Context, t *testing.T, name string) function {
 	t.Helper()
-	pods, err := kube.CoreV1().Pods(functionsNamespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
+	return findIn(ctx, t, functionsNamespace, name)
+}
+
+// findIn returns the only running pod of a function of a namespace.
+func findIn(ctx context.Context, t *testing.T, namespace, name string) function {
+	t.Helper()
+	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
 	if err != nil {
 		t.Fatalf("listing the pods of %s: %v", name, err)
 	}

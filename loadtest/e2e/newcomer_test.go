@@ -70,18 +70,24 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 // that nothing knows it of an earlier run. It is deleted with the test.
 func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotations map[string]string) *servingv1.Revision {
 	t.Helper()
-	services := knative.ServingV1().Services(functionsNamespace)
-	original, err := services.Get(ctx, of, metav1.GetOptions{})
-	if err != nil {
-		t.Fatalf("reading the Service %s: %v", of, err)
-	}
-	left, err := services.List(ctx, metav1.ListOptions{LabelSelector: copyLabel})
+	left, err := knative.ServingV1().Services(functionsNamespace).List(ctx, metav1.ListOptions{LabelSelector: copyLabel})
 	if err != nil {
 		t.Fatalf("listing what runs that were killed left: %v", err)
 	}
 	for i := range left.Items {
-		removeService(t, left.Items[i].Name)
+		removeService(t, functionsNamespace, left.Items[i].Name)
 	}
+	return deployCopyIn(ctx, t, functionsNamespace, of, prefix, annotations)
+}
+
+// deployCopyIn is deployCopy into a namespace.
+func deployCopyIn(ctx context.Context, t *testing.T, namespace, of, prefix string, annotations map[string]string) *servingv1.Revision {
+	t.Helper()
+	original, err := knative.ServingV1().Services(functionsNamespace).Get(ctx, of, metav1.GetOptions{})
+	if err != nil {
+		t.Fatalf("reading the Service %s: %v", of, err)
+	}
+	services := knative.ServingV1().Services(namespace)
 	name := prefix + "-" + rand.String(5)
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{copyLabel: of}}}
 	service.Spec.Template = *original.Spec.Template.DeepCopy()
@@ -90,7 +96,7 @@ func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotation
 		metav1.SetMetaDataAnnotation(&service.Spec.Template.ObjectMeta, key, value)
 	}
 	// Before the creation, whose answer may be lost.
-	t.Cleanup(func() { removeService(t, name) })
+	t.Cleanup(func() { removeService(t, namespace, name) })
 	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("creating the Service %s: %v", name, err)
 	}
@@ -104,7 +110,7 @@ func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotation
 		if !service.IsReady() {
 			return fmt.Errorf("its conditions are %v", service.Status.Conditions)
 		}
-		revision, err = knative.ServingV1().Revisions(functionsNamespace).Get(ctx, service.Status.LatestReadyRevisionName, metav1.GetOptions{})
+		revision, err = knative.ServingV1().Revisions(namespace).Get(ctx, service.Status.LatestReadyRevisionName, metav1.GetOptions{})
 		return err
 	})
 	return revision
@@ -113,15 +119,15 @@ func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotation
 // nameOf is how the predictor calls a function.
 func nameOf(revision *servingv1.Revision) string { return revision.Namespace + "/" + revision.Name }
 
-func removeService(t *testing.T, name string) {
+func removeService(t *testing.T, namespace, name string) {
 	t.Helper()
 	// The test's own context is done when a clean-up runs.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	// Its error is of no account when the Service is not there, and shows below when it is.
-	_ = knative.ServingV1().Services(functionsNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+	_ = knative.ServingV1().Services(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	eventually(t, 2*time.Minute, "end of the pods of "+name, func() error {
-		pods, err := kube.CoreV1().Pods(functionsNamespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
+		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
 		if err != nil {
 			return err
 		}
