@@ -371,6 +371,22 @@ func TestSourceChangesInMidLoan(t *testing.T) {
 	}
 }
 
+// A ceiling that is still in force when the source is owners again pays for no loan.
+func TestCeilingInForcePaysNothing(t *testing.T) {
+	h := withCeilings(t, testPod("donor", owed, ready), testPod("borrower", owed, ready), testPod("other", owed, ready))
+	h.expect("borrower 2000m/256Mi", "donor 2000m/256Mi", "other 2000m/256Mi")
+	h.kubelet()
+	h.following.now.Source = api.SourceOwners
+	h.expect("borrower 500m/256Mi", "donor 500m/256Mi", "other 500m/256Mi")
+	h.kubelet("other")
+	h.pool.pods = loan(res(200, 0))
+	h.expect("donor 300m/256Mi")
+	h.kubelet("other")
+	h.expect()
+	h.kubelet()
+	h.expect("borrower 700m/256Mi")
+}
+
 func TestKeepAllocatable(t *testing.T) {
 	node := testNode(2000)
 	node.Labels, node.Status.Images = map[string]string{"a": "b"}, []corev1.ContainerImage{{Names: []string{"image"}}}
