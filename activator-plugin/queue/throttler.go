@@ -1,0 +1,102 @@
+// Package queue decides which request goes first where requests of a revision wait for a
+// free slot in the activator: the one that is predicted to be the shortest, and the
+// longer one has waited the sooner it goes.
+//
+// Who is admitted, how many wait and what is refused stays Knative's to decide. For each
+// request that waits here, one call waits in Knative's throttler; when one of these calls
+// gets a slot, the slot is given to the request that is to go first.
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+)
+
+// Order is in which order requests of a revision go that wait.
+type Order int
+
+const (
+	// Stock is Knative's queue as it is.
+	Stock Order = iota
+	// FIFO is Knative's queue, and how long requests wait in it is measured.
+	FIFO
+	// ShortestFirst lets the request go first that is predicted to be the shortest.
+	ShortestFirst
+)
+
+// Request is what is known of a request when it comes.
+type Request struct {
+	Order Order
+	// Predicted is how much CPU time it will take; 0 when that is not known.
+	Predicted time.Duration
+	// Timeout is how long it may take in all, waiting included; 0 without a bound.
+	Timeout time.Duration
+}
+
+// Options are the collaborators of Lines.
+type Options struct {
+	Clock         clock.PassiveClock
+	MeterProvider metric.MeterProvider
+	// Request tells what is known of the request in ctx. It must not wait for anything.
+	Request func(ctx context.Context, revision types.NamespacedName) Request
+}
+
+// Throttler goes before Knative's throttler. A request whose order is Stock goes straight
+// to next.
+func (l *Lines) Throttler(next activatorhandler.Throttler) activatorhandler.Throttler {
+	return &throttler{lines: l, next: next}
+}
+
+type throttler struct {
+	lines *Lines
+	next  activatorhandler.Throttler
+}
+
+// Try returns what next returns: the error of fn, or why there was no slot.
+func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func(dest string, isClusterIP bool) error) error {
+	req := t.lines.request(ctx, revID)
+	switch req.Order {
+	case ShortestFirst:
+		return t.shortestFirst(ctx, revID, req, fn)
+	case FIFO:
+		arrived := t.lines.now()
+		return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
+			t.lines.metrics.waited(t.lines.of(revID, arrived).fifo, t.lines.now()-arrived)
+			return fn(dest, isClusterIP)
+		})
+	default:
+		return t.next.Try(ctx, revID, fn)
+	}
+}
+
+func (t *throttler) shortestFirst(ctx context.Context, revID types.NamespacedName, req Request, fn func(dest string, isClusterIP bool) error) error {
+	arrived := t.lines.now()
+	line := t.lines.of(revID, arrived)
+
+	// Most requests find a slot, and need nobody to wait for them.
+	try := attempt{Context: ctx, line: line, metrics: t.lines.metrics, req: req, arrived: arrived, fn: fn}
+	err := t.next.Try(&try, revID, try.onSlot)
+	if try.went || !try.yielded && !errors.Is(err, errNoSlot) {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+
+	// The context of the call may be handed on to other requests, and outlive this one.
+	seekCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	w, s := line.join(req, arrived, cancel)
+	go s.seek(seekCtx, t.next, revID)
+	return w.wait(ctx, fn, func() {
+		waited := t.lines.now() - arrived
+		t.lines.metrics.waited(line.shortestFirst, waited)
+		t.lines.metrics.overtook(line.overtaken, w.passed)
+		trace(ctx, req, waited, w.passed, w.passedBy)
+	})
+}

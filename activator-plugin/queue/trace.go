@@ -1,0 +1,28 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	oteltrace "go.opentelemetry.io/otel/trace"
+)
+
+// trace says on the span of the wait, which is the one in ctx, what the order gave the
+// request and what it cost it.
+func trace(ctx context.Context, req Request, waited time.Duration, passed, passedBy int) {
+	span := oteltrace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(
+		attribute.Float64("libra.queue.waited_ms", milliseconds(waited)),
+		attribute.Int("libra.queue.passed", passed),
+		attribute.Int("libra.queue.passed_by", passedBy),
+	)
+	if req.Predicted > 0 {
+		span.SetAttributes(attribute.Float64("libra.queue.predicted_ms", milliseconds(req.Predicted)))
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
