@@ -183,6 +183,7 @@ func run(t *testing.T, requests []arrival, concurrency, depth int, wrap func(sto
 
 func drawRequests(rt *rapid.T, lasts, leaves *rapid.Generator[int]) []arrival {
 	milliseconds := func(i int) time.Duration { return time.Duration(i) * time.Millisecond }
+	n := rapid.IntRange(1, 80).Draw(rt, "how many")
 	return rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) arrival {
 		return arrival{
 			After:     milliseconds(rapid.IntRange(0, 30).Draw(rt, "after")),
@@ -190,7 +191,7 @@ func drawRequests(rt *rapid.T, lasts, leaves *rapid.Generator[int]) []arrival {
 			Predicted: milliseconds(rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(0, 500)).Draw(rt, "predicted")),
 			Leaves:    milliseconds(leaves.Draw(rt, "leaves")),
 		}
-	}), 1, 60).Draw(rt, "requests")
+	}), n, n).Draw(rt, "requests")
 }
 
 func drawBreaker(rt *rapid.T) (concurrency, depth int) {
