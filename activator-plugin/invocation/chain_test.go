@@ -81,6 +81,10 @@ func (p predictions) Predict(_ context.Context, rev types.NamespacedName, _ int6
 	return answer, ok
 }
 
+func (p predictions) Known(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
+	return p.Predict(ctx, rev, size)
+}
+
 // counted counts how often it is asked.
 type counted struct {
 	Predictor

@@ -27,6 +27,8 @@ import (
 // ask first, for a few milliseconds at most and no longer than ctx.
 type Predictor interface {
 	Predict(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
+	// Known never asks, and waits for nothing.
+	Known(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
 }
 
 var _ Predictor = (*predict.Client)(nil)
