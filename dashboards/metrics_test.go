@@ -22,6 +22,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/controller"
@@ -88,6 +89,9 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	if _, err := invocation.NewManager(invocation.Options{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := queue.New(queue.Options{Clock: clk, MeterProvider: provider}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := predict.New(predict.Options{URL: "http://localhost", Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider})

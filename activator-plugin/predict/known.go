@@ -6,9 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Known is Predict for who cannot wait: it answers from the function's table only, and
-// ok is false when that may not be used. A fetch that is due is begun, so that a Predict
-// that follows has less to wait for. It is not counted as an answer.
+// Known is Predict for who cannot wait: it answers from the function's table only. ok is
+// false when that may not be used, or predicts nothing; of a function whose profiling has
+// begun it may predict the CPU time alone. A fetch that is due is begun, so that a Predict
+// that follows has less to wait for. Known is not counted as an answer.
 func (c *Client) Known(ctx context.Context, name types.NamespacedName, size int64) (p Prediction, ok bool) {
 	now := c.clock.Now()
 	f := c.function(name, now)
@@ -24,5 +25,8 @@ func (c *Client) Known(ctx context.Context, name types.NamespacedName, size int6
 		return Prediction{}, false
 	}
 	p = s.table.Lookup(size)
-	return p, !p.Demand.IsZero()
+	if p.Demand.IsZero() {
+		return Prediction{CPUTime: p.CPUTime}, p.CPUTime > 0
+	}
+	return p, true
 }

@@ -26,6 +26,7 @@ import (
 	"libra.dev/libra/activator-plugin/duplicator"
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -67,6 +68,7 @@ func libraConfigFromEnv() (libraConfig, error) {
 // as stock.
 type libra struct {
 	manager    *invocation.Manager
+	lines      *queue.Lines
 	duplicator *duplication
 	stop       func()
 }
@@ -124,6 +126,11 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		stopEvents()
 		return libra{}, errors.Join(err, redis.Close())
 	}
+	lines, err := queue.New(queue.Options{Clock: clock.RealClock{}, MeterProvider: mp, Request: manager.QueueOrder})
+	if err != nil {
+		stopEvents()
+		return libra{}, errors.Join(err, redis.Close())
+	}
 	var duplicating *duplication
 	if cfg.duplicator.on {
 		duplicating, err = newDuplication(duplicator.Options{
@@ -146,7 +153,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
 	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "duplicator", cfg.duplicator.on)
-	return libra{manager: manager, duplicator: duplicating, stop: func() {
+	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))
 		}
@@ -176,7 +183,7 @@ func (l libra) throttler(next activatorhandler.Throttler) activatorhandler.Throt
 	if l.manager == nil {
 		return next
 	}
-	return l.manager.Throttler(next)
+	return l.manager.Throttler(l.lines.Throttler(next))
 }
 
 func (l libra) handler(next http.Handler) http.Handler {

@@ -18,20 +18,6 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// fixedSettings are those of a cluster in which annotations say all of the mode.
-type fixedSettings api.Source
-
-func (fixedSettings) Mode(annotations map[string]string) api.Mode {
-	return api.Mode(annotations[api.ModeAnnotation])
-}
-
-func (s fixedSettings) Source(namespace, node string) api.Source {
-	if namespace != revID.Namespace || node != "" {
-		return ""
-	}
-	return api.Source(s)
-}
-
 func TestQueueOrder(t *testing.T) {
 	known := predictions{revID: {Demand: res(300, 100), Duration: 2 * time.Second, CPUTime: time.Second}}
 	ordered := queue.Request{Order: queue.ShortestFirst, Predicted: time.Second, Timeout: 300 * time.Second}
@@ -82,8 +68,7 @@ func TestQueueOrder(t *testing.T) {
 				tc.revision(rev)
 			}
 			events := record.NewFakeRecorder(10)
-			c := newChain(t, chainOptions{pool: &recorder{}, rev: rev, predictions: tc.predictions, events: events})
-			order := c.manager.QueueOrder(fixedSettings(tc.source))
+			c := newChain(t, chainOptions{pool: &recorder{}, rev: rev, predictions: tc.predictions, events: events, source: tc.source})
 
 			r := httptest.NewRequest(http.MethodPost, "http://function.ns", strings.NewReader("hello"))
 			if tc.upgrade {
@@ -91,7 +76,7 @@ func TestQueueOrder(t *testing.T) {
 			}
 			r = r.WithContext(activatorhandler.WithRevisionAndID(context.Background(), rev, revID))
 			c.manager.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				if diff := cmp.Diff(tc.want, order(r.Context(), revID)); diff != "" {
+				if diff := cmp.Diff(tc.want, c.manager.QueueOrder(r.Context(), revID)); diff != "" {
 					t.Error("QueueOrder (-want, +got):\n" + diff)
 				}
 			})).ServeHTTP(httptest.NewRecorder(), r)

@@ -1,0 +1,268 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	netcfg "knative.dev/networking/pkg/config"
+	kubeclient "knative.dev/pkg/client/injection/kube/client"
+	endpointsinformer "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints"
+	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints/fake"
+	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/service/fake"
+	rtesting "knative.dev/pkg/reconciler/testing"
+	activatornet "knative.dev/serving/pkg/activator/net"
+	"knative.dev/serving/pkg/apis/serving"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+	servingclient "knative.dev/serving/pkg/client/injection/client"
+	revisioninformer "knative.dev/serving/pkg/client/injection/informers/serving/v1/revision"
+	_ "knative.dev/serving/pkg/client/injection/informers/serving/v1/revision/fake"
+	"knative.dev/serving/pkg/networking"
+)
+
+// longest is how long anything may take that is to happen.
+const longest = 20 * time.Second
+
+// knative is the throttler of each of some activators, in a cluster with one revision.
+type knative struct {
+	ctx        context.Context
+	throttlers []*activatornet.Throttler
+}
+
+func newKnative(t *testing.T, concurrency int64, activators int) *knative {
+	t.Helper()
+	ctx, cancel, _ := rtesting.SetupFakeContextWithCancel(t)
+	revision := &v1.Revision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: revID.Namespace, Name: revID.Name},
+		Spec:       v1.RevisionSpec{ContainerConcurrency: ptr.To(concurrency)},
+	}
+	if _, err := servingclient.Get(ctx).ServingV1().Revisions(revID.Namespace).Create(ctx, revision, metav1.CreateOptions{}); err != nil {
+		t.Fatal("Create() =", err)
+	}
+	endpoints, revisions := endpointsinformer.Get(ctx), revisioninformer.Get(ctx)
+	wait, err := rtesting.RunAndSyncInformers(ctx, endpoints.Informer(), revisions.Informer())
+	if err != nil {
+		t.Fatal("RunAndSyncInformers() =", err)
+	}
+	k := &knative{ctx: ctx}
+	var ips []string
+	var running sync.WaitGroup
+	for i := range activators {
+		ips = append(ips, fmt.Sprint("130.0.0.", i+1))
+		throttler := activatornet.NewThrottler(ctx, ips[i])
+		running.Go(func() { throttler.Run(ctx, http.DefaultTransport, false, netcfg.MeshCompatibilityModeDisabled) })
+		k.throttlers = append(k.throttlers, throttler)
+	}
+	t.Cleanup(func() {
+		cancel()
+		wait()
+		running.Wait()
+	})
+	if activators > 1 {
+		k.have(t, networking.ServiceTypePublic, 8012, ips...)
+	}
+	return k
+}
+
+// scale is what the revision's pods are from now on.
+func (k *knative) scale(t *testing.T, ips ...string) {
+	t.Helper()
+	k.have(t, networking.ServiceTypePrivate, 8012, ips...)
+}
+
+func (k *knative) have(t *testing.T, kind networking.ServiceType, port int32, ips ...string) {
+	t.Helper()
+	object := &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: revID.Namespace, Name: revID.Name + "-" + string(kind),
+			Labels: map[string]string{
+				networking.ServiceTypeKey: string(kind),
+				serving.RevisionUID:       "uid",
+				serving.RevisionLabelKey:  revID.Name,
+			},
+		},
+		Subsets: []corev1.EndpointSubset{{Ports: []corev1.EndpointPort{{Name: "http", Port: port}}}},
+	}
+	for _, ip := range ips {
+		object.Subsets[0].Addresses = append(object.Subsets[0].Addresses, corev1.EndpointAddress{IP: ip})
+	}
+	all := kubeclient.Get(k.ctx).CoreV1().Endpoints(revID.Namespace)
+	_, err := all.Update(k.ctx, object, metav1.UpdateOptions{})
+	if err != nil {
+		_, err = all.Create(k.ctx, object, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal("Create() =", err)
+	}
+}
+
+// From a cold start on, every request is served once, by pods in which no activator has
+// more than their concurrency.
+func TestBeforeKnative(t *testing.T) {
+	for _, tc := range []struct {
+		concurrency int64
+		activators  int
+		pods        int
+	}{
+		{0, 1, 1}, {1, 1, 1}, {10, 1, 1}, {1, 1, 4}, {10, 1, 3}, {1, 2, 4}, {10, 2, 2},
+	} {
+		t.Run(fmt.Sprintf("concurrency %d, %d activators, %d pods", tc.concurrency, tc.activators, tc.pods), func(t *testing.T) {
+			const requests = 60
+			k := newKnative(t, tc.concurrency, tc.activators)
+			order := ShortestFirst
+			if tc.concurrency == 0 {
+				order = Stock
+			}
+			var (
+				mu      sync.Mutex
+				running = map[string]int64{}
+				got     []int
+				all     sync.WaitGroup
+			)
+			ctx, cancel := context.WithTimeout(context.Background(), longest)
+			defer cancel()
+			for a, next := range k.throttlers {
+				throttler := ordered(t, next)
+				for i := range requests {
+					all.Go(func() {
+						// The last is the shortest.
+						ctx := as(ctx, Request{Order: order, Predicted: time.Duration(requests-i) * time.Hour})
+						if err := throttler.Try(ctx, revID, func(dest string, _ bool) error {
+							mu.Lock()
+							pod := fmt.Sprint(dest, " by activator ", a)
+							running[pod]++
+							if n := running[pod]; tc.concurrency > 0 && n > tc.concurrency {
+								t.Errorf("%d are in %s, want at most %d", n, pod, tc.concurrency)
+							}
+							if a == 0 {
+								got = append(got, i)
+							}
+							mu.Unlock()
+							time.Sleep(time.Millisecond)
+							mu.Lock()
+							defer mu.Unlock()
+							running[pod]--
+							return nil
+						}); err != nil {
+							t.Errorf("Try() of request %d = %v", i, err)
+						}
+					})
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+			mu.Lock()
+			if len(got) > 0 {
+				t.Errorf("%v were sent before there was a pod", got)
+			}
+			mu.Unlock()
+			var pods []string
+			for i := range tc.pods {
+				pods = append(pods, fmt.Sprint("10.0.0.", i+1))
+			}
+			k.scale(t, pods...)
+			all.Wait()
+
+			var want []int
+			for i := range requests {
+				want = append(want, requests-1-i)
+			}
+			if tc.concurrency*int64(tc.pods) != 1 {
+				slices.Sort(got)
+				slices.Sort(want)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error("Sent (-want, +got):\n" + diff)
+			}
+		})
+	}
+}
+
+// Requests that wait when the last pod goes are served by the next one.
+func TestScaleToZeroAndBack(t *testing.T) {
+	k := newKnative(t, 1, 1)
+	throttler := ordered(t, k.throttlers[0])
+	ctx, cancel := context.WithTimeout(predictedAs(context.Background(), time.Second), longest)
+	defer cancel()
+	inSlot, release := make(chan string), make(chan struct{})
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			if err := throttler.Try(ctx, revID, func(dest string, _ bool) error {
+				inSlot <- dest
+				<-release
+				return nil
+			}); err != nil {
+				t.Error("Try() =", err)
+			}
+		})
+	}
+	k.scale(t, "10.0.0.1")
+	got := []string{<-inSlot}
+	k.scale(t)
+	// The capacity of none is not to be seen from outside.
+	time.Sleep(500 * time.Millisecond)
+	release <- struct{}{}
+	select {
+	case dest := <-inSlot:
+		t.Errorf("a request was sent to %s, which is gone", dest)
+	case <-time.After(200 * time.Millisecond):
+	}
+	k.scale(t, "10.0.0.2")
+	for range 2 {
+		got = append(got, <-inSlot)
+		release <- struct{}{}
+	}
+	all.Wait()
+	if diff := cmp.Diff([]string{"10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.2:8012"}, got); diff != "" {
+		t.Error("Sent to (-want, +got):\n" + diff)
+	}
+}
+
+// Of a revision that is deleted those that wait are told nothing, as without an order,
+// and those that come get Knative's error.
+func TestRevisionIsDeleted(t *testing.T) {
+	k := newKnative(t, 1, 1)
+	throttler := ordered(t, k.throttlers[0])
+	ctx, cancel := context.WithCancel(predictedAs(context.Background(), time.Second))
+	defer cancel()
+	waiting := make(chan error)
+	never := func(string, bool) error {
+		t.Error("it was sent")
+		return nil
+	}
+	go func() { waiting <- throttler.Try(ctx, revID, never) }()
+	time.Sleep(50 * time.Millisecond)
+	if err := servingclient.Get(k.ctx).ServingV1().Revisions(revID.Namespace).Delete(k.ctx, revID.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal("Delete() =", err)
+	}
+	const want = `revision.serving.knative.dev "rev" not found`
+	for deadline := time.Now().Add(longest); ; {
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		err := throttler.Try(soon, revID, never)
+		cancel()
+		if err != nil && err.Error() == want {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Try() = %v, want %s", err, want)
+		}
+	}
+	select {
+	case err := <-waiting:
+		t.Errorf("Try() of the one that waits = %v, want it to wait on", err)
+	default:
+	}
+	cancel()
+	if err := <-waiting; err != context.Canceled {
+		t.Errorf("Try() of the one that waits = %v, want %v", err, context.Canceled)
+	}
+}
