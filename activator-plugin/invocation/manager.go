@@ -27,7 +27,7 @@ import (
 // ask first, for a few milliseconds at most and no longer than ctx.
 type Predictor interface {
 	Predict(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
-	// Known never asks, and waits for nothing.
+	// Known answers at once, or not at all.
 	Known(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
 }
 
