@@ -41,6 +41,9 @@ type Container interface {
 	// Read does not allocate.
 	Read() (Reading, error)
 
+	// CPU is that of Read alone, at a fraction of its cost.
+	CPU() (time.Duration, error)
+
 	// SetCPU limits CPU time to so many thousandths of a core, at least 1 ms in each
 	// period, as the kubelet does; 0 is no limit. The period stays what it is.
 	SetCPU(milli int64) error
@@ -62,6 +65,10 @@ type Container interface {
 	// its own says; zero where there is none. The kubelet sets one when all containers
 	// of the pod have limits.
 	PodLimit() (api.Resources, error)
+
+	// PodWeight opens the CPU weight of the container's pod, which stays when the
+	// container ends. The caller closes it.
+	PodWeight() (PodWeight, error)
 
 	Close() error
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,7 +30,12 @@ type kernel struct {
 
 func newKernel(t testing.TB) *kernel {
 	t.Helper()
-	k := &kernel{made: cgrouptest.New(t), t: t}
+	return openKernel(t, cgrouptest.New(t))
+}
+
+func openKernel(t testing.TB, made *cgrouptest.Container) *kernel {
+	t.Helper()
+	k := &kernel{made: made, t: t}
 	c, err := cgroup.Open(k.made.Root, k.made.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -282,6 +288,114 @@ func TestKernelPodLimit(t *testing.T) {
 	}
 }
 
+// Who wants to run too gets less for a smaller weight of its pod, and as much again once
+// the weights are the same.
+func TestKernelPodWeights(t *testing.T) {
+	heavy := newKernel(t)
+	light := openKernel(t, heavy.made.Beside())
+	weights := map[*kernel]cgroup.PodWeight{}
+	for _, k := range []*kernel{heavy, light} {
+		w, err := k.PodWeight()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { w.Close() }) //nolint:errcheck // every write was checked
+		weights[k] = w
+	}
+	if got, want := filepath.Dir(weights[heavy].Dir()), filepath.Dir(weights[light].Dir()); got != want {
+		t.Fatalf("the pods are below %s and %s, so they do not compete", got, want)
+	}
+	set := func(k *kernel, weight int64) {
+		t.Helper()
+		w := weights[k]
+		if err := w.Set(weight); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := w.Read(); err != nil || got != weight {
+			t.Fatalf("a weight of %d, %v was read after %d was set", got, err, weight)
+		}
+		if got := cgrouptest.Line(t, k.made.PodFile("cpu.shares", "cpu.weight")); got != fmt.Sprint(weight) {
+			t.Errorf("the file has %s after %d was set", got, weight)
+		}
+	}
+	for _, weight := range []int64{weights[heavy].Least(), weights[heavy].Most(), 100} {
+		set(heavy, weight)
+	}
+	for _, weight := range []int64{0, -1, weights[heavy].Least() - 1, weights[heavy].Most() + 1} {
+		if err := weights[heavy].Set(weight); err == nil || !strings.Contains(err.Error(), "accepted are") {
+			t.Errorf("Set(%d) = %v, want an error that says what is accepted", weight, err)
+		}
+	}
+
+	// Every CPU is wanted by both, so that weights decide on each.
+	for _, k := range []*kernel{heavy, light} {
+		l := k.made.Start(t)
+		for range runtime.NumCPU() {
+			l.Do("burn")
+		}
+	}
+	// share waits until the light one has had part of what both have, in percent.
+	share := func(what string, least, most int64) {
+		t.Helper()
+		var before, after [2]time.Duration
+		read := func(into *[2]time.Duration) {
+			for i, k := range []*kernel{heavy, light} {
+				cpu, err := k.CPU()
+				if err != nil {
+					t.Fatal(err)
+				}
+				into[i] = cpu
+			}
+		}
+		read(&before)
+		light.until(what, func(cgroup.Reading) bool {
+			read(&after)
+			had, both := after[1]-before[1], after[0]-before[0]+after[1]-before[1]
+			if both < 2*time.Second {
+				return false
+			}
+			part := int64(100 * had / both)
+			if part < least || part > most {
+				before = after // a busy machine settles
+				return false
+			}
+			return true
+		})
+	}
+	set(heavy, 3000)
+	set(light, 1000)
+	share("a quarter of the CPU for a quarter of the weights", 15, 36)
+	set(heavy, 1000)
+	share("half of the CPU for half of the weights", 40, 60)
+	set(light, 100)
+	share("a tenth of the CPU for a tenth of the weights", 2, 20)
+}
+
+// The weight is the pod's: it is there when its container is not.
+func TestKernelPodWeightWithoutContainer(t *testing.T) {
+	k := newKernel(t)
+	w, err := k.PodWeight()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // every write was checked
+	k.made.End()
+	if err := w.Set(77); err != nil {
+		t.Error(err)
+	}
+	again, err := cgroup.OpenPodWeight(w.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close() //nolint:errcheck // nothing was written
+	if got, err := again.Read(); err != nil || got != 77 {
+		t.Errorf("a weight of %d, %v was read, want 77", got, err)
+	}
+	if _, err := cgroup.OpenPodWeight(w.Dir() + "-gone"); !errors.Is(err, cgroup.ErrNotFound) {
+		t.Errorf("opening the weight of a pod that is gone = %v, want ErrNotFound", err)
+	}
+}
+
 func TestKernelContainerEnded(t *testing.T) {
 	k := newKernel(t)
 	k.made.End()
@@ -319,5 +433,31 @@ func BenchmarkKernelSetMemory(b *testing.B) {
 	for b.Loop() {
 		bytes ^= mib
 		k.setMemory(bytes, 256*mib)
+	}
+}
+
+func BenchmarkKernelCPU(b *testing.B) {
+	k := newKernel(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := k.CPU(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkKernelSetWeight(b *testing.B) {
+	w, err := newKernel(b).PodWeight()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // every write was checked
+	weight := int64(100)
+	b.ReportAllocs()
+	for b.Loop() {
+		weight ^= 1
+		if err := w.Set(weight); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

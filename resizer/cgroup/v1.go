@@ -106,6 +106,12 @@ func (c *v1) Read() (Reading, error) {
 	return r, nil
 }
 
+// CPU implements Container.
+func (c *v1) CPU() (time.Duration, error) {
+	usageNanos, err := c.int(v1Usage)
+	return time.Duration(usageNanos), err
+}
+
 // SetCPU implements Container.
 func (c *v1) SetCPU(milli int64) error {
 	quota := int64(-1)
@@ -168,6 +174,9 @@ func inUse(err error) error {
 func (c *v1) Attainable(limits api.Resources) api.Resources {
 	return c.attainable(limits, c.periodMicros)
 }
+
+// PodWeight implements Container.
+func (c *v1) PodWeight() (PodWeight, error) { return OpenPodWeight(filepath.Dir(c.cpu)) }
 
 // PodLimit implements Container.
 func (c *v1) PodLimit() (api.Resources, error) {

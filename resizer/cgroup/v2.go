@@ -134,6 +134,16 @@ func (f *files) memoryLimit(i int) (int64, error) {
 	return f.parse(i, line)
 }
 
+// CPU implements Container.
+func (c *v2) CPU() (time.Duration, error) {
+	stat, err := c.text(v2CPUStat)
+	if err != nil {
+		return 0, err
+	}
+	micros, err := c.keyed(v2CPUStat, stat, "usage_usec")
+	return time.Duration(micros) * time.Microsecond, err
+}
+
 // SetCPU implements Container.
 func (c *v2) SetCPU(milli int64) error {
 	_, period, err := c.cpuMax(v2CPUMax)
@@ -234,6 +244,9 @@ func (c *v2) readInactive() error {
 func (c *v2) Attainable(limits api.Resources) api.Resources {
 	return c.attainable(limits, c.periodMicros)
 }
+
+// PodWeight implements Container.
+func (c *v2) PodWeight() (PodWeight, error) { return OpenPodWeight(filepath.Dir(c.dir)) }
 
 // PodLimit implements Container.
 func (c *v2) PodLimit() (api.Resources, error) {

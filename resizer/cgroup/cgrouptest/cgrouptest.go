@@ -16,6 +16,7 @@ func V1(cpu, cpuacct, memory, dir string) map[string]string {
 	return map[string]string{
 		filepath.Join(cpu, pod, "cpu.cfs_quota_us"):         "-1\n",
 		filepath.Join(cpu, pod, "cpu.cfs_period_us"):        "100000\n",
+		filepath.Join(cpu, pod, "cpu.shares"):               "102\n",
 		filepath.Join(memory, pod, "memory.limit_in_bytes"): "9223372036854771712\n",
 		filepath.Join(cpu, dir, "cpu.stat"):                 "nr_periods 10\nnr_throttled 3\nthrottled_time 70000000\n",
 		filepath.Join(cpu, dir, "cpu.cfs_quota_us"):         "50000\n",
@@ -33,6 +34,7 @@ func V2(dir string) map[string]string {
 	return map[string]string{
 		"cgroup.controllers":                      "cpu memory\n",
 		filepath.Join(pod, "cpu.max"):             "max 100000\n",
+		filepath.Join(pod, "cpu.weight"):          "4\n",
 		filepath.Join(pod, "memory.high"):         "max\n",
 		filepath.Join(pod, "memory.max"):          "max\n",
 		filepath.Join(dir, "cpu.stat"):            "usage_usec 1500000\nuser_usec 1\nnr_throttled 3\nthrottled_usec 70000\n",

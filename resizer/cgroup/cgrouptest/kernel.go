@@ -41,21 +41,37 @@ func New(t testing.TB) *Container {
 		hierarchies = []string{""}
 	}
 	for _, hierarchy := range hierarchies {
-		dir := filepath.Join(root, hierarchy)
-		for _, below := range []string{name, "pod", c.ID} {
-			if c.V2 {
-				c.Write("+cpu +memory", filepath.Join(dir, "cgroup.subtree_control"))
-			}
-			made := filepath.Join(dir, below)
-			if err := os.Mkdir(made, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { removeGroup(t, made) })
-			dir = made
-		}
-		c.dirs = append(c.dirs, dir)
+		c.dirs = append(c.dirs, c.make(filepath.Join(root, hierarchy), name, "pod", c.ID))
 	}
 	return c
+}
+
+// Beside makes a container in another pod, which competes with c's.
+func (c *Container) Beside() *Container {
+	c.t.Helper()
+	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
+	other := &Container{Root: c.Root, ID: name + "-container", V2: c.V2, t: c.t}
+	for _, dir := range c.dirs {
+		other.dirs = append(other.dirs, c.make(filepath.Dir(filepath.Dir(dir)), "pod-"+name, other.ID))
+	}
+	return other
+}
+
+// make makes directories, each below the one before it, and returns the last.
+func (c *Container) make(dir string, names ...string) string {
+	c.t.Helper()
+	for _, below := range names {
+		if c.V2 {
+			c.Write("+cpu +memory", filepath.Join(dir, "cgroup.subtree_control"))
+		}
+		made := filepath.Join(dir, below)
+		if err := os.Mkdir(made, 0o755); err != nil {
+			c.t.Fatal(err)
+		}
+		c.t.Cleanup(func() { removeGroup(c.t, made) })
+		dir = made
+	}
+	return dir
 }
 
 func removeGroup(t testing.TB, dir string) {
@@ -82,6 +98,12 @@ func (c *Container) File(v1, v2 string) string {
 		dir = c.dirs[2]
 	}
 	return filepath.Join(dir, v1)
+}
+
+// PodFile is a file of the container's pod that has to do with CPU.
+func (c *Container) PodFile(v1, v2 string) string {
+	path := c.File(v1, v2)
+	return filepath.Join(filepath.Dir(filepath.Dir(path)), filepath.Base(path))
 }
 
 // Write writes a file as anybody but Libra would.
