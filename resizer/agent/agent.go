@@ -9,6 +9,7 @@
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, account.go
 //	when to give back           safeguard.go
+//	CPU weights of pods         weights.go, flights.go, activity.go, weigh.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go
 //	Redis                       link.go, heartbeat.go, node.go
@@ -137,11 +138,15 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		settings: settings,
 		agent:    rand.Text(),
 		open:     func(id string) (cgroup.Container, error) { return cgroup.Open(settings.CgroupRoot, id) },
+		openPod:  cgroup.OpenPodWeight,
+		awake:    make(chan struct{}, 1),
 		v2:       isV2(settings.CgroupRoot),
 		pods:     pods,
 		sampled:  a.containers,
 		link:     a.link,
 		most:     map[string]int64{},
+
+		sharesWrong: map[group]exceeding{},
 	}
 	now := clk.Now()
 	a.sampledAt.Store(&now)

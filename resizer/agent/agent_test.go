@@ -213,6 +213,7 @@ func TestTracker(t *testing.T) {
 type constantCgroup struct{ cgroup.Reading }
 
 func (c constantCgroup) Read() (cgroup.Reading, error) { return c.Reading, nil }
+func (c constantCgroup) CPU() (time.Duration, error)   { return c.Reading.CPU, nil }
 func (constantCgroup) Close() error                    { return nil }
 
 // evenCgroup reads the same always but for its CPU, of which it uses as much all the time.
@@ -234,7 +235,7 @@ func TestRingKeepsTheNewest(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	c := &container{cgroup: constantCgroup{}}
 	for range ringSize + 7 {
-		if err := c.sample(clk.Now); err != nil {
+		if _, err := c.sample(clk.Now); err != nil {
 			t.Fatal(err)
 		}
 		clk.Step(sampleEvery)

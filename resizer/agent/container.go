@@ -14,6 +14,10 @@ import (
 // user allocation. A longer ring would cost each container memory and each end time.
 const ringSize = int(time.Minute / sampleEvery)
 
+// repeatedMost is how often in a row a container is not read whole: its limits may be
+// changed while it rests.
+const repeatedMost = 8
+
 // container is a user's container and what was sampled of it lately.
 type container struct {
 	id string
@@ -21,16 +25,19 @@ type container struct {
 	// touches it.
 	used bool
 
-	mu     sync.Mutex
-	cgroup reader
-	ring   []sample // grows to ringSize, then wraps
-	next   int      // where the next sample goes
-	most   int64    // bytes of memory that it was ever seen to use
+	mu       sync.Mutex
+	cgroup   reader
+	ring     []sample // grows to ringSize, then wraps
+	next     int      // where the next sample goes
+	most     int64    // bytes of memory that it was ever seen to use
+	repeated int      // samples since the container was last read whole
+	activity activity
 }
 
 // reader reads a container's cgroup. Not for concurrent use.
 type reader interface {
 	Read() (cgroup.Reading, error)
+	CPU() (time.Duration, error)
 	io.Closer
 }
 
@@ -41,23 +48,62 @@ func (c *container) mostMemory() int64 {
 	return c.most
 }
 
-// sample reads the container once.
-func (c *container) sample(now func() time.Time) error {
+// sample samples the container. One that has used no CPU since the last time did nothing
+// else either: that is the same sample again, which costs one system call, not eight.
+// woke says that it has begun to use CPU after a rest.
+func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.ring) > 0 && c.repeated < repeatedMost {
+		last := c.ring[(c.next+len(c.ring)-1)%len(c.ring)]
+		used, err := c.cgroup.CPU()
+		if err != nil {
+			return false, err
+		}
+		if used == last.CPU {
+			c.repeated++
+			last.at = now()
+			return c.keep(last), nil
+		}
+	}
+	return c.read(now)
+}
+
+// sampleWhole samples the container whatever it did.
+func (c *container) sampleWhole(now func() time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.read(now)
+	return err
+}
+
+// read reads the container. The caller holds the lock.
+func (c *container) read(now func() time.Time) (woke bool, err error) {
 	r, err := c.cgroup.Read()
 	if err != nil {
-		return err
+		return false, err
 	}
+	c.repeated = 0
 	c.most = max(c.most, r.Memory)
-	s := sample{at: now(), Reading: r}
+	return c.keep(sample{at: now(), Reading: r}), nil
+}
+
+// keep keeps a sample. The caller holds the lock.
+func (c *container) keep(s sample) (woke bool) {
 	if len(c.ring) < ringSize {
 		c.ring = append(c.ring, s)
-		return nil
+	} else {
+		c.ring[c.next] = s
+		c.next = (c.next + 1) % ringSize
 	}
-	c.ring[c.next] = s
-	c.next = (c.next + 1) % ringSize
-	return nil
+	return c.activity.add(s.at, s.CPU)
+}
+
+// active is what the container did since it last rested.
+func (c *container) active() activity {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.activity
 }
 
 // samples are those kept, from the oldest to the newest.

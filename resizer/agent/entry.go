@@ -79,6 +79,8 @@ type entry struct {
 	watch      watch
 	retries    [len(resources)]writeRetry
 
+	weighing weighing
+
 	beatAt  time.Time
 	beatCPU time.Duration
 }
@@ -133,12 +135,24 @@ func (e *entry) takesPart() bool {
 	return e.present && e.info.cgroup != nil && e.info.observed == "" && !e.foreign && !e.replaced && e.read
 }
 
-// owe takes in what the container is owed.
+// owe takes in what the container is owed. Where the node is the source, its CPU limit is
+// none of the loans': it is the kubelet's, up to a ceiling, as soon as no loan is left of
+// before.
 func (e *entry) owe(allocation api.Resources) {
+	if e.info.node && e.debtor == "" {
+		allocation.CPUMilli = 0
+	}
 	e.allocation = allocation
 	if e.info.cgroup != nil {
 		e.owed = e.info.cgroup.Attainable(allocation)
 	}
+}
+
+// cpuSettled says that nothing of the CPU lent or borrowed before the node became the
+// source is in force: the container has what it is owed, or what another gave it beyond.
+func (e *entry) cpuSettled() bool {
+	limit := e.reading.Limit.CPUMilli
+	return e.read && !e.unsure[cpu] && (limit == 0 || limit == e.owed.CPUMilli || limit > e.owed.CPUMilli && limit != e.written.CPUMilli)
 }
 
 // renew forgets what was read of the container: it is another, or read anew.

@@ -74,7 +74,7 @@ func (j *journal) load() (debts []debt, unread []error) {
 		return nil, []error{fmt.Errorf("reading the journal: %w", err)}
 	}
 	for _, e := range entries {
-		if e.Name() == journalLock || e.IsDir() {
+		if e.Name() == journalLock || strings.HasSuffix(e.Name(), weightSuffix) || e.IsDir() {
 			continue
 		}
 		if strings.HasSuffix(e.Name(), journalUnfinished) {
@@ -114,31 +114,40 @@ func (j *journal) read(name string) (debt, error) {
 
 // put writes a debt, in place of any of its container.
 func (j *journal) put(d debt) error {
-	if !containerIDPattern.MatchString(d.Container) {
-		return fmt.Errorf("container id %q cannot name a file of the journal: it must match %s", d.Container, containerIDPattern)
-	}
 	d.Version = journalVersion
-	text, err := json.Marshal(d)
-	if err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+	return j.write(d.Container, journalSuffix, d.Pod, d)
+}
+
+// write writes what is owed to a container, in place of what was there.
+func (j *journal) write(container, suffix, pod string, owed any) error {
+	if !containerIDPattern.MatchString(container) {
+		return fmt.Errorf("container id %q cannot name a file of the journal: it must match %s", container, containerIDPattern)
 	}
-	path := j.path(d.Container)
+	text, err := json.Marshal(owed)
+	if err != nil {
+		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
+	}
+	path := j.path(container, suffix)
 	unfinished := path + journalUnfinished
 	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
 	}
 	if err := os.Rename(unfinished, path); err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", d.Pod, err)
+		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
 	}
 	return nil
 }
 
 // remove forgets the debt to a container, if there is one.
-func (j *journal) remove(container string) error {
-	if err := os.Remove(j.path(container)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (j *journal) remove(container string) error { return j.erase(container, journalSuffix) }
+
+func (j *journal) erase(container, suffix string) error {
+	if err := os.Remove(j.path(container, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing a debt from the journal: %w", err)
 	}
 	return nil
 }
 
-func (j *journal) path(container string) string { return filepath.Join(j.dir, container+journalSuffix) }
+func (j *journal) path(container, suffix string) string {
+	return filepath.Join(j.dir, container+suffix)
+}

@@ -18,6 +18,9 @@ const (
 	// readEvery is how often the state is read though nothing woke the agent: it tells
 	// that Redis is there, and whose leases have run out.
 	readEvery = time.Second
+	// readGap is the least time from one reading of the state to the next: one tells all that
+	// woke the agent meanwhile.
+	readGap = 2 * time.Millisecond
 )
 
 // Pool is the part of the pool that the agent needs.
@@ -33,10 +36,10 @@ type Waiter interface {
 	Wait(ctx context.Context) error
 }
 
-// news is a state, and when it was asked for.
+// news is a state, and when it was asked for and told.
 type news struct {
-	state pool.State
-	asked time.Time
+	state           pool.State
+	asked, answered time.Time
 }
 
 // strike is which resources of a donor the safeguard took back on the node.
@@ -50,6 +53,7 @@ type link struct {
 	waiter  Waiter
 	node    string
 	metrics *metrics
+	readAt  time.Time // when the state was last read; run's alone
 
 	woken  chan struct{}       // of capacity 1, as are all here: the latest counts
 	struck chan struct{}       // strikes has something
@@ -136,6 +140,13 @@ func (l *link) run(ctx context.Context) {
 			return
 		case <-l.struck:
 		case <-l.woken:
+			if gap := readGap - l.clock.Since(l.readAt); gap > 0 {
+				backoff.Pause(ctx, l.clock, gap)
+				select {
+				case <-l.woken: // what that was for is read now
+				default:
+				}
+			}
 		case <-ticker.C():
 		case hb := <-l.beats:
 			l.beat(ctx, hb)
@@ -164,12 +175,13 @@ func (l *link) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	asked := l.clock.Now()
+	l.readAt = asked
 	state, err := l.pool.Read(ctx, l.node)
 	if err != nil {
 		l.metrics.redisFailed(ctx, "read")
 		return err
 	}
-	latest(l.states, news{state, asked})
+	latest(l.states, news{state, asked, l.clock.Now()})
 	return nil
 }
 

@@ -14,12 +14,13 @@ import (
 const (
 	resultKey    = attribute.Key("result")
 	operationKey = attribute.Key("operation") // next, observe, wait, read, heartbeat, safeguard
-	resourceKey  = attribute.Key("resource")  // cpu, memory
+	resourceKey  = attribute.Key("resource")  // cpu, memory; weight of rewrites
 	directionKey = attribute.Key("direction") // restore, lower, raise
 	causeKey     = attribute.Key("cause")
 	functionKey  = attribute.Key("function") // namespace/revision
 	ruleKey      = attribute.Key("rule")
 	reasonKey    = attribute.Key("reason")
+	levelKey     = attribute.Key("level") // 0, which is done the soonest, to 3
 )
 
 // What became of an invocation that ended.
@@ -62,7 +63,11 @@ const (
 	ruleConservation = "conservation"  // more in force than the node's pods are owed, and pinned
 	ruleDonorWhole   = "donor-whole"   // what the safeguard restored is not in force
 	ruleMemoryMargin = "memory-margin" // a memory limit was set below what is in use
+	ruleShares       = "shares"        // weights add up to more than the kubelet gave, or one is too small
 )
+
+// ofWeight marks what concerns the CPU weight of a pod, which is no limit.
+var ofWeight = metric.WithAttributes(resourceKey.String("weight"))
 
 type metrics struct {
 	invocations  metric.Int64Counter
@@ -76,6 +81,9 @@ type metrics struct {
 	safeguards    metric.Int64Counter
 	reaction      metric.Float64Histogram
 	wake          metric.Float64Histogram
+	weights       metric.Int64Counter
+	weightWake    metric.Float64Histogram
+	weightLevels  metric.Int64Gauge
 	exceeded      metric.Float64Histogram
 	below         metric.Float64Counter
 	harvestedCPU  metric.Float64Counter
@@ -126,10 +134,13 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 
 	m.writes = count("libra.agent.writes", "Limits written to cgroups, by resource, direction and result")
 	m.restores = count("libra.agent.restores", "Limits raised to what the container is owed, by cause")
-	m.rewrites = count("libra.agent.rewrites", "Limits that were found changed back by another, as the kubelet does, by resource")
+	m.rewrites = count("libra.agent.rewrites", "Limits, and weights of pods, that were found changed by another, as the kubelet does, by resource")
 	m.safeguards = count("libra.agent.safeguards", "Donors restored because use came near a lowered limit, by function and resource")
 	m.reaction = times("libra.agent.safeguard.reaction", "Time from the sample that crossed the threshold to the limit restored")
 	m.wake = times("libra.agent.wake", "Time from asking for the node's state to the limits written that it led to")
+	m.weights = count("libra.agent.weights", "CPU weights of pods written to cgroups, by direction and result")
+	m.weightWake = times("libra.agent.weights.wake", "Time from the Begin of an invocation, as the pool tells it, to the weights written that it led to")
+	m.weightLevels = gauge("libra.agent.weights.pods", "{pod}", "Pods in flight that have a weight of the agent's, by level: 0 is done the soonest")
 	m.exceeded = times("libra.agent.exceeded", "Time that more was in force than the node's pods are owed, until borrowers were shrunk")
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
 	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
@@ -152,7 +163,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		return nil, err
 	}
 	// An alert sees a counter rise only when it was there before.
-	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleMemoryMargin} {
+	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleMemoryMargin, ruleShares} {
 		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
 	}
 	m.journalErrors.Add(context.Background(), 0)
@@ -176,6 +187,10 @@ func (m *metrics) wrote(ctx context.Context, w write, result string) {
 
 func (m *metrics) restored(ctx context.Context, cause string) {
 	m.restores.Add(ctx, 1, metric.WithAttributes(causeKey.String(cause)))
+}
+
+func (m *metrics) weighed(ctx context.Context, d direction, result string) {
+	m.weights.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result)))
 }
 
 func (m *metrics) rewrote(ctx context.Context, r resource) {

@@ -61,7 +61,14 @@ func (a *Agent) sampled() {
 }
 
 func (a *Agent) sample(ctx context.Context, pod string, c *container) {
-	err := c.sample(a.clock.Now)
+	woke, err := c.sample(a.clock.Now)
+	a.failedSample(ctx, pod, err)
+	if woke {
+		signal(a.reflex.awake)
+	}
+}
+
+func (a *Agent) failedSample(ctx context.Context, pod string, err error) {
 	// A container that ended takes its cgroup with it; the pod's event follows.
 	if err == nil || isGone(err) {
 		return
@@ -114,7 +121,7 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 	case c == nil:
 		return resultUnknownPod
 	}
-	a.sample(ctx, e.Pod, c) // so that the samples reach to its end
+	a.failedSample(ctx, e.Pod, c.sampleWhole(a.clock.Now)) // so that the samples reach to its end
 	o, ok := c.observe(e, now)
 	if !ok {
 		return resultUncovered

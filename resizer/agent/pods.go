@@ -17,6 +17,12 @@ type podInfo struct {
 	// recorded are those of them that Libra's controller was the last to change; zero where
 	// it was not.
 	recorded api.Resources
+	// node says that the node is the source of the pod's CPU, and lends that its mode lets
+	// its weight change.
+	node, lends bool
+	// allocationMilli is the CPU limit in the pod's Revision; zero where there is none, and
+	// while it is not known.
+	allocationMilli int64
 	// observed says why the pod is only observed; empty when it takes part.
 	observed string
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the

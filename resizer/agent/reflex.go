@@ -45,6 +45,7 @@ type reflex struct {
 	settings  Settings
 	agent     string // incarnation
 	open      func(containerID string) (cgroup.Container, error)
+	openPod   func(dir string) (cgroup.PodWeight, error)
 	v2        bool // memory is lowered by memory.high, which kills nobody
 	pods      *podInfos
 	sampled   *containers
@@ -55,6 +56,7 @@ type reflex struct {
 	most      map[string]int64 // bytes of memory that a function was ever seen to use
 	state     pool.State
 	asked     time.Time // when the state was asked for; zero before the first
+	answered  time.Time // when it was told
 	acted     int64     // the Version of the last state by which every borrower was shrunk
 	revokedBy time.Time // until when borrowers are forgiven
 	stopping  bool
@@ -65,6 +67,13 @@ type reflex struct {
 	accountedAt time.Time
 	sums        sums // as read at accountedAt
 	exceeding   [len(resources)]exceeding
+
+	awake       chan struct{} // of capacity 1: a container has ended a rest
+	reweigh     bool          // somebody's flights are others
+	weighAt     time.Time     // when weights are due; zero while all are the kubelet's
+	begun       []time.Time   // flights that no weight was written for yet
+	weightDebts []weightDebt  // of pods that have no entry that owes it
+	sharesWrong map[group]exceeding
 
 	beatDue  bool // something changed that the pool must know
 	beatAt   time.Time
@@ -99,6 +108,11 @@ func (r *reflex) run(ctx context.Context) {
 			learned = n.asked
 		case <-r.pods.changed:
 			r.follow(ctx)
+		case <-r.awake:
+			if !r.wakes() {
+				continue
+			}
+			r.reweigh = true
 		}
 		if wrote := r.round(ctx); wrote && !learned.IsZero() {
 			r.metrics.wake.Record(ctx, r.clock.Since(learned).Seconds())
@@ -109,7 +123,11 @@ func (r *reflex) run(ctx context.Context) {
 
 // untilNext is how long the next round can wait when nothing happens.
 func (r *reflex) untilNext() time.Duration {
-	wait := r.beatAt.Sub(r.clock.Now())
+	now := r.clock.Now()
+	wait := r.beatAt.Sub(now)
+	if !r.weighAt.IsZero() {
+		wait = min(wait, r.weighAt.Sub(now))
+	}
 	for _, e := range r.entries {
 		switch {
 		case !e.managed():
@@ -145,6 +163,7 @@ func (r *reflex) recall(ctx context.Context) {
 		}
 		r.add(e)
 	}
+	r.recallWeights(ctx)
 	r.round(ctx)
 }
 
@@ -187,6 +206,7 @@ func (r *reflex) add(e *entry) {
 
 // drop forgets a pod.
 func (r *reflex) drop(e *entry) {
+	r.releaseWeight(context.Background(), e)
 	if e.debtor != "" {
 		r.forget(e.debtor)
 	}
@@ -218,8 +238,10 @@ func (r *reflex) learn(n news) {
 			e.whole = false
 		}
 	}
-	r.state, r.asked = n.state, n.asked
+	r.state, r.asked, r.answered = n.state, n.asked, later(n.asked, n.answered)
+	now := r.clock.Now()
 	for _, e := range r.entries {
+		r.fly(e, now)
 		b := r.state.Pods[e.pod]
 		if b.Lent.IsZero() && b.Borrowed.IsZero() {
 			r.beatDue = r.beatDue || e.replaced // it may take part again
@@ -250,6 +272,7 @@ func (r *reflex) follow(ctx context.Context) {
 			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
 		}
 		r.update(ctx, e, info)
+		r.fly(e, r.clock.Now())
 	}
 	for _, e := range slices.Clone(r.entries) {
 		if _, ok := known[e.pod]; ok || !e.present {
@@ -261,7 +284,7 @@ func (r *reflex) follow(ctx context.Context) {
 			r.drop(e)
 		}
 	}
-	r.beatDue = true
+	r.beatDue, r.reweigh = true, true
 }
 
 // update takes in what the Tracker knows of a pod.
@@ -278,6 +301,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 		}
 		e.info = info
 	} else {
+		r.releaseWeight(ctx, e)
 		e.close()
 		e.renew()
 		e.replaced = e.replaced || e.info.container != ""
@@ -336,6 +360,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			r.look(ctx, e)
 			r.adopt(ctx, e)
 			r.giveBack(ctx, e)
+			r.leaveCPU(ctx, e)
 		}
 	}
 	wrote = r.act(ctx)
@@ -344,6 +369,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	}
 	r.settle(ctx)
 	r.account(ctx)
+	r.weigh(ctx, beat)
 	if (beat || r.beatDue && r.state.Epoch != "" && !r.lost) && !r.stopping {
 		r.beat(ctx, beat)
 	}
@@ -383,7 +409,24 @@ func (r *reflex) balance(e *entry) pool.Balance {
 	if r.lost || r.stopping {
 		return pool.Balance{}
 	}
-	return r.state.Pods[e.pod]
+	b := r.state.Pods[e.pod]
+	if e.info.node {
+		b.Lent.CPUMilli, b.Borrowed.CPUMilli = 0, 0
+	}
+	return b
+}
+
+// leaveCPU leaves the CPU limit of a container to others, once nothing that was lent of it
+// is in force: the node has become the source.
+func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
+	if !e.info.node || e.allocation.CPUMilli == 0 || e.debtor != "" && !e.cpuSettled() {
+		return
+	}
+	e.allocation.CPUMilli, e.written.CPUMilli = 0, 0
+	e.owe(e.allocation)
+	if e.debtor != "" {
+		r.owe(ctx, e)
+	}
 }
 
 // concerns says that the state has the pod lend or borrow.

@@ -318,7 +318,7 @@ func TestHeartbeatTellsWhatWasActedOn(t *testing.T) {
 	g.kernel["borrower"].broken = true
 	ended := g.state
 	ended.Pods, ended.Version = nil, lent+1
-	g.learn(news{ended, g.clock.Now()})
+	g.learn(news{state: ended, asked: g.clock.Now()})
 	if got := beat(); got != lent {
 		t.Errorf("acted on version %d while the borrower is not shrunk, want %d", got, lent)
 	}
@@ -326,7 +326,7 @@ func TestHeartbeatTellsWhatWasActedOn(t *testing.T) {
 	if got := beat(); got != lent+1 {
 		t.Errorf("acted on version %d once it is, want %d", got, lent+1)
 	}
-	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	g.learn(news{state: pool.State{Epoch: "another"}, asked: g.clock.Now()})
 	if got := beat(); got != 0 {
 		t.Errorf("acted on version %d of an epoch that has none, want 0", got)
 	}
@@ -337,7 +337,7 @@ func TestNewEpoch(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
 	g.kernel["donor"].broken = true
-	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	g.learn(news{state: pool.State{Epoch: "another"}, asked: g.clock.Now()})
 	g.round(g.ctx)
 	if hb := <-g.link.beats; hb.Whole || hb.Epoch != "another" {
 		t.Errorf("heartbeat %+v while a donor is lowered, want one that is not whole", hb)
@@ -355,7 +355,7 @@ func TestNewEpochWithAPin(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
 	g.kernel["borrower"].Memory = 560 * mib
-	g.learn(news{pool.State{Epoch: "another"}, g.clock.Now()})
+	g.learn(news{state: pool.State{Epoch: "another"}, asked: g.clock.Now()})
 	g.round(g.ctx)
 	g.pass(beatEvery)
 	if hb := <-g.link.beats; !hb.Whole || g.sums.pins == 0 {

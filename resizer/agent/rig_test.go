@@ -158,6 +158,7 @@ func (g *rig) start() {
 			return nil, cgroup.ErrNotFound
 		},
 		pods: newPodInfos(), sampled: newContainers(), most: map[string]int64{},
+		awake: make(chan struct{}, 1), sharesWrong: map[group]exceeding{},
 		link: newLink(g.clock, g.pool, noPool{}, node, m),
 	}
 	g.recall(g.ctx)

@@ -22,7 +22,7 @@ func (r *reflex) stop(ctx context.Context) {
 	}
 	for {
 		r.round(ctx)
-		if !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
+		if !r.weightsOwed() && !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
 			break
 		}
 		if ctx.Err() != nil {
@@ -39,6 +39,9 @@ func (r *reflex) stop(ctx context.Context) {
 	r.lastWord(ctx)
 	for _, e := range r.entries {
 		e.close()
+		if e.weighing.file != nil {
+			e.weighing.file.Close() //nolint:errcheck // every write was checked
+		}
 	}
 }
 

@@ -1,0 +1,542 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	// weighEvery is how often weights are computed while a request is in flight: what is
+	// left of it shrinks, and what its pod is owed changes.
+	weighEvery = 100 * time.Millisecond
+
+	// smallPart is the part of itself by which a weight has to change to be written between
+	// those rounds, when a request begins or ends.
+	smallPart = 8
+)
+
+// weighing is what the reflex knows of a pod's weight. The zero value is of a pod that was
+// never in flight.
+type weighing struct {
+	file cgroup.PodWeight // nil until it is first needed
+	group
+	kubelet int64 // what the weight is without Libra
+	inForce int64 // as it was read last
+	due     int64 // as it was computed last
+	// debtor is the container by which the journal names the pod; empty when it does not.
+	debtor string
+	// ownSince is since when the weight is the kubelet's; zero while it is not.
+	ownSince time.Time
+	failing  bool // the last write failed
+
+	flights []flight
+	cpu     time.Duration // what the container had used when it was read last
+	fresh   bool          // that was in this round
+	// endedAt is when the last flight that was seen ended, and endedCPU what the container
+	// had used by then: it is no part of what is not seen.
+	endedAt  time.Time
+	endedCPU time.Duration
+
+	inFlight  bool
+	contender contender
+}
+
+// weighed says that the pod's weight may be changed.
+func (e *entry) weighed() bool {
+	return e.present && e.info.node && e.info.lends && e.info.allocationMilli > 0 && e.info.cgroup != nil &&
+		e.info.observed == "" && !e.foreign
+}
+
+// fly takes in which flights the state names in a pod. What was used until now was used by
+// those that were known.
+func (r *reflex) fly(e *entry, now time.Time) {
+	w := &e.weighing
+	if !e.weighed() {
+		r.reweigh = r.reweigh || w.inFlight
+		w.flights = nil
+		return
+	}
+	seen := r.state.InFlight[e.pod]
+	if len(seen) == 0 && len(w.flights) == 0 {
+		return
+	}
+	r.attribute(e)
+	flights, begun, ended := follow(w.flights, sight{seen, r.asked, r.answered})
+	w.flights = flights
+	if len(flights) == 0 {
+		w.endedAt, w.endedCPU = now, w.cpu
+	}
+	r.begun = append(r.begun, begun...)
+	r.reweigh = r.reweigh || ended || len(begun) > 0
+}
+
+// attribute reads what the container has used, and divides it among its flights.
+func (r *reflex) attribute(e *entry) {
+	cpu, err := e.info.cgroup.CPU()
+	if err != nil {
+		if !isGone(err) {
+			r.metrics.sampleErrors.Add(context.Background(), 1)
+		}
+		return // the reading that follows will tell
+	}
+	if w := &e.weighing; len(w.flights) > 0 {
+		divide(w.flights, max(0, cpu-w.cpu))
+	}
+	e.weighing.cpu, e.weighing.fresh = cpu, true
+}
+
+// wakes says that a pod has begun to use CPU of which no request is seen.
+func (r *reflex) wakes() bool {
+	return slices.ContainsFunc(r.entries, func(e *entry) bool {
+		return !e.weighing.inFlight && e.weighed() && len(e.weighing.flights) == 0 && len(r.unseen(e)) > 0
+	})
+}
+
+// unseen is the work of a pod that uses CPU though no request is seen in it; none when
+// it rests.
+func (r *reflex) unseen(e *entry) []work {
+	a, ok := r.activity(e)
+	if !ok || a.used < leastUse {
+		return nil
+	}
+	return []work{{used: a.used}}
+}
+
+// activity is what the pod does that no flight tells of.
+func (r *reflex) activity(e *entry) (activity, bool) {
+	c := r.sampled.get(e.pod)
+	if c == nil || c.id != e.info.container {
+		return activity{}, false
+	}
+	a := c.active()
+	if w := &e.weighing; a.since.Before(w.endedAt) {
+		a.used -= w.endedCPU - a.before
+		a.since, a.before = w.endedAt, w.endedCPU
+	}
+	return a, a.busy
+}
+
+// weigh computes and writes weights, when something began or ended, or when it is time.
+func (r *reflex) weigh(ctx context.Context, beat bool) {
+	now := r.clock.Now()
+	void := r.lost || r.stopping
+	tick := beat || void || !r.weighAt.IsZero() && !now.Before(r.weighAt)
+	if !tick && !r.reweigh {
+		return
+	}
+	r.reweigh = false
+	if tick {
+		r.repay(ctx)
+	}
+
+	// 1. Who is in flight, and what the weights of all others are.
+	var flying []*entry
+	var pods []contender
+	for _, e := range r.entries {
+		w := &e.weighing
+		was := w.inFlight
+		w.inFlight = false
+		if !void && e.weighed() {
+			r.contend(e, now)
+		}
+		if w.file != nil && (tick || w.inFlight != was) {
+			r.readWeight(ctx, e)
+		}
+		w.due = w.kubelet
+		if w.inFlight {
+			w.contender.kubelet = w.kubelet
+			flying, pods = append(flying, e), append(pods, w.contender)
+		}
+	}
+
+	// 2. What they are to be.
+	if len(flying) > 0 {
+		for i, weight := range weigh(pods, false, flying[0].weighing.limits()) {
+			flying[i].weighing.due = weight
+		}
+	}
+
+	// 3. Write it, in each group by itself.
+	groups := r.weightGroups()
+	wrote := false
+	for _, members := range groups {
+		wrote = r.writeWeights(ctx, members, tick) || wrote
+	}
+	if wrote {
+		done := r.clock.Now()
+		for _, begun := range r.begun {
+			if since := done.Sub(begun); since < longestWake {
+				r.metrics.weightWake.Record(ctx, since.Seconds())
+			}
+		}
+	}
+	r.begun = r.begun[:0]
+
+	// 4. Check what is in force, and let go of what stays the kubelet's.
+	r.checkShares(ctx, groups, now)
+	r.settleWeights(ctx, now)
+	if tick {
+		r.countLevels(ctx, pods)
+	}
+	switch {
+	case len(flying) == 0 && len(groups) == 0:
+		r.weighAt = time.Time{}
+	case tick || r.weighAt.IsZero():
+		r.weighAt = now.Add(weighEvery)
+	}
+}
+
+// longestWake is how long ago a Begin may have been that is new: of one that is older the
+// agent could not have heard at once.
+const longestWake = 5 * time.Second
+
+func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.file.Most()} }
+
+// contend makes a contender of a pod that is in flight.
+func (r *reflex) contend(e *entry, now time.Time) {
+	w := &e.weighing
+	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
+	if len(w.flights) > 0 {
+		if !w.fresh {
+			r.attribute(e)
+		}
+		w.fresh = false
+		c.works = make([]work, len(w.flights))
+		for i, f := range w.flights {
+			c.works[i] = f.work
+			c.ran = max(c.ran, f.ran(now))
+		}
+	} else if c.works = r.unseen(e); len(c.works) > 0 {
+		a, _ := r.activity(e)
+		c.ran = now.Sub(a.since)
+	}
+	if len(c.works) == 0 || !r.openWeight(e) {
+		return
+	}
+	c.group, c.kubelet = w.group, w.kubelet
+	w.contender, w.inFlight = c, true
+}
+
+// openWeight opens the weight of a pod, and learns what it is without Libra.
+func (r *reflex) openWeight(e *entry) bool {
+	w := &e.weighing
+	if w.file != nil {
+		return true
+	}
+	file, err := e.info.cgroup.PodWeight()
+	var weight int64
+	if err == nil {
+		if weight, err = file.Read(); err == nil && weight < file.Least() {
+			err = errors.New("it has no weight, as one that only runs when nobody else wants to (cpu.idle)")
+		}
+		if err != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}
+	if err != nil {
+		if !w.failing && !errors.Is(err, cgroup.ErrNotFound) && !isGone(err) {
+			r.log.Error(err, "the weight of a pod stays as it is", "pod", e.pod)
+		}
+		w.failing = true
+		return false
+	}
+	namespace, _, _ := strings.Cut(e.pod, "/")
+	w.file, w.failing = file, false
+	w.group = group{filepath.Dir(file.Dir()), namespace}
+	w.kubelet, w.inForce, w.ownSince = weight, weight, r.clock.Now()
+	if d, ok := r.takeWeightDebt(file.Dir()); ok {
+		w.kubelet, w.debtor, w.ownSince = d.Weight, d.Container, time.Time{}
+	}
+	return true
+}
+
+// readWeight reads a weight. One that is neither what the agent wrote nor what it was
+// before is new from the kubelet, at a resize of requests, and what the pod has from then on
+// without Libra.
+func (r *reflex) readWeight(ctx context.Context, e *entry) {
+	w := &e.weighing
+	found, err := w.file.Read()
+	if err != nil {
+		r.failWeight(ctx, e, err)
+		return
+	}
+	if found == w.inForce {
+		return
+	}
+	expected := w.inForce
+	w.inForce = found
+	if expected != w.kubelet {
+		r.metrics.rewrites.Add(ctx, 1, ofWeight)
+		r.log.Info("a pod's weight was changed by another", "pod", e.pod, "written", expected, "found", found, "kubelets", w.kubelet)
+	}
+	if found != w.kubelet && found >= w.file.Least() {
+		r.log.V(1).Info("a pod has another weight of the kubelet's", "pod", e.pod, "was", w.kubelet, "is", found)
+		w.kubelet = found
+		if w.debtor != "" {
+			r.oweWeight(ctx, e)
+		}
+	}
+}
+
+// failWeight takes in that a weight could not be read or written.
+func (r *reflex) failWeight(ctx context.Context, e *entry, err error) {
+	w := &e.weighing
+	if isGone(err) {
+		r.dropWeight(e)
+		return
+	}
+	if !w.failing {
+		r.log.Error(err, "the weight of a pod; it is tried again", "pod", e.pod)
+	}
+	w.failing = true
+}
+
+// dropWeight forgets the weight of a pod: its cgroup is gone, or the weight is the kubelet's.
+func (r *reflex) dropWeight(e *entry) {
+	w := &e.weighing
+	if w.debtor != "" {
+		r.forgetWeight(w.debtor)
+	}
+	if w.file != nil {
+		w.file.Close() //nolint:errcheck // every write was checked
+	}
+	*w = weighing{flights: w.flights, cpu: w.cpu, endedAt: w.endedAt, endedCPU: w.endedCPU}
+}
+
+// weightGroups are the pods whose weights are or are to be other than the kubelet's, or
+// that are in flight, by the group in which they are exchanged.
+func (r *reflex) weightGroups() map[group][]*entry {
+	groups := map[group][]*entry{}
+	for _, e := range r.entries {
+		if w := &e.weighing; w.file != nil && (w.inFlight || w.inForce != w.kubelet) {
+			groups[w.group] = append(groups[w.group], e)
+		}
+	}
+	return groups
+}
+
+// writeWeights writes the weights of a group, what is lowered first, and then no more than
+// that has left. all says that small changes count as well.
+func (r *reflex) writeWeights(ctx context.Context, members []*entry, all bool) (wrote bool) {
+	var left, planned int64
+	for _, e := range members {
+		w := &e.weighing
+		left += w.kubelet - w.inForce
+		planned += w.kubelet - w.inForce
+		if all || w.matters() {
+			planned -= w.due - w.inForce
+		}
+	}
+	all = all || planned < 0
+	ordered := slices.Clone(members)
+	// Who is raised to what is its own does not wait for others.
+	slices.SortStableFunc(ordered, func(a, b *entry) int { return cmp.Compare(a.weighing.urgency(), b.weighing.urgency()) })
+	for _, e := range ordered {
+		w := &e.weighing
+		to := w.due
+		if to > w.inForce && to > w.kubelet {
+			to = min(to, max(w.inForce, w.kubelet, w.inForce+left))
+		}
+		if w.file == nil || to == w.inForce || !all && !w.matters() {
+			continue
+		}
+		before := w.inForce
+		wrote = r.writeWeight(ctx, e, to) || wrote
+		left -= w.inForce - before
+	}
+	return wrote
+}
+
+// matters says that the weight that is due is worth a write at once.
+func (w *weighing) matters() bool {
+	change := w.due - w.inForce
+	return w.due == w.kubelet && !w.inFlight || change*smallPart >= w.inForce || -change*smallPart >= w.inForce ||
+		change > 0 && w.belowFloor()
+}
+
+// belowFloor says that what was read is less than the pod keeps of its own, by more than
+// rounding.
+func (w *weighing) belowFloor() bool {
+	return w.inFlight && allEighths*w.inForce <= w.contender.floorEighths(w.contender.owed(), false, w.file.Least())-allEighths
+}
+
+// urgency orders writes.
+func (w *weighing) urgency() int {
+	switch {
+	case w.due < w.inForce:
+		return 0
+	case w.due <= w.kubelet:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// writeWeight writes one weight and reads it back.
+func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
+	w := &e.weighing
+	if to != w.kubelet && w.debtor == "" && !r.oweWeight(ctx, e) {
+		return false
+	}
+	direction := restore
+	switch {
+	case to == w.kubelet:
+	case to < w.inForce:
+		direction = lower
+	default:
+		direction = raise
+	}
+	err := w.file.Set(to)
+	r.metrics.weighed(ctx, direction, resultOf(err))
+	if err != nil {
+		r.failWeight(ctx, e, err)
+		return false
+	}
+	r.log.V(2).Info("a weight was written", "pod", e.pod, "from", w.inForce, "to", to, "kubelets", w.kubelet, "direction", direction.String())
+	w.inForce, w.failing, w.ownSince = to, false, time.Time{}
+	r.readWeight(ctx, e)
+	return true
+}
+
+// settleWeights lets go of weights that have been the kubelet's for a while: the journal
+// names no pod for long that the agent does not change.
+func (r *reflex) settleWeights(ctx context.Context, now time.Time) {
+	for _, e := range r.entries {
+		w := &e.weighing
+		switch {
+		case w.file == nil:
+		case w.inFlight || w.inForce != w.kubelet:
+			w.ownSince = time.Time{}
+		case w.ownSince.IsZero() && !r.stopping:
+			w.ownSince = now
+		case r.stopping || !e.weighed() || now.Sub(w.ownSince) >= staleWindow:
+			r.dropWeight(e)
+		}
+	}
+}
+
+// releaseWeight gives a pod the kubelet's weight back, because it is not to be changed any
+// more, or its container is another. What cannot be written now is tried again.
+func (r *reflex) releaseWeight(ctx context.Context, e *entry) {
+	w := &e.weighing
+	if w.file != nil && w.inForce != w.kubelet {
+		if !r.writeWeight(ctx, e, w.kubelet) && w.file != nil {
+			r.weightDebts = append(r.weightDebts, r.weightDebt(e))
+			w.debtor = "" // it stays in the journal
+		}
+	}
+	r.dropWeight(e)
+	e.weighing = weighing{}
+}
+
+// weightsOwed says that weights are not the kubelet's.
+func (r *reflex) weightsOwed() bool {
+	return len(r.weightDebts) > 0 || slices.ContainsFunc(r.entries, func(e *entry) bool {
+		return e.weighing.file != nil && e.weighing.inForce != e.weighing.kubelet
+	})
+}
+
+// weightDebt is what the journal is to say of a pod.
+func (r *reflex) weightDebt(e *entry) weightDebt {
+	w := &e.weighing
+	return weightDebt{
+		Container: cmp.Or(w.debtor, e.info.container), Pod: e.pod, Function: e.info.function,
+		Path: r.belowRoot(w.file.Dir()), Weight: w.kubelet,
+	}
+}
+
+// belowRoot is a cgroup's directory below where cgroups are mounted, which another agent
+// may find elsewhere. A hierarchy of v1 may be there as a link.
+func (r *reflex) belowRoot(dir string) string {
+	for _, evaluate := range []func(string) (string, error){func(root string) (string, error) { return root, nil }, filepath.EvalSymlinks} {
+		root, err := evaluate(r.settings.CgroupRoot)
+		if err != nil {
+			continue
+		}
+		if path, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(path) {
+			return path
+		}
+	}
+	return dir // which is refused when it is read
+}
+
+// oweWeight makes the journal name the pod.
+func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
+	d := r.weightDebt(e)
+	err := r.journal.putWeight(d)
+	if err != nil {
+		r.metrics.journalErrors.Add(ctx, 1)
+		r.log.Error(err, "a pod's weight is left as it is, because what it is without Libra cannot be written down", "pod", e.pod)
+		return false
+	}
+	e.weighing.debtor = d.Container
+	return true
+}
+
+func (r *reflex) forgetWeight(container string) {
+	if err := r.journal.removeWeight(container); err != nil {
+		r.metrics.journalErrors.Add(context.Background(), 1)
+		r.log.Error(err, "forgetting what a pod's weight is without Libra; it is set again when an agent starts")
+	}
+}
+
+// recallWeights takes up the weights that an earlier agent changed, and gives them back.
+func (r *reflex) recallWeights(ctx context.Context) {
+	debts, unread := r.journal.loadWeights()
+	if len(unread) > 0 {
+		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
+		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back the weights that they may name")
+	}
+	r.weightDebts = debts
+	r.repay(ctx)
+	if len(debts) > 0 {
+		r.log.Info("gave back the weights that an earlier agent had changed", "pods", len(debts), "left", len(r.weightDebts))
+	}
+}
+
+// repay gives back the weights of pods that are not weighed.
+func (r *reflex) repay(ctx context.Context) {
+	r.weightDebts = slices.DeleteFunc(r.weightDebts, func(d weightDebt) bool {
+		err := r.repayOne(d)
+		if err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound) {
+			r.metrics.weighed(ctx, restore, resultFailed)
+			r.log.V(1).Info("a weight was not given back; it is tried again", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
+			return false
+		}
+		result := resultWritten
+		if err != nil {
+			result = resultGone
+		}
+		r.metrics.weighed(ctx, restore, result)
+		r.forgetWeight(d.Container)
+		return true
+	})
+}
+
+func (r *reflex) repayOne(d weightDebt) error {
+	file, err := r.openPod(filepath.Join(r.settings.CgroupRoot, d.Path))
+	if err != nil {
+		return err
+	}
+	err = file.Set(d.Weight)
+	return errors.Join(err, file.Close())
+}
+
+// takeWeightDebt is what is owed to the pod whose directory it is. It is the caller's to
+// owe from then on.
+func (r *reflex) takeWeightDebt(dir string) (weightDebt, bool) {
+	i := slices.IndexFunc(r.weightDebts, func(d weightDebt) bool { return d.Path == r.belowRoot(dir) })
+	if i < 0 {
+		return weightDebt{}, false
+	}
+	d := r.weightDebts[i]
+	r.weightDebts = slices.Delete(r.weightDebts, i, i+1)
+	return d, true
+}
