@@ -12,6 +12,7 @@ const (
 // not. The zero value is of one that rests.
 type activity struct {
 	busy bool
+	at   time.Time // when it was sampled last
 	// since is when it last rested, and before what it had used until then.
 	since  time.Time
 	before time.Duration
@@ -36,6 +37,6 @@ func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 		a.busy = false
 		a.windowAt, a.windowCPU = at, cpu
 	}
-	a.used = cpu - a.before
+	a.at, a.used = at, cpu-a.before
 	return woke
 }

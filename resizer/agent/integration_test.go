@@ -261,7 +261,10 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	kill()
 	s.signal(syscall.SIGSTOP)
 
-	options := ManagerOptions(node)
+	options, err := ManagerOptions(node)
+	if err != nil {
+		t.Fatal(err)
+	}
 	options.Metrics.BindAddress, options.HealthProbeBindAddress = "0", "0"
 	options.Controller.SkipNameValidation = ptr.To(true) // of a test that runs twice
 	away := httptest.NewServer(nil)

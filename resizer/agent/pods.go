@@ -2,6 +2,7 @@ package agent
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
 	"libra.dev/libra/pkg/api"
@@ -82,6 +83,13 @@ func (p *podInfos) notify() {
 	case p.changed <- struct{}{}:
 	default:
 	}
+}
+
+// names are those of all pods that are known.
+func (p *podInfos) names() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.byPod))
 }
 
 // has says whether the pod's container is known with its cgroup.

@@ -30,6 +30,61 @@ type kernelContainer struct {
 	gone   bool
 	broken bool // writes fail
 	writes int
+	pod    *kernelPod
+}
+
+// kernelPod is the cgroup of a pod, of which the kernel keeps the weight.
+type kernelPod struct {
+	dir     string
+	weight  int64
+	kubelet int64 // what the kubelet wrote last
+	gone    bool
+	broken  bool // writes fail
+	writes  int
+}
+
+// podHandle is an open kernelPod.
+type podHandle struct {
+	*kernelPod
+	closed bool
+}
+
+func (h *podHandle) check() error {
+	switch {
+	case h.closed:
+		return errors.New("used after it was closed")
+	case h.gone:
+		return syscall.ENODEV
+	}
+	return nil
+}
+
+func (h *podHandle) Dir() string          { return h.dir }
+func (h *podHandle) Least() int64         { return v1Weights.least }
+func (h *podHandle) Most() int64          { return v1Weights.most }
+func (h *podHandle) Read() (int64, error) { return h.weight, h.check() }
+
+func (h *podHandle) Set(weight int64) error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	if h.broken {
+		return errors.New("broken")
+	}
+	if weight < h.Least() || weight > h.Most() {
+		return syscall.EINVAL
+	}
+	h.writes++
+	h.weight = weight
+	return nil
+}
+
+func (h *podHandle) Close() error {
+	if h.closed {
+		return errors.New("closed twice")
+	}
+	h.closed = true
+	return nil
 }
 
 // handle is an open kernelContainer.
@@ -84,7 +139,7 @@ func (h *handle) writable() error {
 func (h *handle) Attainable(limits api.Resources) api.Resources { return limits }
 func (h *handle) PodLimit() (api.Resources, error)              { return api.Resources{}, h.check() }
 func (h *handle) CPU() (time.Duration, error)                   { return h.Reading.CPU, h.check() }
-func (h *handle) PodWeight() (cgroup.PodWeight, error)          { return nil, cgroup.ErrNotFound }
+func (h *handle) PodWeight() (cgroup.PodWeight, error)          { return &podHandle{kernelPod: h.pod}, h.check() }
 func (h *handle) Close() error                                  { h.closed = true; return nil }
 
 // fatal is what testing and rapid tests have in common.
@@ -101,6 +156,7 @@ type rig struct {
 	clock   *clocktesting.FakeClock
 	pool    *pool.Memory
 	kernel  map[string]*kernelContainer // by container id
+	cgroups map[string]*kernelPod       // by pod
 	dir     string
 	metrics *sdkmetric.ManualReader
 	spans   *tracetest.SpanRecorder
@@ -119,7 +175,7 @@ func (g *rig) named() map[string]bool {
 }
 
 func newRig(t fatal, ctx context.Context, dir string) *rig {
-	g := &rig{fatal: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), kernel: map[string]*kernelContainer{}, dir: dir}
+	g := &rig{fatal: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), kernel: map[string]*kernelContainer{}, cgroups: map[string]*kernelPod{}, dir: dir}
 	g.pool = pool.NewMemory(g.clock)
 	g.start()
 	return g
@@ -141,7 +197,7 @@ func (g *rig) start() {
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
-	settings := Settings{ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	settings := Settings{CgroupRoot: "/cgroup", ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	if g.reflex != nil {
 		settings = g.settings
 	}
@@ -154,6 +210,14 @@ func (g *rig) start() {
 			}
 			if c, ok := g.kernel[id]; ok && !c.gone {
 				return &handle{kernelContainer: c}, nil
+			}
+			return nil, cgroup.ErrNotFound
+		},
+		openPod: func(dir string) (cgroup.PodWeight, error) {
+			for _, p := range g.cgroups {
+				if p.dir == dir && !p.gone {
+					return &podHandle{kernelPod: p}, nil
+				}
 			}
 			return nil, cgroup.ErrNotFound
 		},
@@ -173,6 +237,10 @@ func (g *rig) run(pod, container string, limits api.Resources) *kernelContainer 
 		c = &kernelContainer{Reading: cgroup.Reading{Memory: 50 * mib, Limit: limits}}
 		g.kernel[container] = c
 	}
+	if g.cgroups[pod] == nil {
+		g.cgroups[pod] = &kernelPod{dir: "/cgroup/cpu/burstable/pod-" + strings.ReplaceAll(pod, "/", "-"), weight: 100, kubelet: 100}
+	}
+	c.pod = g.cgroups[pod]
 	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, cgroup: &handle{kernelContainer: c}})
 	g.follow(g.ctx)
 	g.round(g.ctx)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,8 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
@@ -33,30 +38,54 @@ type Tracker struct {
 	cgroupRoot string
 	containers *containers
 	pods       *podInfos
+
+	lending     Lending // nil when all that is lent is the owners'
+	allocations *allocations
 }
 
 // ManagerOptions are those of a manager whose cache holds the opted-in pods of a node. It
 // begins without the API server: what an earlier agent owed is given back also while
 // nothing but this node is left of the cluster.
-func ManagerOptions(node string) manager.Options {
+func ManagerOptions(node string) (manager.Options, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
+		return manager.Options{}, fmt.Errorf("registering API types: %w", err)
+	}
 	return manager.Options{
+		Scheme: scheme,
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 			// The default asks the API server.
-			pods := meta.NewDefaultRESTMapper(nil)
-			pods.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-			return pods, nil
+			kinds := meta.NewDefaultRESTMapper(nil)
+			kinds.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+			kinds.Add(servingv1.SchemeGroupVersion.WithKind("Revision"), meta.RESTScopeNamespace)
+			return kinds, nil
 		},
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
 			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
 			Field:     fields.OneTermEqualSelector("spec.nodeName", node),
 			Transform: actuate.KeepResizes,
 		}}},
-	}
+	}, nil
 }
 
 // Register adds the tracker to a manager of ManagerOptions.
 func (t *Tracker) Register(mgr manager.Manager) error {
-	return builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).Complete(t)
+	b := builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{})
+	if t.lending != nil {
+		b = b.WatchesRawSource(source.Func(t.followSettings))
+	}
+	return b.Complete(t)
+}
+
+// followSettings has all pods looked at again when the settings change.
+func (t *Tracker) followSettings(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	t.lending.OnChange(func() {
+		for _, pod := range t.pods.names() {
+			namespace, name, _ := strings.Cut(pod, "/")
+			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		}
+	})
+	return nil
 }
 
 // Reconcile follows one pod.
@@ -85,17 +114,19 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 		info.limits = api.FromList(user.Resources.Limits)
 		info.recorded = recorded(&pod, user.Name, info.limits)
 	}
+	// What its Revision does not tell now it may tell later; all else goes on meanwhile.
+	unknown := t.lend(ctx, &pod, &info)
 	if info.container == "" {
 		t.containers.put(name, nil)
 		t.pods.set(name, info)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, unknown
 	}
 
 	// 3. It is the container that we have: its spec may be new.
 	if known := t.containers.get(name); known != nil && known.id == info.container && t.pods.has(name, info.container) {
 		info.observed = t.pods.observed(name, info.observed)
 		t.pods.set(name, info)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, unknown
 	}
 
 	// 4. It is new: find its cgroup, which it has by now. Who measures and who sets
@@ -116,7 +147,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	}
 	t.containers.put(name, &container{id: info.container, cgroup: measured})
 	t.pods.set(name, info)
-	return ctrl.Result{}, nil
+	return ctrl.Result{}, unknown
 }
 
 // userContainer is the user's container, or nil. Knative gives it, whatever its name,

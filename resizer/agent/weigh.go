@@ -120,7 +120,7 @@ func (r *reflex) activity(e *entry) (activity, bool) {
 		a.used -= w.endedCPU - a.before
 		a.since, a.before = w.endedAt, w.endedCPU
 	}
-	return a, a.busy
+	return a, a.busy && r.clock.Since(a.at) <= longestGap
 }
 
 // weigh computes and writes weights, when something began or ended, or when it is time.
@@ -252,7 +252,10 @@ func (r *reflex) openWeight(e *entry) bool {
 	w.group = group{filepath.Dir(file.Dir()), namespace}
 	w.kubelet, w.inForce, w.ownSince = weight, weight, r.clock.Now()
 	if d, ok := r.takeWeightDebt(file.Dir()); ok {
-		w.kubelet, w.debtor, w.ownSince = d.Weight, d.Container, time.Time{}
+		w.debtor, w.ownSince = d.Container, time.Time{}
+		if !d.replaced(weight) {
+			w.kubelet = d.Weight
+		}
 	}
 	return true
 }
@@ -428,7 +431,9 @@ func (r *reflex) releaseWeight(ctx context.Context, e *entry) {
 	w := &e.weighing
 	if w.file != nil && w.inForce != w.kubelet {
 		if !r.writeWeight(ctx, e, w.kubelet) && w.file != nil {
-			r.weightDebts = append(r.weightDebts, r.weightDebt(e))
+			d := r.weightDebt(e)
+			d.found = w.inForce
+			r.weightDebts = append(r.weightDebts, d)
 			w.debtor = "" // it stays in the journal
 		}
 	}
@@ -503,12 +508,14 @@ func (r *reflex) recallWeights(ctx context.Context) {
 
 // repay gives back the weights of pods that are not weighed.
 func (r *reflex) repay(ctx context.Context) {
-	r.weightDebts = slices.DeleteFunc(r.weightDebts, func(d weightDebt) bool {
-		err := r.repayOne(d)
+	keep := r.weightDebts[:0]
+	for _, d := range r.weightDebts {
+		err := r.repayOne(&d)
 		if err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound) {
 			r.metrics.weighed(ctx, restore, resultFailed)
 			r.log.V(1).Info("a weight was not given back; it is tried again", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
-			return false
+			keep = append(keep, d)
+			continue
 		}
 		result := resultWritten
 		if err != nil {
@@ -516,18 +523,25 @@ func (r *reflex) repay(ctx context.Context) {
 		}
 		r.metrics.weighed(ctx, restore, result)
 		r.forgetWeight(d.Container)
-		return true
-	})
+	}
+	r.weightDebts = keep
 }
 
-func (r *reflex) repayOne(d weightDebt) error {
+func (r *reflex) repayOne(d *weightDebt) error {
 	file, err := r.openPod(filepath.Join(r.settings.CgroupRoot, d.Path))
 	if err != nil {
 		return err
 	}
-	err = file.Set(d.Weight)
+	found, err := file.Read()
+	if err == nil && !d.replaced(found) {
+		d.found = found
+		err = file.Set(d.Weight)
+	}
 	return errors.Join(err, file.Close())
 }
+
+// replaced says that another has written a weight since it could not be given back.
+func (d *weightDebt) replaced(found int64) bool { return d.found != 0 && found != d.found }
 
 // takeWeightDebt is what is owed to the pod whose directory it is. It is the caller's to
 // owe from then on.

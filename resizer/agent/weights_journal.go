@@ -23,6 +23,10 @@ type weightDebt struct {
 	Function  string `json:"function"`  // namespace/revision
 	Path      string `json:"path"`      // below where cgroups are mounted
 	Weight    int64  `json:"weight"`    // in the kernel's unit
+
+	// found is what was there when it could not be given back; zero before it was tried.
+	// Something else there later is new from the kubelet.
+	found int64
 }
 
 // loadWeights reads what is owed of weights, and says what it could not read, which stays.

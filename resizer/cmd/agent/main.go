@@ -5,6 +5,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,13 +13,16 @@ import (
 	"time"
 
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -81,7 +85,10 @@ func run(o options) error {
 	}
 	defer told.Shutdown()
 
-	options := agent.ManagerOptions(o.Node)
+	options, err := agent.ManagerOptions(o.Node)
+	if err != nil {
+		return err
+	}
 	options.Metrics = metricsserver.Options{BindAddress: o.metricsAddr}
 	options.HealthProbeBindAddress = o.healthAddr
 	mgr, err := ctrl.NewManager(config, options)
@@ -97,7 +104,20 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	live, err := settings.NewLive(clients, func(err error) { ctrl.Log.WithName("settings").Error(err, "a setting is not taken") })
+	if err != nil {
+		return err
+	}
+	tracker.Follow(live, mgr.GetAPIReader())
+	following := manager.RunnableFunc(func(ctx context.Context) error {
+		live.Run(ctx)
+		return nil
+	})
+	if err := errors.Join(mgr.Add(following), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
 	return mgr.Start(ctx)

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// allocationsKept are more Revisions than have pods on one node.
+	allocationsKept = 1024
+	revisionTimeout = 5 * time.Second
+)
+
+// Lending tells how far Libra goes with a pod, and where what is lent comes from. It is
+// what settings.Live is to the agent.
+type Lending interface {
+	Mode(annotations map[string]string) api.Mode
+	Source(namespace, node string) api.Source
+	// OnChange has f called after each change. f does not wait.
+	OnChange(f func())
+}
+
+// allocations tells what pods are owed, by their Revisions: a pod's own spec is changed by
+// resizes. A Revision's never changes, so each is read once.
+type allocations struct {
+	revisions client.Reader
+
+	mu    sync.Mutex
+	byUID map[types.UID]api.Resources
+}
+
+// of is the user allocation of a pod; zero of a resource of which its Revision sets no limit.
+func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, error) {
+	uid := types.UID(pod.Labels[serving.RevisionUID])
+	a.mu.Lock()
+	allocation, ok := a.byUID[uid]
+	a.mu.Unlock()
+	if ok {
+		return allocation, nil
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
+	ctx, cancel := context.WithTimeout(ctx, revisionTimeout)
+	defer cancel()
+	var revision servingv1.Revision
+	if err := a.revisions.Get(ctx, key, &revision); err != nil {
+		return api.Resources{}, fmt.Errorf("reading Revision %s of pod %s: %w", key, pod.Name, err)
+	}
+	if revision.UID != uid {
+		return api.Resources{}, fmt.Errorf("pod %s/%s is of a Revision %s with UID %q, and the one that there is has %q: what it is owed is not known",
+			pod.Namespace, pod.Name, key.Name, uid, revision.UID)
+	}
+	allocation = api.FromList(revision.Spec.GetContainer().Resources.Limits)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.byUID) >= allocationsKept {
+		clear(a.byUID)
+	}
+	a.byUID[uid] = allocation
+	return allocation, nil
+}
+
+// Follow makes pods take part in what the node has idle, as the settings say, by what
+// their Revisions say that they are owed. Without it what is lent is the owners'. It is to
+// be called before Register.
+func (t *Tracker) Follow(lending Lending, revisions client.Reader) {
+	t.lending = lending
+	t.allocations = &allocations{revisions: revisions, byUID: map[types.UID]api.Resources{}}
+}
+
+// lend says of a pod where its CPU comes from, and whether and by what its weight may change.
+func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) error {
+	if t.lending == nil || t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
+		return nil
+	}
+	info.node = true
+	if mode := t.lending.Mode(pod.Annotations); mode != api.ModeLend && mode != api.ModeFull {
+		return nil
+	}
+	allocation, err := t.allocations.of(ctx, pod)
+	if err != nil {
+		return err
+	}
+	info.lends, info.allocationMilli = true, allocation.CPUMilli
+	return nil
+}

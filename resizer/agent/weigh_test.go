@@ -1,0 +1,520 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// ranked is a rig of pods to which the node lends, whose flights a test sets.
+type ranked struct {
+	*rig
+	flying map[string][]ranking // by pod
+	epoch  string
+}
+
+// ranking is a flight by when it began.
+type ranking struct {
+	at      time.Time
+	cpuTime time.Duration
+}
+
+func newRanked(g *rig) *ranked { return &ranked{rig: g, flying: map[string][]ranking{}, epoch: "e"} }
+
+func newTestRanked(t *testing.T) *ranked { return newRanked(newTestRig(t)) }
+
+// add makes a pod run whose CPU comes from the node.
+func (k *ranked) add(pod, container string, allocationMilli int64) *kernelPod {
+	k.run(pod, container, userLimits)
+	k.inform(pod, func(info *podInfo) { info.node, info.lends, info.allocationMilli = true, true, allocationMilli })
+	return k.cgroups[pod]
+}
+
+// inform changes what the cluster tells of a pod.
+func (k *ranked) inform(pod string, change func(*podInfo)) {
+	info := k.pods.byPod[pod]
+	info.cgroup = nil
+	change(&info)
+	k.pods.set(pod, info)
+	k.follow(k.ctx)
+	k.round(k.ctx)
+}
+
+func (k *ranked) fly(pod string, cpuTime time.Duration) {
+	k.flying[pod] = append(k.flying[pod], ranking{k.clock.Now(), cpuTime})
+}
+
+func (k *ranked) land(pod string, i int) {
+	k.flying[pod] = slices.Delete(slices.Clone(k.flying[pod]), i, i+1)
+}
+
+// tell makes the agent learn a state.
+func (k *ranked) tell() {
+	now := k.clock.Now()
+	state := pool.State{Epoch: k.epoch, InFlight: map[string][]pool.Flight{}}
+	for pod, flights := range k.flying {
+		for _, f := range flights {
+			state.InFlight[pod] = append(state.InFlight[pod], pool.Flight{Age: now.Sub(f.at), CPUTime: f.cpuTime})
+		}
+	}
+	k.learn(news{state: state, asked: now, answered: now})
+	k.round(k.ctx)
+}
+
+// burn makes a container use CPU over a time, of which the agent's samples tell.
+func (k *ranked) burn(container string, used, over time.Duration) {
+	const step = 10 * time.Millisecond
+	for range int(over / step) {
+		k.kernel[container].CPU += used / (over / step)
+		k.clock.Step(step)
+		k.sample()
+		k.round(k.ctx)
+	}
+}
+
+// sample does what the agent's sampling does.
+func (k *ranked) sample() {
+	for pod, info := range k.pods.byPod {
+		c := k.sampled.get(pod)
+		if c == nil || c.id != info.container {
+			made, ok := k.kernel[info.container]
+			if !ok {
+				continue
+			}
+			c = &container{id: info.container, cgroup: &handle{kernelContainer: made}}
+			k.sampled.put(pod, c)
+		}
+		if woke, _ := c.sample(k.clock.Now); woke {
+			signal(k.awake)
+		}
+	}
+	select {
+	case <-k.awake:
+		k.reweigh = k.reweigh || k.wakes()
+	default:
+	}
+}
+
+func (k *ranked) wantWeights(what string, want ...int64) {
+	k.Helper()
+	var got []int64
+	for i := range want {
+		got = append(got, k.cgroups[fmt.Sprintf("default/p%d", i)].weight)
+	}
+	if !slices.Equal(got, want) {
+		k.Fatalf("%s: weights %v, want %v", what, got, want)
+	}
+}
+
+func (k *ranked) weightsInJournal() int {
+	k.Helper()
+	files, err := filepath.Glob(filepath.Join(k.dir, "*"+weightSuffix))
+	if err != nil {
+		k.Fatalf("%v", err)
+	}
+	return len(files)
+}
+
+func TestWeightsOfFlights(t *testing.T) {
+	k := newTestRanked(t)
+	for i := range 3 {
+		k.add(fmt.Sprintf("default/p%d", i), fmt.Sprint("c", i), 500)
+	}
+	k.fly("default/p0", ms(1000))
+	k.tell()
+	k.wantWeights("alone", 100, 100, 100)
+	if n := k.weightsInJournal(); n != 0 || k.cgroups["default/p0"].writes != 0 {
+		t.Errorf("%d weights are in the journal, though none was written", n)
+	}
+	k.fly("default/p1", ms(10))
+	k.tell()
+	k.wantWeights("short beside long", 52, 148, 100)
+	if n := k.weightsInJournal(); n != 2 {
+		t.Errorf("%d weights are in the journal, want those of two pods", n)
+	}
+	k.land("default/p1", 0)
+	k.tell()
+	k.wantWeights("after the short one", 100, 100, 100)
+
+	writes := k.cgroups["default/p0"].writes
+	k.land("default/p0", 0)
+	k.tell()
+	k.wantWeights("at rest", 100, 100, 100)
+	k.pass(staleWindow + 2*beatEvery)
+	if n := k.weightsInJournal(); n != 0 || k.cgroups["default/p0"].writes != writes {
+		t.Errorf("%d weights are in the journal at rest", n)
+	}
+	if !k.weighAt.IsZero() {
+		t.Error("weights are computed at rest")
+	}
+	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+// What a pod uses makes it borrow, and lets its request fall behind its prediction.
+func TestWeightsFollowUse(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(110))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	k.wantWeights("both owed", 50+80, 50+20) // levels 2 and 3: 4 to 1
+	k.burn("c0", ms(90), ms(100))
+	k.wantWeights("done soon", 50+98, 52) // level 0, owed: 90 of 100
+	k.burn("c0", ms(110), ms(100))
+	// It has used more than was predicted, and 200 of the 150 ms that it is due: 12.5 and
+	// an eighth's 137.5 / 5.
+	k.wantWeights("past its prediction", 40, 160)
+	k.burn("c1", ms(0), ms(300))
+	k.wantWeights("owed again", 100, 100)
+}
+
+// A container that uses CPU without a request that is seen is in flight until it rests.
+func TestWeightsOfWhatIsNotSeen(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.burn("c0", 0, ms(500))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	k.wantWeights("one rests", 100, 100)
+	k.burn("c0", ms(20), ms(20))
+	k.wantWeights("it wakes", 148, 52)
+	k.burn("c0", ms(180), ms(200))
+	if got := k.cgroups["default/p0"].weight; got >= 148 || got < 50 {
+		t.Errorf("a weight of %d after 200 ms in which nothing was seen of it, want less than at first", got)
+	}
+	k.burn("c0", 0, ms(220))
+	k.wantWeights("it rests", 100, 100)
+}
+
+// What was used until a request that was seen had ended is not held against the pod.
+func TestWeightsAfterAFlight(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(100))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	k.burn("c0", ms(500), ms(500))
+	k.land("default/p0", 0)
+	k.tell()
+	k.wantWeights("it has ended", 100, 100)
+	k.fly("default/p0", ms(20))
+	k.tell()
+	if w := &k.get("default/p0").weighing; len(w.flights) != 1 || w.flights[0].used != 0 {
+		t.Errorf("the flights of the pod are %+v, want one that has used nothing", w.flights)
+	}
+}
+
+func TestSeveralFlightsInAPod(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 1000)
+	k.fly("default/p0", ms(300))
+	k.tell()
+	k.burn("c0", ms(60), ms(100))
+	k.fly("default/p0", ms(300))
+	k.fly("default/p0", 0)
+	k.tell()
+	k.burn("c0", ms(90), ms(100))
+	var used []time.Duration
+	for _, f := range k.get("default/p0").weighing.flights {
+		used = append(used, f.used.Round(time.Millisecond))
+	}
+	if want := []time.Duration{ms(90), ms(30), ms(30)}; !slices.Equal(used, want) {
+		t.Errorf("flights have used %v, want %v", used, want)
+	}
+	k.land("default/p0", 0)
+	k.tell()
+	used = nil
+	for _, f := range k.get("default/p0").weighing.flights {
+		used = append(used, f.used.Round(time.Millisecond))
+	}
+	if want := []time.Duration{ms(30), ms(30)}; !slices.Equal(used, want) {
+		t.Errorf("flights have used %v, want %v", used, want)
+	}
+}
+
+// The weight is the kubelet's again whatever ends the pod's part.
+func TestWeightsAreGivenBack(t *testing.T) {
+	tests := map[string]func(*ranked){
+		"it opts out":         func(k *ranked) { k.remove("default/p0") },
+		"the mode is observe": func(k *ranked) { k.inform("default/p0", func(i *podInfo) { i.lends = false }) },
+		"the owners are the source": func(k *ranked) {
+			k.inform("default/p0", func(i *podInfo) { *i = podInfo{function: i.function, container: i.container, limits: i.limits} })
+		},
+		"it is only observed": func(k *ranked) { k.inform("default/p0", func(i *podInfo) { i.observed = "because" }) },
+		"its container ends": func(k *ranked) {
+			k.kernel["c0"].gone = true
+			k.pass(beatEvery)
+		},
+		"another container runs": func(k *ranked) { k.add("default/p0", "c9", 500) },
+		"Redis is lost":          func(k *ranked) { k.pass(pool.LeaseTTL + beatEvery) },
+		"the agent stops":        func(k *ranked) { k.reflex.stop(k.ctx) },
+		"another agent starts":   func(k *ranked) { k.start() },
+		"another starts, after its container": func(k *ranked) {
+			k.kernel["c0"].gone = true
+			k.start()
+		},
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := newTestRanked(t)
+			k.add("default/p0", "c0", 500)
+			k.add("default/p1", "c1", 500)
+			k.fly("default/p0", ms(10))
+			k.fly("default/p1", ms(2000))
+			k.tell()
+			k.wantWeights("in flight", 148, 52)
+			end(k)
+			if got := k.cgroups["default/p0"].weight; name != "another container runs" && got != 100 {
+				t.Errorf("a weight of %d, want the kubelet's", got)
+			}
+			delete(k.flying, "default/p0")
+			delete(k.flying, "default/p1")
+			k.tell()
+			k.pass(staleWindow + 2*beatEvery)
+			k.wantWeights("in the end", 100, 100)
+			if n := k.weightsInJournal(); n != 0 {
+				t.Errorf("%d weights are left in the journal", n)
+			}
+		})
+	}
+}
+
+// A weight that cannot be given back now is given back later.
+func TestWeightsAreGivenBackLater(t *testing.T) {
+	k := newTestRanked(t)
+	p := k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(10))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	p.broken = true
+	k.remove("default/p0")
+	k.pass(2 * beatEvery)
+	k.start()
+	k.pass(2 * beatEvery)
+	k.wantWeights("while writes fail", 148, 100)
+	if n := k.weightsInJournal(); n != 1 {
+		t.Errorf("%d weights are in the journal, want that which is owed", n)
+	}
+	p.broken = false
+	k.pass(2 * beatEvery)
+	k.wantWeights("when they do not", 100, 100)
+	if n := k.weightsInJournal(); n != 0 {
+		t.Errorf("%d weights are in the journal", n)
+	}
+}
+
+// What the kubelet writes at a resize is written over, and what it gives anew is what
+// the pod has from then on.
+func TestWeightsWrittenByAnother(t *testing.T) {
+	k := newTestRanked(t)
+	p := k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(10))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	p.weight = 100
+	k.pass(weighEvery)
+	k.wantWeights("after the kubelet's own", 148, 52)
+	if n := k.counted("libra.agent.rewrites", "weight"); n != 1 {
+		t.Errorf("%d rewrites, want 1", n)
+	}
+	p.weight = 300
+	k.pass(weighEvery)
+	k.wantWeights("after new requests", 150+197, 53)
+	k.start()
+	k.wantWeights("after another agent has started", 300, 100)
+	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+// Nothing is raised that was not lowered elsewhere, and that is a violation only when it
+// makes a pod's weight too small.
+func TestWeightsThatCannotBeLowered(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	stuck := k.add("default/p1", "c1", 500)
+	stuck.broken = true
+	k.fly("default/p0", ms(10))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	k.pass(time.Second)
+	k.wantWeights("while it is stuck", 100, 100)
+	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+	stuck.broken = false
+	k.pass(weighEvery)
+	k.wantWeights("when it is not", 148, 52)
+}
+
+// Loans of CPU end when the node becomes the source, and the limit is then left to others.
+func TestLoansBeforeTheNodeIsTheSource(t *testing.T) {
+	k := newTestRanked(t)
+	k.lend()
+	for _, pod := range []string{"default/d", "default/b"} {
+		k.inform(pod, func(i *podInfo) { i.node = true })
+	}
+	k.want("donor", 500, 412)
+	k.want("borrower", 500, 612)
+	k.kernel["donor"].Limit.CPUMilli = 2000 // the ceiling
+	k.kernel["borrower"].Limit.CPUMilli = 2000
+	k.rest(staleWindow)
+	k.want("donor", 2000, 412)
+	k.want("borrower", 2000, 612)
+	if e := k.get("default/d"); e.foreign || !e.takesPart() {
+		t.Error("a pod at its ceiling is left alone")
+	}
+	k.end("1")
+	k.end("2")
+	k.exchange()
+	k.want("donor", 2000, 512)
+	k.want("borrower", 2000, 512)
+	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
+// weightModel is a node on which anything happens to weights.
+type weightModel struct {
+	*ranked
+	*rapid.T
+	made int
+}
+
+func (m *weightModel) Helper()                           { m.T.Helper() }
+func (m *weightModel) Fatalf(format string, args ...any) { m.T.Fatalf(format, args...) }
+
+func (m *weightModel) pod(t *rapid.T) string {
+	return fmt.Sprintf("default/p%d", rapid.IntRange(0, 3).Draw(t, "pod"))
+}
+
+func (m *weightModel) start(pod string) {
+	m.made++
+	m.add(pod, fmt.Sprint("c", m.made), 500)
+}
+
+// Requests come and go, seen and unseen, containers, agents and Redis end, the kubelet
+// writes and the kernel refuses, in any order. Weights never add up to more than the
+// kubelet's, nobody in flight has less than is left to them, and in the end all are the
+// kubelet's.
+func TestAnythingMayHappenToWeights(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "journal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir) //nolint:errcheck // it is the test's own
+		g := newRig(t, context.Background(), dir)
+		defer func() { g.journal.close() }() //nolint:errcheck // the test ends
+		m := &weightModel{ranked: newRanked(g), T: t}
+		for i := range 4 {
+			m.start(fmt.Sprintf("default/p%d", i))
+			p := m.cgroups[fmt.Sprintf("default/p%d", i)]
+			p.weight = rapid.Int64Range(2, 1000).Draw(t, "weight")
+			p.kubelet = p.weight
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"begin": func(t *rapid.T) {
+				m.fly(m.pod(t), ms(rapid.Int64Range(0, 500).Draw(t, "predicted")))
+			},
+			"end": func(t *rapid.T) {
+				if pod := m.pod(t); len(m.flying[pod]) > 0 {
+					m.land(pod, rapid.IntRange(0, len(m.flying[pod])-1).Draw(t, "flight"))
+				}
+			},
+			"use": func(t *rapid.T) {
+				container := m.pods.byPod[m.pod(t)].container
+				m.burn(container, ms(rapid.Int64Range(0, 300).Draw(t, "used")), ms(rapid.Int64Range(1, 20).Draw(t, "tens")*10))
+			},
+			"tell": func(*rapid.T) { m.tell() },
+			"pass": func(t *rapid.T) { m.pass(ms(rapid.SampledFrom([]int64{10, 100, 2000, 6000}).Draw(t, "time"))) },
+			"kubelet": func(t *rapid.T) {
+				p := m.cgroups[m.pod(t)]
+				p.kubelet = rapid.OneOf(rapid.Just(p.kubelet), rapid.Int64Range(2, 1000)).Draw(t, "weight")
+				p.weight = p.kubelet
+				m.rig.pass(2 * weighEvery)
+				m.tell()
+				m.rig.pass(2 * weighEvery)
+			},
+			"replace": func(t *rapid.T) {
+				pod := m.pod(t)
+				m.kernel[m.pods.byPod[pod].container].gone = true
+				m.start(pod)
+			},
+			"restart": func(*rapid.T) {
+				infos := m.pods.byPod
+				m.rig.start()
+				for pod, info := range infos {
+					m.add(pod, info.container, 500)
+				}
+			},
+			"break": func(t *rapid.T) {
+				p := m.cgroups[m.pod(t)]
+				p.broken = !p.broken
+			},
+			"settings": func(t *rapid.T) {
+				lends := rapid.Bool().Draw(t, "lends")
+				m.inform(m.pod(t), func(i *podInfo) { i.lends = lends })
+			},
+			"": m.check,
+		})
+		m.rest()
+	})
+}
+
+func (m *weightModel) check(t *rapid.T) {
+	for _, p := range m.cgroups {
+		if p.broken {
+			return
+		}
+	}
+	m.rig.pass(2 * weighEvery) // since what was broken no longer is
+	var sum, kubelets int64
+	for _, p := range m.cgroups {
+		sum += p.weight
+		kubelets += p.kubelet
+	}
+	if sum > kubelets {
+		t.Fatalf("weights add up to %d, where the kubelet gave %d", sum, kubelets)
+	}
+	for _, e := range m.entries {
+		if w := &e.weighing; w.inFlight && w.belowFloor() {
+			t.Fatalf("%s has %d of its %d, owed: %v", e.pod, w.inForce, w.kubelet, w.contender.owed())
+		}
+	}
+}
+
+func (m *weightModel) rest() {
+	for _, p := range m.cgroups {
+		p.broken = false
+	}
+	m.flying = map[string][]ranking{}
+	m.tell()
+	m.pass(staleWindow + 2*beatEvery)
+	for pod, p := range m.cgroups {
+		if p.weight != p.kubelet {
+			m.T.Fatalf("%s has a weight of %d in the end, where the kubelet gave %d", pod, p.weight, p.kubelet)
+		}
+	}
+	if n := m.weightsInJournal(); n != 0 {
+		m.T.Fatalf("%d weights are left in the journal", n)
+	}
+}
+
+var _ cgroup.PodWeight = (*podHandle)(nil)
