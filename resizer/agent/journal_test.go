@@ -73,3 +73,42 @@ func TestJournal(t *testing.T) {
 		t.Errorf("%v; files left (-want +got):\n%s", err, diff)
 	}
 }
+
+func TestJournalOfWeights(t *testing.T) {
+	dir := t.TempDir()
+	j, err := openJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.close() //nolint:errcheck // the test ends
+	d := weightDebt{Version: weightVersion, Container: id, Pod: "default/p", Function: "default/f", Path: "cpu/kubepods/pod7", Weight: 102}
+	for _, put := range []weightDebt{{Container: id, Pod: "default/p", Path: "cpu", Weight: 7}, d} {
+		if err := j.putWeight(put); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{
+		"cut":    `{"v":1,"conta`,
+		"other":  `{"v":1,"container":"id","pod":"default/p","path":"cpu/pod","weight":7}`,
+		"newer":  `{"v":2,"container":"newer","pod":"default/p","path":"cpu/pod","weight":7}`,
+		"away":   `{"v":1,"container":"away","pod":"default/p","path":"../pod","weight":7}`,
+		"weigh0": `{"v":1,"container":"weigh0","pod":"default/p","path":"cpu/pod","weight":0}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name+weightSuffix), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	debts, unread := j.loadWeights()
+	if len(debts) != 1 || debts[0] != d || len(unread) != 5 {
+		t.Errorf("the journal has %+v, and %d files were not read: %v", debts, len(unread), errors.Join(unread...))
+	}
+	if limits, unread := j.load(); len(limits) > 0 || len(unread) > 0 {
+		t.Errorf("weights are taken for limits: %+v, %v", limits, unread)
+	}
+	if err := j.removeWeight(id); err != nil {
+		t.Fatal(err)
+	}
+	if debts, _ := j.loadWeights(); len(debts) > 0 {
+		t.Errorf("debts are left: %+v", debts)
+	}
+}

@@ -139,8 +139,10 @@ func (h *handle) writable() error {
 func (h *handle) Attainable(limits api.Resources) api.Resources { return limits }
 func (h *handle) PodLimit() (api.Resources, error)              { return api.Resources{}, h.check() }
 func (h *handle) CPU() (time.Duration, error)                   { return h.Reading.CPU, h.check() }
-func (h *handle) PodWeight() (cgroup.PodWeight, error)          { return &podHandle{kernelPod: h.pod}, h.check() }
-func (h *handle) Close() error                                  { h.closed = true; return nil }
+func (h *handle) PodWeight() (cgroup.PodWeight, error) {
+	return &podHandle{kernelPod: h.pod}, h.check()
+}
+func (h *handle) Close() error { h.closed = true; return nil }
 
 // fatal is what testing and rapid tests have in common.
 type fatal interface {

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"knative.dev/serving/pkg/apis/serving"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+)
+
+func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
+	options, err := ManagerOptions("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := podRunning(id)
+	pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
+	another := podRunning("other")
+	another.Name, another.Labels = "q", map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u0"}
+	reads := 0
+	var failing error
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(pod, another, revisionOf(api.Resources{CPUMilli: 700})).
+		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if _, ok := obj.(*corev1.Pod); !ok {
+				if failing != nil {
+					return failing
+				}
+				reads++
+			}
+			return c.Get(ctx, key, obj, opts...)
+		}}).Build()
+	files := cgrouptest.V2(filepath.Join("kubepods", id))
+	for name, text := range cgrouptest.V2(filepath.Join("kubepods", "other")) {
+		files[name] = text
+	}
+	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, files), nil, nil)
+	lending := &fixedLending{mode: api.ModeObserve, source: api.SourceNode}
+	tracker.Follow(lending, kube)
+
+	look := func(name string) (podInfo, error) {
+		_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}})
+		return tracker.pods.byPod["default/"+name], err
+	}
+	want := func(what string, node, lends bool, allocationMilli int64) {
+		t.Helper()
+		info, err := look("p")
+		if err != nil || info.node != node || info.lends != lends || info.allocationMilli != allocationMilli {
+			t.Errorf("%s: node %v, lends %v, %dm, %v; want %v, %v, %dm", what, info.node, info.lends, info.allocationMilli, err, node, lends, allocationMilli)
+		}
+	}
+	want("observe", true, false, 0)
+	lending.mode = api.ModeLend
+	failing = errors.New("away")
+	if info, err := look("p"); !errors.Is(err, failing) || info.lends || info.container != id {
+		t.Errorf("without an API server: %+v, %v; want the container, which is not weighed, and another try", info, err)
+	}
+	failing = nil
+	want("lend", true, true, 700)
+	lending.mode = api.ModeFull
+	want("full", true, true, 700)
+	if reads != 1 {
+		t.Errorf("the Revision was read %d times, want once", reads)
+	}
+	lending.source = api.SourceOwners
+	want("owners", false, false, 0)
+	lending.source = api.SourceNode
+	if info, err := look("q"); err == nil || !strings.Contains(err.Error(), "UID") || info.lends {
+		t.Errorf("a pod of a Revision that is not there any more: %+v, %v; want that it is not weighed", info, err)
+	}
+
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	if err := tracker.followSettings(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	lending.change()
+	if queue.Len() != 2 {
+		t.Errorf("%d pods are looked at when the settings change, want both", queue.Len())
+	}
+}
