@@ -125,6 +125,9 @@ func (r *reflex) run(ctx context.Context) {
 func (r *reflex) untilNext() time.Duration {
 	now := r.clock.Now()
 	wait := r.beatAt.Sub(now)
+	if r.reweigh {
+		return 0
+	}
 	if !r.weighAt.IsZero() {
 		wait = min(wait, r.weighAt.Sub(now))
 	}

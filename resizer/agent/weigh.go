@@ -251,11 +251,10 @@ func (r *reflex) openWeight(e *entry) bool {
 	w.file, w.failing = file, false
 	w.group = group{filepath.Dir(file.Dir()), namespace}
 	w.kubelet, w.inForce, w.ownSince = weight, weight, r.clock.Now()
-	if d, ok := r.takeWeightDebt(file.Dir()); ok {
-		w.debtor, w.ownSince = d.Container, time.Time{}
-		if !d.replaced(weight) {
-			w.kubelet = d.Weight
-		}
+	if d, ok := r.takeWeightDebt(file.Dir()); ok && d.replaced(weight) {
+		r.forgetWeight(d.Container)
+	} else if ok {
+		w.kubelet, w.debtor, w.ownSince = d.Weight, d.Container, time.Time{}
 	}
 	return true
 }
@@ -382,9 +381,24 @@ func (w *weighing) urgency() int {
 	}
 }
 
-// writeWeight writes one weight and reads it back.
+// writeWeight writes one weight and reads it back, unless the kubelet has written a new one
+// since it was read, which is not to be lost: then all is computed anew.
 func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	w := &e.weighing
+	kubelet := w.kubelet
+	if r.readWeight(ctx, e); w.file == nil {
+		return false
+	}
+	if w.kubelet != kubelet && to != kubelet {
+		r.reweigh = true
+		return false
+	}
+	if w.kubelet != kubelet {
+		to = w.kubelet
+	}
+	if to == w.inForce {
+		return false
+	}
 	if to != w.kubelet && w.debtor == "" && !r.oweWeight(ctx, e) {
 		return false
 	}
