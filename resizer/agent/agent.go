@@ -10,8 +10,9 @@
 //	writing it                  reflex.go, act.go, entry.go, account.go
 //	when to give back           safeguard.go
 //	CPU weights of pods         weights.go, flights.go, activity.go, weigh.go
+//	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, own.go
 //	whose trace it is in        trace.go
-//	what is owed, on disk       journal.go
+//	what is owed, on disk       journal.go, clamps_journal.go
 //	Redis                       link.go, heartbeat.go, node.go
 package agent
 
@@ -36,6 +37,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/backoff"
 	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/pressure"
 )
 
 const (
@@ -65,6 +67,9 @@ type Settings struct {
 	// Unguarded, for experiments, turns the safeguard off: a donor gets nothing back for
 	// what it uses, or for being throttled, before its loan ends (LIBRA-NS, section 8.3).
 	Unguarded bool
+	// Unclamped, for experiments, lets functions use what they can up to their ceilings,
+	// whether bystanders wait or not.
+	Unclamped bool
 }
 
 // Validate says which settings are out of range, all at once.
@@ -111,6 +116,8 @@ type Agent struct {
 	sampledAt  atomic.Pointer[time.Time]
 	link       *link
 	reflex     *reflex
+
+	participants *participants
 }
 
 // New makes an Agent, and the Tracker that tells it which containers there are.
@@ -129,6 +136,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		metrics:    m,
 		link:       newLink(clk, redis.Pool, redis.Waiter, settings.Node, m),
 	}
+	a.participants = newParticipants()
 	pods := newPodInfos()
 	a.reflex = &reflex{
 		clock:    clk,
@@ -148,10 +156,14 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 
 		sharesWrong: map[group]exceeding{},
 	}
+	a.reflex.clamps = &clamps{
+		clock: clk, log: logf.Log, metrics: m, open: a.reflex.open, off: settings.Unclamped,
+		waits: pressure.New(settings.CgroupRoot, settings.ProcRoot, a.participants.has),
+	}
 	now := clk.Now()
 	a.sampledAt.Store(&now)
 	a.reflex.roundAt.Store(&now)
-	return a, &Tracker{kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods}, nil
+	return a, &Tracker{kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants}, nil
 }
 
 func isV2(cgroupRoot string) bool {

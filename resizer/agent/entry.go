@@ -80,6 +80,9 @@ type entry struct {
 	retries    [len(resources)]writeRetry
 
 	weighing weighing
+	// mostCPU is what the container may have of a loan while bystanders wait, in milli CPU;
+	// 0 is all of it.
+	mostCPU int64
 
 	beatAt  time.Time
 	beatCPU time.Duration
@@ -179,6 +182,9 @@ func (e *entry) due(b pool.Balance) api.Resources {
 	due := e.allocation
 	if e.present && e.info.observed == "" && !e.replaced {
 		due = due.Add(b.Borrowed).Sub(b.Lent)
+	}
+	if e.mostCPU != 0 {
+		due.CPUMilli = min(due.CPUMilli, max(e.mostCPU, e.allocation.CPUMilli))
 	}
 	if e.held.cpu {
 		due.CPUMilli = max(due.CPUMilli, e.allocation.CPUMilli)

@@ -100,6 +100,11 @@ type metrics struct {
 	leftAlone     metric.Int64Counter
 	journalErrors metric.Int64Counter
 	violations    metric.Int64Counter
+
+	clamped      metric.Float64Counter
+	waited       metric.Float64Counter
+	waitedBeyond metric.Float64Counter
+	credits      metric.Float64Gauge
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
@@ -156,6 +161,13 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
 	m.leftAlone = count("libra.agent.left.alone", "Containers that were found not to take part, by reason")
 	m.journalErrors = count("libra.agent.journal.errors", "Failed writes and reads of the journal")
+	m.clamped = sum("libra.agent.clamped", "s", "Time that containers were held to their user allocations because pods that did not opt in waited for CPU, by function")
+	m.waited = sum("libra.agent.bystanders.waited", "s", "Time that pods that did not opt in waited for CPU, seen while functions used more than their allocations")
+	m.waitedBeyond = sum("libra.agent.bystanders.waited.beyond", "s", "Time of that which is more than is tolerated of a pod")
+	var err error
+	m.credits, err = meter.Float64Gauge("libra.agent.credits", metric.WithUnit("{core_second}"),
+		metric.WithDescription("CPU that a function may still use above its allocation while others wait, the least of its containers, by function"))
+	errs = append(errs, err)
 	violations, err := meter.Int64Counter("libra.agent.invariant.violations",
 		metric.WithDescription("Times that an invariant did not hold by what was read, by rule; always 0"))
 	m.violations = violations
@@ -167,6 +179,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
 	}
 	m.journalErrors.Add(context.Background(), 0)
+	m.waitedBeyond.Add(context.Background(), 0)
 	return m, nil
 }
 

@@ -24,6 +24,9 @@ type podInfo struct {
 	// allocationMilli is the CPU limit in the pod's Revision; zero where there is none, and
 	// while it is not known.
 	allocationMilli int64
+	// cap is how much CPU beyond its allocation the container may use of what the node has
+	// idle.
+	cap cpuCap
 	// observed says why the pod is only observed; empty when it takes part.
 	observed string
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the

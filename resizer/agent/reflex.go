@@ -74,6 +74,7 @@ type reflex struct {
 	begun       []time.Time   // flights that no weight was written for yet
 	weightDebts []weightDebt  // of pods that have no entry that owes it
 	sharesWrong map[group]exceeding
+	clamps      *clamps
 
 	beatDue  bool // something changed that the pool must know
 	beatAt   time.Time
@@ -124,10 +125,10 @@ func (r *reflex) run(ctx context.Context) {
 // untilNext is how long the next round can wait when nothing happens.
 func (r *reflex) untilNext() time.Duration {
 	now := r.clock.Now()
-	wait := r.beatAt.Sub(now)
 	if r.reweigh {
 		return 0
 	}
+	wait := min(r.beatAt.Sub(now), r.clamps.untilNext(now))
 	if !r.weighAt.IsZero() {
 		wait = min(wait, r.weighAt.Sub(now))
 	}
@@ -167,6 +168,7 @@ func (r *reflex) recall(ctx context.Context) {
 		r.add(e)
 	}
 	r.recallWeights(ctx)
+	r.clamps.recall(ctx, r.log, r.settings.JournalDir)
 	r.round(ctx)
 }
 
@@ -366,6 +368,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			r.leaveCPU(ctx, e)
 		}
 	}
+	r.clamps.round(ctx, r.capped())
 	wrote = r.act(ctx)
 	if !r.lost && r.shrunk() {
 		r.acted = r.state.Version

@@ -36,6 +36,7 @@ func (r *reflex) stop(ctx context.Context) {
 		}
 		timer.Stop()
 	}
+	r.clamps.stop(ctx)
 	r.lastWord(ctx)
 	for _, e := range r.entries {
 		e.close()

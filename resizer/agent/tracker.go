@@ -39,8 +39,9 @@ type Tracker struct {
 	containers *containers
 	pods       *podInfos
 
-	lending     Lending // nil when all that is lent is the owners'
-	allocations *allocations
+	lending      Lending // nil when all that is lent is the owners'
+	allocations  *allocations
+	participants *participants
 }
 
 // ManagerOptions are those of a manager whose cache holds the opted-in pods of a node. It
@@ -99,8 +100,10 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	} else if err != nil {
 		t.containers.put(name, nil)
 		t.pods.remove(name)
+		t.participants.remove(name)
 		return ctrl.Result{}, nil
 	}
+	t.participants.set(name, string(pod.UID))
 
 	// 2. Its container does not run: what it was owed, the next one is.
 	user := userContainer(&pod)

@@ -34,14 +34,24 @@ type Container struct {
 // skipped where that is not permitted.
 func New(t testing.TB) *Container {
 	t.Helper()
-	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
-	c := &Container{Root: root, ID: name + "-container", V2: version(t) == 2, t: t}
+	name := Name()
+	return NewIn(t, name, "pod", name+"-container")
+}
+
+// Name is of a cgroup that no other test has.
+func Name() string { return fmt.Sprintf("libra-test-%d", time.Now().UnixNano()) }
+
+// NewIn makes the cgroup of a container, the last of the names, and those that it is in,
+// as far as they are not there yet.
+func NewIn(t testing.TB, names ...string) *Container {
+	t.Helper()
+	c := &Container{Root: root, ID: names[len(names)-1], V2: version(t) == 2, t: t}
 	hierarchies := []string{"cpu", "cpuacct", "memory"}
 	if c.V2 {
 		hierarchies = []string{""}
 	}
 	for _, hierarchy := range hierarchies {
-		c.dirs = append(c.dirs, c.make(filepath.Join(root, hierarchy), name, "pod", c.ID))
+		c.dirs = append(c.dirs, c.make(filepath.Join(root, hierarchy), names...))
 	}
 	return c
 }
@@ -49,7 +59,7 @@ func New(t testing.TB) *Container {
 // Beside makes a container in another pod, which competes with c's.
 func (c *Container) Beside() *Container {
 	c.t.Helper()
-	name := fmt.Sprintf("libra-test-%d", time.Now().UnixNano())
+	name := Name()
 	other := &Container{Root: c.Root, ID: name + "-container", V2: c.V2, t: c.t}
 	for _, dir := range c.dirs {
 		other.dirs = append(other.dirs, c.make(filepath.Dir(filepath.Dir(dir)), "pod-"+name, other.ID))
@@ -57,7 +67,8 @@ func (c *Container) Beside() *Container {
 	return other
 }
 
-// make makes directories, each below the one before it, and returns the last.
+// make makes directories, each below the one before it, and returns the last. Those above
+// it may be there, and end with the test that made them.
 func (c *Container) make(dir string, names ...string) string {
 	c.t.Helper()
 	for _, below := range names {
@@ -65,11 +76,13 @@ func (c *Container) make(dir string, names ...string) string {
 			c.Write("+cpu +memory", filepath.Join(dir, "cgroup.subtree_control"))
 		}
 		made := filepath.Join(dir, below)
-		if err := os.Mkdir(made, 0o755); err != nil {
+		dir = made
+		if err := os.Mkdir(made, 0o755); errors.Is(err, os.ErrExist) && below != c.ID {
+			continue
+		} else if err != nil {
 			c.t.Fatal(err)
 		}
 		c.t.Cleanup(func() { removeGroup(c.t, made) })
-		dir = made
 	}
 	return dir
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // asLoad makes a test binary a load, which does what its standard input says.
@@ -24,8 +25,8 @@ func init() {
 	}
 }
 
-// serve obeys one line after the other: "ping", "burn" (for good, beside the rest),
-// "hold <bytes>" (in all; locked where that is allowed).
+// serve obeys one line after the other: "ping", "burn" (for good, beside the rest), "doze"
+// (wakes now and then, likewise), "hold <bytes>" (in all; locked where that is allowed).
 func serve() {
 	var held []byte
 	in := bufio.NewScanner(os.Stdin)
@@ -34,6 +35,8 @@ func serve() {
 		switch command {
 		case "burn":
 			go burn()
+		case "doze":
+			go doze()
 		case "hold":
 			bytes, err := strconv.Atoi(argument)
 			if err != nil {
@@ -64,6 +67,13 @@ var turns atomic.Uint64
 
 func burn() {
 	for {
+		turns.Add(1)
+	}
+}
+
+func doze() {
+	for {
+		time.Sleep(50 * time.Millisecond)
 		turns.Add(1)
 	}
 }
@@ -127,8 +137,8 @@ func (l *Load) Done() {
 	}
 }
 
-// Do sends a command and waits for its end: "ping", "burn", which goes on for good, or
-// "hold <bytes>".
+// Do sends a command and waits for its end: "ping", "burn" or "doze", which go on for good,
+// or "hold <bytes>".
 func (l *Load) Do(format string, args ...any) {
 	l.t.Helper()
 	l.Tell(format, args...)

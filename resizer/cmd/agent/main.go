@@ -54,18 +54,19 @@ func parse() options {
 	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/run/libra-agent"),
 		"where what is owed to changed containers is kept; must outlive the agent; default from LIBRA_JOURNAL_DIR")
 	flag.StringVar(&o.ProcRoot, "proc-root", cmp.Or(os.Getenv("LIBRA_PROC_ROOT"), "/proc"),
-		"where proc is mounted, whose stat and meminfo tell what the node has idle; default from LIBRA_PROC_ROOT")
+		"where proc is mounted: stat and meminfo tell what the node has idle, and the host's processes, where cgroups have no pressure, who waits for CPU; default from LIBRA_PROC_ROOT")
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
 		"how often a container is read whose limit is not its own, from 1ms to 25ms")
 	flag.Float64Var(&o.Threshold, "threshold", 0.8,
 		"share of a lowered limit in use at which the donor gets back what it lends, from 0 to 1; below 0.5 and above 0.95 for experiments")
 	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
+	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
-	o.Unguarded = !*safeguard
+	o.Unguarded, o.Unclamped = !*safeguard, !*clamp
 	return o
 }
 

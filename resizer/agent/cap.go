@@ -1,0 +1,58 @@
+package agent
+
+import "libra.dev/libra/resizer/cgroup"
+
+// cpuCap is how much CPU a container may use of what its node has idle. The zero value is
+// of one that may use none of it.
+type cpuCap struct {
+	allocationMilli, ceilingMilli int64
+	// refused says that the API server does not take the ceiling: the pod is Guaranteed, and
+	// would not be with another limit.
+	refused bool
+}
+
+// capped are the containers of the node that may use more CPU than their allocations:
+// of what it has idle, up to a ceiling, or of what they borrowed.
+func (r *reflex) capped() []capped {
+	if r.clamps == nil || r.stopping {
+		return nil // the clamps give back what is theirs
+	}
+	var all []capped
+	for _, e := range r.entries {
+		if !e.present || e.info.cgroup == nil || e.info.observed != "" || e.replaced {
+			continue
+		}
+		c, ok := r.borrows(e)
+		if e.info.node {
+			c, ok = e.usesIdle()
+		}
+		if ok {
+			c.pod, c.function, c.container, c.quotas = e.pod, e.info.function, e.info.container, e.info.cgroup
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// usesIdle is what a container may use of what the node has idle. One whose loans of before
+// are not settled may none yet, nor one whose limit another manager has set.
+func (e *entry) usesIdle() (capped, bool) {
+	c := capped{
+		allocation: e.info.cap.allocationMilli, ceiling: e.info.cap.ceilingMilli,
+		spec: e.info.limits.CPUMilli, refused: e.info.cap.refused,
+	}
+	foreign := c.spec != c.allocation && c.spec != c.ceiling && e.info.recorded.CPUMilli == 0
+	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed.CPUMilli == 0 && !foreign
+}
+
+// borrows is what a container may use of what it borrowed, which the reflex writes.
+func (r *reflex) borrows(e *entry) (capped, bool) {
+	b := r.balance(e)
+	allocation := e.allocation.CPUMilli
+	return capped{
+		allocation: allocation, ceiling: allocation + max(0, b.Borrowed.CPUMilli-b.Lent.CPUMilli),
+		bound: func(milli int64) { e.mostCPU = milli },
+	}, allocation > 0 && e.managed()
+}
+
+var _ quotas = cgroup.Container(nil)

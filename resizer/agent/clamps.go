@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/pressure"
+)
+
+const (
+	// ceilingPatience is how long a container may run until the kubelet has set its ceiling.
+	// Then the agent sets it, and keeps it there.
+	ceilingPatience = 5 * time.Second
+	// inForceEvery is how often the quota of a container is read that the agent leaves as it is.
+	inForceEvery = time.Second
+	// clampLogEvery is how often the log says at most that bystanders wait.
+	clampLogEvery = 10 * time.Second
+)
+
+// waits tells how long bystanders have waited for CPU.
+type waits interface {
+	Read(now time.Time) (pressure.Reading, error)
+}
+
+// quotas are a container's CPU use and limit in the kernel.
+type quotas interface {
+	CPU() (time.Duration, error)
+	Read() (cgroup.Reading, error)
+	SetCPU(milli int64) error
+	Attainable(limits api.Resources) api.Resources
+}
+
+// capped is a container that may use more CPU than its allocation, up to a ceiling.
+type capped struct {
+	pod, function, container string
+
+	quotas              quotas
+	allocation, ceiling int64 // milli CPU
+	// spec is the limit in the pod's spec, which the kubelet writes and the container gets
+	// back; refused says that the API server cannot take the ceiling.
+	spec    int64
+	refused bool
+	// bound is told what the container may have by the clamp at most, 0 for as much as is
+	// due of it, where somebody else writes its limit. Nil where the clamps do.
+	bound func(milli int64)
+}
+
+// clamps keep containers' CPU within their ceilings, and at their allocations while
+// bystanders wait. Not for concurrent use; the zero value of a pointer does nothing.
+type clamps struct {
+	clock   clock.PassiveClock
+	log     logr.Logger
+	metrics *metrics
+	waits   waits
+	open    func(containerID string) (cgroup.Container, error)
+	off     bool // experiments: bystanders are not looked at
+
+	// journal names containers with other limits in force than their specs say; nil while it
+	// could not be opened, and then none has more.
+	journal *journal
+	debts   []debt // of an earlier agent, or of containers that could not be written
+	since   time.Time
+
+	clamp  clamp
+	known  map[string]*clampedContainer
+	tickAt time.Time // the last, and the next
+	nextAt time.Time
+
+	source   pressure.Source
+	last     pressure.Reading
+	blind    bool      // nothing tells who waits
+	begun    time.Time // when functions began to be held; zero while none is
+	told     bool      // of that, in the log
+	toldAt   time.Time
+	creditAt time.Time
+}
+
+// clampedContainer is what the clamps know of a container.
+type clampedContainer struct {
+	capped
+	firstAt time.Time
+	window  window
+	read    bool
+	readAt  time.Time
+	inForce int64
+	// written is what was written last and is to be read; 0 once somebody else wrote.
+	written   int64
+	writtenAt time.Time
+	changed   bool // what is in force is not the spec's, but the agent's
+	owing     bool // the journal names it
+	held      bool
+	refusing  bool // its quota could not be set or read, which was said
+	retry     writeRetry
+}
+
+// round looks at containers, and sets their quotas, when it is time to.
+func (c *clamps) round(ctx context.Context, containers []capped) {
+	if c == nil {
+		return
+	}
+	now := c.clock.Now()
+	if now.Before(c.nextAt) {
+		return
+	}
+	passed := min(max(0, now.Sub(c.tickAt)), longestAccounted)
+	c.tickAt = now
+	c.follow(ctx, containers)
+	c.repay(ctx)
+
+	uses, pressed := make([]clampUse, 0, len(c.known)), false
+	for id, k := range c.known {
+		u, ok := c.look(ctx, k, now)
+		if !ok {
+			continue
+		}
+		u.container = id
+		uses = append(uses, u)
+		pressed = pressed || u.over() > 0 || k.held
+	}
+	c.clamp.tick(now, pressed && c.waited(ctx, now), uses)
+	for _, u := range uses {
+		c.set(ctx, c.known[u.container], now)
+	}
+	c.account(ctx, now, passed)
+	if c.nextAt = now.Add(regainEvery); pressed && !c.off {
+		c.nextAt = now.Add(clampEvery)
+	}
+}
+
+// untilNext is how long the next round can wait.
+func (c *clamps) untilNext(now time.Time) time.Duration {
+	if c == nil || len(c.known) == 0 && len(c.debts) == 0 {
+		return beatEvery
+	}
+	return max(0, c.nextAt.Sub(now))
+}
+
+// follow takes in which containers there are, and gives those back that are not among
+// them any more.
+func (c *clamps) follow(ctx context.Context, containers []capped) {
+	before := c.known
+	c.known = make(map[string]*clampedContainer, len(containers))
+	for _, target := range containers {
+		k := before[target.container]
+		if k == nil {
+			k = &clampedContainer{firstAt: c.clock.Now()}
+			k.retry.delay.Min, k.retry.delay.Max = writeRetryMin, writeRetryMax
+		}
+		delete(before, target.container)
+		respecified := k.spec != target.spec
+		if k.capped = target; k.owing && respecified {
+			c.owe(ctx, k)
+		}
+		c.known[target.container] = k
+	}
+	for _, k := range before {
+		c.giveBack(ctx, k)
+	}
+}
+
+// look reads what a container uses, and its quota when that matters.
+func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (clampUse, bool) {
+	cpu, err := k.quotas.CPU()
+	u := clampUse{allocation: k.allocation, ceiling: k.ceiling}
+	if err == nil {
+		u.used = k.window.add(now, cpu)
+		if !k.read || u.used > k.allocation || k.changed || k.held || now.Sub(k.readAt) >= inForceEvery {
+			err = c.readQuota(ctx, k, now)
+		}
+	}
+	if err != nil {
+		if !isGone(err) {
+			c.metrics.sampleErrors.Add(ctx, 1)
+			c.refuse(k, err, "reading what a container uses above its allocation")
+		}
+		return u, false
+	}
+	u.inForce = k.inForce
+	return u, true
+}
+
+func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Time) error {
+	reading, err := k.quotas.Read()
+	if err != nil {
+		return err
+	}
+	k.read, k.readAt, k.inForce = true, now, reading.Limit.CPUMilli
+	if k.written != 0 && k.inForce != k.written {
+		c.metrics.rewrote(ctx, cpu)
+		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)
+		k.written = 0
+	}
+	return nil
+}
+
+// waited says that bystanders have waited for longer than is tolerated since the last
+// time. When nothing tells, they are taken to.
+func (c *clamps) waited(ctx context.Context, now time.Time) bool {
+	if c.off {
+		return false
+	}
+	reading, err := c.waits.Read(now)
+	if err != nil {
+		if !c.blind {
+			c.metrics.sampleErrors.Add(ctx, 1)
+			c.log.Error(err, "functions are held to their allocations, because nothing tells whether other pods wait for CPU")
+		}
+		c.blind = true
+		return true
+	}
+	if c.blind || reading.Source != c.source && reading.Pods > 0 {
+		c.log.Info("who waits for CPU is told by "+string(reading.Source), "pods", reading.Pods)
+		c.blind, c.source = false, reading.Source
+	}
+	c.metrics.waited.Add(ctx, (reading.Waited - c.last.Waited).Seconds())
+	beyond := reading.Beyond - c.last.Beyond
+	c.metrics.waitedBeyond.Add(ctx, beyond.Seconds())
+	c.last = reading
+	return beyond > 0
+}
+
+// set writes what the clamp says, where that is not in force and the agent's to write.
+func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
+	quota, whole, begins := c.clamp.quota(k.container), c.clamp.whole(k.container), !k.held && c.clamp.held(k.container)
+	k.held = c.clamp.held(k.container)
+	if k.bound != nil {
+		if whole {
+			quota = 0
+		}
+		k.bound(quota)
+		return
+	}
+	quota = k.quotas.Attainable(api.Resources{CPUMilli: quota}).CPUMilli
+	if quota == k.inForce {
+		k.changed = k.changed && !whole
+		if k.owing && quota == k.spec {
+			c.forget(k)
+		}
+		return
+	}
+	ours := k.refused || !whole || k.changed || now.Sub(k.firstAt) >= ceilingPatience
+	// What another writes again and again does not have a period's quota given each time.
+	soon := !begins && now.Sub(k.writtenAt) < regainEvery
+	w := write{pod: k.pod, resource: cpu, direction: raise, to: quota}
+	if k.inForce == 0 || quota < k.inForce {
+		w.direction = lower
+	} else if quota <= k.allocation {
+		w.direction = restore
+	}
+	if !ours || soon || k.retry.holds(w.direction, now) {
+		return
+	}
+	if quota != k.spec && !k.owing && !c.owe(ctx, k) && quota > k.spec {
+		return
+	}
+	err := k.quotas.SetCPU(quota)
+	c.metrics.wrote(ctx, w, resultOf(err))
+	if err != nil {
+		k.retry.failed(w.direction, now)
+		if !isGone(err) {
+			c.refuse(k, err, "setting how much CPU a container may use; it is tried again")
+		}
+		return
+	}
+	k.retry.succeeded()
+	k.refusing = false
+	k.inForce, k.written, k.writtenAt, k.changed = quota, quota, now, true
+}
+
+func (c *clamps) refuse(k *clampedContainer, err error, doing string) {
+	if !k.refusing {
+		c.log.Error(err, doing, "pod", k.pod)
+	}
+	k.refusing = true
+}
+
+// account tells who is held, for how long, and what credits are left.
+func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duration) {
+	held := 0
+	credits := map[string]time.Duration{}
+	for id, l := range c.clamp.levels {
+		k := c.known[id]
+		if l.held {
+			held++
+			c.metrics.clamped.Add(ctx, passed.Seconds(), ofFunction(k.function))
+		}
+		if least, ok := credits[k.function]; !ok || l.credit < least {
+			credits[k.function] = l.credit
+		}
+	}
+	if now.Sub(c.creditAt) >= beatEvery {
+		c.creditAt = now
+		for function, credit := range credits {
+			c.metrics.credits.Record(ctx, credit.Seconds(), ofFunction(function))
+		}
+	}
+	switch {
+	case held > 0 && c.begun.IsZero():
+		c.begun = now
+		if c.told = now.Sub(c.toldAt) >= clampLogEvery; c.told {
+			c.toldAt = now
+			c.log.Info("pods that did not opt in wait for CPU: functions are held to their allocations",
+				"containers", held, "waited", c.last.Waited.String(), "beyondTolerated", c.last.Beyond.String())
+		}
+	case held == 0 && !c.begun.IsZero():
+		if c.told {
+			c.log.Info("pods that did not opt in wait no more", "heldFor", now.Sub(c.begun).String())
+		}
+		c.begun, c.told = time.Time{}, false
+	}
+}

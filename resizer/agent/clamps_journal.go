@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/go-logr/logr"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// ceilingsDir is where, in the journal's folder, containers are named to which the agent
+// gave more CPU than their pods' specs say, or that it holds to less.
+const ceilingsDir = "ceilings"
+
+// recall opens the journal, and gives back what an earlier agent raised.
+func (c *clamps) recall(ctx context.Context, log logr.Logger, journalDir string) {
+	if c == nil {
+		return
+	}
+	c.log, c.since = log, c.clock.Now()
+	if c.off {
+		c.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, whoever waits")
+	}
+	journal, err := openJournal(filepath.Join(journalDir, ceilingsDir))
+	if err != nil {
+		c.metrics.journalErrors.Add(ctx, 1)
+		c.log.Error(err, "no container gets more CPU than its pod's spec says, because what it is to get back cannot be written down")
+		return
+	}
+	debts, unread := journal.load()
+	c.journal, c.debts = journal, debts
+	if len(unread) > 0 {
+		c.metrics.journalErrors.Add(ctx, int64(len(unread)))
+		c.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back the ceilings that they may name")
+	}
+	c.repay(ctx)
+}
+
+// stop gives every container back what its pod's spec says.
+func (c *clamps) stop(ctx context.Context) {
+	if c == nil {
+		return
+	}
+	c.nextAt = c.clock.Now()
+	c.follow(ctx, nil)
+	c.repay(ctx)
+	if c.journal != nil {
+		c.journal.close() //nolint:errcheck // the process ends
+	}
+	c.journal = nil
+}
+
+// owe makes the journal name a container.
+func (c *clamps) owe(ctx context.Context, k *clampedContainer) bool {
+	err := errors.New("there is no journal")
+	if c.journal != nil {
+		err = c.journal.put(k.debt())
+	}
+	if err != nil {
+		c.metrics.journalErrors.Add(ctx, 1)
+		c.refuse(k, err, "a container gets no more CPU than its pod's spec says, because what it is to get back cannot be written down")
+		return false
+	}
+	k.owing = true
+	return true
+}
+
+// debt is what a container gets back.
+func (k *clampedContainer) debt() debt {
+	return debt{Container: k.container, Pod: k.pod, Function: k.function, Allocation: api.Resources{CPUMilli: max(k.spec, k.allocation)}}
+}
+
+// forget takes a container off the journal: its spec says what is in force.
+func (c *clamps) forget(k *clampedContainer) {
+	k.owing = false
+	c.erase(k.container)
+}
+
+func (c *clamps) erase(container string) {
+	if c.journal == nil {
+		return
+	}
+	if err := c.journal.remove(container); err != nil {
+		c.metrics.journalErrors.Add(context.Background(), 1)
+		c.log.Error(err, "forgetting what a container was owed; it is set again when an agent starts")
+	}
+}
+
+// giveBack gives a container that is not capped any more what its spec says.
+func (c *clamps) giveBack(ctx context.Context, k *clampedContainer) {
+	if k.bound != nil {
+		k.bound(0)
+		return
+	}
+	if !k.changed && !k.owing {
+		return
+	}
+	c.debts = append(c.debts, k.debt())
+}
+
+// repay gives back what can be, of containers that are not capped.
+func (c *clamps) repay(ctx context.Context) {
+	c.debts = slices.DeleteFunc(c.debts, func(d debt) bool {
+		if k := c.known[d.Container]; k != nil {
+			k.changed = true // it is capped again
+			return c.owe(ctx, k)
+		}
+		err := c.repayOne(d)
+		switch {
+		case errors.Is(err, cgroup.ErrNotFound) && c.clock.Since(c.since) < unclaimedTime:
+			return false // it may not be seen yet
+		case err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound):
+			c.metrics.wrote(ctx, write{d.Pod, cpu, lower, d.Allocation.CPUMilli}, resultFailed)
+			c.log.V(1).Info("a ceiling was not taken back; it is tried again", "pod", d.Pod, "reason", err.Error())
+			return false
+		case err == nil:
+			c.metrics.wrote(ctx, write{d.Pod, cpu, lower, d.Allocation.CPUMilli}, resultWritten)
+		}
+		c.erase(d.Container)
+		return true
+	})
+}
+
+// repayOne opens the container anew: who had it open may have closed it.
+func (c *clamps) repayOne(d debt) error {
+	container, err := c.open(d.Container)
+	if err != nil {
+		return err
+	}
+	defer container.Close() //nolint:errcheck // the write was checked
+	reading, err := container.Read()
+	if err != nil || reading.Limit.CPUMilli == container.Attainable(d.Allocation).CPUMilli {
+		return err
+	}
+	return container.SetCPU(d.Allocation.CPUMilli)
+}

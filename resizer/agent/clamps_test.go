@@ -1,0 +1,345 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	clocktesting "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/pressure"
+)
+
+// street is where bystanders wait when a test says so.
+type street struct {
+	waiting bool
+	broken  bool
+	total   pressure.Reading
+	reads   int
+}
+
+func (s *street) Read(time.Time) (pressure.Reading, error) {
+	s.reads++
+	if s.broken {
+		return s.total, errors.New("nothing tells")
+	}
+	if s.waiting {
+		s.total.Waited += 10 * time.Millisecond
+		s.total.Beyond += 5 * time.Millisecond
+	}
+	return s.total, nil
+}
+
+// clampRig are clamps with a kernel that is not one.
+type clampRig struct {
+	fatal
+	*clamps
+	clock      *clocktesting.FakeClock
+	dir        string
+	kernel     map[string]*kernelContainer
+	containers []capped
+	street     *street
+}
+
+func newClampRig(t fatal, dir string) *clampRig {
+	g := &clampRig{fatal: t, clock: clocktesting.NewFakeClock(epoch), dir: dir, kernel: map[string]*kernelContainer{}, street: &street{}}
+	g.start()
+	return g
+}
+
+// start starts an agent, as after a crash of the one before.
+func (g *clampRig) start() {
+	g.Helper()
+	if g.clamps != nil && g.journal != nil {
+		g.journal.close() //nolint:errcheck // as the kernel does
+	}
+	m, err := newMetrics(sdkmetric.NewMeterProvider())
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+	g.clamps = &clamps{
+		clock: g.clock, metrics: m, waits: g.street,
+		open: func(id string) (cgroup.Container, error) {
+			if k, ok := g.kernel[id]; ok && !k.gone {
+				return &handle{kernelContainer: k}, nil
+			}
+			return nil, cgroup.ErrNotFound
+		},
+	}
+	g.recall(context.Background(), logr.Discard(), g.dir)
+}
+
+// add makes a container of 500m with a ceiling of 2000m run, with the limit of its spec.
+func (g *clampRig) add(id string, spec int64, refused bool) *kernelContainer {
+	k := &kernelContainer{Reading: cgroup.Reading{Limit: api.Resources{CPUMilli: spec}}}
+	g.kernel[id] = k
+	g.containers = append(g.containers, capped{
+		pod: "default/" + id, function: "default/f", container: id, quotas: &handle{kernelContainer: k},
+		allocation: 500, ceiling: 2000, spec: spec, refused: refused,
+	})
+	return k
+}
+
+// pass lets time pass in which containers use so much, as far as they are let.
+func (g *clampRig) pass(d time.Duration, milli int64) {
+	for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
+		const step = 10 * time.Millisecond
+		g.clock.Step(step)
+		for _, k := range g.kernel {
+			used := milli
+			if k.Limit.CPUMilli != 0 {
+				used = min(used, k.Limit.CPUMilli)
+			}
+			k.CPU += cpuTime(used, step)
+		}
+		g.round(context.Background(), g.containers)
+	}
+}
+
+func (g *clampRig) want(id string, cpuMilli int64) {
+	g.Helper()
+	if got := g.kernel[id].Limit.CPUMilli; got != cpuMilli {
+		g.Fatalf("quota of %s is %dm, want %dm", id, got, cpuMilli)
+	}
+}
+
+func newTestClampRig(t *testing.T) *clampRig {
+	g := newClampRig(t, t.TempDir())
+	t.Cleanup(func() { g.stop(context.Background()) })
+	return g
+}
+
+func TestCeilingOfRefused(t *testing.T) {
+	g := newTestClampRig(t)
+	g.add("c", 500, true)
+	g.pass(100*time.Millisecond, 0)
+	g.want("c", 2000)
+
+	// Others write over it, and it is written again.
+	g.kernel["c"].Limit.CPUMilli = 500
+	g.pass(1200*time.Millisecond, 0)
+	g.want("c", 2000)
+
+	// An agent that dies leaves it to the next.
+	g.start()
+	g.want("c", 500)
+	g.pass(100*time.Millisecond, 0)
+	g.want("c", 2000)
+	writes := g.kernel["c"].writes
+	g.pass(10*time.Second, 0)
+	if got := g.kernel["c"].writes; got != writes {
+		t.Errorf("%d writes that change nothing", got-writes)
+	}
+	g.clamps.stop(context.Background())
+	g.want("c", 500)
+	if debts, _ := (&journal{dir: g.dir + "/" + ceilingsDir}).load(); len(debts) != 0 {
+		t.Errorf("the journal names %v after everything was given back", debts)
+	}
+}
+
+func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
+	g := newTestClampRig(t)
+	k := g.add("c", 500, false)
+	g.pass(4*time.Second, 500)
+	g.want("c", 500)
+	g.pass(2*time.Second, 500)
+	g.want("c", 2000)
+
+	// The kubelet's own is as good, and nothing is owed any more.
+	g.containers[0].spec = 2000
+	g.pass(time.Second, 0)
+	if debts, _ := g.journal.load(); len(debts) != 0 {
+		t.Errorf("the journal names %v, though the spec has the ceiling", debts)
+	}
+	// Without a ceiling it has what its spec says.
+	writes := k.writes
+	g.containers = nil
+	g.pass(time.Second, 0)
+	g.want("c", 2000)
+	if k.writes != writes {
+		t.Error("a container was written that has what its spec says")
+	}
+}
+
+func TestCeilingTakenBack(t *testing.T) {
+	g := newTestClampRig(t)
+	k := g.add("c", 500, true)
+	g.pass(time.Second, 0)
+	g.containers = nil
+	k.broken = true
+	g.pass(time.Second, 0)
+	g.want("c", 2000)
+	k.broken = false
+	g.pass(time.Second, 0)
+	g.want("c", 500)
+	if len(g.debts) != 0 {
+		t.Errorf("debts are left: %v", g.debts)
+	}
+}
+
+func TestNoCeilingWithoutJournal(t *testing.T) {
+	g := newTestClampRig(t)
+	g.journal.close() //nolint:errcheck // there is none
+	g.journal = nil
+	g.add("c", 500, true)
+	g.pass(10*time.Second, 2000)
+	g.want("c", 500)
+}
+
+func TestClampHolds(t *testing.T) {
+	g := newTestClampRig(t)
+	k := g.add("c", 2000, false)
+	g.pass(time.Second, 2000)
+	g.want("c", 2000)
+	if k.writes != 0 {
+		t.Errorf("%d writes while nobody waits and all are at their ceilings", k.writes)
+	}
+	g.street.waiting = true
+	g.pass(40*time.Millisecond, 2000)
+	g.want("c", 500)
+	g.pass(time.Second, 2000)
+	g.want("c", 500)
+	if k.writes != 1 {
+		t.Errorf("%d writes while it is held, want one: each gives a period's quota anew", k.writes)
+	}
+	g.street.waiting = false
+	g.pass(1200*time.Millisecond, 2000)
+	g.want("c", 2000)
+	if k.writes > 1+regainShares {
+		t.Errorf("%d writes until all is regained, want at most %d", k.writes, 1+regainShares)
+	}
+
+	// Nobody asks who waits while functions keep to their allocations.
+	g.pass(200*time.Millisecond, 400)
+	reads := g.street.reads
+	g.street.waiting = true
+	g.pass(time.Second, 400)
+	if g.street.reads != reads {
+		t.Error("bystanders were read while no function uses more than its allocation")
+	}
+	g.want("c", 2000)
+
+	g.pass(200*time.Millisecond, 100)
+	// What it uses in a moment is no more than its quota would have let it.
+	g.pass(20*time.Millisecond, 2000)
+	g.pass(100*time.Millisecond, 100)
+	g.want("c", 2000)
+}
+
+func TestClampBlind(t *testing.T) {
+	g := newTestClampRig(t)
+	g.add("c", 2000, false)
+	g.street.broken = true
+	g.pass(time.Second, 2000)
+	g.want("c", 500)
+	g.off = true
+	g.pass(2*time.Second, 2000)
+	g.want("c", 2000)
+}
+
+// A container that is held when the agent dies is given its spec's limit by the next, and
+// without a journal its ceiling.
+func TestHeldAcrossRestart(t *testing.T) {
+	g := newTestClampRig(t)
+	g.add("d", 2000, false)
+	g.street.waiting = true
+	g.pass(time.Second, 2000)
+	g.want("d", 500)
+	g.start()
+	g.want("d", 2000)
+
+	g.journal.close() //nolint:errcheck // there is none
+	g.journal = nil
+	g.add("c", 2000, false)
+	g.street.waiting = true
+	g.pass(time.Second, 2000)
+	g.want("c", 500)
+	g.street.waiting = false
+	g.start()
+	g.pass(ceilingPatience+time.Second, 0)
+	g.want("c", 2000)
+}
+
+// Whatever happens, no quota in the kernel is below the allocation, above the ceiling or
+// unlimited, but for what another wrote and nobody has read yet; and when the agent stops,
+// everybody has what their spec says.
+func TestCeilingProperties(t *testing.T) {
+	dir := t.TempDir()
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		g := newClampRig(t, fmt.Sprint(dir, "/", run))
+		for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
+			g.add(fmt.Sprint("c", i), rapid.SampledFrom([]int64{500, 2000}).Draw(t, "spec"), rapid.Bool().Draw(t, "refused"))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				for id, k := range g.kernel {
+					if l := k.Limit.CPUMilli; l < 500 || l > 2000 {
+						t.Fatalf("quota of %s is %dm", id, l)
+					}
+				}
+			},
+			"pass": func(t *rapid.T) {
+				g.street.waiting = rapid.Bool().Draw(t, "waiting")
+				g.street.broken = rapid.IntRange(0, 9).Draw(t, "broken") == 0
+				g.pass(time.Duration(rapid.SampledFrom([]int{10, 100, 1000, 6000}).Draw(t, "ms"))*time.Millisecond, rapid.Int64Range(0, 2500).Draw(t, "used"))
+			},
+			"crash": func(*rapid.T) { g.start() },
+			"overwrite": func(t *rapid.T) {
+				if len(g.containers) == 0 {
+					t.Skip("none")
+				}
+				c := rapid.SampledFrom(g.containers).Draw(t, "container")
+				g.kernel[c.container].Limit.CPUMilli = c.spec
+			},
+			"spec": func(t *rapid.T) {
+				if len(g.containers) == 0 {
+					t.Skip("none")
+				}
+				c := &g.containers[rapid.IntRange(0, len(g.containers)-1).Draw(t, "container")]
+				c.spec = rapid.SampledFrom([]int64{500, 2000}).Draw(t, "spec")
+				g.kernel[c.container].Limit.CPUMilli = c.spec // by the kubelet
+				g.pass(regainEvery, 0)
+			},
+		})
+		g.street.broken, g.street.waiting = false, false
+		g.clamps.stop(context.Background())
+		for _, c := range g.containers {
+			if got := g.kernel[c.container].Limit.CPUMilli; got != c.spec {
+				t.Fatalf("quota of %s is %dm after the agent stopped, want %dm as its spec says", c.container, got, c.spec)
+			}
+		}
+	})
+}
+
+// What is borrowed of owners shrinks while bystanders wait, and its donors have it.
+func TestClampLoans(t *testing.T) {
+	g := newTestRig(t)
+	s := &street{}
+	g.clamps = &clamps{clock: g.clock, log: logr.Discard(), metrics: g.reflex.metrics, waits: s, open: g.open}
+	g.lend()
+	burn := func(d time.Duration) {
+		for range d / (10 * time.Millisecond) {
+			g.kernel["borrower"].CPU += cpuTime(g.kernel["borrower"].Limit.CPUMilli, 10*time.Millisecond)
+			g.pass(10 * time.Millisecond)
+		}
+	}
+	burn(200 * time.Millisecond)
+	g.want("borrower", 700, 612)
+	s.waiting = true
+	burn(300 * time.Millisecond)
+	g.want("borrower", 500, 612)
+	g.want("donor", 500, 412)
+	s.waiting = false
+	burn(1200 * time.Millisecond)
+	g.want("borrower", 700, 612)
+	g.want("donor", 300, 412)
+}

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// Libra's own pods have this label.
+const (
+	partOfLabel = "app.kubernetes.io/part-of"
+	partOfLibra = "libra"
+)
+
+// participants are the pods of the node that are no bystanders: those that opted in, and
+// Libra's own.
+type participants struct {
+	mu    sync.Mutex
+	byPod map[string]string // UID, by namespace/name
+	pods  map[string]int    // how many have a UID, which is 1 but for a moment
+}
+
+func newParticipants() *participants {
+	return &participants{byPod: map[string]string{}, pods: map[string]int{}}
+}
+
+func (p *participants) set(pod, uid string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop(pod)
+	p.byPod[pod] = uid
+	p.pods[uid]++
+}
+
+func (p *participants) remove(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop(pod)
+}
+
+// drop forgets a pod. The caller holds the lock.
+func (p *participants) drop(pod string) {
+	uid, ok := p.byPod[pod]
+	if !ok {
+		return
+	}
+	delete(p.byPod, pod)
+	if p.pods[uid]--; p.pods[uid] == 0 {
+		delete(p.pods, uid)
+	}
+}
+
+func (p *participants) has(uid string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pods[uid] > 0
+}
+
+// FollowOwn returns what keeps the agent from taking Libra's own pods for bystanders, as
+// long as it runs.
+func (a *Agent) FollowOwn(client kubernetes.Interface) (manager.Runnable, error) {
+	informer := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = labels.SelectorFromSet(labels.Set{partOfLabel: partOfLibra}).String()
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.settings.Node).String()
+		}),
+		informers.WithTransform(func(obj any) (any, error) {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}, nil
+			}
+			return obj, nil
+		})).Core().V1().Pods().Informer()
+	set := func(obj any) {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			a.participants.set(own(pod), string(pod.UID))
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, obj any) { set(obj) },
+		DeleteFunc: func(obj any) {
+			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = last.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				a.participants.remove(own(pod))
+			}
+		},
+	}); err != nil {
+		return nil, fmt.Errorf("following Libra's own pods: %w", err)
+	}
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		informer.RunWithContext(ctx)
+		return nil
+	}), nil
+}
+
+// own names a pod of Libra's apart from one of the same name that opted in, so that
+// neither takes the other off.
+func own(pod *corev1.Pod) string { return "own:" + pod.Namespace + "/" + pod.Name }

@@ -1,0 +1,126 @@
+package pressure
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// readSize is that of the buffer. Only lists of threads can be longer.
+const readSize = 4096
+
+// counter is an open file with a time that only grows. It is a bare descriptor, which a
+// single system call reads.
+type counter struct {
+	fd    int
+	path  string
+	parse func(text []byte) (time.Duration, error)
+	last  time.Duration
+	known bool
+}
+
+func openCounter(path string, parse func([]byte) (time.Duration, error)) (*counter, error) {
+	fd, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &counter{fd: fd, path: path, parse: parse}, nil
+}
+
+func open(path string) (int, error) {
+	for {
+		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+		if err == nil {
+			return fd, nil
+		}
+		if err != syscall.EINTR {
+			return 0, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
+}
+
+// since is by how much it grew since this was asked last; 0 the first time.
+func (c *counter) since(buffer []byte) (time.Duration, error) {
+	text, err := read(c.fd, c.path, buffer)
+	if err != nil {
+		return 0, err
+	}
+	value, err := c.parse(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", c.path, err)
+	}
+	grown := max(0, value-c.last)
+	if !c.known {
+		grown = 0
+	}
+	c.last, c.known = value, true
+	return grown, nil
+}
+
+func (c *counter) close() { syscall.Close(c.fd) } //nolint:errcheck // read only
+
+// read returns the file's beginning, as far as there is room.
+func read(fd int, path string, buffer []byte) ([]byte, error) {
+	for {
+		n, err := syscall.Pread(fd, buffer, 0)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		return buffer[:n], nil
+	}
+}
+
+// isGone says that a cgroup or a thread has ended.
+func isGone(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ESRCH)
+}
+
+// number is the digits that text begins with.
+func number(text []byte) (int64, error) {
+	end := 0
+	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
+		end++
+	}
+	n, err := strconv.ParseInt(string(text[:end]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%.32q does not begin with a number", text)
+	}
+	return n, nil
+}
+
+// keyed is the number that follows the key in text; 0 when the key is not there.
+func keyed(text []byte, key string) (int64, error) {
+	for line := range bytes.Lines(text) {
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok && len(rest) > 0 && rest[0] == ' ' {
+			return number(rest[1:])
+		}
+	}
+	return 0, nil
+}
+
+func parseNanos(text []byte) (time.Duration, error) {
+	n, err := number(text)
+	return time.Duration(n), err
+}
+
+func parseThrottledV1(text []byte) (time.Duration, error) {
+	n, err := keyed(text, "throttled_time")
+	return time.Duration(n), err
+}
+
+func parseThrottledV2(text []byte) (time.Duration, error) {
+	n, err := keyed(text, "throttled_usec")
+	return time.Duration(n) * time.Microsecond, err
+}
+
+func parseUsageV2(text []byte) (time.Duration, error) {
+	n, err := keyed(text, "usage_usec")
+	return time.Duration(n) * time.Microsecond, err
+}

@@ -1,0 +1,312 @@
+package pressure
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	// parentDepth is how deep below the root of the cgroups the parents of pods may be: a
+	// kubelet can have a cgroup root of its own.
+	parentDepth = 4
+	// deepest is how many cgroups may be in each other below a pod's.
+	deepest = 6
+
+	// notLimited is what a pod without limits of CPU is throttled.
+	notLimited = time.Duration(-1)
+)
+
+// pod is a bystander's cgroup, with its containers'.
+type pod struct {
+	dirs     []string            // its own first
+	limited  map[string]*counter // by directory: those with a limit of CPU, and how long that held them up
+	pressure *counter            // when that is read
+
+	usage   *counter // CPU used, when threads are read
+	list    string   // name of the file that lists threads
+	threads map[int]*counter
+	listed  bool // its threads, since pods were listed last
+
+	throttled time.Duration // as read last; notLimited
+	own       own
+	patience  patience
+}
+
+func (p *pod) close() {
+	for _, c := range p.limited {
+		c.close()
+	}
+	for _, c := range p.threads {
+		c.close()
+	}
+	for _, c := range []*counter{p.pressure, p.usage} {
+		if c != nil {
+			c.close()
+		}
+	}
+}
+
+// readThrottled reads how long the limits of the pod's own containers held them up.
+func (p *pod) readThrottled(buffer []byte) error {
+	p.throttled = notLimited
+	for dir, c := range p.limited {
+		held, err := c.since(buffer)
+		if isGone(err) {
+			c.close()
+			delete(p.limited, dir)
+			continue
+		} else if err != nil {
+			return err
+		}
+		p.throttled = max(0, p.throttled) + held
+	}
+	return nil
+}
+
+// tree is where pods are.
+type tree struct {
+	cpu, cpuacct string   // hierarchies; the same on v2
+	parents      []string // of pods
+}
+
+func isV2(cgroupRoot string) bool {
+	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	return err == nil
+}
+
+// list finds the pods that there are, and what of them is to be read.
+func (n *Node) list() error {
+	if err := n.findParents(); err != nil {
+		return err
+	}
+	found := map[string]struct{}{}
+	for _, parent := range n.tree.parents {
+		entries, err := os.ReadDir(parent)
+		if errors.Is(err, fs.ErrNotExist) {
+			n.tree.parents = nil // they are looked for again
+			continue
+		} else if err != nil {
+			return fmt.Errorf("looking for pods: %w", err)
+		}
+		for _, e := range entries {
+			if uid, ok := podUID(e.Name()); ok && e.IsDir() && !n.ours(uid) {
+				found[filepath.Join(parent, e.Name())] = struct{}{}
+			}
+		}
+	}
+	for dir, p := range n.pods {
+		if _, ok := found[dir]; !ok {
+			p.close()
+			delete(n.pods, dir)
+		}
+	}
+	for dir := range found {
+		if err := n.follow(dir); isGone(err) {
+			continue // it went while we looked
+		} else if err != nil {
+			return fmt.Errorf("following a pod that did not opt in: %w", err)
+		}
+	}
+	n.choose()
+	return nil
+}
+
+// choose says what the readings come from.
+func (n *Node) choose() {
+	visible := len(n.pods) == 0
+	for _, p := range n.pods {
+		if p.pressure != nil {
+			n.source = SourceCgroups
+			return
+		}
+	}
+	if n.source == SourceThreads && n.anyThreads() || visible {
+		n.source = SourceThreads
+		return
+	}
+	for _, p := range n.pods {
+		if p.listThreads(n.procRoot) == nil && len(p.threads) > 0 {
+			n.source = SourceThreads
+			return
+		}
+	}
+	n.source = SourceNode
+}
+
+func (n *Node) anyThreads() bool {
+	for _, p := range n.pods {
+		if len(p.threads) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// findParents finds the cgroups that pods are in: one for each class of quality of
+// service, below one that every kubelet names alike, wherever it has it.
+func (n *Node) findParents() error {
+	if n.tree.cpu == "" {
+		cpu, cpuacct := n.cgroupRoot, n.cgroupRoot
+		if !n.v2 {
+			var err error
+			if cpu, err = cgroup.Hierarchy(n.cgroupRoot, "cpu"); err != nil {
+				return err
+			}
+			if cpuacct, err = cgroup.Hierarchy(n.cgroupRoot, "cpuacct"); err != nil {
+				return err
+			}
+		}
+		n.tree.cpu, n.tree.cpuacct = cpu, cpuacct
+	}
+	if len(n.tree.parents) > 0 {
+		return nil
+	}
+	err := filepath.WalkDir(n.tree.cpu, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && !d.IsDir():
+			return nil
+		case err != nil:
+			return err
+		case d.Name() == "kubepods" || d.Name() == "kubepods.slice":
+			n.tree.parents = append(n.tree.parents, path)
+			for _, class := range []string{"burstable", "besteffort"} {
+				if d.Name() == "kubepods.slice" {
+					class = "kubepods-" + class + ".slice"
+				}
+				if _, err := os.Stat(filepath.Join(path, class)); err == nil {
+					n.tree.parents = append(n.tree.parents, filepath.Join(path, class))
+				}
+			}
+			return fs.SkipDir
+		case strings.Count(path[len(n.tree.cpu):], string(filepath.Separator)) >= parentDepth:
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("looking for the cgroups of pods below %s: %w", n.tree.cpu, err)
+	}
+	return nil
+}
+
+// podUID is that of the pod whose cgroup has such a name, by either driver.
+func podUID(name string) (string, bool) {
+	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
+		_, uid, ok := strings.Cut(slice, "-pod")
+		return strings.ReplaceAll(uid, "_", "-"), ok && uid != ""
+	}
+	uid, ok := strings.CutPrefix(name, "pod")
+	return uid, ok && uid != ""
+}
+
+// follow opens what is to be read of a pod, or what has come to be since it was listed
+// last.
+func (n *Node) follow(dir string) error {
+	p, ok := n.pods[dir]
+	if !ok {
+		p = &pod{limited: map[string]*counter{}, threads: map[int]*counter{}, list: "tasks"}
+		if n.v2 {
+			p.list = "cgroup.threads"
+		}
+		if err := n.open(p, dir); err != nil {
+			p.close()
+			return err
+		}
+		n.pods[dir] = p
+	}
+	p.listed, p.dirs = false, p.dirs[:0]
+	if err := p.findDirs(dir, 0); err != nil {
+		return err
+	}
+	for _, dir := range p.dirs {
+		if err := n.followLimit(p, dir); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) open(p *pod, dir string) (err error) {
+	if n.v2 {
+		p.pressure, err = openCounter(filepath.Join(dir, "cpu.pressure"), parsePressure)
+		if err == nil {
+			// It can be there and say that the kernel keeps none.
+			if _, err = p.pressure.since(n.buffer); err == nil {
+				return nil
+			}
+			p.pressure.close()
+		}
+		p.pressure = nil
+		p.usage, err = openCounter(filepath.Join(dir, "cpu.stat"), parseUsageV2)
+		return err
+	}
+	below, err := filepath.Rel(n.tree.cpu, dir)
+	if err != nil {
+		return err
+	}
+	p.usage, err = openCounter(filepath.Join(n.tree.cpuacct, below, "cpuacct.usage"), parseNanos)
+	return err
+}
+
+func (p *pod) findDirs(dir string, depth int) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	p.dirs = append(p.dirs, dir)
+	for _, e := range entries {
+		if !e.IsDir() || depth == deepest {
+			continue
+		}
+		if err := p.findDirs(filepath.Join(dir, e.Name()), depth+1); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// followLimit reads how long a limit of CPU holds up a cgroup that has one.
+func (n *Node) followLimit(p *pod, dir string) error {
+	name := "cpu.cfs_quota_us"
+	if n.v2 {
+		name = "cpu.max"
+	}
+	path := filepath.Join(dir, name)
+	fd, err := open(path)
+	if err != nil {
+		return err
+	}
+	limit := &counter{fd: fd}
+	defer limit.close()
+	text, err := read(fd, path, n.buffer)
+	if err != nil {
+		return err
+	}
+	quota, limited := int64(0), true
+	if quota, err = number(text); err != nil || quota <= 0 {
+		limited = false // "-1" or "max"
+	}
+	c, followed := p.limited[dir]
+	switch {
+	case limited && !followed:
+		parse := parseThrottledV1
+		if n.v2 {
+			parse = parseThrottledV2
+		}
+		if p.limited[dir], err = openCounter(filepath.Join(dir, "cpu.stat"), parse); err != nil {
+			delete(p.limited, dir)
+			return err
+		}
+	case !limited && followed:
+		c.close()
+		delete(p.limited, dir)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+// Package pressure tells how long the pods of a node that did not opt in, bystanders,
+// have waited for CPU.
+//
+// On cgroup v2 it is the pressure of their cgroups. Where the kernel keeps none, as on v1,
+// it is the sum of the times that their threads were ready and did not run, which each
+// thread's schedstat has; and where those cannot be seen either, it is the whole node's
+// pressure, in which functions are counted too.
+//
+//	pods and their cgroups   pods.go
+//	pressure of cgroups      psi.go
+//	threads                  threads.go
+//	what is tolerated        patience.go
+//	open files               files.go
+package pressure
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+const (
+	// listEvery is how often pods, containers and threads are looked for again.
+	listEvery = time.Second
+
+	// longestGap is the longest time between two readings over which somebody's waiting
+	// still says something of now. After a longer one the first reading is where to count
+	// from.
+	longestGap = 250 * time.Millisecond
+)
+
+// Source is what is read.
+type Source string
+
+const (
+	// SourceCgroups is the pressure of each bystander's cgroup.
+	SourceCgroups Source = "the pressure of cgroups"
+	// SourceThreads is what the scheduler keeps of each thread.
+	SourceThreads Source = "the threads' schedstat"
+	// SourceNode is the pressure of the whole node, where nothing else can be read:
+	// whoever waits, functions too, is taken for a bystander.
+	SourceNode Source = "the whole node's pressure"
+)
+
+// Reading is how long bystanders have waited since they were first read, summed over pods.
+// Both only ever grow.
+type Reading struct {
+	Waited time.Duration
+	// Beyond is what of it is more than is tolerated of each pod: see patience.
+	Beyond time.Duration
+	// Since is the time that the reading covers: since the one before it, or zero when that
+	// was too long ago or none, and nothing was added.
+	Since  time.Duration
+	Source Source
+	Pods   int // bystanders
+}
+
+// Node are the bystanders of a node. Not for concurrent use.
+type Node struct {
+	cgroupRoot, procRoot string
+	ours                 func(podUID string) bool
+	cpus                 int64
+	v2                   bool
+
+	buffer   []byte
+	tree     tree
+	pods     map[string]*pod // by directory
+	source   Source
+	listedAt time.Time
+	readAt   time.Time
+	node     *counter // the node's own pressure; nil when it cannot be read
+	nodePast time.Duration
+	skipped  time.Duration // since pods were read last
+	patience patience      // with the node as a whole
+	total    Reading
+}
+
+// New reads below the directories where the host's cgroups and a proc file system with
+// the host's processes are mounted. ours says of which pods, by their UID, nobody asks
+// whether they wait: those that opted in, and Libra's own.
+func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
+	return &Node{
+		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, cpus: int64(runtime.NumCPU()), v2: isV2(cgroupRoot),
+		buffer: make([]byte, readSize), pods: map[string]*pod{},
+	}
+}
+
+// Read is cheap enough to be called every 20 ms, and need not be called when nobody is
+// interested. It fails when nothing at all can be read that would tell.
+func (n *Node) Read(now time.Time) (Reading, error) {
+	passed := now.Sub(n.readAt)
+	fresh := n.readAt.IsZero() || passed > longestGap
+	if n.readAt = now; fresh {
+		passed = 0
+	}
+	if fresh || now.Sub(n.listedAt) >= listEvery {
+		if err := n.list(); err != nil {
+			return n.total, err
+		}
+		n.listedAt = now
+	}
+	n.total.Since, n.total.Source, n.total.Pods = passed, n.source, len(n.pods)
+	if len(n.pods) == 0 {
+		return n.total, nil
+	}
+	moved, known := n.nodeMoved()
+	if n.source == SourceNode {
+		if !known {
+			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node tell (is there a pressure/cpu in the proc file system?)")
+		}
+		n.add(&n.patience, moved, passed)
+		return n.total, nil
+	}
+	n.skipped += passed
+	if n.source == SourceThreads && known && !fresh && n.tooLittle(moved, passed) {
+		return n.total, nil
+	}
+	for dir, p := range n.pods {
+		waited, err := n.waited(p)
+		if isGone(err) {
+			p.close()
+			delete(n.pods, dir)
+			continue
+		} else if err != nil {
+			return n.total, fmt.Errorf("reading how long a pod waited for CPU: %w", err)
+		}
+		if fresh {
+			p.own = own{}
+			continue
+		}
+		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped)
+	}
+	n.skipped = 0
+	return n.total, nil
+}
+
+// Close closes what is open. The Node can be read again.
+func (n *Node) Close() {
+	for _, p := range n.pods {
+		p.close()
+	}
+	clear(n.pods)
+	if n.node != nil {
+		n.node.close()
+	}
+	n.node, n.readAt = nil, time.Time{}
+}
+
+func (n *Node) add(p *patience, waited, passed time.Duration) {
+	n.total.Waited += waited
+	n.total.Beyond += p.beyond(waited, passed)
+}
+
+// waited is how long a pod waited since it was read last, with what it waited for its
+// own limits, which is added to its throttled.
+func (n *Node) waited(p *pod) (time.Duration, error) {
+	if err := p.readThrottled(n.buffer); err != nil {
+		return 0, err
+	}
+	if n.source == SourceCgroups {
+		return p.pressure.since(n.buffer)
+	}
+	return p.threadsWaited(n.buffer, n.procRoot)
+}
+
+// nodeMoved is how much the node's own pressure grew since it was read last. It is not
+// known before the second time.
+func (n *Node) nodeMoved() (time.Duration, bool) {
+	if n.node == nil {
+		c, err := openCounter(nodePressure(n.procRoot), parsePressure)
+		if err != nil {
+			return 0, false
+		}
+		n.node = c
+	}
+	moved, err := n.node.since(n.buffer)
+	return moved, err == nil
+}
+
+// tooLittle says that so little pressure of the node means that no pod can have waited
+// for longer than is tolerated: the node's is the mean over its CPUs, each weighted by
+// how long it was in use, which is at least as long as somebody waited there.
+func (n *Node) tooLittle(moved, passed time.Duration) bool {
+	tolerated := tolerated * float64(passed)
+	return float64(moved)*float64(n.cpus)*float64(passed) < tolerated*tolerated
+}

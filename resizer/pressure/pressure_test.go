@@ -1,0 +1,295 @@
+package pressure
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func none(string) bool { return false }
+
+func write(t *testing.T, root, path, text string) {
+	t.Helper()
+	path = filepath.Join(root, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pressureText(micros string) string {
+	return "some avg10=0.00 avg60=1.20 avg300=0.00 total=" + micros + "\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
+}
+
+// reader reads every 20 ms of a time that a test makes pass.
+type reader struct {
+	*testing.T
+	node *Node
+	now  time.Time
+}
+
+func newReader(t *testing.T, cgroups, proc string, ours func(string) bool) *reader {
+	r := &reader{T: t, node: New(cgroups, proc, ours), now: start}
+	t.Cleanup(r.node.Close)
+	return r
+}
+
+func (r *reader) read(after time.Duration) Reading {
+	r.Helper()
+	r.now = r.now.Add(after)
+	reading, err := r.node.Read(r.now)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return reading
+}
+
+const tick = 20 * time.Millisecond
+
+func TestPressureOfCgroups(t *testing.T) {
+	const pods = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
+	root := cgrouptest.Tree(t, map[string]string{
+		"cgroup.controllers":                "cpu memory\n",
+		pods + "a_1.slice/cpu.pressure":     pressureText("1000"),
+		pods + "a_1.slice/c/cpu.max":        "max 100000\n",
+		pods + "a_1.slice/cpu.max":          "max 100000\n",
+		pods + "ours.slice/cpu.pressure":    pressureText("1000"),
+		pods + "ours.slice/cpu.max":         "max 100000\n",
+		"system.slice/x.slice/cpu.pressure": pressureText("1000"),
+	})
+	r := newReader(t, root, t.TempDir(), func(uid string) bool { return uid == "ours" })
+
+	if got, want := r.read(0), (Reading{Source: SourceCgroups, Pods: 1}); got != want {
+		t.Fatalf("first reading is %+v, want %+v", got, want)
+	}
+	write(t, root, pods+"a_1.slice/cpu.pressure", pressureText("13000"))
+	write(t, root, pods+"ours.slice/cpu.pressure", pressureText("90000"))
+	// It waited for 12 ms, of which 1 in any 20, and 8 in a moment, are tolerated.
+	if got := r.read(tick); got.Waited != 12*time.Millisecond || got.Beyond != 3*time.Millisecond || got.Since != tick {
+		t.Errorf("reading is %+v, want 12ms and 3ms beyond in 20ms", got)
+	}
+
+	// What was before a long time without a reading says nothing of now.
+	write(t, root, pods+"a_1.slice/cpu.pressure", pressureText("900000"))
+	if got := r.read(time.Minute); got.Waited != 12*time.Millisecond || got.Since != 0 {
+		t.Errorf("reading after a minute is %+v, want what it was", got)
+	}
+
+	// Pods come and go.
+	write(t, root, pods+"b.slice/cpu.pressure", pressureText("5"))
+	if err := os.RemoveAll(filepath.Join(root, pods+"a_1.slice")); err != nil {
+		t.Fatal(err)
+	}
+	for range listEvery / tick {
+		r.read(tick)
+	}
+	if got := r.read(0); got.Pods != 1 || r.node.pods[filepath.Join(root, pods+"b.slice")] == nil {
+		t.Errorf("%d pods after one went and one came, want the one that came", got.Pods)
+	}
+}
+
+// What a pod's own limit holds it up is in its pressure too.
+func TestOwnLimit(t *testing.T) {
+	const pod = "kubepods/podx"
+	root := cgrouptest.Tree(t, map[string]string{
+		"cgroup.controllers":    "cpu memory\n",
+		pod + "/cpu.pressure":   pressureText("0"),
+		pod + "/cpu.max":        "max 100000\n",
+		pod + "/c/cpu.max":      "20000 100000\n",
+		pod + "/c/cpu.stat":     "usage_usec 5\nnr_throttled 3\nthrottled_usec 0\n",
+		pod + "/pause/cpu.max":  "max 100000\n",
+		pod + "/pause/cpu.stat": "throttled_usec 0\n",
+	})
+	r := newReader(t, root, t.TempDir(), none)
+	r.read(0)
+	var total, throttled int
+	for i := range 100 {
+		if i%5 > 0 {
+			total += 20_000 // it runs for 20 ms and is then held up for 80
+		} else if i > 0 {
+			throttled += 80_000
+		}
+		write(t, root, pod+"/cpu.pressure", pressureText(strconv.Itoa(total)))
+		write(t, root, pod+"/c/cpu.stat", "usage_usec 5\nnr_throttled 3\nthrottled_usec "+strconv.Itoa(throttled)+"\n")
+		r.read(tick)
+	}
+	if got := r.read(0).Waited; got > 0 {
+		t.Errorf("a pod that was held up by its own limit alone is said to have waited for %v", got)
+	}
+	for range 50 {
+		total += 10_000
+		write(t, root, pod+"/cpu.pressure", pressureText(strconv.Itoa(total)))
+		r.read(tick)
+	}
+	// The last that it waited may be its own limit's.
+	if got := r.read(0).Waited; got < 200*time.Millisecond || got > 500*time.Millisecond {
+		t.Errorf("a pod with a limit that waits half of the time for others waited %v in a second, want at least 200ms and at most 500ms", got)
+	}
+}
+
+func TestThreads(t *testing.T) {
+	cgroups := map[string]string{}
+	for _, pod := range []string{"burstable/poda", "besteffort/podb"} {
+		dir := "/kubelet/kubepods/" + pod
+		cgroups["cpu"+dir+"/tasks"] = ""
+		cgroups["cpu"+dir+"/cpu.cfs_quota_us"] = "-1\n"
+		cgroups["cpu"+dir+"/c/tasks"] = "7\n8\n"
+		cgroups["cpu"+dir+"/c/cpu.cfs_quota_us"] = "-1\n"
+		cgroups["cpuacct"+dir+"/cpuacct.usage"] = "1000\n"
+	}
+	cgroups["cpu/kubelet/kubepods/besteffort/podb/c/tasks"] = "9\n"
+	root := cgrouptest.Tree(t, cgroups)
+	proc := cgrouptest.Tree(t, map[string]string{
+		"7/schedstat":  "100 1000000 3\n",
+		"8/schedstat":  "100 2000000 3\n",
+		"9/schedstat":  "100 5000000 3\n",
+		"pressure/cpu": pressureText("0"),
+	})
+	r := newReader(t, root, proc, none)
+	if got, want := r.read(0), (Reading{Source: SourceThreads, Pods: 2}); got != want {
+		t.Fatalf("first reading is %+v, want %+v", got, want)
+	}
+	waits := func(nodeMicros string) Reading {
+		t.Helper()
+		write(t, proc, "7/schedstat", "100 6000000 3\n")
+		write(t, proc, "8/schedstat", "100 12000000 3\n")
+		write(t, proc, "pressure/cpu", pressureText(nodeMicros))
+		return r.read(tick)
+	}
+	if got := waits("1"); got.Waited != 0 {
+		t.Errorf("threads were read while nobody waited on the node: %+v", got)
+	}
+	if got := waits("9000"); got.Waited != 0 {
+		t.Errorf("threads were read of a pod that has not run: %+v", got)
+	}
+	write(t, root, "cpuacct/kubelet/kubepods/burstable/poda/cpuacct.usage", "2000\n")
+	// 5 and 10 ms, after the 20 ms in which nothing had to be read.
+	if got := waits("19000"); got.Waited != 15*time.Millisecond || got.Beyond != 6*time.Millisecond {
+		t.Errorf("reading is %+v, want 15ms, 6ms of it beyond", got)
+	}
+
+	// A thread ends, another begins.
+	if err := os.RemoveAll(filepath.Join(proc, "7")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, root, "cpu/kubelet/kubepods/burstable/poda/c/tasks", "8\n10\n")
+	write(t, proc, "10/schedstat", "100 800000000 3\n")
+	for i := range int(listEvery/tick) + 1 {
+		write(t, root, "cpuacct/kubelet/kubepods/burstable/poda/cpuacct.usage", strconv.Itoa(3000+i)+"\n")
+		write(t, proc, "pressure/cpu", pressureText(strconv.Itoa(1_000_000*(i+1))))
+		r.read(tick)
+	}
+	if got := r.read(tick); got.Waited != 15*time.Millisecond {
+		t.Errorf("what a thread had waited before it was seen was counted: %+v", got)
+	}
+	if got := len(r.node.pods[filepath.Join(root, "cpu/kubelet/kubepods/burstable/poda")].threads); got != 2 {
+		t.Errorf("%d threads are followed, want 2", got)
+	}
+}
+
+// An agent that does not see the host's processes has the node's pressure, and one without
+// that says so.
+func TestNobodySeen(t *testing.T) {
+	const dir = "/kubepods/poda"
+	root := cgrouptest.Tree(t, map[string]string{
+		"cpu" + dir + "/tasks":             "",
+		"cpu" + dir + "/cpu.cfs_quota_us":  "-1\n",
+		"cpuacct" + dir + "/cpuacct.usage": "1000\n",
+	})
+	proc := cgrouptest.Tree(t, map[string]string{"pressure/cpu": pressureText("0")})
+	r := newReader(t, root, proc, none)
+	r.read(0)
+	write(t, proc, "pressure/cpu", pressureText("12000"))
+	if got, want := r.read(tick), (Reading{Waited: 12 * time.Millisecond, Beyond: 3 * time.Millisecond, Since: tick, Source: SourceNode, Pods: 1}); got != want {
+		t.Errorf("reading is %+v, want %+v", got, want)
+	}
+
+	blind := New(root, t.TempDir(), none)
+	if _, err := blind.Read(start); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {
+		t.Errorf("reading without anything to read: %v, want an error that names what is missing", err)
+	}
+	if got, err := New(root, t.TempDir(), func(string) bool { return true }).Read(start); err != nil || got.Pods != 0 {
+		t.Errorf("reading a node without bystanders: %+v, %v", got, err)
+	}
+}
+
+// No pod that waits no more than is tolerated is in want, and one that waits for good is
+// at once, however its waiting falls on the readings.
+func TestPatience(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p patience
+		var waited, passed, beyond time.Duration
+		for range rapid.IntRange(1, 200).Draw(t, "readings") {
+			d := time.Duration(rapid.IntRange(1, 100).Draw(t, "ms")) * time.Millisecond
+			w := time.Duration(rapid.Float64Range(0, 1).Draw(t, "share") * float64(d))
+			more := p.beyond(w, d)
+			if more < 0 || more > w {
+				t.Fatalf("%v of %v is beyond", more, w)
+			}
+			waited, passed, beyond = waited+w, passed+d, beyond+more
+			if left := waited - time.Duration(tolerated*float64(passed)) - toleratedAtOnce; beyond < left-time.Microsecond {
+				t.Fatalf("of %v waited in %v, %v is beyond, want at least %v", waited, passed, beyond, left)
+			}
+		}
+	})
+	var p patience
+	for range 1000 {
+		if p.beyond(900*time.Microsecond, tick) > 0 {
+			t.Fatal("waiting for less than the tolerated share was too much")
+		}
+	}
+}
+
+// Throttling by a pod's own limit excuses waiting, whichever is heard of first, and no
+// more than there was.
+func TestOwn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var o own
+		var waited, counted time.Duration
+		now := start
+		for range rapid.IntRange(1, 100).Draw(t, "readings") {
+			now = now.Add(tick)
+			w := time.Duration(rapid.IntRange(0, 20).Draw(t, "waited")) * time.Millisecond
+			c := o.without(w, time.Duration(rapid.IntRange(0, 30).Draw(t, "throttled"))*time.Millisecond, now)
+			waited, counted = waited+w, counted+c
+			if c < 0 || counted > waited {
+				t.Fatalf("%v counted of %v waited", counted, waited)
+			}
+		}
+	})
+}
+
+func TestPodUID(t *testing.T) {
+	for name, want := range map[string]string{
+		"pod0a-1b": "0a-1b", "kubepods-besteffort-pod0a_1b.slice": "0a-1b", "kubepods-pod0a.slice": "0a",
+		"burstable": "", "kubepods-burstable.slice": "", "crio-pod.scope": "", "pod": "",
+	} {
+		if got, ok := podUID(name); ok != (want != "") || ok && got != want {
+			t.Errorf("podUID(%q) = %q, %v, want %q", name, got, ok, want)
+		}
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	for _, text := range []string{"", "some", "full avg10=0.00 total=5", "some avg10=0 total=x", "some total="} {
+		if _, err := parsePressure([]byte(text)); err == nil {
+			t.Errorf("parsePressure(%q) is no error", text)
+		}
+	}
+	for _, text := range []string{"", "12", "12 x 3"} {
+		if _, err := parseDelay([]byte(text)); err == nil {
+			t.Errorf("parseDelay(%q) is no error", text)
+		}
+	}
+}
