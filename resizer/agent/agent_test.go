@@ -126,7 +126,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 func podRunning(containerID string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{
 			{Name: api.QueueProxyContainer},
 			{Name: "renamed", Ports: []corev1.ContainerPort{{Name: "user-port"}}},
 		}},
@@ -218,15 +218,19 @@ func (constantCgroup) Close() error                    { return nil }
 
 // evenCgroup reads the same always but for its CPU, of which it uses as much all the time.
 type evenCgroup struct {
-	cgroup.Reading
+	reading  cgroup.Reading
 	now      func() time.Time
 	cpuMilli int64
 }
 
 func (c evenCgroup) Read() (cgroup.Reading, error) {
-	r := c.Reading
-	r.CPU = c.now().Sub(epoch) * time.Duration(c.cpuMilli) / 1000
+	r := c.reading
+	r.CPU, _ = c.CPU()
 	return r, nil
+}
+
+func (c evenCgroup) CPU() (time.Duration, error) {
+	return c.now().Sub(epoch) * time.Duration(c.cpuMilli) / 1000, nil
 }
 
 func (evenCgroup) Close() error { return nil }
@@ -255,7 +259,7 @@ func TestObserve(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
 	c := &container{used: true, cgroup: evenCgroup{
-		Reading: cgroup.Reading{Memory: 5 << 20, Limit: api.Resources{CPUMilli: 500}}, now: clk.Now, cpuMilli: 200,
+		reading: cgroup.Reading{Memory: 5 << 20, Limit: api.Resources{CPUMilli: 500}}, now: clk.Now, cpuMilli: 200,
 	}}
 	a.containers.put("default/p", c)
 	for range 40 { // one second

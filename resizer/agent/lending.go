@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/ceiling"
 )
 
 const (
@@ -26,6 +28,7 @@ const (
 type Lending interface {
 	Mode(annotations map[string]string) api.Mode
 	Source(namespace, node string) api.Source
+	Settings() settings.Settings
 	// OnChange has f called after each change. f does not wait.
 	OnChange(f func())
 }
@@ -83,7 +86,8 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return nil
 	}
 	info.node = true
-	if mode := t.lending.Mode(pod.Annotations); mode != api.ModeLend && mode != api.ModeFull {
+	mode := t.lending.Mode(pod.Annotations)
+	if mode != api.ModeLend && mode != api.ModeFull {
 		return nil
 	}
 	allocation, err := t.allocations.of(ctx, pod)
@@ -91,5 +95,20 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return err
 	}
 	info.lends, info.allocationMilli = true, allocation.CPUMilli
-	return nil
+	if mode != api.ModeFull {
+		return nil
+	}
+	info.cap, err = t.capOf(ctx, pod, allocation.CPUMilli)
+	return err
+}
+
+// capOf is how much CPU a pod may use of what the node has idle. The controller tells the
+// user of a bound that cannot be read.
+func (t *Tracker) capOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64) (cpuCap, error) {
+	var node corev1.Node
+	if err := t.kube.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, &node); err != nil {
+		return cpuCap{}, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
+	}
+	milli, _ := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), t.lending.Settings().CPUReserveMilli)
+	return cpuCap{allocationMilli: allocationMilli, ceilingMilli: milli, refused: pod.Status.QOSClass == corev1.PodQOSGuaranteed}, nil
 }

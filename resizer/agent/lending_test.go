@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -32,9 +32,9 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	another.Name, another.Labels = "q", map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u0"}
 	reads := 0
 	var failing error
-	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(pod, another, revisionOf(api.Resources{CPUMilli: 700})).
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(pod, another, revisionOf(api.Resources{CPUMilli: 700}), nodeOfTwo()).
 		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-			if _, ok := obj.(*corev1.Pod); !ok {
+			if _, ok := obj.(*servingv1.Revision); ok {
 				if failing != nil {
 					return failing
 				}
@@ -69,8 +69,14 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	}
 	failing = nil
 	want("lend", true, true, 700)
+	if info, _ := look("p"); info.cap != (cpuCap{}) {
+		t.Errorf("in lend the pod may use %+v of what the node has idle, want none", info.cap)
+	}
 	lending.mode = api.ModeFull
 	want("full", true, true, 700)
+	if info, _ := look("p"); info.cap != (cpuCap{allocationMilli: 700, ceilingMilli: 1800}) {
+		t.Errorf("in full the pod may use %+v, want up to what the node has but for the reserve", info.cap)
+	}
 	if reads != 1 {
 		t.Errorf("the Revision was read %d times, want once", reads)
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,7 +24,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -44,7 +48,7 @@ type Tracker struct {
 	participants *participants
 }
 
-// ManagerOptions are those of a manager whose cache holds the opted-in pods of a node. It
+// ManagerOptions are those of a manager whose cache holds a node and its opted-in pods. It
 // begins without the API server: what an earlier agent owed is given back also while
 // nothing but this node is left of the cluster.
 func ManagerOptions(node string) (manager.Options, error) {
@@ -58,14 +62,18 @@ func ManagerOptions(node string) (manager.Options, error) {
 			// The default asks the API server.
 			kinds := meta.NewDefaultRESTMapper(nil)
 			kinds.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+			kinds.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 			kinds.Add(servingv1.SchemeGroupVersion.WithKind("Revision"), meta.RESTScopeNamespace)
 			return kinds, nil
 		},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {
-			Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
-			Field:     fields.OneTermEqualSelector("spec.nodeName", node),
-			Transform: actuate.KeepResizes,
-		}}},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {
+				Label:     labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue}),
+				Field:     fields.OneTermEqualSelector("spec.nodeName", node),
+				Transform: actuate.KeepResizes,
+			},
+			&corev1.Node{}: {Field: fields.OneTermEqualSelector(metav1.ObjectNameField, node)},
+		}},
 	}, nil
 }
 
@@ -73,7 +81,8 @@ func ManagerOptions(node string) (manager.Options, error) {
 func (t *Tracker) Register(mgr manager.Manager) error {
 	b := builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{})
 	if t.lending != nil {
-		b = b.WatchesRawSource(source.Func(t.followSettings))
+		b = b.WatchesRawSource(source.Func(t.followSettings)).
+			Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(allocatableChanges))
 	}
 	return b.Complete(t)
 }
@@ -81,12 +90,29 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 // followSettings has all pods looked at again when the settings change.
 func (t *Tracker) followSettings(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	t.lending.OnChange(func() {
-		for _, pod := range t.pods.names() {
-			namespace, name, _ := strings.Cut(pod, "/")
-			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		for _, request := range t.allPods(context.Background(), nil) {
+			queue.Add(request)
 		}
 	})
 	return nil
+}
+
+func (t *Tracker) allPods(context.Context, client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, pod := range t.pods.names() {
+		namespace, name, _ := strings.Cut(pod, "/")
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+	}
+	return requests
+}
+
+// allocatableChanges are those of a node that its pods' ceilings follow.
+var allocatableChanges = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Node)
+		after, too := e.ObjectNew.(*corev1.Node)
+		return ok && too && !before.Status.Allocatable.Cpu().Equal(*after.Status.Allocatable.Cpu())
+	},
 }
 
 // Reconcile follows one pod.

@@ -23,6 +23,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
@@ -82,6 +83,17 @@ type fixedLending struct {
 func (l *fixedLending) Mode(map[string]string) api.Mode  { return l.mode }
 func (l *fixedLending) Source(string, string) api.Source { return l.source }
 func (l *fixedLending) OnChange(f func())                { l.change = f }
+func (l *fixedLending) Settings() settings.Settings {
+	return settings.Settings{Mode: l.mode, Source: l.source, CPUReserveMilli: 200}
+}
+
+// nodeOfTwo is the node of the pods, which has two cores for them.
+func nodeOfTwo() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status:     corev1.NodeStatus{Allocatable: api.Resources{CPUMilli: 2000}.List()},
+	}
+}
 
 // weighedSite is a node with pods of a Revision in this machine's own cgroups.
 type weighedSite struct {
@@ -128,7 +140,7 @@ func (s *weighedSite) agent() *Agent {
 	if err != nil {
 		s.Fatal(err)
 	}
-	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits))
+	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits), nodeOfTwo())
 	for i, made := range s.made {
 		pod := podRunning(made.ID)
 		pod.Name = fmt.Sprintf("p%d", i)
@@ -136,8 +148,8 @@ func (s *weighedSite) agent() *Agent {
 		builder = builder.WithObjects(pod)
 	}
 	kube := builder.Build()
-	settings := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
-	a, tracker, err := New(clock.RealClock{}, kube, settings,
+	own := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	a, tracker, err := New(clock.RealClock{}, kube, own,
 		Redis{Pool: s.pool, Waiter: s.pool, Ended: s.pool, Observer: s.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
