@@ -1,92 +1,125 @@
-// Package evaluation compares policies of giving out CPU and memory to functions, as
-// section 8.3 of the LIBRA paper does, and writes what came out as a page, as Markdown and
-// as numbers for machines.
+// Package evaluation compares ways to give out CPU and memory to functions on one node,
+// and writes what came out as a page, as Markdown and as numbers for machines.
 package evaluation
 
 import (
 	"time"
 
-	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 )
 
-// Names of policies that the comparison knows by their meaning.
+// Names of arms.
 const (
-	Stock = "stock" // what all others are compared with
-	Again = "again" // stock once more: the noise
-	Libra = "libra"
+	Stock            = "stock" // what others are compared with
+	Again            = "again" // stock once more: the noise
+	Libra            = "libra"
+	Owners           = "owners"
+	NoLimits         = "no_limits" // what others are compared with, too
+	NoLimitsWeighted = "no_limits_weighted"
+	VPA              = "vpa"
+	Fits             = "fits" // of the memory part: a limit that always fits
 )
 
-// Policy is a way to give out CPU and memory.
-type Policy struct {
+// Parts of an evaluation.
+const (
+	PartRequests   = "requests"
+	PartBystanders = "bystanders"
+	PartCost       = "cost"
+	PartMemory     = "memory"
+	PartAblations  = "ablations"
+)
+
+// Data is all that an evaluation measured.
+type Data struct {
+	Commit    string        `json:"commit"`
+	Seed      uint64        `json:"seed"`
+	Machine   Machine       `json:"machine"`
+	Elapsed   time.Duration `json:"elapsed_ns"`
+	Platform  float64       `json:"platform_cores"` // CPU in use without functions' load, measured at the start
+	Learned   int           `json:"learned"`        // requests that Libra learned from
+	Functions []Function    `json:"functions"`
+	Arms      []Arm         `json:"arms"`
+	Alone     []Alone       `json:"alone"`
+	Blocks    []Block       `json:"blocks"`
+	Alerts    []string      `json:"alerts,omitempty"`
+	// Unmeasured says what there was no time or no room for, a sentence each.
+	Unmeasured []string `json:"unmeasured,omitempty"`
+}
+
+// Machine is what was measured on.
+type Machine struct {
+	About string `json:"about"` // in a line
+	Cores int    `json:"cores"`
+	// RequestMilliseconds is the CPU that a request takes on average beside its function's
+	// own: the gateway, the activator, the sidecar, what sends it.
+	RequestMilliseconds float64 `json:"request_cpu_ms"`
+}
+
+// Function is one that was called.
+type Function struct {
+	Name        string
+	Set         int           // 1..4: which copy of the ten
+	Limit       api.Resources // its user allocation
+	Concurrency int64         // requests at a time in a pod; 0 is any number
+	Waits       bool          // mostly waits rather than computes
+	Related     bool          // its demand follows the size of its input
+}
+
+// Arm is a way to give out CPU and memory.
+type Arm struct {
 	Name  string // as in the names of the metrics
 	Title string // as in the plots and tables
 	About string // what it is, in a sentence
 }
 
-// Function is one of the functions that were called.
-type Function struct {
-	Name    string
-	Related bool          // its demand follows the size of its input
-	Limit   api.Resources // its user allocation
+// Alone is an input of a function run alone on an idle node without limits: medians of at
+// least three runs.
+type Alone struct {
+	Function                      string // without its set
+	Input                         int
+	Size                          int64 // bytes of the body
+	Milliseconds, CPUMilliseconds float64
 }
 
-// Result is what became of one request of a run, and Outcome what Libra recorded of it.
-type (
-	Result  = report.Result
-	Outcome = report.Outcome
-)
-
-// Usage is what a function's containers use and may use at a moment.
-type Usage struct {
-	CPU    time.Duration // since the container was started
-	Memory int64         // bytes that cannot be reclaimed
-	Limit  api.Resources // in force; zero where there is none
+// Block is a stretch of one schedule under one arm.
+type Block struct {
+	Part     string
+	Load     int // % of the CPU that the platform leaves: 15, 40, 90, 120
+	Pods     int // functions' pods of the arm: 10 or 40; 0 with autoscaling
+	Number   int // from 1; blocks of one (Part, Load, Pods) with the same Number have the same schedule
+	Arm      string
+	Order    int // in which place among the arms it was measured, from 1
+	Length   time.Duration
+	Requests []Request // in the order of their times
+	CPU      Usage     // over the block
+	// Bystander is of the part of that name.
+	Bystander *Bystander
+	// PodSeconds and ColdStarts are of the part cost.
+	PodSeconds float64
+	ColdStarts int
+	OOMKills   int
 }
 
-// Sample is a look at all functions at one moment.
-type Sample struct {
-	At        time.Time
-	Functions map[string]Usage
+// Request is one of a block, and what became of it.
+type Request struct {
+	N            int // its place in the schedule
+	Function     string
+	Set          int
+	Input        int
+	Size         int64
+	DueMS        float64 // since the block began
+	LateMS       float64 // by how much it was sent later
+	Milliseconds float64 // from when it was due to the last byte of the answer
+	Status       int     // of the answer; 0 when there was none
+	Error        string  // empty when the answer was right
 }
 
-// Part is what a part of Libra, or the activator, used in a run.
-type Part struct {
-	Cores  float64 // mean
-	Memory int64   // most bytes
-}
+// Usage is CPU, in core-seconds. Platform is all of the node's that is neither the
+// functions' nor Libra's: the request path, with what sends the requests, included.
+type Usage struct{ Node, Functions, Libra, Platform float64 }
 
-// Stage is how long one step of Libra's took in a run, of all times that it was taken.
-type Stage struct {
-	Name     string  // as in the table
-	Count    int64   // how often, 1 or more
-	P50, P99 float64 // seconds
-}
-
-// Run is one replay of a workload's schedule under a policy.
-type Run struct {
-	Policy, Workload string // mixed, related or unrelated, or another load
-	Round            int    // from 1
-	Planned          int    // requests of the schedule
-	Results          []Result
-	// Outcomes are by request ID; of the policies that are not Libra's there are none.
-	Outcomes map[string]Outcome
-	Samples  []Sample // in the order of their times
-	Parts    map[string]Part
-	Stages   []Stage
-	Writes   int // limits that the node agent wrote
-}
-
-// Data is everything that was measured. All runs of a workload replay the same schedule.
-type Data struct {
-	Machine, Commit string
-	Seed            uint64
-	Trace           string // where the arrivals come from
-	Policies        []Policy
-	Functions       []Function
-	Runs            []Run // in the order in which they were made
-	Learned         int   // requests that Libra had learned from before the first run
-	// Alerts are the names of those of Libra's that fired meanwhile; nil when nobody watched.
-	Alerts  []string
-	Elapsed time.Duration
+// Bystander is what became of those that have nothing to do with the functions.
+type Bystander struct {
+	Requests []Request // of the service
+	SpinCPU  float64   // core-seconds that the spinning pod had
 }

@@ -2,8 +2,6 @@ package evaluation
 
 import (
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 
 	"libra.dev/libra/loadtest/demo/report"
@@ -14,7 +12,7 @@ type section struct {
 	Title  string
 	Text   []string
 	Tables []table
-	draw   func() ([]figure, error) // nil without plots
+	draw   func() ([]figureDrawn, error) // nil without plots
 }
 
 type table struct {
@@ -25,180 +23,218 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// maxFailuresListed keeps a report of runs that went wrong readable.
-const maxFailuresListed = 20
-
-// document is the whole report.
-func document(d Data, c Comparison) []section {
-	sections := []section{
-		d.measured(c), d.notHolding(c), d.responseTimes(c), d.speedups(c), d.utilisation(c),
-		d.reassigned(c), d.latencyBreakdown(c), d.overhead(c), d.perFunction(c), d.perRound(c),
+// document is the whole report: first what everybody wants to know, last how it was found.
+func (c *comparison) document() []section {
+	sections := []section{c.glance(), c.goalsSection(), c.harmedAndUndecided(), c.measured()}
+	if len(c.of(PartRequests)) > 0 {
+		sections = append(sections, c.byLoad())
 	}
-	if c.Agreement != nil {
-		sections = slices.Insert(sections, 2, d.agreement(c))
+	for _, k := range c.of(PartRequests) {
+		sections = append(sections, c.load(k, "Requests: "+k.String()))
 	}
-	return sections
+	sections = append(sections, c.bystanders()...)
+	sections = append(sections, c.cost()...)
+	sections = append(sections, c.memory()...)
+	for _, k := range c.of(PartAblations) {
+		sections = append(sections, c.load(k, "Libra without some of it: "+k.String()))
+	}
+	return append(sections, c.failuresSection(), c.method())
 }
 
-func (d Data) measured(c Comparison) section {
-	s := section{Title: "What was measured", Text: []string{
-		fmt.Sprintf("%s. Commit %s, seed %d, arrivals from %s. Rounds: %d; runs: %d; %.0f minutes in all. Libra had learned from %d requests before.",
-			d.Machine, d.Commit, d.Seed, d.Trace, c.Rounds, len(d.Runs), d.Elapsed.Minutes(), d.Learned),
-		"All runs of a workload replay the same requests, one policy after the other in each round, so that a drift of the machine hits all alike. Ratios are to stock in the same round, and the figure is their median; the least and the most are the spread. Percentiles are nearest ranks: of fewer than 100 values, P99 is the largest.",
-		fmt.Sprintf("Failed requests: %d (an error, no answer, or another answer than stock's). Sent more than %d ms late: %d.", len(c.Failures), report.LateMS, c.Late),
-	}}
-	if d.Alerts != nil {
-		fired := "none"
-		if len(d.Alerts) > 0 {
-			fired = strings.Join(d.Alerts, ", ")
+func (c *comparison) goalsSection() section {
+	all := c.judge()
+	count := map[string]int{}
+	t := table{Head: []string{"load", "figure", "against", "wanted", "measured (95 % interval)", "stock again / stock", "verdict"}}
+	for _, j := range all {
+		count[j.verdict]++
+		verdict := j.verdict
+		if j.why != "" {
+			verdict += ": " + j.why
 		}
-		s.Text = append(s.Text, "Alerts of Libra's that fired while it was measured: "+fired+".")
+		t.add(j.k.String(), j.figure.title+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), verdict)
 	}
-	policies := table{Caption: "Policies", Head: []string{"policy", "name", "what it is"}}
-	for _, p := range d.Policies {
-		policies.add(p.Title, p.Name, p.About)
+	return section{Title: "What Libra is to reach", Text: []string{
+		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[holds], count[holdsNot], count[notKnown]),
+		"A goal holds when the ratio that was measured does and is sure: its 95 % interval is at most ±5 % wide (a P99's ±10 %), and stock, measured twice, differs from itself by no more than that. What is not sure is not known, however good or bad it looks.",
+	}, Tables: []table{t}}
+}
+
+// of names the function that a worst figure is of.
+func of(i interval) string {
+	if i.function == "" {
+		return ""
 	}
-	functions := table{Caption: "Functions (table 1 of the paper)", Head: []string{"function", "demand follows the input's size", "user allocation"}}
-	for _, f := range d.Functions {
-		related := "no"
+	return " (" + i.function + ")"
+}
+
+// harmedAndUndecided is what a reader must not miss.
+func (c *comparison) harmedAndUndecided() section {
+	harmed := table{Caption: "Harmed: slower than in stock, surely", Head: []string{"load", "policy", "what", "of stock (95 % interval)"}}
+	for _, k := range c.of(PartRequests) {
+		for _, arm := range c.armsOf(k) {
+			if arm == Stock {
+				continue
+			}
+			figures := []figure{p50Short, p99Computing, meanSlowdown}
+			for _, name := range c.functions(k) {
+				f := worstP99.ofFunction(name)
+				f.title = "P99 of " + name
+				figures = append(figures, f)
+			}
+			for _, f := range figures {
+				if r := c.ratio(k, arm, Stock, f); r.measured() && r.low > 1+f.tolerance() {
+					harmed.add(k.String(), c.title(arm), f.title, r.String())
+				}
+			}
+		}
+	}
+	for _, k := range c.of(PartBystanders) {
+		for _, arm := range c.armsOf(k) {
+			if arm == Stock {
+				continue
+			}
+			if r := c.ratio(k, arm, Stock, bystanderP95); r.measured() && r.low > 1+bystanderP95.tolerance() {
+				harmed.add(k.String(), c.title(arm), bystanderP95.title, r.String())
+			}
+			if r := c.ratio(k, arm, Stock, bystanderCPU); r.measured() && r.high < 1-bystanderCPU.tolerance() {
+				harmed.add(k.String(), c.title(arm), bystanderCPU.title, r.String())
+			}
+		}
+	}
+	open := table{Caption: "Undecided", Head: []string{"load", "figure", "against", "measured (95 % interval)", "why it is not known"}}
+	for _, j := range c.judge() {
+		if j.verdict == notKnown {
+			open.add(j.k.String(), j.figure.title, c.title(j.baseline), j.ratio.String(), j.why)
+		}
+	}
+	s := section{Title: "Harmed and undecided", Tables: []table{harmed, open}}
+	if len(harmed.Rows) == 0 {
+		s.Text = append(s.Text, "Nothing is surely slower than in stock: of no function, of no bystander and of no figure over all does the whole interval lie more than 5 % (a P99's 10 %) above stock's.")
+	}
+	if len(open.Rows) == 0 {
+		s.Text = append(s.Text, "Nothing is undecided.")
+	}
+	return s
+}
+
+func (c *comparison) measured() section {
+	s := section{Title: "What was measured", Text: []string{
+		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. The platform used %.2f of %d cores before there was any load; the loads are parts of the rest. Libra had learned from %d other requests before.",
+			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), c.Platform, c.Machine.Cores, c.Learned),
+		fmt.Sprintf("A request takes %.1f ms of CPU beside its function on average: the gateway, the activator, the sidecar, and what sends it.", c.Machine.RequestMilliseconds),
+	}}
+	if len(c.Alerts) > 0 {
+		s.Text = append(s.Text, "Alerts of Libra's that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
+	}
+	for _, left := range c.Unmeasured {
+		s.Text = append(s.Text, "Not measured: "+left)
+	}
+	if n, of := c.withoutAlone(); n > 0 {
+		s.Text = append(s.Text, fmt.Sprintf("Of %d requests, %d have an input that was not run alone: they have no slow-down.", of, n))
+	}
+	arms := table{Caption: "What is compared", Head: []string{"policy", "name", "what it is"}}
+	for _, a := range c.Arms {
+		arms.add(a.Title, a.Name, a.About)
+	}
+	functions := table{Caption: "Functions", Head: []string{"function", "copy", "user allocation", "requests at a time", "mostly", "demand follows the input's size"}}
+	for _, f := range c.Functions {
+		mostly, related, at := "computes", "no", fmt.Sprint(f.Concurrency)
+		if f.Waits {
+			mostly = "waits"
+		}
 		if f.Related {
 			related = "yes"
 		}
-		functions.add(f.Name, related, f.Limit.String())
+		if f.Concurrency == 0 {
+			at = "any number"
+		}
+		functions.add(f.Name, fmt.Sprint(f.Set), f.Limit.String(), at, mostly, related)
 	}
-	failures := table{Caption: "Failures", Head: []string{"policy", "workload", "round", "request", "function", "what failed"}}
-	for i, f := range c.Failures {
-		if i == maxFailuresListed {
-			failures.add("", "", "", "", "", fmt.Sprintf("and %d more", len(c.Failures)-i))
+	alone := table{Caption: "Alone on an idle node without limits, over the inputs", Head: []string{"function", "inputs", "median", "longest", "median CPU", "most CPU"}}
+	for _, name := range c.aloneFunctions() {
+		var took, cpu []float64
+		for _, a := range c.Alone {
+			if a.Function == name {
+				took, cpu = append(took, a.Milliseconds), append(cpu, a.CPUMilliseconds)
+			}
+		}
+		alone.add(name, fmt.Sprint(len(took)), milliseconds(report.Percentile(took, 50)), milliseconds(report.Percentile(took, 100)),
+			milliseconds(report.Percentile(cpu, 50)), milliseconds(report.Percentile(cpu, 100)))
+	}
+	s.Tables = []table{arms, functions, alone}
+	return s
+}
+
+func (c *comparison) aloneFunctions() []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, a := range c.Alone {
+		if !seen[a.Function] {
+			seen[a.Function] = true
+			names = append(names, a.Function)
+		}
+	}
+	return names
+}
+
+// withoutAlone is how many requests have no slow-down. Those of the part memory need none.
+func (c *comparison) withoutAlone() (n, of int) {
+	for _, b := range c.Blocks {
+		if b.Part == PartMemory {
+			continue
+		}
+		for _, r := range b.Requests {
+			of++
+			if a, ok := c.alone[input{r.Function, r.Input}]; !ok || a.Milliseconds <= 0 {
+				n++
+			}
+		}
+	}
+	return n, of
+}
+
+// maxFailuresListed keeps a report of blocks that went wrong readable.
+const maxFailuresListed = 20
+
+func (c *comparison) failuresSection() section {
+	failed := c.failures()
+	total := 0
+	for _, b := range c.Blocks {
+		total += len(b.Requests)
+		if b.Bystander != nil {
+			total += len(b.Bystander.Requests)
+		}
+	}
+	outside := c.failedOutside(PartMemory)
+	s := section{Title: "Failed requests", Text: []string{
+		fmt.Sprintf("%d of %d requests failed; %d of them in the part about memory, where that is what is measured.", len(failed), total, len(failed)-outside),
+	}}
+	t := table{Head: []string{"part", "load", "block", "policy", "request", "function", "what failed"}}
+	for _, f := range failed {
+		if f.Part == PartMemory {
+			continue
+		}
+		if len(t.Rows) == maxFailuresListed {
+			t.add("", "", "", "", "", "", fmt.Sprintf("and %d more", outside-maxFailuresListed))
 			break
 		}
-		failures.add(d.title(f.Policy), f.Workload, fmt.Sprint(f.Round), fmt.Sprint(f.N), f.Function, f.Error)
-	}
-	s.Tables = []table{policies, functions, failures}
-	return s
-}
-
-func (d Data) notHolding(c Comparison) section {
-	s := section{Title: "Where it does not hold", Text: c.Findings}
-	if len(c.Findings) == 0 {
-		s.Text = []string{"Nowhere that could be checked."}
-	}
-	checked := table{Caption: "What was checked", Head: []string{"what", "measured", "wanted"}}
-	if v := c.of(Libra, Related); !math.IsNaN(v.P99.Median) {
-		checked.add("Libra's P99 on the size-related workload, over stock's", report.Ratio(v.P99.Median), "at most "+report.Ratio(relatedP99Ratio))
-	}
-	for _, w := range c.Workloads {
-		checked.add("P99 of the slow-down of harvested pairs, workload "+w,
-			fmt.Sprintf("%s; without Libra %s", change(c.of(Libra, w).SlowdownP99), c.Noise[w]),
-			"at most "+share(slowdownBeyond)+" beyond that without Libra")
-	}
-	if ours, _, _ := c.order(); len(ours) > 1 {
-		checked.add("order by P99 on the mixed workload", d.words(ours), d.words(c.inPapersOrder()))
-	}
-	s.Tables = []table{checked}
-	return s
-}
-
-func (d Data) responseTimes(c Comparison) section {
-	s := section{Title: "Response time: figures 6(a) and 13 of the paper", Text: []string{
-		"P50 and P99 of the response times of all answered requests, over stock's in the same round. Stock again is the noise.",
-		"The paper says of figure 13 that the 99th percentile of invocations is accelerated by so much. For the mixed workload that is the reduction of P99 of figure 6(a), so we take it as that for the others, too.",
-	}, draw: func() ([]figure, error) { return d.responsePlots(c) }}
-	t := table{Caption: "P50 and P99 over stock's", Head: []string{"workload", "policy", "P50", "P99", "least", "most", "paper's P99", "the paper says", "where"}}
-	for _, v := range c.Versus {
-		p, where, said := paperCells(paperP99, v, report.Ratio)
-		t.add(v.Workload, d.title(v.Policy), report.Ratio(v.P50.Median), report.Ratio(v.P99.Median),
-			report.Ratio(v.P99.Least), report.Ratio(v.P99.Most), p, said, where)
-	}
-	s.Tables = []table{t}
-	return s
-}
-
-func (d Data) speedups(c Comparison) section {
-	s := section{Title: "Speed-up and slow-down: figures 6(b) and 13 of the paper", Text: []string{
-		"A pair is a function with one of its inputs. Its time is the median over all runs, and over its repeats in a run. Speed-up is 1 - time / time in stock: equation 1 of section 8.1. Slow-down is time / time in stock - 1, of the harvested pairs: those that lent anything in any run of the policy. For stock again, and for policies that nothing is recorded of, they are the pairs that Libra harvested in that workload.",
-		"The paper's worst slow-down is of single invocations, averaged over five experiments.",
-	}, draw: func() ([]figure, error) { return d.speedupPlots(c) }}
-	t := table{Caption: "Slow-down of the harvested, and speed-up of all", Head: []string{"workload", "policy", "pairs", "harvested", "slow-down P99", "worst", "paper's worst", "where", "speed-up P50", "P99"}}
-	for _, v := range c.Versus {
-		p, where, _ := paperCells(paperWorst, v, change)
-		harvested := 0
-		for _, pair := range v.Pairs {
-			if pair.Harvested {
-				harvested++
-			}
+		function := f.Function
+		if f.service {
+			function += " (bystander)"
 		}
-		all := speedups(v.Pairs)
-		t.add(v.Workload, d.title(v.Policy), fmt.Sprint(len(v.Pairs)), fmt.Sprint(harvested), change(v.SlowdownP99), change(v.SlowdownWorst), p, where,
-			change(report.Percentile(all, 50)), change(report.Percentile(all, 99)))
+		t.add(f.Part, combination{f.Part, f.Load, f.Pods}.String(), fmt.Sprint(f.Number), c.title(f.Arm), fmt.Sprint(f.N), function, f.Error)
 	}
 	s.Tables = []table{t}
 	return s
 }
 
-func (d Data) utilisation(c Comparison) section {
-	s := section{Title: "Utilisation and completion: figure 7 of the paper", Text: []string{
-		"In flight: CPU-seconds used in the run, over the user allocations' while the function had a request in flight; byte-seconds of memory used while it had one, over the allocations'. What is reassigned counts as used of what the owners configured. An open-loop load can move this.",
-		"Over time: what all functions' containers used of the sum of their limits in force, each second from the first request sent to the last answer, and its mean: equation 2 of section 8.1. Where no limit is in force, the user allocation stands for it. Both are the medians over rounds, over stock's.",
-		"The plot of the limits has what Libra changed while its first round lasted.",
-		"Completion is the time from the first request sent to the last answer. The requests are sent when they are due, not when others were answered, so that it cannot fall below the length of the schedule.",
-	}, draw: func() ([]figure, error) { return d.utilisationPlots(c) }}
-	t := table{Caption: "Over stock's", Head: []string{"workload", "policy", "CPU in flight", "CPU over time", "paper's CPU", "memory in flight", "memory over time", "paper's memory", "completion", "paper's completion"}}
-	for _, v := range c.Versus {
-		cpu, _, _ := paperCells(paperCPU, v, report.Ratio)
-		memory, _, _ := paperCells(paperMemory, v, report.Ratio)
-		completion, _, _ := paperCells(paperCompletion, v, report.Ratio)
-		t.add(v.Workload, d.title(v.Policy), report.Ratio(v.InFlight.CPU), report.Ratio(v.OverTime.CPU), cpu,
-			report.Ratio(v.InFlight.Memory), report.Ratio(v.OverTime.Memory), memory, report.Ratio(v.Completion.Median), completion)
-	}
-	s.Tables = []table{t}
-	return s
-}
-
-func (d Data) reassigned(c Comparison) section {
-	s := section{Title: "Harvesting and acceleration: figure 8 of the paper", Text: []string{
-		"For each invocation on record, what was reassigned at most while it ran, multiplied by its time in the pod: above zero to it, below zero from it. Speed-up is against the median of the same function and input in stock.",
-	}, draw: func() ([]figure, error) { return d.reassignedPlots(c) }}
-	t := table{Caption: "Invocations by kind", Head: []string{"workload", "policy", "kind", "by CPU", "median speed-up", "by memory", "median speed-up"}}
-	for _, w := range c.Workloads {
-		for _, p := range d.policies(w) {
-			points := c.movedOf(p, w)
-			if len(points) == 0 {
-				continue
-			}
-			for _, k := range Kinds {
-				var cpu, memory []float64
-				for _, m := range points {
-					if m.CPUKind == k {
-						cpu = append(cpu, m.Speedup)
-					}
-					if m.MemoryKind == k {
-						memory = append(memory, m.Speedup)
-					}
-				}
-				t.add(w, d.title(p), k, fmt.Sprint(len(cpu)), change(median(cpu)), fmt.Sprint(len(memory)), change(median(memory)))
-			}
-		}
-	}
-	s.Tables = []table{t}
-	return s
-}
-
-func (c Comparison) movedOf(policy, workload string) []Moved {
-	var points []Moved
-	for _, m := range c.Moved {
-		if m.Policy == policy && m.Workload == workload {
-			points = append(points, m)
-		}
-	}
-	return points
-}
-
-// paperCells are the paper's figure, where it is, and what it says there.
-func paperCells(figures []published, v Versus, format func(float64) string) (value, where, said string) {
-	p, ok := inPaper(figures, v.Policy, v.Workload)
-	if !ok {
-		return "-", "", ""
-	}
-	return format(p.value), p.where, p.said
+func (c *comparison) method() section {
+	return section{Title: "How it was measured", Text: []string{
+		"A block sends one schedule, at the times in it whether earlier requests were answered or not, to one policy's functions. The blocks of a load with the same number have the same requests, at the same times, under each policy, one policy after the other in random order; the next number has a new schedule. A response time is from when the request was due, not from when it was sent, to the last byte of the answer.",
+		"The slow-down of a request is its response time over that of the same input alone on an idle node without limits. Computing requests are those to functions that do not mostly wait for others; short ones are computing ones that need at most 100 ms of CPU alone.",
+		"P99, P95 and P50 are nearest ranks, over the requests of all blocks. Of all computing requests they are of response times, which the longest inputs decide; of short ones they are of slow-downs, and so is the mean, of all requests. Goodput is the share of requests that were answered within 5 times the time alone. Slower than stock by 10 % is a share of the pairs: the same request in the block with the same number. Stock again, which is the same as stock, has such pairs, too: that is the noise of single requests.",
+		"A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load with any policy. It is never left out.",
+		fmt.Sprintf("A ratio is of the blocks that both policies have. Its interval is from %d resamples: slices of 5 s of the schedules are drawn with replacement from all blocks, the same for both policies, and the ratio worked out anew; 95 %% of these lie in the interval. Figures that there is one of for each block (CPU, pod-seconds, OOM kills) are drawn by block, and of few blocks their interval is rough. Where there is only one slice or block, there is no interval. A ratio with a question mark has one that is wider than ±5 %% (P99: ±10 %%) of the ratio.", resamples),
+		"An interval says how much the ratio depends on which moments were measured. It does not know what differs for whole blocks, as when another tenant of the machine is busy; stock again shows that.",
+	}}
 }

@@ -1,57 +1,52 @@
 package evaluation
 
-import "fmt"
-
-// Failure is a request that was not answered, or not rightly.
-type Failure struct {
-	Policy, Workload string
-	Round            int
-	N                int // the request's place in the schedule
-	Function         string
-	Error            string
+// failure is a request that was not answered, or not rightly.
+type failure struct {
+	Block
+	Request
+	service bool // of a bystander
 }
 
-// input is a function with one of its inputs, in a workload.
-type input struct {
-	workload, function string
-	input              int
-}
-
-// failures are, of all runs, the requests with an error, those that nothing is known of,
-// and the answers that are not stock's to the same function and input.
-func failures(d Data) []Failure {
-	right := map[input]string{}
-	for _, run := range d.Runs {
-		for _, r := range run.Results {
-			key := input{run.Workload, r.Function, r.Input}
-			if _, ok := right[key]; !ok && run.Policy == Stock && r.Error == "" {
-				right[key] = r.Answer
+// failures are all of them, in the order in which the blocks were measured.
+func (c *comparison) failures() []failure {
+	var failed []failure
+	for _, b := range c.Blocks {
+		for _, r := range b.Requests {
+			if r.Error != "" {
+				failed = append(failed, failure{Block: b, Request: r})
 			}
 		}
-	}
-	var failed []Failure
-	for _, run := range d.Runs {
-		add := func(n int, function, problem string) {
-			failed = append(failed, Failure{run.Policy, run.Workload, run.Round, n, function, problem})
+		if b.Bystander == nil {
+			continue
 		}
-		seen := map[int]bool{}
-		for _, r := range run.Results {
-			seen[r.N] = true
-			want, ok := right[input{run.Workload, r.Function, r.Input}]
-			switch {
-			case r.Error != "":
-				add(r.N, r.Function, r.Error)
-			case ok && r.Answer != want:
-				add(r.N, r.Function, fmt.Sprintf("the answer is %s; in stock it was %s", r.Answer, want))
-			}
-		}
-		missing := run.Planned - len(seen)
-		for n := 0; missing > 0; n++ {
-			if !seen[n] {
-				add(n, "", "it was never sent, or nothing is known of it")
-				missing--
+		for _, r := range b.Bystander.Requests {
+			if r.Error != "" {
+				failed = append(failed, failure{b, r, true})
 			}
 		}
 	}
 	return failed
+}
+
+// failedOutside is how many failed in other parts: those of the part memory are its result.
+func (c *comparison) failedOutside(part string) int {
+	n := 0
+	for _, f := range c.failures() {
+		if f.Part != part {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *comparison) failedOf(k combination, arm string) int {
+	n := 0
+	for _, b := range c.blocks[k][arm] {
+		for _, r := range b.Requests {
+			if r.Error != "" {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
-
-	"libra.dev/libra/loadtest/demo/report"
 )
 
 // MarkdownFile is the name of the report without plots.
@@ -18,17 +16,16 @@ const MarkdownFile = "report.md"
 // What would end a cell of Markdown, or the line.
 var cell = strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;")
 
-// WriteMarkdown writes the report without its plots.
-func WriteMarkdown(dir string, h Heading, d Data, c Comparison) error {
+func writeMarkdown(dir, title string, sections []section) error {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# %s\n\nThe plots are in %s.\n", h.Title, PageFile)
+	fmt.Fprintf(&out, "# %s\n\nThe plots are in %s.\n", title, PageFile)
 	line := func(cells []string) {
 		for _, text := range cells {
 			fmt.Fprintf(&out, "| %s ", cell.Replace(text))
 		}
 		fmt.Fprintln(&out, "|")
 	}
-	for _, s := range document(d, c) {
+	for _, s := range sections {
 		fmt.Fprintf(&out, "\n## %s\n", s.Title)
 		for _, text := range s.Text {
 			fmt.Fprintf(&out, "\n%s\n", text)
@@ -51,32 +48,32 @@ func WriteMarkdown(dir string, h Heading, d Data, c Comparison) error {
 	return os.WriteFile(filepath.Join(dir, MarkdownFile), out.Bytes(), 0o644)
 }
 
-// WriteTable writes the short of it as text.
-func WriteTable(w io.Writer, d Data, c Comparison) error {
-	fmt.Fprintf(w, "Against stock, of %d rounds (seed %d): P50 and P99 of the response times, slow-down of harvested pairs.\n\n", c.Rounds, d.Seed)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "workload\tpolicy\tP50\tP99\tleast\tmost\tpaper\tslow-down P99\tworst\tpaper\tCPU\tmemory\tcompletion\t")
-	for _, v := range c.Versus {
-		p99, _, _ := paperCells(paperP99, v, report.Ratio)
-		worst, _, _ := paperCells(paperWorst, v, change)
-		fmt.Fprintln(t, strings.Join([]string{
-			v.Workload, d.title(v.Policy), report.Ratio(v.P50.Median), report.Ratio(v.P99.Median), report.Ratio(v.P99.Least), report.Ratio(v.P99.Most), p99,
-			change(v.SlowdownP99), change(v.SlowdownWorst), worst,
-			report.Ratio(v.InFlight.CPU), report.Ratio(v.InFlight.Memory), report.Ratio(v.Completion.Median),
-		}, "\t")+"\t")
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\nFailed requests: %d. Late: %d.\n", len(c.Failures), c.Late)
-	for i, f := range c.Failures {
-		if i == maxFailuresListed {
-			break
+// writeText writes the short of it, for a terminal: what is at a glance, and the goals.
+func writeText(w io.Writer, sections []section) error {
+	for _, s := range sections[:2] {
+		fmt.Fprintf(w, "%s\n\n", s.Title)
+		for _, t := range s.Tables {
+			if len(t.Rows) == 0 {
+				continue
+			}
+			if t.Caption != "" {
+				fmt.Fprintf(w, "%s:\n", t.Caption)
+			}
+			columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			for _, row := range append([][]string{t.Head}, t.Rows...) {
+				fmt.Fprintln(columns, strings.Join(row, "\t"))
+			}
+			if err := columns.Flush(); err != nil {
+				return err
+			}
+			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "Failed: %s, %s, round %d, request %d to %s: %s\n", d.title(f.Policy), f.Workload, f.Round, f.N, f.Function, f.Error)
+		for _, text := range s.Text {
+			fmt.Fprintln(w, text)
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
 	}
-	for _, finding := range c.Findings {
-		fmt.Fprintf(w, "Does not hold: %s\n", finding)
-	}
-	return err
+	return nil
 }

@@ -17,20 +17,14 @@ var pageHTML string
 
 var page = template.Must(template.New("page").Parse(pageHTML))
 
-// Heading is what a report begins with.
-type Heading struct {
-	Title string
-	Table string // as text, of the page only; empty where there is none
-}
-
-// WritePage writes the report with its plots as a page that needs no other file.
-func WritePage(dir string, h Heading, d Data, c Comparison) error {
+// writePage writes the report with its plots as a page that needs no other file.
+func writePage(dir, title string, sections []section) error {
 	type drawn struct {
 		section
-		Figures []figure
+		Figures []figureDrawn
 	}
-	var sections []drawn
-	for _, s := range document(d, c) {
+	var all []drawn
+	for _, s := range sections {
 		with := drawn{section: s}
 		if s.draw != nil {
 			var err error
@@ -38,13 +32,13 @@ func WritePage(dir string, h Heading, d Data, c Comparison) error {
 				return fmt.Errorf("section %q: %w", s.Title, err)
 			}
 		}
-		sections = append(sections, with)
+		all = append(all, with)
 	}
 	var out bytes.Buffer
 	if err := page.Execute(&out, struct {
-		Heading
+		Title    string
 		Sections []drawn
-	}{h, sections}); err != nil {
+	}{title, all}); err != nil {
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return os.WriteFile(filepath.Join(dir, PageFile), out.Bytes(), 0o644)

@@ -4,196 +4,104 @@ import (
 	"fmt"
 	"html/template"
 	"image/color"
+	"math"
 	"slices"
-	"time"
 
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg/draw"
 
 	"libra.dev/libra/loadtest/demo/plot"
 )
 
-// figure is a plot with its title.
-type figure struct {
+// figureDrawn is a plot with its title.
+type figureDrawn struct {
 	Title string
 	SVG   template.HTML
 }
 
-type figures struct {
-	all []figure
-	err error
-}
-
-// add keeps the first error, and leaves out a plot of nothing.
-func (f *figures) add(title string, axes plot.Axes, draw func(plot.Axes, []plot.Series) (string, error), series []plot.Series) {
-	empty := !slices.ContainsFunc(series, func(s plot.Series) bool { return len(s.Points) > 0 })
-	if f.err != nil || empty {
-		return
-	}
-	svg, err := draw(axes, series)
-	if err != nil {
-		f.err = fmt.Errorf("%s: %w", title, err)
-		return
-	}
-	f.all = append(f.all, figure{title, template.HTML(svg)})
-}
-
 var (
-	policyColors = map[string]color.Color{
-		Stock: plot.Black, Again: plot.Grey, Libra: plot.Orange,
-		NoSafeguard: plot.Blue, NoPredictor: plot.Green, NoBoth: plot.Purple, Freyr: plot.Sky,
+	armColors = map[string]color.Color{
+		Stock: plot.Black, Again: plot.Grey, Libra: plot.Orange, Owners: plot.Purple,
+		NoLimits: plot.Blue, NoLimitsWeighted: plot.Sky, VPA: plot.Green,
 	}
 	otherColors = []color.Color{plot.Amber, plot.Olive, plot.Blue, plot.Green}
 )
 
-// series is one of a policy, in its colour. Those that the paper does not have are dashed.
-func (d Data) series(policy string, points plotter.XYs) plot.Series {
-	s := plot.Series{Name: d.title(policy), Points: points}
-	if c, ok := policyColors[policy]; ok {
-		s.Color = c
+// series is one of an arm, in its colour. Ablations are dashed.
+func (c *comparison) series(arm string, points plotter.XYs) plot.Series {
+	s := plot.Series{Name: c.title(arm), Points: points}
+	if shade, ok := armColors[arm]; ok {
+		s.Color = shade
 		return s
 	}
-	place := max(0, slices.IndexFunc(d.Policies, func(p Policy) bool { return p.Name == policy }))
+	place := max(0, slices.IndexFunc(c.Arms, func(a Arm) bool { return a.Name == arm }))
 	s.Color, s.Dashed = otherColors[place%len(otherColors)], true
 	return s
 }
 
-func (d Data) responsePlots(c Comparison) ([]figure, error) {
-	var f figures
-	for _, w := range c.Workloads {
-		var lines []plot.Series
-		for _, p := range d.policies(w) {
-			var seconds []float64
-			for _, run := range d.runs(p, w) {
-				for _, ms := range run.milliseconds("") {
-					seconds = append(seconds, ms/1000)
+// drawn draws lines, and nothing where there is none.
+func drawn(title string, axes plot.Axes, lines []plot.Series) ([]figureDrawn, error) {
+	if !slices.ContainsFunc(lines, func(s plot.Series) bool { return len(s.Points) > 0 }) {
+		return nil, nil
+	}
+	svg, err := plot.Lines(axes, lines)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", title, err)
+	}
+	return []figureDrawn{{title, template.HTML(svg)}}, nil
+}
+
+// slowdownsShown are those in the plots: what is beyond is at the edge.
+const slowdownsShown = 10
+
+func (c *comparison) loadPlots(k combination) ([]figureDrawn, error) {
+	var all, short []plot.Series
+	for _, arm := range c.armsOf(k) {
+		answers, _ := c.answers(k, arm, c.numbers(k, arm), false)
+		var ofAll, ofShort []float64
+		for _, a := range answers {
+			if !math.IsNaN(a.slowdown) {
+				if ofAll = append(ofAll, a.slowdown); a.short {
+					ofShort = append(ofShort, a.slowdown)
 				}
 			}
-			lines = append(lines, d.series(p, plot.CDF(seconds)))
 		}
-		f.add(paperFigure("Response times", "6(a)", w)+", all rounds", plot.Axes{X: "response time, s", Y: "share of requests"}, plot.Lines, lines)
+		all, short = append(all, c.series(arm, plot.CDF(ofAll))), append(short, c.series(arm, plot.CDF(ofShort)))
 	}
-	return f.all, f.err
+	axes := plot.Axes{X: "times as long as alone", Y: "share of requests", ToX: slowdownsShown}
+	of, err := drawn("Slow-down of all requests, "+k.String(), axes, all)
+	if err != nil {
+		return nil, err
+	}
+	ofShort, err := drawn("Slow-down of short requests, "+k.String(), axes, short)
+	return append(of, ofShort...), err
 }
 
-// The part of the speed-ups that is shown: what is slowed down to more than twice the time
-// is at the left edge.
-const fromSpeedup, toSpeedup = -1, 1
-
-func (d Data) speedupPlots(c Comparison) ([]figure, error) {
-	var f figures
-	for _, w := range c.Workloads {
-		var lines []plot.Series
-		for _, v := range c.Versus {
-			if v.Workload == w {
-				lines = append(lines, d.series(v.Policy, plot.CDF(speedups(v.Pairs))))
+func (c *comparison) byLoadPlots() ([]figureDrawn, error) {
+	var figures []figureDrawn
+	for _, shown := range []struct {
+		figure figure
+		axis   string
+		unit   float64
+	}{{p99Computing, "P99 of computing requests, s", 1000}, {meanSlowdown, "mean slow-down", 1}} {
+		for _, pods := range []int{10, 40} {
+			var lines []plot.Series
+			for _, arm := range c.Arms {
+				var points plotter.XYs
+				for _, k := range c.of(PartRequests) {
+					if v := c.value(k, arm.Name, shown.figure); k.pods == pods && v.measured() {
+						points = append(points, plotter.XY{X: float64(k.load), Y: v.value / shown.unit})
+					}
+				}
+				if len(points) > 0 {
+					lines = append(lines, c.series(arm.Name, points))
+				}
 			}
-		}
-		axes := plot.Axes{X: "speed-up against stock", Y: "share of pairs", FromX: fromSpeedup, ToX: toSpeedup, LegendOnTop: true, LegendOnLeft: true}
-		f.add(paperFigure("Speed-up", "6(b)", w), axes, plot.Lines, lines)
-	}
-	return f.all, f.err
-}
-
-// paperFigure names the workload, and the figure of the paper that has it.
-func paperFigure(what, mixed, workload string) string {
-	title := fmt.Sprintf("%s, workload %s", what, workload)
-	if number, ok := map[string]string{Mixed: mixed, Related: "13(b)", Unrelated: "13(c)"}[workload]; ok {
-		title += fmt.Sprintf(" (figure %s)", number)
-	}
-	return title
-}
-
-func (d Data) utilisationPlots(c Comparison) ([]figure, error) {
-	var f figures
-	for _, resource := range []struct {
-		name string
-		of   func(Utilisation) float64
-	}{
-		{"CPU", func(u Utilisation) float64 { return u.CPU }},
-		{"Memory", func(u Utilisation) float64 { return u.Memory }},
-	} {
-		var lines []plot.Series
-		for _, t := range c.Timelines {
-			var points plotter.XYs
-			for _, m := range t.Moments {
-				points = append(points, plotter.XY{X: float64(m.Second), Y: resource.of(m.Utilisation)})
+			f, err := drawn(fmt.Sprintf("%s, %d pods", shown.figure.title, pods), plot.Axes{X: "load, %", Y: shown.axis, LegendOnTop: true, LegendOnLeft: true}, lines)
+			if err != nil {
+				return nil, err
 			}
-			lines = append(lines, d.series(t.Policy, points))
-		}
-		f.add(fmt.Sprintf("%s used / limits in force, workload %s, first round (figure 7)", resource.name, d.main()),
-			plot.Axes{X: "time, s", Y: "utilisation", LegendOnTop: true}, plot.Lines, lines)
-	}
-	if runs := d.runs(Libra, d.main()); len(runs) > 0 {
-		f.add(fmt.Sprintf("CPU limits in force, %s, workload %s, first round", d.title(Libra), d.main()),
-			plot.Axes{X: "time, s", Y: "CPU limit, cores", LegendOnTop: true}, plot.Lines, runs[0].limits(d.Functions))
-	}
-	return f.all, f.err
-}
-
-var functionColors = []color.Color{
-	plot.Blue, plot.Green, plot.Orange, plot.Purple, plot.Grey, plot.Black, plot.Sky, plot.Amber, plot.Olive,
-}
-
-// limits are the functions' CPU limits in force while the run lasted, by steps.
-func (r Run) limits(functions []Function) []plot.Series {
-	var lines []plot.Series
-	for i, f := range functions {
-		line := plot.Series{Name: f.Name, Color: functionColors[i%len(functionColors)], Dashed: i >= len(functionColors)}
-		at, usages := r.usages(f.Name)
-		last := 0.0
-		for n, u := range usages {
-			second := time.Duration(at[n] - r.Samples[0].At.UnixNano()).Seconds()
-			cores := float64(u.limit(f).CPUMilli) / 1000
-			switch {
-			case n == 0:
-			case cores != last:
-				line.Points = append(line.Points, plotter.XY{X: second, Y: last})
-			case n < len(usages)-1:
-				continue
-			}
-			line.Points = append(line.Points, plotter.XY{X: second, Y: cores})
-			last = cores
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-var kindMarks = map[string]struct {
-	color color.Color
-	mark  draw.GlyphDrawer
-}{
-	Default:     {plot.Grey, draw.CircleGlyph{}},
-	Accelerated: {plot.Green, draw.PlusGlyph{}},
-	Harvested:   {plot.Blue, draw.RingGlyph{}},
-	Safeguarded: {plot.Orange, draw.CrossGlyph{}},
-}
-
-func (d Data) reassignedPlots(c Comparison) ([]figure, error) {
-	var f figures
-	workload := d.main()
-	for _, p := range d.policies(workload) {
-		points := c.movedOf(p, workload)
-		for _, resource := range []struct {
-			name, unit string
-			kind       func(Moved) string
-			amount     func(Moved) float64
-		}{
-			{"CPU", "core-seconds", func(m Moved) string { return m.CPUKind }, func(m Moved) float64 { return m.CoreSeconds }},
-			{"memory", "MiB-seconds", func(m Moved) string { return m.MemoryKind }, func(m Moved) float64 { return m.MiBSeconds }},
-		} {
-			byKind := map[string]plotter.XYs{}
-			for _, m := range points {
-				byKind[resource.kind(m)] = append(byKind[resource.kind(m)], plotter.XY{X: resource.amount(m), Y: m.Speedup})
-			}
-			var series []plot.Series
-			for _, k := range Kinds {
-				series = append(series, plot.Series{Name: k, Color: kindMarks[k].color, Mark: kindMarks[k].mark, Points: byKind[k]})
-			}
-			f.add(fmt.Sprintf("Reassigned %s, %s, workload %s (figure 8)", resource.name, d.title(p), workload),
-				plot.Axes{X: "reassigned " + resource.unit, Y: "speed-up", LegendOnTop: true}, plot.Scatter, series)
+			figures = append(figures, f...)
 		}
 	}
-	return f.all, f.err
+	return figures, nil
 }

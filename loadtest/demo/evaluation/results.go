@@ -1,54 +1,68 @@
 package evaluation
 
 import (
-	"maps"
+	"fmt"
 
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// ResultsOf are the evaluation's results for machines: docs of each figure are at
-// Comparison, and in the report's own text.
-func ResultsOf(d Data, c Comparison) report.Results {
+// results are the evaluation's results for machines. What was not measured is absent.
+func (c *comparison) results() report.Results {
 	m := map[string]float64{
-		"failed_requests":  float64(len(c.Failures)),
-		"late_requests":    float64(c.Late),
-		"runs":             float64(c.Rounds),
-		"seconds_total":    d.Elapsed.Seconds(),
-		"learned_requests": float64(d.Learned),
+		"undecided":       float64(undecided(c.judge())),
+		"failed_requests": float64(c.failedOutside(PartMemory)),
 	}
-	for _, v := range c.Versus {
-		of := "_" + v.Policy + "_" + v.Workload
-		all := speedups(v.Pairs)
-		maps.Copy(m, map[string]float64{
-			"p99_ratio" + of:                v.P99.Median,
-			"p99_ratio" + of + "_min":       v.P99.Least,
-			"p99_ratio" + of + "_max":       v.P99.Most,
-			"p50_ratio" + of:                v.P50.Median,
-			"p50_ratio" + of + "_min":       v.P50.Least,
-			"p50_ratio" + of + "_max":       v.P50.Most,
-			"slowdown_p99" + of:             v.SlowdownP99,
-			"worst_slowdown" + of:           v.SlowdownWorst,
-			"speedup_p50" + of:              report.Percentile(all, 50),
-			"speedup_p99" + of:              report.Percentile(all, 99),
-			"cpu_util_ratio" + of:           v.InFlight.CPU,
-			"mem_util_ratio" + of:           v.InFlight.Memory,
-			"cpu_util_over_time_ratio" + of: v.OverTime.CPU,
-			"mem_util_over_time_ratio" + of: v.OverTime.Memory,
-			"completion_ratio" + of:         v.Completion.Median,
-		})
+	put := func(name string, i interval) {
+		if i.measured() {
+			// NaN is left out when it is written.
+			m[name], m[name+"_low"], m[name+"_high"] = i.value, i.low, i.high
+		}
 	}
-	for w, noise := range c.Noise {
-		m["noise_slowdown_p99_"+w] = noise.SlowdownP99
+	for _, k := range c.of(PartRequests) {
+		for _, arm := range c.armsOf(k) {
+			of := fmt.Sprintf("_%s_%d_%d", arm, k.load, k.pods)
+			if arm != NoLimits {
+				for _, f := range []figure{p99Computing, p95Computing, p50Short, meanSlowdown, worstP99} {
+					put(f.name+of, c.ratio(k, arm, NoLimits, f))
+				}
+			}
+			if arm != Stock {
+				put("p99_stock"+of, c.ratio(k, arm, Stock, p99Computing))
+			}
+		}
 	}
-	if d.Alerts != nil {
-		m["alerts_fired"] = float64(len(d.Alerts))
+	for _, k := range c.of(PartBystanders) {
+		for _, arm := range c.armsOf(k) {
+			if arm != Stock {
+				put(fmt.Sprintf("bystander_p95_%s_%d", arm, k.load), c.ratio(k, arm, Stock, bystanderP95))
+				put(fmt.Sprintf("bystander_cpu_%s_%d", arm, k.load), c.ratio(k, arm, Stock, bystanderCPU))
+			}
+		}
 	}
-	for _, o := range c.Overheads {
-		m["overhead_cpu_"+o.Part] = o.Cores
-		m["overhead_mem_mib_"+o.Part] = o.MiB
+	for _, k := range c.of(PartMemory) {
+		for _, arm := range c.armsOf(k) {
+			put("oom_kills_"+arm, c.value(k, arm, oomKills).times(float64(len(c.numbers(k, arm)))))
+			put("oom_failed_"+arm, c.value(k, arm, failedShare).times(float64(c.requests(k, arm))))
+		}
 	}
-	if c.Agreement != nil {
-		m["order_swaps"] = float64(len(c.Agreement.Swapped))
+	for _, k := range c.of(PartCost) {
+		for _, arm := range c.armsOf(k) {
+			put("pod_seconds_"+arm, c.value(k, arm, podSeconds))
+		}
 	}
-	return report.Results{Machine: d.Machine, Commit: d.Commit, Seed: d.Seed, Metrics: m}
+	return report.Results{Machine: c.Machine.About, Commit: c.Commit, Seed: c.Seed, Metrics: m}
+}
+
+func (i interval) times(by float64) interval {
+	i.value, i.low, i.high = i.value*by, i.low*by, i.high*by
+	return i
+}
+
+// requests is how many an arm had in a combination.
+func (c *comparison) requests(k combination, arm string) int {
+	n := 0
+	for _, b := range c.blocks[k][arm] {
+		n += len(b.Requests)
+	}
+	return n
 }

@@ -33,12 +33,11 @@ var (
 	Olive  = color.RGBA{R: 0x80, G: 0x80, A: 0xff}
 )
 
-// Series is a line of a plot, or its points that have a mark.
+// Series is a line of a plot.
 type Series struct {
 	Name   string
 	Color  color.Color
 	Dashed bool
-	Mark   draw.GlyphDrawer // of Scatter
 	Points plotter.XYs
 }
 
@@ -52,14 +51,21 @@ type Axes struct {
 	FromX, ToX float64
 }
 
-// CDF is which share of the values is at most how large.
+// mostSteps keeps the page of many values small: a plot is not wide enough to show more.
+const mostSteps = 400
+
+// CDF is which share of the values is at most how large. Of very many values it has some,
+// evenly spread by their rank.
 func CDF(values []float64) plotter.XYs {
 	sorted := slices.Sorted(slices.Values(values))
+	steps := min(len(sorted), mostSteps)
 	var points plotter.XYs
-	for i, v := range sorted {
-		points = append(points,
-			plotter.XY{X: v, Y: float64(i) / float64(len(sorted))},
-			plotter.XY{X: v, Y: float64(i+1) / float64(len(sorted))})
+	before := 0.0
+	for i := 1; i <= steps; i++ {
+		rank := i * len(sorted) / steps
+		share := float64(rank) / float64(len(sorted))
+		points = append(points, plotter.XY{X: sorted[rank-1], Y: before}, plotter.XY{X: sorted[rank-1], Y: share})
+		before = share
 	}
 	return points
 }
@@ -92,27 +98,6 @@ func Lines(axes Axes, lines []Series) (string, error) {
 	}
 	if axes.LegendOnTop && !axes.LegendOnLeft {
 		p.Y.Max *= 1 + 0.12*float64(len(lines))
-	}
-	return svg(p)
-}
-
-// Scatter draws a mark for each point.
-func Scatter(axes Axes, series []Series) (string, error) {
-	p := axes.plot()
-	for _, s := range series {
-		if len(s.Points) == 0 {
-			continue
-		}
-		drawn, err := plotter.NewScatter(s.Points)
-		if err != nil {
-			return "", fmt.Errorf("plot %s: %w", s.Name, err)
-		}
-		drawn.GlyphStyle = draw.GlyphStyle{Color: s.Color, Radius: vg.Points(2.2), Shape: s.Mark}
-		p.Add(drawn)
-		p.Legend.Add(s.Name, drawn)
-	}
-	if axes.LegendOnTop {
-		p.Y.Max += 0.4 * (p.Y.Max - p.Y.Min)
 	}
 	return svg(p)
 }

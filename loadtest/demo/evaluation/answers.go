@@ -1,0 +1,102 @@
+package evaluation
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+const (
+	// shortCPU is how much CPU a short request needs alone, at most.
+	shortCPU = 100 // milliseconds
+	// soon is within how many times its time alone a request counts as goodput.
+	soon = 5
+	// harmedBeyond is by how much slower than in stock a request is harmed.
+	harmedBeyond = 0.10
+	// sliceLength is that of the pieces of a schedule that are drawn again and again.
+	sliceLength = 5 * time.Second
+)
+
+// answer is a request with what it is compared by.
+type answer struct {
+	Request
+	slice int // of the schedules of all selected blocks
+	// took and slowdown are what the request counts for: what failed counts as the longest
+	// under the same load, of all arms, so that an arm gains nothing by failing. The
+	// slow-down is NaN where the input was not run alone.
+	took, slowdown float64
+	failed         bool
+	computing      bool // its function does not mostly wait
+	short          bool // it computes, and not for long
+}
+
+// answers are an arm's requests in the blocks with some numbers, and how many slices these
+// have.
+func (c *comparison) answers(k combination, arm string, numbers []int, service bool) (all []answer, slices int) {
+	key := fmt.Sprintf("%v %s %v %v", k, arm, numbers, service)
+	found, ok := c.joined[key]
+	if !ok {
+		found.all, found.slices = c.join(k, arm, numbers, service)
+		c.joined[key] = found
+	}
+	return found.all, found.slices
+}
+
+type joined struct {
+	all    []answer
+	slices int
+}
+
+func (c *comparison) join(k combination, arm string, numbers []int, service bool) (all []answer, slices int) {
+	blocks := c.selected(k, arm, numbers)
+	perBlock := 1
+	for _, b := range blocks {
+		perBlock = max(perBlock, int(math.Ceil(b.Length.Seconds()/sliceLength.Seconds())))
+	}
+	for i, b := range blocks {
+		requests := b.Requests
+		if service {
+			if b.Bystander == nil {
+				continue
+			}
+			requests = b.Bystander.Requests
+		}
+		for _, r := range requests {
+			a := answer{
+				Request: r, failed: r.Error != "",
+				slice: i*perBlock + min(max(0, int(r.DueMS/float64(sliceLength.Milliseconds()))), perBlock-1),
+				took:  r.Milliseconds, slowdown: none, computing: !c.waits[r.Function],
+			}
+			alone, ok := c.alone[input{r.Function, r.Input}]
+			if ok = ok && alone.Milliseconds > 0 && !service; ok {
+				a.slowdown = r.Milliseconds / alone.Milliseconds
+				a.short = a.computing && alone.CPUMilliseconds <= shortCPU
+			}
+			if a.failed {
+				a.took = c.longest[k].took
+				if service {
+					a.took = c.longest[k].service
+				}
+				if ok {
+					a.slowdown = c.longest[k].slowdown
+				}
+			}
+			all = append(all, a)
+		}
+	}
+	return all, len(blocks) * perBlock
+}
+
+// harmed are which of an arm's requests are slower than stock's by more than harmedBeyond,
+// 1 or 0 each, and how many of both there are. What failed in both is not harmed.
+func (c *comparison) harmed(k combination, arm string) (harmed, of int) {
+	numbers := c.common(k, arm, Stock)
+	mine, _ := c.answers(k, arm, numbers, false)
+	stocks, _ := c.answers(k, Stock, numbers, false)
+	for i := range mine {
+		if mine[i].failed && !stocks[i].failed || !mine[i].failed && mine[i].took > (1+harmedBeyond)*stocks[i].took {
+			harmed++
+		}
+	}
+	return harmed, len(mine)
+}

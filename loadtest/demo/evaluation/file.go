@@ -1,0 +1,49 @@
+package evaluation
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// DataFile is the name of what was measured in a command's folder.
+const DataFile = "data.json.gz"
+
+// WriteFile writes what was measured so far. An interruption leaves the file that was
+// there before.
+func (d Data) WriteFile(path string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".data-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name()) //nolint:errcheck // it is only half there
+		}
+	}()
+	z := gzip.NewWriter(f)
+	if err := errors.Join(json.NewEncoder(z).Encode(d), z.Close(), f.Chmod(0o644), f.Close()); err != nil {
+		return fmt.Errorf("write what was measured: %w", err)
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// ReadFile reads what WriteFile wrote.
+func ReadFile(path string) (d Data, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return d, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err == nil {
+		err = json.NewDecoder(z).Decode(&d)
+	}
+	if err != nil {
+		return d, fmt.Errorf("%s is not what an evaluation writes: %w", path, err)
+	}
+	return d, nil
+}

@@ -1,0 +1,103 @@
+package evaluation
+
+import (
+	"fmt"
+	"math"
+)
+
+// goal is a line of section 8 of the design: a figure of Libra's over another arm's.
+type goal struct {
+	k        combination
+	figure   figure
+	arm      string
+	baseline string
+	bound    float64
+	atLeast  bool // at most otherwise
+}
+
+// goals are all of them, in the order of the report.
+var goals = makeGoals()
+
+func makeGoals() []goal {
+	var all []goal
+	add := func(part string, load, pods int, f figure, baseline string, bound float64) {
+		all = append(all, goal{combination{part, load, pods}, f, Libra, baseline, bound, f.name == bystanderCPU.name})
+	}
+	for _, load := range []int{15, 40} {
+		add(PartRequests, load, 10, p99Computing, NoLimits, 1.03)
+		add(PartRequests, load, 10, p95Computing, NoLimits, 1.03)
+	}
+	for _, full := range []struct {
+		load, pods int
+		mean       float64
+	}{{90, 10, 0.80}, {90, 40, 0.88}, {120, 10, 0.70}, {120, 40, 0.85}} {
+		add(PartRequests, full.load, full.pods, meanSlowdown, NoLimits, full.mean)
+		add(PartRequests, full.load, full.pods, p50Short, NoLimits, 0.80)
+		add(PartRequests, full.load, full.pods, p99Computing, NoLimits, 1)
+		add(PartRequests, full.load, full.pods, worstP99, NoLimits, 1.50)
+	}
+	for _, load := range []int{40, 90} {
+		add(PartBystanders, load, 10, bystanderP95, Stock, 1.05)
+		add(PartBystanders, load, 10, bystanderCPU, Stock, 0.98)
+	}
+	return all
+}
+
+func (g goal) wanted() string {
+	if g.atLeast {
+		return fmt.Sprintf("at least %.2f", g.bound)
+	}
+	return fmt.Sprintf("at most %.2f", g.bound)
+}
+
+// Verdicts on a goal.
+const (
+	holds    = "holds"
+	holdsNot = "does not hold"
+	notKnown = "not known"
+)
+
+// judged is a goal with what was measured.
+type judged struct {
+	goal
+	ratio   interval
+	noise   interval // the figure of stock again over stock
+	verdict string
+	why     string // it is not known
+}
+
+// judge says which goals hold. One is not known if it was not measured, if its ratio may as
+// well be another one, or if the same arm measured twice differs by as much.
+func (c *comparison) judge() []judged {
+	var all []judged
+	for _, g := range goals {
+		j := judged{goal: g, ratio: c.ratio(g.k, g.arm, g.baseline, g.figure), noise: c.ratio(g.k, Again, Stock, g.figure), verdict: notKnown}
+		tolerance := g.figure.tolerance()
+		switch {
+		case !j.ratio.measured():
+			j.why = "not measured"
+		case !j.noise.measured():
+			j.why = "stock was not measured again"
+		case math.Abs(j.noise.value-1) > tolerance:
+			j.why = fmt.Sprintf("stock again is %s of stock, more than %s away", ratioText(j.noise.value), percentText(tolerance))
+		case !j.ratio.known(tolerance):
+			j.why = fmt.Sprintf("the interval is wider than ±%s", percentText(tolerance))
+		case g.atLeast && j.ratio.value >= g.bound, !g.atLeast && j.ratio.value <= g.bound:
+			j.verdict = holds
+		default:
+			j.verdict = holdsNot
+		}
+		all = append(all, j)
+	}
+	return all
+}
+
+func undecided(all []judged) int {
+	n := 0
+	for _, j := range all {
+		if j.verdict == notKnown {
+			n++
+		}
+	}
+	return n
+}

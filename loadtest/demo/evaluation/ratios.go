@@ -1,0 +1,103 @@
+package evaluation
+
+import "math"
+
+// units is how many slices, or blocks, a figure is drawn from.
+func (c *comparison) units(k combination, arm string, numbers []int, f figure) int {
+	if f.total != nil {
+		return len(numbers)
+	}
+	answers, _ := c.answers(k, arm, numbers, f.service)
+	seen := map[int]bool{}
+	for _, a := range answers {
+		if !math.IsNaN(f.of(a)) {
+			seen[a.slice] = true
+		}
+	}
+	return len(seen)
+}
+
+// value is an arm's figure, over all of its blocks.
+func (c *comparison) value(k combination, arm string, f figure) interval {
+	numbers := c.numbers(k, arm)
+	if len(numbers) == 0 {
+		return unmeasured
+	}
+	of := intervalOf(c.sampled(k, arm, numbers, f))
+	if c.units(k, arm, numbers, f) < 2 {
+		of.low, of.high = none, none
+	}
+	return of
+}
+
+// ratio is an arm's figure over another's, of the blocks that both have.
+func (c *comparison) ratio(k combination, arm, base string, f figure) interval {
+	if f.worst {
+		return c.worst(k, arm, base, f)
+	}
+	numbers := c.common(k, arm, base)
+	if len(numbers) == 0 {
+		return unmeasured
+	}
+	of := intervalOf(over(c.sampled(k, arm, numbers, f), c.sampled(k, base, numbers, f)))
+	// One slice or block is always drawn: that nothing varies then says nothing.
+	if c.units(k, arm, numbers, f) < 2 {
+		of.low, of.high = none, none
+	}
+	return of
+}
+
+func over(figures, base []float64) []float64 {
+	ratios := make([]float64, len(figures))
+	for i := range figures {
+		if ratios[i] = figures[i] / base[i]; base[i] == 0 {
+			ratios[i] = none
+		}
+	}
+	return ratios
+}
+
+// worst is the greatest of the functions' ratios. In each resample that may be another
+// function's.
+func (c *comparison) worst(k combination, arm, base string, f figure) interval {
+	numbers := c.common(k, arm, base)
+	if len(numbers) == 0 {
+		return unmeasured
+	}
+	greatest := make([]float64, 1+resamples)
+	for i := range greatest {
+		greatest[i] = none
+	}
+	function, units := "", 0
+	for _, name := range c.functions(k) {
+		of := f.ofFunction(name)
+		ratios := over(c.sampled(k, arm, numbers, of), c.sampled(k, base, numbers, of))
+		for i, v := range ratios {
+			if math.IsNaN(greatest[i]) || v > greatest[i] {
+				if greatest[i] = v; i == 0 && !math.IsNaN(v) {
+					function = name
+				}
+			}
+		}
+		units = max(units, c.units(k, arm, numbers, of))
+	}
+	of := intervalOf(greatest)
+	if of.function = function; units < 2 {
+		of.low, of.high = none, none
+	}
+	return of
+}
+
+// maker is the request that an arm's percentile is the time or the slow-down of.
+func (c *comparison) maker(k combination, arm string, f figure) (answer, bool) {
+	answers, _ := c.answers(k, arm, c.numbers(k, arm), f.service)
+	var found answer
+	wanted := c.value(k, arm, f).value
+	for _, a := range answers {
+		if f.of(a) == wanted {
+			found = a
+			return found, true
+		}
+	}
+	return found, false
+}
