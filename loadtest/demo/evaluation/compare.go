@@ -16,10 +16,13 @@ type combination struct {
 
 func (k combination) String() string {
 	said := fmt.Sprintf("%d %% load", k.load)
-	if k.pods > 0 {
-		said += fmt.Sprintf(", %d pods", k.pods)
+	switch k.pods {
+	case 0:
+		return said
+	case 1:
+		return said + ", 1 pod"
 	}
-	return said
+	return said + fmt.Sprintf(", %d pods", k.pods)
 }
 
 // input is one that a function was called with.

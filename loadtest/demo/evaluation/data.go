@@ -115,7 +115,8 @@ type Request struct {
 }
 
 // Usage is CPU, in core-seconds. Platform is all of the node's that is neither the
-// functions' nor Libra's: the request path, with what sends the requests, included.
+// functions' nor Libra's: the request path, what sends the requests, bystanders, and pods
+// that came after the block began.
 type Usage struct{ Node, Functions, Libra, Platform float64 }
 
 // Bystander is what became of those that have nothing to do with the functions.

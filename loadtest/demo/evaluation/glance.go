@@ -9,54 +9,74 @@ import (
 // glance is what somebody sees who reads nothing else.
 func (c *comparison) glance() section {
 	s := section{Title: "At a glance"}
-	faster := table{Caption: c.title(Stock) + " → " + c.title(Libra) + ", and without limits", Head: []string{
-		"load", "short requests: half take at most", "computing requests: 99 of 100 take at most", "on average, times as long as alone", "slower than under stock by 10 % or more (noise)",
-	}}
-	var sure, worse, open []string
+	shown := []struct {
+		figure       figure
+		what, column string
+		format       func(float64) string
+	}{
+		{p50TookShort, "P50 of short requests", "short requests: half take at most", milliseconds},
+		{p99Computing, "P99 of computing requests", "computing requests: 99 of 100 take at most", milliseconds},
+		{meanSlowdown, "mean slow-down", "on average, times as long as alone", times},
+	}
+	t := table{Caption: c.title(Stock) + " → " + c.title(Libra), Head: []string{"load"}}
+	for _, f := range shown {
+		t.Head = append(t.Head, f.column)
+	}
+	t.Head = append(t.Head, "slower than in stock by 10 % or more")
+	faster, slower, open := make([][]string, len(shown)), make([][]string, len(shown)), make([][]string, len(shown))
 	for _, k := range c.of(PartRequests) {
 		if !c.has(k, Libra) || !c.has(k, Stock) {
 			continue
 		}
 		row := []string{k.String()}
-		for _, shown := range []struct {
-			figure, value figure
-			what          string
-			format        func(float64) string
-		}{
-			{p50TookShort, p50TookShort, "short requests (P50)", milliseconds},
-			{p99Computing, p99Computing, "computing requests (P99)", milliseconds},
-			{meanSlowdown, meanSlowdown, "the mean slow-down", times},
-		} {
-			r := c.ratio(k, Libra, Stock, shown.figure)
-			cell := shown.format(c.value(k, Stock, shown.value).value) + " → " + shown.format(c.value(k, Libra, shown.value).value)
-			if c.has(k, NoLimits) {
-				cell += "; no limits " + shown.format(c.value(k, NoLimits, shown.value).value)
-			}
-			row = append(row, cell)
-			said := fmt.Sprintf("%s at %s: %s of stock", shown.what, k, ratioText(r.value))
+		for i, f := range shown {
+			row = append(row, c.change(k, f.figure, f.format))
+			r := c.ratio(k, Libra, Stock, f.figure)
+			said := fmt.Sprintf("%s of %s's", ratioText(r.value), c.title(Stock))
+			at := fmt.Sprintf(" (%s)", k)
 			switch {
 			case !r.measured():
 			case r.high < 1:
-				sure = append(sure, said)
+				faster[i] = append(faster[i], said+at)
 			case r.low > 1:
-				worse = append(worse, said)
+				slower[i] = append(slower[i], said+at)
 			default:
-				open = append(open, said+between(r))
+				open[i] = append(open[i], said+between(r)+at)
 			}
 		}
-		faster.add(append(row, c.harmedText(k, Libra))...)
+		t.add(append(row, c.harmedText(k, Libra))...)
 	}
-	s.Tables = []table{faster, c.price()}
-	if len(faster.Rows) == 0 {
-		s.Text = []string{"Stock and Libra were not measured under the same load: nothing can be told."}
+	s.Tables = []table{t, c.price()}
+	if len(t.Rows) == 0 {
+		s.Text = []string{fmt.Sprintf("%s and %s were not measured under the same load: nothing can be told.", c.title(Stock), c.title(Libra))}
 		return s
 	}
-	s.Text = []string{
-		"Got faster: " + list(sure) + ".",
-		"Got slower: " + list(worse) + ".",
-		"Neither for sure: " + list(open) + ".",
+	for _, said := range []struct {
+		begin string
+		of    [][]string
+	}{{"What got faster", faster}, {"What got slower", slower}, {"What did neither for sure", open}} {
+		var figures []string
+		for i, at := range said.of {
+			if len(at) > 0 {
+				figures = append(figures, shown[i].what+": "+strings.Join(at, ", "))
+			}
+		}
+		if figures == nil {
+			figures = []string{"Nothing"}
+		}
+		s.Text = append(s.Text, said.begin+". "+strings.Join(figures, "; ")+".")
 	}
+	s.Text = append(s.Text, "In parentheses after a ratio is its 95 % interval; a question mark says that it is too wide to rely on the ratio.")
 	return s
+}
+
+// change is a figure of stock's, of Libra's, and without limits.
+func (c *comparison) change(k combination, f figure, format func(float64) string) string {
+	said := format(c.value(k, Stock, f).value) + " → " + format(c.value(k, Libra, f).value)
+	if c.has(k, NoLimits) {
+		said += fmt.Sprintf(" (%s %s)", c.title(NoLimits), format(c.value(k, NoLimits, f).value))
+	}
+	return said
 }
 
 func between(i interval) string {
@@ -66,18 +86,11 @@ func between(i interval) string {
 	return fmt.Sprintf(", which may be %s to %s", ratioText(i.low), ratioText(i.high))
 }
 
-func list(what []string) string {
-	if len(what) == 0 {
-		return "nothing"
-	}
-	return strings.Join(what, "; ")
-}
-
 // harmedText is which share of an arm's requests are slower than in stock, with stock again's.
 func (c *comparison) harmedText(k combination, arm string) string {
 	said := c.harmedShare(k, arm)
 	if c.has(k, Again) {
-		said += fmt.Sprintf(" (%s)", c.harmedShare(k, Again))
+		said += fmt.Sprintf(" (%s %s)", c.title(Again), c.harmedShare(k, Again))
 	}
 	return said
 }
@@ -92,7 +105,9 @@ func (c *comparison) harmedShare(k combination, arm string) string {
 
 // price is what it cost whom.
 func (c *comparison) price() table {
-	t := table{Caption: "What it cost whom", Head: []string{"who", "load", "stock", "Libra", "Libra / stock (95 % interval)", "no limits / stock"}}
+	t := table{Caption: "What it cost whom", Head: []string{
+		"who", "load", c.title(Stock), c.title(Libra), c.title(Libra) + " / " + c.title(Stock), c.title(NoLimits) + " / " + c.title(Stock),
+	}}
 	row := func(who string, k combination, f figure, format func(float64) string) {
 		if r := c.ratio(k, Libra, Stock, f); r.measured() {
 			t.add(who, k.String(), format(c.value(k, Stock, f).value), format(c.value(k, Libra, f).value), r.marked(f), c.ratio(k, NoLimits, Stock, f).marked(f))

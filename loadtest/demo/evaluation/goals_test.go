@@ -1,0 +1,75 @@
+package evaluation
+
+import (
+	"slices"
+	"testing"
+)
+
+func verdictOn(t *testing.T, d Data, f figure) judged {
+	t.Helper()
+	for _, j := range compared(t, d).judge() {
+		if j.k == busy && j.figure.name == f.name {
+			return j
+		}
+	}
+	t.Fatalf("there is no goal about %s", f.name)
+	return judged{}
+}
+
+func without(d Data, arm string) Data {
+	d.Blocks = slices.DeleteFunc(d.Blocks, func(b Block) bool { return b.Arm == arm })
+	return d
+}
+
+// tooFew are requests that say little, of stock again exactly what stock's do.
+func tooFew() Data {
+	d := synthetic{seed: 2, blocks: 2, requests: 12, noise: 0.9, arms: map[string]float64{Stock: 1, Libra: 0.7, NoLimits: 1}}.data(busy)
+	for _, b := range slices.Clone(d.Blocks) {
+		if b.Arm == Stock {
+			b.Arm = Again
+			d.Blocks = append(d.Blocks, b)
+		}
+	}
+	return d
+}
+
+func TestVerdicts(t *testing.T) {
+	with := func(libra, again, noise float64) Data {
+		return synthetic{seed: 2, blocks: 4, requests: 300, noise: noise,
+			arms: map[string]float64{Stock: 1, Again: again, Libra: libra, NoLimits: 1}}.data(busy)
+	}
+	for name, c := range map[string]struct {
+		data    Data
+		verdict string
+		why     string
+	}{
+		"clearly better":            {with(0.7, 1, 0.1), holds, ""},
+		"not better":                {with(0.9, 1, 0.1), holdsNot, ""},
+		"stock differs from itself": {with(0.7, 1.2, 0.1), notKnown, "stock again is 1.20 of stock, more than 5 % away"},
+		"stock was measured once":   {without(with(0.7, 1, 0.1), Again), notKnown, "stock was not measured again"},
+		"no baseline":               {without(with(0.7, 1, 0.1), NoLimits), notKnown, "not measured"},
+		"too few to tell":           {tooFew(), notKnown, "the interval is wider than ±5 %"},
+	} {
+		if j := verdictOn(t, c.data, meanSlowdown); j.verdict != c.verdict || j.why != c.why {
+			t.Errorf("%s: %s, %q (%v, noise %v); want %s, %q", name, j.verdict, j.why, j.ratio, j.noise, c.verdict, c.why)
+		}
+	}
+}
+
+func TestAnIntervalMayBeSoWide(t *testing.T) {
+	for _, c := range []struct {
+		i    interval
+		f    figure
+		want bool
+	}{
+		{interval{value: 0.8, low: 0.77, high: 0.83}, meanSlowdown, true},
+		{interval{value: 0.8, low: 0.75, high: 0.85}, meanSlowdown, false},
+		{interval{value: 0.8, low: 0.75, high: 0.85}, p99Computing, true},
+		{interval{value: 0.8, low: 0.7, high: 0.9}, worstP99, false},
+		{interval{value: 0.8, low: none, high: none}, p99Computing, false},
+	} {
+		if got := c.i.known(c.f.tolerance()); got != c.want {
+			t.Errorf("%v of %s: %v", c.i, c.f.name, got)
+		}
+	}
+}
