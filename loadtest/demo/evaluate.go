@@ -11,59 +11,51 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/schedule"
-	"libra.dev/libra/loadtest/prometheus"
 	"libra.dev/libra/loadtest/trace"
-	"libra.dev/libra/pkg/api"
 )
-
-// ten are the evaluation's functions.
-var ten = services{"loadtest/functions/evaluation", trace.Mixed, append(slices.Clone(trace.Mixed), schedule.Plain)}
 
 const (
-	mixed    = "mixed"
-	dataFile = "data.json"
-	// learnSeed is far from every seed that a person gives: Libra must not learn from the
-	// requests that it is measured with.
-	learnSeed = 1 << 32
-	// learnPerMinute is as much as the functions can answer with their own limits.
-	learnPerMinute = 150
+	// poolInputs are of each function; a quick evaluation has fewer, which are run alone
+	// sooner.
+	poolInputs, quickPoolInputs = 40, 12
+	// shiftedScale is how much smaller the inputs are that Libra learns from before the
+	// ablations: its predictions are wrong then.
+	shiftedScale = 0.5
 
-	traceFunctions, traceMinutes = 100, 480
-	inputsPerFunction            = 100
-	traceSkew                    = 0.25
+	platformLength, calibrateLength, warmLength = 10 * time.Second, 20 * time.Second, 10 * time.Second
 )
 
-// workloads are the functions of each.
-var workloads = map[string][]string{mixed: trace.Mixed, "related": trace.Related, "unrelated": trace.Unrelated}
+// evaluationParts are what --parts knows.
+var evaluationParts = []string{evaluation.PartRequests, evaluation.PartBystanders, evaluation.PartMemory, evaluation.PartCost}
 
 // evaluateOptions are the flags that the evaluation has beyond the demo's.
 type evaluateOptions struct {
-	rounds, requests    int
-	perMinute           float64
-	policies, workloads []string
-	thresholds          []float64
-	again               bool
-	azure, beside       string
-	learnLength         time.Duration
+	quick, ablations, again bool
+	limit                   time.Duration
+	parts, without          []string
 }
 
 // evaluate is one run of the command.
 type evaluate struct {
 	*demo
 	evaluateOptions
-	chosen  []policy
-	loads   []*load // the first is the one that all policies replay
-	learned *load
+	data evaluation.Data
+	plan timePlan // whole, with what there is no time for
 
-	// apart are the demos of the policies that have functions of their own, by name.
-	apart map[string]*demo
-
-	libra bool // which activator there is now
-	parts parts
+	pool     pool
+	learned  pool // what Libra learns from: other inputs
+	capacity capacity
+	// places are those that there are, by namespace.
+	places   map[string]*demo
+	sets     map[string]int // how many they have
+	hasVPA   bool
+	parts    parts // as Libra's are set
+	measured int   // blocks so far
+	planned  int   // blocks, as the plan is now
 }
 
 func newEvaluate() *cobra.Command {
@@ -71,64 +63,48 @@ func newEvaluate() *cobra.Command {
 	var e evaluateOptions
 	cmd := &cobra.Command{
 		Use:   "evaluate",
-		Short: "Compare policies on the ten functions, as section 8.3 of the LIBRA paper does",
-		Long: `evaluate replays the same requests under each policy, round after round, and writes
-a report. The first workload is replayed under all policies, the others with stock and
-with Libra only. It works on the box, which it leaves with the stock activator, or with
---context on another cluster that has Knative, KServe and a gateway: there it asks
-first, and at the end puts the stock activator back and removes what it made.
+		Short: "Compare ways to give out CPU and memory on ten functions",
+		Long: `evaluate sends the same requests to the same functions, which get their CPU and memory
+in one way and in another, block after block, and writes a report. What it has no time
+for it leaves out, and says so. It works on the box only, whose cgroups it reads on this
+machine, and leaves it with the stock activator and without the functions.
 
 It is to be run from the root of the repository, and may be run again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.context != "" && !cmd.Flags().Changed("policies") {
-				e.policies = slices.DeleteFunc(e.policies, func(name string) bool { return name == vpaPolicy })
-			}
-			return startEvaluation(cmd.Context(), o, e, os.Stdin, cmd.OutOrStdout())
+			return startEvaluation(cmd.Context(), o, e, cmd.OutOrStdout())
 		},
-	}
-	var names []string
-	for _, p := range policies {
-		names = append(names, p.Name)
 	}
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.outDir, "out", "out/evaluate", "folder for the results")
-	f.IntVar(&e.rounds, "rounds", 3, "how often each policy replays each of its workloads")
-	f.IntVar(&e.requests, "requests", 165, "requests of a replay")
-	f.Float64Var(&e.perMinute, "rpm", 120, "requests a minute on average")
-	f.StringSliceVar(&e.policies, "policies", names, "policies; stock is always among them, and vpa not with --context")
-	f.StringSliceVar(&e.workloads, "workloads", []string{mixed, "related", "unrelated"}, "workloads, the first one under all policies")
-	f.Float64SliceVar(&e.thresholds, "thresholds", nil, "thresholds of the safeguard, 0 to 1, with each of which Libra is one more policy")
-	f.StringVar(&e.azure, "azure", "", "folder with the three files of a day of the Azure Functions 2019 data set (default: a trace with its statistics)")
-	f.StringVar(&e.beside, "beside", "", "data.json of another evaluation, of which the report says whether the policies come in the same order")
+	f.BoolVar(&e.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, what matters most", minutes(quickTime)))
+	f.BoolVar(&e.ablations, "ablations", false, "in place of the evaluation: Libra without some of it")
+	f.DurationVar(&e.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s, ablations %s)", fullTime, quickTime, ablationTime))
+	f.StringSliceVar(&e.parts, "parts", evaluationParts, "parts of the evaluation")
+	f.StringSliceVar(&e.without, "without", nil, "arms to leave out")
 	f.BoolVar(&e.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
-	f.DurationVar(&e.learnLength, "learn-length", 4*time.Minute, "length of the run from which Libra learns")
 	return cmd
 }
 
 // startEvaluation checks what can be checked, and runs the evaluation.
-func startEvaluation(ctx context.Context, o options, eo evaluateOptions, in *os.File, out io.Writer) error {
-	if eo.again {
-		return reportAgain(newDemo(o, out), eo.beside)
-	}
-	o.namespace = "evaluation"
-	o.runLength, o.learnLength = time.Minute, eo.learnLength // as resolve wants them
+func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.Writer) error {
 	d := newDemo(o, out)
-	d.services = ten
-	e := &evaluate{demo: d, evaluateOptions: eo}
-	if err := errors.Join(d.resolve(), e.check()); err != nil {
+	if eo.again {
+		return reportAgain(d)
+	}
+	d.namespace = namespaceOf("", evaluation.Stock)
+	d.runLength, d.learnLength = time.Minute, time.Minute // as resolve wants them
+	names := append(slices.Clone(trace.Mixed), plainFunction, "spin")
+	d.services = services{optedIn: trace.Mixed, all: names}
+	e := &evaluate{demo: d, evaluateOptions: eo, places: map[string]*demo{}, sets: map[string]int{}}
+	if err := errors.Join(e.check(), d.resolve()); err != nil {
 		return err
 	}
-	if err := d.mayChange(ctx, in, "over an hour", e.namespaces()...); err != nil {
+	if err := d.mayChange(ctx, nil, ""); err != nil {
 		return err
 	}
-	if !d.boxed() {
-		if err := d.checkOther(ctx, e.namespaces()...); err != nil {
-			return err
-		}
-	}
-	if slices.ContainsFunc(e.chosen, func(p policy) bool { return p.vpa }) {
+	if e.uses(evaluation.VPA) {
 		if err := d.checkVPA(); err != nil {
 			return err
 		}
@@ -136,182 +112,259 @@ func startEvaluation(ctx context.Context, o options, eo evaluateOptions, in *os.
 	return e.run(ctx)
 }
 
-// check checks the flags and makes the schedules.
+// check checks the flags, and makes the plan.
 func (e *evaluate) check() error {
 	var errs []error
-	if e.rounds < 1 || e.rounds > 100 {
-		errs = append(errs, fmt.Errorf("--rounds is %d; it must be 1 to 100", e.rounds))
+	if !e.boxed() {
+		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose node is this machine"))
 	}
-	if e.requests < 10 || e.requests > 100_000 {
-		errs = append(errs, fmt.Errorf("--requests is %d; it must be 10 to 100000", e.requests))
-	}
-	if !(e.perMinute >= trace.MinPerMinute && e.perMinute <= trace.MaxPerMinute) {
-		errs = append(errs, fmt.Errorf("--rpm is %v; it must be %d to %d", e.perMinute, trace.MinPerMinute, trace.MaxPerMinute))
-	}
-	for i, w := range e.workloads {
-		if workloads[w] == nil || slices.Contains(e.workloads[:i], w) {
-			errs = append(errs, fmt.Errorf("--workloads is %s; it must be some of mixed, related and unrelated, each once", strings.Join(e.workloads, ",")))
+	for _, part := range e.evaluateOptions.parts {
+		if !slices.Contains(evaluationParts, part) {
+			errs = append(errs, fmt.Errorf("--parts has %q; they must be some of %s", part, strings.Join(evaluationParts, ", ")))
 		}
 	}
-	if len(e.workloads) == 0 {
-		errs = append(errs, errors.New("--workloads is empty; it must be some of mixed, related and unrelated"))
+	var names []string
+	for _, a := range slices.Concat(arms, ablations) {
+		names = append(names, a.Name)
 	}
-	for i, threshold := range e.thresholds {
-		if !(threshold >= 0 && threshold <= 1) || slices.Contains(e.thresholds[:i], threshold) {
-			errs = append(errs, fmt.Errorf("--thresholds has %v; they must be from 0 to 1, each once", threshold))
+	for _, name := range e.without {
+		if !slices.Contains(names, name) {
+			errs = append(errs, fmt.Errorf("--without has %q; they must be some of %s", name, strings.Join(names, ", ")))
 		}
 	}
-	if e.beside != "" {
-		if _, err := readData(e.beside); err != nil {
-			errs = append(errs, fmt.Errorf("--beside: %w", err))
+	l, parts := full, e.evaluateOptions.parts
+	if e.quick {
+		l = quick
+	}
+	e.plan = plan(l)
+	if e.ablations {
+		e.plan, parts = ablationPlan(l), []string{evaluation.PartAblations}
+	}
+	if e.plan = e.plan.only(parts, e.without); len(e.plan) == 0 {
+		errs = append(errs, errors.New("--parts and --without leave nothing to measure"))
+	}
+	if e.limit == 0 {
+		e.limit = fullTime
+		switch {
+		case e.quick:
+			e.limit = quickTime
+		case e.ablations:
+			e.limit = ablationTime
 		}
 	}
-	var err error
-	e.chosen, err = named(e.policies)
-	for _, threshold := range e.thresholds {
-		e.chosen = append(e.chosen, atThreshold(threshold))
+	if least := e.opening() + e.closing() + 2*time.Minute; e.limit < least || e.limit > 24*time.Hour {
+		errs = append(errs, fmt.Errorf("--limit is %v; it must be %v to 24h", e.limit, least))
 	}
-	if !e.boxed() && slices.ContainsFunc(e.chosen, func(p policy) bool { return p.vpa }) {
-		errs = append(errs, fmt.Errorf("--policies has %s, which brings a metrics server in the place of any other and removes it: it works on the box only, not with --context", vpaPolicy))
-	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
+
+func (e *evaluate) opening() time.Duration {
+	if e.quick {
+		return quickOpeningTime
+	}
+	return openingTime
+}
+
+func (e *evaluate) closing() time.Duration {
+	if e.quick {
+		return quickClosingTime
+	}
+	return closingTime
+}
+
+// uses says whether the plan, with all that there may be time for, has an arm.
+func (e *evaluate) uses(name string) bool {
+	return slices.ContainsFunc(e.plan.arms(), func(a arm) bool { return a.Name == name })
+}
+
+// left is how long may still be measured.
+func (e *evaluate) left() time.Duration { return e.limit - time.Since(e.start) - e.closing() }
 
 // run does the whole evaluation.
 func (e *evaluate) run(ctx context.Context) (err error) {
-	if err := e.prepare(ctx); err != nil {
+	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
 		return err
 	}
-	e.say("requests: drawing the inputs")
-	if err := e.makeLoads(); err != nil {
-		return err
-	}
-	var server *prometheus.Server
-	if e.boxed() {
-		if server, err = e.watch(ctx); err != nil {
-			return err
+	fitted := e.plan.fit(e.limit - e.opening() - e.closing())
+	e.planned = fitted.blocks()
+	e.say("plan: %d blocks, within %s of which %s to begin and %s to end; it is made again as time passes", e.planned, minutes(e.limit), minutes(e.opening()), minutes(e.closing()))
+	fitted.write(e.out)
+	for i, ph := range e.plan {
+		for _, left := range ph.leftOut(fitted[i]) {
+			e.say("as it is planned now: %s", left)
 		}
-		defer func() { err = errors.Join(err, server.Stop()) }()
-	} else {
-		defer func() { err = errors.Join(err, e.cleanUp(context.WithoutCancel(ctx))) }()
 	}
-	var data evaluation.Data
-	if err = e.installEvaluation(ctx); err == nil {
-		data, err = e.measureAll(ctx)
+	e.say("inputs: making them")
+	e.corpus = schedule.Corpus()
+	if err := e.makePools(); err != nil {
+		return err
 	}
-	if err == nil && server != nil {
-		data.Alerts, err = e.alerts(ctx, server)
+	server, err := e.watch(ctx)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	err = e.measureAll(ctx)
 	if err == nil {
-		err = e.keep(data)
+		e.data.Alerts, err = e.alerts(ctx, server)
+	}
+	if len(e.data.Blocks) > 0 {
+		e.data.Elapsed = time.Since(e.start)
+		err = errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)))
 	}
 	// Also after a failure, or when the user has had enough.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	if err := errors.Join(err, e.use(after, policy{}), e.removeApart(after)); err != nil {
+	if err := errors.Join(err, e.putBack(after)); err != nil {
 		return err
 	}
-	return writeReport(e.demo, data, e.beside)
+	return writeReport(e.demo, e.data)
 }
 
-// installEvaluation brings everything on the cluster, with the stock activator.
-func (e *evaluate) installEvaluation(ctx context.Context) error {
-	if err := e.install(ctx); err != nil {
+func (e *evaluate) makePools() (err error) {
+	each, scale := poolInputs, 1.0
+	if e.quick {
+		each = quickPoolInputs
+	}
+	if e.ablations {
+		scale = shiftedScale
+	}
+	if e.pool, err = makePool(e.seed, trace.Mixed, each, 1); err != nil {
 		return err
 	}
-	if err := e.setParts(ctx, e.parts); err != nil {
-		return err
-	}
-	return e.installApart(ctx)
+	e.learned, err = makePool(e.seed+learnSeed, trace.Mixed, learnInputs, scale)
+	return err
 }
 
-// measureAll has Libra learn, and then makes all the runs.
-func (e *evaluate) measureAll(ctx context.Context) (evaluation.Data, error) {
-	data := evaluation.Data{Commit: e.commit, Seed: e.seed, Trace: "a trace with the statistics of the Azure Functions 2019 data set"}
-	if e.azure != "" {
-		data.Trace = "the Azure Functions 2019 data set"
+// measureAll measures phase after phase.
+func (e *evaluate) measureAll(ctx context.Context) error {
+	if err := e.openCluster(ctx); err != nil {
+		return err
 	}
+	for i := range e.plan {
+		// What was quick so far leaves time for more, and what was slow for less.
+		fitted := e.plan[i:].fit(e.left())
+		e.planned = e.measured + fitted.blocks()
+		e.data.Unmeasured = append(e.data.Unmeasured, e.plan[i].leftOut(fitted[0])...)
+		for _, left := range e.plan[i].leftOut(fitted[0]) {
+			e.say("left out: %s", left)
+		}
+		if len(fitted[0].combinations) == 0 {
+			continue
+		}
+		s, err := e.setUp(ctx, fitted)
+		if err != nil {
+			return fmt.Errorf("%s: %w", fitted[0].name, err)
+		}
+		if err := e.measure(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openCluster brings Libra on the cluster, and finds out what the node has room for.
+func (e *evaluate) openCluster(ctx context.Context) error {
+	e.say("what an earlier evaluation or demo has left: removing it")
+	if err := e.clear(ctx); err != nil {
+		return err
+	}
+	e.say("Libra's parts: applying %s, and its activator", libraManifests)
+	for _, step := range []func(context.Context) error{
+		e.installLibra,
+		e.installActivator,
+		func(ctx context.Context) error { return e.setParts(ctx, parts{}) },
+		e.forget,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
+	if e.ablations {
+		e.data.Unmeasured = unmeasuredAblations
+	} else if e.uses(evaluation.Owners) {
+		e.data.Unmeasured = []string{"requests with 40 pods under Libra, owners, no limits, weighted and VPA in place: the node has no room for them beside the others."}
+	}
+	for _, a := range e.plan.arms() {
+		e.data.Arms = append(e.data.Arms, a.Arm)
+	}
+	var node corev1.NodeList
+	if err := e.kubectl.get(ctx, &node, "nodes"); err != nil {
+		return err
+	}
+	e.capacity.cores = int(node.Items[0].Status.Capacity.Cpu().Value())
+	about, err := e.machine(ctx)
+	if err != nil {
+		return err
+	}
+	e.data.Machine = evaluation.Machine{About: about, Cores: e.capacity.cores}
+	return e.calibrate(ctx)
+}
+
+// calibrate runs each input alone, at a place without limits, and finds out what a
+// request costs there beside its function.
+func (e *evaluate) calibrate(ctx context.Context) error {
+	a := armNamed(evaluation.NoLimits)
+	own := e.placeFor(phaseTen, a, 1)
+	e.say("functions: %s, in the namespace %s", a.Title, own.namespace)
+	e.places[own.namespace] = own
+	if err := e.bring(ctx, phaseTen, a, own, 1); err != nil {
+		return err
+	}
+	e.sets[own.namespace] = 1
+	if err := e.up(ctx, own); err != nil {
+		return err
+	}
+	s := &scene{places: map[string]*demo{a.Name: own}, functions: trace.Mixed, sets: 1, pool: e.pool}
+	if err := e.warmUp(ctx, s, 0); err != nil {
+		return err
+	}
+	e.say("alone: each of %d inputs of each function, %d times", len(e.pool[trace.Mixed[0]]), aloneRuns)
 	var err error
-	if data.Machine, err = e.machine(ctx); err != nil {
-		return data, err
+	if e.data.Alone, err = e.measureAlone(ctx, own, e.pool, trace.Mixed); err != nil {
+		return err
 	}
-	if data.Functions, err = e.describeFunctions(ctx); err != nil {
-		return data, err
+	if e.capacity.platform, err = measurePlatform(ctx, platformLength); err != nil {
+		return err
 	}
-	for _, p := range e.chosen {
-		data.Policies = append(data.Policies, p.Policy)
+	e.capacity.function, e.capacity.path = meanCPU(e.data.Alone, trace.Mixed), guessedPath
+	if err := e.capacity.check(); err != nil {
+		return err
 	}
-	if slices.ContainsFunc(e.chosen, func(p policy) bool { return p.libra }) {
-		if err := e.learn(ctx); err != nil {
-			return data, err
+	alone := map[string]map[int]time.Duration{}
+	for _, r := range e.data.Alone {
+		if alone[r.Function] == nil {
+			alone[r.Function] = map[int]time.Duration{}
 		}
-		data.Learned = len(e.learned.entries)
+		alone[r.Function][r.Input] = time.Duration(r.CPUMilliseconds * float64(time.Millisecond))
 	}
-	for _, p := range e.chosen {
-		if p.vpa {
-			if err := e.learnVPA(ctx, p); err != nil {
-				return data, err
-			}
-		}
+	schedule := arrivals(seedOf(e.seed+learnSeed, "calibrate"), e.capacity.perSecond(calibrateLoad), calibrateLength, callees{trace.Mixed, 1, len(e.pool[trace.Mixed[0]])})
+	messages := make([]message, len(schedule))
+	var functions time.Duration
+	for i, a := range schedule {
+		messages[i] = message{a.at, own.targets.hosts[a.function], e.pool[a.function][a.input]}
+		functions += alone[a.function][a.input]
 	}
-	total, done := e.countRuns(), 0
-	for round := 1; round <= e.rounds; round++ {
-		for _, p := range order(e.chosen, round) {
-			under, err := e.under(ctx, p)
-			if err != nil {
-				return data, err
-			}
-			for _, l := range e.loadsOf(p) {
-				done++
-				e.say("run %d of %d: %s, %s, round %d", done, total, p.Title, l.workload, round)
-				run, err := under.readyRun(ctx, p, l, round)
-				if err != nil {
-					return data, fmt.Errorf("%s, %s, round %d: %w", p.Title, l.workload, round, err)
-				}
-				data.Runs = append(data.Runs, run)
-			}
-			if err := e.leave(ctx, p); err != nil {
-				return data, err
-			}
-		}
-		data.Elapsed = time.Since(e.start)
-		// What is measured by now stays, whatever comes.
-		if err := e.keep(data); err != nil {
-			return data, err
-		}
+	sender := newSender(own.targets.gateway)
+	defer sender.http.CloseIdleConnections()
+	before, err := nodeCPU()
+	if err != nil {
+		return err
 	}
-	return data, nil
-}
-
-// loadsOf are what a policy replays.
-func (e *evaluate) loadsOf(p policy) []*load {
-	if p.Name == evaluation.Stock || p.Name == evaluation.Libra {
-		return e.loads
+	began := time.Now()
+	if _, err := sender.replay(ctx, messages); err != nil {
+		return err
 	}
-	return e.loads[:1]
-}
-
-func (e *evaluate) countRuns() int {
-	n := 0
-	for _, p := range e.chosen {
-		n += len(e.loadsOf(p))
+	after, err := nodeCPU()
+	if err != nil {
+		return err
 	}
-	return n * e.rounds
-}
-
-// describeFunctions says what the functions' owners configured.
-func (d *demo) describeFunctions(ctx context.Context) ([]evaluation.Function, error) {
-	var list servingv1.ServiceList
-	if err := d.kubectl.get(ctx, &list, "-n", d.namespace, "services.serving.knative.dev"); err != nil {
-		return nil, err
+	if e.capacity.path, err = e.capacity.pathOf(after-before, time.Since(began), len(messages), functions); err != nil {
+		return err
 	}
-	limits := map[string]api.Resources{}
-	for _, s := range list.Items {
-		limits[s.Name] = api.FromList(s.Spec.Template.Spec.Containers[0].Resources.Limits)
-	}
-	var functions []evaluation.Function
-	for _, f := range d.services.optedIn {
-		functions = append(functions, evaluation.Function{Name: f, Related: slices.Contains(trace.Related, f), Limit: limits[f]})
-	}
-	return functions, nil
+	e.data.Platform, e.data.Machine.RequestMilliseconds = e.capacity.platform, milliseconds(e.capacity.path)
+	e.say("the node: %.2f of %d cores in use without requests; a request takes %.1f ms of its function and %.1f ms beside it on average; 90 %% are %.1f requests a second",
+		e.capacity.platform, e.capacity.cores, milliseconds(e.capacity.function), milliseconds(e.capacity.path), e.capacity.perSecond(loadHigh))
+	return nil
 }

@@ -72,6 +72,7 @@ type kustomization struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
 	Namespace  string           `json:"namespace,omitempty"`
+	NameSuffix string           `json:"nameSuffix,omitempty"`
 	Resources  []string         `json:"resources"`
 	Images     []kustomizeImage `json:"images"`
 	Patches    []kustomizePatch `json:"patches,omitempty"`
@@ -83,8 +84,9 @@ type kustomizePatch struct {
 }
 
 type kustomizeTarget struct {
-	Kind string `json:"kind"`
-	Name string `json:"name"`
+	Group string `json:"group,omitempty"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name,omitempty"`
 }
 
 type kustomizeImage struct {
@@ -97,6 +99,12 @@ type kustomizeImage struct {
 // kustomize writes a kustomization into dir that is the one at base with our
 // images and patches, in namespace unless that is empty.
 func (im images) kustomize(dir, base, namespace string, patches ...kustomizePatch) error {
+	return im.write(dir, base, kustomization{Namespace: namespace, Patches: patches})
+}
+
+// write writes a kustomization into dir that is the one at base, with our images, and
+// with what k says.
+func (im images) write(dir, base string, k kustomization) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -116,13 +124,8 @@ func (im images) kustomize(dir, base, namespace string, patches ...kustomizePatc
 	if err != nil {
 		return err
 	}
-	k := kustomization{
-		APIVersion: "kustomize.config.k8s.io/v1beta1",
-		Kind:       "Kustomization",
-		Namespace:  namespace,
-		Resources:  []string{relative},
-		Patches:    patches,
-	}
+	k.APIVersion, k.Kind = "kustomize.config.k8s.io/v1beta1", "Kustomization"
+	k.Resources = []string{relative}
 	for name, reference := range im {
 		k.Images = append(k.Images, kustomizeImageOf(name, reference))
 	}

@@ -60,16 +60,20 @@ func (d *demo) findTargets(ctx context.Context) (targets, error) {
 		}
 		t.gateway = "http://" + address
 	}
-	for _, f := range d.services.all {
-		var service servingv1.Service
-		if err := d.kubectl.get(ctx, &service, "-n", d.namespace, "services.serving.knative.dev", f); err != nil {
-			return t, err
+	var list servingv1.ServiceList
+	if err := d.kubectl.get(ctx, &list, "-n", d.namespace, "services.serving.knative.dev"); err != nil {
+		return t, err
+	}
+	for _, service := range list.Items {
+		if service.Status.URL != nil {
+			t.hosts[service.Name] = service.Status.URL.Host
+			t.revisions[service.Name] = d.namespace + "/" + service.Status.LatestReadyRevisionName
 		}
-		if service.Status.URL == nil {
+	}
+	for _, f := range d.services.all {
+		if t.hosts[f] == "" {
 			return t, fmt.Errorf("service %s/%s has no URL yet", d.namespace, f)
 		}
-		t.hosts[f] = service.Status.URL.Host
-		t.revisions[f] = d.namespace + "/" + service.Status.LatestReadyRevisionName
 	}
 	return t, nil
 }

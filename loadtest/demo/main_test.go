@@ -82,23 +82,31 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// The autoscaler brings a metrics server, which another cluster has its own of.
-func TestTheAutoscalerIsNotForAnotherCluster(t *testing.T) {
+func TestTheEvaluationSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	for name, c := range map[string]struct {
-		context  string
-		policies []string
-		ok       bool
+		change func(o *options, e *evaluateOptions)
+		want   []string // in the error; none when there is to be none
 	}{
-		"the box":         {"", []string{"libra", "vpa"}, true},
-		"another cluster": {"production", []string{"libra"}, true},
-		"both":            {"production", []string{"libra", "vpa"}, false},
+		"as it is":        {func(*options, *evaluateOptions) {}, nil},
+		"quick":           {func(_ *options, e *evaluateOptions) { e.quick = true }, nil},
+		"ablations":       {func(_ *options, e *evaluateOptions) { e.ablations = true }, nil},
+		"another cluster": {func(o *options, _ *evaluateOptions) { o.context = "production" }, []string{"--context", "box"}},
+		"all at once": {func(_ *options, e *evaluateOptions) {
+			e.parts, e.without, e.limit = []string{"speed"}, []string{"magic"}, time.Minute
+		}, []string{"--parts", "speed", "bystanders", "--without", "magic", "no_limits", "--limit"}},
+		"nothing": {func(_ *options, e *evaluateOptions) { e.parts = nil }, []string{"nothing to measure"}},
 	} {
-		e := &evaluate{
-			demo:            newDemo(options{context: c.context}, &strings.Builder{}),
-			evaluateOptions: evaluateOptions{rounds: 1, requests: 10, perMinute: 120, workloads: []string{mixed}, policies: c.policies},
-		}
-		if err := e.check(); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "--context") {
+		o, eo := options{}, evaluateOptions{parts: evaluationParts}
+		c.change(&o, &eo)
+		e := &evaluate{demo: newDemo(o, &strings.Builder{}), evaluateOptions: eo}
+		err := e.check()
+		if (err != nil) != (c.want != nil) {
 			t.Errorf("%s: got %v", name, err)
+		}
+		for _, want := range c.want {
+			if err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want an error that names %s", name, err, want)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,9 +23,10 @@ import (
 )
 
 const (
-	predictorService = "libra-predictor:80"
-	predictorState   = "libra:predictor:{state}:functions"
-	predictorLock    = "libra:predictor:{state}:lock"
+	// predictorFunctions is the path of the predictor's list of functions.
+	predictorFunctions = "/api/v1/namespaces/" + libraNamespace + "/services/libra-predictor:80/proxy/libra/v1/functions"
+	predictorState     = "libra:predictor:{state}:functions"
+	predictorLock      = "libra:predictor:{state}:lock"
 
 	agentWritesMetric = "libra_agent_writes_total"
 
@@ -43,19 +45,18 @@ func (s services) selector() string {
 
 // modelsMissing names the functions that the predictor has no model of yet.
 func (d *demo) modelsMissing(ctx context.Context) []string {
-	var missing []string
-	for _, f := range d.services.optedIn {
-		path := fmt.Sprintf("/api/v1/namespaces/%s/services/%s/proxy/libra/v1/functions/%s", libraNamespace, predictorService, d.targets.revisions[f])
-		var explained struct {
-			Stage string `json:"stage"`
-		}
-		// An unknown function is an error of status 404.
-		out, err := d.kubectl.run(ctx, "get", "--raw", path)
-		if err != nil || json.Unmarshal(out, &explained) != nil || explained.Stage == "" || explained.Stage == "profiling" {
-			missing = append(missing, f)
-		}
+	var said struct {
+		Functions []struct{ Name, Stage string }
 	}
-	return missing
+	// A predictor that does not answer has none of any.
+	if out, err := d.kubectl.run(ctx, "get", "--raw", predictorFunctions); err == nil {
+		_ = json.Unmarshal(out, &said)
+	}
+	known := map[string]bool{}
+	for _, f := range said.Functions {
+		known[f.Name] = f.Stage != "" && f.Stage != "profiling"
+	}
+	return slices.DeleteFunc(slices.Clone(d.services.optedIn), func(f string) bool { return known[d.targets.revisions[f]] })
 }
 
 // forget makes a predictor that has learned the functions in a demo before this

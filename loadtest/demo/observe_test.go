@@ -157,17 +157,17 @@ func fakeKubectl(t *testing.T, script string) (k kubectl, log string) {
 func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys      string // of Redis that there were to delete
-		explain   string // what the predictor says of a function
+		explain   string // what the predictor says of its functions
 		restarted bool
 		failed    bool
 	}{
 		"a new cluster":                            {"0", "exit 1", false, false},
 		"observations of an earlier demo":          {"1", "exit 1", true, false},
-		"functions that are known and not learned": {"2", `echo '{"stage":"profiling"}'`, true, false},
-		"models, and they do not go":               {"2", `echo '{"stage":"modelled"}'`, true, true},
+		"functions that are known and not learned": {"2", `echo '{"functions":[{"name":"default/mst-1","stage":"profiling"}]}'`, true, false},
+		"models, and they do not go":               {"2", `echo '{"functions":[{"name":"default/mst-1","stage":"modelled"}]}'`, true, true},
 	} {
 		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.keys+`;; *--raw*) `+c.explain+`;; esac`)
-		d := demo{services: four, kubectl: k, out: io.Discard}
+		d := demo{services: services{optedIn: []string{"mst"}}, kubectl: k, out: io.Discard, targets: targets{revisions: map[string]string{"mst": "default/mst-1"}}}
 		if err := d.forget(t.Context()); (err != nil) != c.failed {
 			t.Errorf("%s: got %v", name, err)
 		}

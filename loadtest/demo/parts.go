@@ -18,7 +18,7 @@ func newInstall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Bring Libra's parts on the box, without a load",
-		Long: `install applies Libra's parts and puts the activator in its place that is asked for,
+		Long: `install applies Libra's parts, in the mode full, and puts the activator in its place that is asked for,
 which is the stock one unless it is told otherwise: for other measurements.
 
 It is to be run from the root of the repository, and may be run again at any time.`,
@@ -69,6 +69,10 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	} else {
 		d.say("stock activator: making sure that it is there")
 		err = d.restoreActivator(ctx)
+	}
+	if err == nil {
+		// What measures is about what Libra does.
+		err = d.setMode(ctx, api.ModeFull)
 	}
 	if err != nil || !functions {
 		return err

@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/prometheus"
@@ -23,8 +20,11 @@ import (
 )
 
 const (
-	// demoLoad is what the demo's workload is called.
-	demoLoad = "demo"
+	// tableFile is the name of the table in the folder of the results.
+	tableFile = "table.txt"
+	// learnSeed is far from every seed that a person gives: Libra must not learn from the
+	// requests that it is measured with.
+	learnSeed = 1 << 32
 
 	cleanUpTimeout = 10 * time.Minute
 	// A function's pod takes its time to drain.
@@ -92,16 +92,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.install(ctx); err != nil {
 		return err
 	}
-	data, runs, err := d.measure(ctx)
+	data, err := d.measure(ctx)
 	if err != nil {
 		return err
 	}
-	if server != nil {
-		if runs.Alerts, err = d.alerts(ctx, server); err != nil {
-			return err
-		}
-	}
-	return d.report(data, runs)
+	return d.report(data)
 }
 
 // prepare makes what needs no cluster, and looks at what is on it.
@@ -150,123 +145,97 @@ func (d *demo) install(ctx context.Context) error {
 }
 
 // measure replays the schedules: stock to warm up, stock, stock again, Libra
-// learning, Libra. It returns what the table is of, and the runs of the four
-// functions as an evaluation has them.
-func (d *demo) measure(ctx context.Context) (data report.Data, runs evaluation.Data, err error) {
+// learning, Libra.
+func (d *demo) measure(ctx context.Context) (data report.Data, err error) {
 	data = report.Data{Commit: d.commit, Seed: d.seed}
 	if data.Machine, err = d.machine(ctx); err != nil {
-		return data, runs, err
+		return data, err
 	}
 	requests := schedule.Generate(d.seed, d.runLength, d.corpus)
-	measured, err := d.loadOf(demoLoad, requests)
+	measured, err := d.loadOf("demo", requests)
 	if err != nil {
-		return data, runs, err
+		return data, err
 	}
 	// Libra must not learn from the requests that it is measured with.
-	others := schedule.Generate(d.seed+1<<32, d.learnLength, d.corpus)
+	others := schedule.Generate(d.seed+learnSeed, d.learnLength, d.corpus)
 	learned, err := d.loadOf("learn", others)
 	if err != nil {
-		return data, runs, err
+		return data, err
 	}
 	warmUp, err := d.loadOf("warm-up", firstOf(others, warmUpLength))
 	if err != nil {
-		return data, runs, err
+		return data, err
 	}
-	compared, err := named([]string{evaluation.Again, evaluation.Libra})
-	if err != nil {
-		return data, runs, err
+	run := func(name, what string) (report.Run, error) {
+		d.say("%s: %d requests in %.0f s: %s", name, len(requests), measured.length().Seconds(), what)
+		results, err := d.replay(ctx, name, measured)
+		return report.Run{Name: name, Schedule: requests, Results: results}, err
 	}
-	runs = evaluation.Data{
-		Machine: data.Machine, Commit: d.commit, Seed: d.seed, Learned: len(others),
-		Trace: "the demo's schedule, in which each function is called again some moments after it should have answered",
-	}
-	if runs.Functions, err = d.describeFunctions(ctx); err != nil {
-		return data, runs, err
-	}
-	measure := func(p policy, what string) (report.Run, error) {
-		d.say("%s: %d requests in %.0f s: %s", p.Title, len(requests), measured.length().Seconds(), what)
-		run, err := d.measureRun(ctx, p, measured, 1)
-		runs.Policies = append(runs.Policies, p.Policy)
-		runs.Runs = append(runs.Runs, d.ofOptedIn(run, requests))
-		if p.libra {
-			data.Outcomes, data.Writes = run.Outcomes, run.Writes
-		}
-		return report.Run{Name: p.Name, Schedule: requests, Results: run.Results}, err
-	}
-	stock, again, libra := compared[0], compared[1], compared[2]
 
-	if err := d.ready(ctx, stock, learned); err != nil {
-		return data, runs, err
+	if err := d.setMode(ctx, api.ModeObserve); err != nil {
+		return data, err
+	}
+	if err := d.warm(ctx, others); err != nil {
+		return data, err
+	}
+	if err := d.awaitOwnLimits(ctx); err != nil {
+		return data, err
 	}
 	before, err := d.restarts(ctx)
 	if err != nil {
-		return data, runs, err
+		return data, err
 	}
 	if data.StockLimits, err = d.watchingLimits(ctx, func() error {
 		// The first run would be the coldest.
 		if _, err := d.replaySaying(ctx, warmUp, "stock activator; results are discarded"); err != nil {
 			return err
 		}
-		if data.Stock, err = measure(stock, "stock activator, fixed limits"); err != nil {
+		if data.Stock, err = run("stock", "stock activator, fixed limits"); err != nil {
 			return err
 		}
-		data.Again, err = measure(again, "the same once more, for the noise")
+		data.Again, err = run("again", "the same once more, for the noise")
 		return err
 	}); err != nil {
-		return data, runs, err
+		return data, err
 	}
 
-	d.say("activator: putting Libra's in the stock one's place")
-	if err := d.installActivator(ctx); err != nil {
-		return data, runs, err
+	d.say("activator: putting Libra's in the stock one's place, and Libra's mode to %s", api.ModeFull)
+	if err := errors.Join(d.installActivator(ctx), d.setMode(ctx, api.ModeFull)); err != nil {
+		return data, err
 	}
 	if err := d.warm(ctx, others); err != nil {
-		return data, runs, err
+		return data, err
 	}
-	data.Learn = report.Run{Name: learned.workload, Schedule: others}
+	data.Learn = report.Run{Name: learned.name, Schedule: others}
 	if data.Learn.Results, err = d.replaySaying(ctx, learned, "Libra learns the functions from other requests"); err != nil {
-		return data, runs, err
+		return data, err
 	}
 	if err := d.awaitModels(ctx); err != nil {
-		return data, runs, err
+		return data, err
 	}
-	if err := d.ready(ctx, libra, learned); err != nil {
-		return data, runs, err
+	if err := d.settle(ctx, others); err != nil {
+		return data, err
 	}
-	if data.Limits, err = d.watchingLimits(ctx, func() error {
-		data.Libra, err = measure(libra, "Libra, with the requests that stock had")
+	if data.Limits, err = d.watchingLimits(ctx, func() (err error) {
+		d.say("libra: %d requests in %.0f s: Libra, with the requests that stock had", len(requests), measured.length().Seconds())
+		data.Libra = report.Run{Name: "libra", Schedule: requests}
+		data.Libra.Results, data.Outcomes, data.Writes, err = d.replayRecorded(ctx, "libra", measured)
 		return err
 	}); err != nil {
-		return data, runs, err
+		return data, err
 	}
 	after, err := d.restarts(ctx)
 	if err != nil {
-		return data, runs, err
+		return data, err
 	}
 	data.Restarts = restartsSince(before, after)
 	data.Elapsed = time.Since(d.start)
-	runs.Elapsed = data.Elapsed
-	return data, runs, nil
-}
-
-// ofOptedIn is a run without what was sent to the service that has nothing to do with
-// Libra.
-func (d *demo) ofOptedIn(run evaluation.Run, requests []schedule.Request) evaluation.Run {
-	run.Results = slices.DeleteFunc(slices.Clone(run.Results), func(r evaluation.Result) bool {
-		return !slices.Contains(d.services.optedIn, r.Function)
-	})
-	run.Planned = 0
-	for _, r := range requests {
-		if slices.Contains(d.services.optedIn, r.Function) {
-			run.Planned++
-		}
-	}
-	return run
+	return data, nil
 }
 
 func (d *demo) replaySaying(ctx context.Context, l *load, what string) ([]report.Result, error) {
-	d.say("%s: %d requests in %.0f s: %s", l.workload, len(l.entries), l.length().Seconds(), what)
-	return d.replayLoad(ctx, l.workload, l)
+	d.say("%s: %d requests in %.0f s: %s", l.name, len(l.entries), l.length().Seconds(), what)
+	return d.replay(ctx, l.name, l)
 }
 
 // awaitModels waits until the predictor has learned every function. A function
@@ -296,32 +265,32 @@ func (d *demo) awaitModels(ctx context.Context) error {
 // settle lets the last of what was learned reach the activator. It fetches a
 // table again when a request finds the one it has too old.
 func (d *demo) settle(ctx context.Context, requests []schedule.Request) error {
+	if err := pause(ctx, settleTime); err != nil {
+		return err
+	}
+	return d.warm(ctx, requests)
+}
+
+// pause waits, unless the context ends.
+func pause(ctx context.Context, length time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(settleTime):
+	case <-time.After(length):
+		return nil
 	}
-	if err := d.warm(ctx, requests); err != nil {
-		return err
-	}
-	return d.awaitOwnLimits(ctx)
 }
 
-// report writes the results and the evaluation's report, and prints the table.
-func (d *demo) report(data report.Data, runs evaluation.Data) error {
-	c, compared := report.Compare(data), evaluation.Compare(runs)
-	results, metrics := report.ResultsOf(data, c), evaluation.ResultsOf(runs, compared).Metrics
-	maps.Copy(metrics, results.Metrics)
-	results.Metrics = metrics
+// report writes the results and prints the table.
+func (d *demo) report(data report.Data) error {
+	c := report.Compare(data)
 	var table bytes.Buffer
 	if err := report.WriteTable(&table, data, c); err != nil {
 		return err
 	}
-	heading := evaluation.Heading{Title: "Stock Knative against Libra", Table: table.String()}
 	if err := errors.Join(
-		results.Write(d.outDir),
-		evaluation.WritePage(d.outDir, heading, runs, compared),
-		evaluation.WriteMarkdown(d.outDir, heading, runs, compared)); err != nil {
+		report.ResultsOf(data, c).Write(d.outDir),
+		os.WriteFile(d.path(tableFile), table.Bytes(), 0o644)); err != nil {
 		return err
 	}
 	fmt.Fprintf(d.out, "\n%s", table.String())
@@ -330,7 +299,7 @@ func (d *demo) report(data report.Data, runs evaluation.Data) error {
 		look = "kubectl --context " + d.context + " get pods -A"
 		takeDown = "nothing to do: the stock activator comes back now, and what was installed is removed"
 	}
-	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(evaluation.PageFile))
+	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(tableFile))
 	fmt.Fprintf(d.out, "Look:      %s\n", look)
 	fmt.Fprintf(d.out, "Take down: %s\n", takeDown)
 	var wrong []error

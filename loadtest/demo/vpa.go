@@ -26,7 +26,7 @@ const (
 // vpaImages are the images that the box makes only when it is asked to.
 var vpaImages = []string{"vpa-recommender", "vpa-updater", "metrics-server"}
 
-// vpaParts are what is stopped while the policy does not have its turn: functions that
+// vpaParts are what is stopped while the arm does not have its turn: functions that
 // are idle then would be found to need nothing.
 var vpaParts = []string{"deployment/vpa-recommender", "deployment/vpa-updater"}
 
@@ -45,13 +45,13 @@ func (d *demo) checkVPA() error {
 		missing = append(missing, d.upstreamPath())
 	}
 	if missing != nil {
-		return fmt.Errorf("the policy vpa needs %s: `box load --with vpa` makes them, or leave it out with --policies", strings.Join(missing, ", "))
+		return fmt.Errorf("the arm vpa needs %s: `box load --with vpa` makes them, or leave it out with --without vpa", strings.Join(missing, ", "))
 	}
 	return nil
 }
 
-// installVPA installs the autoscaler, and has it take care of the functions of own.
-func (e *evaluate) installVPA(ctx context.Context, own *demo) error {
+// installVPA installs the autoscaler.
+func (e *evaluate) installVPA(ctx context.Context) error {
 	e.say("vertical pod autoscaler: applying %s", vpaManifests)
 	if _, err := e.kubectl.do(ctx, call{timeout: time.Minute, args: []string{
 		"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", e.upstreamPath()}}); err != nil {
@@ -69,9 +69,11 @@ func (e *evaluate) installVPA(ctx context.Context, own *demo) error {
 			return err
 		}
 	}
-	if err := e.kubectl.wait(ctx, time.Minute, "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io"); err != nil {
-		return err
-	}
+	return e.kubectl.wait(ctx, time.Minute, "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io")
+}
+
+// autoscale has the autoscaler take care of the functions of own.
+func (e *evaluate) autoscale(ctx context.Context, own *demo) error {
 	objects, err := autoscalers(own)
 	if err != nil {
 		return err

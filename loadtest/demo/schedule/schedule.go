@@ -55,24 +55,24 @@ type load struct {
 // loadtest/functions has the measurements.
 var loads = map[string]load{
 	"uploader": {300 * time.Millisecond, 1500 * time.Millisecond, func(rng *rand.Rand, corpus []byte) (Request, time.Duration) {
-		r := requestOf(inputs.Cut(rng, corpus, 256<<10, 3<<20))
+		r := requestOf(inputs.Cut(rng, corpus, inputs.LogUniform(rng, 256<<10, 3<<20)))
 		return r, perUnit(r.Size, 1600*time.Nanosecond)
 	}},
 	"dynamichtml": {300 * time.Millisecond, 1200 * time.Millisecond, func(rng *rand.Rand, _ []byte) (Request, time.Duration) {
-		r := requestOf(inputs.Order(rng, 200, 4000))
+		r := requestOf(inputs.Order(rng, inputs.LogUniform(rng, 200, 4000)))
 		return r, perUnit(int(r.Expect["rows"]), 830*time.Microsecond)
 	}},
 	"compression": {1000 * time.Millisecond, 3000 * time.Millisecond, func(rng *rand.Rand, corpus []byte) (Request, time.Duration) {
-		r := requestOf(inputs.Cut(rng, corpus, 256<<10, 5<<20))
+		r := requestOf(inputs.Cut(rng, corpus, inputs.LogUniform(rng, 256<<10, 5<<20)))
 		return r, perUnit(r.Size, 520*time.Nanosecond)
 	}},
 	"pagerank": {800 * time.Millisecond, 2200 * time.Millisecond, func(rng *rand.Rand, _ []byte) (Request, time.Duration) {
-		r := requestOf(inputs.Ranking(rng, 50_000, 3_000_000))
+		r := requestOf(inputs.Ranking(rng, inputs.LogUniform(rng, 50_000, 3_000_000)))
 		return r, perUnit(int(r.Expect["edges"]), 100*time.Nanosecond)
 	}},
 	// More than 100 in a run, so that their P99 is not just the worst.
 	Plain: {300 * time.Millisecond, 700 * time.Millisecond, func(rng *rand.Rand, corpus []byte) (Request, time.Duration) {
-		return requestOf(inputs.Cut(rng, corpus, 1<<10, 64<<10)), 0
+		return requestOf(inputs.Cut(rng, corpus, inputs.LogUniform(rng, 1<<10, 64<<10))), 0
 	}},
 }
 

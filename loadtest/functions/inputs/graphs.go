@@ -9,10 +9,9 @@ import (
 	"libra.dev/libra/loadtest/functions/graph"
 )
 
-// Ranking asks for the ranks of a graph of low to high edges, which the size of the
-// body does not tell.
-func Ranking(rng *rand.Rand, low, high int) Input {
-	edges := logUniform(rng, low, high)
+// Ranking asks for the ranks of a graph of some edges, which the size of the body does
+// not tell.
+func Ranking(rng *rand.Rand, edges int) Input {
 	nodes := edges / (5 + rng.IntN(20))
 	return described(struct {
 		Seed      uint32  `json:"seed"`
@@ -25,9 +24,8 @@ func Ranking(rng *rand.Rand, low, high int) Input {
 		map[string]int64{"nodes": int64(nodes), "edges": int64(edges), "top": 0, "sum_ppm": 1_000_000})
 }
 
-// specOf draws a graph of low to high edges, and makes it.
-func specOf(rng *rand.Rand, low, high int) (graph.Spec, []graph.Edge) {
-	edges := logUniform(rng, low, high)
+// specOf draws a graph of some edges, and makes it.
+func specOf(rng *rand.Rand, edges int) (graph.Spec, []graph.Edge) {
 	s := graph.Spec{
 		Seed: uint64(rng.Uint32()), Kind: graph.Kinds[rng.IntN(len(graph.Kinds))],
 		Nodes: edges / uniform(rng, 3, 16), Edges: edges, Parts: uniform(rng, 1, 8),
@@ -44,8 +42,8 @@ func specOf(rng *rand.Rand, low, high int) (graph.Spec, []graph.Edge) {
 
 // forest asks for a forest of least weight. What that is, Kruskal says: he takes
 // the edges by their weight, which is not how the function does it.
-func forest(rng *rand.Rand) Input {
-	s, edges := specOf(rng, 80_000, 3_000_000)
+func forest(rng *rand.Rand, size sizer) Input {
+	s, edges := specOf(rng, size(rng, 80_000, 3_000_000))
 	order := make([]uint64, len(edges))
 	for i, e := range edges {
 		order[i] = uint64(e.Weight)<<32 | uint64(i)
@@ -76,8 +74,8 @@ func forest(rng *rand.Rand) Input {
 
 // search asks for searches from up to four nodes, which may be in small parts of
 // the graph or in large ones.
-func search(rng *rand.Rand) Input {
-	s, edges := specOf(rng, 60_000, 4_000_000)
+func search(rng *rand.Rand, size sizer) Input {
+	s, edges := specOf(rng, size(rng, 60_000, 4_000_000))
 	// Lists of the edges of each node: of edge e, 2e is at A and 2e+1 at B.
 	first, next := make([]int32, s.Nodes), make([]int32, 2*len(edges))
 	for n := range first {

@@ -33,27 +33,62 @@ type Function struct {
 	// Related says that the demand follows the size of the body; that of the
 	// others follows what is in it.
 	Related bool
-	draw    func(rng *rand.Rand) Input
+	draw    func(rng *rand.Rand, size sizer) Input
+	heavy   tail
 }
+
+// sizer draws the measure of an input that its cost follows most: bytes, pixels across,
+// frames. By default it is LogUniform.
+type sizer func(rng *rand.Rand, low, high int) int
 
 var corpus = sync.OnceValue(Corpus)
 
 // Functions are the ten, in the paper's order.
 var Functions = []Function{
-	{"uploader", "UL", true, func(rng *rand.Rand) Input { return Cut(rng, corpus(), 128<<10, 3<<20) }},
-	{"thumbnailer", "TN", true, photograph},
-	{"compression", "CP", true, func(rng *rand.Rand) Input { return Cut(rng, corpus(), 128<<10, 4<<20) }},
-	{"dnavisualization", "DV", true, sequences},
-	{"dynamichtml", "DH", true, func(rng *rand.Rand) Input { return Order(rng, 200, 4000) }},
-	{"videogif", "VP", false, video},
-	{"imagerecognition", "IR", false, still},
-	{"pagerank", "GP", false, func(rng *rand.Rand) Input { return Ranking(rng, 50_000, 3_000_000) }},
-	{"mst", "GM", false, forest},
-	{"bfs", "GB", false, search},
+	{"uploader", "UL", true, func(rng *rand.Rand, size sizer) Input { return Cut(rng, corpus(), size(rng, 128<<10, 3<<20)) },
+		tail{16 << 10, 300 << 10, 3 << 20, 0.95}},
+	{"thumbnailer", "TN", true, photograph, tail{160, 720, 2400, 0.4}},
+	{"compression", "CP", true, func(rng *rand.Rand, size sizer) Input { return Cut(rng, corpus(), size(rng, 128<<10, 4<<20)) },
+		tail{16 << 10, 200 << 10, 4 << 20, 1.1}},
+	{"dnavisualization", "DV", true, sequences, tail{8 << 10, 90 << 10, 2 << 20, 1.1}},
+	{"dynamichtml", "DH", true, func(rng *rand.Rand, size sizer) Input { return Order(rng, size(rng, 200, 4000)) },
+		tail{50, 380, 4000, 1}},
+	{"videogif", "VP", false, video, tail{3, 14, 150, 0.8}},
+	{"imagerecognition", "IR", false, still, tail{2, 20, 256, 1}},
+	{"pagerank", "GP", false, func(rng *rand.Rand, size sizer) Input { return Ranking(rng, size(rng, 50_000, 3_000_000)) },
+		tail{10_000, 300_000, 3_000_000, 1.3}},
+	{"mst", "GM", false, forest, tail{20_000, 280_000, 3_000_000, 0.9}},
+	{"bfs", "GB", false, search, tail{20_000, 300_000, 3_000_000, 1.1}},
 }
 
 // Draw makes an input of a function. The same seed and number always make the same.
 func Draw(function string, seed, n uint64) (Input, error) {
+	return drawSized(function, seed, n, func(Function) sizer { return LogUniform })
+}
+
+// Heavy makes the n-th of so many inputs of a function that are short as a rule and
+// seldom very long: the function's CPU is about log-normal, tens of milliseconds as a
+// rule and seconds at most. Each input stands for as large a part of the distribution, so
+// that few have its tail too. Scale multiplies the sizes; 1 is the function's own.
+func Heavy(function string, seed uint64, n, count int, scale float64) (Input, error) {
+	if n < 0 || n >= count || !(scale > 0) {
+		return Input{}, fmt.Errorf("input %d of %d at a scale of %v; it must be one of them, from 0, at a scale above 0", n, count, scale)
+	}
+	return drawSized(function, seed, uint64(n), func(f Function) sizer {
+		return func(rng *rand.Rand, _, _ int) int {
+			return f.heavy.at((float64(n)+rng.Float64())/float64(count), scale)
+		}
+	})
+}
+
+// Sized makes an input of a function that has a size, in the function's own measure.
+func Sized(function string, seed, n uint64, size int) (Input, error) {
+	return drawSized(function, seed, n, func(Function) sizer {
+		return func(*rand.Rand, int, int) int { return size }
+	})
+}
+
+func drawSized(function string, seed, n uint64, size func(Function) sizer) (Input, error) {
 	i := slices.IndexFunc(Functions, func(f Function) bool { return f.Name == function })
 	if i < 0 {
 		var names []string
@@ -64,7 +99,7 @@ func Draw(function string, seed, n uint64) (Input, error) {
 	}
 	stream := fnv.New64a()
 	fmt.Fprintf(stream, "%s/%d", function, n)
-	return Functions[i].draw(rand.New(rand.NewPCG(seed, stream.Sum64()))), nil
+	return Functions[i].draw(rand.New(rand.NewPCG(seed, stream.Sum64())), size(Functions[i])), nil
 }
 
 // Said is what did, as a function would send it, says of what is expected.
@@ -91,8 +126,8 @@ func Said(did any, expect map[string]int64) map[string]int64 {
 	return said
 }
 
-// logUniform draws from low to high so that each doubling is as likely.
-func logUniform(rng *rand.Rand, low, high int) int {
+// LogUniform draws from low to high so that each doubling is as likely.
+func LogUniform(rng *rand.Rand, low, high int) int {
 	return int(float64(low) * math.Pow(float64(high)/float64(low), rng.Float64()))
 }
 

@@ -106,8 +106,8 @@ func TestTheTenAreInstalled(t *testing.T) {
 				t.Errorf("%s: requests %v %s of its limit of %v; it must leave half and more to lend", f.Name, &request, r, &limit)
 			}
 		}
-		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMAXPROCS" && e.Value == "2" }) {
-			t.Errorf("%s: could not use two cores", f.Name)
+		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMAXPROCS" }) {
+			t.Errorf("%s: sets its number of threads, which its owner would leave to Go", f.Name)
 		}
 	}
 }

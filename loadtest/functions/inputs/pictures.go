@@ -73,8 +73,8 @@ func encode(img image.Image, quality int) []byte {
 
 // photograph is for the thumbnailer: pictures of many sizes and about as much
 // detail.
-func photograph(rng *rand.Rand) Input {
-	width := logUniform(rng, 320, 3200)
+func photograph(rng *rand.Rand, size sizer) Input {
+	width := size(rng, 320, 3200)
 	height := width * uniform(rng, 60, 80) / 100
 	period := float64(uniform(rng, 12, 40))
 	s := scene{
@@ -88,10 +88,10 @@ func photograph(rng *rand.Rand) Input {
 
 // video is a clip that stands still for some of its frames, of some size and
 // compressed more or less, so that its bytes say little about the work.
-func video(rng *rand.Rand) Input {
+func video(rng *rand.Rand, size sizer) Input {
 	width := []int{160, 240, 320, 480}[rng.IntN(4)]
 	height := width * 3 / 4
-	frames, quality, moves := logUniform(rng, 12, 80), uniform(rng, 15, 95), float64(logUniform(rng, 4, 100))/100
+	frames, quality, moves := size(rng, 12, 80), uniform(rng, 15, 95), float64(LogUniform(rng, 4, 100))/100
 	step := 12 / float64(width)
 	s := scene{wave: 16, step: [2]float64{step, step / 3}, grain: uniform(rng, 0, 14), layout: rng.Uint32(), tint: rng.Float64()}
 	grain := rng.Uint64()
@@ -117,7 +117,7 @@ func video(rng *rand.Rand) Input {
 
 // still is a picture with few or many things on it, and more or less grain: all
 // are of one size, but not in bytes.
-func still(rng *rand.Rand) Input {
+func still(rng *rand.Rand, size sizer) Input {
 	const columns = 16
 	img := image.NewGray(image.Rect(0, 0, columns*glyph.Side, columns*glyph.Side))
 	ground, grain := float64(uniform(rng, 60, 110)), 10*math.Pow(rng.Float64(), 2)
@@ -128,7 +128,7 @@ func still(rng *rand.Rand) Input {
 	for _, thing := range glyph.Things {
 		expect[thing.Name] = 0
 	}
-	for _, square := range rng.Perm(columns * columns)[:logUniform(rng, 4, columns*columns)] {
+	for _, square := range rng.Perm(columns * columns)[:size(rng, 4, columns*columns)] {
 		thing := glyph.Things[rng.IntN(len(glyph.Things))]
 		dx, dy, contrast := uniform(rng, -1, 1), uniform(rng, -1, 1), uint8(uniform(rng, 60, 100))
 		for y := range glyph.Side {

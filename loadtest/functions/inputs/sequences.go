@@ -15,8 +15,8 @@ var rises = [256]struct{ between, after int }{
 
 // sequences is a FASTA file of up to four sequences. As on a chromosome, long
 // stretches have more of G than of C, and others less.
-func sequences(rng *rand.Rand) Input {
-	bases, records := logUniform(rng, 32<<10, 1<<20), uniform(rng, 1, 4)
+func sequences(rng *rand.Rand, size sizer) Input {
+	bases, records := size(rng, 32<<10, 1<<20), uniform(rng, 1, 4)
 	var body []byte
 	var gc, unknown, highest, lowest, ends int
 	for r := range records {

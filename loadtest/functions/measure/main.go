@@ -31,17 +31,18 @@ const programs = "libra.dev/libra/loadtest/functions/cmd/"
 func main() {
 	count := flag.Int("inputs", 60, "`number` of inputs of each function")
 	seed := flag.Uint64("seed", 1, "seed of the inputs")
+	heavy := flag.Bool("heavy", false, "inputs as the evaluation's: short as a rule, and some long")
 	only := flag.String("only", "", "functions to measure, `a,b,c`; empty for all ten")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Stdout, *count, *seed, *only); err != nil {
+	if err := run(ctx, os.Stdout, *count, *seed, *heavy, *only); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, count int, seed uint64, only string) error {
+func run(ctx context.Context, out io.Writer, count int, seed uint64, heavy bool, only string) error {
 	if count < 2 {
 		return fmt.Errorf("-inputs is %d; it must be at least 2", count)
 	}
@@ -76,7 +77,7 @@ func run(ctx context.Context, out io.Writer, count int, seed uint64, only string
 	fmt.Fprintln(out, "| function | follows | body bytes | CPU p50 | CPU mean | CPU max | cores at most | peak memory | R² of size |")
 	fmt.Fprintln(out, "|---|---|---|---|---|---|---|---|---|")
 	for _, f := range functions {
-		m, err := measure(ctx, filepath.Join(dir, f.Name), f.Name, count, seed, store.url)
+		m, err := measure(ctx, filepath.Join(dir, f.Name), f.Name, count, seed, heavy, store.url)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
@@ -96,15 +97,18 @@ type call struct {
 	cpu, wall time.Duration
 }
 
-func measure(ctx context.Context, program, function string, count int, seed uint64, store string) (measured, error) {
+func measure(ctx context.Context, program, function string, count int, seed uint64, heavy bool, store string) (measured, error) {
 	var m measured
 	p, err := start(ctx, program, "STORE_URL="+store, "GOMAXPROCS=2", "GOMEMLIMIT=200MiB")
 	if err != nil {
 		return m, err
 	}
 	defer p.stop()
-	for n := range uint64(count) {
-		in, err := inputs.Draw(function, seed, n)
+	for n := range count {
+		in, err := inputs.Draw(function, seed, uint64(n))
+		if heavy {
+			in, err = inputs.Heavy(function, seed, n, count, 1)
+		}
 		if err != nil {
 			return m, err
 		}

@@ -33,7 +33,7 @@ func TestMeasuresAProgramThatRuns(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	var out bytes.Buffer
-	if err := run(context.Background(), &out, 3, 1, "dynamichtml"); err != nil {
+	if err := run(context.Background(), &out, 3, 1, false, "dynamichtml"); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 3 || !strings.Contains(lines[2], "dynamichtml") {
@@ -42,10 +42,10 @@ func TestMeasuresAProgramThatRuns(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	if err := run(context.Background(), &bytes.Buffer{}, 1, 1, ""); err == nil || !strings.Contains(err.Error(), "-inputs is 1") {
+	if err := run(context.Background(), &bytes.Buffer{}, 1, 1, false, ""); err == nil || !strings.Contains(err.Error(), "-inputs is 1") {
 		t.Errorf("got %v", err)
 	}
-	if err := run(context.Background(), &bytes.Buffer{}, 9, 1, "sort"); err == nil || !strings.Contains(err.Error(), `"sort"`) {
+	if err := run(context.Background(), &bytes.Buffer{}, 9, 1, true, "sort"); err == nil || !strings.Contains(err.Error(), `"sort"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,19 +1,27 @@
 // Command spin uses as much CPU as the body says ("50ms"), and none for an empty
-// one: what the benches need, which measure what is around a function.
+// one: what the benches need, which measure what is around a function. SPIN_THREADS is a
+// number of threads that always compute beside that (0): somebody's batch work.
 package main
 
 import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
 	"libra.dev/libra/loadtest/functions/server"
 )
 
-const longest = 10 * time.Second
+const (
+	longest = 10 * time.Second
+
+	threadsEnv  = "SPIN_THREADS"
+	mostThreads = 64
+)
 
 func work(ctx context.Context, body []byte) (any, error) {
 	if len(body) == 0 {
@@ -50,4 +58,29 @@ func used() (time.Duration, error) {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
-func main() { server.Main(server.Handler(work), net.ListenConfig{}) }
+// threads is how many always compute.
+func threads(said string) (int, error) {
+	if said == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(said)
+	if err != nil || n < 0 || n > mostThreads {
+		return 0, fmt.Errorf("%s is %q; it must be a number from 0 to %d", threadsEnv, said, mostThreads)
+	}
+	return n, nil
+}
+
+func main() {
+	n, err := threads(os.Getenv(threadsEnv))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "spin:", err)
+		os.Exit(1)
+	}
+	for range n {
+		go func() {
+			for i := 0; ; i++ {
+			}
+		}()
+	}
+	server.Main(server.Handler(work), net.ListenConfig{})
+}

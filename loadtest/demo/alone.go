@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+)
+
+// aloneRuns is how often each input is run alone. The middle one counts.
+const aloneRuns = 3
+
+// measureAlone runs each input of the pool alone on the node, at a place without limits:
+// how long it takes and how much CPU its function uses when nobody is in its way. Of those
+// that wait for others, all are run at the same time, one request of each.
+func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, functions []string) ([]evaluation.Alone, error) {
+	m, err := own.openMeter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	for _, f := range functions {
+		if len(m.functions[f]) != 1 {
+			return nil, fmt.Errorf("%d containers of %s run in %s; there must be one to measure it alone", len(m.functions[f]), f, own.namespace)
+		}
+	}
+	s := newSender(own.targets.gateway)
+	defer s.http.CloseIdleConnections()
+	var all []evaluation.Alone
+	one := func(ctx context.Context, f string) ([]evaluation.Alone, error) {
+		var found []evaluation.Alone
+		for n, in := range p[f] {
+			var took, cpu []float64
+			for range aloneRuns {
+				before := used(m.functions[f])
+				fate := s.send(ctx, time.Now(), message{host: own.targets.hosts[f], input: in})
+				if fate.err != "" {
+					return nil, fmt.Errorf("input %d of %s, alone: %s", n, f, fate.err)
+				}
+				took = append(took, milliseconds(fate.took))
+				cpu = append(cpu, milliseconds(used(m.functions[f])-before))
+			}
+			found = append(found, evaluation.Alone{Function: f, Input: n, Size: int64(len(in.Body)), Milliseconds: median(took), CPUMilliseconds: median(cpu)})
+		}
+		return found, nil
+	}
+	var waits []string
+	for _, f := range functions {
+		if slices.Contains(waiting, f) {
+			waits = append(waits, f)
+			continue
+		}
+		found, err := one(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	for _, f := range waits {
+		group.Go(func() error {
+			found, err := one(ctx, f)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, found...)
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+// milliseconds keeps a hundredth of one, which is less than anything here is exact to.
+func milliseconds(d time.Duration) float64 {
+	return float64(d.Round(10*time.Microsecond).Microseconds()) / 1000
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	middle := len(values) / 2
+	if len(values)%2 == 1 {
+		return values[middle]
+	}
+	return (values[middle-1] + values[middle]) / 2
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"path"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/pkg/api"
+)
+
+// arm is a way to give out CPU and memory, and what it takes on the cluster. All are
+// behind Libra's activator, which leaves alone what did not opt in, each in a namespace of
+// its own: one follows another without anything being changed.
+type arm struct {
+	evaluation.Arm
+	// functions is the kustomization of its functions, in evaluationManifests.
+	functions string
+	// at is the arm in whose namespace the functions are; empty is its own.
+	at string
+	// learns says that its functions opted in.
+	learns bool
+	source api.Source // of its namespace; empty is the cluster's, which is node
+	vpa    bool       // the vertical pod autoscaler takes care of its functions
+	parts  parts
+	// queue is the order of its functions' queues; empty is Libra's.
+	queue string
+}
+
+const evaluationManifests = "loadtest/functions/evaluation"
+
+// place names the arm in whose namespace the functions are.
+func (a arm) place() string {
+	if a.at != "" {
+		return a.at
+	}
+	return a.Name
+}
+
+// manifests is the path of the kustomization of its functions in a phase.
+func (a arm) manifests(phase string) string {
+	if phase == phaseMemory {
+		return path.Join(evaluationManifests, "memory", a.functions)
+	}
+	return path.Join(evaluationManifests, a.functions)
+}
+
+// arms are all that are compared, in the order of the report.
+var arms = []arm{
+	{Arm: evaluation.Arm{Name: evaluation.Stock, Title: "stock",
+		About: "Knative as it is: each function has the limits that its owner configured."}, functions: "stock"},
+	{Arm: evaluation.Arm{Name: evaluation.Again, Title: "stock again",
+		About: "The same pods once more: what differs is noise."}, functions: "stock", at: evaluation.Stock},
+	{Arm: evaluation.Arm{Name: evaluation.Libra, Title: "Libra",
+		About: "Libra as it is installed, with the mode full: it lends what the node has idle, and who is shortest goes first."},
+		functions: "functions", learns: true},
+	{Arm: evaluation.Arm{Name: evaluation.Owners, Title: "Libra, owners",
+		About: "Libra as its paper has it: what is lent is what other functions do not use of their own."},
+		functions: "functions", learns: true, source: api.SourceOwners},
+	{Arm: evaluation.Arm{Name: evaluation.NoLimits, Title: "no limits",
+		About: "Knative without CPU limits, and with the same CPU requests."}, functions: "no-limits"},
+	{Arm: evaluation.Arm{Name: evaluation.NoLimitsWeighted, Title: "no limits, weighted",
+		About: "Knative without CPU limits, and with CPU requests in proportion to what the limits were."}, functions: "no-limits-weighted"},
+	{Arm: evaluation.Arm{Name: evaluation.VPA, Title: "VPA in place",
+		About: "Kubernetes' vertical pod autoscaler resizes pods in place by what they used over time; limits are twice the requests. " +
+			"It works every ten seconds here, not every minute, and has seen requests before."}, functions: "vpa", vpa: true},
+	{Arm: evaluation.Arm{Name: evaluation.Fits, Title: "limits that fit",
+		About: "Knative as it is, with a memory limit that fits every input."}, functions: "fits"},
+}
+
+// ablations are Libra without some of it, apart from the others.
+var ablations = []arm{
+	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Title: "no safeguard",
+		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
+		functions: "functions", at: evaluation.Owners, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
+	{Arm: evaluation.Arm{Name: "owners_no_predictor", Title: "no predictor",
+		About: "Libra, owners, without its predictor (LIBRA-NP): the most that the last five requests used, whatever their input."},
+		functions: "functions", at: evaluation.Owners, source: api.SourceOwners, parts: parts{estimator: movingWindow}},
+	{Arm: evaluation.Arm{Name: "owners_neither", Title: "neither",
+		About: "Libra, owners, without both (LIBRA-NSP)."},
+		functions: "functions", at: evaluation.Owners, source: api.SourceOwners, parts: parts{unsafeguarded: true, estimator: movingWindow}},
+	{Arm: evaluation.Arm{Name: "owners_freyr", Title: "Freyr-like",
+		About: "A harvester as the paper describes Freyr: it knows neither the input nor how long what it harvested will last, " +
+			"and puts right at a function's next request what it took too much of. Freyr's reinforcement learning is not in it."},
+		functions: "functions", at: evaluation.Owners, source: api.SourceOwners,
+		parts: parts{unsafeguarded: true, estimator: movingWindow, unlimited: true}},
+	{Arm: evaluation.Arm{Name: "libra_fifo", Title: "no queue order",
+		About: "Libra with queues in the order of arrival."}, functions: "functions", learns: true, queue: api.QueueFIFO},
+}
+
+// unmeasuredAblations have no switch yet.
+var unmeasuredAblations = []string{
+	"Libra without weights, without the clamp and with a perfect predictor, and a reactive Escra-like under owners: there is no switch for them.",
+}
+
+// armNamed is the arm of a name, which there must be.
+func armNamed(name string) arm {
+	for _, list := range [][]arm{arms, ablations} {
+		for _, a := range list {
+			if a.Name == name {
+				return a
+			}
+		}
+	}
+	panic("there is no arm " + name)
+}

@@ -1,0 +1,349 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/loadtest/functions/inputs"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	plainFunction = "plain"
+	// plainPerSecond is how often the bystanders' service is called, in each block.
+	plainPerSecond = 5
+	plainInputs    = 20
+
+	// restTime is between the last answer of a block and the next block.
+	restTime = time.Second
+	// wholeTimeout is how long an arm may take until its pods are those that it is to have.
+	wholeTimeout = 2 * time.Minute
+	// longestError is as much of an error as is kept with its request.
+	longestError = 160
+)
+
+// scene is a phase that is set up: its functions are there, and have been learned.
+type scene struct {
+	phase
+	places    map[string]*demo // by the arm that they are named after
+	functions []string
+	sets      int
+	pool      pool
+	capacity  capacity
+	// bystander is where those are who have nothing to do with the functions; nil where
+	// they are not measured.
+	bystander *demo
+	plain     []inputs.Input
+}
+
+// measure measures all combinations of a scene, block after block: each number of all
+// combinations before the next, so that what changes over time changes for all.
+func (e *evaluate) measure(ctx context.Context, s *scene) error {
+	spinning := false
+	for number := 1; ; number++ {
+		var there []combination
+		for _, c := range s.combinations {
+			if number <= c.most() {
+				there = append(there, c)
+			}
+		}
+		if len(there) == 0 {
+			break
+		}
+		rng := rand.New(rand.NewPCG(seedOf(e.seed, "order", s.name, number), 0))
+		rng.Shuffle(len(there), func(i, j int) { there[i], there[j] = there[j], there[i] })
+		// Those with bystanders come together, as these come and go.
+		slices.SortStableFunc(there, func(a, b combination) int {
+			return before(a.part == evaluation.PartBystanders, b.part == evaluation.PartBystanders)
+		})
+		for _, c := range there {
+			if with := c.part == evaluation.PartBystanders; with != spinning {
+				replicas := 0
+				if with {
+					replicas = 1
+				}
+				if err := e.spin(ctx, s.bystander, replicas); err != nil {
+					return err
+				}
+				spinning = with
+			}
+			for order, a := range shuffled(rng, c, number) {
+				if err := e.block(ctx, s, c, a, number, order+1); err != nil {
+					return fmt.Errorf("%s, block %d, %s: %w", c, number, a.Title, err)
+				}
+			}
+		}
+	}
+	if spinning {
+		return e.spin(ctx, s.bystander, 0)
+	}
+	return nil
+}
+
+func before(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// shuffled are the arms that have a block of a number, in random order.
+func shuffled(rng *rand.Rand, c combination, number int) []arm {
+	var found []arm
+	for _, t := range c.arms {
+		if number <= t.blocks {
+			found = append(found, armNamed(t.arm))
+		}
+	}
+	rng.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
+	return found
+}
+
+// block measures one block, and writes down all that was measured by then.
+func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, number, order int) (err error) {
+	own := s.places[a.place()]
+	b := evaluation.Block{Part: c.part, Load: c.load, Pods: c.pods, Number: number, Arm: a.Name, Order: order, Length: c.length}
+	schedule := arrivals(seedOf(e.seed, c.part, c.load, c.pods, number), s.capacity.perSecond(c.load), c.length,
+		callees{s.functions, s.sets, len(s.pool[s.functions[0]])})
+	if len(schedule) == 0 {
+		return errors.New("the schedule has no request: the block is too short for the load")
+	}
+	if err := e.ready(ctx, s, a, own); err != nil {
+		return err
+	}
+	if a.vpa {
+		if err := e.scaleVPA(ctx, 1); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
+	}
+	e.measured++
+	e.say("block %d of %d: %s, number %d, %s: %d requests in %s", e.measured, e.planned, c, number, a.Title, len(schedule), c.length)
+	m, err := own.openMeter(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	oomBefore, err := own.oomKills(ctx)
+	if err != nil {
+		return err
+	}
+	var watched *podWatch
+	if c.part == evaluation.PartCost {
+		if watched, err = own.watchPods(ctx); err != nil {
+			return err
+		}
+	}
+	if err := e.send(ctx, s, c, own, m, schedule, &b); err != nil {
+		return err
+	}
+	if watched != nil {
+		if b.PodSeconds, b.ColdStarts, err = watched.stop(); err != nil {
+			return err
+		}
+	}
+	oomAfter, err := own.oomKills(ctx)
+	if err != nil {
+		return err
+	}
+	b.OOMKills = oomAfter.since(oomBefore)
+	if failed := failures(b.Requests); failed > 0 {
+		e.say("block %d: %d of %d requests failed, the first with: %s", e.measured, failed, len(b.Requests), firstError(b.Requests))
+	}
+	e.data.Blocks = append(e.data.Blocks, b)
+	e.data.Elapsed = time.Since(e.start)
+	if err := e.data.WriteFile(e.path(evaluation.DataFile)); err != nil {
+		return err
+	}
+	return pause(ctx, restTime)
+}
+
+// send sends a schedule to the functions of a place, and reads the node's CPU over its
+// length.
+func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo, m *meter, schedule []arrival, b *evaluation.Block) error {
+	messages := make([]message, len(schedule))
+	for i, a := range schedule {
+		messages[i] = message{a.at, own.targets.hosts[copied(a.function, a.set)], s.pool[a.function][a.input]}
+	}
+	var spinner []cgroup.Container
+	var plain []arrival
+	if c.part == evaluation.PartBystanders {
+		found := map[string][]cgroup.Container{}
+		if err := e.open(ctx, []string{"-n", s.bystander.namespace, "-l", "app=" + spinDeployment}, toName(found)); err != nil {
+			return err
+		}
+		spinner = found[spinDeployment]
+		defer closeAll(spinner)
+		if len(spinner) != 1 {
+			return fmt.Errorf("%d containers of %s run in %s; there must be one", len(spinner), spinDeployment, s.bystander.namespace)
+		}
+		plain = arrivals(seedOf(e.seed, c.part, c.load, c.pods, b.Number, plainFunction), plainPerSecond, c.length, callees{[]string{plainFunction}, 1, len(s.plain)})
+		b.Bystander = &evaluation.Bystander{}
+	}
+	sender := newSender(own.targets.gateway)
+	defer sender.http.CloseIdleConnections()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		fates, err := sender.replay(ctx, messages)
+		if err == nil {
+			b.Requests = requestsOf(schedule, s.pool, fates)
+		}
+		return err
+	})
+	if b.Bystander != nil {
+		group.Go(func() error {
+			messages := make([]message, len(plain))
+			for i, a := range plain {
+				messages[i] = message{a.at, s.bystander.targets.hosts[plainFunction], s.plain[a.input]}
+			}
+			fates, err := sender.replay(ctx, messages)
+			if err == nil {
+				b.Bystander.Requests = requestsOf(plain, pool{plainFunction: s.plain}, fates)
+			}
+			return err
+		})
+	}
+	group.Go(func() error {
+		before, err := m.read()
+		if err != nil {
+			return err
+		}
+		spun := used(spinner)
+		if err := pause(ctx, c.length); err != nil {
+			return err
+		}
+		after, err := m.read()
+		if err != nil {
+			return err
+		}
+		b.CPU = after.since(before)
+		if b.Bystander != nil {
+			b.Bystander.SpinCPU = (used(spinner) - spun).Seconds()
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// ready waits until the pods of an arm are those that it is to have, and Libra's parts
+// are as it wants them.
+func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error {
+	if s.name == phaseAblations && (a.learns || a.source != "") && a.parts != e.parts {
+		e.say("Libra's parts: %s", a.Title)
+		if err := e.setParts(ctx, a.parts); err != nil {
+			return err
+		}
+		e.parts = a.parts
+	}
+	return own.whole(ctx, s.name == phaseMemory && !a.vpa)
+}
+
+// requestsOf joins what was planned with what came of it.
+func requestsOf(schedule []arrival, p pool, fates []fate) []evaluation.Request {
+	requests := make([]evaluation.Request, len(schedule))
+	for n, a := range schedule {
+		f := fates[n]
+		requests[n] = evaluation.Request{
+			N: n, Function: a.function, Set: a.set, Input: a.input, Size: int64(len(p[a.function][a.input].Body)),
+			DueMS: milliseconds(a.at), LateMS: milliseconds(f.late), Milliseconds: milliseconds(f.took), Status: f.status, Error: f.err,
+		}
+		if len(f.err) > longestError {
+			requests[n].Error = f.err[:longestError]
+		}
+	}
+	return requests
+}
+
+func failures(requests []evaluation.Request) int {
+	n := 0
+	for _, r := range requests {
+		if r.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func firstError(requests []evaluation.Request) string {
+	for _, r := range requests {
+		if r.Error != "" {
+			return r.Error
+		}
+	}
+	return ""
+}
+
+// plainPool are the inputs of the bystanders' service.
+func plainPool(seed uint64, corpus []byte) []inputs.Input {
+	rng := rand.New(rand.NewPCG(seedOf(seed, plainFunction), 0))
+	var made []inputs.Input
+	for range plainInputs {
+		made = append(made, inputs.Cut(rng, corpus, inputs.LogUniform(rng, 1<<10, 64<<10)))
+	}
+	return made
+}
+
+// warmUp has the functions of all places answer, and then work for a while, so that no
+// block finds them colder than another.
+func (e *evaluate) warmUp(ctx context.Context, s *scene, length time.Duration) error {
+	for _, place := range slices.Sorted(maps.Keys(s.places)) {
+		own := s.places[place]
+		sender := newSender(own.targets.gateway)
+		smallest := s.pool.smallest()
+		group, within := errgroup.WithContext(ctx)
+		for set := 1; set <= s.sets; set++ {
+			for _, f := range s.functions {
+				group.Go(func() error {
+					return sender.untilAnswered(within, message{host: own.targets.hosts[copied(f, set)], input: smallest[f]}, own.namespace+"/"+copied(f, set))
+				})
+			}
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		schedule := arrivals(seedOf(e.seed+learnSeed, "warm up"), s.capacity.perSecond(loadMiddle), length, callees{s.functions, s.sets, len(s.pool[s.functions[0]])})
+		var b evaluation.Block
+		m := &meter{}
+		if err := e.send(ctx, s, combination{length: length}, own, m, schedule, &b); err != nil {
+			return err
+		}
+		sender.http.CloseIdleConnections()
+	}
+	return nil
+}
+
+// untilAnswered sends a message until it is answered as it should be, some times in a row.
+func (s sender) untilAnswered(ctx context.Context, m message, who string) error {
+	inARow := 0
+	return eventually(ctx, warmTimeout, func(ctx context.Context) error {
+		for ; inARow < warmAnswers; inARow++ {
+			if fate := s.send(ctx, time.Now(), m); fate.err != "" {
+				inARow = 0
+				return fmt.Errorf("%s does not answer through the gateway: %s", who, fate.err)
+			}
+		}
+		return nil
+	})
+}
+
+// toName puts each container under its own name.
+func toName(found map[string][]cgroup.Container) placing {
+	return func(_ pod, container string) (map[string][]cgroup.Container, string) { return found, container }
+}
+
+func closeAll(containers []cgroup.Container) {
+	for _, c := range containers {
+		c.Close() //nolint:errcheck // only read
+	}
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"libra.dev/libra/loadtest/functions/inputs"
+)
+
+const (
+	// learnInputs is how many requests of each function Libra sees before it is measured:
+	// more than twice what a model takes.
+	learnInputs = 30
+	// learnAtOnce is how many functions are called at the same time, each with one request:
+	// what is alone in its pod is learned from.
+	learnAtOnce = 8
+	// vpaLearns is how long the autoscaler sees its functions at work: three intervals of
+	// its own are in a minute, and the metrics that it reads come late.
+	vpaLearns = 90 * time.Second
+)
+
+// lesson is a function that is called, one request after the other.
+type lesson struct {
+	at       *demo
+	service  string // its name there
+	function string
+	inputs   []inputs.Input
+}
+
+// teach calls all functions, and returns how many requests were answered.
+func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
+	var answered atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, l := range lessons {
+		group.Go(func() error {
+			s := newSender(l.at.targets.gateway)
+			defer s.http.CloseIdleConnections()
+			for _, in := range l.inputs {
+				fate := s.send(ctx, time.Now(), message{host: l.at.targets.hosts[l.service], input: in})
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				// One that fails is not learned from. That all of them do is found out later.
+				if fate.err == "" {
+					answered.Add(1)
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return int(answered.Load()), err
+}
+
+// lessonsAt are those of the functions at a place, in some sets.
+func lessonsAt(own *demo, functions []string, p pool, sets ...int) []lesson {
+	var lessons []lesson
+	for _, set := range sets {
+		for _, f := range functions {
+			lessons = append(lessons, lesson{own, copied(f, set), f, p[f]})
+		}
+	}
+	return lessons
+}
+
+// learn has Libra learn functions, and waits until each has a model.
+func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
+	if len(lessons) == 0 {
+		return nil
+	}
+	e.say("learning: %d functions, %d requests each", len(lessons), len(lessons[0].inputs))
+	answered, err := teach(ctx, lessons, learnAtOnce)
+	e.data.Learned += answered
+	if err != nil {
+		return err
+	}
+	if answered == 0 {
+		return fmt.Errorf("none of the requests that Libra was to learn from was answered: do the functions in %s answer?", lessons[0].at.namespace)
+	}
+	places := map[string]*demo{}
+	for _, l := range lessons {
+		places[l.at.namespace] = l.at
+	}
+	for _, own := range places {
+		if err := own.awaitModels(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// learnVPA has the autoscaler see its functions at work.
+func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson) error {
+	e.say("vertical pod autoscaler: it sees the functions at work for %s", vpaLearns)
+	if err := e.scaleVPA(ctx, 1); err != nil {
+		return err
+	}
+	working, cancel := context.WithTimeout(ctx, vpaLearns)
+	defer cancel()
+	for working.Err() == nil {
+		if _, err := teach(working, lessons, len(lessons)); err != nil && working.Err() == nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return e.scaleVPA(ctx, 0)
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+const (
+	// cgroupRoot is where this machine, which is the box's node, has its cgroups.
+	cgroupRoot = "/sys/fs/cgroup"
+	procStat   = "/proc/stat"
+	// ticksPerSecond is the unit of procStat, whatever the kernel's own clock is.
+	ticksPerSecond = 100
+)
+
+// nodeCPU is how long the machine's CPUs have computed so far, for anybody.
+func nodeCPU() (time.Duration, error) {
+	text, err := os.ReadFile(procStat)
+	if err != nil {
+		return 0, err
+	}
+	return busy(string(text))
+}
+
+// busy reads the first line of procStat.
+func busy(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	// user, nice, system, idle, iowait, irq, softirq; what the hypervisor took, and guests,
+	// which user has in it, follow.
+	if len(fields) < 8 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("%s begins with %.80q; it should be all CPUs' times", procStat, line)
+	}
+	ticks := 0.0
+	for i, field := range fields[1:8] {
+		n, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", procStat, err)
+		}
+		if i != 3 && i != 4 {
+			ticks += n
+		}
+	}
+	return time.Duration(ticks / ticksPerSecond * float64(time.Second)), nil
+}
+
+// meter reads how much CPU containers have used, from their cgroups on this machine.
+type meter struct {
+	// functions are the user-containers of a place by service, sidecars the others of its
+	// pods, libra those of Libra's parts.
+	functions, sidecars, libra map[string][]cgroup.Container
+}
+
+// openMeter finds the containers of the functions at a place, and of Libra's parts, that
+// run now.
+func (d *demo) openMeter(ctx context.Context) (*meter, error) {
+	m := &meter{map[string][]cgroup.Container{}, map[string][]cgroup.Container{}, map[string][]cgroup.Container{}}
+	err := d.open(ctx, []string{"-n", d.namespace, "-l", serving.ServiceLabelKey}, func(p pod, container string) (map[string][]cgroup.Container, string) {
+		if container == api.QueueProxyContainer {
+			return m.sidecars, p.Labels[serving.ServiceLabelKey]
+		}
+		return m.functions, p.Labels[serving.ServiceLabelKey]
+	})
+	if err == nil {
+		err = d.open(ctx, []string{"-n", libraNamespace}, func(_ pod, container string) (map[string][]cgroup.Container, string) {
+			return m.libra, container
+		})
+	}
+	if err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// placing says where a container of a pod belongs.
+type placing func(p pod, container string) (map[string][]cgroup.Container, string)
+
+// open opens the running containers of pods, and puts each where it belongs.
+func (d *demo) open(ctx context.Context, pods []string, where placing) error {
+	var list corev1.PodList
+	if err := d.kubectl.get(ctx, &list, append([]string{"pods"}, pods...)...); err != nil {
+		return err
+	}
+	for _, p := range list.Items {
+		for _, status := range p.Status.ContainerStatuses {
+			if p.DeletionTimestamp != nil || status.State.Running == nil {
+				continue
+			}
+			_, id, _ := strings.Cut(status.ContainerID, "://")
+			c, err := cgroup.Open(cgroupRoot, id)
+			if errors.Is(err, cgroup.ErrNotFound) {
+				continue // it has ended since
+			}
+			if err != nil {
+				return fmt.Errorf("container %s of pod %s: %w", status.Name, p.Name, err)
+			}
+			into, as := where(p, status.Name)
+			into[as] = append(into[as], c)
+		}
+	}
+	return nil
+}
+
+func (m *meter) close() {
+	for _, kind := range []map[string][]cgroup.Container{m.functions, m.sidecars, m.libra} {
+		for _, containers := range kind {
+			for _, c := range containers {
+				c.Close() //nolint:errcheck // only read
+			}
+		}
+	}
+}
+
+// counters are what a meter reads, so far.
+type counters struct{ node, functions, libra time.Duration }
+
+// read reads all of it. A container that has ended counts no more, which leaves out what
+// it used since it was read before.
+func (m *meter) read() (c counters, err error) {
+	for _, containers := range m.functions {
+		c.functions += used(containers)
+	}
+	for _, containers := range m.sidecars {
+		c.functions += used(containers)
+	}
+	for _, containers := range m.libra {
+		c.libra += used(containers)
+	}
+	c.node, err = nodeCPU()
+	return c, err
+}
+
+func used(containers []cgroup.Container) time.Duration {
+	var sum time.Duration
+	for _, c := range containers {
+		if r, err := c.Read(); err == nil {
+			sum += r.CPU
+		}
+	}
+	return sum
+}
+
+// since is what was used after an earlier reading. A counter that was lower has begun
+// anew: what it had is not counted.
+func (c counters) since(before counters) evaluation.Usage {
+	u := evaluation.Usage{
+		Node:      max(0, c.node-before.node).Seconds(),
+		Functions: max(0, c.functions-before.functions).Seconds(),
+		Libra:     max(0, c.libra-before.libra).Seconds(),
+	}
+	u.Platform = max(0, u.Node-u.Functions-u.Libra)
+	return u
+}

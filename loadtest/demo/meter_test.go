@@ -1,0 +1,36 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+)
+
+func TestBusyIsAllButIdleAndWaiting(t *testing.T) {
+	got, err := busy("cpu  100 20 300 4000 50 6 7 800 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+	if err != nil || got != 4330*time.Millisecond {
+		t.Errorf("got %v, %v; want 4.33s: user, nice, system and interrupts", got, err)
+	}
+	for _, stat := range []string{"", "cpu 1 2 3\n", "intr 1 2 3 4 5 6 7 8\n", "cpu a b c d e f g h\n"} {
+		if _, err := busy(stat); err == nil || !strings.Contains(err.Error(), procStat) {
+			t.Errorf("%q: got %v, want an error that names the file", stat, err)
+		}
+	}
+}
+
+func TestThePlatformIsWhatIsNobodyElses(t *testing.T) {
+	got := counters{10 * time.Second, 6 * time.Second, time.Second}.since(counters{2 * time.Second, time.Second, 500 * time.Millisecond})
+	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Platform: 2.5}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// A container that ended took its counter with it.
+	got = counters{node: 3 * time.Second, functions: time.Second}.since(counters{node: time.Second, functions: 2 * time.Second})
+	if got.Functions != 0 || math.Abs(got.Platform-2) > 1e-9 {
+		t.Errorf("got %+v, want nothing negative", got)
+	}
+}

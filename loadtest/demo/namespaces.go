@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// makeNamespace makes the namespace of the functions, after the end of one that is about
+// to go. What is lent there comes from source, unless that is empty.
+func (d *demo) makeNamespace(ctx context.Context, source api.Source) error {
+	namespace := corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}
+	if source != "" {
+		namespace.Labels = map[string]string{api.SourceLabel: string(source)}
+	}
+	object, err := json.Marshal(namespace)
+	if err != nil {
+		return err
+	}
+	return eventually(ctx, removeTimeout, func(ctx context.Context) error {
+		if _, err := d.kubectl.do(ctx, call{timeout: time.Minute, stdin: strings.NewReader(string(object)), args: []string{
+			"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"}}); err != nil {
+			return err
+		}
+		var got corev1.Namespace
+		if err := d.kubectl.get(ctx, &got, "namespace", d.namespace); err != nil {
+			return err
+		}
+		if got.DeletionTimestamp != nil {
+			return fmt.Errorf("namespace %s of an earlier evaluation is about to go, and has not", d.namespace)
+		}
+		return nil
+	})
+}
+
+// template is what the owner of a function configured.
+type template struct {
+	limit       api.Resources
+	concurrency int64
+}
+
+// configured are the templates of the functions at a place, by name.
+func (d *demo) configured(ctx context.Context) (map[string]template, error) {
+	var list servingv1.ServiceList
+	if err := d.kubectl.get(ctx, &list, "-n", d.namespace, "services.serving.knative.dev"); err != nil {
+		return nil, err
+	}
+	found := map[string]template{}
+	for _, s := range list.Items {
+		spec := s.Spec.Template.Spec
+		t := template{limit: api.FromList(spec.Containers[0].Resources.Limits)}
+		if spec.ContainerConcurrency != nil {
+			t.concurrency = *spec.ContainerConcurrency
+		}
+		found[s.Name] = t
+	}
+	return found, nil
+}

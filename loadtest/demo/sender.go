@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"libra.dev/libra/loadtest/functions/inputs"
+)
+
+const (
+	// requestTimeout is when a request has failed that is not answered: longer than what
+	// queues up in a block takes.
+	requestTimeout = 90 * time.Second
+	// longestAnswer is more than any function says.
+	longestAnswer = 64 << 10
+)
+
+// sender sends requests, over connections that it keeps. It is of this process, and not
+// k6, because what it uses of the CPU is what the functions have not.
+type sender struct {
+	http    *http.Client
+	gateway string // URL
+}
+
+func newSender(gateway string) sender {
+	return sender{gateway: gateway, http: &http.Client{Transport: &http.Transport{
+		MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Minute, DisableCompression: true,
+	}}}
+}
+
+// message is a request as it is sent.
+type message struct {
+	due   time.Duration // since the start
+	host  string        // of the function
+	input inputs.Input
+}
+
+// fate is what became of a request.
+type fate struct {
+	late, took time.Duration // took is from when it was due
+	status     int           // 0 when there was no answer
+	err        string        // empty when the answer was right
+}
+
+// replay sends each message when it is due, whatever became of those before it, and
+// returns when all are answered, or have failed.
+func (s sender) replay(ctx context.Context, messages []message) ([]fate, error) {
+	fates := make([]fate, len(messages))
+	start := time.Now()
+	var group sync.WaitGroup
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i, m := range messages {
+		timer.Reset(time.Until(start.Add(m.due)))
+		select {
+		case <-ctx.Done():
+			group.Wait()
+			return nil, ctx.Err()
+		case <-timer.C:
+		}
+		group.Go(func() { fates[i] = s.send(ctx, start.Add(m.due), m) })
+	}
+	group.Wait()
+	return fates, ctx.Err()
+}
+
+// send sends a message that is due.
+func (s sender) send(ctx context.Context, due time.Time, m message) fate {
+	ctx, cancel := context.WithDeadline(ctx, due.Add(requestTimeout))
+	defer cancel()
+	f := fate{late: time.Since(due)}
+	err := s.exchange(ctx, m, &f.status)
+	f.took = time.Since(due)
+	if err != nil {
+		f.err = err.Error()
+	}
+	return f
+}
+
+func (s sender) exchange(ctx context.Context, m message, status *int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateway+"/", bytes.NewReader(m.input.Body))
+	if err != nil {
+		return err
+	}
+	req.Host = m.host
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	*status = resp.StatusCode
+	said, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %.200s", resp.Status, said)
+	}
+	var answer struct {
+		Did json.RawMessage `json:"did"`
+	}
+	if err := json.Unmarshal(said, &answer); err != nil {
+		return fmt.Errorf("the answer is not a function's: %w: %.200s", err, said)
+	}
+	if got := inputs.Said(answer.Did, m.input.Expect); !maps.Equal(got, m.input.Expect) {
+		return fmt.Errorf("it says it did %v, and was to do %v", got, m.input.Expect)
+	}
+	return nil
+}

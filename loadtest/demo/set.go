@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+)
+
+// parts are how Libra's parts are set.
+type parts struct {
+	unsafeguarded bool
+	estimator     string // of the predictor; empty is the default
+	unlimited     bool   // durations
+}
+
+// The settings of parts that are not the default, as the agent's flag and the predictor's
+// environment.
+const (
+	noSafeguard        = "--safeguard=false"
+	estimatorEnv       = "LIBRA_ESTIMATOR"
+	durationsEnv       = "LIBRA_DURATIONS"
+	refitEnv           = "LIBRA_REFIT_INTERVAL_SECONDS"
+	movingWindow       = "moving-window"
+	unlimitedDurations = "unlimited"
+)
+
+// patches are what makes Libra's parts as they are to be.
+func (p parts) patches() []kustomizePatch {
+	var patches []kustomizePatch
+	if p.unsafeguarded {
+		patches = append(patches, kustomizePatch{
+			Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
+			Patch:  fmt.Sprintf("- {op: add, path: /spec/template/spec/containers/0/args/-, value: %s}", noSafeguard),
+		})
+	}
+	predictor := func(name, value string) {
+		patches = append(patches, kustomizePatch{
+			Target: kustomizeTarget{Kind: "InferenceService", Name: "libra"},
+			Patch:  fmt.Sprintf("- {op: add, path: /spec/predictor/containers/0/env/-, value: {name: %s, value: %s}}", name, value),
+		})
+	}
+	if p.estimator != "" {
+		predictor(estimatorEnv, p.estimator)
+		// What the last five used is to be known at the next request.
+		predictor(refitEnv, `"0.1"`)
+	}
+	if p.unlimited {
+		predictor(durationsEnv, unlimitedDurations)
+	}
+	return patches
+}
+
+// setParts sets Libra's parts and waits until they are.
+func (d *demo) setParts(ctx context.Context, p parts) error {
+	dir := d.path("kustomize", "libra")
+	if err := d.images.kustomize(dir, libraManifests, "", p.patches()...); err != nil {
+		return err
+	}
+	if err := d.kubectl.apply(ctx, dir); err != nil {
+		return err
+	}
+	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "daemonset/libra-agent"); err != nil {
+		return err
+	}
+	// KServe takes a moment to write down in the Deployment what the InferenceService says.
+	if err := eventually(ctx, time.Minute, func(ctx context.Context) error {
+		var deployment appsv1.Deployment
+		if err := d.kubectl.get(ctx, &deployment, "-n", libraNamespace, "deployment", "libra-predictor"); err != nil {
+			return err
+		}
+		var got parts
+		for _, v := range deployment.Spec.Template.Spec.Containers[0].Env {
+			switch v.Name {
+			case estimatorEnv:
+				got.estimator = v.Value
+			case durationsEnv:
+				got.unlimited = v.Value == unlimitedDurations
+			}
+		}
+		if got.unsafeguarded = p.unsafeguarded; got != p {
+			return fmt.Errorf("deployment/libra-predictor is set to %+v, and is to be %+v", got, p)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor"); err != nil {
+		return err
+	}
+	// A replica serves what another has learned until it learns itself.
+	return eventually(ctx, time.Minute, func(ctx context.Context) error {
+		out, err := d.kubectl.run(ctx, "get", "--raw", predictorFunctions)
+		if err != nil {
+			return err
+		}
+		return p.answering(out)
+	})
+}
+
+// answering says which functions are not answered as the parts are set, in the
+// predictor's list of functions.
+func (p parts) answering(list []byte) error {
+	var said struct {
+		Functions []struct {
+			Name       string
+			Estimators map[string]string
+		}
+	}
+	if err := json.Unmarshal(list, &said); err != nil {
+		return fmt.Errorf("the predictor's list of functions: %w", err)
+	}
+	var wrong []error
+	for _, f := range said.Functions {
+		cpu, duration := f.Estimators["cpu"], f.Estimators["duration"]
+		known := cpu != "" && cpu != "none"
+		if known && ((cpu == movingWindow) != (p.estimator == movingWindow) || (duration == unlimitedDurations) != p.unlimited) {
+			wrong = append(wrong, fmt.Errorf("%s is answered by %s, its duration by %s", f.Name, cpu, duration))
+		}
+	}
+	return errors.Join(wrong...)
+}

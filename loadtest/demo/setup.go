@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/trace"
+)
+
+// fortySets is how many sets of the ten make forty functions.
+const fortySets = 4
+
+// setUp brings all that the first phase of a plan needs, and removes what neither it nor a
+// later one does.
+func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
+	ph := p[0]
+	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
+	learned, warm := e.learned, warmLength
+	switch ph.name {
+	case phaseForty:
+		s.sets = fortySets
+	case phaseMemory:
+		s.functions, warm = []string{memoryFunction}, 0
+		var err error
+		if s.pool, err = memoryPool(e.seed, len(e.pool[memoryOf])); err == nil {
+			learned, err = memoryPool(e.seed+learnSeed, learnInputs)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	e.say("%s: %s", ph.name, strings.Join(ph.places(), ", "))
+	if err := e.removeUnneeded(ctx, p); err != nil {
+		return nil, err
+	}
+	lessons, vpa, err := e.bringAll(ctx, s, learned)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.describeFunctions(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := e.learn(ctx, lessons); err != nil {
+		return nil, err
+	}
+	if vpa != nil {
+		if err := e.learnVPA(ctx, lessonsAt(vpa, s.functions, learned, 1)); err != nil {
+			return nil, err
+		}
+	}
+	s.capacity = e.capacity
+	if ph.name == phaseMemory {
+		s.capacity.function = time.Duration(memoryCPU(e.data.Alone, s.pool) * float64(time.Millisecond))
+	}
+	// What is in use grows with the pods that there are.
+	if s.capacity.platform, err = measurePlatform(ctx, platformLength); err == nil {
+		err = s.capacity.check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.say("the node: %.2f cores in use without requests; 90 %% are %.1f requests a second", s.capacity.platform, s.capacity.perSecond(loadHigh))
+	e.say("warming up")
+	return s, e.warmUp(ctx, s, warm)
+}
+
+// removeUnneeded removes the places that no phase of a plan needs.
+func (e *evaluate) removeUnneeded(ctx context.Context, p timePlan) error {
+	needed := map[string]bool{}
+	for _, ph := range p {
+		for _, place := range ph.places() {
+			needed[namespaceOf(ph.name, place)] = true
+		}
+		if slices.ContainsFunc(ph.combinations, func(c combination) bool { return c.part == evaluation.PartBystanders }) {
+			needed[namespaceOf("", bystanderPlace)] = true
+		}
+	}
+	var unneeded []*demo
+	for _, namespace := range slices.Sorted(maps.Keys(e.places)) {
+		if !needed[namespace] {
+			unneeded = append(unneeded, e.places[namespace])
+			delete(e.places, namespace)
+			delete(e.sets, namespace)
+		}
+	}
+	return e.remove(ctx, unneeded...)
+}
+
+// bringAll brings the functions of a scene that are not there yet, and waits until all
+// answer. It returns what Libra is to learn of them, and where the autoscaler is to; that
+// is nil without one.
+func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lessons []lesson, vpa *demo, err error) {
+	var all []int
+	for set := 1; set <= s.sets; set++ {
+		all = append(all, set)
+	}
+	type added struct {
+		arm  arm
+		sets []int
+	}
+	var brought []added
+	for _, a := range s.arms() {
+		if s.places[a.place()] != nil {
+			continue
+		}
+		own := e.placeFor(s.name, a, all...)
+		s.places[a.place()] = own
+		sets := all[min(e.sets[own.namespace], len(all)):]
+		e.places[own.namespace] = own // also when it is only half there
+		if err := e.bring(ctx, s.name, a, own, sets...); err != nil {
+			return nil, nil, err
+		}
+		e.sets[own.namespace] = s.sets
+		brought = append(brought, added{a, sets})
+	}
+	if slices.ContainsFunc(s.combinations, func(c combination) bool { return c.part == evaluation.PartBystanders }) {
+		if s.bystander, err = e.bringBystanders(ctx); err != nil {
+			return nil, nil, err
+		}
+		e.places[s.bystander.namespace] = s.bystander
+	}
+	for _, b := range brought {
+		own := s.places[b.arm.place()]
+		if err := e.up(ctx, own); err != nil {
+			return nil, nil, err
+		}
+		if b.arm.learns {
+			lessons = append(lessons, lessonsAt(own, s.functions, learned, b.sets...)...)
+		}
+		if b.arm.vpa {
+			vpa = own
+		}
+	}
+	if vpa == nil {
+		return lessons, nil, nil
+	}
+	if !e.hasVPA {
+		e.hasVPA = true // also when it is only half there
+		if err := e.installVPA(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return lessons, vpa, e.autoscale(ctx, vpa)
+}
+
+// describeFunctions notes what the owners of a scene's functions configured.
+func (e *evaluate) describeFunctions(ctx context.Context, s *scene) error {
+	own := s.places[evaluation.Stock]
+	if own == nil {
+		// An arm that changes no limit of those whom it serves.
+		for _, name := range []string{evaluation.Libra, evaluation.Owners} {
+			if own = s.places[name]; own != nil {
+				break
+			}
+		}
+	}
+	if own == nil {
+		return errors.New("nothing is measured under stock or Libra, so that nobody knows what the owners' limits are")
+	}
+	described, err := own.describe(ctx, s.functions, s.sets)
+	for _, f := range described {
+		if !slices.Contains(e.data.Functions, f) {
+			e.data.Functions = append(e.data.Functions, f)
+		}
+	}
+	return err
+}
+
+// clear removes what is on the box of an earlier evaluation, and the demo's functions: the
+// node has room for one of them only.
+func (e *evaluate) clear(ctx context.Context) error {
+	var namespaces corev1.NamespaceList
+	if err := e.kubectl.get(ctx, &namespaces, "namespaces"); err != nil {
+		return err
+	}
+	var old []*demo
+	for _, n := range namespaces.Items {
+		if strings.HasPrefix(n.Name, namespaceOf("", "")) {
+			own := *e.demo
+			own.namespace = n.Name
+			old = append(old, &own)
+		}
+	}
+	args := []string{"-n", "default", "delete", "--ignore-not-found", "deployment/store", "service/store"}
+	for _, f := range schedule.All {
+		args = append(args, "services.serving.knative.dev/"+f)
+	}
+	if _, err := e.kubectl.do(ctx, call{timeout: removeTimeout, args: args}); err != nil {
+		return err
+	}
+	return e.remove(ctx, old...)
+}
+
+// putBack leaves the box with the stock activator, Libra's parts as they are installed,
+// and no functions.
+func (e *evaluate) putBack(ctx context.Context) error {
+	e.say("putting the stock activator back, and removing the functions")
+	errs := []error{e.restoreActivator(ctx)}
+	if e.parts != (parts{}) {
+		errs = append(errs, e.setParts(ctx, parts{}))
+	}
+	if e.hasVPA {
+		errs = append(errs, e.removeVPA(ctx))
+	}
+	for _, own := range e.places {
+		_, err := own.kubectl.run(ctx, "delete", "--ignore-not-found", "--wait=false", "namespace/"+own.namespace)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
