@@ -96,21 +96,9 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes 
 ##@ Measure it
 
 .PHONY: evaluate
-ifdef CLUSTER
-evaluate: images-to-push bin/demo ## The LIBRA paper's single-node evaluation, with a report (over an hour); EVALUATE=--help for options, TRACE=azure AZURE=<folder> for the real trace, CLUSTER=<context> IMAGES=<repo> for another cluster.
-	bin/demo evaluate $(ON_CLUSTER) --out $(EVALUATED) $(EVALUATE_$(TRACE)) $(EVALUATE)
-else
-evaluate: box-up bin/demo
-	$(BOX) load --with vpa --out out/images.json
-	bin/demo evaluate $(ON_BOX) $(EVALUATE_$(TRACE)) $(EVALUATE)
-endif
-
-EVALUATED = out/evaluate$(if $(CLUSTER),-cluster)
-
-# Another seed beside the other trace: what holds, holds for both.
-AZURE ?= azure-functions-2019
-EVALUATE_azure = --azure "$(AZURE)" --seed 2 --policies stock,libra$(if $(CLUSTER),,,vpa) --workloads mixed --rounds 1 \
-	--out $(EVALUATED)-azure $(addprefix --beside ,$(wildcard $(EVALUATED)/data.json))
+evaluate: box-up bin/demo ## Stock, no CPU limits, VPA and Libra on ten functions, with a report (two hours); QUICK=1 for a look (15 min), ABLATIONS=1 for Libra without some of it, EVALUATE=--help for options.
+	$(BOX) load $(if $(QUICK)$(ABLATIONS),,--with vpa) --out out/images.json
+	bin/demo evaluate $(ON_BOX) --out out/evaluate$(if $(ABLATIONS),-ablations) $(if $(QUICK),--quick) $(if $(ABLATIONS),--ablations) $(EVALUATE)
 
 .PHONY: bench-predictor
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.

@@ -26,6 +26,8 @@ const (
 	restTime = time.Second
 	// wholeTimeout is how long an arm may take until its pods are those that it is to have.
 	wholeTimeout = 2 * time.Minute
+	// mostFailed is how many blocks may fail in a row until all is given up.
+	mostFailed = 4
 	// longestError is as much of an error as is kept with its request.
 	longestError = 160
 )
@@ -45,26 +47,16 @@ type scene struct {
 }
 
 // measure measures all combinations of a scene, block after block: each number of all
-// combinations before the next, so that what changes over time changes for all.
-func (e *evaluate) measure(ctx context.Context, s *scene) error {
-	spinning := false
-	for number := 1; ; number++ {
-		var there []combination
-		for _, c := range s.combinations {
-			if number <= c.most() {
-				there = append(there, c)
-			}
-		}
-		if len(there) == 0 {
-			break
+// combinations before the next, so that what changes over time changes for all. After
+// each number it looks at how much time is left for the rest, and for what follows.
+func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) error {
+	spinning, failed := false, 0
+	for number := 1; number <= s.most(); number++ {
+		if number > 1 {
+			s.combinations = e.inTime(s.from(number), following)
 		}
 		rng := rand.New(rand.NewPCG(seedOf(e.seed, "order", s.name, number), 0))
-		rng.Shuffle(len(there), func(i, j int) { there[i], there[j] = there[j], there[i] })
-		// Those with bystanders come together, as these come and go.
-		slices.SortStableFunc(there, func(a, b combination) int {
-			return before(a.part == evaluation.PartBystanders, b.part == evaluation.PartBystanders)
-		})
-		for _, c := range there {
+		for _, c := range s.inOrder(rng, number) {
 			if with := c.part == evaluation.PartBystanders; with != spinning {
 				replicas := 0
 				if with {
@@ -76,9 +68,18 @@ func (e *evaluate) measure(ctx context.Context, s *scene) error {
 				spinning = with
 			}
 			for order, a := range shuffled(rng, c, number) {
-				if err := e.block(ctx, s, c, a, number, order+1); err != nil {
-					return fmt.Errorf("%s, block %d, %s: %w", c, number, a.Title, err)
+				err := e.block(ctx, s, c, a, number, order+1)
+				if err == nil {
+					failed = 0
+					continue
 				}
+				err = fmt.Errorf("%s, block %d under %s: %w", c, number, a.Title, err)
+				if failed++; ctx.Err() != nil || failed == mostFailed {
+					return err
+				}
+				// One block is no reason to lose the others.
+				e.say("not measured: %v", err)
+				e.data.Unmeasured = append(e.data.Unmeasured, err.Error())
 			}
 		}
 	}
@@ -86,6 +87,57 @@ func (e *evaluate) measure(ctx context.Context, s *scene) error {
 		return e.spin(ctx, s.bystander, 0)
 	}
 	return nil
+}
+
+// inTime leaves out what there is no time for of the rest of a phase, and says so.
+func (e *evaluate) inTime(rest phase, following timePlan) []combination {
+	fitted := slices.Concat(timePlan{rest}, following).fit(e.left())
+	e.planned = e.measured + fitted.blocks()
+	for _, left := range rest.leftOut(fitted[0]) {
+		e.say("left out from now on: %s", left)
+		e.data.Unmeasured = append(e.data.Unmeasured, "After some blocks: "+left)
+	}
+	return fitted[0].combinations
+}
+
+// from is the rest of a phase that has been set up: the blocks from a number on.
+func (ph phase) from(number int) phase {
+	rest := phase{name: ph.name}
+	for _, c := range ph.combinations {
+		var turns []turn
+		for _, t := range c.arms {
+			if t.blocks >= number {
+				t.done = number - 1
+				turns = append(turns, t)
+			}
+		}
+		if c.arms = turns; len(turns) > 0 {
+			rest.combinations = append(rest.combinations, c)
+		}
+	}
+	return rest
+}
+
+// most is the number of the last block.
+func (ph phase) most() int {
+	n := 0
+	for _, c := range ph.combinations {
+		for _, t := range c.arms {
+			n = max(n, t.blocks)
+		}
+	}
+	return n
+}
+
+// inOrder are the combinations that have blocks of a number, in random order, those with
+// bystanders after the others, as these come and go.
+func (ph phase) inOrder(rng *rand.Rand, number int) []combination {
+	there := ph.from(number).combinations
+	rng.Shuffle(len(there), func(i, j int) { there[i], there[j] = there[j], there[i] })
+	slices.SortStableFunc(there, func(a, b combination) int {
+		return before(a.part == evaluation.PartBystanders, b.part == evaluation.PartBystanders)
+	})
+	return there
 }
 
 func before(a, b bool) int {
@@ -162,11 +214,23 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		e.say("block %d: %d of %d requests failed, the first with: %s", e.measured, failed, len(b.Requests), firstError(b.Requests))
 	}
 	e.data.Blocks = append(e.data.Blocks, b)
+	e.data.Arms = measuredArms(e.data.Blocks)
 	e.data.Elapsed = time.Since(e.start)
 	if err := e.data.WriteFile(e.path(evaluation.DataFile)); err != nil {
 		return err
 	}
 	return pause(ctx, restTime)
+}
+
+// measuredArms are those that have blocks, in the order of the report.
+func measuredArms(blocks []evaluation.Block) []evaluation.Arm {
+	var found []evaluation.Arm
+	for _, a := range slices.Concat(arms, ablations) {
+		if slices.ContainsFunc(blocks, func(b evaluation.Block) bool { return b.Arm == a.Name }) {
+			found = append(found, a.Arm)
+		}
+	}
+	return found
 }
 
 // send sends a schedule to the functions of a place, and reads the node's CPU over its
@@ -239,7 +303,7 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 // ready waits until the pods of an arm are those that it is to have, and Libra's parts
 // are as it wants them.
 func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error {
-	if s.name == phaseAblations && (a.learns || a.source != "") && a.parts != e.parts {
+	if a.learns && a.parts != e.parts {
 		e.say("Libra's parts: %s", a.Title)
 		if err := e.setParts(ctx, a.parts); err != nil {
 			return err
@@ -312,13 +376,15 @@ func (e *evaluate) warmUp(ctx context.Context, s *scene, length time.Duration) e
 		if err := group.Wait(); err != nil {
 			return err
 		}
+		sender.http.CloseIdleConnections()
+		if length == 0 {
+			continue
+		}
 		schedule := arrivals(seedOf(e.seed+learnSeed, "warm up"), s.capacity.perSecond(loadMiddle), length, callees{s.functions, s.sets, len(s.pool[s.functions[0]])})
 		var b evaluation.Block
-		m := &meter{}
-		if err := e.send(ctx, s, combination{length: length}, own, m, schedule, &b); err != nil {
+		if err := e.send(ctx, s, combination{length: length}, own, &meter{}, schedule, &b); err != nil {
 			return err
 		}
-		sender.http.CloseIdleConnections()
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.outDir, "out", "out/evaluate", "folder for the results")
-	f.BoolVar(&e.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, what matters most", minutes(quickTime)))
+	f.BoolVar(&e.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, what matters most, and no %s", minutes(quickTime), evaluation.VPA))
 	f.BoolVar(&e.ablations, "ablations", false, "in place of the evaluation: Libra without some of it")
 	f.DurationVar(&e.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s, ablations %s)", fullTime, quickTime, ablationTime))
 	f.StringSliceVar(&e.parts, "parts", evaluationParts, "parts of the evaluation")
@@ -134,7 +134,8 @@ func (e *evaluate) check() error {
 	}
 	l, parts := full, e.evaluateOptions.parts
 	if e.quick {
-		l = quick
+		// Its images alone take longer to make, and it takes minutes to learn.
+		l, e.without = quick, append(slices.Clone(e.without), evaluation.VPA)
 	}
 	e.plan = plan(l)
 	if e.ablations {
@@ -205,20 +206,20 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	err = e.measureAll(ctx)
-	if err == nil {
-		e.data.Alerts, err = e.alerts(ctx, server)
-	}
-	if len(e.data.Blocks) > 0 {
-		e.data.Elapsed = time.Since(e.start)
-		err = errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)))
+	if alerts, failed := e.alerts(context.WithoutCancel(ctx), server); failed != nil {
+		err = errors.Join(err, failed)
+	} else {
+		e.data.Alerts = alerts
 	}
 	// Also after a failure, or when the user has had enough.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	if err := errors.Join(err, e.putBack(after)); err != nil {
+	err = errors.Join(err, e.putBack(after))
+	if len(e.data.Blocks) == 0 {
 		return err
 	}
-	return writeReport(e.demo, e.data)
+	e.data.Elapsed = time.Since(e.start)
+	return errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)), writeReport(e.demo, e.data))
 }
 
 func (e *evaluate) makePools() (err error) {
@@ -237,7 +238,7 @@ func (e *evaluate) makePools() (err error) {
 }
 
 // measureAll measures phase after phase.
-func (e *evaluate) measureAll(ctx context.Context) error {
+func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 	if err := e.openCluster(ctx); err != nil {
 		return err
 	}
@@ -253,14 +254,23 @@ func (e *evaluate) measureAll(ctx context.Context) error {
 			continue
 		}
 		s, err := e.setUp(ctx, fitted)
-		if err != nil {
-			return fmt.Errorf("%s: %w", fitted[0].name, err)
+		if err == nil {
+			err = e.measure(ctx, s, e.plan[i+1:])
 		}
-		if err := e.measure(ctx, s); err != nil {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", fitted[0].name, err)
+		}
+		if ctx.Err() != nil {
 			return err
 		}
+		if err != nil {
+			// Another phase may do better.
+			e.say("given up: %v", err)
+			e.data.Unmeasured = append(e.data.Unmeasured, err.Error())
+			failed = errors.Join(failed, err)
+		}
 	}
-	return nil
+	return failed
 }
 
 // openCluster brings Libra on the cluster, and finds out what the node has room for.
@@ -285,9 +295,6 @@ func (e *evaluate) openCluster(ctx context.Context) error {
 		e.data.Unmeasured = unmeasuredAblations
 	} else if e.uses(evaluation.Owners) {
 		e.data.Unmeasured = []string{"requests with 40 pods under Libra, owners, no limits, weighted and VPA in place: the node has no room for them beside the others."}
-	}
-	for _, a := range e.plan.arms() {
-		e.data.Arms = append(e.data.Arms, a.Arm)
 	}
 	var node corev1.NodeList
 	if err := e.kubectl.get(ctx, &node, "nodes"); err != nil {

@@ -10,7 +10,8 @@ const (
 	// what it usually gets.
 	memoryFunction = "sequences"
 	memoryOf       = "dnavisualization"
-	// One of so many inputs is large, of so many bases.
+	// One of so many inputs is large, of so many bases: its function takes 200 MiB, where
+	// usual ones leave it below 64.
 	memoryRare  = 20
 	memoryLarge = 4 << 20
 )

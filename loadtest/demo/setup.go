@@ -60,12 +60,19 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	if ph.name == phaseMemory {
 		s.capacity.function = time.Duration(memoryCPU(e.data.Alone, s.pool) * float64(time.Millisecond))
 	}
-	// What is in use grows with the pods that there are.
+	// What was learned last is made a model of, and what is in use grows with the pods that
+	// there are.
+	if err := pause(ctx, settleTime); err != nil {
+		return nil, err
+	}
 	if s.capacity.platform, err = measurePlatform(ctx, platformLength); err == nil {
 		err = s.capacity.check()
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(e.data.Blocks) == 0 {
+		e.data.Platform = s.capacity.platform
 	}
 	e.say("the node: %.2f cores in use without requests; 90 %% are %.1f requests a second", s.capacity.platform, s.capacity.perSecond(loadHigh))
 	e.say("warming up")

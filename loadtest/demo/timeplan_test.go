@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -102,5 +103,44 @@ func TestPlacesAreThoseOfFunctions(t *testing.T) {
 	places, all := ph.places(), ph.arms()
 	if len(places) != len(all)-1 || slices.Contains(places, evaluation.Again) {
 		t.Errorf("%d arms have functions at %q", len(all), places)
+	}
+}
+
+// Each combination's blocks are all there, each number once under each of its arms, and
+// what was done takes no more time.
+func TestTheRestOfAPhaseIsWhatWasNotDone(t *testing.T) {
+	ph := plan(full)[0]
+	whole := ph.takes() - ph.prepares()
+	for number := 2; number <= ph.most(); number++ {
+		rest := ph.from(number)
+		done := time.Duration(0)
+		for _, c := range ph.combinations {
+			for _, turn := range c.arms {
+				done += time.Duration(min(turn.blocks, number-1)) * (c.length + c.gap)
+			}
+		}
+		if got := rest.takes(); got != whole-done {
+			t.Errorf("from block %d on it takes %v, want %v", number, got, whole-done)
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	seen := map[string]int{}
+	for number := 1; number <= ph.most(); number++ {
+		bystanders := false
+		for _, c := range ph.inOrder(rng, number) {
+			if bystanders = bystanders || c.part == evaluation.PartBystanders; bystanders && c.part != evaluation.PartBystanders {
+				t.Errorf("block %d of %s is among those with bystanders", number, c)
+			}
+			for _, a := range shuffled(rng, c, number) {
+				seen[c.String()+a.Name]++
+			}
+		}
+	}
+	for _, c := range ph.combinations {
+		for _, turn := range c.arms {
+			if got := seen[c.String()+turn.arm]; got != turn.blocks {
+				t.Errorf("%s has %d blocks under %s, want %d", c, got, turn.arm, turn.blocks)
+			}
+		}
 	}
 }

@@ -81,9 +81,10 @@ func kubeletConfig(l layout.Layout) ([]byte, error) {
 		"clusterDomain":          clusterDomain,
 		"clusterDNS":             []string{nodeIP},
 		"resolvConf":             "",
-		"maxPods":                110,
-		"podLogsDir":             podLogs(l),
-		"volumePluginDir":        "/var/lib/kubelet/volumeplugins",
+		// An evaluation has many functions at once, which are small.
+		"maxPods":         220,
+		"podLogsDir":      podLogs(l),
+		"volumePluginDir": "/var/lib/kubelet/volumeplugins",
 		// All of the machine is allocatable: nothing is reserved, and eviction
 		// begins late.
 		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

@@ -32,7 +32,7 @@ func TestKubeletConfig(t *testing.T) {
 		"protectKernelDefaults":         true,
 		"makeIPTablesUtilChains":        false,
 		"localStorageCapacityIsolation": false,
-		"maxPods":                       110.0,
+		"maxPods":                       220.0,
 		"podLogsDir":                    `/st"ate/logs/pods`,
 		"clusterDNS":                    []any{nodeIP},
 	} {

@@ -209,11 +209,11 @@ func mapStrings(v any, f func(string) (string, error)) (any, error) {
 var cpuRequests = map[string]string{
 	"activator":                  "100m",
 	"autoscaler":                 "30m",
-	"controller":                 "30m",
-	"webhook":                    "20m",
-	"net-gateway-api-controller": "20m",
-	"istiod":                     "30m",
-	"kserve-controller-manager":  "20m",
+	"controller":                 "10m",
+	"webhook":                    "10m",
+	"net-gateway-api-controller": "10m",
+	"istiod":                     "10m",
+	"kserve-controller-manager":  "10m",
 }
 
 const (
