@@ -80,6 +80,11 @@ func milliseconds(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond).Microseconds()) / 1000
 }
 
+// tenths keeps a tenth of a millisecond: what every request has must stay small.
+func tenths(d time.Duration) float64 {
+	return float64(d.Round(100*time.Microsecond).Microseconds()) / 1000
+}
+
 func median(values []float64) float64 {
 	slices.Sort(values)
 	middle := len(values) / 2

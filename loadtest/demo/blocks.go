@@ -320,7 +320,7 @@ func requestsOf(schedule []arrival, p pool, fates []fate) []evaluation.Request {
 		f := fates[n]
 		requests[n] = evaluation.Request{
 			N: n, Function: a.function, Set: a.set, Input: a.input, Size: int64(len(p[a.function][a.input].Body)),
-			DueMS: milliseconds(a.at), LateMS: milliseconds(f.late), Milliseconds: milliseconds(f.took), Status: f.status, Error: f.err,
+			DueMS: tenths(a.at), LateMS: tenths(f.late), Milliseconds: tenths(f.took), Status: f.status, Error: f.err,
 		}
 		if len(f.err) > longestError {
 			requests[n].Error = f.err[:longestError]

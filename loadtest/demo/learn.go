@@ -18,9 +18,11 @@ const (
 	// learnAtOnce is how many functions are called at the same time, each with one request:
 	// what is alone in its pod is learned from.
 	learnAtOnce = 8
-	// vpaLearns is how long the autoscaler sees its functions at work: three intervals of
-	// its own are in a minute, and the metrics that it reads come late.
-	vpaLearns = 90 * time.Second
+	// vpaLearns is how long the autoscaler sees its functions at work: six intervals of its
+	// own are in a minute, and the metrics that it reads come late. The function that is
+	// short of memory is one alone, and sooner known.
+	vpaLearns      = 90 * time.Second
+	vpaLearnsAgain = time.Minute
 )
 
 // lesson is a function that is called, one request after the other.
@@ -95,12 +97,12 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 }
 
 // learnVPA has the autoscaler see its functions at work.
-func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson) error {
-	e.say("vertical pod autoscaler: it sees the functions at work for %s", vpaLearns)
+func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.Duration) error {
+	e.say("vertical pod autoscaler: it sees the functions at work for %s", length)
 	if err := e.scaleVPA(ctx, 1); err != nil {
 		return err
 	}
-	working, cancel := context.WithTimeout(ctx, vpaLearns)
+	working, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	for working.Err() == nil {
 		if _, err := teach(working, lessons, len(lessons)); err != nil && working.Err() == nil {

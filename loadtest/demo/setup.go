@@ -52,7 +52,11 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 		return nil, err
 	}
 	if vpa != nil {
-		if err := e.learnVPA(ctx, lessonsAt(vpa, s.functions, learned, 1)); err != nil {
+		length := vpaLearns
+		if ph.name == phaseMemory {
+			length = vpaLearnsAgain
+		}
+		if err := e.learnVPA(ctx, lessonsAt(vpa, s.functions, learned, 1), length); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +101,12 @@ func (e *evaluate) removeUnneeded(ctx context.Context, p timePlan) error {
 			delete(e.places, namespace)
 			delete(e.sets, namespace)
 		}
+	}
+	if e.hasVPA && !slices.ContainsFunc(p.arms(), func(a arm) bool { return a.vpa }) {
+		if err := e.removeVPA(ctx); err != nil {
+			return err
+		}
+		e.hasVPA = false
 	}
 	return e.remove(ctx, unneeded...)
 }

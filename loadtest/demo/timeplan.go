@@ -239,7 +239,7 @@ const (
 	ablationTime = 60 * time.Minute
 	// openingTime is what it takes to install Libra, to run each input alone and to find out
 	// what a request costs, and quickOpeningTime with fewer inputs.
-	openingTime      = 8 * time.Minute
+	openingTime      = 6 * time.Minute
 	quickOpeningTime = 4*time.Minute + 30*time.Second
 	// vpaInstalls is what it takes to start the autoscaler, and to stop it.
 	vpaInstalls = 30 * time.Second
@@ -265,9 +265,11 @@ func plan(l lengths) timePlan {
 		}
 		c.arms = append(c.arms, turn{arm: evaluation.Again, blocks: l.blocks, rank: again})
 		if pods == 10 {
-			for _, name := range []string{evaluation.Owners, evaluation.NoLimitsWeighted, evaluation.VPA} {
+			for _, name := range []string{evaluation.Owners, evaluation.NoLimitsWeighted} {
 				c.arms = append(c.arms, turn{arm: name, blocks: max(1, l.blocks/2), rank: others})
 			}
+			// It takes its time to learn first.
+			c.arms = append(c.arms, turn{arm: evaluation.VPA, blocks: max(1, l.blocks/2), rank: others + 1})
 		}
 		return c
 	}
@@ -277,10 +279,10 @@ func plan(l lengths) timePlan {
 		for _, name := range []string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits} {
 			c.arms = append(c.arms, turn{arm: name, blocks: blocks, rank: 5})
 		}
-		c.arms = append(c.arms, turn{arm: evaluation.Again, blocks: blocks, rank: 8})
+		c.arms = append(c.arms, turn{arm: evaluation.Again, blocks: blocks, rank: 5})
 		return c
 	}
-	memory := combination{part: evaluation.PartMemory, load: loadLow, pods: 1, length: l.block * 3 / 4, gap: 12 * time.Second}
+	memory := combination{part: evaluation.PartMemory, load: loadLow, pods: 1, length: l.block / 2, gap: 8 * time.Second}
 	for _, name := range []string{evaluation.Stock, evaluation.NoLimits, evaluation.VPA, evaluation.Libra, evaluation.Fits} {
 		memory.arms = append(memory.arms, turn{arm: name, blocks: max(1, l.blocks/2), rank: 6})
 	}
@@ -290,12 +292,12 @@ func plan(l lengths) timePlan {
 	}
 	return timePlan{
 		{phaseTen, 30 * time.Second, 35 * time.Second, vpaLearns + vpaInstalls, []combination{
-			requests(loadHigh, 10, 1, 2, 7), requests(loadMiddle, 10, 3, 4, 10),
-			requests(loadOver, 10, 3, 8, 11), requests(loadLow, 10, 3, 9, 12),
+			requests(loadHigh, 10, 1, 2, 7), requests(loadMiddle, 10, 3, 3, 9),
+			requests(loadOver, 10, 3, 4, 11), requests(loadLow, 10, 3, 5, 13),
 			bystanders(loadHigh), bystanders(loadMiddle),
 		}},
-		{phaseMemory, 30 * time.Second, 12 * time.Second, vpaLearns, []combination{memory}},
-		{phaseForty, time.Minute, time.Minute, 0, []combination{requests(loadHigh, 40, 4, 8, 0), requests(loadOver, 40, 4, 9, 0)}},
+		{phaseMemory, 30 * time.Second, 12 * time.Second, vpaLearnsAgain, []combination{memory}},
+		{phaseForty, time.Minute, time.Minute, 0, []combination{requests(loadHigh, 40, 4, 5, 0), requests(loadOver, 40, 4, 6, 0)}},
 		{phaseCost, time.Minute, 35 * time.Second, 0, []combination{cost}},
 	}
 }
