@@ -1,10 +1,6 @@
 package main
 
-import (
-	"fmt"
-
-	"libra.dev/libra/loadtest/demo/evaluation"
-)
+import "libra.dev/libra/loadtest/demo/evaluation"
 
 // reportAgain writes the report of what was written down.
 func reportAgain(d *demo) error {
@@ -17,6 +13,5 @@ func reportAgain(d *demo) error {
 
 // writeReport writes the report and prints its table.
 func writeReport(d *demo, data evaluation.Data) error {
-	fmt.Fprintf(d.out, "\n%d blocks: %s\n", len(data.Blocks), d.path(evaluation.DataFile))
-	return nil
+	return evaluation.WriteReport(d.outDir, d.out, "Ways to give out CPU and memory", data)
 }

@@ -175,9 +175,6 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, dir); err != nil {
 		return err
 	}
-	if err := d.setMode(ctx, api.ModeFull); err != nil {
-		return err
-	}
 	for _, object := range []string{"deployment/redis", "deployment/libra-resizer", "daemonset/libra-agent"} {
 		if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", object); err != nil {
 			return err
