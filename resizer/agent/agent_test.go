@@ -235,6 +235,67 @@ func (c evenCgroup) CPU() (time.Duration, error) {
 
 func (evenCgroup) Close() error { return nil }
 
+// countedCgroup counts how often it is read whole.
+type countedCgroup struct {
+	cgroup.Reading
+	whole int
+}
+
+func (c *countedCgroup) Read() (cgroup.Reading, error) { c.whole++; return c.Reading, nil }
+func (c *countedCgroup) CPU() (time.Duration, error)   { return c.Reading.CPU, nil }
+func (*countedCgroup) Close() error                    { return nil }
+
+// A container that uses no CPU is seldom read whole, one that does is every time, and an
+// observation has the same samples either way.
+func TestRestingContainersAreSeldomReadWhole(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	made := &countedCgroup{}
+	c := &container{cgroup: made}
+	sample := func(times int, used time.Duration, memory int64) {
+		t.Helper()
+		for range times {
+			clk.Step(sampleEvery)
+			made.Reading.CPU += used
+			made.Reading.Memory = memory
+			if _, err := c.sample(clk.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const resting, working = 10 * (repeatedMost + 1), 40
+	sample(resting, 0, 5)
+	if made.whole != 10 {
+		t.Errorf("a container that rests was read whole %d times of %d, want 10", made.whole, resting)
+	}
+	made.whole = 0
+	sample(working, ms(5), 7)
+	if made.whole != working {
+		t.Errorf("a container that works was read whole %d times of %d", made.whole, working)
+	}
+	samples := c.samples()
+	if len(samples) != resting+working {
+		t.Fatalf("%d samples, want %d", len(samples), resting+working)
+	}
+	for i, s := range samples {
+		want := exactSample(i, resting)
+		if s.CPU != want.CPU || s.Memory != want.Memory || !s.at.Equal(want.at) {
+			t.Fatalf("sample %d is %+v, want %+v", i, s, want)
+		}
+	}
+	if err := c.sampleWhole(clk.Now); err != nil || made.whole != working+1 {
+		t.Errorf("at the end of an invocation it was not read whole: %v", err)
+	}
+}
+
+// exactSample is the sample i of a container that rested before it worked.
+func exactSample(i, resting int) sample {
+	s := sample{at: epoch.Add(time.Duration(i+1) * sampleEvery), Reading: cgroup.Reading{Memory: 5}}
+	if i >= resting {
+		s.CPU, s.Memory = ms(5)*time.Duration(i+1-resting), 7
+	}
+	return s
+}
+
 func TestRingKeepsTheNewest(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	c := &container{cgroup: constantCgroup{}}

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"k8s.io/utils/clock"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+// countingPool counts how often it is read.
+type countingPool struct {
+	noPool
+	reads atomic.Int64
+}
+
+func (p *countingPool) Read(context.Context, string) (pool.State, error) {
+	p.reads.Add(1)
+	return pool.State{}, nil
+}
+
+// However often the stream wakes the agent, it reads the state at a bounded rate, and
+// once more after the last time.
+func TestReadingsAreBounded(t *testing.T) {
+	m, err := newMetrics(sdkmetric.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &countingPool{}
+	l := newLink(clock.RealClock{}, p, noPool{}, node, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { l.run(ctx); close(done) }()
+	const span = 100 * time.Millisecond
+	begun := time.Now()
+	for time.Since(begun) < span {
+		signal(l.woken)
+		time.Sleep(50 * time.Microsecond)
+	}
+	most := int64(time.Since(begun)/readGap) + 2
+	if got := p.reads.Load(); got == 0 || got > most {
+		t.Errorf("the state was read %d times in %v, want 1 to %d", got, span, most)
+	}
+	before := p.reads.Load()
+	signal(l.woken)
+	eventually(t, "a reading after the last waking", func() bool { return p.reads.Load() > before })
+	cancel()
+	<-done
+}
