@@ -181,7 +181,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 
 	// 4. Check what is in force, and let go of what stays the kubelet's.
 	r.checkShares(ctx, groups, now)
-	r.settleWeights(ctx, now)
+	r.settleWeights(now)
 	if tick {
 		r.countLevels(ctx, pods)
 	}
@@ -422,9 +422,10 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	return true
 }
 
-// settleWeights lets go of weights that have been the kubelet's for a while: the journal
-// names no pod for long that the agent does not change.
-func (r *reflex) settleWeights(ctx context.Context, now time.Time) {
+// settleWeights lets go of weights that have been the kubelet's for a while. Until then the
+// journal still names the pod, so that requests that follow each other do not write to it
+// each time; what the kubelet gives anew meanwhile is seen within a second.
+func (r *reflex) settleWeights(now time.Time) {
 	for _, e := range r.entries {
 		w := &e.weighing
 		switch {
