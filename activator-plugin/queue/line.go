@@ -132,7 +132,6 @@ func (l *line) ended(s *seeker) *waiter {
 	if s.waiter.state == isWaiting {
 		l.remove(s.waiter)
 	}
-	s.waiter.state = isOver
 	return s.waiter
 }
 

@@ -85,9 +85,6 @@ func (t *throttler) shortestFirst(ctx context.Context, revID types.NamespacedNam
 	if try.went || !try.yielded && !errors.Is(err, errNoSlot) {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 
 	// The context of the call may be handed on to other requests, and outlive this one.
 	seekCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))

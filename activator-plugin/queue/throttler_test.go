@@ -89,6 +89,56 @@ func TestWhoGoesFirst(t *testing.T) {
 	}
 }
 
+// A request that finds a slot just freed has it only if it goes before all that wait.
+func TestWhoFindsASlotGoesFirst(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		predicted time.Duration
+		want      []string
+	}{
+		{"a longer one does not", 4 * time.Second, []string{"waits", "comes"}},
+		{"nor one alike", 3 * time.Second, []string{"waits", "comes"}},
+		{"a shorter one does", 2 * time.Second, []string{"comes", "waits"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStock(1, 10)
+				throttler := ordered(t, failing{s, func(ctx context.Context) error {
+					if ctx.Err() == nil { // a seeker, which is slow to see the slot
+						time.Sleep(10 * time.Second)
+					}
+					return nil
+				}})
+				free := busy(t, s, throttler)
+				var got []string
+				var all sync.WaitGroup
+				send := func(name string, predicted time.Duration) {
+					all.Go(func() {
+						if err := throttler.Try(predictedAs(context.Background(), predicted), revID, func(string, bool) error {
+							got = append(got, name)
+							time.Sleep(time.Second)
+							return nil
+						}); err != nil {
+							t.Error("Try() =", err)
+						}
+					})
+					synctest.Wait()
+				}
+				send("waits", 3*time.Second)
+				free()
+				send("comes", tc.predicted)
+				all.Wait()
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Error("The order (-want, +got):\n" + diff)
+				}
+				if n := s.InFlight(); n != 0 {
+					t.Errorf("%d are left in the breaker", n)
+				}
+			})
+		})
+	}
+}
+
 // A long request goes before those that come long after it, however many there are.
 func TestAgeingBoundsTheWait(t *testing.T) {
 	const long, short, lasts = time.Second, 10 * time.Millisecond, 10 * time.Millisecond

@@ -78,6 +78,10 @@ func (d demands) Predict(_ context.Context, rev types.NamespacedName, _ int64) (
 	return predict.Prediction{Demand: api.Resources{CPUMilli: d[rev.Name]}, Duration: time.Minute}, true
 }
 
+func (d demands) Known(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
+	return d.Predict(ctx, rev, size)
+}
+
 // toPod is a throttler that has a slot in the only pod of a revision.
 type toPod map[string]string
 
