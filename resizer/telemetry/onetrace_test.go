@@ -70,10 +70,6 @@ var owed = api.Resources{CPUMilli: 500, MemoryBytes: 256 * mib} // as in cgroupt
 // demands are what is predicted of each function.
 type demands map[string]int64 // milli CPU
 
-func (d demands) Known(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
-	return d.Predict(ctx, rev, size)
-}
-
 func (d demands) Predict(_ context.Context, rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
 	return predict.Prediction{Demand: api.Resources{CPUMilli: d[rev.Name]}, Duration: time.Minute}, true
 }
