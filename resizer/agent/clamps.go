@@ -18,13 +18,17 @@ const (
 	ceilingPatience = 5 * time.Second
 	// inForceEvery is how often the quota of a container is read that the agent leaves as it is.
 	inForceEvery = time.Second
+	// settleTime is how long functions are held until what bystanders wait is not for what
+	// those used before: a write gives a whole period's quota, and so does the next period.
+	settleTime = 200 * time.Millisecond
 	// clampLogEvery is how often the log says at most that bystanders wait.
 	clampLogEvery = 10 * time.Second
 )
 
 // waits tells how long bystanders have waited for CPU.
 type waits interface {
-	Read(now time.Time) (pressure.Reading, error)
+	// Read is told whether functions have kept to their allocations for a while.
+	Read(now time.Time, held bool) (pressure.Reading, error)
 }
 
 // quotas are a container's CPU use and limit in the kernel.
@@ -94,7 +98,8 @@ type clampedContainer struct {
 	changed   bool // what is in force is not the spec's, but the agent's
 	owing     bool // the journal names it
 	held      bool
-	refusing  bool // its quota could not be set or read, which was said
+	heldAt    time.Time // since when it is
+	refusing  bool      // its quota could not be set or read, which was said
 	retry     writeRetry
 }
 
@@ -112,7 +117,8 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	c.follow(ctx, containers)
 	c.repay(ctx)
 
-	uses, pressed := make([]clampUse, 0, len(c.known)), false
+	uses := make([]clampUse, 0, len(c.known))
+	pressed, settled := false, true
 	for id, k := range c.known {
 		u, ok := c.look(ctx, k, now)
 		if !ok {
@@ -121,8 +127,9 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 		u.container = id
 		uses = append(uses, u)
 		pressed = pressed || u.over() > 0 || k.held
+		settled = settled && (k.held && now.Sub(k.heldAt) >= settleTime || !k.held && u.over() == 0)
 	}
-	c.clamp.tick(now, pressed && c.waited(ctx, now), uses)
+	c.clamp.tick(now, pressed && c.waited(ctx, now, settled), uses)
 	for _, u := range uses {
 		c.set(ctx, c.known[u.container], now)
 	}
@@ -200,11 +207,11 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 
 // waited says that bystanders have waited for longer than is tolerated since the last
 // time. When nothing tells, they are taken to.
-func (c *clamps) waited(ctx context.Context, now time.Time) bool {
+func (c *clamps) waited(ctx context.Context, now time.Time, settled bool) bool {
 	if c.off {
 		return false
 	}
-	reading, err := c.waits.Read(now)
+	reading, err := c.waits.Read(now, settled)
 	if err != nil {
 		if !c.blind {
 			c.metrics.sampleErrors.Add(ctx, 1)
@@ -228,6 +235,9 @@ func (c *clamps) waited(ctx context.Context, now time.Time) bool {
 func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	quota, whole, begins := c.clamp.quota(k.container), c.clamp.whole(k.container), !k.held && c.clamp.held(k.container)
 	k.held = c.clamp.held(k.container)
+	if begins {
+		k.heldAt = now
+	}
 	if k.bound != nil {
 		if whole {
 			quota = 0

@@ -28,7 +28,7 @@ func wait(t *testing.T, n *Node, d time.Duration) Reading {
 	var first, last Reading
 	for i := range int(d / tick) {
 		time.Sleep(tick)
-		reading, err := n.Read(time.Now())
+		reading, err := n.Read(time.Now(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func BenchmarkRead(b *testing.B) {
 	now := time.Now()
 	read := func() Reading {
 		now = now.Add(tick)
-		r, err := n.Read(now)
+		r, err := n.Read(now, false)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -18,14 +18,36 @@ const (
 	toleratedAtOnce = 8 * time.Millisecond
 )
 
+// A pod may wait for longer than that because of functions that keep to their allocations,
+// of its own siblings, or of who knows whom: one that never rests, beside a function with
+// two threads and half a core, waits 20 % of its time, and no less when the function is
+// held. So what a pod waits while functions are held is learned, and tolerated.
+const (
+	learnTime    = 300 * time.Millisecond
+	unlearnTime  = 10 * time.Second
+	learnedExtra = 1.1
+)
+
 // patience is how much more of its time than is tolerated a pod has waited lately. The
 // zero value is ready.
-type patience struct{ level time.Duration }
+type patience struct {
+	level   time.Duration
+	learned float64 // share of the time that it waited while functions were held
+}
 
 // beyond is what of a time that a pod has waited, while some time passed, is too much.
-func (p *patience) beyond(waited, passed time.Duration) time.Duration {
-	p.level = max(0, p.level+waited-time.Duration(tolerated*float64(passed)))
-	tooMuch := max(0, p.level-toleratedAtOnce)
+// held says that functions have kept to their allocations for a while.
+func (p *patience) beyond(waited, passed time.Duration, held bool) time.Duration {
+	if held && passed > 0 {
+		weight := min(1, float64(passed)/float64(learnTime))
+		p.learned += (min(1, float64(waited)/float64(passed)) - p.learned) * weight
+	} else {
+		p.learned -= p.learned * min(1, float64(passed)/float64(unlearnTime))
+	}
+	share := max(tolerated, learnedExtra*p.learned)
+	atOnce := toleratedAtOnce + time.Duration(p.learned*float64(period))
+	p.level = max(0, p.level+waited-time.Duration(share*float64(passed)))
+	tooMuch := max(0, p.level-atOnce)
 	p.level -= tooMuch
 	return tooMuch
 }

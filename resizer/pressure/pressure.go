@@ -87,8 +87,10 @@ func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 }
 
 // Read is cheap enough to be called every 20 ms, and need not be called when nobody is
-// interested. It fails when nothing at all can be read that would tell.
-func (n *Node) Read(now time.Time) (Reading, error) {
+// interested. held says that functions have kept to their allocations for a while, so that
+// what bystanders wait now they would wait without Libra. It fails when nothing at all can
+// be read that would tell.
+func (n *Node) Read(now time.Time, held bool) (Reading, error) {
 	passed := now.Sub(n.readAt)
 	fresh := n.readAt.IsZero() || passed > longestGap
 	if n.readAt = now; fresh {
@@ -109,7 +111,7 @@ func (n *Node) Read(now time.Time) (Reading, error) {
 		if !known {
 			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node tell (is there a pressure/cpu in the proc file system?)")
 		}
-		n.add(&n.patience, moved, passed)
+		n.add(&n.patience, moved, passed, held)
 		return n.total, nil
 	}
 	n.skipped += passed
@@ -129,7 +131,7 @@ func (n *Node) Read(now time.Time) (Reading, error) {
 			p.own = own{}
 			continue
 		}
-		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped)
+		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped, held)
 	}
 	n.skipped = 0
 	return n.total, nil
@@ -147,9 +149,9 @@ func (n *Node) Close() {
 	n.node, n.readAt = nil, time.Time{}
 }
 
-func (n *Node) add(p *patience, waited, passed time.Duration) {
+func (n *Node) add(p *patience, waited, passed time.Duration, held bool) {
 	n.total.Waited += waited
-	n.total.Beyond += p.beyond(waited, passed)
+	n.total.Beyond += p.beyond(waited, passed, held)
 }
 
 // waited is how long a pod waited since it was read last, with what it waited for its

@@ -48,7 +48,7 @@ func newReader(t *testing.T, cgroups, proc string, ours func(string) bool) *read
 func (r *reader) read(after time.Duration) Reading {
 	r.Helper()
 	r.now = r.now.Add(after)
-	reading, err := r.node.Read(r.now)
+	reading, err := r.node.Read(r.now, false)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -216,10 +216,10 @@ func TestNobodySeen(t *testing.T) {
 	}
 
 	blind := New(root, t.TempDir(), none)
-	if _, err := blind.Read(start); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {
+	if _, err := blind.Read(start, false); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {
 		t.Errorf("reading without anything to read: %v, want an error that names what is missing", err)
 	}
-	if got, err := New(root, t.TempDir(), func(string) bool { return true }).Read(start); err != nil || got.Pods != 0 {
+	if got, err := New(root, t.TempDir(), func(string) bool { return true }).Read(start, false); err != nil || got.Pods != 0 {
 		t.Errorf("reading a node without bystanders: %+v, %v", got, err)
 	}
 }
@@ -233,7 +233,7 @@ func TestPatience(t *testing.T) {
 		for range rapid.IntRange(1, 200).Draw(t, "readings") {
 			d := time.Duration(rapid.IntRange(1, 100).Draw(t, "ms")) * time.Millisecond
 			w := time.Duration(rapid.Float64Range(0, 1).Draw(t, "share") * float64(d))
-			more := p.beyond(w, d)
+			more := p.beyond(w, d, false)
 			if more < 0 || more > w {
 				t.Fatalf("%v of %v is beyond", more, w)
 			}
@@ -245,9 +245,39 @@ func TestPatience(t *testing.T) {
 	})
 	var p patience
 	for range 1000 {
-		if p.beyond(900*time.Microsecond, tick) > 0 {
+		if p.beyond(900*time.Microsecond, tick, false) > 0 {
 			t.Fatal("waiting for less than the tolerated share was too much")
 		}
+	}
+}
+
+// What a pod waits while functions are held is no reason to hold them, and more is.
+func TestLearnedPatience(t *testing.T) {
+	var p patience
+	wait := func(share float64, d time.Duration, held bool) (beyond time.Duration) {
+		for i := range int(d / tick) {
+			// Half of the ticks have all of it.
+			waited := time.Duration(2 * share * float64(tick))
+			beyond += p.beyond(waited*time.Duration(i%2), tick, held)
+		}
+		return beyond
+	}
+	if got := wait(.25, time.Second, false); got < 150*time.Millisecond {
+		t.Fatalf("of a quarter of a second waited, %v is too much", got)
+	}
+	wait(.25, time.Second, true)
+	if got := wait(.25, time.Second, true); got > 0 {
+		t.Errorf("a second later %v is too much, though functions are held", got)
+	}
+	if got := wait(.26, time.Second, false); got > 0 {
+		t.Errorf("%v is too much when functions are let go and nothing changes", got)
+	}
+	if got := wait(.4, time.Second, false); got < 50*time.Millisecond {
+		t.Errorf("%v is too much when it waits 0.4 instead of 0.25 of its time", got)
+	}
+	wait(0, time.Minute, false)
+	if got := wait(.25, time.Second, false); got < 150*time.Millisecond {
+		t.Errorf("what was learned a minute ago is not forgotten: %v is too much", got)
 	}
 }
 
