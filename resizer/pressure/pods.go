@@ -32,7 +32,8 @@ type pod struct {
 	usage   *counter // CPU used, when threads are read
 	list    string   // name of the file that lists threads
 	threads map[int]*counter
-	listed  bool // its threads, since pods were listed last
+	listed  bool          // its threads, since pods were listed last
+	ahead   time.Duration // that it has waited and that the kernel has not counted yet
 
 	throttled time.Duration // as read last; notLimited
 	own       own

@@ -72,6 +72,7 @@ type Node struct {
 	node     *counter // the node's own pressure; nil when it cannot be read
 	nodePast time.Duration
 	skipped  time.Duration // since pods were read last
+	looks    int           // left of this reading
 	patience patience      // with the node as a whole
 	total    Reading
 }
@@ -118,6 +119,7 @@ func (n *Node) Read(now time.Time, held bool) (Reading, error) {
 	if n.source == SourceThreads && known && !fresh && n.tooLittle(moved, passed) {
 		return n.total, nil
 	}
+	n.looks = looksEach
 	for dir, p := range n.pods {
 		waited, err := n.waited(p)
 		if isGone(err) {
@@ -128,7 +130,7 @@ func (n *Node) Read(now time.Time, held bool) (Reading, error) {
 			return n.total, fmt.Errorf("reading how long a pod waited for CPU: %w", err)
 		}
 		if fresh {
-			p.own = own{}
+			p.own, p.ahead = own{}, 0
 			continue
 		}
 		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped, held)
@@ -163,7 +165,7 @@ func (n *Node) waited(p *pod) (time.Duration, error) {
 	if n.source == SourceCgroups {
 		return p.pressure.since(n.buffer)
 	}
-	return p.threadsWaited(n.buffer, n.procRoot)
+	return n.threadsWaited(p, n.skipped)
 }
 
 // nodeMoved is how much the node's own pressure grew since it was read last. It is not

@@ -170,13 +170,27 @@ func TestThreads(t *testing.T) {
 	if got := waits("1"); got.Waited != 0 {
 		t.Errorf("threads were read while nobody waited on the node: %+v", got)
 	}
+	write(t, proc, "7/stat", "7 (a) R 1) S 5 R 1")
+	write(t, proc, "8/stat", "8 (b) S 1")
 	if got := waits("9000"); got.Waited != 0 {
-		t.Errorf("threads were read of a pod that has not run: %+v", got)
+		t.Errorf("a pod that rests is said to have waited: %+v", got)
 	}
 	write(t, root, "cpuacct/kubelet/kubepods/burstable/poda/cpuacct.usage", "2000\n")
 	// 5 and 10 ms, after the 20 ms in which nothing had to be read.
 	if got := waits("19000"); got.Waited != 15*time.Millisecond || got.Beyond != 6*time.Millisecond {
 		t.Errorf("reading is %+v, want 15ms, 6ms of it beyond", got)
+	}
+
+	// One that is ready and does not run waits, and the kernel counts it later.
+	write(t, proc, "8/stat", "8 (b) S 1) R 1")
+	if got := waits("29000"); got.Waited != 35*time.Millisecond {
+		t.Errorf("reading is %+v after a pod was ready for 20ms, want 35ms in all", got)
+	}
+	write(t, root, "cpuacct/kubelet/kubepods/burstable/poda/cpuacct.usage", "2500\n")
+	write(t, proc, "8/schedstat", "100 40000000 3\n")
+	write(t, proc, "pressure/cpu", pressureText("39000"))
+	if got := r.read(tick); got.Waited != 43*time.Millisecond {
+		t.Errorf("reading is %+v after the kernel has counted 28ms, want 8ms more", got)
 	}
 
 	// A thread ends, another begins.
@@ -190,7 +204,7 @@ func TestThreads(t *testing.T) {
 		write(t, proc, "pressure/cpu", pressureText(strconv.Itoa(1_000_000*(i+1))))
 		r.read(tick)
 	}
-	if got := r.read(tick); got.Waited != 15*time.Millisecond {
+	if got := r.read(tick); got.Waited != 43*time.Millisecond {
 		t.Errorf("what a thread had waited before it was seen was counted: %+v", got)
 	}
 	if got := len(r.node.pods[filepath.Join(root, "cpu/kubelet/kubepods/burstable/poda")].threads); got != 2 {
@@ -315,6 +329,11 @@ func TestUnreadable(t *testing.T) {
 	for _, text := range []string{"", "some", "full avg10=0.00 total=5", "some avg10=0 total=x", "some total="} {
 		if _, err := parsePressure([]byte(text)); err == nil {
 			t.Errorf("parsePressure(%q) is no error", text)
+		}
+	}
+	for _, text := range []string{"", "7", "7 (a", "7 (a R 1", "7 (a) S R 1", "7 (a)"} {
+		if isReady([]byte(text)) {
+			t.Errorf("isReady(%q)", text)
 		}
 	}
 	for _, text := range []string{"", "12", "12 x 3"} {

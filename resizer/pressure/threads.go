@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -24,22 +25,72 @@ func parseDelay(text []byte) (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-// threadsWaited is how long the pod's threads waited since they were read last. What a
-// thread waits is counted when it runs again: a pod that has not run has nothing new.
-func (p *pod) threadsWaited(buffer []byte, procRoot string) (time.Duration, error) {
+// looksEach is how many threads of pods that have not run a reading looks at, whether they
+// want to: it costs ten times as much as to see that a pod has not run.
+const looksEach = 32
+
+// threadsWaited is how long the pod's threads waited in a time. The kernel counts what a
+// thread waits when it runs again, which can be seconds later for one of little weight. So
+// a pod that has not run, and of which a thread is ready, waits; what it is counted for
+// then is not counted again.
+func (n *Node) threadsWaited(p *pod, passed time.Duration) (time.Duration, error) {
 	first := !p.usage.known
-	ran, err := p.usage.since(buffer)
+	ran, err := p.usage.since(n.buffer)
 	if err != nil {
 		return 0, err
 	}
 	if ran == 0 && !first {
-		return 0, nil
+		if !n.ready(p) {
+			return 0, nil
+		}
+		p.ahead += passed
+		return passed, nil
 	}
 	if !p.listed {
-		if err := p.listThreads(procRoot); err != nil {
+		if err := p.listThreads(n.procRoot); err != nil {
 			return 0, err
 		}
 	}
+	waited, err := p.delayed(n.buffer)
+	counted := min(p.ahead, waited)
+	p.ahead = 0
+	return waited - counted, err
+}
+
+// ready says that a thread of the pod is, of one that has not run. Pods that were waiting
+// are looked at each time, and of the others, whose order is any, as many as there is time
+// for.
+func (n *Node) ready(p *pod) bool {
+	if p.ahead == 0 {
+		if n.looks <= 0 {
+			return false
+		}
+		n.looks -= max(1, len(p.threads))
+	}
+	for id := range p.threads {
+		path := filepath.Join(n.procRoot, strconv.Itoa(id), "stat")
+		fd, err := open(path)
+		if err != nil {
+			continue // it has ended
+		}
+		text, err := read(fd, path, n.buffer)
+		syscall.Close(fd) //nolint:errcheck // read only
+		if err == nil && isReady(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// isReady says that a thread runs or waits to, by its stat: "7 (name) R ...", in which the
+// name can be anything.
+func isReady(text []byte) bool {
+	end := bytes.LastIndexByte(text, ')')
+	return end >= 0 && bytes.HasPrefix(text[end+1:], []byte(" R "))
+}
+
+// delayed is how long threads waited that have run since.
+func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 	var waited time.Duration
 	for id, thread := range p.threads {
 		delay, err := thread.since(buffer)
