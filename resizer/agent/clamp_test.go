@@ -67,6 +67,7 @@ func TestClamp(t *testing.T) {
 	}
 
 	// After a long wait it gets it back by tenths.
+	c.ticks(againWithin, false)
 	c.ticks(time.Second, true)
 	if c.quota() != 500 || c.level() != 500 {
 		t.Fatalf("quota is %dm and level %dm after a second of waiting, want 500m", c.quota(), c.level())
@@ -76,6 +77,28 @@ func TestClamp(t *testing.T) {
 		if want := 500 + 150*(tenth+1); c.quota() != want {
 			t.Fatalf("quota is %dm %d00 ms after the wait, want %dm", c.quota(), tenth+1, want)
 		}
+	}
+}
+
+// Functions for which bystanders wait again and again are let go of more and more rarely,
+// and as soon as ever after a while without.
+func TestClampAgain(t *testing.T) {
+	c := newCrowd(burning)
+	held := func() (d time.Duration) {
+		for c.tick(true); c.quota() == 500; c.tick(false) {
+			d += clampEvery
+		}
+		c.ticks(time.Second, false)
+		return d
+	}
+	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 6400} {
+		if got := held(); got != want*time.Millisecond {
+			t.Errorf("it is held for %v after a moment's wait, want %dms", got, want)
+		}
+	}
+	c.ticks(againWithin, false)
+	if got := held(); got != regainEvery {
+		t.Errorf("it is held for %v after a while in which nobody waited, want %v", got, regainEvery)
 	}
 }
 
@@ -123,7 +146,7 @@ func TestCredits(t *testing.T) {
 	paid := func() time.Duration {
 		c.uses[0].used = c.quota()
 		c.after(clampEvery, true)
-		for range 60 {
+		for range 2 * againWithin / clampEvery {
 			c.uses[0].used = c.quota()
 			c.after(clampEvery, false)
 		}
@@ -171,8 +194,8 @@ func TestForgotten(t *testing.T) {
 }
 
 // Whatever happens, a quota is at least the allocation and at most the ceiling; a level
-// never grows while bystanders wait; and a second and a tenth after they waited last,
-// everybody is at their ceiling.
+// never grows while bystanders wait; and a second after they have waited no more for as
+// long as functions are held for, everybody is at their ceiling.
 func TestClampProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clamp
@@ -235,7 +258,7 @@ func TestClampProperties(t *testing.T) {
 			}
 		}
 		// Rounds need not come on time for it.
-		for until := now.Add(regainEvery * (regainShares + 1)); now.Before(until); {
+		for until := now.Add(calmMost + regainEvery*regainShares); now.Before(until); {
 			now = now.Add(time.Duration(rapid.IntRange(1, 120).Draw(t, "rest")) * time.Millisecond)
 			c.tick(now, false, uses)
 			check("recovery")
