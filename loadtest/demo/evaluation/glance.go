@@ -36,9 +36,9 @@ func (c *comparison) glance() section {
 			at := fmt.Sprintf(" (%s)", k)
 			switch {
 			case !r.measured():
-			case r.high < 1:
+			case c.less(k, Libra, f.figure, 0):
 				faster[i] = append(faster[i], said+at)
-			case r.low > 1:
+			case c.more(k, Libra, f.figure, 0):
 				slower[i] = append(slower[i], said+at)
 			default:
 				open[i] = append(open[i], said+between(r)+at)
@@ -66,7 +66,7 @@ func (c *comparison) glance() section {
 		}
 		s.Text = append(s.Text, said.begin+". "+strings.Join(figures, "; ")+".")
 	}
-	s.Text = append(s.Text, "In parentheses after a ratio is its 95 % interval; a question mark says that it is too wide to rely on the ratio.")
+	s.Text = append(s.Text, "Neither for sure is also what differs from stock by less than stock differs from itself when it is measured again. In parentheses after a ratio is its 95 % interval; a question mark says that it is too wide to rely on the ratio.")
 	return s
 }
 

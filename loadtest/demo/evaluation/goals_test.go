@@ -73,3 +73,16 @@ func TestAnIntervalMayBeSoWide(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatNoiseDoesTooIsNotHarm(t *testing.T) {
+	for again, want := range map[float64]bool{1: true, 1.1: true, 1.5: false, 0.7: false} {
+		c := compared(t, synthetic{seed: 2, blocks: 4, requests: 300, noise: 0.05,
+			arms: map[string]float64{Stock: 1, Again: again, Libra: 1.2}}.data(busy))
+		if got := c.more(busy, Libra, meanSlowdown, 0.05); got != want {
+			t.Errorf("1.2 of stock beside %v of stock again: harmed is %v", again, got)
+		}
+		if c.less(busy, Libra, meanSlowdown, 0) {
+			t.Error("it is not less")
+		}
+	}
+}

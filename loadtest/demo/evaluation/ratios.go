@@ -101,3 +101,21 @@ func (c *comparison) maker(k combination, arm string, f figure) (answer, bool) {
 	}
 	return found, false
 }
+
+// more and less say that an arm's figure is surely greater or less than stock's, by more
+// than so much: the whole interval does, and stock measured again, where
+// it was, did not differ as much from itself.
+func (c *comparison) more(k combination, arm string, f figure, by float64) bool {
+	r := c.ratio(k, arm, Stock, f)
+	return r.low > 1+by && c.beyondNoise(k, arm, f)
+}
+
+func (c *comparison) less(k combination, arm string, f figure, by float64) bool {
+	r := c.ratio(k, arm, Stock, f)
+	return r.high < 1-by && c.beyondNoise(k, arm, f)
+}
+
+func (c *comparison) beyondNoise(k combination, arm string, f figure) bool {
+	r, noise := c.ratio(k, arm, Stock, f), c.ratio(k, Again, Stock, f)
+	return arm == Again || !noise.measured() || math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
+}
