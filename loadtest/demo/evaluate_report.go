@@ -13,5 +13,5 @@ func reportAgain(d *demo) error {
 
 // writeReport writes the report and prints its table.
 func writeReport(d *demo, data evaluation.Data) error {
-	return evaluation.WriteReport(d.outDir, d.out, "Ways to give out CPU and memory", data)
+	return evaluation.WriteReport(d.outDir, d.out, "Stock, no limits, VPA and Libra", data)
 }
