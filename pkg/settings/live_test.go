@@ -150,7 +150,7 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.do(err)
 		c.expectSettings(Settings{Mode: api.ModeLend, Source: api.SourceNode})
 
-		good := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 200}
+		good := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 200, Platform: Default.Platform}
 		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
 		c.expectSettings(good)
 
@@ -312,7 +312,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		c.mu.Lock()
 		c.refused = nil // the reflector tried more than once
 		c.mu.Unlock()
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 1000})
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 1000, Platform: Default.Platform})
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -23,6 +24,7 @@ const (
 	modeKey       = "mode"
 	sourceKey     = "source"
 	cpuReserveKey = "cpu-reserve"
+	platformKey   = "platform-namespaces"
 	exampleKey    = "_example"
 )
 
@@ -33,10 +35,25 @@ type Settings struct {
 	// CPUReserveMilli is how much of a node's allocatable CPU no container may use beyond
 	// its user allocation.
 	CPUReserveMilli int64
+	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
+	Platform Namespaces
+}
+
+// Namespaces are names of namespaces, sorted, with commas between: two can be compared.
+type Namespaces string
+
+// Has says whether a namespace is among them.
+func (n Namespaces) Has(namespace string) bool {
+	for name := range strings.SplitSeq(string(n), ",") {
+		if name == namespace && name != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // Default changes nothing on the cluster.
-var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode}
+var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: "istio-system,knative-serving,kserve"}
 
 // Parse reads a ConfigMap's data, and says all that is wrong with it at once.
 func Parse(data map[string]string) (Settings, error) {
@@ -52,9 +69,11 @@ func Parse(data map[string]string) (Settings, error) {
 			s.Source, err = api.ParseSource(value)
 		case cpuReserveKey:
 			s.CPUReserveMilli, err = parseReserve(value)
+		case platformKey:
+			s.Platform, err = parseNamespaces(value)
 		case exampleKey:
 		default:
-			err = fmt.Errorf("there is no such setting, want %s, %s or %s", modeKey, sourceKey, cpuReserveKey)
+			err = fmt.Errorf("there is no such setting, want %s, %s, %s or %s", modeKey, sourceKey, cpuReserveKey, platformKey)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))
@@ -75,4 +94,19 @@ func parseReserve(value string) (milli int64, err error) {
 		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0 to %d, such as 200m or 1.5", value, mostReserve)
 	}
 	return q.MilliValue(), nil
+}
+
+func parseNamespaces(value string) (Namespaces, error) {
+	var names []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return "", fmt.Errorf("%.64q is no name of a namespace, want names with commas between, such as knative-serving,istio-system", name)
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return Namespaces(strings.Join(slices.Compact(names), ",")), nil
 }

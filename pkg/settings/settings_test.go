@@ -20,11 +20,14 @@ func TestParse(t *testing.T) {
 		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode}},
 		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
-			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200}},
-		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500}},
+			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200, Platform: Default.Platform}},
+		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500, Platform: Default.Platform}},
 		{"no reserve", map[string]string{"cpu-reserve": "0"}, Default},
+		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
+			Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: "knative-serving,kourier-system"}},
+		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, Source: api.SourceNode}},
 		{"the most", map[string]string{"cpu-reserve": "1048576"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1048576_000}},
+			Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1048576_000, Platform: Default.Platform}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -50,7 +53,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"cpu-reserve", "-1m", reserve},
 		{"cpu-reserve", "1048577", reserve},
 		{"cpu-reserve", strings.Repeat("9", 1000), reserve},
-		{"Mode", "full", "there is no such setting, want mode, source or cpu-reserve"},
+		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
+		{"Mode", "full", "there is no such setting, want mode, source, cpu-reserve or platform-namespaces"},
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
@@ -77,6 +81,20 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 	for _, key := range []string{"mode", "source", "cpu-reserve", "sauce"} {
 		if !strings.Contains(err.Error(), `key "`+key+`"`) {
 			t.Errorf("error %q does not name %s", err, key)
+		}
+	}
+}
+
+func TestNamespacesHas(t *testing.T) {
+	for _, tc := range []struct {
+		names     Namespaces
+		namespace string
+		want      bool
+	}{
+		{"a,b", "a", true}, {"a,b", "b", true}, {"a,b", "c", false}, {"ab", "a", false}, {"", "", false}, {"a", "", false},
+	} {
+		if got := tc.names.Has(tc.namespace); got != tc.want {
+			t.Errorf("%q has %q: %v, want %v", tc.names, tc.namespace, got, tc.want)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 //	writing it                  reflex.go, act.go, entry.go, account.go
 //	when to give back           safeguard.go
 //	CPU weights of pods         weights.go, flights.go, activity.go, weigh.go
-//	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, own.go
+//	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
 //	Redis                       link.go, heartbeat.go, node.go

@@ -114,11 +114,15 @@ func run(o options) error {
 		return err
 	}
 	tracker.Follow(live, mgr.GetAPIReader())
+	platform, err := a.FollowPlatform(clients, live)
+	if err != nil {
+		return err
+	}
 	following := manager.RunnableFunc(func(ctx context.Context) error {
 		live.Run(ctx)
 		return nil
 	})
-	if err := errors.Join(mgr.Add(following), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
+	if err := errors.Join(mgr.Add(following), mgr.Add(platform), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
 	return mgr.Start(ctx)

@@ -8,21 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"libra.dev/libra/pkg/settings"
 )
 
-// Libra's own pods have this label.
-const (
-	partOfLabel = "app.kubernetes.io/part-of"
-	partOfLibra = "libra"
-)
-
-// participants are the pods of the node that are no bystanders: those that opted in, and
-// Libra's own.
+// participants are the pods of the node that are no bystanders: those that opted in,
+// Libra's own, and those of the platform, which wait for CPU with the functions' requests.
 type participants struct {
 	mu    sync.Mutex
 	byPod map[string]string // UID, by namespace/name
@@ -65,12 +60,11 @@ func (p *participants) has(uid string) bool {
 	return p.pods[uid] > 0
 }
 
-// FollowOwn returns what keeps the agent from taking Libra's own pods for bystanders, as
-// long as it runs.
-func (a *Agent) FollowOwn(client kubernetes.Interface) (manager.Runnable, error) {
+// FollowPlatform returns what keeps the agent from taking pods of Libra and of the platform
+// for bystanders, as long as it runs.
+func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (manager.Runnable, error) {
 	informer := informers.NewSharedInformerFactoryWithOptions(client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.LabelSelector = labels.SelectorFromSet(labels.Set{partOfLabel: partOfLibra}).String()
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.settings.Node).String()
 		}),
 		informers.WithTransform(func(obj any) (any, error) {
@@ -80,10 +74,21 @@ func (a *Agent) FollowOwn(client kubernetes.Interface) (manager.Runnable, error)
 			return obj, nil
 		})).Core().V1().Pods().Informer()
 	set := func(obj any) {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			a.participants.set(own(pod), string(pod.UID))
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return
+		}
+		if pod.Namespace == settings.Namespace || lending.Settings().Platform.Has(pod.Namespace) {
+			a.participants.set(platformPod(pod), string(pod.UID))
+		} else {
+			a.participants.remove(platformPod(pod))
 		}
 	}
+	lending.OnChange(func() {
+		for _, obj := range informer.GetStore().List() {
+			set(obj)
+		}
+	})
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
 		UpdateFunc: func(_, obj any) { set(obj) },
@@ -92,11 +97,11 @@ func (a *Agent) FollowOwn(client kubernetes.Interface) (manager.Runnable, error)
 				obj = last.Obj
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
-				a.participants.remove(own(pod))
+				a.participants.remove(platformPod(pod))
 			}
 		},
 	}); err != nil {
-		return nil, fmt.Errorf("following Libra's own pods: %w", err)
+		return nil, fmt.Errorf("following the platform's pods: %w", err)
 	}
 	return manager.RunnableFunc(func(ctx context.Context) error {
 		informer.RunWithContext(ctx)
@@ -104,6 +109,6 @@ func (a *Agent) FollowOwn(client kubernetes.Interface) (manager.Runnable, error)
 	}), nil
 }
 
-// own names a pod of Libra's apart from one of the same name that opted in, so that
+// platformPod names a pod of the platform apart from the same pod as one that opted in, so that
 // neither takes the other off.
-func own(pod *corev1.Pod) string { return "own:" + pod.Namespace + "/" + pod.Name }
+func platformPod(pod *corev1.Pod) string { return "platform:" + pod.Namespace + "/" + pod.Name }
