@@ -78,8 +78,8 @@ unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
 
-cgroup-v2-test: bin/vmlinuz ## The cgroup code and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
-	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz ./resizer/cgroup ./resizer/agent
+cgroup-v2-test: bin/vmlinuz ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
+	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz ./resizer/cgroup ./resizer/pressure ./resizer/agent
 
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest

@@ -169,7 +169,11 @@ func (k kubectl) apply(ctx context.Context, dir string) error {
 // them.
 func (d *demo) installLibra(ctx context.Context) error {
 	dir := d.path("kustomize", "libra")
-	if err := d.images.kustomize(dir, libraManifests, ""); err != nil {
+	var patches []kustomizePatch
+	if d.boxed() {
+		patches = append(patches, seeProcesses)
+	}
+	if err := d.images.kustomize(dir, libraManifests, "", patches...); err != nil {
 		return err
 	}
 	if err := d.kubectl.apply(ctx, dir); err != nil {
@@ -181,6 +185,13 @@ func (d *demo) installLibra(ctx context.Context) error {
 		}
 	}
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
+}
+
+// seeProcesses lets the agent see the processes of the box's other pods: cgroups of version
+// 1 do not tell who waits for CPU.
+var seeProcesses = kustomizePatch{
+	Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
+	Patch:  "- {op: add, path: /spec/template/spec/hostPID, value: true}",
 }
 
 // setMode sets the mode of the functions that have none of their own. An install changes

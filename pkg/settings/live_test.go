@@ -148,7 +148,7 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 
 		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(t.Context(), configMap(map[string]string{"mode": "lend"}), metav1.CreateOptions{})
 		c.do(err)
-		c.expectSettings(Settings{Mode: api.ModeLend, Source: api.SourceNode})
+		c.expectSettings(Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: Default.Platform})
 
 		good := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 200, Platform: Default.Platform}
 		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
@@ -159,7 +159,7 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.expectSettings(good, `the settings stay as they are: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full`)
 
 		c.edit(map[string]string{"mode": "full"})
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode})
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform})
 
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectSettings(Default)

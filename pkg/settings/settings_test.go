@@ -15,10 +15,10 @@ func TestParse(t *testing.T) {
 		data map[string]string
 		want Settings
 	}{
-		{"nothing", nil, Settings{Mode: api.ModeObserve, Source: api.SourceNode}},
+		{"nothing", nil, Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: Default.Platform}},
 		{"an example only", map[string]string{"_example": "mode: full"}, Default},
-		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode}},
-		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners}},
+		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: Default.Platform}},
+		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners, Platform: Default.Platform}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
 			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200, Platform: Default.Platform}},
 		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500, Platform: Default.Platform}},

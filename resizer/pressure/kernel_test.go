@@ -63,11 +63,12 @@ func TestKernelWaiting(t *testing.T) {
 	if alone := got.Waited; alone > time.Second {
 		t.Errorf("a pod that is held up by its own limit is said to have waited %v in 2s", alone)
 	}
-	limited.Write("-1", limited.File("cpu.cfs_quota_us", "cpu.max"))
+	limited.Write(map[bool]string{false: "-1", true: "max"}[limited.V2], limited.File("cpu.cfs_quota_us", "cpu.max"))
 
 	// Beside functions that take every CPU it waits most of the time.
+	little := map[bool]string{false: "50", true: "5"}[bystander.V2]
 	for _, file := range []string{bystander.PodFile("cpu.shares", "cpu.weight"), limited.PodFile("cpu.shares", "cpu.weight")} {
-		bystander.Write("50", file)
+		bystander.Write(little, file)
 	}
 	for range 2 * int(n.cpus) {
 		function.Start(t).Do("burn")
