@@ -81,6 +81,7 @@ func (k *knative) scale(t *testing.T, ips ...string) {
 
 func (k *knative) have(t *testing.T, kind networking.ServiceType, port int32, ips ...string) {
 	t.Helper()
+	//lint:ignore SA1019 Knative's throttler goes by them.
 	object := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: revID.Namespace, Name: revID.Name + "-" + string(kind),
@@ -90,6 +91,7 @@ func (k *knative) have(t *testing.T, kind networking.ServiceType, port int32, ip
 				serving.RevisionLabelKey:  revID.Name,
 			},
 		},
+		//lint:ignore SA1019 As above.
 		Subsets: []corev1.EndpointSubset{{Ports: []corev1.EndpointPort{{Name: "http", Port: port}}}},
 	}
 	for _, ip := range ips {

@@ -36,12 +36,3 @@ func (d *demo) loadOf(name string, requests []schedule.Request) (*load, error) {
 func (l *load) length() time.Duration {
 	return time.Duration(l.entries[len(l.entries)-1].AtMS) * time.Millisecond
 }
-
-// requests are the schedule's, without what they are told apart by.
-func (l *load) requests() []schedule.Request {
-	var requests []schedule.Request
-	for _, entry := range l.entries {
-		requests = append(requests, entry.Request)
-	}
-	return requests
-}

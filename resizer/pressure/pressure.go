@@ -69,8 +69,7 @@ type Node struct {
 	source   Source
 	listedAt time.Time
 	readAt   time.Time
-	node     *counter // the node's own pressure; nil when it cannot be read
-	nodePast time.Duration
+	node     *counter      // the node's own pressure; nil when it cannot be read
 	skipped  time.Duration // since pods were read last
 	looks    int           // left of this reading
 	patience patience      // with the node as a whole
