@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// ceilingPatience is how long a container may run until the kubelet has set its ceiling.
-	// Then the agent sets it, and keeps it there.
-	ceilingPatience = 5 * time.Second
+	// ceilingPatience is how long a container may run until the kubelet has set its ceiling: a
+	// controller that starts without Redis waits for it for a lease. Then the agent sets it, and keeps it there.
+	ceilingPatience = 10 * time.Second
 	// inForceEvery is how often the quota of a container is read that the agent leaves as it is.
 	inForceEvery = time.Second
 	// settleTime is how long functions are held until what bystanders wait is not for what
