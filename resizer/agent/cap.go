@@ -19,7 +19,7 @@ func (r *reflex) capped() []capped {
 	}
 	var all []capped
 	for _, e := range r.entries {
-		if !e.present || e.info.cgroup == nil || e.info.observed != "" || e.replaced {
+		if !e.present || e.info.cgroup == nil || e.info.observed != "" || e.replaced && !e.info.node {
 			continue
 		}
 		c, ok := r.borrows(e)

@@ -147,7 +147,7 @@ func TestCeilingOfRefused(t *testing.T) {
 func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	g := newTestClampRig(t)
 	k := g.add("c", 500, false)
-	g.pass(4*time.Second, 500)
+	g.pass(ceilingPatience-time.Second, 500)
 	g.want("c", 500)
 	g.pass(2*time.Second, 500)
 	g.want("c", 2000)

@@ -85,11 +85,12 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	if t.lending == nil || t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
 		return nil
 	}
-	info.node = true
+	// Of a pod that only observes, and before the settings are known, nothing is different.
 	mode := t.lending.Mode(pod.Annotations)
 	if mode != api.ModeLend && mode != api.ModeFull {
 		return nil
 	}
+	info.node = true
 	allocation, err := t.allocations.of(ctx, pod)
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 			t.Errorf("%s: node %v, lends %v, %dm, %v; want %v, %v, %dm", what, info.node, info.lends, info.allocationMilli, err, node, lends, allocationMilli)
 		}
 	}
-	want("observe", true, false, 0)
+	want("observe", false, false, 0)
 	lending.mode = api.ModeLend
 	failing = errors.New("away")
 	if info, err := look("p"); !errors.Is(err, failing) || info.lends || info.container != id {

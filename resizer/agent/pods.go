@@ -62,6 +62,15 @@ func (p *podInfos) set(pod string, info podInfo) {
 	p.notify()
 }
 
+// keepLending makes a pod lend and use as it did, while that cannot be told anew.
+func (p *podInfos) keepLending(pod string, info *podInfo) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.byPod[pod]; old.container == info.container && old.node {
+		info.node, info.lends, info.allocationMilli, info.cap = old.node, old.lends, old.allocationMilli, old.cap
+	}
+}
+
 func (p *podInfos) remove(pod string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

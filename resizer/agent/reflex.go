@@ -452,6 +452,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 		e.owe(b.Allocation)
 	}
 	if e.owed.IsZero() {
+		e.foreign = false // there is nothing that another could have changed
 		return
 	}
 	due, inForce := e.due(b), e.inForce()

@@ -129,7 +129,11 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 		t.participants.remove(name)
 		return ctrl.Result{}, nil
 	}
-	t.participants.set(name, string(pod.UID))
+	if t.lending != nil && t.lending.Mode(pod.Annotations) == api.ModeObserve {
+		t.participants.remove(name) // nothing is different for it, and so it is a bystander
+	} else {
+		t.participants.set(name, string(pod.UID))
+	}
 
 	// 2. Its container does not run: what it was owed, the next one is.
 	user := userContainer(&pod)
@@ -145,6 +149,9 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	}
 	// What its Revision does not tell now it may tell later; all else goes on meanwhile.
 	unknown := t.lend(ctx, &pod, &info)
+	if unknown != nil {
+		t.pods.keepLending(name, &info)
+	}
 	if info.container == "" {
 		t.containers.put(name, nil)
 		t.pods.set(name, info)
