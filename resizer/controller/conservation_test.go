@@ -298,9 +298,11 @@ func (n *liveNode) end(pod string) {
 }
 
 // whole says that every pod has what it is owed, in its cgroup and in its spec, and every
-// one with a ceiling that.
+// one with a ceiling that: or its allocation, which check sees to, where an agent that was
+// taken for gone held it for bystanders after the kubelet wrote it, and hangs.
 func (n *liveNode) whole() bool {
-	return !slices.ContainsFunc(n.beside, func(pod string) bool { return n.cgroups[pod] != ceilingBeside }) && !slices.ContainsFunc(n.pods, func(pod string) bool {
+	held := n.paused && n.cutOff
+	return !slices.ContainsFunc(n.beside, func(pod string) bool { return n.cgroups[pod] != ceilingBeside && !held }) && !slices.ContainsFunc(n.pods, func(pod string) bool {
 		return n.cgroups[pod] != owed.CPUMilli || specLimits(n.get(pod)) != owed
 	})
 }

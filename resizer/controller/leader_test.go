@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
@@ -114,9 +115,13 @@ func (idleWaiter) Wait(ctx context.Context) error {
 func (h *harness) replica(identity string, l *lease, patched chan<- string) (stop func()) {
 	h.t.Helper()
 	podKind := corev1.SchemeGroupVersion.WithKind("Pod")
+	// The fake makes those that are not there on demand, and not safely for several at once.
+	none := &controllertest.FakeInformer{Synced: true}
 	informers := func(*rest.Config, cache.Options) (cache.Cache, error) {
 		return &informertest.FakeInformers{Scheme: h.kube.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
 			podKind: &listed{FakeInformer: controllertest.FakeInformer{Synced: true}, object: h.get("low")},
+			corev1.SchemeGroupVersion.WithKind("Node"):        none,
+			servingv1.SchemeGroupVersion.WithKind("Revision"): none,
 		}}, nil
 	}
 	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{
