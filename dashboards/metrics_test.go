@@ -62,6 +62,12 @@ func (m touchedMeter) Int64Gauge(name string, options ...metric.Int64GaugeOption
 	return g, err
 }
 
+func (m touchedMeter) Float64Gauge(name string, options ...metric.Float64GaugeOption) (metric.Float64Gauge, error) {
+	g, err := m.Meter.Float64Gauge(name, options...)
+	g.Record(context.Background(), 0)
+	return g, err
+}
+
 func (m touchedMeter) Float64Histogram(name string, options ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
 	h, err := m.Meter.Float64Histogram(name, options...)
 	h.Record(context.Background(), 0)

@@ -29,6 +29,8 @@ const (
 	onlyFaults = "counts only what fails"
 	onlyLate   = "recorded only where a limit was not restored before it was read again, or another had lowered it"
 	onlyOthers = "counted only where another than Libra, as the kubelet, changed a limit"
+	onlyNode   = "the demo's functions are under the source owners"
+	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
 // unseen are the metrics that may be missing in a healthy run, and why. All others must
@@ -41,6 +43,14 @@ var unseen = map[string]string{
 	"libra_agent_below_owed_seconds_total":          onlyLate,
 	"libra_agent_exceeded_seconds_bucket":           onlyLate,
 	"libra_agent_rewrites_total":                    onlyOthers,
+	"libra_agent_weights_total":                     onlyNode,
+	"libra_agent_weights_wake_seconds_bucket":       onlyNode,
+	"libra_queue_wait_seconds_bucket":               onlyNode,
+	"libra_queue_overtaken_total":                   onlyNode,
+	"libra_agent_clamped_seconds_total":             onlyBeyond,
+	"libra_agent_bystanders_waited_seconds_total":   onlyBeyond,
+	"libra_agent_credits":                           onlyBeyond,
+	"libra_resizer_max_cpu_refused_total":           onlyFaults,
 	"libra_agent_redis_errors_total":                onlyFaults,
 	"libra_resizer_pool_errors_total":               onlyFaults,
 	"libra_predictor_observations_skipped_total":    onlyFaults,
