@@ -87,6 +87,10 @@ func (l *fixedLending) Settings() settings.Settings {
 	return settings.Settings{Mode: l.mode, Source: l.source, CPUReserveMilli: 200}
 }
 
+// littleLimits are less than a busy pod uses on the slowest machine, so that it is owed
+// nothing.
+var littleLimits = api.Resources{CPUMilli: 50, MemoryBytes: userLimits.MemoryBytes}
+
 // nodeOfTwo is the node of the pods, which has two cores for them.
 func nodeOfTwo() *corev1.Node {
 	return &corev1.Node{
@@ -140,7 +144,7 @@ func (s *weighedSite) agent() *Agent {
 	if err != nil {
 		s.Fatal(err)
 	}
-	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits), nodeOfTwo())
+	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(littleLimits), nodeOfTwo())
 	for i, made := range s.made {
 		pod := podRunning(made.ID)
 		pod.Name = fmt.Sprintf("p%d", i)
