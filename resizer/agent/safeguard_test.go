@@ -137,6 +137,9 @@ func TestSafeguardAllowsWhatWasPredicted(t *testing.T) {
 		threshold := rapid.Float64Range(0.01, 1).Draw(t, "threshold")
 		peak, _ := u.mostIn(100)
 		limit := int64(float64(peak)/threshold/float64(100*time.Millisecond)*1000) + 1
+		if threshold*float64(limit)/1000*float64(100*time.Millisecond) <= float64(peak) {
+			limit++ // it was a whole number, but for the rounding
+		}
 		var w watch
 		u.sampleAt(t, limit, func(at int, s sample) bool {
 			if trips, _ := w.add(s, api.Resources{CPUMilli: limit + 1}, threshold); trips {
