@@ -13,7 +13,7 @@ from libra_predictor.published import Published
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "libra:predictor:announcements"
-_LISTEN_SECONDS = 1.0
+_LISTEN_SECONDS = 4.0
 
 
 class Announced(BaseModel):
@@ -50,7 +50,7 @@ async def announce(connection: Connection, message: Announcement) -> None:
 
 
 async def announcements(connection: Connection) -> AsyncGenerator[Announcement | None]:
-    """Yields what is announced; None once it listens, and about every second that nothing is.
+    """Yields what is announced; None once it listens, and every few seconds that nothing is.
 
     Raises UNREACHABLE when the connection is lost, with whatever was announced until the next one.
     """

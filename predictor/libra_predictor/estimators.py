@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import xgboost
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from libra_predictor.labels import Label, throttled
 from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
-from libra_predictor.tables import Sizes, StepTable, constant, feature, snapped, tabulated
+from libra_predictor.tables import Sizes, StepTable, constant, feature, merged, snapped, thresholds_of
 
 XGBOOST = "xgboost"
 HISTOGRAM = "histogram"
@@ -75,7 +76,10 @@ class ClassModel:
     def evaluate(self, sizes: Sizes, quantile: float) -> Sizes:
         if self._trees is None:
             return np.full(sizes.shape, self._options[0])
-        short = (np.cumsum(self._trees.predict(sizes), axis=1) < quantile).sum(axis=1)
+        return self._sufficient(self._trees.predict(sizes), quantile)
+
+    def _sufficient(self, probabilities: NDArray[np.float64], quantile: float) -> Sizes:
+        short = (np.cumsum(probabilities, axis=1) < quantile).sum(axis=1)
         answer: Sizes = self._options[np.minimum(short, len(self._options) - 1)]
         return answer
 
@@ -89,7 +93,7 @@ class ClassModel:
         """What evaluate gives, at every size."""
         if self._trees is None:
             return constant(int(self._options[0]))
-        return self._trees.tabulated(lambda sizes: self.evaluate(sizes, quantile))
+        return self._trees.tabulated(lambda probabilities: self._sufficient(probabilities, quantile))
 
     def table(self, quantile: float) -> StepTable:
         """The exact table with its steps moved to where a wrong answer errs upward."""
@@ -112,11 +116,13 @@ class QuantileModel:
         )
 
     def evaluate(self, sizes: Sizes) -> Sizes:
-        logarithms = np.clip(self._trees.predict(sizes), self._least, self._most)
-        return np.rint(np.exp(logarithms)).astype(np.int64)
+        return self._amounts(self._trees.predict(sizes))
+
+    def _amounts(self, logarithms: NDArray[np.float64]) -> Sizes:
+        return np.rint(np.exp(np.clip(logarithms, self._least, self._most))).astype(np.int64)
 
     def table(self) -> StepTable:
-        return self._trees.tabulated(self.evaluate)
+        return self._trees.tabulated(self._amounts)
 
 
 def ranked(values: Sequence[int], share: float) -> int:
@@ -246,5 +252,13 @@ class _Trees:
         predicted: NDArray[np.float32] = self._booster.inplace_predict(rows)
         return predicted.astype(np.float64)
 
-    def tabulated(self, evaluate: Callable[[Sizes], Sizes]) -> StepTable:
-        return tabulated(evaluate, self.splits, self.smallest, self.largest)
+    def tabulated(self, answers: Callable[[NDArray[np.float64]], Sizes]) -> StepTable:
+        """The table of answers that are made of what the trees predict."""
+        thresholds, predicted = self._steps
+        return merged(thresholds, answers(predicted).tolist())
+
+    @cached_property
+    def _steps(self) -> tuple[list[int], NDArray[np.float64]]:
+        """All thresholds, and what is predicted below the first and from each on."""
+        thresholds = thresholds_of(self.splits, self.smallest, self.largest)
+        return thresholds, self.predict(np.array([self.smallest, *thresholds], dtype=np.int64))

@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from libra_predictor import labels
 from libra_predictor.choice import Fit, first_cpu_time, fit
 from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
+from libra_predictor.evidence import shifted, spared
 from libra_predictor.history import Call, Calls, Tally, TallyState
 from libra_predictor.labels import Resource
 from libra_predictor.observations import Sample
@@ -29,10 +31,20 @@ _STARTUPS = 20  # samples kept to explain the start-up of containers
 _LATELY = 15  # calls
 _DRIFT_MISSES = 3  # of these
 _GROWTH = 0.25  # of a window that is not full, before the next refit
+_OVERDUE = 2  # windows that a refit may wait for
+_RECENT = 40  # calls that tell of a shift
 _FORGET_AFTER = 30  # calls since a drift, before those from before it are forgotten
 _CONFIRMED_SHARE = 0.25  # of the calls since a drift that the answers from before it miss
 _RESOURCES = ("CPU", "memory")
 _ENTRY_ID = re.compile(r"(\d+)-(\d+)")
+
+
+class Haste(IntEnum):
+    """How soon a refit that is due should follow: the least goes first."""
+
+    NOW = 0  # there is much that is not learned: the function is young, or none of what it learned is left
+    SOON = 1  # its answers do not fit any more
+    WHENEVER = 2  # its calls are like those that it was learned from
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,7 @@ class Function:
         self._inherited = inherited
         self._answers = inherited or _NOTHING  # without floor and offset
         self._memory_floor = 0
+        self._last_floored = (self._answers, 0, self._answers)
         self._window: deque[Call] = deque(maxlen=settings.window)
         self._startups: deque[Call] = deque(maxlen=_STARTUPS)
         self._offsets = (Offset(settings.cpu_step_milli), Offset(settings.memory_step_bytes))
@@ -136,6 +149,10 @@ class Function:
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
+        # What the answers spare, and up to which observation the window may have calls from before a shift.
+        # Neither is stored: the next refit knows the one, and what has shifted is seen again.
+        self._spare: tuple[Sequence[float], Sequence[float]] = ((), ())
+        self._unsettled_to = 0
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
         none = Record(self._estimators[0])
@@ -178,6 +195,7 @@ class Function:
             self._since_refit += 1
             self._follow(sample, raw[:2], scored)
             stage, reason = self._aged(scored)
+            self._look_for_shift()
         self._raise_floor(sample)
         largest = tuple(
             max(before, resource.largest_seen(resource.use(sample)))
@@ -191,6 +209,14 @@ class Function:
         if len(self._window) < min(self._settings.min_observations, self._settings.window):
             return False
         return self._urgent > 0 or self._since_refit >= self._due_after
+
+    def haste(self) -> Haste:
+        """Of a refit that is due."""
+        young = len(self._window) < self._settings.window or self._settings.estimator == MOVING_WINDOW
+        most = self._due_after if young else _OVERDUE * self._settings.window
+        if self._since_refit >= most:
+            return Haste.NOW
+        return Haste.SOON if self._urgent or self._observed < self._unsettled_to else Haste.WHENEVER
 
     def start_refit(self) -> Callable[[], Fitted]:
         """Takes a copy of what is to be learned from; the fit itself may run in another thread.
@@ -227,6 +253,7 @@ class Function:
             missed.clear()
         self._memory_floor = self._floor([*self._window, *self._startups])
         self._derive_offsets(fitted)
+        self._spare = (self._spared(fitted, 0), self._spared(fitted, 1))
         self.published = replace(
             self.published,
             observations=len(fitted.calls),
@@ -381,6 +408,14 @@ class Function:
             return Stage.DRIFTED, self.published.reason
         return Stage.MODELLED, self._modelled()
 
+    def _look_for_shift(self) -> None:
+        rest = self._since_refit % self._settings.refit_every
+        if rest or self.published.stage is Stage.PROFILING:
+            return
+        calls = list(self._window)[-min(self._since_refit, _RECENT) :]
+        if shifted(self._spare, calls, self._answers, self._resources):
+            self._unsettled_to = self._observed + self._settings.window
+
     def _forget(self) -> None:
         """Drops the calls from before a drift once enough newer ones say that it was one."""
         if self._drift is None:
@@ -424,6 +459,14 @@ class Function:
                     derived.append((use.peak, self._answers.at(use.size)[i]))
             offset.derive(derived)
 
+    def _spared(self, fitted: Fitted, i: int) -> list[float]:
+        """What calls like those learned from are spared, with what is tried of demands not seen yet."""
+        answered = []
+        for position, answer in fitted.fit.held_out[i].items():
+            call = fitted.calls[position]
+            answered.append((call, max(answer, self._answers.at(call.sample.size)[i])))
+        return list(spared(answered, self._resources[i]))
+
     def _floor(self, calls: Sequence[Call]) -> int:
         """The option of their highest memory peak; 0 when there is no floor."""
         peaks = [call.sample.peak_memory_bytes for call in calls]
@@ -436,6 +479,22 @@ class Function:
         self._memory_floor = max(before, self._resources[1].option(sample.peak_memory_bytes))
         if before:
             self._offsets[1].raised_floor(self._memory_floor - before)
+
+    def _floored(self) -> Answers:
+        """The answers with the floor; the same object until one of the two changes."""
+        answers, floor = self._answers, self._memory_floor
+        if not floor or not any(answers.unknown):
+            return answers
+        raw, of_floor, kept = self._last_floored
+        if raw is not answers or of_floor != floor:
+            cpu, memory, duration = answers.unknown
+            kept = replace(
+                answers,
+                memory_bytes=raised(answers.memory_bytes, floor),
+                unknown=(cpu, max(memory, floor), duration),
+            )
+            self._last_floored = (answers, floor, kept)
+        return kept
 
     def _largest(self) -> tuple[int, int]:
         """The largest options; at least what is answered, and what the function was seen to have."""
@@ -458,14 +517,7 @@ class Function:
         return cpu, memory
 
     def _publish(self, stage: Stage, reason: str, largest: tuple[int, int]) -> None:
-        answers, floor = self._answers, self._memory_floor
-        if floor and any(answers.unknown):
-            cpu, memory, duration = answers.unknown
-            answers = replace(
-                answers,
-                memory_bytes=raised(answers.memory_bytes, floor),
-                unknown=(cpu, max(memory, floor), duration),
-            )
+        answers, floor = self._floored(), self._memory_floor
         cpu_time_estimator = self._cpu_time_estimator
         if not answers.unknown_cpu_time_us:
             first = first_cpu_time([call.sample for call in self._window])

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,20 +12,22 @@ from opentelemetry.metrics import get_meter
 
 from libra_predictor.announcements import announce, announcement
 from libra_predictor.connection import UNREACHABLE, BackOff, Connection
-from libra_predictor.function import Function
+from libra_predictor.function import Fitted, Function, Haste
 from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import STREAM, Observed, Useless, id_order, parse
 from libra_predictor.published import Answers, Published, Stage
+from libra_predictor.refits import Refits
 from libra_predictor.replica import Replica
 from libra_predictor.scores import Scores
 from libra_predictor.settings import Settings
 from libra_predictor.store import Refused, Store, StoreUnreachableError
-from libra_predictor.stream import Entry, Opened, Stream
+from libra_predictor.stream import BATCH, Entry, Opened, Stream
 from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 0.1  # between two saves, and so between two announcements
+_READ_SECONDS = 0.25  # between two reads while there is something to read: a read costs more than its entries
 _MOST_UNSAVED = 5000  # entries read and not acknowledged
 _AFTER_FAILURE_SECONDS = 30.0  # before a function whose refit failed is refitted again
 _RETIRE_SECONDS = 60.0  # between two looks for functions to retire
@@ -39,7 +42,7 @@ _skipped = _meter.create_counter(
     unit="{entry}",
     description="Entries read and not learned from, by reason.",
 )
-_refits = _meter.create_counter(
+_refitted = _meter.create_counter(
     "libra.predictor.refits", unit="{refit}", description="Refits of a function, by result."
 )
 _refit_seconds = _meter.create_histogram(
@@ -77,11 +80,12 @@ class Learning:
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
-        self._to_save = asyncio.Event()
+        self._unsaved = asyncio.Event()
+        self._unsaved_since = -math.inf  # on the monotonic clock
+        self._to_save = asyncio.Event()  # at once, for others should know of it
         self._saved = asyncio.Event()
         self._announced: dict[str, int] = {}
-        self._due: dict[str, float] = {}  # when, on the monotonic clock, a function may be refitted
-        self._not_before: dict[str, float] = {}
+        self._refits = Refits(time.monotonic())
         self._refit_wanted = asyncio.Event()
         self.scores = Scores()
 
@@ -146,7 +150,7 @@ class Learning:
                 self._mark(name)
             if function.published.stage is Stage.PROFILING and function.refit_due():
                 # The settings changed: what it answered is not to be served any more.
-                await self._refit(function)
+                await self._refit(function, Haste.NOW)
             self._replica.publish(function.published)
             self._want_refit(function)
             if self._store.by_fence:
@@ -154,7 +158,7 @@ class Learning:
         self._opened(opened)
         self._newest_at_start = opened.newest
         self.loaded = True
-        self._to_save.set()
+        self._save_all_now()
         log.info(
             "learning under fence %d: %d functions known, %d of them rebuilt",
             self._hold.fence,
@@ -220,6 +224,8 @@ class Learning:
                     continue
                 self._connection.worked()
                 back_off.reset()
+                if entries:
+                    _read.add(len(entries))
                 for entry in entries:
                     self._take(entry)
                     await asyncio.sleep(0)
@@ -227,12 +233,14 @@ class Learning:
                 if not self._consumed and id_order(newest) >= id_order(self._newest_at_start):
                     self._consumed = True
                     # Of the others the answers are fresh; under load some function is always due.
-                    now = time.monotonic()
-                    self._awaited = {name for name, due in self._due.items() if due <= now}
+                    self._awaited = set(self._refits.hurry(time.monotonic()))
                     self._refit_wanted.set()
                 if not entries:
                     await self._stream.wait()
+                elif len(entries) < BATCH:
+                    await asyncio.sleep(_READ_SECONDS)
                 while len(self._unacknowledged) >= _MOST_UNSAVED:
+                    self._save_all_now()
                     self._saved.clear()
                     await self._saved.wait()
             except UNREACHABLE as error:
@@ -241,9 +249,8 @@ class Learning:
                 await asyncio.sleep(back_off.next())
 
     def _take(self, entry: Entry) -> None:
-        _read.add(1)
         self._unacknowledged[entry.id] = None
-        self._to_save.set()
+        self._save_in_time()
         if entry.fields is None:
             _skipped.add(1, {"reason": "trimmed"})
             log.warning("entry %s of %s was trimmed before it was learned", entry.id, STREAM)
@@ -302,28 +309,55 @@ class Learning:
 
     def _mark(self, name: str) -> None:
         self._changed[name] = None
+        if self._is_news(self.functions[name].published):
+            self._to_save.set()
+        self._save_in_time()
+
+    def _is_news(self, published: Published) -> bool:
+        return self._announced.get(published.function) != published.version
+
+    def _save_in_time(self) -> None:
+        if not self._unsaved.is_set():
+            self._unsaved_since = time.monotonic()
+            self._unsaved.set()
+
+    def _save_all_now(self) -> None:
+        self._unsaved_since = -math.inf
+        self._unsaved.set()
         self._to_save.set()
 
     def _drop(self, name: str) -> None:
         del self.functions[name]
-        for of_function in (self._changed, self._due, self._not_before, self._announced):
+        for of_function in (self._changed, self._announced):
             of_function.pop(name, None)
+        self._refits.drop(name)
         self._awaited.discard(name)
         self.scores.drop(name)
         self._replica.forget(name)
         self._dropped[name] = None
+        self._save_in_time()
         self._to_save.set()
 
     async def _save(self) -> None:
         back_off = BackOff()
         while True:
-            await self._to_save.wait()
+            await self._unsaved.wait()
+            whole_at = self._unsaved_since + self._settings.save_interval_seconds
             try:
-                await self.save()
+                async with asyncio.timeout(whole_at - time.monotonic()):
+                    await self._to_save.wait()
+            except TimeoutError:
+                pass
+            since = self._unsaved_since
+            whole = time.monotonic() >= since + self._settings.save_interval_seconds
+            try:
+                await (self.save() if whole else self._save_news())
                 back_off.reset()
                 wait = SAVE_SECONDS
             except (StoreUnreachableError, *UNREACHABLE) as error:
                 self._failed("what was learned is not saved yet", error)
+                self._unsaved_since = since
+                self._unsaved.set()
                 self._to_save.set()
                 wait = back_off.next()
             await asyncio.sleep(wait)
@@ -333,39 +367,62 @@ class Learning:
 
         Raises LockLostError, StoreUnreachableError or UNREACHABLE; the next call saves what was not saved.
         """
-        self._to_save.clear()
-        # An object store cannot refuse what a learner drops that slept through the loss of its lock.
-        await self._stream.check()
-        all_learned, learned = self._learned, list(self._unacknowledged)
-        changed, self._changed = self._changed, {}
-        dropped, self._dropped = self._dropped, {}
-        try:
-            if dropped:
-                await self._store.drop(dropped, self._hold)
-            states = []
-            for name in changed:
-                if name in self.functions:
-                    states.append(self.functions[name].state())
-                    self._replica.publish(states[-1].published)
-                    await asyncio.sleep(0)
-            if all_learned:
-                self.caught_up.set()
-            if states:
-                await self._store.save(states, self._hold)
-            await self._stream.check()
-        except BaseException:
-            self._changed = changed | self._changed
-            self._dropped = dropped | self._dropped
-            raise
+        self._unsaved.clear()
+        learned = list(self._unacknowledged)
+        await self._save_changed(self._changed)
         self.saved = self.loaded
-        await self._announce([state.published for state in states], dropped)
         await self._stream.acknowledge(learned)
         for entry_id in learned:
             self._unacknowledged.pop(entry_id, None)
         self._saved.set()
 
+    async def _save_news(self) -> None:
+        """The same of functions whose answers changed; what they were learned from is acknowledged later.
+
+        All of a function is some 20 KB, and its answers change far less often than it is observed.
+        """
+        news = [
+            n for n in self._changed if n in self.functions and self._is_news(self.functions[n].published)
+        ]
+        await self._save_changed(news)
+
+    async def _save_changed(self, names: Iterable[str]) -> None:
+        self._to_save.clear()
+        await self._check()
+        to_save = dict.fromkeys(names)
+        changed, self._changed = self._changed, {}
+        dropped, self._dropped = self._dropped, {}
+        all_learned, states = self._learned, []
+        try:
+            if dropped:
+                await self._store.drop(dropped, self._hold)
+            for name in changed:
+                function = self.functions.get(name)
+                if function is None:
+                    continue
+                if name in to_save:
+                    states.append(function.state())
+                self._replica.publish(function.published)
+                await asyncio.sleep(0)
+            if all_learned:
+                self.caught_up.set()
+            if states:
+                await self._store.save(states, self._hold)
+            await self._check()
+        except BaseException:
+            self._changed = changed | self._changed
+            self._dropped = dropped | self._dropped
+            raise
+        self._changed = {name: None for name in changed if name not in to_save} | self._changed
+        await self._announce([state.published for state in states], dropped)
+
+    async def _check(self) -> None:
+        """An object store cannot refuse what a learner writes that slept through the loss of its lock."""
+        if self._store.by_fence:
+            await self._stream.check()
+
     async def _announce(self, saved: Iterable[Published], dropped: Iterable[str]) -> None:
-        changed = [p for p in saved if self._announced.get(p.function) != p.version]
+        changed = [p for p in saved if self._is_news(p)]
         gone = [name for name in dropped if name not in self.functions]
         if changed or gone:
             try:
@@ -375,9 +432,7 @@ class Learning:
         self._announced |= {p.function: p.version for p in changed if p.function in self.functions}
 
     def _want_refit(self, function: Function) -> None:
-        name = function.name
-        if function.refit_due() and name not in self._due:
-            self._due[name] = max(time.monotonic(), self._not_before.get(name, 0.0))
+        if function.refit_due() and self._refits.want(function.name, function.haste(), time.monotonic()):
             self._refit_wanted.set()
 
     async def _refit_all(self) -> None:
@@ -385,44 +440,49 @@ class Learning:
         while True:
             if self._consumed and not self._learned and not self._awaited:
                 self._learned = True
+                self._save_in_time()
                 self._to_save.set()
             self._refit_wanted.clear()
-            name = min(self._due, key=self._due.__getitem__, default=None)
-            wait = None if name is None else self._due[name] - time.monotonic()
-            if name is not None and wait is not None and wait <= 0:
-                del self._due[name]
-                function = self.functions.get(name)
-                if function is not None and function.refit_due():
-                    await self._refit(function)
-                self._awaited.discard(name)
-                continue
+            wait = None
+            if (following := self._refits.next(time.monotonic())) is not None:
+                at, haste, name = following
+                wait = at - time.monotonic()
+                if wait <= 0:
+                    self._refits.begin(name)
+                    function = self.functions.get(name)
+                    if function is not None and function.refit_due():
+                        await self._refit(function, haste)
+                    self._awaited.discard(name)
+                    continue
             try:
                 async with asyncio.timeout(wait):
                     await self._refit_wanted.wait()
             except TimeoutError:
                 continue
 
-    async def _refit(self, function: Function) -> None:
+    async def _refit(self, function: Function, haste: Haste) -> None:
         name = function.name
         started = time.perf_counter()
-        self._not_before[name] = time.monotonic() + self._settings.refit_interval_seconds
+        self._refits.rest(name, time.monotonic() + self._settings.refit_interval_seconds)
         try:
-            fitted = await asyncio.to_thread(function.start_refit())
+            fitted, cpu_seconds = await asyncio.to_thread(_timed, function.start_refit())
             seconds = time.perf_counter() - started
+            self._refits.spend(haste, time.monotonic(), cpu_seconds)
             if self.functions.get(name) is not function:
                 return  # it was dropped meanwhile
             function.adopt(fitted)
         except Exception:
             # One function's samples must not stop the others from being learned.
             log.exception("function=%s refit failed: its answers stay as they were", name)
-            _refits.add(1, {"result": "failed"})
-            self._not_before[name] = time.monotonic() + _AFTER_FAILURE_SECONDS
+            _refitted.add(1, {"result": "failed"})
+            self._refits.rest(name, time.monotonic() + _AFTER_FAILURE_SECONDS)
         else:
-            _refits.add(1, {"result": "fitted"})
+            _refitted.add(1, {"result": "fitted"})
             _refit_seconds.record(seconds)
             log.info(
-                "function=%s refit observations=%d version=%d ms=%.1f",
+                "function=%s refit haste=%s observations=%d version=%d ms=%.1f",
                 name,
+                haste.name.lower(),
                 function.published.observations,
                 function.published.version,
                 1e3 * seconds,
@@ -444,6 +504,12 @@ class Learning:
 def _last_seen(function: Function) -> int:
     """Unix milliseconds; versions are that as well, nearly."""
     return function.last_milliseconds or function.published.version
+
+
+def _timed(work: Callable[[], Fitted]) -> tuple[Fitted, float]:
+    """What work returns, and the CPU time that it took."""
+    started = time.thread_time()
+    return work(), time.thread_time() - started
 
 
 def _adopted(published: Published, settings: Settings) -> Function:

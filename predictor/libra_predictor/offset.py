@@ -43,6 +43,12 @@ class Offset:
     def __init__(self, step: int) -> None:
         self._step = step
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
+        # Of these calls, with answers raised to the floor: it is asked for far more often than it changes.
+        self._shortfalls: deque[int] = deque(maxlen=_CALLS)
+        self._floor = 0
+        self._covering: int | None = (
+            None  # the offset that enough of them ask for; None when that is not known
+        )
         self._ratios: deque[float] = deque(maxlen=_LATELY)  # of peak to raw answer if it was missed, or 0
         self._rise = 0.0  # options
 
@@ -66,6 +72,8 @@ class Offset:
                 wanted = option(round(max(self._ratios) * highest), self._step)
                 self._rise = max(self._rise, (wanted - highest) / self._step)
         self._calls.append((peak, raw))
+        self._shortfalls.append(self._shortfall(peak, raw))
+        self._covering = None
 
     def raised_floor(self, by: int) -> None:
         """Takes in that every answer is at least that much higher than before."""
@@ -75,14 +83,19 @@ class Offset:
         rise = math.ceil(self._rise - 0.5) * self._step
         if len(self._calls) <= _MISSES_ALLOWED:
             return max(0, rise)
-        shortfalls = sorted(option(peak, self._step) - max(raw, floor) for peak, raw in self._calls)
-        return max(0, rise, shortfalls[-1 - _MISSES_ALLOWED])
+        if floor != self._floor:
+            self._floor = floor
+            self._measure()
+        if self._covering is None:
+            self._covering = sorted(self._shortfalls)[-1 - _MISSES_ALLOWED]
+        return max(0, rise, self._covering)
 
     def derive(self, calls: Iterable[tuple[int, int]]) -> None:
         """Starts anew from calls, oldest first: their peaks, and raw answers that had not learned them."""
         self._ratios.clear()
         self._rise = 0.0
         self._calls = deque(calls, maxlen=_CALLS)
+        self._measure()
 
     def state(self) -> OffsetState:
         return OffsetState(
@@ -96,3 +109,12 @@ class Offset:
         self._calls = deque(zip(state.peaks, state.raws, strict=True), maxlen=_CALLS)
         self._ratios = deque(state.ratios, maxlen=_LATELY)
         self._rise = state.rise
+        self._measure()
+
+    def _measure(self) -> None:
+        self._covering = None
+        self._shortfalls.clear()
+        self._shortfalls.extend(self._shortfall(peak, raw) for peak, raw in self._calls)
+
+    def _shortfall(self, peak: int, raw: int) -> int:
+        return option(peak, self._step) - max(raw, self._floor)

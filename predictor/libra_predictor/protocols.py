@@ -33,6 +33,7 @@ from starlette.exceptions import HTTPException
 from libra_predictor.fastpath import LARGEST_BODY, FastPath
 from libra_predictor.model import ACCEPTED, ACCEPTED_SIZE, FunctionModel, function_name, told
 from libra_predictor.telemetry import Inferences
+from libra_predictor.waiting import WaitingServer
 
 _LONGEST_NAME = 320  # a namespace, a dot and a revision have 127
 
@@ -113,6 +114,8 @@ class RestServer(RESTServer):
             ModelRepositoryExtension(plane.model_registry),
             port,
         )
+        # KServe's only adds the refreshing of certificates, which Libra's has none of.
+        self._server = WaitingServer(self.config)  # type: ignore[assignment]
 
     def create_application(self) -> None:
         self._register_endpoints(self._fastapi)

@@ -62,9 +62,19 @@ class Settings(BaseModel):
     window: int = Field(
         200, ge=1, le=100_000, description="usable observations, the last ones, to learn a function from"
     )
-    refit_every: int = Field(20, ge=1, description="observations of a function between two refits")
+    refit_every: int = Field(
+        20,
+        ge=1,
+        description="observations of a function between two refits; more while many functions are busy",
+    )
     refit_interval_seconds: float = Field(
         1.0, ge=0.1, le=3600, description="least seconds between two refits of a function"
+    )
+    save_interval_seconds: float = Field(
+        10.0,
+        ge=0.1,
+        le=3600,
+        description="seconds between two saves of what was observed; answers that change are saved at once",
     )
     max_functions: int = Field(
         1000, ge=1, description="functions to keep; past it the one not observed for longest is dropped"

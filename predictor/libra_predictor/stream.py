@@ -20,7 +20,7 @@ FENCE: Final = f"libra:predictor:{{{STREAM}}}:fence"  # in the stream's slot of 
 
 BATCH: Final = 500  # entries
 _PAGE = 1000  # entries of history
-_BLOCK_MILLISECONDS = 1000
+_BLOCK_MILLISECONDS = 4000
 
 # All of a learner's exchanges with the stream check its fence. One that slept through the loss of its lock
 # could otherwise take entries that its successor then reads out of order, or acknowledge those that its
@@ -134,7 +134,7 @@ class Stream:
         return entries
 
     async def wait(self) -> None:
-        """Returns when there may be more to read, or after a second."""
+        """Returns when there may be more to read, or after some seconds."""
         await self._client.xread({STREAM: self._delivered}, count=1, block=_BLOCK_MILLISECONDS)
 
     async def check(self) -> None:

@@ -6,7 +6,7 @@ evaluation anywhere that could disagree with it.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -65,15 +65,6 @@ def thresholds_of(splits: NDArray[np.float32], smallest: int, largest: int) -> l
         reaches = np.where(reached, middle, reaches)
         below = np.where(reached, below, middle)
     return sorted({int(t) for t in reaches})
-
-
-def tabulated(
-    evaluate: Callable[[Sizes], Sizes], splits: NDArray[np.float32], smallest: int, largest: int
-) -> StepTable:
-    """The table of an ensemble that has only these splits, for sizes clamped to smallest..largest."""
-    thresholds = thresholds_of(splits, smallest, largest)
-    values = evaluate(np.array([smallest, *thresholds], dtype=np.int64))
-    return merged(thresholds, [int(v) for v in values])
 
 
 def snapped(table: StepTable, sizes: Sequence[int], labels: Sequence[int]) -> StepTable:

@@ -199,7 +199,7 @@ class PredictorServer(Server):
     """The predictor itself; a later option overrides one of these."""
 
     def __init__(self, redis_address: str, log: Path, *options: str) -> None:
-        quick = ("--refit-interval-seconds", "0.1", "--max-functions", "3")
+        quick = ("--refit-interval-seconds", "0.1", "--save-interval-seconds", "0.1", "--max-functions", "3")
         super().__init__("libra_predictor", ["--redis-addr", redis_address, *quick, *options], log)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from libra_predictor.estimators import HISTOGRAM, INHERITED, NO_ESTIMATOR, XGBOOST
-from libra_predictor.function import Function, FunctionState, Scored
+from libra_predictor.function import Function, FunctionState, Haste, Scored
 from libra_predictor.labels import option
 from libra_predictor.observations import MAX_CPU_MILLI, MAX_MEMORY_BYTES, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers, Published, Stage
@@ -244,6 +244,112 @@ def test_it_follows_a_drift_within_a_few_calls() -> None:
         later += calls[60:]
     assert sum(s.missed_memory or False for s in soon) <= 0.10 * len(soon)
     assert sum(s.missed_memory or False for s in later) <= 0.03 * len(later)
+
+
+class Patient(Caller):
+    """As a learner under load: it refits whenever it must, and never when it need not."""
+
+    def call(self, *samples: Sample) -> list[Scored]:
+        scored = []
+        for observed in samples:
+            scored.append(self.function.observe(next(self._ids), observed))
+            if self.function.refit_due() and self.function.haste() is not Haste.WHENEVER:
+                self.function.adopt(self.function.start_refit()())
+                self.refits += 1
+        return scored
+
+
+def test_a_function_that_is_learned_is_seldom_refitted_under_load() -> None:
+    for kind in (follows_size, follows_nothing):
+        caller, draw = Patient(Function("default/f", "", SETTINGS)), random.Random(1)  # noqa: S311
+        caller.call(*(kind(draw) for _ in range(200)))
+        young = caller.refits
+        scored = caller.call(*(kind(draw) for _ in range(1600)))
+        assert 4 <= caller.refits - young <= 8, "of 80 that were due"
+        for missed in ([s.missed_cpu for s in scored], [s.missed_memory for s in scored]):
+            assert sum(m or False for m in missed) <= 0.03 * len(scored)
+
+
+def test_what_is_tried_of_a_throttled_function_is_taken_for_no_shift() -> None:
+    caller, draw = Patient(Function("default/f", "", SETTINGS)), random.Random(1)  # noqa: S311
+
+    def some() -> Sample:
+        observed = sample(follows_nothing(draw), limit_cpu_milli=700)
+        if observed.peak_cpu_milli < 600:
+            return observed
+        return sample(observed, peak_cpu_milli=min(700, observed.peak_cpu_milli), throttled_share=0.3)
+
+    caller.call(*(some() for _ in range(200)))
+    young = caller.refits
+    caller.call(*(some() for _ in range(1200)))
+    assert caller.refits - young <= 20, "of 60 that were due, and as many that its limit asked for"
+
+
+def test_under_load_a_drift_is_followed_as_soon() -> None:
+    soon: list[Scored] = []
+    later: list[Scored] = []
+    for seed in range(4):
+        caller, draw = Patient(Function("default/f", "", SETTINGS)), random.Random(seed)  # noqa: S311
+        caller.call(*(follows_size(draw) for _ in range(400)))
+        calls = caller.call(*(follows_size(draw, 1.6) for _ in range(200)))
+        soon += calls[:60]
+        later += calls[60:]
+    assert sum(s.missed_memory or False for s in soon) <= 0.10 * len(soon)
+    assert sum(s.missed_memory or False for s in later) <= 0.03 * len(later)
+
+
+@pytest.mark.parametrize("since_refit", [0, 30, 130])
+def test_under_load_a_function_that_needs_less_is_learned_anew(since_refit: int) -> None:
+    def spare(published: Published, factor: float) -> float:
+        """What is answered above the need, in MiB on average."""
+        draw, total = random.Random(7), 0.0  # noqa: S311
+        for _ in range(200):
+            needed = follows_size(draw, factor)
+            total += (at(published, needed.size)[1] - needed.peak_memory_bytes) / MI
+        return total / 200
+
+    caller, draw = Patient(Function("default/f", "", SETTINGS)), random.Random(3)  # noqa: S311
+    caller.call(*(follows_size(draw, 2.0) for _ in range(200)))
+    while caller.function.state().since_refit:
+        caller.call(follows_size(draw, 2.0))
+    caller.call(*(follows_size(draw, 2.0) for _ in range(since_refit)))
+    before = spare(caller.function.published, 2.0)
+    refits = caller.refits
+    calls = 0
+    while caller.refits == refits:
+        caller.call(follows_size(draw, 1.0))
+        calls += 1
+    assert calls <= 60
+    caller.call(*(follows_size(draw, 1.0) for _ in range(200)))
+    assert spare(caller.function.published, 1.0) <= before + 64
+
+
+def test_a_refit_that_is_due_is_more_or_less_pressing(caller: Caller) -> None:
+    function = caller.function
+    caller.call(*[CALM] * 12)
+    function.observe("1800000000000-0", CALM)
+    assert function.haste() is Haste.WHENEVER
+    function.observe("1800000000000-1", CALM)
+    function.observe("1800000000000-2", CALM)
+    assert (function.refit_due(), function.haste()) == (True, Haste.NOW), "it is young"
+    caller = Patient(Function("default/f", "", SETTINGS))
+    caller.call(*[CALM] * 200)
+    while not caller.function.refit_due():
+        caller.call(CALM)
+    assert (caller.function.refit_due(), caller.function.haste()) == (True, Haste.WHENEVER)
+    for i, peak in enumerate((90, 240, 390)):
+        caller.function.observe(f"1700000000999-{i}", sample(peak_memory_bytes=peak * MI))
+    assert (caller.function.refit_due(), caller.function.haste()) == (True, Haste.SOON)
+    restored = Function.restore(caller.function.state(), SETTINGS)
+    assert restored.haste() is Haste.SOON
+
+
+def test_no_refit_waits_for_longer_than_two_windows() -> None:
+    caller = Patient(Function("default/f", "", SETTINGS))
+    caller.call(*[CALM] * 220)
+    refits = caller.refits
+    caller.call(*[CALM] * 400)
+    assert caller.refits == refits + 1
 
 
 def test_three_misses_lately_are_a_drift_and_refit_at_once(caller: Caller) -> None:

@@ -15,6 +15,7 @@ from conftest import PREDICTOR, STREAM, RedisServer, eventually, observation, st
 
 from libra_predictor.function import FunctionState
 from libra_predictor.lock import FENCE, LOCK
+from libra_predictor.published import Stage
 from libra_predictor.store import FUNCTIONS, unpacked
 from libra_predictor.stream import GROUP
 
@@ -31,7 +32,8 @@ class Process:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tests.learning_process", LEASE_SECONDS),
-                    *("--redis-addr", address, "--refit-interval-seconds", "0.1", *options),
+                    *("--redis-addr", address, "--refit-interval-seconds", "0.1"),
+                    *("--save-interval-seconds", "0.1", *options),
                 ],
                 cwd=PREDICTOR,
                 stdout=output,
@@ -167,6 +169,31 @@ def test_learns_each_observation_once_across_kills(
             assert name not in states, "older objects are deleted"
             states[name] = state
     assert {name: state.window.size for name, state in states.items()} == appended
+
+
+def test_what_was_learned_and_not_saved_is_learned_again(redis_server: RedisServer, start: Start) -> None:
+    observe(redis_server, 40)
+    observe(redis_server, 10, "default/young-00001")
+    first = start("--save-interval-seconds", "3600")
+    first.says("observations=40")
+
+    def modelled() -> bool | None:
+        state = state_of(redis_server)
+        return (state is not None and state.published.stage is Stage.MODELLED) or None
+
+    eventually("its answers are saved", modelled)
+    observe(redis_server, 4)
+    eventually("they are read", lambda: redis_server.client.xinfo_groups(STREAM)[0]["pending"] == 54 or None)
+    first.kill()
+
+    second = start()
+    second.says("learning under fence 2")
+    all_acknowledged(redis_server)
+    windows = {name: state.window.size for name, state in stored(redis_server).items()}
+    assert windows == {
+        FUNCTION: [*range(1000, 1040), *range(1000, 1004)],
+        "default/young-00001": [*range(1000, 1010)],
+    }
 
 
 def test_one_learns_and_the_other_takes_over(redis_server: RedisServer, start: Start) -> None:

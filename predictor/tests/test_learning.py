@@ -13,6 +13,7 @@ from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
 from kserve import ModelRepository
 from obstore.store import MemoryStore
 
+from libra_predictor import refits as refits_module
 from libra_predictor.announcements import CHANNEL, Announcement
 from libra_predictor.connection import Connection
 from libra_predictor.function import Function, FunctionState
@@ -40,7 +41,8 @@ def append(server: RedisServer, count: int, entry_id: str = "*", **changes: Any)
 async def learning(
     server: RedisServer, *options: str, refit_interval_seconds: float = 0.1
 ) -> AsyncIterator[Predictor]:
-    chosen = settings(["--redis-addr", server.address, *options], {})
+    quick = ["--save-interval-seconds", "0.1"]
+    chosen = settings(["--redis-addr", server.address, *quick, *options], {})
     chosen = chosen.model_copy(update={"refit_interval_seconds": refit_interval_seconds})
     predictor = Predictor(chosen, ModelRepository())
     running = asyncio.create_task(predictor.run())
@@ -276,6 +278,76 @@ def test_one_that_only_serves_is_ready_without_learning(redis_server: RedisServe
         async with learning(redis_server, "--role", "serve") as predictor:
             assert not predictor.learning
             assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
+
+    play(redis_server, scene)
+
+
+def test_a_refit_that_can_wait_does_and_one_that_cannot_does_not(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(refits_module, "WHENEVER_SHARE", 1e-9)
+
+    def refits(haste: str) -> int:
+        return sum(f"refit haste={haste} " in record.getMessage() for record in caplog.records)
+
+    async def scene() -> None:
+        append(redis_server, 200)
+        async with learning(redis_server):
+            append(redis_server, 25)
+            await eventually("the first need not wait", lambda: refits("whenever") == 1)
+            append(redis_server, 50)
+            await eventually("it is read", lambda: pending(redis_server) == 0)
+            assert (refits("whenever"), refits("soon")) == (1, 0)
+            # Had the others been refitted meanwhile, this one would have none that is due.
+            append(redis_server, 1, peak={"cpu_milli": 250, "memory_bytes": 250 << 20})
+            await eventually("it is refitted", lambda: refits("soon") == 1)
+            assert refits("whenever") == 1
+
+    with caplog.at_level("INFO", logger="libra_predictor.learning"):
+        play(redis_server, scene)
+
+
+def pending(server: RedisServer) -> int:
+    """Entries that are not read, or read and not acknowledged."""
+    (group,) = server.client.xinfo_groups(STREAM)
+    return int(group["pending"]) + int(group["lag"] or 0)
+
+
+def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server: RedisServer) -> None:
+    def stored() -> FunctionState | None:
+        entry = redis_server.client.hget(FUNCTIONS, FUNCTION)
+        state = unpacked("test", FUNCTION, entry or b"")  # type: ignore[arg-type]
+        return state if isinstance(state, FunctionState) else None
+
+    async def scene() -> None:
+        heard = redis_server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        heard.subscribe(CHANNEL)
+        append(redis_server, 40)
+        async with learning(redis_server, "--save-interval-seconds", "3600") as predictor:
+
+            def saved() -> bool:
+                state = stored()
+                return state is not None and state.published.stage is Stage.MODELLED
+
+            await eventually("its answers are saved", saved)
+            state = stored()
+            assert state is not None
+            assert state.published.version == predictor.functions()[FUNCTION].version
+            append(redis_server, 3)
+            await eventually(
+                "it is read", lambda: redis_server.client.xinfo_groups(STREAM)[0]["pending"] == 43
+            )
+            await asyncio.sleep(0.5)
+            assert stored() == state, "nothing of it changes an answer"
+            messages = [heard.get_message() for _ in range(100)]
+            announced = [Announcement.model_validate_json(m["data"]) for m in messages if m is not None]
+            versions = [function.version for said in announced for function in said.functions]
+            assert versions[-1] == str(state.published.version)
+            assert versions == sorted(set(versions))
+        last = stored()
+        assert last is not None
+        assert (len(last.window.size), pending(redis_server)) == (43, 0)
+        heard.close()
 
     play(redis_server, scene)
 

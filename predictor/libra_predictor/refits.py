@@ -1,0 +1,70 @@
+"""Which function is refitted next, and when."""
+
+from collections.abc import Set
+from typing import Final
+
+from libra_predictor.allowance import Allowance
+from libra_predictor.function import Haste
+
+# Of a core: what refits may take of functions whose answers fit no more, some of them at once, and of those
+# whose answers fit.
+SOON_SHARE: Final = 0.005
+SOON_RESERVE_SECONDS: Final = 0.5
+WHENEVER_SHARE: Final = 0.005
+
+
+class Refits:
+    """The refits that are due. Times are in seconds of one clock."""
+
+    def __init__(self, now: float) -> None:
+        self._due: dict[str, tuple[Haste, float]] = {}  # from when on each may begin
+        self._not_before: dict[str, float] = {}
+        self._allowances = {
+            Haste.SOON: Allowance(now, SOON_SHARE, SOON_RESERVE_SECONDS),
+            Haste.WHENEVER: Allowance(now, WHENEVER_SHARE),
+        }
+
+    def want(self, function: str, haste: Haste, now: float) -> bool:
+        """Takes in that one is due; says whether it was not known to be, or not to be as pressing."""
+        known = self._due.get(function)
+        if known is not None and known[0] <= haste:
+            return False
+        at = max(now, self._not_before.get(function, now)) if known is None else known[1]
+        self._due[function] = haste, at
+        return True
+
+    def hurry(self, now: float) -> Set[str]:
+        """Lets none wait that may begin now; returns their functions."""
+        functions = {function for function, (_, at) in self._due.items() if at <= now}
+        self._due |= {function: (Haste.NOW, self._due[function][1]) for function in functions}
+        return functions
+
+    def next(self, now: float) -> tuple[float, Haste, str] | None:
+        """When the next one may begin, how soon it should, and of which function."""
+        at = (
+            (max(now, at, self._allowed_at(haste, now)), haste, at, function)
+            for function, (haste, at) in self._due.items()
+        )
+        if (first := min(at, default=None)) is None:
+            return None
+        return first[0], first[1], first[3]
+
+    def begin(self, function: str) -> None:
+        del self._due[function]
+
+    def spend(self, haste: Haste, now: float, cpu_seconds: float) -> None:
+        """Takes in what one that began with such haste took."""
+        if haste in self._allowances:
+            self._allowances[haste].spend(now, cpu_seconds)
+
+    def rest(self, function: str, until: float) -> None:
+        """Lets none of a function begin before."""
+        self._not_before[function] = until
+
+    def drop(self, function: str) -> None:
+        self._due.pop(function, None)
+        self._not_before.pop(function, None)
+
+    def _allowed_at(self, haste: Haste, now: float) -> float:
+        allowance = self._allowances.get(haste)
+        return now if allowance is None else allowance.allowed_at()
