@@ -17,12 +17,14 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/zap"
+	"k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/controller"
@@ -105,6 +107,13 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
+	live, err := settings.NewLive(fake.NewClientset(), func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := live.Meter(provider); err != nil {
+		t.Fatal(err)
+	}
 	// As the activator has it, around all of its handlers.
 	otelhttp.NewHandler(http.NotFoundHandler(), "handle", otelhttp.WithMeterProvider(provider))
 

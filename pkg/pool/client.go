@@ -106,13 +106,16 @@ func joinFiles(files fs.FS) string {
 }
 
 // libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 14
+const libraryVersion = 15
 
 // nodeKey is the key that the functions are given. All keys of a node begin alike,
 // with a hash tag, so that a Redis Cluster keeps them together.
 func nodeKey(node string) string { return "libra:{" + node + "}:node" }
 
 func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
+
+// rankedStream has the intents of what is only ranked.
+func rankedStream(node string) string { return "libra:{" + node + "}:ranked" }
 
 func endedStream(node string) string { return "libra:{" + node + "}:ended" }
 

@@ -23,7 +23,7 @@ type Reader struct {
 
 // Ended makes a Reader for a node. It holds a connection while it waits.
 func (r *Redis) Ended(node string) *Reader {
-	return &Reader{ended: cursor{client: r.waits, stream: endedStream(node)}}
+	return &Reader{ended: cursor{client: r.waits, streams: []string{endedStream(node)}}}
 }
 
 // Next waits for invocations that ended since it last returned; the first Next,

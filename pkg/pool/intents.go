@@ -1,31 +1,20 @@
 package pool
 
-import (
-	"context"
-	"slices"
-
-	"github.com/redis/go-redis/v9"
-)
+import "context"
 
 // Waiter waits for changes of a node. Not for concurrent use.
-type Waiter struct {
-	intents cursor
-	// ranked says that it also waits for what is ranked.
-	ranked bool
-}
+type Waiter struct{ intents cursor }
 
 // Intents makes a Waiter for the balances of a node, and for what is ranked there. It
 // holds a connection while it waits.
 func (r *Redis) Intents(node string) *Waiter {
-	return &Waiter{intents: cursor{client: r.waits, stream: intentsStream(node)}, ranked: true}
+	return &Waiter{cursor{client: r.waits, streams: []string{intentsStream(node), rankedStream(node)}}}
 }
 
 // Balances is Intents for the balances alone, which change with few of the requests where
 // what is ranked changes with each.
 func (r *Redis) Balances(node string) *Waiter {
-	w := r.Intents(node)
-	w.ranked = false
-	return w
+	return &Waiter{cursor{client: r.waits, streams: []string{intentsStream(node)}}}
 }
 
 // Wait returns nil when a pod's balance has changed, or a ranked invocation has begun or
@@ -38,13 +27,8 @@ func (w *Waiter) Wait(ctx context.Context) error {
 	}
 	for {
 		entries, err := w.intents.next(ctx)
-		if err != nil || slices.ContainsFunc(entries, w.concerns) {
+		if err != nil || len(entries) > 0 {
 			return err
 		}
 	}
-}
-
-func (w *Waiter) concerns(intent redis.XMessage) bool {
-	_, rankedOnly := intent.Values["ranked"]
-	return w.ranked || !rankedOnly
 }

@@ -46,10 +46,10 @@ type model struct {
 	memory *Memory
 	redis  *Redis
 
-	lastIntent, lastEnded string                   // what was seen of the streams
-	epochs                map[string]string        // Redis's, by the specification's
-	onLoan                api.Resources            // after the last operation
-	put                   map[string]api.Resources // into the pool, by pod, before a Begin
+	lastIntent, lastRanked, lastEnded string                   // what was seen of the streams
+	epochs                            map[string]string        // Redis's, by the specification's
+	onLoan                            api.Resources            // after the last operation
+	put                               map[string]api.Resources // into the pool, by pod, before a Begin
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -57,9 +57,9 @@ func runModel(t *rapid.T, r *Redis) {
 		name:       fmt.Sprintf("node-%d", nodesUsed.Add(1)),
 		clock:      testingclock.NewFakePassiveClock(epoch),
 		redis:      r,
-		lastIntent: streamStart,
-		lastEnded:  streamStart,
-		epochs:     make(map[string]string),
+		lastIntent: streamStart, lastRanked: streamStart,
+		lastEnded: streamStart,
+		epochs:    make(map[string]string),
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
@@ -453,7 +453,7 @@ func (m *model) lose(t *rapid.T) {
 		if err := deleteNode(ctx, m.redis, m.name); err != nil {
 			t.Fatal(err)
 		}
-		m.lastIntent, m.lastEnded = streamStart, streamStart
+		m.lastIntent, m.lastRanked, m.lastEnded = streamStart, streamStart, streamStart
 		return
 	}
 	if err := m.redis.calls.FunctionLoadReplace(ctx, library).Err(); err != nil {

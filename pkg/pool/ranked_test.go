@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 
 	"libra.dev/libra/pkg/pool/redistest"
 )
@@ -170,9 +171,13 @@ func TestRankedWakes(t *testing.T) {
 		if err := tc.do(); err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
-		entries, err := r.calls.XRange(ctx, w.intents.stream, "("+w.intents.last, "+").Result()
-		if err != nil {
-			t.Fatal(err)
+		var entries []redis.XMessage
+		for i, stream := range w.intents.streams {
+			found, err := r.calls.XRange(ctx, stream, "("+w.intents.last[i], "+").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries = append(entries, found...)
 		}
 		if tc.want == nil {
 			if len(entries) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,20 +21,26 @@ const (
 	streamStart = "0-0"
 )
 
-// cursor reads a stream from where it first looked.
+// cursor reads streams of one node from where it first looked.
 type cursor struct {
-	client redis.UniversalClient
-	stream string
-	last   string // id of the last entry read; empty before the first look
+	client  redis.UniversalClient
+	streams []string
+	last    []string // id of the last entry read of each; empty before the first look
 }
 
-// seek puts the cursor at the end of the stream, unless it has been put there.
+// seek puts the cursor at the end of the streams, unless it has been put there.
 func (c *cursor) seek(ctx context.Context) (moved bool, err error) {
-	if c.last != "" {
+	if c.last != nil {
 		return false, nil
 	}
-	c.last, err = c.end(ctx)
-	return true, err
+	last := make([]string, len(c.streams))
+	for i, stream := range c.streams {
+		if last[i], err = c.end(ctx, stream); err != nil {
+			return true, err
+		}
+	}
+	c.last = last
+	return true, nil
 }
 
 // next waits for entries. It returns none when there were none for a while.
@@ -44,7 +51,7 @@ func (c *cursor) next(ctx context.Context) ([]redis.XMessage, error) {
 	readCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitSlice+callTimeout)
 	defer cancel()
 	read, err := c.client.XRead(readCtx, &redis.XReadArgs{
-		Streams: []string{c.stream, c.last},
+		Streams: slices.Concat(c.streams, c.last),
 		Count:   readCount,
 		Block:   waitSlice,
 	}).Result()
@@ -55,30 +62,37 @@ func (c *cursor) next(ctx context.Context) ([]redis.XMessage, error) {
 		return nil, c.rewind(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read stream %s: %w", c.stream, err)
+		return nil, fmt.Errorf("read %s: %w", strings.Join(c.streams, " and "), err)
 	}
-	entries := read[0].Messages
-	c.last = entries[len(entries)-1].ID
+	var entries []redis.XMessage
+	for _, stream := range read {
+		if i := slices.Index(c.streams, stream.Stream); i >= 0 && len(stream.Messages) > 0 {
+			c.last[i] = stream.Messages[len(stream.Messages)-1].ID
+			entries = append(entries, stream.Messages...)
+		}
+	}
 	return entries, nil
 }
 
 // rewind goes back to the start of a stream that ends before the cursor: Redis
 // lost it and made it anew while the clock went back.
 func (c *cursor) rewind(ctx context.Context) error {
-	end, err := c.end(ctx)
-	if err != nil {
-		return err
-	}
-	if before(end, c.last) {
-		c.last = streamStart
+	for i, stream := range c.streams {
+		end, err := c.end(ctx, stream)
+		if err != nil {
+			return err
+		}
+		if before(end, c.last[i]) {
+			c.last[i] = streamStart
+		}
 	}
 	return nil
 }
 
-func (c *cursor) end(ctx context.Context) (string, error) {
-	newest, err := c.client.XRevRangeN(ctx, c.stream, "+", "-", 1).Result()
+func (c *cursor) end(ctx context.Context, stream string) (string, error) {
+	newest, err := c.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
 	if err != nil {
-		return "", fmt.Errorf("find the end of stream %s: %w", c.stream, err)
+		return "", fmt.Errorf("find the end of stream %s: %w", stream, err)
 	}
 	if len(newest) == 0 {
 		return streamStart, nil

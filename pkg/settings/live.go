@@ -17,8 +17,9 @@ import (
 )
 
 // Live are the settings as they are now. Until all have been read, they change nothing.
-// A ConfigMap that cannot be read later leaves them as they were. A label that cannot be
-// read is none, so that it does not matter to which part of Libra it was once another.
+// A key of the ConfigMap that cannot be read leaves its setting as it was, which at the
+// start is the default; all others hold. A label that cannot be read is none, so that it
+// does not matter to which part of Libra it was once another.
 type Live struct {
 	informers []cache.SharedIndexInformer
 	handled   []cache.InformerSynced // whether what there was at first has been
@@ -26,6 +27,7 @@ type Live struct {
 	refused   func(error)
 
 	settings atomic.Pointer[Settings]
+	partly   atomic.Bool // not all that the ConfigMap says is accepted
 	// sources are those of namespaces and nodes that have one of their own.
 	namespaces, nodes sources
 
@@ -55,7 +57,7 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 		set      func(obj any)
 		remove   func(obj any)
 	}{
-		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, func(any) { l.store(Default) }},
+		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, l.removeSettings},
 		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces)},
 		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes)},
 	} {
@@ -159,12 +161,21 @@ func (l *Live) setSettings(obj any) {
 	if !ok {
 		return
 	}
-	s, err := Parse(cm.Data)
+	was := *l.settings.Load()
+	s, err := was.Edit(cm.Data)
+	l.partly.Store(err != nil)
 	if err != nil {
-		l.refused(fmt.Errorf("the settings stay as they are: %w", err))
-		return
+		l.refused(fmt.Errorf("not all settings are accepted: %w", err))
+		if s == was {
+			return
+		}
 	}
 	l.store(s)
+}
+
+func (l *Live) removeSettings(any) {
+	l.partly.Store(false)
+	l.store(Default)
 }
 
 func (l *Live) store(s Settings) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,6 +30,7 @@ type cluster struct {
 	*testing.T
 	client *fake.Clientset
 	live   *Live
+	reader *sdkmetric.ManualReader
 
 	mu      sync.Mutex
 	refused []string
@@ -54,6 +57,10 @@ func (c *cluster) start() {
 		c.Fatal("NewLive() =", err)
 	}
 	c.live = live
+	c.reader = sdkmetric.NewManualReader()
+	if err := live.Meter(sdkmetric.NewMeterProvider(sdkmetric.WithReader(c.reader))); err != nil {
+		c.Fatal("Meter() =", err)
+	}
 	live.OnChange(func() { c.changes.Add(1) })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -108,6 +115,25 @@ func (c *cluster) expectRefused(want ...string) {
 	}
 }
 
+// expectRefusedMetric expects what is exported.
+func (c *cluster) expectRefusedMetric(want int64) {
+	c.Helper()
+	synctest.Wait()
+	var data metricdata.ResourceMetrics
+	c.do(c.reader.Collect(c.Context(), &data))
+	var exported []metricdata.Metrics
+	for _, scope := range data.ScopeMetrics {
+		exported = append(exported, scope.Metrics...)
+	}
+	if len(exported) != 1 || exported[0].Name != "libra.settings.refused" {
+		c.Errorf("exported are %v, want libra.settings.refused alone", exported)
+		return
+	}
+	if points := exported[0].Data.(metricdata.Gauge[int64]).DataPoints; len(points) != 1 || points[0].Value != want {
+		c.Errorf("libra.settings.refused is %v, want one point of %d", points, want)
+	}
+}
+
 // expectSources expects them by namespace and node, with a slash between.
 func (c *cluster) expectSources(want map[string]api.Source) {
 	c.Helper()
@@ -154,11 +180,14 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
 		c.expectSettings(good)
 
-		// A bad edit changes nothing, not even what is good in it.
-		c.edit(map[string]string{"mode": "on", "source": "node"})
-		c.expectSettings(good, `the settings stay as they are: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full`)
+		// What cannot be read stays as it was, and the rest holds.
+		c.edit(map[string]string{"mode": "on", "source": "node", "sauce": "node"})
+		c.expectRefusedMetric(1)
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform},
+			`not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "full"`)
 
 		c.edit(map[string]string{"mode": "full"})
+		c.expectRefusedMetric(0)
 		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform})
 
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
@@ -169,7 +198,14 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 func TestLiveBeginsWithABadConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full", "source": "pool"}))
-		c.expectSettings(Default, `source is "pool", want node or owners`)
+		c.expectRefusedMetric(1)
+		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform}, `source is "pool", want node or owners; until then it is "node"`)
+		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
+		c.expectRefusedMetric(0)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "fully", "source": "owners"}))
+		c.expectSettings(Settings{Mode: api.ModeObserve, Source: api.SourceOwners, Platform: Default.Platform}, `until then it is "observe"`)
 	})
 }
 

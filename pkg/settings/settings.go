@@ -55,22 +55,28 @@ func (n Namespaces) Has(namespace string) bool {
 // Default changes nothing on the cluster.
 var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: "istio-system,knative-serving,kserve"}
 
-// Parse reads a ConfigMap's data, and says all that is wrong with it at once.
-func Parse(data map[string]string) (Settings, error) {
-	s := Default
+// Parse reads a ConfigMap's data as a part of Libra does that starts.
+func Parse(data map[string]string) (Settings, error) { return Default.Edit(data) }
+
+// Edit are the settings after a ConfigMap that said s says data. A key that cannot be read
+// stays what it was, and the error says of all of them at once what is wrong and what holds;
+// the other keys hold all the same, so that parts of Libra that began at different times
+// differ by no more than they must.
+func (s Settings) Edit(data map[string]string) (Settings, error) {
+	edited := Default
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		value := strings.TrimSpace(data[key])
 		var err error
 		switch key {
 		case modeKey:
-			s.Mode, err = api.ParseMode(value)
+			err = edit(&edited.Mode, s.Mode, string(s.Mode), value, api.ParseMode)
 		case sourceKey:
-			s.Source, err = api.ParseSource(value)
+			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
 		case cpuReserveKey:
-			s.CPUReserveMilli, err = parseReserve(value)
+			err = edit(&edited.CPUReserveMilli, s.CPUReserveMilli, fmt.Sprintf("%dm", s.CPUReserveMilli), value, parseReserve)
 		case platformKey:
-			s.Platform, err = parseNamespaces(value)
+			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
 		case exampleKey:
 		default:
 			err = fmt.Errorf("there is no such setting, want %s, %s, %s or %s", modeKey, sourceKey, cpuReserveKey, platformKey)
@@ -79,10 +85,18 @@ func Parse(data map[string]string) (Settings, error) {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))
 		}
 	}
-	if len(errs) > 0 {
-		return Settings{}, errors.Join(errs...)
+	return edited, errors.Join(errs...)
+}
+
+// edit sets one setting to a value, or to what it was, which is shown, when it cannot be read.
+func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error)) error {
+	parsed, err := parse(value)
+	if err != nil {
+		*to = was
+		return fmt.Errorf("%w; until then it is %.64q", err, shown)
 	}
-	return s, nil
+	*to = parsed
+	return nil
 }
 
 // mostReserve is more CPU than any node has, in cores.

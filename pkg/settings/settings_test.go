@@ -1,10 +1,13 @@
 package settings
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -58,8 +61,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
-			if err == nil || got != (Settings{}) {
-				t.Fatalf("Parse() = %+v, %v, want an error", got, err)
+			if err == nil || got != Default {
+				t.Fatalf("Parse() = %+v, %v, want the defaults and an error", got, err)
 			}
 			for _, want := range []string{`key "` + tc.key + `" of ConfigMap libra-system/config-libra: `, tc.want} {
 				if !strings.Contains(err.Error(), want) {
@@ -83,6 +86,95 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 			t.Errorf("error %q does not name %s", err, key)
 		}
 	}
+}
+
+// A key that cannot be read stays what it was, whatever else the edit says; one that is gone
+// is the default.
+func TestEditKeepsWhatCannotBeRead(t *testing.T) {
+	was := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 250, Platform: "a,b"}
+	for name, tc := range map[string]struct {
+		data map[string]string
+		want Settings
+		says string
+	}{
+		"mode": {map[string]string{"mode": "on", "source": "node"},
+			Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
+		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
+			Settings{Mode: api.ModeObserve, Source: api.SourceOwners, CPUReserveMilli: 1000, Platform: Default.Platform}, `until then it is "owners"`},
+		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, CPUReserveMilli: 250, Platform: Default.Platform}, `until then it is "250m"`},
+		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: "a,b"}, `until then it is "a,b"`},
+		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: Default.Platform}, "there is no such setting"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := was.Edit(tc.data)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error("Edit() (-want, +got):\n" + diff)
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("Edit() = %v, want an error that says %q", err, tc.says)
+			}
+		})
+	}
+}
+
+// Whatever edits were made before, bad ones among them: each key by itself is what it was
+// last set to in a way that can be read, since it was last not there; a part that starts, and
+// saw none of them, has the same but for keys that cannot be read, which are the default.
+func TestEditsOfKeysAreTheirOwn(t *testing.T) {
+	values := map[string][]string{
+		"mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
+		"cpu-reserve": {"0", "200m", "much", "-1"}, "platform-namespaces": {"", "a", "a,B"}, "sauce": {"node"},
+	}
+	of := func(s Settings, key string) any {
+		return map[string]any{"mode": s.Mode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform}[key]
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		live := Default
+		want := map[string]any{}
+		for key := range values {
+			want[key] = of(Default, key)
+		}
+		for range rapid.IntRange(1, 10).Draw(t, "edits") {
+			data := map[string]string{}
+			bad := 0
+			for _, key := range slices.Sorted(maps.Keys(values)) {
+				if !rapid.Bool().Draw(t, "has "+key) {
+					want[key] = of(Default, key)
+					continue
+				}
+				data[key] = rapid.SampledFrom(values[key]).Draw(t, key)
+				if alone, err := Parse(map[string]string{key: data[key]}); err == nil {
+					want[key] = of(alone, key)
+				} else {
+					bad++
+				}
+			}
+			var err error
+			live, err = live.Edit(data)
+			starts, _ := Parse(data)
+			if refused := 0; err != nil {
+				refused = len(err.(interface{ Unwrap() []error }).Unwrap())
+				if refused != bad {
+					t.Fatalf("%d keys are refused, want %d: %v", refused, bad, err)
+				}
+			} else if bad > 0 {
+				t.Fatalf("%d keys of %v cannot be read, and there is no error", bad, data)
+			}
+			for key := range values {
+				if got := of(live, key); got != want[key] {
+					t.Fatalf("%s is %v after %v, want %v", key, got, data, want[key])
+				}
+				_, unread := Parse(map[string]string{key: data[key]})
+				_, there := data[key]
+				if got := of(starts, key); there && unread != nil && got != of(Default, key) || (!there || unread == nil) && got != want[key] {
+					t.Fatalf("%s is %v of a part that starts with %v", key, got, data)
+				}
+			}
+		}
+	})
 }
 
 func TestNamespacesHas(t *testing.T) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -110,6 +111,9 @@ func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time)
 // is given on only when it was read, and what was to come from a donor that cannot be
 // lowered is taken back in the same round.
 func (r *reflex) act(ctx context.Context) (wrote bool) {
+	if !slices.ContainsFunc(r.entries, (*entry).managed) {
+		return false
+	}
 	for range passes {
 		var views []view
 		for _, e := range r.entries {

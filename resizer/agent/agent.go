@@ -70,6 +70,9 @@ type Settings struct {
 	// Unclamped, for experiments, lets functions use what they can up to their ceilings,
 	// whether bystanders wait or not.
 	Unclamped bool
+	// Unweighted, for experiments, leaves every pod the weight that the kubelet gave it,
+	// whatever is in flight.
+	Unweighted bool
 }
 
 // Validate says which settings are out of range, all at once.
@@ -114,6 +117,7 @@ type Agent struct {
 	queue      chan api.Observation
 	metrics    *metrics
 	sampledAt  atomic.Pointer[time.Time]
+	counted    int // containers, as the metric was told; sampleAll's alone
 	link       *link
 	reflex     *reflex
 

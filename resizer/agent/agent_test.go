@@ -272,7 +272,7 @@ func TestRestingContainersAreSeldomReadWhole(t *testing.T) {
 	if made.whole != working {
 		t.Errorf("a container that works was read whole %d times of %d", made.whole, working)
 	}
-	samples := c.samples()
+	samples := c.samples(epoch)
 	if len(samples) != resting+working {
 		t.Fatalf("%d samples, want %d", len(samples), resting+working)
 	}
@@ -305,7 +305,7 @@ func TestRingKeepsTheNewest(t *testing.T) {
 		}
 		clk.Step(sampleEvery)
 	}
-	samples := c.samples()
+	samples := c.samples(epoch)
 	if len(samples) != ringSize {
 		t.Fatalf("%d samples kept, want %d", len(samples), ringSize)
 	}
@@ -502,7 +502,7 @@ func TestWithRedis(t *testing.T) {
 	const duration = 150 * time.Millisecond
 	c := a.containers.get("default/p")
 	eventually(t, "sampled for long enough", func() bool {
-		s := c.samples()
+		s := c.samples(epoch)
 		return len(s) > 0 && s[len(s)-1].at.Sub(s[0].at) > duration+slack
 	})
 	// The agent reads from when it first looked, and on a busy machine a sample may

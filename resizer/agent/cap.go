@@ -17,26 +17,29 @@ func (r *reflex) capped() []capped {
 	if r.clamps == nil || r.stopping {
 		return nil // the clamps give back what is theirs
 	}
-	var all []capped
+	now := r.clock.Now()
+	all := r.cappedBefore[:0]
 	for _, e := range r.entries {
 		if !e.present || e.info.cgroup == nil || e.info.observed != "" || e.replaced && !e.info.node {
 			continue
 		}
-		c, ok := r.borrows(e)
+		take := r.borrows
 		if e.info.node {
-			c, ok = e.usesIdle()
+			take = usesIdle
 		}
-		if ok {
+		if c, ok := take(e); ok {
 			c.pod, c.function, c.container, c.quotas = e.pod, e.info.function, e.info.container, e.info.cgroup
+			c.rests = r.rests(e, now)
 			all = append(all, c)
 		}
 	}
+	r.cappedBefore = all
 	return all
 }
 
 // usesIdle is what a container may use of what the node has idle. One whose loans of before
 // are not settled may none yet, nor one whose limit another manager has set.
-func (e *entry) usesIdle() (capped, bool) {
+func usesIdle(e *entry) (capped, bool) {
 	c := capped{
 		allocation: e.info.cap.allocationMilli, ceiling: e.info.cap.ceilingMilli,
 		spec: e.info.limits.CPUMilli, refused: e.info.cap.refused,

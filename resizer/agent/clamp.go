@@ -49,10 +49,12 @@ type clamp struct {
 	calm       time.Duration
 	releasedAt time.Time
 	levels     map[string]*clampLevel
+	ticks      int // so far
 }
 
 // clampLevel is what the clamp knows of a container.
 type clampLevel struct {
+	tick                int   // the last that named it
 	allocation, ceiling int64 // milli CPU
 	milli               int64 // from allocation to ceiling
 	held                bool
@@ -92,14 +94,17 @@ func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
 	}
 	c.at = now
 	c.listen(waited)
-	before := c.levels
-	c.levels = make(map[string]*clampLevel, len(uses))
+	if c.levels == nil {
+		c.levels = map[string]*clampLevel{}
+	}
+	c.ticks++
 	for _, u := range uses {
-		l := before[u.container]
+		l := c.levels[u.container]
 		if l == nil {
 			l = &clampLevel{milli: u.ceiling, credit: fullCredit(u.allocation)}
+			c.levels[u.container] = l
 		}
-		c.levels[u.container] = l
+		l.tick = c.ticks
 		l.bound(u.allocation, u.ceiling)
 		l.pay(u, passed, c.waiting())
 		switch {
@@ -109,6 +114,11 @@ func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
 			l.held = false // nobody has less for it
 		case !c.waiting():
 			l.regain(now, c.waitedAt.Add(c.calm-regainEvery))
+		}
+	}
+	for container, l := range c.levels {
+		if l.tick != c.ticks {
+			delete(c.levels, container)
 		}
 	}
 }

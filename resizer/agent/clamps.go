@@ -27,8 +27,7 @@ const (
 
 // waits tells how long bystanders have waited for CPU.
 type waits interface {
-	// Read is told whether functions have kept to their allocations for a while.
-	Read(now time.Time, held bool) (pressure.Reading, error)
+	Read(now time.Time, functions pressure.Functions) (pressure.Reading, error)
 }
 
 // quotas are a container's CPU use and limit in the kernel.
@@ -49,6 +48,8 @@ type capped struct {
 	// back; refused says that the API server cannot take the ceiling.
 	spec    int64
 	refused bool
+	// rests says that the container has used hardly any CPU lately.
+	rests bool
 	// bound is told what the container may have by the clamp at most, 0 for as much as is
 	// due of it, where somebody else writes its limit. Nil where the clamps do.
 	bound func(milli int64)
@@ -72,6 +73,8 @@ type clamps struct {
 
 	clamp  clamp
 	known  map[string]*clampedContainer
+	rounds int // so far
+	uses   []clampUse
 	tickAt time.Time // the last, and the next
 	nextAt time.Time
 
@@ -87,7 +90,10 @@ type clamps struct {
 // clampedContainer is what the clamps know of a container.
 type clampedContainer struct {
 	capped
+	round   int // the last that named it
 	firstAt time.Time
+	cpu     time.Duration // used so far, as was read last
+	rested  bool          // then
 	window  window
 	read    bool
 	readAt  time.Time
@@ -95,6 +101,7 @@ type clampedContainer struct {
 	// written is what was written last and is to be read; 0 once somebody else wrote.
 	written   int64
 	writtenAt time.Time
+	settled   bool // what is to be in force is
 	changed   bool // what is in force is not the spec's, but the agent's
 	owing     bool // the journal names it
 	held      bool
@@ -103,13 +110,16 @@ type clampedContainer struct {
 	retry     writeRetry
 }
 
+// due says that it is time for a round.
+func (c *clamps) due(now time.Time) bool { return c != nil && !now.Before(c.nextAt) }
+
 // round looks at containers, and sets their quotas, when it is time to.
 func (c *clamps) round(ctx context.Context, containers []capped) {
 	if c == nil {
 		return
 	}
 	now := c.clock.Now()
-	if now.Before(c.nextAt) {
+	if !c.due(now) {
 		return
 	}
 	passed := min(max(0, now.Sub(c.tickAt)), longestAccounted)
@@ -117,8 +127,8 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	c.follow(ctx, containers)
 	c.repay(ctx)
 
-	uses := make([]clampUse, 0, len(c.known))
-	pressed, settled := false, true
+	uses := c.uses[:0]
+	pressed, functions, idle := false, pressure.Functions{Held: true}, len(c.known) > 0 && len(c.debts) == 0
 	for id, k := range c.known {
 		u, ok := c.look(ctx, k, now)
 		if !ok {
@@ -127,15 +137,41 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 		u.container = id
 		uses = append(uses, u)
 		pressed = pressed || u.over() > 0 || k.held
-		settled = settled && (k.held && now.Sub(k.heldAt) >= settleTime || !k.held && u.over() == 0)
+		functions.Above += float64(u.over()) / 1000
+		functions.Held = functions.Held && (k.held && now.Sub(k.heldAt) >= settleTime || !k.held && u.over() == 0)
 	}
-	c.clamp.tick(now, pressed && c.waited(ctx, now, settled), uses)
+	c.uses = uses
+	c.clamp.tick(now, pressed && c.waited(ctx, now, functions), uses)
 	for _, u := range uses {
-		c.set(ctx, c.known[u.container], now)
+		k := c.known[u.container]
+		c.set(ctx, k, now)
+		idle = idle && k.rests && k.settled && c.clamp.whole(u.container)
 	}
 	c.account(ctx, now, passed)
-	if c.nextAt = now.Add(regainEvery); pressed && !c.off {
+	switch {
+	case pressed && !c.off:
 		c.nextAt = now.Add(clampEvery)
+	case idle:
+		c.nextAt = now.Add(inForceEvery) // or when a container stirs
+	default:
+		c.nextAt = now.Add(regainEvery)
+	}
+}
+
+// stir makes the next round due, because a container that rested does not any more, when
+// that would not be soon.
+func (c *clamps) stir(now time.Time) bool {
+	if c == nil || c.nextAt.Sub(now) <= regainEvery {
+		return false
+	}
+	c.nextAt = now
+	return true
+}
+
+// join has the next round come with what else is due before it.
+func (c *clamps) join(at time.Time) {
+	if c != nil && !at.IsZero() && c.nextAt.After(at) {
+		c.nextAt = at
 	}
 }
 
@@ -150,32 +186,42 @@ func (c *clamps) untilNext(now time.Time) time.Duration {
 // follow takes in which containers there are, and gives those back that are not among
 // them any more.
 func (c *clamps) follow(ctx context.Context, containers []capped) {
-	before := c.known
-	c.known = make(map[string]*clampedContainer, len(containers))
+	if c.known == nil {
+		c.known = map[string]*clampedContainer{}
+	}
+	c.rounds++
 	for _, target := range containers {
-		k := before[target.container]
+		k := c.known[target.container]
 		if k == nil {
 			k = &clampedContainer{firstAt: c.clock.Now()}
 			k.retry.delay.Min, k.retry.delay.Max = writeRetryMin, writeRetryMax
+			c.known[target.container] = k
 		}
-		delete(before, target.container)
 		respecified := k.spec != target.spec
-		if k.capped = target; k.owing && respecified {
+		if k.capped, k.round = target, c.rounds; k.owing && respecified {
 			c.owe(ctx, k)
 		}
-		c.known[target.container] = k
 	}
-	for _, k := range before {
-		c.giveBack(ctx, k)
+	for id, k := range c.known {
+		if k.round != c.rounds {
+			delete(c.known, id)
+			c.giveBack(ctx, k)
+		}
 	}
 }
 
 // look reads what a container uses, and its quota when that matters.
 func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (clampUse, bool) {
-	cpu, err := k.quotas.CPU()
+	var err error
 	u := clampUse{allocation: k.allocation, ceiling: k.ceiling}
+	if k.rested && !k.rests {
+		k.window.begin(now, k.cpu)
+	}
+	if k.rested = k.rests; !k.rests || !k.read {
+		k.cpu, err = k.quotas.CPU()
+	}
 	if err == nil {
-		u.used = k.window.add(now, cpu)
+		u.used = k.window.add(now, k.cpu)
 		if !k.read || u.used > k.allocation || k.changed || k.held || now.Sub(k.readAt) >= inForceEvery {
 			err = c.readQuota(ctx, k, now)
 		}
@@ -196,7 +242,7 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 	if err != nil {
 		return err
 	}
-	k.read, k.readAt, k.inForce = true, now, reading.Limit.CPUMilli
+	k.read, k.readAt, k.inForce, k.cpu = true, now, reading.Limit.CPUMilli, reading.CPU
 	if k.written != 0 && k.inForce != k.written {
 		c.metrics.rewrote(ctx, cpu)
 		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)
@@ -207,11 +253,11 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 
 // waited says that bystanders have waited for longer than is tolerated since the last
 // time. When nothing tells, they are taken to.
-func (c *clamps) waited(ctx context.Context, now time.Time, settled bool) bool {
+func (c *clamps) waited(ctx context.Context, now time.Time, functions pressure.Functions) bool {
 	if c.off {
 		return false
 	}
-	reading, err := c.waits.Read(now, settled)
+	reading, err := c.waits.Read(now, functions)
 	if err != nil {
 		if !c.blind {
 			c.metrics.sampleErrors.Add(ctx, 1)
@@ -243,10 +289,11 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 			quota = 0
 		}
 		k.bound(quota)
+		k.settled = true
 		return
 	}
 	quota = k.quotas.Attainable(api.Resources{CPUMilli: quota}).CPUMilli
-	if quota == k.inForce {
+	if k.settled = quota == k.inForce; k.settled {
 		k.changed = k.changed && !whole
 		if k.owing && quota == k.spec {
 			c.forget(k)
@@ -292,22 +339,15 @@ func (c *clamps) refuse(k *clampedContainer, err error, doing string) {
 // account tells who is held, for how long, and what credits are left.
 func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duration) {
 	held := 0
-	credits := map[string]time.Duration{}
 	for id, l := range c.clamp.levels {
-		k := c.known[id]
 		if l.held {
 			held++
-			c.metrics.clamped.Add(ctx, passed.Seconds(), ofFunction(k.function))
-		}
-		if least, ok := credits[k.function]; !ok || l.credit < least {
-			credits[k.function] = l.credit
+			c.metrics.clamped.Add(ctx, passed.Seconds(), ofFunction(c.known[id].function))
 		}
 	}
 	if now.Sub(c.creditAt) >= beatEvery {
 		c.creditAt = now
-		for function, credit := range credits {
-			c.metrics.credits.Record(ctx, credit.Seconds(), ofFunction(function))
-		}
+		c.accountCredits(ctx)
 	}
 	switch {
 	case held > 0 && c.begun.IsZero():
@@ -322,5 +362,18 @@ func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duratio
 			c.log.Info("pods that did not opt in wait no more", "heldFor", now.Sub(c.begun).String())
 		}
 		c.begun, c.told = time.Time{}, false
+	}
+}
+
+func (c *clamps) accountCredits(ctx context.Context) {
+	credits := map[string]time.Duration{}
+	for id, l := range c.clamp.levels {
+		function := c.known[id].function
+		if least, ok := credits[function]; !ok || l.credit < least {
+			credits[function] = l.credit
+		}
+	}
+	for function, credit := range credits {
+		c.metrics.credits.Record(ctx, credit.Seconds(), ofFunction(function))
 	}
 }

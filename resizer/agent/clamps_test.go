@@ -25,7 +25,7 @@ type street struct {
 	reads   int
 }
 
-func (s *street) Read(time.Time, bool) (pressure.Reading, error) {
+func (s *street) Read(time.Time, pressure.Functions) (pressure.Reading, error) {
 	s.reads++
 	if s.broken {
 		return s.total, errors.New("nothing tells")

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"io"
+	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -24,6 +26,8 @@ type container struct {
 	// used is whether an invocation was heard to end in it. Only who reads the ends
 	// touches it.
 	used bool
+	// told says that the agent is told of requests as they begin in it, and of none now.
+	told atomic.Bool
 
 	mu       sync.Mutex
 	cgroup   reader
@@ -99,6 +103,27 @@ func (c *container) keep(s sample) (woke bool) {
 	return c.activity.add(s.at, s.CPU)
 }
 
+// rests says that nothing is known to go on in the container: no request, and hardly any use
+// of CPU since a time that is not long ago.
+func (c *container) rests(now time.Time) bool {
+	if !c.told.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.activity.busy && now.Sub(c.activity.at) <= longestGap
+}
+
+// due says that it is time to sample the container, by when it was sampled last.
+func (c *container) due(now time.Time) bool {
+	if !c.rests(now) {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Sub(c.activity.at) > restEvery-sampleEvery/2
+}
+
 // active is what the container did since it last rested.
 func (c *container) active() activity {
 	c.mu.Lock()
@@ -106,11 +131,41 @@ func (c *container) active() activity {
 	return c.activity
 }
 
-// samples are those kept, from the oldest to the newest.
-func (c *container) samples() []sample {
+// samples are those kept that tell of a time and of what came after it, from the oldest to
+// the newest. One that rested at the last of them before that time did so until then: the
+// sampling of it is seldom, and what it used afterwards was for what began at that time.
+func (c *container) samples(since time.Time) []sample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append(append(make([]sample, 0, len(c.ring)), c.ring[c.next:]...), c.ring[:c.next]...)
+	first := sort.Search(len(c.ring), func(i int) bool { return c.kept(i).at.After(since) })
+	first = max(0, first-1)
+	samples := make([]sample, 0, len(c.ring)-first)
+	for i := first; i < len(c.ring); i++ {
+		samples = append(samples, *c.kept(i))
+	}
+	if len(samples) > 0 && samples[0].at.Before(since) && c.rested(first) {
+		samples[0].at = since
+	}
+	return samples
+}
+
+// kept is a sample, by how many older ones there are. The caller holds the lock.
+func (c *container) kept(i int) *sample { return &c.ring[(c.next+i)%len(c.ring)] }
+
+// rested says that the container had used hardly any CPU for a while when that sample was
+// taken. The caller holds the lock.
+func (c *container) rested(i int) bool {
+	s := c.kept(i)
+	for i--; i >= 0; i-- {
+		before := c.kept(i)
+		if s.CPU-before.CPU >= leastUse {
+			return false
+		}
+		if s.at.Sub(before.at) >= restTime {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *container) close() {
@@ -130,17 +185,39 @@ func (c *container) first() bool {
 // observe makes an observation of an invocation that was known to have ended at a
 // time. ok is false when the samples do not cover it.
 func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok bool) {
-	m, ok := measure(c.samples(), known.Add(-e.Duration-slack), known)
+	from := known.Add(-e.Duration - slack)
+	m, ok := measure(c.samples(from), from, known)
 	return api.Observation{Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
 }
 
 // containers are those of this node's opted-in pods.
 type containers struct {
+	// slow says that they are sampled as seldom as while all rest, and stirred, of capacity
+	// 1, is for who knows that one will not.
+	slow    atomic.Bool
+	stirred chan struct{}
+
 	mu    sync.Mutex
 	byPod map[string]*container // by namespace/name
+	list  []sampledPod          // never changed, but made anew when nil
 }
 
-func newContainers() *containers { return &containers{byPod: map[string]*container{}} }
+// sampledPod is a container with the name of its pod.
+type sampledPod struct {
+	pod string
+	*container
+}
+
+func newContainers() *containers {
+	return &containers{byPod: map[string]*container{}, stirred: make(chan struct{}, 1)}
+}
+
+// stir has containers sampled at once, when that would not be soon.
+func (s *containers) stir() {
+	if s.slow.Load() {
+		signal(s.stirred)
+	}
+}
 
 func (s *containers) get(pod string) *container {
 	s.mu.Lock()
@@ -155,6 +232,7 @@ func (s *containers) put(pod string, c *container) {
 	if old := s.byPod[pod]; old != nil {
 		old.close()
 	}
+	s.list = nil
 	if c == nil {
 		delete(s.byPod, pod)
 		return
@@ -162,13 +240,15 @@ func (s *containers) put(pod string, c *container) {
 	s.byPod[pod] = c
 }
 
-// all is a copy, so that nobody waits for reads of files.
-func (s *containers) all() map[string]*container {
+// all are those that there are now. Nobody waits for reads of files meanwhile.
+func (s *containers) all() []sampledPod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[string]*container, len(s.byPod))
-	for pod, c := range s.byPod {
-		all[pod] = c
+	if s.list == nil {
+		s.list = make([]sampledPod, 0, len(s.byPod))
+		for pod, c := range s.byPod {
+			s.list = append(s.list, sampledPod{pod, c})
+		}
 	}
-	return all
+	return s.list
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -96,5 +97,35 @@ func TestThresholdsThatAreAccepted(t *testing.T) {
 		if err := s.Validate(); (err == nil) != accepted {
 			t.Errorf("--threshold=%v: %v, want accepted %v", threshold, err, accepted)
 		}
+	}
+}
+
+func TestWithoutWeightsEveryPodKeepsTheKubelets(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(10))
+	k.fly("default/p1", ms(2000))
+	k.tell()
+	k.wantWeights("in flight", 148, 52)
+
+	// An agent without them follows one with them, and gives back what that had changed.
+	k.settings.Unweighted = true
+	k.start()
+	k.wantWeights("when it starts", 100, 100)
+	writes := k.cgroups["default/p0"].writes
+	for i := range 2 {
+		k.add(fmt.Sprintf("default/p%d", i), fmt.Sprintf("c%d", i), 500)
+	}
+	for range 3 {
+		k.tell()
+		k.burn("c0", ms(150), ms(200))
+		k.wantWeights("in flight, with weights off", 100, 100)
+	}
+	if n := k.weightsInJournal(); n != 0 || k.cgroups["default/p0"].writes != writes {
+		t.Errorf("%d weights are in the journal, %d were written", n, k.cgroups["default/p0"].writes-writes)
+	}
+	if !k.weighAt.IsZero() {
+		t.Error("weights are computed though they are off")
 	}
 }

@@ -11,6 +11,9 @@ import (
 const (
 	// sampleEvery is how often a container is read.
 	sampleEvery = 25 * time.Millisecond
+	// restEvery is how often one is that rests, when the agent is told of requests that begin
+	// in it: then this is how soon it notices those that it is not told of.
+	restEvery = 100 * time.Millisecond
 	// peakWindow is the time over which CPU use is averaged: the period of a CPU
 	// quota, within which the kernel does not care how use is spread.
 	peakWindow = 100 * time.Millisecond

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -203,8 +204,30 @@ func (m *metrics) restored(ctx context.Context, cause string) {
 }
 
 func (m *metrics) weighed(ctx context.Context, d direction, result string) {
+	if result == resultWritten {
+		m.weights.Add(ctx, 1, weightWritten[d]...)
+		return
+	}
 	m.weights.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result)))
 }
+
+// What is measured with each request has its attributes ready: to make them costs more than to
+// count.
+var (
+	weightWritten = func() (options [raise + 1][]metric.AddOption) {
+		for d := range options {
+			options[d] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(
+				directionKey.String(direction(d).String()), resultKey.String(resultWritten)))}
+		}
+		return options
+	}()
+	ofLevel = func() (options [lastLevel + 1][]metric.RecordOption) {
+		for l := range options {
+			options[l] = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(levelKey.String(strconv.Itoa(l))))}
+		}
+		return options
+	}()
+)
 
 func (m *metrics) rewrote(ctx context.Context, r resource) {
 	m.rewrites.Add(ctx, 1, metric.WithAttributes(resourceKey.String(r.String())))

@@ -13,10 +13,10 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Invocations begin and end, use comes and goes, containers and agents are replaced,
-// the kubelet writes what was, writes fail and Redis is away, in any order. After
+// Invocations begin and end, use comes and goes, containers and agents are replaced, the
+// source of a pod's CPU changes, the kubelet writes what was, writes fail and Redis is away, in any order. After
 // each round no more is in force than is owed, kept because it is in use, or refused to
-// be written; no limit is set below what is in use; and once all has ended, all is
+// be written; no limit is set below what is in use; what owners lend is CPU, too; and once all has ended, all is
 // whole and nothing is owed.
 func TestAnythingMayHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -36,7 +36,7 @@ func TestAnythingMayHappen(t *testing.T) {
 		g.openPool()
 		t.Repeat(map[string]func(*rapid.T){
 			"begin": m.begins, "end": m.ends, "use": m.uses, "exchange": m.exchanges, "pass": m.passes,
-			"kubelet": m.kubelet, "replace": m.replaces, "restart": m.restarts, "break": m.breaks,
+			"kubelet": m.kubelet, "replace": m.replaces, "restart": m.restarts, "break": m.breaks, "source": m.source,
 			"": m.check,
 		})
 		m.rest()
@@ -124,7 +124,7 @@ func (m *model) passes(t *rapid.T) {
 func (m *model) kubelet(t *rapid.T) {
 	pod := m.pod(t)
 	c := m.kernel[m.containers[pod]]
-	if e := m.get(pod); e == nil || !e.managed() || !e.wholeSince.IsZero() && m.clock.Since(e.wholeSince) > staleWindow/2 {
+	if e := m.get(pod); e == nil || !e.managed() || e.allocation.CPUMilli == 0 || !e.wholeSince.IsZero() && m.clock.Since(e.wholeSince) > staleWindow/2 {
 		t.Skip("nothing was recorded of it")
 	}
 	c.Limit.CPUMilli = 500 + rapid.Int64Range(-4, 4).Draw(t, "cpu")*100
@@ -146,6 +146,17 @@ func (m *model) breaks(t *rapid.T) {
 	c.broken = !c.broken
 }
 
+// source makes the node the source of a pod's CPU, or its owners again. Its ceiling is what
+// it is owed.
+func (m *model) source(t *rapid.T) {
+	pod := m.pod(t)
+	e, c := m.get(pod), m.kernel[m.containers[pod]]
+	if limit := c.Limit.CPUMilli; c.broken || limit != userLimits.CPUMilli && (e == nil || limit != e.written.CPUMilli) {
+		t.Skip("what is in force is the kubelet's, which a ceiling might be")
+	}
+	newRanked(m.rig).inform(pod, func(info *podInfo) { info.node = !info.node })
+}
+
 func (m *model) check(t *rapid.T) {
 	m.round(m.ctx)
 	for m.clock.Now().Before(m.revokedBy) {
@@ -154,6 +165,10 @@ func (m *model) check(t *rapid.T) {
 	var over, excused api.Resources
 	for pod, id := range m.containers {
 		c := m.kernel[id]
+		if e := m.get(pod); e != nil && e.managed() && e.takesPart() && !e.info.node && c.Limit.CPUMilli == userLimits.CPUMilli &&
+			m.balance(e).Allocation.CPUMilli != 0 && e.allocation.CPUMilli != userLimits.CPUMilli {
+			t.Fatalf("%s lends and borrows memory alone, with its own CPU in force and its owner as the source", pod)
+		}
 		extra := c.Limit.Sub(userLimits)
 		over = over.Add(extra)
 		if e := m.get(pod); e != nil && (c.broken || e.retries[cpu].delay.Failing()) {

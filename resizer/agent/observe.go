@@ -38,21 +38,41 @@ type Observer interface {
 }
 
 func (a *Agent) sampleAll(ctx context.Context) {
-	ticker := a.clock.NewTicker(sampleEvery)
-	defer ticker.Stop()
+	timer := a.clock.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C():
+		case <-timer.C():
+		case <-a.containers.stirred:
 		}
-		all := a.containers.all()
-		for pod, c := range all {
-			a.sample(ctx, pod, c)
-		}
-		a.metrics.containers.Record(ctx, int64(len(all)))
-		a.sampled()
+		timer.Reset(a.sampleDue(ctx))
 	}
+}
+
+// sampleDue samples the containers of which it is time to, and says when it is again. What is
+// asked of it is mostly whether somebody works who rested, so it wakes up no more often than
+// that takes: that costs as much as to read ten containers.
+func (a *Agent) sampleDue(ctx context.Context) time.Duration {
+	all := a.containers.all()
+	now := a.clock.Now()
+	wait := restEvery
+	for _, c := range all {
+		if c.due(now) {
+			a.sample(ctx, c.pod, c.container)
+		}
+		if wait == restEvery && !c.rests(now) {
+			wait = sampleEvery
+		}
+	}
+	a.containers.slow.Store(wait == restEvery)
+	if len(all) != a.counted {
+		a.counted = len(all)
+		a.metrics.containers.Record(ctx, int64(len(all)))
+	}
+	a.sampled()
+	return wait
 }
 
 func (a *Agent) sampled() {

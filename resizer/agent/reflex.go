@@ -75,6 +75,8 @@ type reflex struct {
 	weightDebts []weightDebt  // of pods that have no entry that owes it
 	sharesWrong map[group]exceeding
 	clamps      *clamps
+	// cappedBefore is the room of what capped made last, which nobody keeps.
+	cappedBefore []capped
 
 	beatDue  bool // something changed that the pool must know
 	beatAt   time.Time
@@ -95,6 +97,12 @@ func (r *reflex) run(ctx context.Context) {
 		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it was left waits for the end of its loan;" +
 			" on cgroup v1 it may be killed for want of memory")
 	}
+	if r.settings.Unclamped {
+		r.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, whoever waits")
+	}
+	if r.settings.Unweighted {
+		r.log.Info("weights are off, which is for experiments: every pod keeps the weight that the kubelet gave it, whatever is in flight")
+	}
 	r.recall(ctx)
 	timer := r.clock.NewTimer(0)
 	defer timer.Stop()
@@ -110,10 +118,12 @@ func (r *reflex) run(ctx context.Context) {
 		case <-r.pods.changed:
 			r.follow(ctx)
 		case <-r.awake:
-			if !r.wakes() {
+			stirred := r.clamps.stir(r.clock.Now())
+			if r.wakes() {
+				r.reweigh = true
+			} else if !stirred {
 				continue
 			}
-			r.reweigh = true
 		}
 		if wrote := r.round(ctx); wrote && !learned.IsZero() {
 			r.metrics.wake.Record(ctx, r.clock.Since(learned).Seconds())
@@ -290,6 +300,7 @@ func (r *reflex) follow(ctx context.Context) {
 		}
 	}
 	r.beatDue, r.reweigh = true, true
+	r.clamps.stir(r.clock.Now())
 }
 
 // update takes in what the Tracker knows of a pod.
@@ -366,9 +377,12 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			r.adopt(ctx, e)
 			r.giveBack(ctx, e)
 			r.leaveCPU(ctx, e)
+			r.takeCPU(ctx, e)
 		}
 	}
-	r.clamps.round(ctx, r.capped())
+	if r.clamps.due(now) {
+		r.clamps.round(ctx, r.capped())
+	}
 	wrote = r.act(ctx)
 	if !r.lost && r.shrunk() {
 		r.acted = r.state.Version
@@ -376,6 +390,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	r.settle(ctx)
 	r.account(ctx)
 	r.weigh(ctx, beat)
+	r.clamps.join(r.weighAt)
 	if (beat || r.beatDue && r.state.Epoch != "" && !r.lost) && !r.stopping {
 		r.beat(ctx, beat)
 	}

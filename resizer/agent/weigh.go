@@ -16,6 +16,8 @@ const (
 	// weighEvery is how often weights are computed while a request is in flight: what is
 	// left of it shrinks, and what its pod is owed changes.
 	weighEvery = 100 * time.Millisecond
+	// weighEarly is how early that may be, in a round that is for something else.
+	weighEarly = 2 * time.Millisecond
 
 	// smallPart is the part of itself by which a weight has to change to be written between
 	// those rounds, when a request begins or ends.
@@ -54,16 +56,21 @@ func (e *entry) weighed() bool {
 		e.info.observed == "" && !e.foreign
 }
 
+// weighs says that it is changed.
+func (r *reflex) weighs(e *entry) bool { return !r.settings.Unweighted && e.weighed() }
+
 // fly takes in which flights the state names in a pod. What was used until now was used by
 // those that were known.
 func (r *reflex) fly(e *entry, now time.Time) {
 	w := &e.weighing
-	if !e.weighed() {
+	if !r.weighs(e) {
 		r.reweigh = r.reweigh || w.inFlight
 		w.flights = nil
+		r.tellOf(e, false)
 		return
 	}
 	seen := r.state.InFlight[e.pod]
+	r.tellOf(e, len(seen) == 0)
 	if len(seen) == 0 && len(w.flights) == 0 {
 		return
 	}
@@ -75,6 +82,26 @@ func (r *reflex) fly(e *entry, now time.Time) {
 	}
 	r.begun = append(r.begun, begun...)
 	r.reweigh = r.reweigh || ended || len(begun) > 0
+}
+
+// tellOf tells who samples the pod's container whether no request is in it, as far as is
+// known of a pod of which that is told.
+func (r *reflex) tellOf(e *entry, none bool) {
+	c := r.sampled.get(e.pod)
+	if c == nil || c.told.Load() == none {
+		return
+	}
+	c.told.Store(none)
+	if !none {
+		r.sampled.stir()
+		r.clamps.stir(r.clock.Now())
+	}
+}
+
+// rests says that nothing is known to go on in the pod.
+func (r *reflex) rests(e *entry, now time.Time) bool {
+	c := r.sampled.get(e.pod)
+	return c != nil && c.id == e.info.container && len(e.weighing.flights) == 0 && c.rests(now)
 }
 
 // attribute reads what the container has used, and divides it among its flights.
@@ -95,7 +122,7 @@ func (r *reflex) attribute(e *entry) {
 // wakes says that a pod has begun to use CPU of which no request is seen.
 func (r *reflex) wakes() bool {
 	return slices.ContainsFunc(r.entries, func(e *entry) bool {
-		return !e.weighing.inFlight && e.weighed() && len(e.weighing.flights) == 0 && len(r.unseen(e)) > 0
+		return !e.weighing.inFlight && r.weighs(e) && len(e.weighing.flights) == 0 && len(r.unseen(e)) > 0
 	})
 }
 
@@ -127,7 +154,7 @@ func (r *reflex) activity(e *entry) (activity, bool) {
 func (r *reflex) weigh(ctx context.Context, beat bool) {
 	now := r.clock.Now()
 	void := r.lost || r.stopping
-	tick := beat || void || !r.weighAt.IsZero() && !now.Before(r.weighAt)
+	tick := beat || void || !r.weighAt.IsZero() && r.weighAt.Sub(now) <= weighEarly
 	if !tick && !r.reweigh {
 		return
 	}
@@ -143,7 +170,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		w := &e.weighing
 		was := w.inFlight
 		w.inFlight = false
-		if !void && e.weighed() {
+		if !void && r.weighs(e) {
 			r.contend(e, now)
 		}
 		if w.file != nil && (tick || w.inFlight != was) {
@@ -416,7 +443,9 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 		r.failWeight(ctx, e, err)
 		return false
 	}
-	r.log.V(2).Info("a weight was written", "pod", e.pod, "from", w.inForce, "to", to, "kubelets", w.kubelet, "direction", direction.String())
+	if log := r.log.V(2); log.Enabled() {
+		log.Info("a weight was written", "pod", e.pod, "from", w.inForce, "to", to, "kubelets", w.kubelet, "direction", direction.String())
+	}
 	w.inForce, w.failing, w.ownSince = to, false, time.Time{}
 	r.readWeight(ctx, e)
 	return true
@@ -434,7 +463,7 @@ func (r *reflex) settleWeights(now time.Time) {
 			w.ownSince = time.Time{}
 		case w.ownSince.IsZero() && !r.stopping:
 			w.ownSince = now
-		case r.stopping || !e.weighed() || now.Sub(w.ownSince) >= staleWindow:
+		case r.stopping || !r.weighs(e) || now.Sub(w.ownSince) >= staleWindow:
 			r.dropWeight(e)
 		}
 	}

@@ -2,10 +2,7 @@ package agent
 
 import (
 	"context"
-	"strconv"
 	"time"
-
-	"go.opentelemetry.io/otel/metric"
 )
 
 // checkShares checks, of what was read, that the pods of a group have no more than the
@@ -52,6 +49,6 @@ func (r *reflex) countLevels(ctx context.Context, pods []contender) {
 		counts[p.level()]++
 	}
 	for l, count := range counts {
-		r.metrics.weightLevels.Record(ctx, count, metric.WithAttributes(levelKey.String(strconv.Itoa(l))))
+		r.metrics.weightLevels.Record(ctx, count, ofLevel[l]...)
 	}
 }

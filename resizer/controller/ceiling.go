@@ -36,14 +36,19 @@ func (c *Controller) unread() bool {
 // place finds the ceilings of the node's pods.
 func (c *Controller) place(ctx context.Context, n *node) {
 	c.readAllocatable(ctx, n)
+	quotas, withheld := quotasOf(c.kube), 0
 	for _, m := range n.pods {
 		before := m.ceiling
-		m.ceiling = c.ceilingOf(ctx, n, m)
+		m.ceiling = c.ceilingOf(ctx, n, m, quotas)
+		if m.countedBy != "" {
+			withheld++
+		}
 		if m.ceiling != before {
 			logf.FromContext(ctx).V(1).Info("the ceiling of a pod's CPU is another", "node", n.name, "pod", m.pod.Namespace+"/"+m.pod.Name,
 				"function", m.function, "fromMilli", before, "toMilli", m.ceiling)
 		}
 	}
+	c.metrics.withheld(n.name, withheld)
 }
 
 // readAllocatable takes in how much CPU pods may have of the node. What was read stands
@@ -59,12 +64,13 @@ func (c *Controller) readAllocatable(ctx context.Context, n *node) {
 
 // ceilingOf is the milli CPU that a pod's limit is to be, whatever is on loan; 0 under
 // source owners, and of a pod that has no ceiling.
-func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod) int64 {
+func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quotas *quotas) int64 {
 	if m.owed.CPUMilli == 0 || m.leaving || m.leftAlone != "" && m.leftAlone != classFixed {
+		m.countedBy = ""
 		return 0
 	}
 	if c.live.Mode(m.pod.Annotations) != api.ModeFull || c.live.Source(m.pod.Namespace, n.name) != api.SourceNode {
-		m.badMaxCPU = ""
+		m.badMaxCPU, m.countedBy = "", ""
 		return 0
 	}
 	milli, err := ceiling.Of(m.pod, m.owed.CPUMilli, n.allocatable, c.live.Settings().CPUReserveMilli)
@@ -86,7 +92,11 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod) int6
 		}
 		return 0
 	}
-	return milli
+	if milli <= m.owed.CPUMilli {
+		m.countedBy = ""
+		return milli
+	}
+	return c.besideQuotas(ctx, n, m, milli, quotas)
 }
 
 func isReady(pod *corev1.Pod) bool {

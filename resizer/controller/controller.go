@@ -9,7 +9,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -136,7 +134,8 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, live Live, waiter
 }
 
 // Register adds the controller to a manager whose cache holds opted-in pods and
-// revisions, and Nodes of which KeepAllocatable may have stripped the rest.
+// revisions, and Nodes and ResourceQuotas of which KeepAllocatable and KeepCPULimitQuota may
+// have stripped the rest.
 func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
 		return fmt.Errorf("indexing pods by node: %w", err)
@@ -145,6 +144,9 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	// is looked at.
 	if _, err := mgr.GetCache().GetInformer(ctx, &servingv1.Revision{}); err != nil {
 		return fmt.Errorf("watching Revisions: %w", err)
+	}
+	if _, err := mgr.GetCache().GetInformer(ctx, &corev1.ResourceQuota{}); err != nil {
+		return fmt.Errorf("watching ResourceQuotas: %w", err)
 	}
 	c.live.OnChange(c.waker.wakeAll)
 	return builder.ControllerManagedBy(mgr).
@@ -234,37 +236,6 @@ func (c *Controller) node(name string) *node {
 		c.nodes[name] = n
 	}
 	return n
-}
-
-// lowering notes that the kubelet is to be told to lower what is in force, and will have
-// done so after d.
-func (n *node) lowering(now time.Time, d time.Duration) {
-	if by := now.Add(d); by.After(n.loweredBy) {
-		n.loweredBy = by
-	}
-}
-
-// patient says whether a pod that has waited since then, for others to be lowered, has
-// to wait on: for patience, and longer while the kubelet could not be told to lower them.
-func (n *node) patient(since time.Time, patience time.Duration, now time.Time) bool {
-	waited := now.Sub(since)
-	return waited < patience || now.Before(n.loweredBy) && waited < patience+outagePatience
-}
-
-// wait notes which pods wait for their own CPU, and ends their patience.
-func (n *node) wait(ctx context.Context, waiting []string, now time.Time) {
-	for name, m := range n.pods {
-		switch {
-		case !slices.Contains(waiting, name):
-			m.waitsSince, m.impatient = time.Time{}, false
-		case m.waitsSince.IsZero():
-			m.waitsSince = now
-		case !m.impatient && !n.patient(m.waitsSince, waitPatience, now):
-			m.impatient = true
-			logf.FromContext(ctx).Info("a pod gets its own CPU though others may still have it: neither the agent nor the kubelet has said that they have not",
-				"node", n.name, "pod", name, "function", m.function, "waited", now.Sub(m.waitsSince))
-		}
-	}
 }
 
 func (c *Controller) forget(n *node) {

@@ -40,7 +40,7 @@ func refusedEvent(pod *corev1.Pod, r resize, err error) event {
 // ceilingRefusedEvent tells that the spec cannot have the ceiling, and what happens instead.
 func ceilingRefusedEvent(pod *corev1.Pod, container string, ceilingMilli, keptMilli int64, why string) event {
 	return event{pod, corev1.EventTypeWarning, "LibraCeilingRefused", "Resize", fmt.Sprintf(
-		"limits.cpu of container %q stays at %dm instead of its ceiling of %dm, which the node agent sets in the container's cgroup alone: %s",
+		"limits.cpu of container %q is %dm instead of its ceiling of %dm, which the node agent sets in the container's cgroup alone: %s",
 		container, keptMilli, ceilingMilli, why)}
 }
 

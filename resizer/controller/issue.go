@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -33,6 +34,7 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRoom bool) (crowded []resize, next time.Duration) {
 	next = tick
 	now := c.clock.Now()
+	waits, held := n.waits(), false
 	outcomes := make([]outcome, len(resizes))
 	var group errgroup.Group
 	group.SetLimit(concurrentPatches)
@@ -40,6 +42,13 @@ func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRo
 		m := n.pods[r.pod]
 		if now.Before(m.retryAt) {
 			next = min(next, m.retryAt.Sub(now))
+			continue
+		}
+		if m.canWait(r, waits) && !(halfLeft(c.total, now) && halfLeft(n.limiter, now)) {
+			if !held {
+				c.metrics.resized(ctx, r.direction, resultLimited, reasonOf(n, m, r))
+			}
+			held, next = true, heldTick
 			continue
 		}
 		if c.total.TokensAt(now) < 1 || !n.limiter.AllowN(now, 1) || !c.total.AllowN(now, 1) {
@@ -65,6 +74,29 @@ func (c *Controller) send(ctx context.Context, n *node, resizes []resize, moreRo
 		}
 	}
 	return crowded, next
+}
+
+// canWait says that a resize is for nobody's own: it gives a pod its ceiling, or takes that
+// back, which matters only while others wait for room.
+func (m *managedPod) canWait(r resize, othersWait bool) bool {
+	return m.movesCeiling(r) && (r.direction == raise || r.direction == lower && !othersWait)
+}
+
+// waits says that a pod waits for its own until others are lowered.
+func (n *node) waits() bool {
+	for _, m := range n.pods {
+		if !m.waitsSince.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// halfLeft says that one more leaves half of what a limiter lets through at once. That half
+// is for restores, which may be due at any moment.
+func halfLeft(l *rate.Limiter, now time.Time) bool {
+	burst := float64(l.Burst())
+	return l.TokensAt(now) >= min(burst, burst/2+1)
 }
 
 // outcome is what is left to do after a resize was sent.

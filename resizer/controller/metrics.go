@@ -58,12 +58,13 @@ type metrics struct {
 	// Observed, so that a node that is gone does not stay.
 	mu          sync.Mutex
 	silentNodes map[string]bool
+	kept        map[string]int // pods whose ceiling is kept out of the spec, by node
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/controller")
-	m := &metrics{silentNodes: map[string]bool{}}
-	var errs [7]error
+	m := &metrics{silentNodes: map[string]bool{}, kept: map[string]int{}}
+	var errs [8]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Resizes issued, by what they do to the pod and what the API server answered"))
 	m.restores, errs[1] = meter.Int64Counter("libra.resizer.restores",
@@ -79,6 +80,9 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"), metric.WithInt64Callback(m.observeSilent))
 	m.badMaxCPU, errs[6] = meter.Int64Counter("libra.resizer.max.cpu.refused",
 		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so that their ceiling is their user allocation"))
+	_, errs[7] = meter.Int64ObservableGauge("libra.resizer.ceilings.withheld",
+		metric.WithDescription("Pods whose ceiling is kept out of their spec because a ResourceQuota counts CPU limits; the node agent sets it"),
+		metric.WithInt64Callback(m.observeWithheld))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -114,6 +118,24 @@ func (m *metrics) forget(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.silentNodes, node)
+	delete(m.kept, node)
+}
+
+func (m *metrics) withheld(node string, pods int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept[node] = pods
+}
+
+func (m *metrics) observeWithheld(_ context.Context, o metric.Int64Observer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum := 0
+	for _, pods := range m.kept {
+		sum += pods
+	}
+	o.Observe(int64(sum))
+	return nil
 }
 
 func (m *metrics) observeSilent(_ context.Context, o metric.Int64Observer) error {

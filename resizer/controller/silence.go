@@ -108,8 +108,8 @@ func (c *Controller) nudges(n *node, pods []podLimits, planned []resize, now tim
 		if p.ceiling == 0 && p.reach() > m.asked.CPUMilli && !noRoom {
 			n.lowering(now, nudgePatience)
 		}
-		if c.total.TokensAt(now) < float64(c.settings.TotalBurst)/2 {
-			next = heldTick // restores go first, on every node
+		if !halfLeft(c.total, now) {
+			next = heldTick
 			continue
 		}
 		limits := m.asked.Add(m.nudge())

@@ -28,7 +28,7 @@ func wait(t *testing.T, n *Node, d time.Duration) Reading {
 	var first, last Reading
 	for i := range int(d / tick) {
 		time.Sleep(tick)
-		reading, err := n.Read(time.Now(), false)
+		reading, err := n.Read(time.Now(), everything)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func BenchmarkRead(b *testing.B) {
 	now := time.Now()
 	read := func() Reading {
 		now = now.Add(tick)
-		r, err := n.Read(now, false)
+		r, err := n.Read(now, everything)
 		if err != nil {
 			b.Fatal(err)
 		}

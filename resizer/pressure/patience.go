@@ -28,6 +28,19 @@ const (
 	learnedExtra = 1.1
 )
 
+// Functions is what functions did in the time that a reading covers.
+type Functions struct {
+	// Held says that they have kept to their allocations for a while, so that what
+	// bystanders wait now they would wait without Libra.
+	Held bool
+	// Above is what they used above their allocations, in CPUs.
+	Above float64
+}
+
+// blame is the share of the node that is used above allocations, 0 to 1. Who waits does so
+// behind everybody that runs: on a full node most of that is there with stock, too.
+func (f Functions) blame(cpus int64) float64 { return min(1, max(0, f.Above/float64(cpus))) }
+
 // patience is how much more of its time than is tolerated a pod has waited lately. The
 // zero value is ready.
 type patience struct {
@@ -35,18 +48,19 @@ type patience struct {
 	learned float64 // share of the time that it waited while functions were held
 }
 
-// beyond is what of a time that a pod has waited, while some time passed, is too much.
-// held says that functions have kept to their allocations for a while.
-func (p *patience) beyond(waited, passed time.Duration, held bool) time.Duration {
-	if held && passed > 0 {
+// beyond is what of a time that a pod has waited, while some time passed, is too much, and
+// is because of what functions do.
+func (p *patience) beyond(waited, passed time.Duration, functions Functions, cpus int64) time.Duration {
+	if functions.Held && passed > 0 {
 		weight := min(1, float64(passed)/float64(learnTime))
 		p.learned += (min(1, float64(waited)/float64(passed)) - p.learned) * weight
 	} else {
 		p.learned -= p.learned * min(1, float64(passed)/float64(unlearnTime))
 	}
-	share := max(tolerated, learnedExtra*p.learned)
-	atOnce := toleratedAtOnce + time.Duration(p.learned*float64(period))
-	p.level = max(0, p.level+waited-time.Duration(share*float64(passed)))
+	blame := functions.blame(cpus)
+	share := max(tolerated, blame*learnedExtra*p.learned)
+	atOnce := toleratedAtOnce + time.Duration(blame*p.learned*float64(period))
+	p.level = max(0, p.level+time.Duration(blame*float64(waited)-share*float64(passed)))
 	tooMuch := max(0, p.level-atOnce)
 	p.level -= tooMuch
 	return tooMuch

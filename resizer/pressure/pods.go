@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,13 +27,14 @@ const (
 
 // pod is a bystander's cgroup, with its containers'.
 type pod struct {
+	dir      string
 	dirs     []string            // its own first
 	limited  map[string]*counter // by directory: those with a limit of CPU, and how long that held them up
 	pressure *counter            // when that is read
 
 	usage   *counter // CPU used, when threads are read
 	list    string   // name of the file that lists threads
-	threads map[int]*counter
+	threads map[int]*thread
 	listed  bool          // its threads, since pods were listed last
 	ahead   time.Duration // that it has waited and that the kernel has not counted yet
 
@@ -115,6 +118,7 @@ func (n *Node) list() error {
 			return fmt.Errorf("following a pod that did not opt in: %w", err)
 		}
 	}
+	n.order = slices.SortedFunc(maps.Values(n.pods), func(a, b *pod) int { return strings.Compare(a.dir, b.dir) })
 	n.choose()
 	return nil
 }
@@ -212,7 +216,7 @@ func podUID(name string) (string, bool) {
 func (n *Node) follow(dir string) error {
 	p, ok := n.pods[dir]
 	if !ok {
-		p = &pod{limited: map[string]*counter{}, threads: map[int]*counter{}, list: "tasks"}
+		p = &pod{dir: dir, limited: map[string]*counter{}, threads: map[int]*thread{}, list: "tasks"}
 		if n.v2 {
 			p.list = "cgroup.threads"
 		}

@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"syscall"
 	"time"
 )
 
@@ -47,7 +49,8 @@ const (
 // Both only ever grow.
 type Reading struct {
 	Waited time.Duration
-	// Beyond is what of it is more than is tolerated of each pod: see patience.
+	// Beyond is what of it is because of what functions use above their allocations, and
+	// more than is tolerated of each pod: see patience.
 	Beyond time.Duration
 	// Since is the time that the reading covers: since the one before it, or zero when that
 	// was too long ago or none, and nothing was added.
@@ -71,9 +74,14 @@ type Node struct {
 	readAt   time.Time
 	node     *counter      // the node's own pressure; nil when it cannot be read
 	skipped  time.Duration // since pods were read last
-	looks    int           // left of this reading
 	patience patience      // with the node as a whole
 	total    Reading
+
+	order   []*pod // by directory, from which a reading begins with another each time
+	first   *pod   // with which the next is to begin; nil is any
+	looks   int    // left of this reading
+	load    int    // the node's open load averages; 0 before
+	crowded answer // in this reading
 }
 
 // New reads below the directories where the host's cgroups and a proc file system with
@@ -87,10 +95,8 @@ func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 }
 
 // Read is cheap enough to be called every 20 ms, and need not be called when nobody is
-// interested. held says that functions have kept to their allocations for a while, so that
-// what bystanders wait now they would wait without Libra. It fails when nothing at all can
-// be read that would tell.
-func (n *Node) Read(now time.Time, held bool) (Reading, error) {
+// interested. It fails when nothing at all can be read that would tell.
+func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 	passed := now.Sub(n.readAt)
 	fresh := n.readAt.IsZero() || passed > longestGap
 	if n.readAt = now; fresh {
@@ -111,19 +117,20 @@ func (n *Node) Read(now time.Time, held bool) (Reading, error) {
 		if !known {
 			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node tell (is there a pressure/cpu in the proc file system?)")
 		}
-		n.add(&n.patience, moved, passed, held)
+		n.add(&n.patience, moved, passed, functions)
 		return n.total, nil
 	}
 	n.skipped += passed
-	if n.source == SourceThreads && known && !fresh && n.tooLittle(moved, passed) {
+	if known && !fresh && n.tooLittle(moved, passed) {
 		return n.total, nil
 	}
-	n.looks = looksEach
-	for dir, p := range n.pods {
+	gone := false
+	for _, p := range n.turn() {
 		waited, err := n.waited(p)
 		if isGone(err) {
 			p.close()
-			delete(n.pods, dir)
+			delete(n.pods, p.dir)
+			gone = true
 			continue
 		} else if err != nil {
 			return n.total, fmt.Errorf("reading how long a pod waited for CPU: %w", err)
@@ -132,10 +139,22 @@ func (n *Node) Read(now time.Time, held bool) (Reading, error) {
 			p.own, p.ahead = own{}, 0
 			continue
 		}
-		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped, held)
+		n.add(&p.patience, p.own.without(waited, p.throttled, now), n.skipped, functions)
+	}
+	if gone {
+		n.order = slices.DeleteFunc(n.order, func(p *pod) bool { return n.pods[p.dir] != p })
 	}
 	n.skipped = 0
 	return n.total, nil
+}
+
+// turn begins a look at all pods, and is their order in it.
+func (n *Node) turn() []*pod {
+	if i := slices.Index(n.order, n.first); i > 0 {
+		n.order = slices.Concat(n.order[i:], n.order[:i])
+	}
+	n.looks, n.first, n.crowded = looksEach, nil, unasked
+	return n.order
 }
 
 // Close closes what is open. The Node can be read again.
@@ -147,12 +166,16 @@ func (n *Node) Close() {
 	if n.node != nil {
 		n.node.close()
 	}
+	if n.load != 0 {
+		syscall.Close(n.load) //nolint:errcheck // read only
+	}
+	n.order, n.first, n.load = nil, nil, 0
 	n.node, n.readAt = nil, time.Time{}
 }
 
-func (n *Node) add(p *patience, waited, passed time.Duration, held bool) {
+func (n *Node) add(p *patience, waited, passed time.Duration, functions Functions) {
 	n.total.Waited += waited
-	n.total.Beyond += p.beyond(waited, passed, held)
+	n.total.Beyond += p.beyond(waited, passed, functions, n.cpus)
 }
 
 // waited is how long a pod waited since it was read last, with what it waited for its

@@ -1,6 +1,7 @@
 package pressure
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func none(string) bool { return false }
+
+// everything is functions that use nothing of their own: all waiting is for them.
+var everything = Functions{Above: math.MaxInt32}
 
 func write(t *testing.T, root, path, text string) {
 	t.Helper()
@@ -48,7 +52,7 @@ func newReader(t *testing.T, cgroups, proc string, ours func(string) bool) *read
 func (r *reader) read(after time.Duration) Reading {
 	r.Helper()
 	r.now = r.now.Add(after)
-	reading, err := r.node.Read(r.now, false)
+	reading, err := r.node.Read(r.now, everything)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -230,10 +234,10 @@ func TestNobodySeen(t *testing.T) {
 	}
 
 	blind := New(root, t.TempDir(), none)
-	if _, err := blind.Read(start, false); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {
+	if _, err := blind.Read(start, everything); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {
 		t.Errorf("reading without anything to read: %v, want an error that names what is missing", err)
 	}
-	if got, err := New(root, t.TempDir(), func(string) bool { return true }).Read(start, false); err != nil || got.Pods != 0 {
+	if got, err := New(root, t.TempDir(), func(string) bool { return true }).Read(start, everything); err != nil || got.Pods != 0 {
 		t.Errorf("reading a node without bystanders: %+v, %v", got, err)
 	}
 }
@@ -243,25 +247,49 @@ func TestNobodySeen(t *testing.T) {
 func TestPatience(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p patience
+		cpus := int64(rapid.IntRange(1, 256).Draw(t, "CPUs"))
+		functions := Functions{Above: rapid.Float64Range(0, 2*float64(cpus)).Draw(t, "above")}
 		var waited, passed, beyond time.Duration
 		for range rapid.IntRange(1, 200).Draw(t, "readings") {
 			d := time.Duration(rapid.IntRange(1, 100).Draw(t, "ms")) * time.Millisecond
 			w := time.Duration(rapid.Float64Range(0, 1).Draw(t, "share") * float64(d))
-			more := p.beyond(w, d, false)
+			more := p.beyond(w, d, functions, cpus)
 			if more < 0 || more > w {
 				t.Fatalf("%v of %v is beyond", more, w)
 			}
 			waited, passed, beyond = waited+w, passed+d, beyond+more
-			if left := waited - time.Duration(tolerated*float64(passed)) - toleratedAtOnce; beyond < left-time.Microsecond {
+			blamed := time.Duration(min(1, functions.Above/float64(cpus)) * float64(waited))
+			if left := blamed - time.Duration(tolerated*float64(passed)) - toleratedAtOnce; beyond < left-time.Microsecond {
 				t.Fatalf("of %v waited in %v, %v is beyond, want at least %v", waited, passed, beyond, left)
+			}
+			if beyond > blamed+time.Microsecond {
+				t.Fatalf("of %v waited in %v, %v is beyond, of which functions can have done %v", waited, passed, beyond, blamed)
 			}
 		}
 	})
 	var p patience
 	for range 1000 {
-		if p.beyond(900*time.Microsecond, tick, false) > 0 {
+		if p.beyond(900*time.Microsecond, tick, everything, 2) > 0 {
 			t.Fatal("waiting for less than the tolerated share was too much")
 		}
+	}
+}
+
+// On a full node everybody waits, with Libra or without it: functions that use a tenth of
+// it above their allocations are not held for that.
+func TestPatienceOnAFullNode(t *testing.T) {
+	var p patience
+	for range 1000 {
+		if p.beyond(tick*2/5, tick, Functions{Above: 0.2}, 2) > 0 {
+			t.Fatal("waiting 0.4 of the time, of which functions can have done a tenth, was too much")
+		}
+	}
+	var beyond time.Duration
+	for range 50 {
+		beyond += p.beyond(tick*2/5, tick, Functions{Above: 1.5}, 2)
+	}
+	if beyond < 200*time.Millisecond {
+		t.Errorf("of 0.4 s waited in a second, %v is too much when functions use three quarters of the node above their own", beyond)
 	}
 }
 
@@ -272,7 +300,7 @@ func TestLearnedPatience(t *testing.T) {
 		for i := range int(d / tick) {
 			// Half of the ticks have all of it.
 			waited := time.Duration(2 * share * float64(tick))
-			beyond += p.beyond(waited*time.Duration(i%2), tick, held)
+			beyond += p.beyond(waited*time.Duration(i%2), tick, Functions{Held: held, Above: 2}, 2)
 		}
 		return beyond
 	}

@@ -26,8 +26,34 @@ func parseDelay(text []byte) (time.Duration, error) {
 }
 
 // looksEach is how many threads of pods that have not run a reading looks at, whether they
-// want to: it costs ten times as much as to see that a pod has not run.
-const looksEach = 32
+// want to: it costs as much as to see of five pods that they have not run.
+const looksEach = 16
+
+// thread is one of a pod's.
+type thread struct {
+	*counter     // how long it waited
+	stat     int // its stat, which stays open once it was looked at; 0 before
+}
+
+func (t *thread) close() {
+	t.counter.close()
+	if t.stat != 0 {
+		syscall.Close(t.stat) //nolint:errcheck // read only
+	}
+}
+
+// ready says that a thread runs or waits to. One that has ended does not.
+func (t *thread) ready(procRoot string, id int, buffer []byte) bool {
+	if t.stat == 0 {
+		fd, err := open(filepath.Join(procRoot, strconv.Itoa(id), "stat"))
+		if err != nil {
+			return false
+		}
+		t.stat = fd
+	}
+	text, err := read(t.stat, "stat", buffer)
+	return err == nil && isReady(text)
+}
 
 // threadsWaited is how long the pod's threads waited in a time. The kernel counts what a
 // thread waits when it runs again, which can be seconds later for one of little weight. So
@@ -58,28 +84,72 @@ func (n *Node) threadsWaited(p *pod, passed time.Duration) (time.Duration, error
 }
 
 // ready says that a thread of the pod is, of one that has not run. Pods that were waiting
-// are looked at each time, and of the others, whose order is any, as many as there is time
-// for.
+// are looked at each time, and of the others, in turn, as many as there is time for.
 func (n *Node) ready(p *pod) bool {
+	if n.nobodyWaits() {
+		return false
+	}
 	if p.ahead == 0 {
 		if n.looks <= 0 {
+			if n.first == nil {
+				n.first = p
+			}
 			return false
 		}
 		n.looks -= max(1, len(p.threads))
 	}
-	for id := range p.threads {
-		path := filepath.Join(n.procRoot, strconv.Itoa(id), "stat")
-		fd, err := open(path)
-		if err != nil {
-			continue // it has ended
-		}
-		text, err := read(fd, path, n.buffer)
-		syscall.Close(fd) //nolint:errcheck // read only
-		if err == nil && isReady(text) {
+	for id, t := range p.threads {
+		if t.ready(n.procRoot, id, n.buffer) {
 			return true
 		}
 	}
 	return false
+}
+
+// nobodyWaits says that no more threads are ready on the node than it has CPUs, so that none
+// is kept from running, but for a moment. It is asked once in a reading.
+func (n *Node) nobodyWaits() bool {
+	if n.crowded == unasked {
+		n.crowded = yes
+		if count, err := n.readyOnNode(); err == nil && count <= n.cpus {
+			n.crowded = no
+		}
+	}
+	return n.crowded == no
+}
+
+// answer is one that was given in a reading.
+type answer int
+
+const (
+	unasked answer = iota
+	yes
+	no
+)
+
+// readyOnNode is how many threads run or are ready to, this one too: the load averages are
+// followed by "ready/all".
+func (n *Node) readyOnNode() (int64, error) {
+	if n.load == 0 {
+		fd, err := open(filepath.Join(n.procRoot, "loadavg"))
+		if err != nil {
+			return 0, err
+		}
+		n.load = fd
+	}
+	text, err := read(n.load, "loadavg", n.buffer)
+	if err != nil {
+		return 0, err
+	}
+	return parseReady(text)
+}
+
+func parseReady(text []byte) (int64, error) {
+	ready, _, ok := bytes.Cut(text, []byte("/"))
+	if !ok {
+		return 0, errors.New(`it has no "<ready>/<all>"`)
+	}
+	return number(ready[bytes.LastIndexByte(ready, ' ')+1:])
 }
 
 // isReady says that a thread runs or waits to, by its stat: "7 (name) R ...", in which the
@@ -92,10 +162,10 @@ func isReady(text []byte) bool {
 // delayed is how long threads waited that have run since.
 func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 	var waited time.Duration
-	for id, thread := range p.threads {
-		delay, err := thread.since(buffer)
+	for id, t := range p.threads {
+		delay, err := t.since(buffer)
 		if isGone(err) {
-			thread.close()
+			t.close()
 			delete(p.threads, id)
 			continue
 		} else if err != nil {
@@ -127,9 +197,9 @@ func (p *pod) listThreads(procRoot string) error {
 			now[id] = struct{}{}
 		}
 	}
-	for id, thread := range p.threads {
+	for id, t := range p.threads {
 		if _, ok := now[id]; !ok {
-			thread.close()
+			t.close()
 			delete(p.threads, id)
 		}
 	}
@@ -137,13 +207,13 @@ func (p *pod) listThreads(procRoot string) error {
 		if _, ok := p.threads[id]; ok || len(p.threads) >= mostThreads {
 			continue
 		}
-		thread, err := openCounter(filepath.Join(procRoot, strconv.Itoa(id), "schedstat"), parseDelay)
+		delay, err := openCounter(filepath.Join(procRoot, strconv.Itoa(id), "schedstat"), parseDelay)
 		if isGone(err) {
 			continue
 		} else if err != nil {
 			return err
 		}
-		p.threads[id] = thread
+		p.threads[id] = &thread{counter: delay}
 	}
 	return nil
 }

@@ -92,6 +92,9 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	if err != nil {
 		return libra{}, err
 	}
+	if err := live.Meter(mp); err != nil {
+		return libra{}, err
+	}
 	pods, err := invocation.NewPods(kube, logger)
 	if err != nil {
 		return libra{}, err

@@ -46,7 +46,7 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for _, mode := range []string{"on", "full", "on"} {
+		for _, mode := range []string{"on", "on", "full", "on"} {
 			edit(map[string]string{"mode": mode})
 		}
 		if got := live.Mode(nil); got != api.ModeFull {
@@ -63,8 +63,11 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 		}
 		want := []string{
 			"info Libra's settings map[mode:lend source:node]",
-			`warn Refused a setting. This is logged once. map[error:the settings stay as they are: key "mode" of ConfigMap libra-system/config-libra: mode is "on"`,
+			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
+				`mode is "on", want observe, lend or full; until then it is "lend"`,
 			"info Libra's settings map[mode:full source:node]",
+			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
+				`mode is "on", want observe, lend or full; until then it is "full"`,
 			"info Libra's settings map[mode:full source:owners]",
 		}
 		if len(got) != len(want) {

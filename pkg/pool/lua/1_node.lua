@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '14'
+local VERSION = '15'
 local RECORD_VERSION = '1'
 local ENDED_VERSION = '2' -- of the records of ends
 
@@ -134,7 +134,7 @@ end
 local function keep(node)
   local key = node.key
   call('ZADD', key.tombstones, '+inf', PLACEHOLDER)
-  for _, stream in ipairs({key.intents, key.ended}) do
+  for _, stream in ipairs({key.intents, key.ranked, key.ended}) do
     if call('EXISTS', stream) == 0 then
       call('XGROUP', 'CREATE', stream, 'none', '$', 'MKSTREAM')
       call('XGROUP', 'DESTROY', stream, 'none')
@@ -146,14 +146,12 @@ local function keep(node)
   node.kept, node.timed_at = node.now, nil
 end
 
--- append_intent wakes who waits for balances and for what is ranked, or for the latter
--- only. The names are for people: who is woken reads the state.
+-- append_intent wakes who waits for balances, or for what is ranked only: that changes with
+-- every request, and there is a stream of its own for it. The names are for people: who is
+-- woken reads the state.
 local function append_intent(node, pods, ranked_only)
-  if ranked_only then
-    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods, 'ranked', '1')
-  else
-    call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
-  end
+  local stream = ranked_only and node.key.ranked or node.key.intents
+  call('XADD', stream, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
 end
 
 -- begin_epoch makes the node one of which nothing is known.
@@ -171,6 +169,7 @@ local function begin_epoch(first_key, now, had_epoch)
       epoch = first_key,
       tombstones = prefix .. 'tombstones', -- until when an end stands, by invocation
       intents = prefix .. 'intents',
+      ranked = prefix .. 'ranked', -- intents of what is only ranked
       ended = prefix .. 'ended',
     },
     epoch = library_epoch .. epochs_begun,

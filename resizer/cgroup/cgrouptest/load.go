@@ -115,10 +115,16 @@ func (c *Container) Start(t testing.TB) *Load {
 	in.Close() //nolint:errcheck // the load has its own
 	l := &Load{t: t, in: stdin, out: bufio.NewScanner(stdout), cmd: cmd}
 	l.Do("ping")
-	for _, dir := range c.dirs {
-		c.Write(fmt.Sprint(cmd.Process.Pid), filepath.Join(dir, "cgroup.procs"))
-	}
+	c.Add(cmd.Process.Pid)
 	return l
+}
+
+// Add puts a process into the container.
+func (c *Container) Add(process int) {
+	c.t.Helper()
+	for _, dir := range c.dirs {
+		c.Write(fmt.Sprint(process), filepath.Join(dir, "cgroup.procs"))
+	}
 }
 
 // Tell sends a command, and does not wait until it is done.

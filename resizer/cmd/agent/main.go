@@ -61,12 +61,13 @@ func parse() options {
 		"share of a lowered limit in use at which the donor gets back what it lends, from 0 to 1; below 0.5 and above 0.95 for experiments")
 	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
 	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
+	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
-	o.Unguarded, o.Unclamped = !*safeguard, !*clamp
+	o.Unguarded, o.Unclamped, o.Unweighted = !*safeguard, !*clamp, !*weights
 	return o
 }
 
@@ -111,6 +112,9 @@ func run(o options) error {
 	}
 	live, err := settings.NewLive(clients, func(err error) { ctrl.Log.WithName("settings").Error(err, "a setting is not taken") })
 	if err != nil {
+		return err
+	}
+	if err := live.Meter(told.Meters); err != nil {
 		return err
 	}
 	tracker.Follow(live, mgr.GetAPIReader())

@@ -168,9 +168,10 @@ func run(o options) error {
 	}
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
 	cached := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}:         {Label: optedIn, Transform: actuate.KeepResizes},
-		&servingv1.Revision{}: {Label: optedIn, Transform: cache.TransformStripManagedFields()},
-		&corev1.Node{}:        {Transform: controller.KeepAllocatable},
+		&corev1.Pod{}:           {Label: optedIn, Transform: actuate.KeepResizes},
+		&servingv1.Revision{}:   {Label: optedIn, Transform: cache.TransformStripManagedFields()},
+		&corev1.Node{}:          {Transform: controller.KeepAllocatable},
+		&corev1.ResourceQuota{}: {Transform: controller.KeepCPULimitQuota},
 	}}
 	renewDeadline := o.leaseDuration * 2 / 3
 	retryPeriod := o.leaseDuration / 6
@@ -197,6 +198,9 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	if err := live.Meter(told.Meters); err != nil {
+		return err
+	}
 	if err := mgr.Add(leaderOrNot(live.Run)); err != nil {
 		return fmt.Errorf("following the settings: %w", err)
 	}
@@ -214,7 +218,7 @@ func run(o options) error {
 
 	synced := func(r *http.Request) error {
 		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
-			return errors.New("pods, Revisions and Nodes have not all been listed yet; see the log for what may not be read")
+			return errors.New("pods, Revisions, Nodes and ResourceQuotas have not all been listed yet; see the log for what may not be read")
 		}
 		if !live.Synced() {
 			return fmt.Errorf("the settings have not been read yet (ConfigMap %s/%s, and the labels of namespaces and nodes); see the log for what may not be",

@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+// However many ceilings have just been patched, there and back, restores that become due
+// are all sent at once, up to half of what either limit lets through; and ceilings are all
+// set in the end.
+func TestRestoresNeverWaitBehindCeilings(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ceilings := rapid.IntRange(1, 30).Draw(rt, "ceilings")
+		objects := []client.Object{testRevision(owed), testNode(2000)}
+		for i := range ceilings {
+			objects = append(objects, testPod(fmt.Sprint("p", i), owed, ready))
+		}
+		h := newHarness(t, objects...)
+		h.following.now = underNode
+		h.Controller.settings.Burst = rapid.IntRange(1, 40).Draw(rt, "burst")
+		h.Controller.total = rate.NewLimiter(10, rapid.IntRange(1, 40).Draw(rt, "total burst"))
+
+		sources := []settings.Settings{underNode, {Mode: underNode.Mode, Source: "owners"}}
+		for i := range rapid.SampledFrom([]int{1, 3}).Draw(rt, "changes of the source") {
+			h.following.now = sources[i%2]
+			for len(h.reconcile()) > 0 {
+				h.kubelet()
+			}
+		}
+		var low, want []string
+		for i := range rapid.IntRange(0, min(h.Controller.settings.Burst, h.Controller.total.Burst())/2).Draw(rt, "restores") {
+			name := fmt.Sprint("low", i)
+			h.create(testPod(name, res(300, 256), byLibra))
+			low, want = append(low, name), append(want, name+" 500m/256Mi")
+		}
+		got := h.reconcile()
+		for _, patch := range want {
+			if !slices.Contains(got, patch) {
+				rt.Fatalf("patches %v of %d pods that were low, %q is not among them", got, len(low), patch)
+			}
+		}
+		for range 2 * (ceilings + len(low)) {
+			h.kubelet()
+			h.clock.Step(time.Second)
+			h.reconcile()
+		}
+		for i := range ceilings {
+			if got := specLimits(h.get(fmt.Sprint("p", i))).CPUMilli; got != 2000 {
+				rt.Errorf("p%d is left at %dm, without its ceiling", i, got)
+			}
+		}
+	})
+}
+
+// What is held back for a while is told once each time, not for each pod.
+func TestHeldCeilingsAreCountedOnce(t *testing.T) {
+	objects := []client.Object{testRevision(owed), testNode(2000)}
+	for i := range testSettings.Burst {
+		objects = append(objects, testPod(fmt.Sprint("p", i), owed, ready))
+	}
+	h := newHarness(t, objects...)
+	h.following.now = underNode
+	got, again := h.reconcileResult()
+	if want := testSettings.Burst / 2; len(got) != want || again != heldTick {
+		t.Errorf("%d patches and again after %v, want %d and again after %v", len(got), again, want, heldTick)
+	}
+	if got := h.total("libra.resizer.resizes", resultKey.String(resultLimited)); got != 1 {
+		t.Errorf("%v rate-limited, want 1", got)
+	}
+}
+
+// Under source owners a ceiling that is still in force is what a restore waits for: then its
+// way back takes of the other half.
+func TestCeilingsThatARestoreWaitsForGoBack(t *testing.T) {
+	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed, ready))
+	h.Controller.settings.Burst = 4
+	h.expect("p 2000m/256Mi", "q 2000m/256Mi")
+	h.kubelet()
+	h.following.now.Source = api.SourceOwners
+	h.expect() // half of the burst is gone
+	h.create(testPod("low", res(300, 256), byLibra))
+	h.expect("p 500m/256Mi", "q 500m/256Mi")
+	h.kubelet()
+	h.clock.Step(time.Second)
+	h.expect("low 500m/256Mi")
+}

@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
+)
+
+// revisionGrace is how long a Revision may take to get into the cache after its
+// pods.
+const revisionGrace = 5 * time.Second
+
+// classFixed is why a pod is left alone that the node agent can change all the same.
+const classFixed = "its QoS class is Guaranteed, which a resize may not change; set requests below the limits to take part"
+
+// leaveAlone says why a pod must not be touched, or nothing.
+func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
+	found := false
+	for _, c := range pod.Spec.Containers {
+		switch {
+		case c.Name == container:
+			found = true
+			for _, p := range c.ResizePolicy {
+				if p.RestartPolicy == corev1.RestartContainer {
+					return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", container, p.ResourceName)
+				}
+			}
+		case c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0:
+			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
+		}
+	}
+	switch {
+	case !found:
+		return fmt.Sprintf("it has no container %q, which its Revision names", container)
+	case owed.IsZero():
+		return fmt.Sprintf("container %q has neither a CPU nor a memory limit in its Revision; set one to take part", container)
+	case pod.Status.QOSClass == corev1.PodQOSGuaranteed:
+		return classFixed
+	}
+	return ""
+}
+
+// yield leaves a pod to whoever else changed its limits: two managers that do not
+// know of each other would change them for ever. What Libra changed is put back first.
+func (m *managedPod) yield() {
+	limits, allocation := m.asked, m.owed
+	m.owed, m.leaving = changedByOthers(m.pod, m.user.Name, allocation, limits)
+	m.request, m.asked = m.ofOwed(m.request), m.ofOwed(m.asked)
+	if m.leaving && m.asked == m.owed && m.leftAlone == "" {
+		m.leftAlone = fmt.Sprintf("container %q has the limits %v where its Revision says %v, and Libra did not set them: "+
+			"a webhook, a LimitRange or another manager of resources did", m.user.Name, limits, allocation)
+	}
+}
+
+// strand takes in a pod of which nothing tells what it is owed. It is true once, when
+// that has lasted for too long to be only a cache that is late.
+func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
+	m.pod = pod
+	if m.unreadSince.IsZero() {
+		m.unreadSince = now
+	}
+	before := m.leftAlone
+	m.leftAlone = "its Revision has not been read yet"
+	if now.Sub(m.unreadSince) < revisionGrace {
+		return false
+	}
+	m.leftAlone = "there is no Revision of it that opted in, so what its limits should be is not known"
+	if actuate.Resized(pod) {
+		m.leftAlone += "; they may still be as Libra set them for a loan: delete the pod"
+	}
+	return m.leftAlone != before
+}
