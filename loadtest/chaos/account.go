@@ -2,30 +2,19 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/pkg/pool"
 )
 
-const (
-	// tolerated is how long the sum of the limits may be too high (from a donor's
-	// restore until its borrowers are shrunk), and what is shorter is no sign that a
-	// pod was left away from its allocation: a restore takes its time.
-	tolerated = 100 * time.Millisecond
-	// nudgeMilli is by how much the resizer raises a limit for a moment to make the
-	// kubelet write it, where no agent tells that it did: docs/resizer.md.
-	nudgeMilli = 1
-
-	// A borrower whose loan ended keeps the memory that it uses and a margin of the
-	// larger one of these; sampleSlack is what it may use less by the time it is read.
-	marginBytes   = 32 << 20
-	marginPercent = 10
-	sampleSlack   = 8 << 20
-)
+// tolerated is how long the sum of the limits may be too high (from a donor's restore
+// until its borrowers are shrunk), and what is shorter is no sign that a pod was left
+// away from its allocation: a restore takes its time.
+const tolerated = 100 * time.Millisecond
 
 // request is what became of one request.
 type request struct {
@@ -66,64 +55,6 @@ func tally(requests []request, excuses []excuse) (failed, excused int, unexcused
 	return failed, excused, unexcused
 }
 
-// view is what the pool last said.
-type view struct {
-	at       time.Time // zero: nothing yet
-	balances map[string]pool.Balance
-}
-
-// of is what the pool entitles a pod to at a time. A pool that cannot be read for longer
-// than a lease entitles nobody.
-func (v view) of(pod string, now time.Time) pool.Balance {
-	if v.at.IsZero() || now.Sub(v.at) > pool.LeaseTTL {
-		return pool.Balance{}
-	}
-	return v.balances[pod]
-}
-
-// onLoan says whether anything is on loan.
-func (v view) onLoan() bool {
-	for _, b := range v.balances {
-		if !b.Lent.IsZero() || !b.Borrowed.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// sample is one container at one moment.
-type sample struct {
-	pod          string // namespace/name
-	owed, limits api.Resources
-	inUse        int64 // bytes; known where the memory limit is above what is owed
-}
-
-// pinned says that the memory above what is owed is in use.
-func (s sample) pinned() bool {
-	margin := max(marginBytes, s.inUse*marginPercent/100)
-	return s.limits.MemoryBytes > s.owed.MemoryBytes && s.limits.MemoryBytes <= s.inUse+margin+sampleSlack
-}
-
-// away says whether limits differ from what is owed in a way that the balance does not
-// cover, each resource by itself.
-func (s sample) away(b pool.Balance) bool {
-	cpu := s.limits.CPUMilli < s.owed.CPUMilli && b.Lent.CPUMilli == 0 ||
-		s.limits.CPUMilli > s.owed.CPUMilli && b.Borrowed.CPUMilli == 0
-	memory := s.limits.MemoryBytes < s.owed.MemoryBytes && b.Lent.MemoryBytes == 0 ||
-		s.limits.MemoryBytes > s.owed.MemoryBytes && b.Borrowed.MemoryBytes == 0 && !s.pinned()
-	return cpu || memory
-}
-
-// whole says that all limits are what is owed, or pinned.
-func whole(samples []sample) bool {
-	for _, s := range samples {
-		if s.away(pool.Balance{}) {
-			return false
-		}
-	}
-	return true
-}
-
 // episode is a time during which something was so. It begins with the first sample and
 // ends with the last that shows it.
 type episode struct{ from, to time.Time }
@@ -146,56 +77,92 @@ func (e *excess) observe(now time.Time, by api.Resources, samples []sample) {
 	e.at = slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.limits == s.owed })
 }
 
-// tracker makes episodes of samples.
+// breach is an episode of something wrong.
+type breach struct {
+	episode
+	what string // at its beginning
+}
+
+// tracker makes episodes of moments.
 type tracker struct {
-	away map[string][]episode // by pod
-	over []excess
-	last time.Time       // when the last samples were
-	open map[string]bool // pods whose last episode goes on
-	high bool            // the last of over goes on
+	away   map[string][]episode // by pod, or by its weight
+	over   []excess
+	broken map[string][]breach // by whom it is
+	shares *shares
+	below  time.Duration // the longest that a pod was below its ceiling
+	lows   map[string]time.Time
+	last   time.Time       // when the last samples were
+	open   map[string]bool // what of away goes on
+	wrong  map[string]bool // what of broken goes on
+	high   bool            // the last of over goes on
 }
 
 func newTracker() *tracker {
-	return &tracker{away: map[string][]episode{}, open: map[string]bool{}}
+	return &tracker{away: map[string][]episode{}, broken: map[string][]breach{}, shares: newShares(),
+		lows: map[string]time.Time{}, open: map[string]bool{}, wrong: map[string]bool{}}
 }
 
-// observe takes the samples of one moment.
-func (t *tracker) observe(now time.Time, v view, samples []sample) {
-	var owed, limits api.Resources
+// observe takes in a moment.
+func (t *tracker) observe(m moment) {
 	open := map[string]bool{}
-	for _, s := range samples {
-		owed = owed.Add(s.owed).Add(api.Resources{CPUMilli: nudgeMilli})
-		limits = limits.Add(s.counted())
-		if !s.away(v.of(s.pod, now)) {
-			continue
-		}
-		open[s.pod] = true
-		if t.open[s.pod] {
-			list := t.away[s.pod]
-			list[len(list)-1].to = now
+	off := func(of string) {
+		open[of] = true
+		if list := t.away[of]; t.open[of] {
+			list[len(list)-1].to = m.at
 		} else {
-			t.away[s.pod] = append(t.away[s.pod], episode{now, now})
+			t.away[of] = append(list, episode{m.at, m.at})
 		}
 	}
-	high := limits.Max(owed) != owed
+	for _, s := range m.samples {
+		if !s.stranger && s.away(m.view.of(s.pod, m.at), m.holds()) {
+			off(s.pod)
+		}
+		t.low(s, m.at)
+	}
+	for _, w := range m.weights {
+		if !w.stranger && w.moved() && !m.weighs() {
+			off(w.name())
+		}
+	}
+
+	broken := map[string]bool{}
+	for _, found := range m.wrong() {
+		broken[found.of] = true
+		if list := t.broken[found.of]; t.wrong[found.of] {
+			list[len(list)-1].to = m.at
+		} else {
+			t.broken[found.of] = append(list, breach{episode{m.at, m.at}, found.what})
+		}
+	}
+
+	by := m.excess()
+	high := !by.IsZero()
 	if high && !t.high {
-		t.over = append(t.over, excess{episode: episode{from: now}})
+		t.over = append(t.over, excess{episode: episode{from: m.at}})
 	}
 	if high {
-		t.over[len(t.over)-1].observe(now, limits.Max(owed).Sub(owed), samples)
+		t.over[len(t.over)-1].observe(m.at, by, m.samples)
 	}
-	t.last, t.open, t.high = now, open, high
+	t.shares.observe(m)
+	t.last, t.open, t.wrong, t.high = m.at, open, broken, high
 }
 
-// counted are the limits without memory that is kept because it is in use.
-func (s sample) counted() api.Resources {
-	if s.pinned() {
-		return api.Resources{CPUMilli: s.limits.CPUMilli, MemoryBytes: s.owed.MemoryBytes}
+// low takes in whether a pod is below its ceiling.
+func (t *tracker) low(s sample, now time.Time) {
+	if s.limits.CPUMilli >= s.ceiling {
+		delete(t.lows, s.pod)
+		return
 	}
-	return s.limits
+	since, ok := t.lows[s.pod]
+	if !ok {
+		since = now
+		t.lows[s.pod] = now
+	}
+	t.below = max(t.below, now.Sub(since))
 }
 
-// longestAway is the longest time that any pod was away without a lease.
+// longestAway is the longest time that any pod, or its weight, was away and nothing covered
+// it.
 func (t *tracker) longestAway() time.Duration {
 	var longest time.Duration
 	for _, list := range t.away {
@@ -206,8 +173,8 @@ func (t *tracker) longestAway() time.Duration {
 	return longest
 }
 
-// wholeAfter is how long after end the last pod came back to what it is owed, or to
-// what a lease covers.
+// wholeAfter is how long after end the last pod came back to what it is at rest, or to
+// what something covers.
 func (t *tracker) wholeAfter(end time.Time) time.Duration {
 	var last time.Duration
 	for _, list := range t.away {
@@ -223,6 +190,11 @@ func (t *tracker) wholeAfter(end time.Time) time.Duration {
 // violations are the times when more was in force than is owed in all.
 func (t *tracker) violations() []excess {
 	return slices.DeleteFunc(slices.Clone(t.over), func(e excess) bool { return e.length() <= tolerated })
+}
+
+// breaches are all the times when something else was against the rules.
+func (t *tracker) breaches() []breach {
+	return slices.Concat(slices.Concat(slices.Collect(maps.Values(t.broken))...), t.shares.breaches())
 }
 
 // forbidden lists what of a pod's spec Libra must never have changed. first is the pod

@@ -74,7 +74,7 @@ func TestAwayIsWhatNoBalanceCovers(t *testing.T) {
 		"no limit at all, and nothing borrowed": {res(0, 256), pool.Balance{}, 0, true},
 	} {
 		s := sample{pod: "default/p", owed: owed, limits: c.limits, inUse: c.inUse}
-		if got := s.away(c.balance); got != c.away {
+		if got := s.away(c.balance, false); got != c.away {
 			t.Errorf("%s: away is %t, want %t", name, got, c.away)
 		}
 	}
@@ -83,7 +83,7 @@ func TestAwayIsWhatNoBalanceCovers(t *testing.T) {
 // watchFor observes every 10 ms for a time what limits say.
 func watchFor(tr *tracker, from, to float64, v view, samples ...sample) {
 	for now := at(from); now.Before(at(to)); now = now.Add(10 * time.Millisecond) {
-		tr.observe(now, v, samples)
+		tr.observe(moment{at: now, view: v, samples: samples})
 	}
 }
 
@@ -212,5 +212,126 @@ func TestLoanIsSeen(t *testing.T) {
 	}
 	if !slices.ContainsFunc(kinds, func(k kind) bool { return k.part == pod && k.action == evict }) {
 		t.Error("no pod is evicted")
+	}
+}
+
+// ceilinged is a sample of a function with a ceiling of two cores.
+func ceilinged(cpuMilli int64) sample {
+	return sample{pod: "default/p", owed: res(700, 256), limits: res(cpuMilli, 256), ceiling: 2000}
+}
+
+func TestCeilings(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit      int64
+		rests      bool // it is whole
+		held       bool // it is covered when it may be held
+		outOfRules bool
+	}{
+		"at its ceiling":               {2000, true, true, false},
+		"nudged at its ceiling":        {1999, false, true, false},
+		"held to its allocation":       {700, false, true, false},
+		"in between":                   {1300, false, true, false},
+		"below its allocation":         {699, false, false, true},
+		"above its ceiling":            {2001, false, false, true},
+		"without a limit":              {0, false, false, true},
+		"without a limit, as v2 reads": {-1, false, false, true},
+	} {
+		s := ceilinged(c.limit)
+		if got := s.away(pool.Balance{}, false); got == c.rests {
+			t.Errorf("%s: away is %t", name, got)
+		}
+		// What is on loan among owners covers nothing here.
+		if got := s.away(pool.Balance{Borrowed: res(5000, 0), Lent: res(5000, 0)}, true); got == c.held {
+			t.Errorf("%s, and it may be held: away is %t", name, got)
+		}
+		m := moment{at: at(0), samples: []sample{s}}
+		if got := len(m.wrong()) > 0; got != c.outOfRules {
+			t.Errorf("%s: against the rules is %t", name, got)
+		}
+		if m.whole() != c.rests {
+			t.Errorf("%s: whole is %t", name, m.whole())
+		}
+		m.changing = true
+		if len(m.wrong()) > 0 {
+			t.Errorf("%s, while the source changes: %v", name, m.wrong())
+		}
+		if !m.excess().IsZero() {
+			t.Errorf("%s: ceilings add up to %v too much", name, m.excess())
+		}
+	}
+	// A nudge raises what has no room above it.
+	low := sample{pod: "default/p", owed: res(700, 256), limits: res(700+nudgeMilli, 256), ceiling: 700}
+	if !low.inBounds() {
+		t.Error("a nudge of what is owed as much as its ceiling is against the rules")
+	}
+}
+
+func TestHeldOnlyByAnAgentAndForAWhile(t *testing.T) {
+	held := ceilinged(700)
+	for name, c := range map[string]struct {
+		m    moment
+		away bool
+	}{
+		"under load":                  {moment{at: at(10), agent: true, busyAt: at(10)}, false},
+		"a while after":               {moment{at: at(17), agent: true, busyAt: at(10)}, false},
+		"long after":                  {moment{at: at(19), agent: true, busyAt: at(10)}, true},
+		"under load without an agent": {moment{at: at(10), busyAt: at(10)}, true},
+	} {
+		tr := newTracker()
+		c.m.samples = []sample{held}
+		tr.observe(c.m)
+		if got := len(tr.away) > 0; got != c.away {
+			t.Errorf("%s: away is %t", name, got)
+		}
+	}
+}
+
+func TestTimeBelowACeiling(t *testing.T) {
+	tr := newTracker()
+	watchFor(tr, 0, 1, view{}, ceilinged(700))
+	watchFor(tr, 1, 2, view{}, ceilinged(2000))
+	watchFor(tr, 2, 2.5, view{}, ceilinged(1000))
+	if got, want := tr.below, 990*time.Millisecond; got != want {
+		t.Errorf("%v at most, want %v", got, want)
+	}
+	if len(tr.breaches()) > 0 {
+		t.Errorf("%+v", tr.breaches())
+	}
+}
+
+func TestOneReadingAgainstTheRulesIsAViolation(t *testing.T) {
+	tr := newTracker()
+	watchFor(tr, 0, 1, view{}, ceilinged(2000))
+	watchFor(tr, 1, 1.01, view{}, ceilinged(500))
+	watchFor(tr, 1.01, 2, view{}, ceilinged(2000))
+	watchFor(tr, 2, 2.5, view{}, ceilinged(0))
+	got := tr.breaches()
+	if len(got) != 2 || got[0].length() != 0 || got[1].length() != 490*time.Millisecond {
+		t.Errorf("breaches %+v, want two", got)
+	}
+}
+
+func TestStrangersAreLeftAlone(t *testing.T) {
+	well := sample{pod: "default/plain", owed: res(500, 128), limits: res(500, 128), stranger: true}
+	changed := well
+	changed.limits = res(400, 128)
+	weight := podWeight{pod: "default/plain", weight: 20, kubelet: 20, stranger: true}
+	moved := weight
+	moved.weight = 21
+	for name, c := range map[string]struct {
+		m    moment
+		want int
+	}{
+		"as they were":     {moment{samples: []sample{well}, weights: []podWeight{weight}}, 0},
+		"another limit":    {moment{samples: []sample{changed}, weights: []podWeight{weight}}, 1},
+		"another weight":   {moment{samples: []sample{well}, weights: []podWeight{moved}}, 1},
+		"while it changes": {moment{samples: []sample{changed}, changing: true}, 1},
+	} {
+		if got := c.m.wrong(); len(got) != c.want {
+			t.Errorf("%s: %v, want %d", name, got, c.want)
+		}
+		if !c.m.excess().IsZero() {
+			t.Errorf("%s: its limits count: %v", name, c.m.excess())
+		}
 	}
 }

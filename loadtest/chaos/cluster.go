@@ -52,12 +52,13 @@ var places = map[part]place{
 // components are the names that the box gives to its processes.
 var components = map[part]string{kubelet: "kubelet", apiServer: "kube-apiserver"}
 
-// cluster is the box, with Libra and the demo's functions on it.
+// cluster is the box, with Libra and its functions on it.
 type cluster struct {
 	*rig.Rig
 	pool  *pool.Redis
 	redis *redis.Client
-	// processes are those of components; the box starts them once.
+	box   string // the box's command
+	// processes are those of components.
 	processes map[part]*os.Process
 	maxMemory string // of Redis, as its Deployment says
 }
@@ -75,7 +76,7 @@ func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (
 			return nil, err
 		}
 	}
-	c := &cluster{processes: processes}
+	c := &cluster{box: box, processes: processes}
 	if c.Rig, err = rig.Connect(ctx, o, out); err != nil {
 		return nil, err
 	}
@@ -133,6 +134,12 @@ func (c *cluster) mend(ctx context.Context) error {
 				}
 			}
 		}
+	}
+	if err := c.bringAllBack(ctx); err != nil {
+		return err
+	}
+	if err := c.disperse(ctx); err != nil {
+		return err
 	}
 	if _, err := c.ready(ctx, redisPart); err != nil {
 		return err

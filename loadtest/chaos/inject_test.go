@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 )
@@ -21,7 +22,9 @@ func state(t *testing.T, pid int) byte {
 	return stat[bytes.LastIndexByte(stat, ')')+2]
 }
 
-func TestWhatIsPausedGoesOnWhenChaosIsInterrupted(t *testing.T) {
+// startSleeper starts a process to strike, which ends with the test.
+func startSleeper(t *testing.T) *os.Process {
+	t.Helper()
 	sleeper := exec.CommandContext(t.Context(), "sleep", "600")
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
@@ -30,14 +33,19 @@ func TestWhatIsPausedGoesOnWhenChaosIsInterrupted(t *testing.T) {
 		_ = sleeper.Process.Kill()
 		_ = sleeper.Wait()
 	})
+	return sleeper.Process
+}
+
+func TestWhatIsPausedGoesOnWhenChaosIsInterrupted(t *testing.T) {
+	sleeper := startSleeper(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	hit := target{fault: fault{kind: kind{kubelet, pause, true, true}, length: time.Hour}, processes: []*os.Process{sleeper.Process}}
+	hit := target{fault: fault{kind: kind{part: kubelet, action: pause}, length: time.Hour}, processes: []*os.Process{sleeper}}
 	go func() {
 		_, err := (&cluster{}).strike(ctx, hit, nil)
 		ended <- err
 	}()
-	for state(t, sleeper.Process.Pid) != 'T' {
+	for state(t, sleeper.Pid) != 'T' {
 		select {
 		case err := <-ended:
 			t.Fatalf("it was over before it began: %v", err)
@@ -50,7 +58,7 @@ func TestWhatIsPausedGoesOnWhenChaosIsInterrupted(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if s := state(t, sleeper.Process.Pid); s == 'T' {
+	if s := state(t, sleeper.Pid); s == 'T' {
 		t.Errorf("it is in state %c", s)
 	}
 }
@@ -73,8 +81,24 @@ func TestWhatHasEndedNeedsNotGoOn(t *testing.T) {
 }
 
 func TestAnUnknownFaultIsNamed(t *testing.T) {
-	hit := target{fault: fault{kind: kind{redisPart, "explode", false, false}}}
+	hit := target{fault: fault{kind: kind{part: redisPart, action: "explode"}}}
 	if _, err := (&cluster{}).strike(t.Context(), hit, nil); err == nil {
 		t.Error("no error")
+	}
+}
+
+// Whatever is to be struck is known by the kinds that there are.
+func TestEveryKindCanBeMade(t *testing.T) {
+	known := []string{kill, killHolding, pause, pauseHolding, fill, flush, gone, evict, remove, restart, flip}
+	for _, k := range kinds {
+		if !slices.Contains(known, k.action) {
+			t.Errorf("nobody knows how to make %s", k.name())
+		}
+		if _, isPod := places[k.part]; !isPod && components[k.part] == "" && k.part != pod && k.part != sourcePart {
+			t.Errorf("nobody knows where %s is", k.part)
+		}
+		if k.action == gone && k.part != agent && deployments[k.part] == "" {
+			t.Errorf("nobody knows how to take %s away", k.part)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 const (
 	// loadLength is more than any trial takes.
 	loadLength = 4 * time.Minute
-	// requestTimeout is what the demo's client waits for an answer.
+	// requestTimeout is what a client waits for an answer.
 	requestTimeout = 50 * time.Second
 
 	warmTimeout = 2 * time.Minute
@@ -144,6 +145,13 @@ func (l *load) busy(function string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.inFlight[function] > 0
+}
+
+// optedIn says whether any request to a function that opted in is.
+func (l *load) optedIn() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(schedule.Functions, func(f string) bool { return l.inFlight[f] > 0 })
 }
 
 // stop lets the requests under way end, and returns what became of all.

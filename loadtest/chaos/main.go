@@ -31,6 +31,7 @@ const (
 type options struct {
 	rig.Options
 	box, demo string
+	source    string
 	only      []string
 	pairs     int
 	minutes   int
@@ -51,13 +52,19 @@ func newRoot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Break the parts of Libra and of Kubernetes on the box under load",
-		Long: `chaos works on the box alone, after a demo on it: Libra is installed, its functions are
-deployed and learned. It is to be run from the root of the repository, and may be
+		Long: `chaos works on the box alone, after "demo install --activator --functions" on it: Libra is
+installed, functions are deployed and learned. It is to be run from the root of the repository, and may be
 run again at any time; it first lets go on what an interrupted run left stopped.
+
+It makes the faults under each source of what is lent, which it sets for all, and
+for the namespace ` + rig.Namespace + `, as long as it runs.
 
 It ends with an error when a request failed that no fault excuses (and, where
 stock has the fault too, not with stock), when there was an OOM kill or a violation
-of an invariant, or when a pod was not whole within ` + wholeWithin.String() + ` of the end of a fault.
+of an invariant, or when a pod was not whole within ` + wholeWithin.String() + ` of the end of a fault:
+under owners at what it is owed, or what a lease covers; under node at its ceiling,
+unless it is held for others, and with the kubelet's weight, unless requests are
+under way that an agent weighs. All must be at rest within ` + wholeWithin.String() + ` of the last answer.
 
 ` + noClocks,
 		SilenceUsage:  true,
@@ -75,10 +82,11 @@ of an invariant, or when a pod was not whole within ` + wholeWithin.String() + `
 	f.StringVar(&o.demo, "demo", "bin/demo", "the demo's command, which puts the stock activator in place and Libra's back")
 	f.StringVar(&o.Out, "out", "out/chaos", "folder for the results")
 	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
+	f.StringVar(&o.source, "source", "both", "where what is lent comes from: node, owners or both, one after the other")
 	f.StringSliceVar(&o.only, "only", nil, "faults to make, by the names that --list shows (default: all)")
-	f.IntVar(&o.pairs, "pairs", 10, "pairs of faults to draw")
+	f.IntVar(&o.pairs, "pairs", 10, "pairs of faults to draw, the same under each source")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the pairs, the moments and the requests")
-	f.IntVar(&o.minutes, "minutes", 22, "after so long no further fault is begun; those left out are an error")
+	f.IntVar(&o.minutes, "minutes", 45, "after so long no further fault is begun; those left out are an error")
 	f.BoolVar(&o.list, "list", false, "list the faults and do nothing")
 	return cmd
 }
@@ -90,7 +98,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	}
 	if o.list {
 		for _, t := range libra {
-			fmt.Fprintf(out, "%-16s %s\n", t.name, t.what())
+			fmt.Fprintf(out, "%-7s %-20s %s\n", t.source, t.name, t.what())
 		}
 		return nil
 	}
@@ -129,7 +137,11 @@ func (o options) plan() (libra, stock []trial, err error) {
 	if o.minutes < 1 || o.minutes > 600 {
 		return nil, nil, fmt.Errorf("--minutes is %d; it must be 1 to 600", o.minutes)
 	}
-	return makePlan(o.Seed, o.pairs, o.only)
+	sources, err := sourcesOf(o.source)
+	if err != nil {
+		return nil, nil, err
+	}
+	return makePlan(o.Seed, o.pairs, o.only, sources)
 }
 
 // swap puts Libra's activator in the stock one's place, or the stock one back.

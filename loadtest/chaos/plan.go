@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // part is what a fault breaks.
@@ -19,7 +21,8 @@ const (
 	agent      part = "agent"
 	kubelet    part = "kubelet"
 	apiServer  part = "apiserver"
-	pod        part = "pod" // of a function
+	pod        part = "pod"    // of a function
+	sourcePart part = "source" // of what is lent, in the settings
 )
 
 // kind is a way to break one part.
@@ -30,42 +33,63 @@ type kind struct {
 	onStock bool
 	// inPairs says that pairs are drawn from it.
 	inPairs bool
+	// only is the source under which it makes sense; empty for both.
+	only api.Source
+	// crowded says that a pod that did not opt in wants the CPU that functions use, and that
+	// the fault begins when one of them is held for it.
+	crowded bool
 }
 
 // name is what --only takes and the table shows.
 func (k kind) name() string { return string(k.part) + "-" + k.action }
+
+// under says that the kind makes sense under a source.
+func (k kind) under(source api.Source) bool { return k.only == "" || k.only == source }
 
 const (
 	kill  = "kill"  // SIGKILL; Kubernetes starts the container again
 	pause = "pause" // SIGSTOP for a while: to the part itself, its clock jumps
 	fill  = "fill"  // no room: every write is refused for a while
 	flush = "flush" // everything is deleted, some times over
+	gone  = "gone"  // for longer than others wait for it, and nobody starts it again meanwhile
+
+	killHolding  = "kill-holding"  // as kill, while functions are held to their allocations
+	pauseHolding = "pause-holding" // as pause, likewise
 
 	evict   = "evict"
 	remove  = "delete"
-	restart = "restart" // SIGKILL to the user container
+	restart = "restart" // SIGKILL, and started again: to the user container, or to a component
+
+	flip = "flip" // to the other one and back, some times over
 )
 
-// kinds are all the faults. The box starts its own components once, so the kubelet and
-// the API server are paused and not killed.
+// kinds are all the faults. The box starts its own components again only when it is
+// asked to; the API server is paused and not killed.
 var kinds = []kind{
-	{activator, kill, true, true},
-	{activator, pause, true, true},
-	{predictor, kill, false, true},
-	{predictor, pause, false, true},
-	{redisPart, kill, false, true},
-	{redisPart, pause, false, true},
-	{redisPart, fill, false, false},
-	{redisPart, flush, false, false},
-	{controller, kill, false, true},
-	{controller, pause, false, true},
-	{agent, kill, false, true},
-	{agent, pause, false, true},
-	{kubelet, pause, true, true},
-	{apiServer, pause, true, true},
-	{pod, evict, false, false},
-	{pod, remove, false, false},
-	{pod, restart, false, false},
+	{part: activator, action: kill, onStock: true, inPairs: true},
+	{part: activator, action: pause, onStock: true, inPairs: true},
+	{part: predictor, action: kill, inPairs: true},
+	{part: predictor, action: pause, inPairs: true},
+	{part: redisPart, action: kill, inPairs: true},
+	{part: redisPart, action: pause, inPairs: true},
+	{part: redisPart, action: gone, only: api.SourceNode},
+	{part: redisPart, action: fill},
+	{part: redisPart, action: flush},
+	{part: controller, action: kill, inPairs: true},
+	{part: controller, action: pause, inPairs: true},
+	{part: controller, action: gone, only: api.SourceNode},
+	{part: agent, action: kill, inPairs: true},
+	{part: agent, action: pause, inPairs: true},
+	{part: agent, action: killHolding, only: api.SourceNode, crowded: true},
+	{part: agent, action: pauseHolding, only: api.SourceNode, crowded: true},
+	{part: agent, action: gone, only: api.SourceNode, crowded: true},
+	{part: kubelet, action: pause, onStock: true, inPairs: true},
+	{part: kubelet, action: restart, onStock: true},
+	{part: apiServer, action: pause, onStock: true, inPairs: true},
+	{part: pod, action: evict},
+	{part: pod, action: remove},
+	{part: pod, action: restart},
+	{part: sourcePart, action: flip},
 }
 
 const (
@@ -73,6 +97,9 @@ const (
 	// makes liveness probes (three times ten seconds) and leader elections (ten
 	// seconds) take action: another fault than the one that is named.
 	leastPause, mostPause = 6 * time.Second, 9 * time.Second
+	// What is gone is so for longer than the agent waits for the controller to set a
+	// ceiling, and the controller for an agent (docs/resizer.md).
+	leastGone, mostGone = 15 * time.Second, 18 * time.Second
 	// Two faults of a pair overlap.
 	mostApart = 3 * time.Second
 	// What is in flight when a fault begins differs from seed to seed.
@@ -83,21 +110,38 @@ const (
 type fault struct {
 	kind
 	after  time.Duration // since the beginning of the trial's first fault
-	length time.Duration // of a pause or a fill; 0 where the cluster mends it by itself
+	length time.Duration // of what is ended here; 0 where the cluster mends it by itself
 }
 
 // trial is one run under load: one fault, or a pair.
 type trial struct {
 	name   string
+	source api.Source    // empty with stock, where nothing is lent
 	stock  bool          // with the stock activator
 	lead   time.Duration // from when the load is steady until the first fault
 	seed   uint64        // of the load
 	faults []fault
 }
 
-// makePlan makes the trials with Libra and those with stock. only are names of kinds and of
-// pairs; none are all.
-func makePlan(seed uint64, pairs int, only []string) (libra, stock []trial, err error) {
+// allSources are what --source both stands for. The owners' are first: to lend takes what
+// the demo has just learned.
+var allSources = []api.Source{api.SourceOwners, api.SourceNode}
+
+// sourcesOf are the sources that --source names.
+func sourcesOf(said string) ([]api.Source, error) {
+	if said == "both" {
+		return allSources, nil
+	}
+	source, err := api.ParseSource(said)
+	if err != nil {
+		return nil, fmt.Errorf("--source is %.64q; it must be %s, %s or both", said, api.SourceNode, api.SourceOwners)
+	}
+	return []api.Source{source}, nil
+}
+
+// makePlan makes the trials with Libra, source by source, and those with stock, which are
+// compared with both. only are names of kinds and of pairs; none are all.
+func makePlan(seed uint64, pairs int, only []string, sources []api.Source) (libra, stock []trial, err error) {
 	var all []trial
 	for i, k := range kinds {
 		// Each has its own random numbers, so that it is the same whatever else runs.
@@ -110,23 +154,50 @@ func makePlan(seed uint64, pairs int, only []string) (libra, stock []trial, err 
 		all = append(all, newTrial(rng, pairName(i), a, b))
 	}
 	for _, name := range only {
-		if !slices.ContainsFunc(all, func(t trial) bool { return t.name == name }) {
+		i := slices.IndexFunc(all, func(t trial) bool { return t.name == name })
+		if i < 0 {
 			return nil, nil, fmt.Errorf("--only names %q; it must be of %s", name, strings.Join(names(all), ", "))
+		}
+		if !slices.ContainsFunc(sources, all[i].under) {
+			return nil, nil, fmt.Errorf("--only names %q, which there is under the source %s alone", name, all[i].faults[0].only)
+		}
+	}
+	wanted := func(t trial) bool { return len(only) == 0 || slices.Contains(only, t.name) }
+	for _, source := range sources {
+		for _, t := range all {
+			if wanted(t) && t.under(source) {
+				t.source = source
+				libra = append(libra, t)
+			}
 		}
 	}
 	for _, t := range all {
-		if len(only) > 0 && !slices.Contains(only, t.name) {
-			continue
-		}
-		libra = append(libra, t)
 		// Of a pair, what stock has no part for is left out.
 		t.faults = slices.DeleteFunc(slices.Clone(t.faults), func(f fault) bool { return !f.onStock })
-		if len(t.faults) > 0 {
+		if wanted(t) && len(t.faults) > 0 {
 			t.stock = true
 			stock = append(stock, t)
 		}
 	}
 	return libra, stock, nil
+}
+
+// on says what the trial is on.
+func (t trial) on() string {
+	if t.stock {
+		return "stock"
+	}
+	return string(t.source)
+}
+
+// under says that all of the trial's faults make sense under a source.
+func (t trial) under(source api.Source) bool {
+	return !slices.ContainsFunc(t.faults, func(f fault) bool { return !f.under(source) })
+}
+
+// crowded says that a pod that did not opt in is to want CPU in the trial.
+func (t trial) crowded() bool {
+	return slices.ContainsFunc(t.faults, func(f fault) bool { return f.crowded })
 }
 
 func newTrial(rng *rand.Rand, name string, kinds ...kind) trial {
@@ -136,9 +207,11 @@ func newTrial(rng *rand.Rand, name string, kinds ...kind) trial {
 		if i > 0 {
 			f.after = between(rng, 0, mostApart)
 		}
-		// Flushes are spread over as long.
-		if k.action == pause || k.action == fill || k.action == flush {
+		switch k.action {
+		case pause, pauseHolding, fill, flush, flip: // of some, the last ends it
 			f.length = between(rng, leastPause, mostPause)
+		case gone:
+			f.length = between(rng, leastGone, mostGone)
 		}
 		t.faults = append(t.faults, f)
 	}

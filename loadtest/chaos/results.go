@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"libra.dev/libra/pkg/api"
 )
 
-// wholeWithin is how long after the end of a fault a pod may be away from what it is
-// owed, without a lease.
+// wholeWithin is how long after the end of a fault a pod may be away from what it is at rest
+// with nothing to cover it, and how long after the last answer anything may be.
 const wholeWithin = 10 * time.Second
 
 // noClocks says what chaos cannot do here.
@@ -47,7 +50,7 @@ func (v verdict) extra(o outcome) int {
 func (v verdict) broken() error {
 	var errs []error
 	wrong := func(o outcome, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: %s", o.name, fmt.Sprintf(format, args...)))
+		errs = append(errs, fmt.Errorf("%s on %s: %s", o.name, o.on(), fmt.Sprintf(format, args...)))
 	}
 	for _, o := range v.outcomes {
 		if o.err != nil {
@@ -66,8 +69,11 @@ func (v verdict) broken() error {
 		if o.whole > wholeWithin {
 			wrong(o, "whole only %.1f s after the end of the fault, not within %v", o.whole.Seconds(), wholeWithin)
 		}
-		if !o.onLoan {
-			wrong(o, "nothing was on loan when it began, so that it shows nothing")
+		if o.settled > wholeWithin {
+			wrong(o, "all was at rest only %.1f s after the last answer, not within %v", o.settled.Seconds(), wholeWithin)
+		}
+		if !o.inHand {
+			wrong(o, "%s when it began, so that it shows nothing", o.idle())
 		}
 	}
 	for name, o := range v.stock {
@@ -78,26 +84,36 @@ func (v verdict) broken() error {
 	return errors.Join(errs...)
 }
 
-// metrics are flat: of all trials with Libra, and of each. A trial that came to nothing
-// has none.
+// idle says what Libra had not in hand.
+func (o outcome) idle() string {
+	switch {
+	case o.source == api.SourceOwners:
+		return "nothing was on loan"
+	case o.crowded():
+		return "no function was held while weights were other than the kubelet's"
+	default:
+		return "no weight was other than the kubelet's"
+	}
+}
+
+// metrics are flat: of all trials with Libra, of those under each source, and of each. A
+// trial that came to nothing has none.
 func (v verdict) metrics() map[string]float64 {
 	m := map[string]float64{}
-	var all outcome
-	extra := 0
-	for _, o := range v.outcomes {
-		if o.err != nil {
-			continue
+	v.sum(m, "", v.outcomes)
+	for _, source := range allSources {
+		of := slices.DeleteFunc(slices.Clone(v.outcomes), func(o outcome) bool { return o.source != source })
+		if len(of) > 0 {
+			v.sum(m, string(source)+"_", of)
 		}
-		all.sent, all.failed, all.excused = all.sent+o.sent, all.failed+o.failed, all.excused+o.excused
-		all.oomKills, all.violations = all.oomKills+o.oomKills, all.violations+o.violations
-		all.longestAway, all.whole = max(all.longestAway, o.longestAway), max(all.whole, o.whole)
-		extra += v.extra(o)
-		m["trials"]++
-		o.put(m, key(o.name)+"_")
-		m[key(o.name)+"_extra_failed_requests"] = float64(v.extra(o))
 	}
-	all.put(m, "")
-	m["extra_failed_requests"] = float64(extra)
+	for _, o := range v.outcomes {
+		if o.err == nil {
+			prefix := string(o.source) + "_" + key(o.name) + "_"
+			o.put(m, prefix)
+			m[prefix+"extra_failed_requests"] = float64(v.extra(o))
+		}
+	}
 	for name, o := range v.stock {
 		if o.err == nil {
 			o.put(m, "stock_"+key(name)+"_")
@@ -106,12 +122,35 @@ func (v verdict) metrics() map[string]float64 {
 	return m
 }
 
+// sum puts what trials come to together.
+func (v verdict) sum(m map[string]float64, prefix string, of []outcome) {
+	var all outcome
+	trials, extra := 0, 0
+	for _, o := range of {
+		if o.err != nil {
+			continue
+		}
+		all.sent, all.failed, all.excused = all.sent+o.sent, all.failed+o.failed, all.excused+o.excused
+		all.oomKills, all.violations = all.oomKills+o.oomKills, all.violations+o.violations
+		all.longestAway, all.whole, all.settled = max(all.longestAway, o.longestAway), max(all.whole, o.whole), max(all.settled, o.settled)
+		all.below, all.overweight = max(all.below, o.below), max(all.overweight, o.overweight)
+		extra += v.extra(o)
+		trials++
+	}
+	all.put(m, prefix)
+	m[prefix+"trials"] = float64(trials)
+	m[prefix+"extra_failed_requests"] = float64(extra)
+}
+
 func (o outcome) put(m map[string]float64, prefix string) {
 	m[prefix+"sent_requests"] = float64(o.sent)
 	m[prefix+"failed_requests"] = float64(o.failed)
 	m[prefix+"excused_requests"] = float64(o.excused)
 	m[prefix+"longest_away_s"] = o.longestAway.Seconds()
 	m[prefix+"whole_after_s"] = o.whole.Seconds()
+	m[prefix+"at_rest_after_s"] = o.settled.Seconds()
+	m[prefix+"longest_below_ceiling_s"] = o.below.Seconds()
+	m[prefix+"longest_overweight_s"] = o.overweight.Seconds()
 	m[prefix+"oom_kills"] = float64(o.oomKills)
 	m[prefix+"violations"] = float64(o.violations)
 }
@@ -121,23 +160,23 @@ func key(name string) string { return strings.ReplaceAll(name, "-", "_") }
 // write writes the table.
 func (v verdict) write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\trequests\t\t\tunexcused\t\taway without\tOOM\tviola-\twhole\t\t")
-	fmt.Fprintln(t, "fault\tsent\tfailed\texcused\tLibra\tstock\ta lease, s\tkills\ttions\tafter, s\ton loan\twhat")
+	fmt.Fprintln(t, "\t\trequests\t\t\tunexcused\t\taway un-\tOOM\tviola-\twhole\tat rest\tin\t")
+	fmt.Fprintln(t, "source\tfault\tsent\tfailed\texcused\tLibra\tstock\tcovered, s\tkills\ttions\tafter, s\tafter, s\thand\twhat")
 	for _, o := range v.outcomes {
 		if o.err != nil {
-			fmt.Fprintf(t, "%s\t\t\t\t\t\t\t\t\t\t\t%s\n", o.name, cmp.Or(firstLine(o.err), o.what()))
+			fmt.Fprintf(t, "%s\t%s%s%s\n", o.source, o.name, strings.Repeat("\t", 12), cmp.Or(firstLine(o.err), o.what()))
 			continue
 		}
 		stock := "-"
 		if s, ok := v.stock[o.name]; ok && s.err == nil {
 			stock = fmt.Sprint(len(s.unexcused))
 		}
-		loan := "no"
-		if o.onLoan {
-			loan = "yes"
+		inHand := "no"
+		if o.inHand {
+			inHand = "yes"
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\t%.2f\t%d\t%d\t%.2f\t%s\t%s\n", o.name, o.sent, o.failed, o.excused,
-			len(o.unexcused), stock, o.longestAway.Seconds(), o.oomKills, o.violations, o.whole.Seconds(), loan, o.what())
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%.2f\t%d\t%d\t%.2f\t%.2f\t%s\t%s\n", o.source, o.name, o.sent, o.failed, o.excused,
+			len(o.unexcused), stock, o.longestAway.Seconds(), o.oomKills, o.violations, o.whole.Seconds(), o.settled.Seconds(), inHand, o.what())
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/api"
 )
 
 const (
 	// steadyAfter is how long there is load before a fault, and after it.
 	steadyAfter = 3 * time.Second
-	// loanTimeout is how long to wait for a loan, so that a fault hits one.
-	loanTimeout = 20 * time.Second
+	// hasTimeout is how long to wait for a loan, or for what else Libra may have in hand, so
+	// that a fault hits one.
+	hasTimeout = 20 * time.Second
 	// wholeTimeout is how long to wait, after the last answer or the end of the fault,
-	// until all limits are what is owed; longer than what is allowed, to see how much.
+	// until all is at rest; longer than what is allowed, to see how much.
 	wholeTimeout = 20 * time.Second
 )
 
@@ -26,24 +28,37 @@ type outcome struct {
 	trial
 	err         error     // why the trial came to nothing
 	began       time.Time // the first fault
-	onLoan      bool      // something was, then
+	inHand      bool      // Libra had something in hand then, as watcher.has says
 	sent        int
 	failed      int
 	excused     int
 	unexcused   []request
 	longestAway time.Duration
 	whole       time.Duration // since the end of the last fault
+	settled     time.Duration // of all at once, since the last answer
+	below       time.Duration // the longest that a pod was below its ceiling
+	overweight  time.Duration // the longest that weights added up to too much
 	oomKills    int64
 	violations  int
 	remarks     []string // what the violations are, and what is still not whole
 }
 
 // trying runs one trial.
-func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, error) {
+func (c *cluster) trying(ctx context.Context, s *sender, t trial) (_ outcome, err error) {
 	o := outcome{trial: t}
+	if t.crowded() {
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			err = errors.Join(err, c.disperse(ctx))
+		}()
+		if err := c.crowd(ctx); err != nil {
+			return o, err
+		}
+	}
 	var targets []target
 	for _, f := range t.faults {
-		hit, err := c.aim(ctx, f, t.seed)
+		hit, err := c.aim(ctx, f, t)
 		if err != nil {
 			return o, err
 		}
@@ -55,16 +70,14 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, erro
 	if err := s.warm(ctx, t.seed); err != nil {
 		return o, err
 	}
-	w, err := c.watch(ctx, !t.stock)
+	w, err := c.watchSettled(ctx, t.source)
 	if err != nil {
-		return o, err
-	}
-	defer w.stop()
-	if err := w.awaitSettled(ctx, time.Now().Add(wholeTimeout)); err != nil {
 		return o, fmt.Errorf("before the fault: %w", err)
 	}
+	defer w.stop()
 
 	l := s.start(ctx, t.seed)
+	w.follow(l)
 	excuses, end, err := c.breakUnder(ctx, w, l, &o, targets)
 	if err == nil {
 		err = rig.Pause(ctx, steadyAfter)
@@ -73,17 +86,20 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, erro
 	if err != nil {
 		return o, err
 	}
-	if err := w.awaitSettled(ctx, time.Now().Add(wholeTimeout)); err != nil {
-		if ctx.Err() != nil {
-			return o, ctx.Err()
-		}
+	answered := time.Now()
+	since, err := w.awaitSettled(ctx, answered.Add(wholeTimeout))
+	if ctx.Err() != nil {
+		return o, ctx.Err()
+	}
+	if err != nil {
 		o.remarks = append(o.remarks, err.Error())
 	}
 	w.stop()
 
 	o.sent = len(requests)
 	o.failed, o.excused, o.unexcused = tally(requests, excuses)
-	o.longestAway, o.whole = w.tracker.longestAway(), w.tracker.wholeAfter(end)
+	o.longestAway, o.whole, o.settled = w.tracker.longestAway(), w.tracker.wholeAfter(end), since.Sub(answered)
+	o.below, o.overweight = w.tracker.below, w.tracker.shares.longest()
 	o.oomKills = w.oomKills()
 	var what []string
 	o.violations, what = w.violations(o.began)
@@ -91,19 +107,29 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (outcome, erro
 	return o, nil
 }
 
-// breakUnder makes the faults of a trial under load, and returns when the last is over.
+// watchSettled waits until all is at rest, and then watches anew: what was before is no
+// fault's doing.
+func (c *cluster) watchSettled(ctx context.Context, source api.Source) (*watcher, error) {
+	before, err := c.watch(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	_, err = before.awaitSettled(ctx, time.Now().Add(wholeTimeout))
+	before.stop()
+	if err != nil {
+		return nil, err
+	}
+	return c.watch(ctx, source)
+}
+
+// breakUnder makes the faults of a trial under load, and returns when the last is over; end
+// is since when all is to be whole.
 func (c *cluster) breakUnder(ctx context.Context, w *watcher, l *load, o *outcome, targets []target) (excuses []excuse, end time.Time, err error) {
 	if err := rig.Pause(ctx, steadyAfter+o.lead); err != nil {
 		return nil, end, err
 	}
 	if !o.stock {
-		_ = rig.Eventually(ctx, loanTimeout, func(context.Context) error {
-			if !w.lending() {
-				return errors.New("nothing is on loan")
-			}
-			return nil
-		})
-		o.onLoan = w.lending()
+		o.inHand = w.awaitHas(ctx, o.trial)
 	}
 	o.began = time.Now()
 	var mu sync.Mutex
@@ -113,17 +139,27 @@ func (c *cluster) breakUnder(ctx context.Context, w *watcher, l *load, o *outcom
 			if rig.Pause(ctx, t.after) != nil {
 				return
 			}
-			excused, strikeErr := c.strike(ctx, t, l)
+			w.begin(t.fault)
+			t.back = sync.OnceFunc(func() { w.over(t.fault) })
+			s, strikeErr := c.strike(ctx, t, l)
+			t.back()
+			due := s.due
+			if due.IsZero() {
+				due = time.Now()
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			excuses = append(excuses, excused...)
+			excuses = append(excuses, s.excuses...)
+			if due.After(end) {
+				end = due
+			}
 			if strikeErr != nil {
 				err = errors.Join(err, fmt.Errorf("%s: %w", t.name(), strikeErr))
 			}
 		})
 	}
 	striking.Wait()
-	return excuses, time.Now(), errors.Join(err, ctx.Err())
+	return excuses, end, errors.Join(err, ctx.Err())
 }
 
 // runner runs all trials.
@@ -135,7 +171,7 @@ type runner struct {
 }
 
 // all runs the trials with Libra, then those with stock. However it ends, Libra's
-// activator is in its place then.
+// activator is in its place then, and the source what it was.
 func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outcome, err error) {
 	there, err := r.hasLibra(ctx)
 	if err != nil {
@@ -147,28 +183,51 @@ func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outc
 			return nil, err
 		}
 	}
-	if outcomes, err = r.some(ctx, libra); err != nil || len(stock) == 0 {
-		return outcomes, err
+	restore, err := r.holdSource(ctx)
+	if restore != nil {
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			err = errors.Join(err, restore(ctx))
+		}()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, source := range allSources {
+		of := slices.DeleteFunc(slices.Clone(libra), func(t trial) bool { return t.source != source })
+		if len(of) == 0 {
+			continue
+		}
+		r.Say("source %s: %d faults", source, len(of))
+		if err := r.setSource(ctx, source); err != nil {
+			return outcomes, err
+		}
+		more, err := r.some(ctx, of)
+		if outcomes = append(outcomes, more...); err != nil {
+			return outcomes, err
+		}
+	}
+	if len(stock) == 0 {
+		return outcomes, nil
 	}
 	r.Say("putting the stock activator in the place of Libra's")
 	defer func() {
 		r.Say("putting Libra's activator back")
 		err = errors.Join(err, r.swap(context.WithoutCancel(ctx), true))
 	}()
-	if err := r.swap(ctx, false); err != nil {
+	// With the owners' source, nothing is changed in the functions where nothing is on loan.
+	if err := errors.Join(r.setSource(ctx, api.SourceOwners), r.swap(ctx, false)); err != nil {
 		return outcomes, err
 	}
 	more, err := r.some(ctx, stock)
-	return slices.Concat(outcomes, more), err
+	return append(outcomes, more...), err
 }
 
 func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
 	var outcomes []outcome
 	for i, t := range trials {
-		on := "Libra"
-		if t.stock {
-			on = "stock"
-		}
+		on := t.on()
 		if time.Now().After(r.deadline) {
 			r.Say("no time left for %s on %s", t.name, on)
 			outcomes = append(outcomes, outcome{trial: t, err: errNoTime})
@@ -191,8 +250,8 @@ func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
 
 // tell says in some lines what was seen in a trial.
 func (r *runner) tell(o outcome) {
-	r.Say("  %d requests, %d failed, %d of these excused; away without a lease for %.2f s at most; whole %.2f s after the end",
-		o.sent, o.failed, o.excused, o.longestAway.Seconds(), o.whole.Seconds())
+	r.Say("  %d requests, %d failed, %d of these excused; away with nothing to cover it for %.2f s at most; whole %.2f s after the end, and all at rest %.2f s after the last answer",
+		o.sent, o.failed, o.excused, o.longestAway.Seconds(), o.whole.Seconds(), o.settled.Seconds())
 	for _, remark := range o.remarks {
 		r.Say("  %s", remark)
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,41 +32,61 @@ const (
 	metricsPort      = "8080"
 )
 
-// watched is a container of a function that opted in.
+// watched is a container of a function, or of a service that did not opt in.
 type watched struct {
 	pod       string // namespace/name
 	owed      api.Resources
+	ceiling   int64 // milli CPU; 0 under owners
+	stranger  bool
 	container containers.Container
 }
 
-// watcher sees what becomes of limits in one trial. It asks the pool itself, and that
-// ends what leases have run out of, as every reader's question does.
+// watcher sees what becomes of limits and weights in one trial. It asks the pool itself, and
+// that ends what leases have run out of, as every reader's question does.
 type watcher struct {
 	*cluster
+	room   room
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	mu      sync.Mutex
-	tracker *tracker
-	view    view
-	now     []sample                 // the last samples
-	managed map[string]watched       // by container ID, as are those below
-	first   map[string]*corev1.Pod   // by UID: the pods as they were first seen
-	owed    map[string]api.Resources // by revision
-	wrong   map[string]bool          // what must never be changed and was
+	mu        sync.Mutex
+	tracker   *tracker
+	view      view
+	now       moment                       // the last
+	situation situation                    // what chaos does
+	managed   map[string]watched           // by container ID
+	weighed   map[containers.Pod]podWeight // outlive the pods' containers
+	first     map[string]*corev1.Pod       // by UID: the pods as they were first seen
+	owed      map[string]api.Resources     // by revision
+	wrong     map[string]bool              // what must never be changed and was
 
-	// What there was when the watch began, and since then.
+	// What there was when the watch began, and since then, by container ID.
 	oomsBefore, ooms map[string]int64
 	toldBefore, told map[string]float64 // violations that agents counted
 	began            bool
 }
 
-// watch watches until stop. withPool is false where Libra's activator is not there.
-func (c *cluster) watch(ctx context.Context, withPool bool) (*watcher, error) {
+// situation is what chaos does, as the watcher is to know.
+type situation struct {
+	load     *load // nil while none runs
+	busyAt   time.Time
+	agents   int  // faults that take the agent away
+	flipping int  // faults that change the source
+	flipped  bool // it was changed, and limits are not yet as they are to be
+}
+
+// watch watches until stop what becomes of pods under a source, which is none where Libra's
+// activator is not there.
+func (c *cluster) watch(ctx context.Context, source api.Source) (*watcher, error) {
+	bounds, err := c.room(ctx, source)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watcher{
-		cluster: c, cancel: cancel, tracker: newTracker(),
-		managed: map[string]watched{}, first: map[string]*corev1.Pod{}, owed: map[string]api.Resources{},
+		cluster: c, room: bounds, cancel: cancel, tracker: newTracker(),
+		managed: map[string]watched{}, weighed: map[containers.Pod]podWeight{},
+		first: map[string]*corev1.Pod{}, owed: map[string]api.Resources{},
 		wrong: map[string]bool{}, oomsBefore: map[string]int64{}, ooms: map[string]int64{},
 		toldBefore: map[string]float64{}, told: map[string]float64{},
 	}
@@ -81,7 +103,7 @@ func (c *cluster) watch(ctx context.Context, withPool bool) (*watcher, error) {
 	w.every(ctx, sampleEvery, func(context.Context) { w.sample() })
 	w.every(ctx, podsEvery, func(ctx context.Context) { _ = w.lookAtPods(ctx) })       // the API server may be what is paused
 	w.every(ctx, metricsEvery, func(ctx context.Context) { _ = w.lookAtMetrics(ctx) }) // and the agent
-	if withPool {
+	if source != "" {
 		w.every(ctx, poolEvery, w.lookAtPool)
 	}
 	return w, nil
@@ -113,27 +135,55 @@ func (w *watcher) stop() {
 func (w *watcher) sample() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var samples []sample
-	for id, m := range w.managed {
-		limits, err := m.container.Limits()
+	m := moment{source: w.room.source, view: w.view, agent: w.situation.agents == 0, changing: w.situation.flipped}
+	for id, c := range w.managed {
+		limits, err := c.container.Limits()
 		if err != nil {
 			delete(w.managed, id) // it has ended
 			continue
 		}
-		s := sample{pod: m.pod, owed: m.owed, limits: limits}
-		if limits.MemoryBytes > m.owed.MemoryBytes {
-			s.inUse, _ = m.container.MemoryInUse()
+		s := sample{pod: c.pod, owed: c.owed, limits: limits, ceiling: c.ceiling, stranger: c.stranger}
+		if limits.MemoryBytes > c.owed.MemoryBytes {
+			s.inUse, _ = c.container.MemoryInUse()
 		}
-		samples = append(samples, s)
-		if kills, err := m.container.OOMKills(); err == nil {
+		m.samples = append(m.samples, s)
+		if kills, err := c.container.OOMKills(); err == nil {
 			if _, known := w.oomsBefore[id]; !known {
 				w.oomsBefore[id] = kills
 			}
 			w.ooms[id] = max(w.ooms[id], kills)
 		}
 	}
-	w.now = samples
-	w.tracker.observe(time.Now(), w.view, samples)
+	m.weights, _ = atOnce(w.readWeights)
+	m.at = time.Now()
+	if l := w.situation.load; l != nil && l.optedIn() {
+		w.situation.busyAt = m.at
+	}
+	m.busyAt = w.situation.busyAt
+	if m.changing && w.situation.flipping == 0 {
+		after := m
+		after.changing = false
+		if after.excess().IsZero() && len(after.wrong()) == 0 {
+			m, w.situation.flipped = after, false
+		}
+	}
+	w.now = m
+	w.tracker.observe(m)
+}
+
+// readWeights reads the weights of pods that there are, in the order of their names.
+func (w *watcher) readWeights() []podWeight {
+	var weights []podWeight
+	for p, known := range w.weighed {
+		var err error
+		if known.weight, err = p.Weight(); err != nil {
+			delete(w.weighed, p) // it has ended
+			continue
+		}
+		weights = append(weights, known)
+	}
+	slices.SortFunc(weights, func(a, b podWeight) int { return cmp.Compare(a.pod, b.pod) })
+	return weights
 }
 
 func (w *watcher) lookAtPool(ctx context.Context) {
@@ -173,12 +223,15 @@ func (w *watcher) lookAtPod(ctx context.Context, p *corev1.Pod) error {
 	}
 	w.noteOOMs(p)
 	w.mu.Unlock()
-	if !api.OptedIn(p.Labels) {
-		return nil
-	}
 	owed, err := w.owedTo(ctx, p)
 	if err != nil {
 		return err
+	}
+	most := int64(0)
+	if api.OptedIn(p.Labels) {
+		if most, err = w.room.ceilingOf(p, owed); err != nil {
+			return err
+		}
 	}
 	for _, s := range p.Status.ContainerStatuses {
 		id := containerID(s)
@@ -195,11 +248,22 @@ func (w *watcher) lookAtPod(ctx context.Context, p *corev1.Pod) error {
 		if err != nil {
 			continue // it has just ended
 		}
+		name, group, stranger := p.Namespace+"/"+p.Name, found.Pod(), !api.OptedIn(p.Labels)
 		w.mu.Lock()
-		w.managed[id] = watched{pod: p.Namespace + "/" + p.Name, owed: owed, container: found}
+		w.managed[id] = watched{pod: name, owed: owed, ceiling: most, stranger: stranger, container: found}
+		w.weighed[group] = podWeight{pod: name, parent: group.Parent(), kubelet: group.KubeletWeight(requested(p)), stranger: stranger}
 		w.mu.Unlock()
 	}
 	return nil
+}
+
+// requested is the CPU that a pod requests, in thousandths of a core: what the kubelet's
+// weight follows. Libra never changes it.
+func requested(p *corev1.Pod) (milli int64) {
+	for _, c := range p.Spec.Containers {
+		milli += c.Resources.Requests.Cpu().MilliValue()
+	}
+	return milli
 }
 
 // noteOOMs notes containers that ended so and were not seen to in their cgroup.
@@ -319,23 +383,63 @@ func sumOf(exposition io.Reader, metric string) (float64, error) {
 	return sum, lines.Err()
 }
 
-// settled says whether all limits are what is owed.
+// follow takes in the load, whose requests cover what they have.
+func (w *watcher) follow(l *load) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.situation.load, w.situation.busyAt = l, time.Now()
+}
+
+// begin and over take in a fault that takes the agent away, or changes the source.
+func (w *watcher) begin(f fault) { w.count(f, 1) }
+func (w *watcher) over(f fault)  { w.count(f, -1) }
+
+func (w *watcher) count(f fault, by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch f.part {
+	case agent:
+		w.situation.agents += by
+	case sourcePart:
+		w.situation.flipping += by
+		w.situation.flipped = true
+	}
+}
+
+// settled says whether all is what it is at rest.
 func (w *watcher) settled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.now) > 0 && whole(w.now)
+	return len(w.now.samples) > 0 && len(w.now.weights) > 0 && w.now.whole()
 }
 
-// lending says whether anything is on loan.
-func (w *watcher) lending() bool {
+// has says whether Libra has something in hand that a fault could make it drop: under
+// owners a loan, under node weights that are not the kubelet's, and in a crowd a function
+// that is held as well.
+func (w *watcher) has(t trial) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.view.onLoan()
+	if t.source == api.SourceOwners {
+		return w.view.onLoan()
+	}
+	held := func(s sample) bool { return s.limits.CPUMilli < s.ceiling }
+	return slices.ContainsFunc(w.now.weights, podWeight.moved) && (!t.crowded() || slices.ContainsFunc(w.now.samples, held))
 }
 
-// awaitSettled waits until all limits have been what is owed for a second.
-func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) error {
-	since := time.Time{}
+// awaitHas waits for that, and says whether it came.
+func (w *watcher) awaitHas(ctx context.Context, t trial) bool {
+	for deadline := time.Now().Add(hasTimeout); !w.has(t); {
+		// It may be over in some milliseconds.
+		if time.Now().After(deadline) || rig.Pause(ctx, sampleEvery/2) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitSettled waits until all has been what it is at rest for a second, and returns since
+// when.
+func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) (since time.Time, err error) {
 	for {
 		now := time.Now()
 		switch {
@@ -344,13 +448,13 @@ func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) error {
 		case since.IsZero():
 			since = now
 		case now.Sub(since) >= time.Second:
-			return nil
+			return since, nil
 		}
 		if now.After(deadline) {
-			return fmt.Errorf("not all pods are at their user allocation: %s", w.describe())
+			return now, fmt.Errorf("not all pods are at rest: %s", w.describe())
 		}
 		if err := rig.Pause(ctx, sampleEvery); err != nil {
-			return err
+			return now, err
 		}
 	}
 }
@@ -358,13 +462,17 @@ func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) error {
 func (w *watcher) describe() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return describe(w.now)
+	return describe(w.now.samples) + "; weights: " + describeWeights(w.now.weights)
 }
 
 func describe(samples []sample) string {
 	var all []string
 	for _, s := range samples {
-		all = append(all, fmt.Sprintf("%s at %v of %v", s.pod, s.limits, s.owed))
+		said := fmt.Sprintf("%s at %v of %v", s.pod, s.limits, s.owed)
+		if s.ceiling > 0 {
+			said += fmt.Sprintf(" with a ceiling of %dm", s.ceiling)
+		}
+		all = append(all, said)
 	}
 	if all == nil {
 		return "none is seen"
@@ -390,6 +498,10 @@ func (w *watcher) violations(fault time.Time) (n int, what []string) {
 		n++
 		what = append(what, fmt.Sprintf("%+.2f s from the beginning of the fault, the limits in force added up to %v more than is owed, for %.2f s: %s",
 			e.from.Sub(fault).Seconds(), e.most, e.length().Seconds(), describe(e.at)))
+	}
+	for _, b := range w.tracker.breaches() {
+		n++
+		what = append(what, fmt.Sprintf("%+.2f s from the beginning of the fault, for %.2f s: %s", b.from.Sub(fault).Seconds(), b.length().Seconds(), b.what))
 	}
 	for id, told := range w.told {
 		if more := told - w.toldBefore[id]; more > 0 {

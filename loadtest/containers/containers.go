@@ -109,6 +109,10 @@ func (c Container) Limits() (api.Resources, error) {
 	return limits, nil
 }
 
+// Pod is the folder of the container's pod. Pods whose folders are in the same folder
+// compete for CPU by their weights.
+func (c Container) Pod() Pod { return Pod{dir: filepath.Dir(c.cpu), v2: c.v2} }
+
 // MemoryInUse is what cannot be reclaimed at once, in bytes.
 func (c Container) MemoryInUse() (int64, error) {
 	usage, inactive := "memory.usage_in_bytes", "total_inactive_file"

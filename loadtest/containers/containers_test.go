@@ -16,6 +16,7 @@ func TestContainerOnBothVersions(t *testing.T) {
 	const pod = "libra-box/kubepods/burstable/pod1/" + id
 	for version, files := range map[string]map[string]string{
 		"v1": {
+			"cpu/" + filepath.Dir(pod) + "/cpu.shares": "128\n",
 			"cpu/" + pod + "/cpu.cfs_quota_us":         "70000\n",
 			"cpu/" + pod + "/cpu.cfs_period_us":        "100000\n",
 			"memory/" + pod + "/memory.limit_in_bytes": "268435456\n",
@@ -25,15 +26,16 @@ func TestContainerOnBothVersions(t *testing.T) {
 			"pids/" + pod + "/cgroup.procs":            "",
 		},
 		"v2": {
-			"cgroup.controllers":       "cpu memory pids\n",
-			pod + "/cpu.max":           "70000 100000\n",
-			pod + "/memory.max":        "max\n",
-			pod + "/memory.high":       "268435456\n",
-			pod + "/memory.current":    "5000\n",
-			pod + "/memory.stat":       "anon 7\ninactive_file 2000\n",
-			pod + "/memory.events":     "low 0\noom 9\noom_kill 3\n",
-			pod + "/cgroup.procs":      "",
-			pod + "-other/memory.high": "1\n",
+			"cgroup.controllers":              "cpu memory pids\n",
+			filepath.Dir(pod) + "/cpu.weight": "128\n",
+			pod + "/cpu.max":                  "70000 100000\n",
+			pod + "/memory.max":               "max\n",
+			pod + "/memory.high":              "268435456\n",
+			pod + "/memory.current":           "5000\n",
+			pod + "/memory.stat":              "anon 7\ninactive_file 2000\n",
+			pod + "/memory.events":            "low 0\noom 9\noom_kill 3\n",
+			pod + "/cgroup.procs":             "",
+			pod + "-other/memory.high":        "1\n",
 		},
 	} {
 		root := t.TempDir()
@@ -63,8 +65,33 @@ func TestContainerOnBothVersions(t *testing.T) {
 		if _, err := c.Processes(); err == nil {
 			t.Errorf("%s: a container without a process is no error", version)
 		}
+		p := c.Pod()
+		if weight, err := p.Weight(); err != nil || weight != 128 {
+			t.Errorf("%s: the weight is %d, %v; want 128", version, weight, err)
+		}
+		if filepath.Base(p.Parent()) != "burstable" || p != c.Pod() {
+			t.Errorf("%s: the parent of %v is %s", version, p, p.Parent())
+		}
 		if _, err := findBelow(root, "another"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: another container: %v, want that it does not exist", version, err)
 		}
+	}
+}
+
+// What the kubelet of 1.36 writes for these requests.
+func TestKubeletWeight(t *testing.T) {
+	v1, v2 := Pod{}, Pod{v2: true}
+	for milli, want := range map[int64]struct{ v1, v2 int64 }{
+		0: {2, 1}, 1: {2, 1}, 10: {10, 1}, 125: {128, 5}, 1000: {1024, 39}, 256_000: {262_144, 10_000}, 1_000_000: {262_144, 10_000},
+	} {
+		if got := v1.KubeletWeight(milli); got != want.v1 {
+			t.Errorf("%dm has %d shares, want %d", milli, got, want.v1)
+		}
+		if got := v2.KubeletWeight(milli); got != want.v2 {
+			t.Errorf("%dm has the weight %d, want %d", milli, got, want.v2)
+		}
+	}
+	if v1.KubeletWeight(0) != v1.LeastWeight() || v2.KubeletWeight(0) != v2.LeastWeight() {
+		t.Error("no request is not the least weight")
 	}
 }

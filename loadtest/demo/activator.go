@@ -91,17 +91,25 @@ func (d *demo) restoreActivator(ctx context.Context) error {
 	return err
 }
 
-// setActivatorImage has the activator run an image, and says nothing else of it: the
-// server takes back what an earlier Libra set beside the image.
-func (d *demo) setActivatorImage(ctx context.Context, image string) error {
+// setActivatorImage has the activator run an image, with some variables, and says nothing
+// else of it: the server takes back what an earlier Libra set beside that.
+func (d *demo) setActivatorImage(ctx context.Context, image string, variables ...corev1.EnvVar) error {
+	env := ""
+	if len(variables) > 0 {
+		text, err := json.Marshal(variables)
+		if err != nil {
+			return err
+		}
+		env = ", env: " + string(text)
+	}
 	_, err := d.kubectl.do(ctx, call{
 		timeout: time.Minute,
 		stdin: strings.NewReader(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: activator, namespace: %s}
-spec: {template: {spec: {containers: [{name: %s, image: %q}]}}}
-`, servingNamespace, activatorContainer, image)),
+spec: {template: {spec: {containers: [{name: %s, image: %q%s}]}}}
+`, servingNamespace, activatorContainer, image, env)),
 		args: []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
 	})
 	return err

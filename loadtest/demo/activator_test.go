@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -36,6 +38,27 @@ func TestOnlyTheActivatorsImageIsSet(t *testing.T) {
 		}}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTheActivatorIsToldOfAnotherPredictor(t *testing.T) {
+	applied := filepath.Join(t.TempDir(), "applied")
+	var d demo
+	d.kubectl, _ = fakeKubectl(t, "cat >"+applied)
+	if err := d.setActivatorImage(t.Context(), "libra-activator:1", corev1.EnvVar{Name: predictorURLEnv, Value: "http://10.1.2.3:4567"}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(applied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got appsv1.Deployment
+	if err := yaml.UnmarshalStrict(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []corev1.Container{{Name: "activator", Image: "libra-activator:1", Env: []corev1.EnvVar{{Name: "LIBRA_PREDICTOR_URL", Value: "http://10.1.2.3:4567"}}}}
+	if diff := cmp.Diff(want, got.Spec.Template.Spec.Containers); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // aloneRuns is how often each input is run alone. The middle one counts.
@@ -17,35 +19,49 @@ const aloneRuns = 3
 
 // measureAlone runs each input of the pool alone on the node, at a place without limits:
 // how long it takes and how much CPU its function uses when nobody is in its way. Of those
-// that wait for others, all are run at the same time, one request of each.
+// that wait for others, all are run at the same time, one request of each. Peaks are only
+// looked at where an arm is to know them.
 func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, functions []string) ([]evaluation.Alone, error) {
 	m, err := own.openMeter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer m.close()
+	of := map[string][]cgroup.Container{}
+	if m != nil {
+		of = m.functions
+	}
 	for _, f := range functions {
-		if len(m.functions[f]) != 1 {
-			return nil, fmt.Errorf("%d containers of %s run in %s; there must be one to measure it alone", len(m.functions[f]), f, own.namespace)
+		if m != nil && len(of[f]) != 1 {
+			return nil, fmt.Errorf("%d containers of %s run in %s; there must be one to measure it alone", len(of[f]), f, own.namespace)
 		}
 	}
-	s := newSender(own.targets.gateway)
+	s := own.newSender()
 	defer s.http.CloseIdleConnections()
 	var all []evaluation.Alone
 	one := func(ctx context.Context, f string) ([]evaluation.Alone, error) {
 		var found []evaluation.Alone
 		for n, in := range p[f] {
-			var took, cpu []float64
+			var took, cpu, cpuPeak, memoryPeak []float64
 			for range aloneRuns {
-				before := used(m.functions[f])
+				before := used(of[f])
+				stop := func() (none api.Resources) { return none }
+				if e.perfect() {
+					stop = watchPeaks(of[f][0])
+				}
 				fate := s.send(ctx, time.Now(), message{host: own.targets.hosts[f], input: in})
+				peak := stop()
 				if fate.err != "" {
 					return nil, fmt.Errorf("input %d of %s, alone: %s", n, f, fate.err)
 				}
 				took = append(took, milliseconds(fate.took))
-				cpu = append(cpu, milliseconds(used(m.functions[f])-before))
+				cpu = append(cpu, milliseconds(used(of[f])-before))
+				cpuPeak, memoryPeak = append(cpuPeak, float64(peak.CPUMilli)), append(memoryPeak, float64(peak.MemoryBytes))
 			}
-			found = append(found, evaluation.Alone{Function: f, Input: n, Size: int64(len(in.Body)), Milliseconds: median(took), CPUMilliseconds: median(cpu)})
+			found = append(found, evaluation.Alone{
+				Function: f, Input: n, Size: int64(len(in.Body)), Milliseconds: median(took), CPUMilliseconds: median(cpu),
+				Peak: api.Resources{CPUMilli: int64(median(cpuPeak)), MemoryBytes: int64(median(memoryPeak))},
+			})
 		}
 		return found, nil
 	}

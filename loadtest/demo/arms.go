@@ -23,6 +23,8 @@ type arm struct {
 	parts  parts
 	// queue is the order of its functions' queues; empty is Libra's.
 	queue string
+	// perfect says that what its requests will use is told by the oracle, not predicted.
+	perfect bool
 }
 
 const evaluationManifests = "loadtest/functions/evaluation"
@@ -68,28 +70,35 @@ var arms = []arm{
 
 // ablations are Libra without some of it, apart from the others.
 var ablations = []arm{
-	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Title: "no safeguard",
+	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
 		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
 		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
-	{Arm: evaluation.Arm{Name: "owners_no_predictor", Title: "no predictor",
+	{Arm: evaluation.Arm{Name: "owners_no_predictor", Base: evaluation.Owners, Title: "no predictor",
 		About: "Libra, owners, without its predictor (LIBRA-NP): the most that the last five requests used, whatever their input."},
 		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{estimator: movingWindow}},
-	{Arm: evaluation.Arm{Name: "owners_neither", Title: "neither",
+	{Arm: evaluation.Arm{Name: "owners_neither", Base: evaluation.Owners, Title: "neither",
 		About: "Libra, owners, without both (LIBRA-NSP)."},
 		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true, estimator: movingWindow}},
-	{Arm: evaluation.Arm{Name: "owners_freyr", Title: "Freyr-like",
+	{Arm: evaluation.Arm{Name: "owners_freyr", Base: evaluation.Owners, Title: "Freyr-like",
 		About: "A harvester as the paper describes Freyr: it knows neither the input nor how long what it harvested will last, " +
 			"and puts right at a function's next request what it took too much of. Freyr's reinforcement learning is not in it."},
 		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners,
 		parts: parts{unsafeguarded: true, estimator: movingWindow, unlimited: true}},
-	{Arm: evaluation.Arm{Name: "libra_fifo", Title: "no queue order",
+	{Arm: evaluation.Arm{Name: "libra_no_weights", Base: evaluation.Libra, Title: "no weights",
+		About: "Libra with the CPU weights that the kubelet gives: who is short or owed goes no sooner."},
+		functions: "functions", at: evaluation.Libra, learns: true, parts: parts{unweighted: true}},
+	{Arm: evaluation.Arm{Name: "libra_fifo", Base: evaluation.Libra, Title: "no queue order",
 		About: "Libra with queues in the order of arrival."}, functions: "functions", learns: true, queue: api.QueueFIFO},
+	{Arm: evaluation.Arm{Name: "libra_no_clamp", Base: evaluation.Libra, Title: "no clamp",
+		About: "Libra whose functions use what they can up to their ceilings, whether bystanders wait or not."},
+		functions: "functions", at: evaluation.Libra, learns: true, parts: parts{unclamped: true}},
+	{Arm: evaluation.Arm{Name: "libra_perfect", Base: evaluation.Libra, Title: "perfect predictor",
+		About: "Libra with predictions that are what each input was seen to use when it was run alone."},
+		functions: "functions", learns: true, perfect: true},
 }
 
-// unmeasuredAblations have no switch yet.
-var unmeasuredAblations = []string{
-	"Libra without weights, without the clamp and with a perfect predictor, and a reactive Escra-like under owners: there is no switch for them.",
-}
+// escraLike says which ablation there is none of.
+const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: Libra has no such way, and what it does without predictions is to leave everybody their own."
 
 // armNamed is the arm of a name, which there must be.
 func armNamed(name string) arm {

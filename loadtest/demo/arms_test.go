@@ -42,12 +42,12 @@ func TestPatchesOfParts(t *testing.T) {
 	if got := (parts{}).patches(); len(got) != 0 {
 		t.Errorf("the default is patched: %v", got)
 	}
-	got := parts{unsafeguarded: true, estimator: movingWindow, unlimited: true}.patches()
+	got := parts{unsafeguarded: true, unclamped: true, unweighted: true, estimator: movingWindow, unlimited: true}.patches()
 	var said strings.Builder
 	for _, p := range got {
 		said.WriteString(p.Target.Kind + " " + p.Patch + "\n")
 	}
-	for _, want := range []string{"DaemonSet", "--safeguard=false", "InferenceService", "LIBRA_ESTIMATOR", "moving-window", "LIBRA_DURATIONS", "unlimited"} {
+	for _, want := range []string{"DaemonSet", "--safeguard=false", "--clamp=false", "--weights=false", "InferenceService", "LIBRA_ESTIMATOR", "moving-window", "LIBRA_DURATIONS", "unlimited"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("nothing says %s:\n%s", want, said.String())
 		}
@@ -204,5 +204,18 @@ func TestTheOrderOfQueuesIsAnAnnotation(t *testing.T) {
 		if got := s.Spec.Template.Annotations[api.QueueAnnotation]; got != api.QueueFIFO {
 			t.Errorf("%s: %s is %q", name, api.QueueAnnotation, got)
 		}
+	}
+}
+
+// The oracle predicts by the number of an input, which only its own functions take for a size.
+func TestOnlyTheOraclesFunctionsReadTheInputsNumber(t *testing.T) {
+	for _, arm := range []string{"libra_perfect", evaluation.Libra} {
+		t.Run(arm, func(t *testing.T) {
+			for name, s := range render(t, phaseAblations, armNamed(arm), "") {
+				if got := s.Spec.Template.Annotations[api.InputSizeAnnotation] == "header:"+inputHeader; got != (arm == "libra_perfect") {
+					t.Errorf("%s: %s is %q", name, api.InputSizeAnnotation, s.Spec.Template.Annotations[api.InputSizeAnnotation])
+				}
+			}
+		})
 	}
 }

@@ -3,12 +3,12 @@ package main
 import "libra.dev/libra/loadtest/demo/evaluation"
 
 // reportAgain writes the report of what was written down.
-func reportAgain(d *demo) error {
+func reportAgain(d *demo, write func(*demo, evaluation.Data) error) error {
 	data, err := evaluation.ReadFile(d.path(evaluation.DataFile))
 	if err != nil {
 		return err
 	}
-	return writeReport(d, data)
+	return write(d, data)
 }
 
 // writeReport writes the report and prints its table.

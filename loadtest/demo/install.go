@@ -14,7 +14,6 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
@@ -24,9 +23,6 @@ type services struct {
 	manifests    string // kustomization that installs them
 	optedIn, all []string
 }
-
-// four are the demo's.
-var four = services{"loadtest/functions/manifests", schedule.Functions, schedule.All}
 
 const (
 	libraNamespace   = settings.Namespace
@@ -208,13 +204,7 @@ func (d *demo) setSource(ctx context.Context, source api.Source, namespace strin
 	return err
 }
 
-// unsetSource leaves a namespace to the default.
-func (d *demo) unsetSource(ctx context.Context, namespace string) error {
-	_, err := d.kubectl.run(ctx, "label", "namespace", namespace, api.SourceLabel+"-")
-	return err
-}
-
-// installFunctions applies the demo's functions and waits for them.
+// installFunctions applies the functions and waits for them.
 func (d *demo) installFunctions(ctx context.Context) error {
 	dir := d.path("kustomize", "functions")
 	if err := d.images.kustomize(dir, d.services.manifests, d.namespace); err != nil {

@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// learnInputs is how many requests of each function Libra sees before it is measured:
-	// more than twice what a model takes.
-	learnInputs = 30
 	// learnAtOnce is how many functions are called at the same time, each with one request:
 	// what is alone in its pod is learned from.
 	learnAtOnce = 8
@@ -40,7 +37,7 @@ func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
 	group.SetLimit(atOnce)
 	for _, l := range lessons {
 		group.Go(func() error {
-			s := newSender(l.at.targets.gateway)
+			s := l.at.newSender()
 			defer s.http.CloseIdleConnections()
 			for _, in := range l.inputs {
 				fate := s.send(ctx, time.Now(), message{host: l.at.targets.hosts[l.service], input: in})

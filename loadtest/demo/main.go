@@ -1,6 +1,6 @@
-// Command demo compares stock Knative with Libra: it installs Libra and a few
-// functions on a cluster, replays the same requests with the stock activator and
-// with Libra's, and writes a report.
+// Command demo compares stock Knative with Libra: it installs Libra and the same
+// functions several times on a cluster, with and without Libra, sends all of them the same
+// requests, and writes a report.
 package main
 
 import (
@@ -9,11 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,19 +29,21 @@ const (
 	pushTimeout = 30 * time.Minute
 )
 
+// boxGateway is the Service of the box's ingress.
+const boxGateway = "istio-system/knative-gateway-istio"
+
 // options are the command's flags.
 type options struct {
 	kubeconfig, context string
-	kubectlPath, k6     string
+	kubectlPath         string
 	prometheus          string
 	imagesFile          string
 	pushTo, box         string
-	namespace           string
 	gateway, gatewayURL string
 	outDir, commit      string
 	seed                uint64
 
-	runLength, learnLength, modelsTimeout time.Duration
+	modelsTimeout time.Duration
 }
 
 func main() {
@@ -66,63 +68,21 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-func newRun() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Install Libra, replay the same requests with stock and with Libra, write a table and a report",
-		Long: `run works on the box, which it leaves with everything running, or with --context on
-another cluster that has Knative, KServe and a gateway: there it asks first, and at
-the end, however that comes, puts the stock activator back and removes what it made.
-
-It is to be run from the root of the repository, and may be run again at any time.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return start(cmd.Context(), o, os.Stdin, cmd.OutOrStdout())
-		},
-	}
-	o.flags(cmd)
-	f := cmd.Flags()
-	f.StringVar(&o.namespace, "namespace", "", "namespace of the functions (default: default; with --context, libra-demo)")
-	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
-	f.DurationVar(&o.runLength, "run-length", time.Minute, "length of each measured run")
-	f.DurationVar(&o.learnLength, "learn-length", time.Minute, "length of the run from which Libra learns")
-	return cmd
-}
-
 // flags are those of every command that measures.
 func (o *options) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
 	f.StringVar(&o.context, "context", "", "context of another cluster, to run there and not on the box")
 	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's; with --context, that on the PATH)")
-	f.StringVar(&o.k6, "k6", "", "k6 to use (default: the box's, or that on the PATH)")
 	f.StringVar(&o.prometheus, "prometheus", "", "Prometheus to use (default: the box's, or that on the PATH); with --context there is none")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
 	f.StringVar(&o.pushTo, "push-to", "", "with --context, in place of --images: the repository to push the images to")
 	f.StringVar(&o.box, "box", "bin/box", "the box's command, for --push-to")
-	f.StringVar(&o.gateway, "gateway", "istio-system/knative-gateway-istio", "namespace and name of the ingress' Service")
+	f.StringVar(&o.gateway, "gateway", boxGateway, "namespace and name of the ingress' Service")
 	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, where the Service's address is not it")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
 	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after what they are learned from")
-}
-
-// start checks what can be checked, asks where it must, and runs the demo.
-func start(ctx context.Context, o options, in *os.File, out io.Writer) error {
-	d := newDemo(o, out)
-	if err := d.resolve(); err != nil {
-		return err
-	}
-	if err := d.mayChange(ctx, in, "about ten minutes", d.namespace); err != nil {
-		return err
-	}
-	if !d.boxed() {
-		if err := d.checkOther(ctx); err != nil {
-			return err
-		}
-	}
-	return d.run(ctx)
 }
 
 // mayChange makes sure that the cluster is the box, or that a person wants it to be
@@ -147,17 +107,12 @@ func (d *demo) mayChange(ctx context.Context, in *os.File, long string, namespac
 }
 
 func newDemo(o options, out io.Writer) *demo {
-	return &demo{options: o, services: four, out: out, start: time.Now(), http: &http.Client{}}
+	return &demo{options: o, services: four, out: out, start: time.Now()}
 }
 
 // resolve checks the flags and fills in what they leave open.
 func (d *demo) resolve() error {
 	var errs []error
-	for flag, length := range map[string]time.Duration{"--run-length": d.runLength, "--learn-length": d.learnLength} {
-		if length < 10*time.Second || length > time.Hour {
-			errs = append(errs, fmt.Errorf("%s is %v; it must be 10s to 1h", flag, length))
-		}
-	}
 	if (d.imagesFile == "") == (d.pushTo == "") {
 		errs = append(errs, errors.New("one of --images and --push-to must be given"))
 	}
@@ -169,21 +124,11 @@ func (d *demo) resolve() error {
 		if d.pushTo != "" {
 			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
 		}
-		// Nothing around us may point at another cluster, or come between.
+		// Nothing around us may point at another cluster.
 		env = without(env, misleads)
-		d.http.Transport = &http.Transport{}
-	}
-	if d.namespace == "" {
-		d.namespace = "default"
-		if !d.boxed() {
-			d.namespace = "libra-demo"
-		}
 	}
 	var err error
 	if d.kubectlPath, err = d.tool(d.kubectlPath, "kubectl", "kubelite", d.boxed()); err != nil {
-		errs = append(errs, err)
-	}
-	if d.k6, err = d.tool(d.k6, "k6", "k6", true); err != nil {
 		errs = append(errs, err)
 	}
 	d.kubectl = kubectl{path: d.kubectlPath, env: env}
@@ -258,4 +203,19 @@ func (d *demo) push(ctx context.Context) error {
 		return fmt.Errorf("push the images to %s: %w", d.pushTo, err)
 	}
 	return nil
+}
+
+// without is an environment without the variables that are unwanted by their
+// names in capitals.
+func without(env []string, unwanted func(name string) bool) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return unwanted(strings.ToUpper(name))
+	})
+}
+
+// misleads says whether a variable leads to another cluster than the box, or to
+// a proxy before it: its addresses are this machine's own.
+func misleads(name string) bool {
+	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"}, name)
 }

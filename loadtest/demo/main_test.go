@@ -64,10 +64,10 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		"no kubeconfig":   {func(o *options) { o.kubeconfig = "" }, []string{"--kubeconfig"}},
 		"no images":       {func(o *options) { o.imagesFile = "" }, []string{"--images", "--push-to"}},
 		"push to the box": {func(o *options) { o.imagesFile, o.pushTo = "", "example.org/libra" }, []string{"--push-to"}},
-		"all at once":     {func(o *options) { o.runLength, o.learnLength = 0, 2*time.Hour }, []string{"--run-length", "--learn-length"}},
-		"no such tool":    {func(o *options) { o.k6 = "/no/such/k6" }, []string{"/no/such/k6"}},
+		"all at once":     {func(o *options) { o.kubeconfig, o.imagesFile = "", "" }, []string{"--kubeconfig", "--images"}},
+		"no such tool":    {func(o *options) { o.kubectlPath = "/no/such/kubectl" }, []string{"/no/such/kubectl"}},
 	} {
-		o := options{kubeconfig: "box.kubeconfig", kubectlPath: tool, k6: tool, imagesFile: "images.json", runLength: time.Minute, learnLength: time.Minute}
+		o := options{kubeconfig: "box.kubeconfig", kubectlPath: tool, imagesFile: "images.json"}
 		c.change(&o)
 		d := newDemo(o, &strings.Builder{})
 		err := d.resolve()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,13 +34,14 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as \"box load\" writes it")
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
 	f.BoolVar(&libraActivator, "activator", false, "put Libra's activator in the stock one's place")
-	f.BoolVar(&functions, "functions", false, "apply the demo's functions too, in the namespace default")
+	f.BoolVar(&functions, "functions", false, "apply the functions of end-to-end tests and chaos too, in the namespace default, in place of a demo's, and have Libra learn them")
+	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "with --functions, how long to wait for the predictor's models after what they are learned from")
 	return cmd
 }
 
 func installOnBox(ctx context.Context, o options, libraActivator, functions bool, out io.Writer) error {
-	o.namespace = "default"
 	d := newDemo(o, out)
+	d.namespace, d.gateway = fourNamespace, boxGateway
 	if d.kubeconfig == "" || d.imagesFile == "" {
 		return errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it), and --images the file that `box load` wrote")
 	}
@@ -77,6 +79,16 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err != nil || !functions {
 		return err
 	}
+	d.say("what an evaluation or a demo has left: removing it")
+	if err := d.clear(ctx); err != nil {
+		return err
+	}
 	d.say("functions: %s", strings.Join(d.services.all, ", "))
-	return d.installFunctions(ctx)
+	if err := d.installFunctions(ctx); err != nil {
+		return err
+	}
+	if !libraActivator {
+		return nil
+	}
+	return d.learnFour(ctx)
 }

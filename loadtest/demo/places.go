@@ -23,20 +23,34 @@ const (
 	// servicesTimeout is what a node of two cores takes to bring up all functions of a phase.
 	servicesTimeout = 8 * time.Minute
 
+	evaluationPlaces = "evaluation-"
+	demoPlaces       = "libra-demo"
+
 	bystanderPlace = "bystander"
 	spinDeployment = "spin"
 )
 
 // namespaceOf is where the functions of a phase and an arm are.
 func namespaceOf(phase, place string) string {
-	prefix := "evaluation-"
+	prefix := evaluationPlaces
 	switch phase {
+	case phaseDemo:
+		// Whoever goes on with them after the demo looks for the functions there.
+		if place == evaluation.Libra {
+			return demoPlaces
+		}
+		prefix = demoPlaces + "-"
 	case phaseMemory:
 		prefix += "memory-"
 	case phaseCost:
 		prefix += "cost-"
 	}
 	return prefix + strings.ReplaceAll(place, "_", "-")
+}
+
+// isPlace says whether a namespace is one of an evaluation's or of a demo's.
+func isPlace(namespace string) bool {
+	return strings.HasPrefix(namespace, evaluationPlaces) || namespace == demoPlaces || strings.HasPrefix(namespace, demoPlaces+"-")
 }
 
 // copied is the name of a function in a set; that of the first is its own.
@@ -122,6 +136,9 @@ func patchesOf(phase string, a arm) []kustomizePatch {
 	if a.queue != "" {
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.QueueAnnotation, a.queue)})
 	}
+	if a.perfect {
+		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.InputSizeAnnotation, "header:"+inputHeader)})
+	}
 	if phase == phaseCost {
 		// It comes to rest within the blocks of the other arms, and not within Knative's minute.
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate("autoscaling.knative.dev/max-scale", "8") + annotate("autoscaling.knative.dev/window", "10s")})
@@ -136,10 +153,10 @@ func annotate(name, value string) string {
 
 // remove removes the namespaces of some places, and waits until their pods are gone: the
 // node has no room for what comes next before.
-func (e *evaluate) remove(ctx context.Context, places ...*demo) error {
+func (d *demo) remove(ctx context.Context, places ...*demo) error {
 	var errs []error
 	for _, own := range places {
-		_, err := e.kubectl.run(ctx, "delete", "--ignore-not-found", "--wait=false", "namespace/"+own.namespace)
+		_, err := d.kubectl.run(ctx, "delete", "--ignore-not-found", "--wait=false", "namespace/"+own.namespace)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -148,7 +165,7 @@ func (e *evaluate) remove(ctx context.Context, places ...*demo) error {
 	return eventually(ctx, removeTimeout, func(ctx context.Context) error {
 		for _, own := range places {
 			var pods corev1.PodList
-			if err := e.kubectl.get(ctx, &pods, "pods", "-n", own.namespace); err != nil {
+			if err := d.kubectl.get(ctx, &pods, "pods", "-n", own.namespace); err != nil {
 				return err
 			}
 			if len(pods.Items) > 0 {
@@ -160,9 +177,9 @@ func (e *evaluate) remove(ctx context.Context, places ...*demo) error {
 }
 
 // bringBystanders installs those who have nothing to do with the functions.
-func (e *evaluate) bringBystanders(ctx context.Context) (*demo, error) {
+func (e *evaluate) bringBystanders(ctx context.Context, phase string) (*demo, error) {
 	own := *e.demo
-	own.namespace = namespaceOf("", bystanderPlace)
+	own.namespace = namespaceOf(phase, bystanderPlace)
 	own.services = services{manifests: bystanderManifests, all: []string{plainFunction}}
 	dir := e.path("kustomize", own.namespace)
 	if err := errors.Join(own.makeNamespace(ctx, ""), e.images.kustomize(dir, bystanderManifests, own.namespace), e.kubectl.apply(ctx, dir)); err != nil {

@@ -1,334 +1,259 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"maps"
 	"os"
-	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/prometheus"
-	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/loadtest/trace"
 )
 
-const (
-	// tableFile is the name of the table in the folder of the results.
-	tableFile = "table.txt"
-	// learnSeed is far from every seed that a person gives: Libra must not learn from the
-	// requests that it is measured with.
-	learnSeed = 1 << 32
+const cleanUpTimeout = 10 * time.Minute
 
-	cleanUpTimeout = 10 * time.Minute
-	// A function's pod takes its time to drain.
-	removeTimeout = 4 * time.Minute
-
-	warmUpLength = 15 * time.Second
-	// settleTime is the predictor's interval of refits and the age at which the
-	// activator fetches a table again.
-	settleTime = 6 * time.Second
-)
-
-// demo is one run of the command.
-type demo struct {
-	options
-	services services
-	kubectl  kubectl
-	images   images
-	targets  targets
-	corpus   []byte
-	http     *http.Client
-	out      io.Writer
-	start    time.Time
-
-	// hadNamespace is whether the functions' namespace was there before.
-	hadNamespace bool
+// demoNamespaces are those of the demo: of each arm's functions, and of a service that did
+// not opt in.
+func demoNamespaces() []string {
+	var namespaces []string
+	for _, place := range append(demoPlan(demoTime)[0].places(), bystanderPlace) {
+		namespaces = append(namespaces, namespaceOf(phaseDemo, place))
+	}
+	return namespaces
 }
 
-// boxed says whether the cluster is the box, which is ours alone.
-func (d *demo) boxed() bool { return d.context == "" }
+func newRun() *cobra.Command {
+	var o options
+	var limit time.Duration
+	var again bool
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Install Libra, send the same requests with stock and with Libra, write a table and a report",
+		Long: `run is a small evaluation: ten functions with Libra, as stock Knative has them and
+without CPU limits get the same requests, on a node that is partly and then nearly
+busy, beside somebody else's service. It works on the box, which it leaves with Libra
+and its functions running, or with --context on another cluster that has Knative, KServe
+and a gateway: there it asks first, and at the end, however that comes, puts the stock
+activator back and removes what it made.
 
-// say writes a line of progress.
-func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.out, "[%4.0f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+It is to be run from the root of the repository, and may be run again at any time.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d := newDemo(o, cmd.OutOrStdout())
+			if again {
+				return reportAgain(d, writeDemo)
+			}
+			return startDemo(cmd.Context(), d, limit, os.Stdin)
+		},
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
+	f.DurationVar(&limit, "limit", demoTime, "how long it may take in all, but for the first block of each kind")
+	f.BoolVar(&again, "report-only", false, "write the report of what an earlier demo has measured, in --out, and measure nothing")
+	return cmd
 }
 
-// path is the path of a file in the folder of the results.
-func (d *demo) path(names ...string) string {
-	return filepath.Join(append([]string{d.outDir}, names...)...)
+// startDemo checks what can be checked, asks where it must, and runs the demo.
+func startDemo(ctx context.Context, d *demo, limit time.Duration, in *os.File) error {
+	e := newEvaluation(d, namespaceOf(phaseDemo, evaluation.Libra))
+	e.pace, e.limit, e.plan = demoPace, limit, demoPlan(limit)
+	if err := errors.Join(checkDemoLimit(limit), d.resolve()); err != nil {
+		return err
+	}
+	if err := d.mayChange(ctx, in, "about ten minutes", demoNamespaces()...); err != nil {
+		return err
+	}
+	if !d.boxed() {
+		if err := d.checkOther(ctx, demoNamespaces()...); err != nil {
+			return err
+		}
+	}
+	return e.demonstrate(ctx)
 }
 
-// runID starts the IDs of a run's requests. Two demos on one cluster must not
-// have the same, and the activator makes IDs with a dot out of one without.
-func (d *demo) runID(name string) string {
-	return name + "-" + strconv.FormatInt(d.start.Unix(), 36)
+func checkDemoLimit(limit time.Duration) error {
+	if limit < demoLeast || limit > demoLonger {
+		return fmt.Errorf("--limit is %v; it must be %v to %v", limit, demoLeast, demoLonger)
+	}
+	return nil
 }
 
-// run does the whole demo. Every step may be done again, on a cluster that an
+// demonstrate does the whole demo. Every step may be done again, on a cluster that an
 // earlier demo left at any point.
-func (d *demo) run(ctx context.Context) (err error) {
-	if err := d.prepare(ctx); err != nil {
+func (e *evaluate) demonstrate(ctx context.Context) (err error) {
+	// To push images and to be allowed took its time.
+	e.start = time.Now()
+	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
+		return err
+	}
+	e.corpus = schedule.Corpus()
+	if err := e.makePools(); err != nil {
 		return err
 	}
 	var server *prometheus.Server
-	if d.boxed() {
-		if server, err = d.watch(ctx); err != nil {
+	if e.boxed() {
+		if server, err = e.watch(ctx); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, server.Stop()) }()
-	} else {
-		// Also after a failure, or when the user has had enough.
-		defer func() {
-			err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx)))
-		}()
 	}
-	if err := d.install(ctx); err != nil {
+	// Also after a failure, or when the user has had enough.
+	defer func() { err = errors.Join(err, e.leave(context.WithoutCancel(ctx))) }()
+	err = e.measureDemo(ctx)
+	if server != nil {
+		alerts, failed := e.alerts(context.WithoutCancel(ctx), server)
+		e.data.Alerts, err = alerts, errors.Join(err, failed)
+	}
+	if len(e.data.Blocks) == 0 {
 		return err
 	}
-	data, err := d.measure(ctx)
+	e.data.Elapsed = time.Since(e.start)
+	return errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)), writeDemo(e.demo, e.data), e.lastWords())
+}
+
+// measureDemo brings everything on the cluster, and measures.
+func (e *evaluate) measureDemo(ctx context.Context) error {
+	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
+	if e.boxed() {
+		e.say("what an evaluation has left: removing it")
+		if err := errors.Join(e.removeFour(ctx), e.clear(ctx, demoNamespaces()...)); err != nil {
+			return err
+		}
+	}
+	e.say("Libra's parts: applying %s, and its activator", libraManifests)
+	for _, step := range []func(context.Context) error{e.installLibra, e.installActivator, e.forget, e.describeMachine} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	s, err := e.setUpDemo(ctx, e.plan[0])
 	if err != nil {
 		return err
 	}
-	return d.report(data)
-}
-
-// prepare makes what needs no cluster, and looks at what is on it.
-func (d *demo) prepare(ctx context.Context) error {
-	if err := os.MkdirAll(d.outDir, 0o755); err != nil {
+	before, err := e.restarts(ctx)
+	if err != nil {
 		return err
 	}
-	d.corpus = schedule.Corpus()
-	var err error
-	d.hadNamespace, err = d.kubectl.exists(ctx, "namespace", d.namespace)
+	e.planned = e.plan.blocks()
+	if err := e.measure(ctx, s, nil); err != nil {
+		return err
+	}
+	after, err := e.restarts(ctx)
+	e.data.Restarts = restartsSince(before, after)
 	return err
 }
 
-// install brings everything on the cluster, with the stock activator.
-func (d *demo) install(ctx context.Context) error {
-	d.say("stock activator: making sure that it is there")
-	if err := d.restoreActivator(ctx); err != nil {
-		return err
+// setUpDemo brings the functions of all arms, finds out what the node has room for, and has
+// Libra learn its own.
+func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
+	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
+	e.say("functions: %s, each under %s", strings.Join(s.functions, ", "), strings.Join(ph.places(), ", "))
+	lessons, _, err := e.bringAll(ctx, s, e.learned)
+	if err != nil {
+		return nil, err
 	}
-	d.say("Libra's parts: applying %s", libraManifests)
-	if err := d.installLibra(ctx); err != nil {
-		return err
-	}
-	if !d.hadNamespace {
-		if _, err := d.kubectl.run(ctx, "create", "namespace", d.namespace); err != nil {
-			return err
+	for _, step := range []func() error{
+		func() error { return e.describeFunctions(ctx, s) },
+		func() error { return e.warmUp(ctx, s, 0) },
+		func() error { return e.demoCapacity(ctx, s.places[evaluation.NoLimits]) },
+		func() error { return e.learn(ctx, lessons) },
+		// What was learned last is made a model of.
+		func() error { return pause(ctx, settleTime) },
+	} {
+		if err := step(); err != nil {
+			return nil, err
 		}
 	}
-	// What is compared here is the paper's way, in which limits move while requests run.
-	if err := d.setSource(ctx, api.SourceOwners, d.namespace); err != nil {
-		return err
-	}
-	d.say("functions: %s", strings.Join(d.services.all, ", "))
-	if err := d.installFunctions(ctx); err != nil {
-		return err
-	}
-	var err error
-	if d.targets, err = d.findTargets(ctx); err != nil {
-		return err
-	}
-	if err := d.forget(ctx); err != nil {
-		return err
-	}
-	d.say("gateway: %s", d.targets.gateway)
-	return nil
+	e.say("warming up")
+	s.capacity = e.capacity
+	return s, e.warmUp(ctx, s, e.pace.warm)
 }
 
-// measure replays the schedules: stock to warm up, stock, stock again, Libra
-// learning, Libra.
-func (d *demo) measure(ctx context.Context) (data report.Data, err error) {
-	data = report.Data{Commit: d.commit, Seed: d.seed}
-	if data.Machine, err = d.machine(ctx); err != nil {
-		return data, err
-	}
-	requests := schedule.Generate(d.seed, d.runLength, d.corpus)
-	measured, err := d.loadOf("demo", requests)
-	if err != nil {
-		return data, err
-	}
-	// Libra must not learn from the requests that it is measured with.
-	others := schedule.Generate(d.seed+learnSeed, d.learnLength, d.corpus)
-	learned, err := d.loadOf("learn", others)
-	if err != nil {
-		return data, err
-	}
-	warmUp, err := d.loadOf("warm-up", firstOf(others, warmUpLength))
-	if err != nil {
-		return data, err
-	}
-	run := func(name, what string) (report.Run, error) {
-		d.say("%s: %d requests in %.0f s: %s", name, len(requests), measured.length().Seconds(), what)
-		results, err := d.replay(ctx, name, measured)
-		return report.Run{Name: name, Schedule: requests, Results: results}, err
-	}
-
-	if err := d.setMode(ctx, api.ModeObserve); err != nil {
-		return data, err
-	}
-	if err := d.warm(ctx, others); err != nil {
-		return data, err
-	}
-	if err := d.awaitOwnLimits(ctx); err != nil {
-		return data, err
-	}
-	before, err := d.restarts(ctx)
-	if err != nil {
-		return data, err
-	}
-	if data.StockLimits, err = d.watchingLimits(ctx, func() error {
-		// The first run would be the coldest.
-		if _, err := d.replaySaying(ctx, warmUp, "stock activator; results are discarded"); err != nil {
-			return err
-		}
-		if data.Stock, err = run("stock", "stock activator, fixed limits"); err != nil {
-			return err
-		}
-		data.Again, err = run("again", "the same once more, for the noise")
-		return err
-	}); err != nil {
-		return data, err
-	}
-
-	d.say("activator: putting Libra's in the stock one's place, and Libra's mode to %s", api.ModeFull)
-	if err := errors.Join(d.installActivator(ctx), d.setMode(ctx, api.ModeFull)); err != nil {
-		return data, err
-	}
-	if err := d.warm(ctx, others); err != nil {
-		return data, err
-	}
-	data.Learn = report.Run{Name: learned.name, Schedule: others}
-	if data.Learn.Results, err = d.replaySaying(ctx, learned, "Libra learns the functions from other requests"); err != nil {
-		return data, err
-	}
-	if err := d.awaitModels(ctx); err != nil {
-		return data, err
-	}
-	if err := d.settle(ctx, others); err != nil {
-		return data, err
-	}
-	if data.Limits, err = d.watchingLimits(ctx, func() (err error) {
-		d.say("libra: %d requests in %.0f s: Libra, with the requests that stock had", len(requests), measured.length().Seconds())
-		data.Libra = report.Run{Name: "libra", Schedule: requests}
-		data.Libra.Results, data.Outcomes, data.Writes, err = d.replayRecorded(ctx, "libra", measured)
-		return err
-	}); err != nil {
-		return data, err
-	}
-	after, err := d.restarts(ctx)
-	if err != nil {
-		return data, err
-	}
-	data.Restarts = restartsSince(before, after)
-	data.Elapsed = time.Since(d.start)
-	return data, nil
-}
-
-func (d *demo) replaySaying(ctx context.Context, l *load, what string) ([]report.Result, error) {
-	d.say("%s: %d requests in %.0f s: %s", l.name, len(l.entries), l.length().Seconds(), what)
-	return d.replay(ctx, l.name, l)
-}
-
-// awaitModels waits until the predictor has learned every function. A function
-// that it has not is run with its own limits, so the demo goes on without.
-func (d *demo) awaitModels(ctx context.Context) error {
-	var missing []string
-	// Not the attempt's context: what one finds out when time is up counts.
-	_ = eventually(ctx, d.modelsTimeout, func(context.Context) error {
-		if missing = d.modelsMissing(ctx); len(missing) > 0 {
-			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))
-		}
-		return nil
-	})
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case len(missing) == len(d.services.optedIn):
-		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace)
-	case len(missing) > 0:
-		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
-	default:
-		d.say("the predictor has a model of each function")
-	}
-	return nil
-}
-
-// settle lets the last of what was learned reach the activator. It fetches a
-// table again when a request finds the one it has too old.
-func (d *demo) settle(ctx context.Context, requests []schedule.Request) error {
-	if err := pause(ctx, settleTime); err != nil {
+// demoCapacity is what of the node the loads are parts of: of another cluster's, whose
+// cgroups nobody reads, it is taken that requests cost what they cost on the box.
+func (e *evaluate) demoCapacity(ctx context.Context, own *demo) (err error) {
+	if !e.boxed() {
+		e.data.Unmeasured = append(e.data.Unmeasured, fmt.Sprintf(
+			"how much CPU was in use, as the cgroups of another cluster's nodes are not read. The loads are of %d cores, by what requests take on the box.", demoCores))
+		e.capacity = capacity{cores: demoCores, function: typicalFunction, path: typicalPath}
+		e.data.Alone, err = e.measureAlone(ctx, own, e.pool, trace.Mixed)
 		return err
 	}
-	return d.warm(ctx, requests)
+	if cores := e.capacity.cores; cores > demoCores {
+		e.data.Unmeasured = append(e.data.Unmeasured, fmt.Sprintf(
+			"a busy node of %d cores: ten functions of a pod each can keep %d busy, and the loads are of these.", cores, demoCores))
+		e.capacity.cores = demoCores
+	}
+	return e.measureCapacity(ctx, own)
 }
 
-// pause waits, unless the context ends.
-func pause(ctx context.Context, length time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(length):
-		return nil
-	}
+func writeDemo(d *demo, data evaluation.Data) error {
+	return evaluation.WriteDemo(d.outDir, d.out, "Stock Knative, Libra and no limits", data)
 }
 
-// report writes the results and prints the table.
-func (d *demo) report(data report.Data) error {
-	c := report.Compare(data)
-	var table bytes.Buffer
-	if err := report.WriteTable(&table, data, c); err != nil {
-		return err
-	}
-	if err := errors.Join(
-		report.ResultsOf(data, c).Write(d.outDir),
-		os.WriteFile(d.path(tableFile), table.Bytes(), 0o644)); err != nil {
-		return err
-	}
-	fmt.Fprintf(d.out, "\n%s", table.String())
-	look, takeDown := "make box-status, or "+d.box+" kubectl -- get pods -A", "make box-down"
-	if !d.boxed() {
-		look = "kubectl --context " + d.context + " get pods -A"
+// lastWords say where to go on, and what went wrong with what was measured.
+func (e *evaluate) lastWords() error {
+	look, takeDown := "make box-status, or "+e.box+" kubectl -- get pods -n "+e.namespace, "make box-down"
+	if !e.boxed() {
+		look = "kubectl --context " + e.context + " get pods -A"
 		takeDown = "nothing to do: the stock activator comes back now, and what was installed is removed"
+	} else {
+		fmt.Fprintf(e.out, "Go on:     %s has the functions with Libra; docs/loadtest.md says how to send them load with k6\n", e.namespace)
 	}
-	fmt.Fprintf(d.out, "\nResults:   %s and %s\n", d.path(report.ResultsFile), d.path(tableFile))
-	fmt.Fprintf(d.out, "Look:      %s\n", look)
-	fmt.Fprintf(d.out, "Take down: %s\n", takeDown)
-	var wrong []error
-	if len(c.Failures) > 0 {
-		wrong = append(wrong, fmt.Errorf("%d requests failed", len(c.Failures)))
+	fmt.Fprintf(e.out, "Numbers:   %s\nLook:      %s\nTake down: %s\n", e.path(report.ResultsFile), look, takeDown)
+	failed := 0
+	for _, b := range e.data.Blocks {
+		failed += failures(b.Requests)
+		if b.Bystander != nil {
+			failed += failures(b.Bystander.Requests)
+		}
 	}
-	if c.StockResizes > 0 {
-		wrong = append(wrong, fmt.Errorf("limits changed %d times in the runs of stock, so that nothing was compared with stock", c.StockResizes))
+	if failed > 0 {
+		return fmt.Errorf("%d requests failed", failed)
 	}
-	return errors.Join(wrong...)
+	return nil
+}
+
+// leave has the box go on with Libra and its functions, and another cluster as it was.
+func (e *evaluate) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
+	defer cancel()
+	if !e.boxed() {
+		return e.cleanUp(ctx)
+	}
+	var errs []error
+	for _, namespace := range slices.Sorted(maps.Keys(e.places)) {
+		if namespace != e.namespace {
+			_, err := e.kubectl.run(ctx, "delete", "--ignore-not-found", "--wait=false", "namespace/"+namespace)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // cleanUp puts the stock activator back and removes what was installed.
-func (d *demo) cleanUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
-	defer cancel()
-	d.say("putting the stock activator back and removing what was installed")
+func (e *evaluate) cleanUp(ctx context.Context) error {
+	e.say("putting the stock activator back and removing what was installed")
 	remove := func(args ...string) error {
-		_, err := d.kubectl.do(ctx, call{timeout: removeTimeout, args: append([]string{"delete", "--ignore-not-found"}, args...)})
+		_, err := e.kubectl.do(ctx, call{timeout: removeTimeout, args: append([]string{"delete", "--ignore-not-found"}, args...)})
 		return err
 	}
-	err := d.restoreActivator(ctx)
+	err := e.restoreActivator(ctx)
 	if err == nil {
 		err = remove("-k", activatorManifests)
 	}
-	if !d.hadNamespace {
-		err = errors.Join(err, remove("namespace/"+d.namespace))
-	} else {
-		err = errors.Join(err, remove("-n", d.namespace, "-k", d.services.manifests), d.unsetSource(ctx, d.namespace))
+	for _, namespace := range demoNamespaces() {
+		err = errors.Join(err, remove("namespace/"+namespace))
 	}
 	return errors.Join(err, remove("-k", libraManifests))
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 )
 
 const (
+	warmTimeout = 2 * time.Minute
+	// A warm path answers this often in a row.
+	warmAnswers = 3
+
 	// requestTimeout is when a request has failed that is not answered: longer than what
 	// queues up in a block takes.
 	requestTimeout = 90 * time.Second
@@ -29,10 +34,21 @@ type sender struct {
 	gateway string // URL
 }
 
-func newSender(gateway string) sender {
+// proxy says through which proxy a request goes; nil is through none.
+type proxy func(*http.Request) (*url.URL, error)
+
+func newSender(gateway string, through proxy) sender {
 	return sender{gateway: gateway, http: &http.Client{Transport: &http.Transport{
-		MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Minute, DisableCompression: true,
+		Proxy: through, MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, IdleConnTimeout: time.Minute, DisableCompression: true,
 	}}}
+}
+
+// newSender sends to the functions. The box's addresses are this machine's own.
+func (d *demo) newSender() sender {
+	if d.boxed() {
+		return newSender(d.targets.gateway, nil)
+	}
+	return newSender(d.targets.gateway, http.ProxyFromEnvironment)
 }
 
 // message is a request as it is sent.
@@ -40,6 +56,8 @@ type message struct {
 	due   time.Duration // since the start
 	host  string        // of the function
 	input inputs.Input
+	// number is the input's among its function's, where it is told.
+	number string
 }
 
 // fate is what became of a request.
@@ -90,6 +108,9 @@ func (s sender) exchange(ctx context.Context, m message, status *int) error {
 		return err
 	}
 	req.Host = m.host
+	if m.number != "" {
+		req.Header.Set(inputHeader, m.number)
+	}
 	resp, err := s.http.Do(req)
 	if err != nil {
 		return err

@@ -16,11 +16,11 @@ import (
 
 func TestReplaySendsWhenItIsDueAndChecksAnswers(t *testing.T) {
 	var mu sync.Mutex
-	hosts := map[string]string{}
+	hosts, numbers := map[string]string{}, map[string]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
-		hosts[string(body)] = r.Host
+		hosts[string(body)], numbers[string(body)] = r.Host, r.Header.Get(inputHeader)
 		mu.Unlock()
 		switch string(body) {
 		case "slow":
@@ -41,11 +41,12 @@ func TestReplaySendsWhenItIsDueAndChecksAnswers(t *testing.T) {
 	var messages []message
 	bodies := []string{"slow", "good", "wrong", "page", "refused"}
 	for i, body := range bodies {
-		messages = append(messages, message{time.Duration(i) * 20 * time.Millisecond, body + ".test",
-			inputs.Input{Body: []byte(body), Expect: map[string]int64{"bytes": int64(len(body))}}})
+		messages = append(messages, message{due: time.Duration(i) * 20 * time.Millisecond, host: body + ".test",
+			input: inputs.Input{Body: []byte(body), Expect: map[string]int64{"bytes": int64(len(body))}}})
 	}
+	messages[1].number = "17"
 	began := time.Now()
-	fates, err := newSender(server.URL).replay(t.Context(), messages)
+	fates, err := newSender(server.URL, nil).replay(t.Context(), messages)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +67,9 @@ func TestReplaySendsWhenItIsDueAndChecksAnswers(t *testing.T) {
 		if hosts[bodies[i]] != bodies[i]+".test" {
 			t.Errorf("%s went to %q", bodies[i], hosts[bodies[i]])
 		}
+		if numbers[bodies[i]] != messages[i].number {
+			t.Errorf("%s says that its input is %q, want %q", bodies[i], numbers[bodies[i]], messages[i].number)
+		}
 	}
 	// The slow one did not hold up the next.
 	if fates[0].took < 300*time.Millisecond || fates[1].took > 250*time.Millisecond {
@@ -81,7 +85,7 @@ func TestReplayEndsWithItsContext(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := newSender(server.URL).replay(ctx, []message{{}, {due: time.Hour}}); err == nil {
+	if _, err := newSender(server.URL, nil).replay(ctx, []message{{}, {due: time.Hour}}); err == nil {
 		t.Error("no error, and not all were sent")
 	}
 }

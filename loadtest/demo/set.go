@@ -12,15 +12,18 @@ import (
 
 // parts are how Libra's parts are set.
 type parts struct {
-	unsafeguarded bool
-	estimator     string // of the predictor; empty is the default
-	unlimited     bool   // durations
+	unsafeguarded, unclamped, unweighted bool // the node agent
+
+	estimator string // of the predictor; empty is the default
+	unlimited bool   // durations
 }
 
-// The settings of parts that are not the default, as the agent's flag and the predictor's
+// The settings of parts that are not the default, as the agent's flags and the predictor's
 // environment.
 const (
 	noSafeguard        = "--safeguard=false"
+	noClamp            = "--clamp=false"
+	noWeights          = "--weights=false"
 	estimatorEnv       = "LIBRA_ESTIMATOR"
 	durationsEnv       = "LIBRA_DURATIONS"
 	refitEnv           = "LIBRA_REFIT_INTERVAL_SECONDS"
@@ -31,12 +34,17 @@ const (
 // patches are what makes Libra's parts as they are to be.
 func (p parts) patches() []kustomizePatch {
 	var patches []kustomizePatch
-	if p.unsafeguarded {
-		patches = append(patches, kustomizePatch{
-			Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
-			Patch:  fmt.Sprintf("- {op: add, path: /spec/template/spec/containers/0/args/-, value: %s}", noSafeguard),
-		})
+	agent := func(off bool, flag string) {
+		if off {
+			patches = append(patches, kustomizePatch{
+				Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
+				Patch:  fmt.Sprintf("- {op: add, path: /spec/template/spec/containers/0/args/-, value: %s}", flag),
+			})
+		}
 	}
+	agent(p.unsafeguarded, noSafeguard)
+	agent(p.unclamped, noClamp)
+	agent(p.unweighted, noWeights)
 	predictor := func(name, value string) {
 		patches = append(patches, kustomizePatch{
 			Target: kustomizeTarget{Kind: "InferenceService", Name: "libra"},
@@ -72,7 +80,8 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 		if err := d.kubectl.get(ctx, &deployment, "-n", libraNamespace, "deployment", "libra-predictor"); err != nil {
 			return err
 		}
-		var got parts
+		got := p
+		got.estimator, got.unlimited = "", false
 		for _, v := range deployment.Spec.Template.Spec.Containers[0].Env {
 			switch v.Name {
 			case estimatorEnv:
@@ -81,7 +90,7 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 				got.unlimited = v.Value == unlimitedDurations
 			}
 		}
-		if got.unsafeguarded = p.unsafeguarded; got != p {
+		if got != p {
 			return fmt.Errorf("deployment/libra-predictor is set to %+v, and is to be %+v", got, p)
 		}
 		return nil

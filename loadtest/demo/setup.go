@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
-	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/trace"
 )
 
@@ -23,7 +22,7 @@ const fortySets = 4
 func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	ph := p[0]
 	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
-	learned, warm := e.learned, warmLength
+	learned, warm := e.learned, e.pace.warm
 	switch ph.name {
 	case phaseForty:
 		s.sets = fortySets
@@ -31,7 +30,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 		s.functions, warm = []string{memoryFunction}, 0
 		var err error
 		if s.pool, err = memoryPool(e.seed, len(e.pool[memoryOf])); err == nil {
-			learned, err = memoryPool(e.seed+learnSeed, learnInputs)
+			learned, err = memoryPool(e.seed+learnSeed, e.pace.lessons)
 		}
 		if err != nil {
 			return nil, err
@@ -69,7 +68,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	if err := pause(ctx, settleTime); err != nil {
 		return nil, err
 	}
-	if s.capacity.platform, err = measurePlatform(ctx, platformLength); err == nil {
+	if s.capacity.platform, err = measurePlatform(ctx, e.pace.platform); err == nil {
 		err = s.capacity.check()
 	}
 	if err != nil {
@@ -90,7 +89,7 @@ func (e *evaluate) removeUnneeded(ctx context.Context, p timePlan) error {
 		for _, place := range ph.places() {
 			needed[namespaceOf(ph.name, place)] = true
 		}
-		if slices.ContainsFunc(ph.combinations, func(c combination) bool { return c.part == evaluation.PartBystanders }) {
+		if slices.ContainsFunc(ph.combinations, combination.hasBystanders) {
 			needed[namespaceOf("", bystanderPlace)] = true
 		}
 	}
@@ -138,8 +137,8 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 		e.sets[own.namespace] = s.sets
 		brought = append(brought, added{a, sets})
 	}
-	if slices.ContainsFunc(s.combinations, func(c combination) bool { return c.part == evaluation.PartBystanders }) {
-		if s.bystander, err = e.bringBystanders(ctx); err != nil {
+	if slices.ContainsFunc(s.combinations, combination.hasBystanders) {
+		if s.bystander, err = e.bringBystanders(ctx, s.name); err != nil {
 			return nil, nil, err
 		}
 		e.places[s.bystander.namespace] = s.bystander
@@ -148,6 +147,11 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 		own := s.places[b.arm.place()]
 		if err := e.up(ctx, own); err != nil {
 			return nil, nil, err
+		}
+		if b.arm.perfect {
+			if err := e.oracle.learn(own, s.functions, e.data.Alone); err != nil {
+				return nil, nil, err
+			}
 		}
 		if b.arm.learns {
 			lessons = append(lessons, lessonsAt(own, s.functions, learned, b.sets...)...)
@@ -191,36 +195,39 @@ func (e *evaluate) describeFunctions(ctx context.Context, s *scene) error {
 	return err
 }
 
-// clear removes what is on the box of an earlier evaluation, and the demo's functions: the
-// node has room for one of them only.
-func (e *evaluate) clear(ctx context.Context) error {
+// clear removes what is on the box of earlier evaluations and demos, but for some
+// namespaces: the node has room for one of them only.
+func (d *demo) clear(ctx context.Context, keep ...string) error {
 	var namespaces corev1.NamespaceList
-	if err := e.kubectl.get(ctx, &namespaces, "namespaces"); err != nil {
+	if err := d.kubectl.get(ctx, &namespaces, "namespaces"); err != nil {
 		return err
 	}
 	var old []*demo
 	for _, n := range namespaces.Items {
-		if strings.HasPrefix(n.Name, namespaceOf("", "")) {
-			own := *e.demo
+		if isPlace(n.Name) && !slices.Contains(keep, n.Name) {
+			own := *d
 			own.namespace = n.Name
 			old = append(old, &own)
 		}
 	}
-	args := []string{"-n", "default", "delete", "--ignore-not-found", "deployment/store", "service/store"}
-	for _, f := range schedule.All {
+	return d.remove(ctx, old...)
+}
+
+// removeFour removes the functions that end-to-end tests and chaos use.
+func (d *demo) removeFour(ctx context.Context) error {
+	args := []string{"-n", fourNamespace, "delete", "--ignore-not-found", "deployment/store", "service/store"}
+	for _, f := range four.all {
 		args = append(args, "services.serving.knative.dev/"+f)
 	}
-	if _, err := e.kubectl.do(ctx, call{timeout: removeTimeout, args: args}); err != nil {
-		return err
-	}
-	return e.remove(ctx, old...)
+	_, err := d.kubectl.do(ctx, call{timeout: removeTimeout, args: args})
+	return err
 }
 
 // putBack leaves the box with the stock activator, Libra's parts as they are installed,
 // and no functions.
 func (e *evaluate) putBack(ctx context.Context) error {
 	e.say("putting the stock activator back, and removing the functions")
-	errs := []error{e.restoreActivator(ctx)}
+	errs := []error{e.restoreActivator(ctx), e.oracle.stop()}
 	if e.parts != (parts{}) {
 		errs = append(errs, e.setParts(ctx, parts{}))
 	}

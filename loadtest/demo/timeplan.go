@@ -47,13 +47,18 @@ type timePlan []phase
 
 // fit leaves out turns until the rest takes no longer than the time there is, the greatest
 // rank first, and of the same rank the later one. Those of one combination and rank stay
-// together, as they are compared. A phase may be left without any.
+// together, as they are compared, and none is without those of its combination's least
+// rank, which it is held against. A phase may be left without any.
 func (p timePlan) fit(time time.Duration) timePlan {
 	type group struct{ phase, combination, rank int }
 	var all []group
+	least := map[[2]int]group{}
 	for i, ph := range p {
 		for j, c := range ph.combinations {
 			for _, t := range c.arms {
+				if g, ok := least[[2]int{i, j}]; !ok || t.rank < g.rank {
+					least[[2]int{i, j}] = group{i, j, t.rank}
+				}
 				if g := (group{i, j, t.rank}); !slices.Contains(all, g) {
 					all = append(all, g)
 				}
@@ -82,7 +87,7 @@ func (p timePlan) fit(time time.Duration) timePlan {
 	}
 	for _, g := range all {
 		taken[g] = true
-		if with().takes() > time {
+		if !taken[least[[2]int{g.phase, g.combination}]] || with().takes() > time {
 			delete(taken, g)
 		}
 	}
@@ -127,11 +132,72 @@ func (ph phase) takes() time.Duration {
 	}
 	sum := ph.prepares()
 	for _, c := range ph.combinations {
-		for _, t := range c.arms {
-			sum += time.Duration(t.blocks-t.done) * (c.length + c.gap)
-		}
+		sum += c.takes()
 	}
 	return sum
+}
+
+func (c combination) takes() time.Duration {
+	var sum time.Duration
+	for _, t := range c.arms {
+		sum += time.Duration(t.blocks-t.done) * (c.length + c.gap)
+	}
+	return sum + time.Duration(c.changes())*partsChange
+}
+
+// changes is how often Libra's parts are set anew: arms with the same follow one another.
+func (c combination) changes() int {
+	n, most := 0, 0
+	for _, t := range c.arms {
+		most = max(most, t.blocks)
+	}
+	for number := 1; number <= most; number++ {
+		kinds := map[parts]bool{}
+		for _, t := range c.arms {
+			if t.done < number && number <= t.blocks {
+				kinds[armNamed(t.arm).parts] = true
+			}
+		}
+		if len(kinds) > 1 {
+			n += len(kinds)
+		}
+	}
+	return n
+}
+
+// kind are blocks that take about as long beyond their schedules as each other.
+type kind struct {
+	part string
+	load int
+}
+
+// gapsSeen are how long blocks took beyond their schedules.
+type gapsSeen map[kind]struct {
+	sum time.Duration
+	n   int
+}
+
+// gapsToKnow is of how many blocks that is taken to be known.
+const gapsToKnow = 6
+
+func (g gapsSeen) note(c combination, gap time.Duration) {
+	seen := g[kind{c.part, c.load}]
+	seen.sum, seen.n = seen.sum+gap, seen.n+1
+	g[kind{c.part, c.load}] = seen
+}
+
+// by is the plan with the gaps that were seen.
+func (p timePlan) by(seen gapsSeen) timePlan {
+	planned := slices.Clone(p)
+	for i := range planned {
+		planned[i].combinations = slices.Clone(planned[i].combinations)
+		for j, c := range planned[i].combinations {
+			if s := seen[kind{c.part, c.load}]; s.n >= gapsToKnow {
+				planned[i].combinations[j].gap = s.sum / time.Duration(s.n)
+			}
+		}
+	}
+	return planned
 }
 
 // prepares is how long it takes until its first block.
@@ -220,31 +286,39 @@ func (p timePlan) write(w io.Writer) {
 
 func minutes(d time.Duration) string { return fmt.Sprintf("%.0f min", d.Minutes()) }
 
-// lengths are those of the blocks, and how many each arm has at the least, where it is not
-// less important.
+// lengths are those of the blocks, and how many each arm has that a goal is about. Others
+// have half as many.
 type lengths struct {
 	block  time.Duration
 	blocks int
+	// short is that of blocks with bystanders, and of those about memory. What is counted
+	// once a block is told better by more of them, and bystanders' calls are so many a second.
+	short time.Duration
 }
 
 var (
-	full  = lengths{40 * time.Second, 4}
-	quick = lengths{20 * time.Second, 2}
+	full  = lengths{40 * time.Second, 4, 20 * time.Second}
+	quick = lengths{20 * time.Second, 2, 10 * time.Second}
 )
 
+// What the plan goes by was seen on two cores. The plan is made again as time passes, with
+// what blocks really take.
 const (
-	fullTime  = 118 * time.Minute
+	fullTime  = 119 * time.Minute
 	quickTime = 15 * time.Minute
 	// ablationTime is that of a run of its own.
-	ablationTime = 60 * time.Minute
+	ablationTime      = 100 * time.Minute
+	quickAblationTime = 40 * time.Minute
 	// openingTime is what it takes to install Libra, to run each input alone and to find out
 	// what a request costs, and quickOpeningTime with fewer inputs.
-	openingTime      = 6 * time.Minute
-	quickOpeningTime = 4*time.Minute + 30*time.Second
+	openingTime      = 3*time.Minute + 30*time.Second
+	quickOpeningTime = 2*time.Minute + 30*time.Second
 	// vpaInstalls is what it takes to start the autoscaler, and to stop it.
 	vpaInstalls = 30 * time.Second
+	// partsChange is what it takes to set Libra's parts anew.
+	partsChange = 35 * time.Second
 	// closingTime is what it takes to put everything back, and to write the report.
-	closingTime      = 3 * time.Minute
+	closingTime      = 90 * time.Second
 	quickClosingTime = time.Minute
 
 	loadLow, loadMiddle, loadHigh, loadOver = 15, 40, 90, 120
@@ -252,53 +326,69 @@ const (
 
 // gaps are about what passes after the end of a schedule, until its last requests are
 // answered, all is written down and the next arm is found ready.
-var gaps = map[int]time.Duration{loadLow: 4 * time.Second, loadMiddle: 5 * time.Second, loadHigh: 8 * time.Second, loadOver: 14 * time.Second}
+var gaps = map[int]time.Duration{loadLow: 1500 * time.Millisecond, loadMiddle: 1500 * time.Millisecond, loadHigh: 7 * time.Second, loadOver: 13 * time.Second}
+
+// What is left out last has the least rank: what goals are about, then what tells whether
+// they can be told, the other parts, and the other arms.
+const (
+	rankBusy = iota + 1
+	rankBusyAgain
+	rankCore
+	rankAgain
+	rankForty
+	rankFortyAgain
+	rankBystanders
+	rankMemory
+	rankCost
+	rankOwners
+	rankVPA
+	rankWeighted
+	// rankMore is what there is time for where others were quick.
+	rankMore
+)
+
+// turns are of some arms, as many blocks of each, which go together.
+func turns(blocks, rank int, arms ...string) []turn {
+	var all []turn
+	for _, name := range arms {
+		all = append(all, turn{arm: name, blocks: blocks, rank: rank})
+	}
+	return all
+}
 
 // plan is everything that is worth measuring, in the order in which it is measured.
 func plan(l lengths) timePlan {
-	// core are what the goals are about, again what says whether they can be told, and
-	// others what is told beside them.
-	requests := func(load, pods, core, again, others int) combination {
-		c := combination{part: evaluation.PartRequests, load: load, pods: pods, length: l.block, gap: gaps[load]}
-		for _, name := range []string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits} {
-			c.arms = append(c.arms, turn{arm: name, blocks: l.blocks, rank: core})
-		}
-		c.arms = append(c.arms, turn{arm: evaluation.Again, blocks: l.blocks, rank: again})
-		if pods == 10 {
-			for _, name := range []string{evaluation.Owners, evaluation.NoLimitsWeighted} {
-				c.arms = append(c.arms, turn{arm: name, blocks: max(1, l.blocks/2), rank: others})
-			}
-			// It takes its time to learn first.
-			c.arms = append(c.arms, turn{arm: evaluation.VPA, blocks: max(1, l.blocks/2), rank: others + 1})
-		}
-		return c
+	half := max(1, l.blocks/2)
+	requests := func(load, pods, core, again int, others ...turn) combination {
+		return combination{evaluation.PartRequests, load, pods, l.block, gaps[load], slices.Concat(
+			turns(l.blocks, core, evaluation.Stock, evaluation.Libra, evaluation.NoLimits),
+			turns(l.blocks, again, evaluation.Again), others)}
 	}
-	bystanders := func(load int) combination {
-		blocks := max(1, l.blocks/2)
-		c := combination{part: evaluation.PartBystanders, load: load, pods: 10, length: l.block, gap: gaps[load]}
-		for _, name := range []string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits} {
-			c.arms = append(c.arms, turn{arm: name, blocks: blocks, rank: 5})
-		}
-		c.arms = append(c.arms, turn{arm: evaluation.Again, blocks: blocks, rank: 5})
-		return c
+	other := func(arm string, rank int) turn { return turn{arm: arm, blocks: half, rank: rank} }
+	bystanders := func(load int, others ...turn) combination {
+		return combination{evaluation.PartBystanders, load, 10, l.short, gaps[load], slices.Concat(
+			turns(l.blocks, rankBystanders, evaluation.Stock, evaluation.Libra, evaluation.Again), others)}
 	}
-	memory := combination{part: evaluation.PartMemory, load: loadLow, pods: 1, length: l.block / 2, gap: 8 * time.Second}
-	for _, name := range []string{evaluation.Stock, evaluation.NoLimits, evaluation.VPA, evaluation.Libra, evaluation.Fits} {
-		memory.arms = append(memory.arms, turn{arm: name, blocks: max(1, l.blocks/2), rank: 6})
-	}
-	cost := combination{part: evaluation.PartCost, load: loadMiddle, length: l.block * 3 / 2, gap: gaps[loadMiddle]}
-	for _, name := range []string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits} {
-		cost.arms = append(cost.arms, turn{arm: name, blocks: max(1, l.blocks/2), rank: 9})
-	}
+	memory := combination{evaluation.PartMemory, loadLow, 1, l.short, 6 * time.Second,
+		turns(half, rankMemory, evaluation.Stock, evaluation.NoLimits, evaluation.VPA, evaluation.Libra, evaluation.Fits)}
+	cost := combination{evaluation.PartCost, loadMiddle, 0, l.block * 3 / 4, gaps[loadMiddle],
+		turns(half, rankCost, evaluation.Stock, evaluation.Libra, evaluation.NoLimits)}
 	return timePlan{
-		{phaseTen, 30 * time.Second, 35 * time.Second, vpaLearns + vpaInstalls, []combination{
-			requests(loadHigh, 10, 1, 2, 7), requests(loadMiddle, 10, 3, 3, 9),
-			requests(loadOver, 10, 3, 4, 11), requests(loadLow, 10, 3, 5, 13),
-			bystanders(loadHigh), bystanders(loadMiddle),
+		{phaseTen, 45 * time.Second, 23 * time.Second, vpaLearns + vpaInstalls, []combination{
+			requests(loadHigh, 10, rankBusy, rankBusyAgain,
+				other(evaluation.Owners, rankOwners), other(evaluation.VPA, rankVPA), other(evaluation.NoLimitsWeighted, rankWeighted)),
+			requests(loadMiddle, 10, rankCore, rankCore,
+				other(evaluation.Owners, rankOwners), other(evaluation.VPA, rankMore), other(evaluation.NoLimitsWeighted, rankMore)),
+			requests(loadOver, 10, rankCore, rankAgain,
+				other(evaluation.Owners, rankMore), other(evaluation.VPA, rankMore), other(evaluation.NoLimitsWeighted, rankMore)),
+			requests(loadLow, 10, rankCore, rankAgain,
+				other(evaluation.Owners, rankMore+1), other(evaluation.VPA, rankMore+1), other(evaluation.NoLimitsWeighted, rankMore+1)),
+			bystanders(loadHigh, other(evaluation.NoLimits, rankBystanders)), bystanders(loadMiddle, other(evaluation.NoLimits, rankMore)),
 		}},
-		{phaseMemory, 30 * time.Second, 12 * time.Second, vpaLearnsAgain, []combination{memory}},
-		{phaseForty, time.Minute, time.Minute, 0, []combination{requests(loadHigh, 40, 4, 5, 0), requests(loadOver, 40, 4, 6, 0)}},
-		{phaseCost, time.Minute, 35 * time.Second, 0, []combination{cost}},
+		{phaseMemory, 40 * time.Second, 8 * time.Second, vpaLearnsAgain, []combination{memory}},
+		{phaseForty, 75 * time.Second, 52 * time.Second, 0, []combination{
+			requests(loadHigh, 40, rankForty, rankFortyAgain), requests(loadOver, 40, rankForty, rankFortyAgain)}},
+		{phaseCost, time.Minute, 24 * time.Second, 0, []combination{cost}},
 	}
 }
 
@@ -312,16 +402,28 @@ const (
 	phaseAblations = "ablations"
 )
 
-// ablationPlan is what is measured of Libra without some of it.
+// ablationPlan is what is measured of Libra without some of it: what there is to lend of
+// the owners' at a load that leaves some of it, what decides who goes first where the node
+// is full, and the clamp beside bystanders.
 func ablationPlan(l lengths) timePlan {
-	c := combination{part: evaluation.PartAblations, load: loadMiddle, pods: 10, length: l.block, gap: 35 * time.Second}
-	for _, name := range []string{evaluation.Stock, evaluation.Libra, evaluation.Owners} {
-		c.arms = append(c.arms, turn{arm: name, blocks: l.blocks, rank: 1})
+	of := func(base string) (names []string) {
+		for _, a := range ablations {
+			if a.Base == base {
+				names = append(names, a.Name)
+			}
+		}
+		return names
 	}
-	for _, a := range ablations {
-		c.arms = append(c.arms, turn{arm: a.Name, blocks: l.blocks, rank: 2})
+	ablations := func(load int, base string, others ...string) combination {
+		return combination{evaluation.PartAblations, load, 10, l.block, gaps[load], slices.Concat(
+			turns(l.blocks, rankCore, append([]string{evaluation.Stock, base}, others...)...),
+			turns(l.blocks, rankAgain, of(base)...), turns(l.blocks, rankMore, evaluation.Again))}
 	}
-	return timePlan{{phaseAblations, 30 * time.Second, 35 * time.Second, 0, []combination{c}}}
+	return timePlan{{phaseAblations, 80 * time.Second, 23 * time.Second, 0, []combination{
+		ablations(loadHigh, evaluation.Libra, evaluation.NoLimits), ablations(loadMiddle, evaluation.Owners),
+		{evaluation.PartBystanders, loadHigh, 10, l.short, gaps[loadHigh], slices.Concat(
+			turns(l.blocks, rankBystanders, evaluation.Stock, evaluation.Libra, "libra_no_clamp"), turns(l.blocks, rankMore, evaluation.Again))},
+	}}}
 }
 
 // only keeps the parts that are named, and leaves out the arms that are.

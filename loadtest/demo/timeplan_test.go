@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -36,6 +37,17 @@ func TestAFittedPlanFitsAndKeepsWhatMatters(t *testing.T) {
 		if again := fitted.fit(budget); len(ranks(again)) != len(ranks(fitted)) {
 			t.Errorf("what fits was fitted again, and %d of %d turns left", len(ranks(again)), len(ranks(fitted)))
 		}
+		least := func(c combination) int {
+			return slices.MinFunc(c.arms, func(a, b turn) int { return a.rank - b.rank }).rank
+		}
+		for i, ph := range fitted {
+			for _, c := range ph.combinations {
+				at := slices.IndexFunc(whole[i].combinations, func(other combination) bool { return other.String() == c.String() })
+				if got, want := least(c), least(whole[i].combinations[at]); got != want {
+					t.Errorf("%s is without those that others are held against", c)
+				}
+			}
+		}
 		for i, ph := range whole {
 			if complete := len(ranks(timePlan{ph})) == len(ranks(timePlan{fitted[i]})); complete != (len(ph.leftOut(fitted[i])) == 0) {
 				t.Errorf("%s: complete is %v, and left out %q", ph.name, complete, ph.leftOut(fitted[i]))
@@ -44,39 +56,134 @@ func TestAFittedPlanFitsAndKeepsWhatMatters(t *testing.T) {
 	})
 }
 
-// What the goals are about has time in a full run: each load and number of pods under
-// stock, Libra and no limits in four blocks of 40 s, with the bystanders and the memory.
-func TestAFullRunHasTimeForTheGoals(t *testing.T) {
+// shares are the blocks that each arm has in each combination of a plan.
+func shares(p timePlan) map[string]map[string]int {
+	found := map[string]map[string]int{}
+	for _, ph := range p {
+		for _, c := range ph.combinations {
+			name := fmt.Sprintf("%s, blocks of %v", c, c.length)
+			if found[name] == nil {
+				found[name] = map[string]int{}
+			}
+			for _, turn := range c.arms {
+				found[name][turn.arm] = turn.blocks
+			}
+		}
+	}
+	return found
+}
+
+// A full run has time for what goals are about, at each load and number of pods in four
+// blocks of 40 s, for the other parts, and for every arm at least where the node is full.
+func TestAFullRunHasTimeForTheGoalsAndEachArm(t *testing.T) {
 	fitted := plan(full).fit(fullTime - openingTime - closingTime)
 	var said strings.Builder
 	fitted.write(&said)
 	t.Logf("%v\n%s", fitted.takes(), said.String())
-	found := map[string][]string{}
-	for _, ph := range fitted {
-		for _, c := range ph.combinations {
-			for _, turn := range c.arms {
-				found[c.String()] = append(found[c.String()], turn.arm)
-				if core := slices.Contains([]string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits}, turn.arm); core && c.part == evaluation.PartRequests && (turn.blocks < 4 || c.length < 40*time.Second) {
-					t.Errorf("%s has %d blocks of %v under %s", c, turn.blocks, c.length, turn.arm)
+	if all := plan(full).takes() + openingTime + closingTime; all > 3*time.Hour {
+		t.Errorf("all of it takes %v, and docs/evaluation.md says three hours", all)
+	}
+	found := shares(fitted)
+	want := func(combination string, blocks int, arms ...string) {
+		for _, arm := range arms {
+			if got := found[combination][arm]; got < blocks {
+				t.Errorf("%s: %d under %s, want %d", combination, got, arm, blocks)
+			}
+		}
+	}
+	for _, load := range []int{15, 40, 90, 120} {
+		want(fmt.Sprintf("requests at %d %% with 10 pods, blocks of 40s", load), 4, evaluation.Stock, evaluation.Again, evaluation.Libra, evaluation.NoLimits)
+	}
+	for _, load := range []int{90, 120} {
+		want(fmt.Sprintf("requests at %d %% with 40 pods, blocks of 40s", load), 4, evaluation.Stock, evaluation.Again, evaluation.Libra, evaluation.NoLimits)
+	}
+	for _, load := range []int{40, 90} {
+		want(fmt.Sprintf("bystanders at %d %% with 10 pods, blocks of 20s", load), 4, evaluation.Stock, evaluation.Again, evaluation.Libra)
+	}
+	want("bystanders at 90 % with 10 pods, blocks of 20s", 2, evaluation.NoLimits)
+	want("requests at 90 % with 10 pods, blocks of 40s", 2, evaluation.Owners, evaluation.VPA, evaluation.NoLimitsWeighted)
+	want("requests at 40 % with 10 pods, blocks of 40s", 2, evaluation.Owners)
+	want("memory at 15 % with 1 pods, blocks of 20s", 2, evaluation.Stock, evaluation.Libra, evaluation.NoLimits, evaluation.VPA, evaluation.Fits)
+	want("cost at 40 %, blocks of 30s", 2, evaluation.Stock, evaluation.Libra, evaluation.NoLimits)
+}
+
+// Ablations have time for each of them, and for the noise.
+func TestAblationsHaveTime(t *testing.T) {
+	short := ablationPlan(quick)
+	if left := short[0].leftOut(short.fit(quickAblationTime - quickOpeningTime - quickClosingTime)[0]); left != nil {
+		t.Errorf("of a quick look, left out: %q", left)
+	}
+	whole := ablationPlan(full)
+	fitted := whole.fit(ablationTime - openingTime - closingTime)
+	var said strings.Builder
+	fitted.write(&said)
+	t.Logf("%v\n%s", fitted.takes(), said.String())
+	if left := whole[0].leftOut(fitted[0]); left != nil {
+		t.Errorf("left out: %q", left)
+	}
+	found := shares(fitted)
+	for _, a := range ablations {
+		there := false
+		for _, arms := range found {
+			there = there || arms[a.Name] >= 4 && arms[a.Base] >= 4 && arms[evaluation.Stock] >= 4
+		}
+		if !there {
+			t.Errorf("%s is not measured beside %q", a.Name, a.Base)
+		}
+	}
+	// Only bystanders tell what the clamp is for.
+	if arms := found["bystanders at 90 % with 10 pods, blocks of 20s"]; arms["libra_no_clamp"] < 4 || arms[evaluation.Libra] < 4 {
+		t.Errorf("with bystanders: %v", arms)
+	}
+}
+
+// Arms for which Libra's parts are set alike follow one another, and in as many runs as
+// the plan has time for.
+func TestPartsAreSetAsSeldomAsPlanned(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		for _, c := range ablationPlan(full)[0].combinations {
+			set, now := 0, parts{}
+			for number := 1; number <= full.blocks; number++ {
+				for _, a := range shuffled(rng, c, number) {
+					if a.learns && a.parts != now {
+						set, now = set+1, a.parts
+					}
+				}
+			}
+			if set > c.changes() {
+				t.Fatalf("%s: parts are set %d times, and there is time for %d", c, set, c.changes())
+			}
+		}
+	})
+}
+
+func TestThePlanGoesByWhatBlocksTake(t *testing.T) {
+	p := plan(full)
+	seen := gapsSeen{}
+	c := p[0].combinations[0]
+	for range gapsToKnow - 1 {
+		seen.note(c, time.Minute)
+	}
+	if got := p.by(seen).takes(); got != p.takes() {
+		t.Errorf("of few blocks, it takes %v in place of %v", got, p.takes())
+	}
+	seen.note(c, time.Minute)
+	blocks := 0
+	for _, ph := range p {
+		for _, other := range ph.combinations {
+			if other.part == c.part && other.load == c.load {
+				for _, turn := range other.arms {
+					blocks += turn.blocks
 				}
 			}
 		}
 	}
-	for _, c := range []string{
-		"requests at 15 % with 10 pods", "requests at 40 % with 10 pods", "requests at 90 % with 10 pods", "requests at 120 % with 10 pods",
-		"requests at 90 % with 40 pods", "requests at 120 % with 40 pods",
-		"bystanders at 40 % with 10 pods", "bystanders at 90 % with 10 pods", "memory at 15 % with 1 pods",
-	} {
-		for _, want := range []string{evaluation.Stock, evaluation.Libra, evaluation.NoLimits} {
-			if !slices.Contains(found[c], want) {
-				t.Errorf("%s is not measured under %s", c, want)
-			}
-		}
+	if got, want := p.by(seen).takes(), p.takes()+time.Duration(blocks)*(time.Minute-c.gap); got != want {
+		t.Errorf("it takes %v, want %v", got, want)
 	}
-	for _, want := range []string{"requests at 90 % with 10 pods", "requests at 40 % with 10 pods"} {
-		if !slices.Contains(found[want], evaluation.Again) {
-			t.Errorf("%s has no noise", want)
-		}
+	if p[0].combinations[0].gap != c.gap {
+		t.Error("the plan itself has changed")
 	}
 }
 

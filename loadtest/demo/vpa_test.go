@@ -10,7 +10,8 @@ import (
 
 func TestAutoscalersNameTheRevisionsDeployments(t *testing.T) {
 	t.Chdir("../..")
-	own := newDemo(options{namespace: "evaluation-vpa"}, io.Discard)
+	own := newDemo(options{}, io.Discard)
+	own.namespace = "evaluation-vpa"
 	own.services = services{optedIn: []string{"mst", "bfs"}}
 	own.targets.revisions = map[string]string{"mst": "evaluation-vpa/mst-00001", "bfs": "evaluation-vpa/bfs-00007"}
 	got, err := autoscalers(own)

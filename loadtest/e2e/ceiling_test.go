@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,8 +29,8 @@ import (
 const ceilingWithin = time.Minute
 
 // Under source node a ready pod's CPU limit is its ceiling, in its spec and in its cgroup;
-// under owners it is what its owner configured; and a quota that has no room for it is
-// told of, and is no reason to go without.
+// under owners it is what its owner configured; and a quota that would count it is told of,
+// and is no reason to go without.
 func TestCeilingUnderSourceNode(t *testing.T) {
 	ctx := t.Context()
 	namespace := newNamespace(ctx, t, "ceilings", api.SourceNode)
@@ -65,7 +67,7 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 			return err
 		}
 		for _, event := range events.Items {
-			if event.Reason == "LibraCeilingRefused" {
+			if event.Reason == "LibraCeilingRefused" && strings.Contains(event.Message, strconv.Quote(quota.Name)) {
 				t.Log(event.Message)
 				return nil
 			}
@@ -73,7 +75,7 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 		return fmt.Errorf("none of %d Events is of it", len(events.Items))
 	})
 	if got := cpuOf(t, podOf(ctx, t, namespace, f)); got != f.allocation.CPUMilli {
-		t.Errorf("limits.cpu of %s is %dm where a quota has no room for its ceiling, want %v", f.pod, got, f.allocation)
+		t.Errorf("limits.cpu of %s is %dm where a quota would count its ceiling, want %v", f.pod, got, f.allocation)
 	}
 	eventually(t, ceilingWithin, "ceiling in the cgroup alone", func() error { return cgroupAt(f, most) })
 

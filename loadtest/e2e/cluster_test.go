@@ -29,7 +29,7 @@ const (
 	settledFor = time.Second
 )
 
-// function is one pod of a demo function and where its limits can be seen.
+// function is one pod of a function and where its limits can be seen.
 type function struct {
 	name        string
 	pod         string
@@ -38,7 +38,7 @@ type function struct {
 	allocation  api.Resources
 }
 
-// findAll returns the demo's functions that opted in, by name.
+// findAll returns the functions that opted in, by name.
 func findAll(ctx context.Context, t *testing.T) map[string]function {
 	t.Helper()
 	all := map[string]function{}
@@ -48,7 +48,7 @@ func findAll(ctx context.Context, t *testing.T) map[string]function {
 	return all
 }
 
-// find returns the only running pod of a demo function.
+// find returns the only running pod of a function.
 func find(ctx context.Context, t *testing.T, name string) function {
 	t.Helper()
 	return findIn(ctx, t, functionsNamespace, name)
@@ -68,7 +68,7 @@ func findIn(ctx context.Context, t *testing.T, namespace, name string) function 
 		}
 	}
 	if len(running) != 1 {
-		t.Fatalf("%s has %d running pods; the demo keeps exactly 1", name, len(running))
+		t.Fatalf("%s has %d running pods; its manifest keeps exactly 1", name, len(running))
 	}
 	pod := running[0]
 	for _, status := range pod.Status.ContainerStatuses {

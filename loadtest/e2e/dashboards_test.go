@@ -25,11 +25,11 @@ import (
 
 const (
 	onlyWrong  = "the safeguard fires only when a prediction was too low"
-	onlyLarger = "the demo's functions need no more memory than their limits"
+	onlyLarger = "the functions need no more memory than their limits"
 	onlyFaults = "counts only what fails"
 	onlyLate   = "recorded only where a limit was not restored before it was read again, or another had lowered it"
 	onlyOthers = "counted only where another than Libra, as the kubelet, changed a limit"
-	onlyNode   = "the demo's functions are under the source owners"
+	onlyNode   = "the functions are under the source owners"
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 

@@ -111,13 +111,18 @@ func anotherManager(hundredths int64, names ...string) func(ctx context.Context,
 				if reading.Limit.CPUMilli == f.allocation.CPUMilli {
 					return fmt.Errorf("%s has what it is owed", f.name)
 				}
+				// The safeguard would keep one that lends from it, and then nobody looks at its limit.
+				if hundredths < 100 && reading.Limit.CPUMilli < f.allocation.CPUMilli {
+					return fmt.Errorf("%s lends, and is to borrow", f.name)
+				}
 			}
 			return nil
 		})
 		var stops []func()
 		for i, f := range functions {
 			stops = append(stops, repeatedly(ctx, t, "a write of the limit of "+f.name, func(context.Context) error {
-				<-time.After(time.Millisecond) // the agent comes every 10
+				// The agent comes every 10 ms, and what it has written it reads again within microseconds.
+				<-time.After(100 * time.Microsecond)
 				return opened[i].SetCPU(f.allocation.CPUMilli * hundredths / 100)
 			}))
 		}

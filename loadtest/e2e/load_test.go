@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// What each function is sent: of a size that the demo sends too, so that it was
-// learned, and that keeps a donor in flight for longer than a borrower.
+// What each function is sent: of a size that Libra has learned from, and that keeps a donor
+// in flight for longer than a borrower.
 var (
 	uploaderBody    = text(1, 2<<20)
 	compressionBody = text(2, 3<<20)

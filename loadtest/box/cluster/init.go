@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,7 +55,7 @@ func Init(l layout.Layout, start io.Reader) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	n := &node{layout: l, states: map[int]*componentState{}}
+	n := newNode(l)
 	etcdDir, err := n.mount(o)
 	if err != nil {
 		return fmt.Errorf("mounts: %w", err)
@@ -93,7 +94,8 @@ func Init(l layout.Layout, start io.Reader) error {
 	if err := n.start(c.clients...); err != nil {
 		return err
 	}
-	select {}
+	n.startAgain()
+	return nil
 }
 
 // raiseFileLimit raises the number of files that a process may open, for all
@@ -125,13 +127,18 @@ func waitListening(ctx context.Context, network, address string) error {
 type node struct {
 	layout layout.Layout
 
-	mu     sync.Mutex
-	order  []*componentState
-	states map[int]*componentState // by pid
+	mu      sync.Mutex
+	order   []*componentState
+	states  map[int]*componentState // by pid
+	started map[string]component    // by name
 }
 
-// start starts components. One that ends is recorded, and not started again:
-// whoever looks must find out.
+func newNode(l layout.Layout) *node {
+	return &node{layout: l, states: map[int]*componentState{}, started: map[string]component{}}
+}
+
+// start starts components. One that ends is recorded, and not started again before
+// somebody asks for it: whoever looks must find out.
 func (n *node) start(list ...component) error {
 	n.mu.Lock() // until a component is recorded, its end must not be
 	defer n.mu.Unlock()
@@ -154,10 +161,39 @@ func (n *node) start(list ...component) error {
 			return fmt.Errorf("start %s: %w", c.name, err)
 		}
 		s := &componentState{Name: c.name, PID: cmd.Process.Pid, Started: time.Now()}
+		n.started[c.name] = c
 		n.order, n.states[s.PID] = append(n.order, s), s
 		log.Printf("started %s as pid %d", c.name, s.PID)
 	}
 	return n.save()
+}
+
+// again asks init to start what has ended.
+const again = unix.SIGUSR1
+
+// startAgain starts what has ended, each time that it is asked to.
+func (n *node) startAgain() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, again)
+	for range asked {
+		if err := n.start(n.takeEnded()...); err != nil {
+			log.Printf("start again what had ended: %v", err)
+		}
+	}
+}
+
+// takeEnded forgets what has ended, and returns what it was.
+func (n *node) takeEnded() (ended []component) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.order = slices.DeleteFunc(n.order, func(s *componentState) bool {
+		if s.Exit == "" {
+			return false
+		}
+		ended = append(ended, n.started[s.Name])
+		return true
+	})
+	return ended
 }
 
 // reap waits for every process that ends here: components, and orphans, which

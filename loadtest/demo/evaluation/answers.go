@@ -33,7 +33,7 @@ type answer struct {
 // answers are an arm's requests in the blocks with some numbers, and how many slices these
 // have.
 func (c *comparison) answers(k combination, arm string, numbers []int, service bool) (all []answer, slices int) {
-	key := fmt.Sprintf("%v %s %v %v", k, arm, numbers, service)
+	key := fmt.Sprintf("%s %v %s %v %v", k.part, k, arm, numbers, service)
 	found, ok := c.joined[key]
 	if !ok {
 		found.all, found.slices = c.join(k, arm, numbers, service)
@@ -70,7 +70,8 @@ func (c *comparison) join(k combination, arm string, numbers []int, service bool
 			alone, ok := c.alone[input{r.Function, r.Input}]
 			if ok = ok && alone.Milliseconds > 0 && !service; ok {
 				a.slowdown = r.Milliseconds / alone.Milliseconds
-				a.short = a.computing && alone.CPUMilliseconds <= shortCPU
+				// Of an input whose CPU nobody could read, it is not known.
+				a.short = a.computing && alone.CPUMilliseconds > 0 && alone.CPUMilliseconds <= shortCPU
 			}
 			if a.failed {
 				a.took = c.longest[k].took

@@ -46,7 +46,7 @@ func (c *comparison) drawsOf(k combination, numbers []int, units int) draws {
 
 // sampled is an arm's figure as it was measured, and then in each resample.
 func (c *comparison) sampled(k combination, arm string, numbers []int, f figure) []float64 {
-	key := fmt.Sprintf("%v %s %v %s", k, arm, numbers, f.name)
+	key := fmt.Sprintf("%s %v %s %v %s", k.part, k, arm, numbers, f.name)
 	if _, ok := c.known[key]; !ok {
 		c.known[key] = c.sample(k, arm, numbers, f)
 	}

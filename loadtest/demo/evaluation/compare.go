@@ -125,7 +125,7 @@ func (l longest) with(c *comparison, b Block) longest {
 	return l
 }
 
-var partsInOrder = []string{PartRequests, PartBystanders, PartCost, PartMemory, PartAblations}
+var partsInOrder = []string{PartRequests, PartBystanders, PartCost, PartMemory, PartAblations, PartDemo}
 
 // combinations are all that were measured, in the order of the report.
 func (c *comparison) combinations() []combination {

@@ -27,6 +27,7 @@ const (
 	PartCost       = "cost"
 	PartMemory     = "memory"
 	PartAblations  = "ablations"
+	PartDemo       = "demo" // requests and a bystander's at once
 )
 
 // Data is all that an evaluation measured.
@@ -42,6 +43,7 @@ type Data struct {
 	Alone     []Alone       `json:"alone"`
 	Blocks    []Block       `json:"blocks"`
 	Alerts    []string      `json:"alerts,omitempty"`
+	Restarts  int           `json:"restarts,omitempty"` // of containers; only the demo counts them
 	// Unmeasured says what there was no time or no room for, a sentence each.
 	Unmeasured []string `json:"unmeasured,omitempty"`
 }
@@ -49,7 +51,7 @@ type Data struct {
 // Machine is what was measured on.
 type Machine struct {
 	About string `json:"about"` // in a line
-	Cores int    `json:"cores"`
+	Cores int    `json:"cores"` // 0 where nobody could read what is in use of them
 	// RequestMilliseconds is the CPU that a request takes on average beside its function's
 	// own: the gateway, the activator, the sidecar, what sends it.
 	RequestMilliseconds float64 `json:"request_cpu_ms"`
@@ -70,6 +72,8 @@ type Arm struct {
 	Name  string // as in the names of the metrics
 	Title string // as in the plots and tables
 	About string // what it is, in a sentence
+	// Base is the arm that an ablation is without some of it; empty of others.
+	Base string `json:",omitempty"`
 }
 
 // Alone is an input of a function run alone on an idle node without limits: medians of at
@@ -79,6 +83,9 @@ type Alone struct {
 	Input                         int
 	Size                          int64 // bytes of the body
 	Milliseconds, CPUMilliseconds float64
+	// Peak is what its function's container used at most; of evaluations with a perfect
+	// predictor only, for to look costs the function some of its time.
+	Peak api.Resources `json:",omitzero"`
 }
 
 // Block is a stretch of one schedule under one arm.
@@ -92,12 +99,14 @@ type Block struct {
 	Length   time.Duration
 	Requests []Request // in the order of their times
 	CPU      Usage     // over the block
-	// Bystander is of the part of that name.
+	// Bystander is of the part of that name, and of the demo's.
 	Bystander *Bystander
 	// PodSeconds and ColdStarts are of the part cost.
 	PodSeconds float64
 	ColdStarts int
 	OOMKills   int
+	// Loans are of arms under which what owners have is lent.
+	Loans *Loans `json:",omitempty"`
 }
 
 // Request is one of a block, and what became of it.
@@ -118,6 +127,37 @@ type Request struct {
 // functions' nor Libra's: the request path, what sends the requests, bystanders, and pods
 // that came after the block began.
 type Usage struct{ Node, Functions, Libra, Platform float64 }
+
+// Loans is what changed hands in a block: volumes times how long they were in force.
+type Loans struct {
+	Harvested   Volume // below user allocations
+	Accelerated Volume // above them
+	Idle        Volume // in the pool, and lent to nobody
+	// Safeguarded is how often a donor was given back a resource because its use came near
+	// its lowered limit.
+	Safeguarded float64
+}
+
+// Volume is a product of resources and time.
+type Volume struct{ CoreSeconds, MBSeconds float64 }
+
+// Since is what was added to an earlier reading of the same counters. One that was higher
+// then has begun anew: what it has since is counted.
+func (l Loans) Since(before Loans) Loans {
+	since := func(now, before float64) float64 {
+		if now < before {
+			return now
+		}
+		return now - before
+	}
+	volume := func(now, before Volume) Volume {
+		return Volume{since(now.CoreSeconds, before.CoreSeconds), since(now.MBSeconds, before.MBSeconds)}
+	}
+	return Loans{
+		volume(l.Harvested, before.Harvested), volume(l.Accelerated, before.Accelerated), volume(l.Idle, before.Idle),
+		since(l.Safeguarded, before.Safeguarded),
+	}
+}
 
 // Bystander is what became of those that have nothing to do with the functions.
 type Bystander struct {

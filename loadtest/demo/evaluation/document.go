@@ -12,6 +12,7 @@ type section struct {
 	Title  string
 	Text   []string
 	Tables []table
+	brief  bool                          // also for a terminal
 	draw   func() ([]figureDrawn, error) // nil without plots
 }
 
@@ -25,7 +26,12 @@ func (t *table) add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
 // document is the whole report: first what everybody wants to know, last how it was found.
 func (c *comparison) document() []section {
-	sections := []section{c.glance(), c.goalsSection(), c.harmedAndUndecided(), c.measured()}
+	sections := c.worth()
+	// Of ablations alone, no goal is known.
+	if len(sections) == 0 || len(c.of(PartRequests)) > 0 {
+		sections = append([]section{c.glance(), c.goalsSection(), c.harmedAndUndecided()}, sections...)
+	}
+	sections = append(sections, c.measured())
 	if len(c.of(PartRequests)) > 0 {
 		sections = append(sections, c.byLoad())
 	}
@@ -53,7 +59,7 @@ func (c *comparison) goalsSection() section {
 		}
 		t.add(j.k.String(), j.figure.title+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), verdict)
 	}
-	return section{Title: "What Libra is to reach", Text: []string{
+	return section{Title: "What Libra is to reach", brief: true, Text: []string{
 		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[holds], count[holdsNot], count[notKnown]),
 		"A goal holds when the ratio that was measured does and is sure: its 95 % interval is at most ±5 % wide (a P99's ±10 %), and stock, measured twice, differs from itself by no more than that. What is not sure is not known, however good or bad it looks.",
 	}, Tables: []table{t}}
@@ -119,11 +125,17 @@ func (c *comparison) harmedAndUndecided() section {
 }
 
 func (c *comparison) measured() section {
+	in := "The cluster's CPU was not read."
+	if c.Machine.Cores > 0 {
+		in = fmt.Sprintf("The platform used %.2f of %d cores before there was any load; the loads are parts of the rest.", c.Platform, c.Machine.Cores)
+	}
 	s := section{Title: "What was measured", Text: []string{
-		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. The platform used %.2f of %d cores before there was any load; the loads are parts of the rest. Libra had learned from %d other requests before.",
-			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), c.Platform, c.Machine.Cores, c.Learned),
-		fmt.Sprintf("A request takes %.1f ms of CPU beside its function on average: the gateway, the activator, the sidecar, and what sends it.", c.Machine.RequestMilliseconds),
+		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. %s Libra had learned from %d other requests before.",
+			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), in, c.Learned),
 	}}
+	if c.Machine.Cores > 0 {
+		s.Text = append(s.Text, fmt.Sprintf("A request takes %.1f ms of CPU beside its function on average: the gateway, the activator, the sidecar, and what sends it.", c.Machine.RequestMilliseconds))
+	}
 	if len(c.Alerts) > 0 {
 		s.Text = append(s.Text, "Alerts of Libra's that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
 	}
@@ -158,6 +170,9 @@ func (c *comparison) measured() section {
 			if a.Function == name {
 				took, cpu = append(took, a.Milliseconds), append(cpu, a.CPUMilliseconds)
 			}
+		}
+		if c.Machine.Cores == 0 {
+			cpu = nil
 		}
 		alone.add(name, fmt.Sprint(len(took)), milliseconds(report.Percentile(took, 50)), milliseconds(report.Percentile(took, 100)),
 			milliseconds(report.Percentile(cpu, 50)), milliseconds(report.Percentile(cpu, 100)))
@@ -207,9 +222,11 @@ func (c *comparison) failuresSection() section {
 		}
 	}
 	outside := c.failedOutside(PartMemory)
-	s := section{Title: "Failed requests", Text: []string{
-		fmt.Sprintf("%d of %d requests failed; %d of them in the part about memory, where that is what is measured.", len(failed), total, len(failed)-outside),
-	}}
+	said := fmt.Sprintf("%d of %d requests failed", len(failed), total)
+	if len(c.of(PartMemory)) > 0 {
+		said += fmt.Sprintf("; %d of them in the part about memory, where that is what is measured", len(failed)-outside)
+	}
+	s := section{Title: "Failed requests", Text: []string{said + "."}}
 	t := table{Head: []string{"part", "load", "block", "policy", "request", "function", "what failed"}}
 	for _, f := range failed {
 		if f.Part == PartMemory {
@@ -236,6 +253,7 @@ func (c *comparison) method() section {
 		"P99, P95 and P50 are nearest ranks, over the requests of all blocks. Of all computing requests they are of response times, which the longest inputs decide; of short ones they are of slow-downs, and so is the mean, of all requests. Goodput is the share of requests that were answered within 5 times the time alone. Slower than stock by 10 % is a share of the pairs: the same request in the block with the same number. Stock again, which is the same as stock, has such pairs, too: that is the noise of single requests.",
 		"A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load with any policy. It is never left out.",
 		fmt.Sprintf("A ratio is of the blocks that both policies have. Its interval is from %d resamples: slices of 5 s of the schedules are drawn with replacement from all blocks, the same for both policies, and the ratio worked out anew; 95 %% of these lie in the interval. Figures that there is one of for each block (CPU, pod-seconds, OOM kills) are drawn by block, and of few blocks their interval is rough. Where there is only one slice or block, there is no interval. A ratio with a question mark has one that is wider than ±5 %% (P99: ±10 %%) of the ratio.", resamples),
+		"The paper's own figures are by its definitions. A request's speed-up (its equation 1) is (t - t') / t, where t is its time in stock and t' the policy's: below 0 it was slowed down, and by -1 it took twice as long. What functions use of what there is for them (its equation 2) is over the cores that the platform leaves, not over all of the node; a function's sidecar counts with it. Harvested, accelerated and idle are products of volume and time, as in its figure 8: what was in force below and above user allocations, and what was in the pool and lent to nobody, by the node agent's counters, from before a block until its last request was answered. They are of policies that lend what owners have; what the node has idle is nobody's, and no such volume is set aside. The share that the safeguard restored counts a donor once for CPU and once for memory.",
 		"The worst function is the one whose ratio is greatest, of all functions that were called. That is above 1 even where nothing differs but noise, as stock again shows, and too high rather than too low elsewhere.",
 		"An interval says how much the ratio depends on which moments were measured. It does not know what differs for whole blocks, as when another tenant of the machine is busy; stock again shows that.",
 	}}

@@ -184,3 +184,20 @@ func TestPartialSlicesAreSlicesToo(t *testing.T) {
 		}
 	}
 }
+
+// Two parts may have the same load and number of pods, and are not each other's.
+func TestPartsOfOneLoadAreApart(t *testing.T) {
+	bystanders := combination{PartBystanders, busy.load, busy.pods}
+	d := synthetic{seed: 1, blocks: 2, requests: 40, arms: map[string]float64{Stock: 1}}.data(busy, bystanders)
+	for _, b := range d.Blocks {
+		if b.Part == PartBystanders {
+			for n := range b.Requests {
+				b.Requests[n].Milliseconds *= 10
+			}
+		}
+	}
+	c := compared(t, d)
+	if one, other := c.value(busy, Stock, p99Computing).value, c.value(bystanders, Stock, p99Computing).value; math.Abs(other/one-10) > 1e-9 {
+		t.Errorf("P99 is %v in one part and %v in the other, which is ten times as slow", one, other)
+	}
+}

@@ -8,7 +8,7 @@ import (
 
 // glance is what somebody sees who reads nothing else.
 func (c *comparison) glance() section {
-	s := section{Title: "At a glance"}
+	s := section{Title: "At a glance", brief: true}
 	shown := []struct {
 		figure       figure
 		what, column string
@@ -142,8 +142,12 @@ func (c *comparison) price() table {
 
 func libraCPU(u Usage) float64 { return u.Libra }
 
-// coresOf is how much CPU was in use on average over an arm's blocks; NaN when there are none.
+// coresOf is how much CPU was in use on average over an arm's blocks; NaN when there are
+// none, and where it could not be read.
 func (c *comparison) coresOf(k combination, arm string, of func(Usage) float64) float64 {
+	if c.Machine.Cores == 0 {
+		return none
+	}
 	used, passed := 0.0, 0.0
 	for _, b := range c.blocks[k][arm] {
 		used, passed = used+of(b.CPU), passed+b.Length.Seconds()

@@ -15,7 +15,7 @@ func (c *comparison) load(k combination, title string) section {
 			s.Tables = append(s.Tables, c.ratiosTable(k, base))
 		}
 	}
-	s.Tables = append(s.Tables, c.functionsTable(k), c.makersTable(k))
+	s.Tables = append(s.Tables, c.paperTable(k), c.functionsTable(k), c.makersTable(k))
 	return s
 }
 

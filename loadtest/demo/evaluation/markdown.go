@@ -48,9 +48,12 @@ func writeMarkdown(dir, title string, sections []section) error {
 	return os.WriteFile(filepath.Join(dir, MarkdownFile), out.Bytes(), 0o644)
 }
 
-// writeText writes the short of it, for a terminal: what is at a glance, and the goals.
+// writeText writes the short of it, for a terminal.
 func writeText(w io.Writer, sections []section) error {
-	for _, s := range sections[:2] {
+	for _, s := range sections {
+		if !s.brief {
+			continue
+		}
 		fmt.Fprintf(w, "%s\n\n", s.Title)
 		for _, t := range s.Tables {
 			if len(t.Rows) == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -25,9 +26,14 @@ type written struct {
 
 func write(t *testing.T, d Data) written {
 	t.Helper()
+	return writeBy(t, WriteReport, d)
+}
+
+func writeBy(t *testing.T, by func(dir string, out io.Writer, title string, d Data) error, d Data) written {
+	t.Helper()
 	dir := t.TempDir()
 	var out strings.Builder
-	if err := WriteReport(dir, &out, "What <it> is", d); err != nil {
+	if err := by(dir, &out, "What <it> is", d); err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) string {
@@ -57,7 +63,8 @@ func small() Data {
 
 func TestTheReportIsAsItWas(t *testing.T) {
 	w := write(t, small())
-	for name, got := range map[string]string{"report.md": w.markdown, "terminal.txt": w.text} {
+	demo := writeBy(t, WriteDemo, demoOf(0.6, 1.02, 0.1))
+	for name, got := range map[string]string{"report.md": w.markdown, "terminal.txt": w.text, "demo.txt": demo.text} {
 		file := filepath.Join("testdata", name)
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -119,6 +126,22 @@ func TestMetricsOfTheIssue(t *testing.T) {
 	got := write(t, d).metrics
 	want := map[string]bool{"undecided": true, "failed_requests": true}
 	add := func(name string) { want[name], want[name+"_low"], want[name+"_high"] = true, true, true }
+	addPaper := func(prefix, arm, of string) {
+		want[fmt.Sprintf("%spaper_utilisation_%s_%s", prefix, arm, of)] = true
+		if arm != Stock {
+			want[fmt.Sprintf("%spaper_worst_speedup_%s_%s", prefix, arm, of)] = true
+			add(fmt.Sprintf("%spaper_speedup_%s_%s", prefix, arm, of))
+			add(fmt.Sprintf("%spaper_p99_reduction_%s_%s", prefix, arm, of))
+		}
+		if arm == Owners {
+			want[fmt.Sprintf("%spaper_safeguarded_%s_%s", prefix, arm, of)] = true
+			for _, f := range []string{"harvested_core_seconds", "harvested_mb_seconds", "accelerated_core_seconds", "accelerated_mb_seconds"} {
+				add(fmt.Sprintf("%spaper_%s_%s_%s", prefix, f, arm, of))
+			}
+		}
+	}
+	add("ablation_p99_computing_libra_fifo_40_10")
+	add("ablation_mean_slowdown_libra_fifo_40_10")
 	for arm := range allArms() {
 		for _, of := range []string{"15_10", "40_10", "90_10", "120_10", "90_40", "120_40"} {
 			if arm != NoLimits {
@@ -129,7 +152,9 @@ func TestMetricsOfTheIssue(t *testing.T) {
 			if arm != Stock {
 				add(fmt.Sprintf("p99_stock_%s_%s", arm, of))
 			}
+			addPaper("", arm, of)
 		}
+		addPaper("ablation_", arm, "40_10")
 		if arm != Stock {
 			for _, load := range []int{40, 90} {
 				add(fmt.Sprintf("bystander_p95_%s_%d", arm, load))
@@ -152,6 +177,10 @@ func TestMetricsOfTheIssue(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"mean_slowdown_libra_90_10": 0.5 / 0.75, "p99_stock_libra_15_10": 0.5, "p99_stock_again_40_10": 1,
+		"paper_p99_reduction_libra_15_10": 0.5, "paper_speedup_libra_15_10": 0.5, "paper_safeguarded_owners_90_10": 0.1,
+		"paper_harvested_core_seconds_owners_40_10": 12, "paper_accelerated_mb_seconds_owners_40_10": 2800,
+		// 20 core-seconds in 20 s, of 2 cores less the platform's 0.25.
+		"paper_utilisation_stock_40_10": 1 / 1.75, "ablation_mean_slowdown_libra_fifo_40_10": 0.6 / 0.5,
 		"bystander_cpu_libra_40": 2.1, "pod_seconds_libra": 50,
 		// Two kills and two failed requests in each of three blocks.
 		"oom_kills_stock": 6, "oom_failed_stock": 6, "oom_kills_libra": 0, "oom_failed_libra": 0, "failed_requests": 0,
@@ -165,7 +194,7 @@ func TestMetricsOfTheIssue(t *testing.T) {
 func TestWhatWasNotMeasuredIsAbsent(t *testing.T) {
 	got := write(t, synthetic{seed: 1, blocks: 2, requests: 60, arms: map[string]float64{Stock: 1, Libra: 0.5}}.data(busy)).metrics
 	for name := range got {
-		if name != "undecided" && name != "failed_requests" && !strings.HasPrefix(name, "p99_stock_libra_90_10") {
+		if name != "undecided" && name != "failed_requests" && !strings.HasPrefix(name, "p99_stock_libra_90_10") && !strings.HasPrefix(name, "paper_") {
 			t.Errorf("%s is %v; it was not measured", name, got[name])
 		}
 	}

@@ -6,6 +6,9 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
+// prefixes are what the paper's figures of a part begin with.
+var prefixes = map[string]string{PartAblations: "ablation_"}
+
 // results are the evaluation's results for machines. What was not measured is absent.
 func (c *comparison) results() report.Results {
 	m := map[string]float64{
@@ -28,6 +31,34 @@ func (c *comparison) results() report.Results {
 			}
 			if arm != Stock {
 				put("p99_stock"+of, c.ratio(k, arm, Stock, p99Computing))
+			}
+		}
+	}
+	for _, part := range []string{PartRequests, PartAblations} {
+		for _, k := range c.of(part) {
+			for _, arm := range c.armsOf(k) {
+				name := func(of string) string {
+					return fmt.Sprintf("%spaper_%s_%s_%d_%d", prefixes[part], of, arm, k.load, k.pods)
+				}
+				m[name("utilisation")], m[name("safeguarded")] = c.utilisation(k, arm), c.safeguardedShare(k, arm)
+				if arm != Stock {
+					var mean interval
+					mean, m[name("worst_speedup")] = c.speedup(k, arm)
+					put(name("speedup"), mean)
+					put(name("p99_reduction"), c.reduction(k, arm))
+				}
+				for _, f := range []figure{harvestedCPU, harvestedMemory, acceleratedCPU, acceleratedMemory} {
+					put(name(f.name), c.value(k, arm, f))
+				}
+			}
+		}
+	}
+	for _, k := range c.of(PartAblations) {
+		for _, arm := range c.armsOf(k) {
+			if base := c.base(arm); base != "" {
+				of := fmt.Sprintf("_%s_%d_%d", arm, k.load, k.pods)
+				put("ablation_p99_computing"+of, c.ratio(k, arm, base, p99Computing))
+				put("ablation_mean_slowdown"+of, c.ratio(k, arm, base, meanSlowdown))
 			}
 		}
 	}

@@ -38,7 +38,11 @@ func (s synthetic) data(combinations ...combination) Data {
 	arms := append([]string{Stock, Again, Libra, Owners, NoLimits, NoLimitsWeighted, VPA, Fits}, "libra_fifo")
 	for _, a := range arms {
 		if _, ok := s.arms[a]; ok {
-			d.Arms = append(d.Arms, Arm{Name: a, Title: "The " + a, About: "What " + a + " is."})
+			base := ""
+			if a == "libra_fifo" {
+				base = Libra
+			}
+			d.Arms = append(d.Arms, Arm{Name: a, Title: "The " + a, About: "What " + a + " is.", Base: base})
 		}
 	}
 	for _, k := range combinations {
@@ -66,9 +70,15 @@ func (s synthetic) block(k combination, number, order int, arm string, alone []A
 			Milliseconds: a.Milliseconds * (1 + 3*schedule.Float64()) * factor(), Status: 200,
 		})
 	}
+	if arm == Owners {
+		b.Loans = &Loans{Volume{12, 3000}, Volume{11, 2800}, Volume{4, 900}, 0.1 * float64(s.requests)}
+	}
 	switch k.part {
-	case PartBystanders:
-		b.Bystander = &Bystander{SpinCPU: 5 / factor()}
+	case PartBystanders, PartDemo:
+		b.Bystander = &Bystander{}
+		if k.part == PartBystanders {
+			b.Bystander.SpinCPU = 5 / factor()
+		}
 		for n := range s.requests / 2 {
 			b.Bystander.Requests = append(b.Bystander.Requests, Request{N: n, Function: "plain", DueMS: float64(n) * 40000 / float64(s.requests), Milliseconds: (5 + 5*schedule.Float64()) * factor(), Status: 200})
 		}

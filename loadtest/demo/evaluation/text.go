@@ -7,8 +7,10 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-func ratioText(v float64) string   { return report.Ratio(v) }
-func percentText(v float64) string { return report.Number("%.0f %%", 100*v) }
+func ratioText(v float64) string { return report.Ratio(v) }
+
+// percentText has no zero below zero.
+func percentText(v float64) string { return report.Number("%.0f %%", math.Round(100*v)+0) }
 
 // String is a ratio with its interval.
 func (i interval) String() string {

@@ -17,22 +17,3 @@ func Percentile(values []float64, p float64) float64 {
 	rank := int(math.Ceil(p * float64(len(sorted)) / 100))
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
-
-// Latency sums up the response times of some requests, in milliseconds.
-type Latency struct {
-	P50, P99, Worst float64
-}
-
-// LatencyOf sums up response times; its figures are NaN when there are none.
-func LatencyOf(milliseconds []float64) Latency {
-	return Latency{
-		P50:   Percentile(milliseconds, 50),
-		P99:   Percentile(milliseconds, 99),
-		Worst: Percentile(milliseconds, 100),
-	}
-}
-
-// Over is l / base, each figure by itself.
-func (l Latency) Over(base Latency) Latency {
-	return Latency{P50: l.P50 / base.P50, P99: l.P99 / base.P99, Worst: l.Worst / base.Worst}
-}

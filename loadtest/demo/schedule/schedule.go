@@ -1,6 +1,6 @@
-// Package schedule makes the demo's load: which request goes to which function
-// when. The same seed always makes the same requests, so that two runs can be
-// compared request by request.
+// Package schedule makes the load of chaos and of what Libra learns from before end-to-end
+// tests: which request goes to which function when. The same seed always makes the same
+// requests.
 package schedule
 
 import (

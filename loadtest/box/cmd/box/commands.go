@@ -32,7 +32,7 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newLogs(), newKubectl(), newKubeconfig(),
+	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newLogs(), newKubectl(), newKubeconfig(),
 		newLoad(), newPush(), newInit(), newProbe())
 	return root
 }
@@ -189,6 +189,29 @@ func newStatus() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return looking(cmd, func(c cluster.Cluster) error {
 				return c.Status(cmd.Context(), cmd.OutOrStdout())
+			})
+		},
+	}
+}
+
+func newRestart() *cobra.Command {
+	return &cobra.Command{
+		Use:   "restart COMPONENT",
+		Short: "Kill one of the node's own components and start it again",
+		Long: `restart kills one of
+
+  ` + strings.Join(cluster.ComponentNames()[1:], ", ") + `
+
+and has the node's init start it again, for tests of what that does to the rest.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changing(func(l layout.Layout) error {
+				log, done := progress(cmd)
+				if err := (cluster.Cluster{Layout: l, Log: log}).Restart(cmd.Context(), args[0]); err != nil {
+					return err
+				}
+				done("%s was started again", args[0])
+				return nil
 			})
 		},
 	}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	sourceKey = "source" // in the settings
+
+	// foundAnnotation, on the settings, says what the source was before a run, so that the
+	// next one can put back what one that was killed could not.
+	foundAnnotation = "chaos.libra.dev/found"
+)
+
+// sourceSettings are where the settings say what is lent comes from: for all, and for the
+// functions' namespace. Empty is not at all.
+type sourceSettings struct {
+	Config    string `json:"config"`
+	Namespace string `json:"namespace"`
+}
+
+// foundSource is what the source was before this run, or one that was killed.
+func foundSource(config *corev1.ConfigMap, namespace *corev1.Namespace) (sourceSettings, error) {
+	found := sourceSettings{Config: config.Data[sourceKey], Namespace: namespace.Labels[api.SourceLabel]}
+	if noted, ok := config.Annotations[foundAnnotation]; ok {
+		found = sourceSettings{}
+		if err := json.Unmarshal([]byte(noted), &found); err != nil {
+			return found, fmt.Errorf("annotation %s of ConfigMap %s/%s is not what chaos writes, remove it: %w",
+				foundAnnotation, settings.Namespace, settings.ConfigMap, err)
+		}
+	}
+	return found, nil
+}
+
+// holdSource notes what the source is, and takes away what comes before the settings: from
+// then on they decide. restore puts back what was there.
+func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context) error, err error) {
+	node, err := c.Kube.CoreV1().Nodes().Get(ctx, rig.Node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if source, ok := node.Labels[api.SourceLabel]; ok {
+		return nil, fmt.Errorf("node %s has the label %s=%s, which comes before what chaos sets: remove it", node.Name, api.SourceLabel, source)
+	}
+	config, err := c.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, rig.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := foundSource(config, namespace)
+	if err != nil {
+		return nil, err
+	}
+	noted, err := json.Marshal(found)
+	if err != nil {
+		return nil, err
+	}
+	restore = func(ctx context.Context) error {
+		// The note last, for this may be interrupted, too.
+		return errors.Join(c.setSource(ctx, api.Source(found.Config)), c.labelSource(ctx, found.Namespace), c.noteFound(ctx, nil))
+	}
+	if err := c.noteFound(ctx, string(noted)); err != nil {
+		return nil, err
+	}
+	return restore, c.labelSource(ctx, "")
+}
+
+// settings are the cluster's. Under other modes than full there is nothing to break.
+func (c *cluster) settings(ctx context.Context) (*corev1.ConfigMap, error) {
+	config, err := c.Kube.CoreV1().ConfigMaps(settings.Namespace).Get(ctx, settings.ConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%w; `make chaos` installs Libra", err)
+	}
+	parsed, err := settings.Parse(config.Data)
+	if err != nil {
+		return nil, err
+	}
+	if parsed.Mode != api.ModeFull {
+		return nil, fmt.Errorf("the mode in ConfigMap %s/%s is %s, not %s: `make chaos` sets it", settings.Namespace, settings.ConfigMap, parsed.Mode, api.ModeFull)
+	}
+	return config, nil
+}
+
+// setSource sets the source for all; an empty one is the default.
+func (c *cluster) setSource(ctx context.Context, source api.Source) error {
+	return c.patchSettings(ctx, map[string]any{"data": map[string]any{sourceKey: orNone(string(source))}})
+}
+
+func (c *cluster) noteFound(ctx context.Context, noted any) error {
+	return c.patchSettings(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{foundAnnotation: noted}}})
+}
+
+func (c *cluster) patchSettings(ctx context.Context, change map[string]any) error {
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	_, err = c.Kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// labelSource labels the functions' namespace; an empty label is none.
+func (c *cluster) labelSource(ctx context.Context, source string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{api.SourceLabel: orNone(source)}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	_, err = c.Kube.CoreV1().Namespaces().Patch(ctx, rig.Namespace, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// orNone is the null by which a merge patch removes what is to be empty.
+func orNone(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// other is the source that a flip goes to.
+func other(source api.Source) api.Source {
+	if source == api.SourceNode {
+		return api.SourceOwners
+	}
+	return api.SourceNode
+}

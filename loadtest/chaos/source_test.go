@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+// boxOf is a cluster with those settings and that label of the functions' namespace.
+func boxOf(data map[string]string, label string) *cluster {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rig.Namespace, Labels: map[string]string{}}}
+	if label != "" {
+		namespace.Labels[api.SourceLabel] = label
+	}
+	return &cluster{Rig: &rig.Rig{Kube: fake.NewClientset(
+		namespace,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: rig.Node}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data},
+	)}}
+}
+
+// is checks what the source is set to.
+func (c *cluster) is(t *testing.T, config, label string, noted bool) {
+	t.Helper()
+	ctx := t.Context()
+	cm, err := c.Kube.CoreV1().ConfigMaps(settings.Namespace).Get(ctx, settings.ConfigMap, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, rig.Namespace, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, ok := cm.Data[sourceKey]
+	if source != config || ok != (config != "") || cm.Data["mode"] != "full" {
+		t.Errorf("the settings are %v, want the source %q", cm.Data, config)
+	}
+	if got, ok := namespace.Labels[api.SourceLabel]; got != label || ok != (label != "") {
+		t.Errorf("the namespace's source is %q, want %q", got, label)
+	}
+	if _, ok := cm.Annotations[foundAnnotation]; ok != noted {
+		t.Errorf("that a run is on is noted: %t", ok)
+	}
+}
+
+func TestSourceIsPutBack(t *testing.T) {
+	for _, was := range []sourceSettings{{}, {Config: "node"}, {Namespace: "owners"}, {"node", "owners"}} {
+		data := map[string]string{"mode": "full"}
+		if was.Config != "" {
+			data[sourceKey] = was.Config
+		}
+		c := boxOf(data, was.Namespace)
+		ctx := t.Context()
+		if _, err := c.holdSource(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.is(t, was.Config, "", true)
+		if err := c.setSource(ctx, api.SourceOwners); err != nil {
+			t.Fatal(err)
+		}
+		c.is(t, "owners", "", true)
+
+		// The run is killed, and the next one finds what it left.
+		restore, err := c.holdSource(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.setSource(ctx, api.SourceNode); err != nil {
+			t.Fatal(err)
+		}
+		c.is(t, "node", "", true)
+		if err := restore(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.is(t, was.Config, was.Namespace, false)
+	}
+}
+
+func TestFlipEndsWithTheSourceOfTheTrial(t *testing.T) {
+	for _, source := range allSources {
+		c := boxOf(map[string]string{"mode": "full", sourceKey: string(source)}, "")
+		hit := target{fault: fault{kind: kind{part: sourcePart, action: flip}}, source: source}
+		if _, err := c.strike(t.Context(), hit, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.is(t, string(source), "", false)
+		seen := map[string]int{}
+		for _, action := range c.Kube.(*fake.Clientset).Actions() {
+			patch, ok := action.(interface{ GetPatch() []byte })
+			if !ok {
+				continue
+			}
+			var change struct{ Data map[string]string }
+			if err := json.Unmarshal(patch.GetPatch(), &change); err != nil {
+				t.Fatal(err)
+			}
+			seen[change.Data[sourceKey]]++
+		}
+		if seen[string(source)] != flips || seen[string(other(source))] != flips {
+			t.Errorf("under %s it was set to %v", source, seen)
+		}
+	}
+}
+
+func TestWhatStandsAgainstASourceIsNamed(t *testing.T) {
+	observing := boxOf(map[string]string{"mode": "observe"}, "")
+	if _, err := observing.holdSource(t.Context()); err == nil {
+		t.Error("nothing is changed in the mode observe, and that is no error")
+	}
+	labelled := boxOf(map[string]string{"mode": "full"}, "")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: rig.Node, Labels: map[string]string{api.SourceLabel: "owners"}}}
+	if _, err := labelled.Kube.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := labelled.holdSource(t.Context()); err == nil {
+		t.Error("the node has a source of its own, and that is no error")
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	// learnSeed is far from every seed that a person gives: Libra must not learn from the
+	// requests that it is measured with.
+	learnSeed = 1 << 32
+
+	// A function's pod takes its time to drain.
+	removeTimeout = 4 * time.Minute
+
+	// settleTime is the predictor's interval of refits and the age at which the
+	// activator fetches a table again.
+	settleTime = 6 * time.Second
+)
+
+// demo is a cluster, and the functions in one of its namespaces.
+type demo struct {
+	options
+	namespace string // of the functions
+	services  services
+	kubectl   kubectl
+	images    images
+	targets   targets
+	corpus    []byte
+	out       io.Writer
+	start     time.Time
+}
+
+// boxed says whether the cluster is the box, which is ours alone.
+func (d *demo) boxed() bool { return d.context == "" }
+
+// say writes a line of progress.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.out, "[%4.0f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// path is the path of a file in the folder of the results.
+func (d *demo) path(names ...string) string {
+	return filepath.Join(append([]string{d.outDir}, names...)...)
+}
+
+// awaitModels waits until the predictor has learned every function. A function
+// that it has not is run with its own limits, so the demo goes on without.
+func (d *demo) awaitModels(ctx context.Context) error {
+	var missing []string
+	// Not the attempt's context: what one finds out when time is up counts.
+	_ = eventually(ctx, d.modelsTimeout, func(context.Context) error {
+		if missing = d.modelsMissing(ctx); len(missing) > 0 {
+			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))
+		}
+		return nil
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case len(missing) == len(d.services.optedIn):
+		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace)
+	case len(missing) > 0:
+		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
+	default:
+		d.say("the predictor has a model of each function")
+	}
+	return nil
+}
+
+// pause waits, unless the context ends.
+func pause(ctx context.Context, length time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(length):
+		return nil
+	}
+}

@@ -1,0 +1,35 @@
+package evaluation
+
+// worth is what Libra is without some of it, over what it is with it.
+func (c *comparison) worth() []section {
+	t := table{Caption: "Libra without some of it, over Libra with it (95 % interval)", Head: []string{
+		"load", "policy", "over", p99Computing.title, meanSlowdown.title, p50Short.title, bystanderP95.title, bystanderCPU.title}}
+	for _, part := range []string{PartAblations, PartBystanders} {
+		for _, k := range c.of(part) {
+			for _, arm := range c.armsOf(k) {
+				base := c.base(arm)
+				if base == "" || len(c.common(k, arm, base)) == 0 {
+					continue
+				}
+				row := []string{k.String(), c.title(arm), c.title(base)}
+				for _, f := range []figure{p99Computing, meanSlowdown, p50Short, bystanderP95, bystanderCPU} {
+					row = append(row, c.ratio(k, arm, base, f).marked(f))
+				}
+				t.add(row...)
+			}
+		}
+	}
+	return unlessEmpty(section{Title: "What each part of Libra is worth", brief: true, Tables: []table{t}, Text: []string{
+		"Above 1 is slower, or more CPU, without that part. Libra had learned from other sizes than are sent here, so that its predictions are wrong: the worth of what puts that right shows. A question mark says that the interval is too wide to rely on the ratio.",
+	}})
+}
+
+// base is the arm that an ablation is without some of it; empty of others.
+func (c *comparison) base(arm string) string {
+	for _, a := range c.Arms {
+		if a.Name == arm {
+			return a.Base
+		}
+	}
+	return ""
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
+)
+
+const (
+	// fourNamespace is where end-to-end tests, chaos and the benches have their functions.
+	fourNamespace = "default"
+	// fourLearned is how much of a schedule Libra learns from, in the time that it is to take
+	// when requests come as they are due.
+	fourLearned = time.Minute
+)
+
+// four are the functions of end-to-end tests and chaos, and a service that did not opt in.
+var four = services{"loadtest/functions/manifests", schedule.Functions, schedule.All}
+
+// learnFour has Libra learn the four from requests of the kind that they will get.
+func (d *demo) learnFour(ctx context.Context) error {
+	if err := d.forget(ctx); err != nil {
+		return err
+	}
+	var err error
+	if d.targets, err = d.findTargets(ctx); err != nil {
+		return err
+	}
+	lessons := d.fourLessons()
+	d.say("learning: %d functions", len(lessons))
+	for _, l := range lessons {
+		if err := d.newSender().untilAnswered(ctx, message{host: d.targets.hosts[l.service], input: l.inputs[0]}, l.service); err != nil {
+			return err
+		}
+	}
+	if _, err := teach(ctx, lessons, learnAtOnce); err != nil {
+		return err
+	}
+	if err := d.awaitModels(ctx); err != nil {
+		return err
+	}
+	return pause(ctx, settleTime)
+}
+
+// fourLessons are requests of a schedule of their own.
+func (d *demo) fourLessons() []lesson {
+	corpus := schedule.Corpus()
+	p := pool{}
+	for _, r := range schedule.Generate(learnSeed, fourLearned, corpus) {
+		body := []byte(r.Body)
+		if r.Body == "" {
+			body = corpus[r.Offset : r.Offset+r.Size]
+		}
+		p[r.Function] = append(p[r.Function], inputs.Input{Body: body, Expect: r.Expect})
+	}
+	return lessonsAt(d, d.services.optedIn, p, 1)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+)
+
+// agentCounter is one that a node agent exports.
+type agentCounter struct {
+	name   string
+	labels map[string]string
+	value  float64
+}
+
+// agentCounters are those of all node agents.
+func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
+	var pods corev1.PodList
+	if err := d.kubectl.get(ctx, &pods, "pods", "-n", libraNamespace, "-l", "app=libra-agent"); err != nil {
+		return nil, err
+	}
+	var all []agentCounter
+	for _, p := range pods.Items {
+		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", libraNamespace, p.Name))
+		if err != nil {
+			return nil, err
+		}
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(bytes.NewReader(out))
+		if err != nil {
+			return nil, fmt.Errorf("metrics of pod %s: %w", p.Name, err)
+		}
+		for name, family := range families {
+			for _, m := range family.GetMetric() {
+				if m.GetCounter() == nil {
+					continue
+				}
+				c := agentCounter{name, map[string]string{}, m.GetCounter().GetValue()}
+				for _, l := range m.GetLabel() {
+					c.labels[l.GetName()] = l.GetValue()
+				}
+				all = append(all, c)
+			}
+		}
+	}
+	return all, nil
+}
+
+// loans are what has changed hands since the node agents started, by their counters.
+func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
+	counters, err := d.agentCounters(ctx)
+	if err != nil {
+		return l, err
+	}
+	const mb = 1e6
+	for _, c := range counters {
+		switch c.name {
+		case "libra_agent_harvested_cpu_total":
+			l.Harvested.CoreSeconds += c.value
+		case "libra_agent_harvested_memory_total":
+			l.Harvested.MBSeconds += c.value / mb
+		case "libra_agent_lent_cpu_total":
+			l.Accelerated.CoreSeconds += c.value
+		case "libra_agent_lent_memory_total":
+			l.Accelerated.MBSeconds += c.value / mb
+		case "libra_agent_idle_cpu_total":
+			l.Idle.CoreSeconds += c.value
+		case "libra_agent_idle_memory_total":
+			l.Idle.MBSeconds += c.value / mb
+		case "libra_agent_safeguards_total":
+			l.Safeguarded += c.value
+		}
+	}
+	return l, nil
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"io"
+	"testing"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+)
+
+func TestLoansAreTheAgentsCounters(t *testing.T) {
+	k, _ := fakeKubectl(t, `case "$*" in
+*--raw*) cat <<'EOF'
+# TYPE libra_agent_harvested_cpu_total counter
+libra_agent_harvested_cpu_total{otel_scope_name="a"} 1.5
+# TYPE libra_agent_lent_cpu_total counter
+libra_agent_lent_cpu_total{otel_scope_name="a"} 1.25
+# TYPE libra_agent_lent_memory_total counter
+libra_agent_lent_memory_total 3e+06
+# TYPE libra_agent_idle_memory_total counter
+libra_agent_idle_memory_total 5e+05
+# TYPE libra_agent_safeguards_total counter
+libra_agent_safeguards_total{function="a/b",resource="cpu"} 2
+libra_agent_safeguards_total{function="a/c",resource="memory"} 1
+# TYPE libra_agent_open gauge
+libra_agent_open 1
+EOF
+;;
+*pods*) echo '{"items":[{"metadata":{"name":"libra-agent-1"}},{"metadata":{"name":"libra-agent-2"}}]}';;
+esac`)
+	d := demo{kubectl: k, out: io.Discard}
+	got, err := d.loans(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of two nodes.
+	want := evaluation.Loans{
+		Harvested: evaluation.Volume{CoreSeconds: 3}, Accelerated: evaluation.Volume{CoreSeconds: 2.5, MBSeconds: 6},
+		Idle: evaluation.Volume{MBSeconds: 1}, Safeguarded: 6,
+	}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
