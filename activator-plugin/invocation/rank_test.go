@@ -338,7 +338,7 @@ func TestRankedIsInTheState(t *testing.T) {
 	}
 	waitFor(t, "the Begin", func() bool { return len(inFlight()) > 0 })
 	want := map[string][]pool.Flight{"ns/a": {{CPUTime: 700 * time.Millisecond}}}
-	if diff := cmp.Diff(want, inFlight(), cmpopts.IgnoreFields(pool.Flight{}, "Age")); diff != "" {
+	if diff := cmp.Diff(want, inFlight(), cmpopts.IgnoreFields(pool.Flight{}, "ID", "Age")); diff != "" {
 		t.Error("In flight (-want, +got):\n" + diff)
 	}
 	end(http.StatusOK)

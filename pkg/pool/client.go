@@ -106,7 +106,7 @@ func joinFiles(files fs.FS) string {
 }
 
 // libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 15
+const libraryVersion = 16
 
 // nodeKey is the key that the functions are given. All keys of a node begin alike,
 // with a hash tag, so that a Redis Cluster keeps them together.
@@ -114,7 +114,7 @@ func nodeKey(node string) string { return "libra:{" + node + "}:node" }
 
 func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
 
-// rankedStream has the intents of what is only ranked.
+// rankedStream has the ranked invocations that have begun.
 func rankedStream(node string) string { return "libra:{" + node + "}:ranked" }
 
 func endedStream(node string) string { return "libra:{" + node + "}:ended" }

@@ -185,38 +185,53 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 	}
 }
 
-// expectIntents checks that the last operation appended one intent, of the pods whose
-// balances differ from before, in which something ranked has begun or ended, and of those
-// named, or none when there are none.
+// expectIntents checks that the last operation told of all that it did, and once. It appends
+// an intent of the pods whose balances differ from before, of those in which something
+// ranked has lapsed, and of those named, with that of a ranked invocation that has begun.
+// Where there would be none but the last, it tells of that by itself.
 func (m *model) expectIntents(t *rapid.T, before moment, named ...string) {
-	want, got := append(changed(before.Pods, m.state().Pods), named...), []string(nil)
+	pods, begun := append(changed(before.Pods, m.state().Pods), named...), []Begun(nil)
 	now := m.ranked()
-	for id, pod := range before.ranked {
-		if _, ok := now[id]; !ok {
-			want = append(want, pod)
+	for id, b := range before.ranked {
+		if now[id] == nil {
+			pods = append(pods, b.Pod)
 		}
 	}
-	for id, pod := range now {
-		if _, ok := before.ranked[id]; !ok {
-			want = append(want, pod)
+	for id, b := range now {
+		if before.ranked[id] == nil {
+			begun = append(begun, Begun{ID: id, Pod: b.Pod, CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond})
 		}
 	}
-	slices.Sort(want)
-	want = slices.Compact(want)
-	balances, ranked := m.newEntries(t, intentsStream(m.name), &m.lastIntent), m.newEntries(t, rankedStream(m.name), &m.lastRanked)
-	entries := slices.Concat(balances, ranked)
-	if len(entries) > 1 {
-		t.Fatalf("%d intents of one operation: %v", len(entries), entries)
-	}
-	rankedOnly := len(named) == 0 && len(changed(before.Pods, m.state().Pods)) == 0
-	for _, entry := range entries {
-		got = strings.Split(entry.Values["pods"].(string), "\n")
-		if is := len(ranked) > 0; is != rankedOnly {
-			t.Fatalf("intent %v is of what is ranked only: %t, want %t", entry.Values, is, rankedOnly)
+	if len(pods) > 0 {
+		for _, b := range begun {
+			pods = append(pods, b.Pod)
 		}
+		begun = nil
 	}
-	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+	slices.Sort(pods)
+	pods = slices.Compact(pods)
+
+	var toldPods []string
+	intents := m.newEntries(t, intentsStream(m.name), &m.lastIntent)
+	if len(intents) > 1 {
+		t.Fatalf("%d intents of one operation: %v", len(intents), intents)
+	}
+	for _, entry := range intents {
+		toldPods = strings.Split(entry.Values["pods"].(string), "\n")
+	}
+	if diff := cmp.Diff(pods, toldPods, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
+	}
+	var toldBegun []Begun
+	for _, entry := range m.newEntries(t, rankedStream(m.name), &m.lastRanked) {
+		b, err := readBegun(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		toldBegun = append(toldBegun, b)
+	}
+	if diff := cmp.Diff(begun, toldBegun, cmpopts.IgnoreFields(Begun{}, "At")); diff != "" {
+		t.Fatalf("what is ranked and has begun is not what is told (-want +got):\n%s", diff)
 	}
 }
 

@@ -356,7 +356,7 @@ func (n *memoryNode) count() {
 
 func (n *memoryNode) state(now int64) State {
 	n.count()
-	s := State{Epoch: n.epoch, Open: n.open(now), Version: n.version, Pods: n.balances(), Begun: len(n.begun)}
+	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Version: n.version, Pods: n.balances(), Begun: len(n.begun)}
 	if n.heard(now) {
 		s.Agent = n.beat.Agent
 		if n.beat.Epoch == n.epoch {
@@ -400,6 +400,7 @@ func (n *memoryNode) inFlight(now int64) map[string][]Flight {
 		for _, b := range n.in(pod) {
 			if b.Ranked {
 				flights[pod] = append(flights[pod], Flight{
+					ID: b.ID,
 					// The clock may have gone back.
 					Age:     time.Duration(max(now-b.begunAt, 0)) * time.Millisecond,
 					CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond,

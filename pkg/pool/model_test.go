@@ -97,7 +97,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -107,16 +107,16 @@ func runModel(t *rapid.T, r *Redis) {
 // moment is the node before an operation.
 type moment struct {
 	State
-	ranked map[string]string // pod, by the ID of what is ranked and in flight
+	ranked map[string]*begun // what is ranked and in flight, by ID
 }
 
 func (m *model) moment() moment { return moment{m.state(), m.ranked()} }
 
-func (m *model) ranked() map[string]string {
-	ranked := make(map[string]string)
+func (m *model) ranked() map[string]*begun {
+	ranked := make(map[string]*begun)
 	for id, b := range m.node().begun {
 		if b.Ranked {
-			ranked[id] = b.Pod
+			ranked[id] = b
 		}
 	}
 	return ranked
@@ -247,6 +247,7 @@ func (m *model) end(t *rapid.T, id string) {
 
 func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 	before := m.moment()
+	delete(before.ranked, e.ID) // of which the record of the end tells
 	known := m.node().begun[e.ID]
 	outcome, err := m.memory.End(context.Background(), m.name, e)
 	if err != nil {

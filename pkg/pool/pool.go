@@ -60,7 +60,7 @@ type Invocation struct {
 	MinRemaining time.Duration
 
 	// Ranked says that the node's agent is to rank its pod among those in flight, as under
-	// the source node: its Begin and its End wake the agent, and a State tells of it.
+	// the source node: the agent hears of its Begin, and a State tells of it.
 	Ranked bool
 	// CPUTime is how much CPU time it is predicted to use; 0 when there was no prediction.
 	CPUTime time.Duration
@@ -139,6 +139,7 @@ type Suspension struct {
 
 // Flight is an invocation in flight that is Ranked.
 type Flight struct {
+	ID      string
 	Age     time.Duration // since its Begin
 	CPUTime time.Duration // predicted; 0 when there was no prediction
 }
@@ -152,6 +153,9 @@ type State struct {
 	// when none did.
 	Agent string
 	Open  bool // whether anything is lent now
+
+	// Now is when that was, in milliseconds, by the pool's clock.
+	Now time.Time
 
 	// Version counts the calls under Epoch that changed what a pod has borrowed or lent,
 	// from 1. Acted is that of the Agent's last heartbeat.

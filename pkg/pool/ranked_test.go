@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/redis/go-redis/v9"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -41,23 +42,23 @@ var rankedScenes = []play{
 		s.begin(unranked)
 		s.pass(3 * time.Millisecond)
 		s.expectInFlight(map[string][]Flight{
-			"a": {{Age: 10 * time.Millisecond, CPUTime: 40 * time.Millisecond}, {Age: 3 * time.Millisecond, CPUTime: time.Millisecond}},
-			"b": {{Age: 3 * time.Millisecond}},
+			"a": {{ID: "1", Age: 10 * time.Millisecond, CPUTime: 40 * time.Millisecond}, {ID: "3", Age: 3 * time.Millisecond, CPUTime: time.Millisecond}},
+			"b": {{ID: "2", Age: 3 * time.Millisecond}},
 		})
 		s.end("1")
 		s.end("2")
-		s.expectInFlight(map[string][]Flight{"a": {{Age: 3 * time.Millisecond, CPUTime: time.Millisecond}}})
+		s.expectInFlight(map[string][]Flight{"a": {{ID: "3", Age: 3 * time.Millisecond, CPUTime: time.Millisecond}}})
 	}},
 	{"a Begin that comes again does not make it younger", func(s scene) {
 		s.begin(ranked("1", "a", time.Second))
 		s.pass(time.Second)
 		s.begin(ranked("1", "a", time.Second))
-		s.expectInFlight(map[string][]Flight{"a": {{Age: time.Second, CPUTime: time.Second}}})
+		s.expectInFlight(map[string][]Flight{"a": {{ID: "1", Age: time.Second, CPUTime: time.Second}}})
 	}},
 	{"what is ranked is told on a node that is closed, and lapses", func(s scene) {
 		s.begin(ranked("1", "a", time.Second))
 		s.pass(LeaseTTL - time.Millisecond)
-		s.expectInFlight(map[string][]Flight{"a": {{Age: LeaseTTL - time.Millisecond, CPUTime: time.Second}}})
+		s.expectInFlight(map[string][]Flight{"a": {{ID: "1", Age: LeaseTTL - time.Millisecond, CPUTime: time.Second}}})
 		s.pass(time.Millisecond)
 		s.expectInFlight(map[string][]Flight{})
 	}},
@@ -70,7 +71,7 @@ var rankedScenes = []play{
 	{"a clock that goes back makes nothing younger than new", func(s scene) {
 		s.begin(ranked("1", "a", time.Second))
 		s.pass(-time.Hour)
-		s.expectInFlight(map[string][]Flight{"a": {{CPUTime: time.Second}}})
+		s.expectInFlight(map[string][]Flight{"a": {{ID: "1", CPUTime: time.Second}}})
 	}},
 	{"what is ranked changes no version", func(s scene) {
 		before := s.read().Version
@@ -130,16 +131,17 @@ func TestBalancesAlone(t *testing.T) {
 	}
 }
 
-// Whoever ranks is woken by every Begin and End of what is ranked, and only by those.
-func TestRankedWakes(t *testing.T) {
+// Who ranks hears of every Begin and End of what is ranked, and where that is not all, that
+// the state has changed.
+func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
 	now := epoch
 	r.nowMillis = func() int64 { return now.UnixMilli() }
 	openNode(t, r, "node", "default/a", "default/b")
-	w := r.Intents("node")
-	if err := w.Wait(ctx); err != nil { // which returns at once
-		t.Fatal(err)
+	w := r.Watch("node")
+	if first, err := w.Next(ctx); err != nil || !first.Changed { // which returns at once
+		t.Fatalf("%+v, %v", first, err)
 	}
 	begin := func(inv Invocation) func() error {
 		return func() error { _, err := r.Begin(ctx, "node", inv); return err }
@@ -147,50 +149,49 @@ func TestRankedWakes(t *testing.T) {
 	end := func(id string) func() error {
 		return func() error { _, err := r.End(ctx, "node", Ending{ID: id}); return err }
 	}
-	unranked := invocation("unranked", time.Second, cpu(0), cpu(0))
+	begun := func(id, pod string, cpuTime time.Duration) Events {
+		return Events{Begun: []Begun{{ID: id, Pod: "default/" + pod, CPUTime: cpuTime}}}
+	}
+	ended := func(id, pod string) Events { return Events{Ended: []api.Ended{{ID: id, Pod: "default/" + pod}}} }
+	unranked := ranked("unranked", "b", 0)
+	unranked.Ranked = false
 	for _, tc := range []struct {
 		name string
 		do   func() error
-		want []string // pods
+		want Events
 	}{
-		{"ranked begin", begin(ranked("1", "a", time.Second)), []string{"default/a"}},
-		{"the same again", begin(ranked("1", "a", time.Second)), nil},
-		{"another in the pod", begin(ranked("2", "a", 0)), []string{"default/a"}},
-		{"unranked begin", begin(unranked), nil},
-		{"unranked end", end(unranked.ID), nil},
-		{"ranked end", end("1"), []string{"default/a"}},
-		{"the same end again", end("1"), nil},
-		{"a begin after its end", begin(ranked("1", "a", time.Second)), nil},
-		{"ranked begin in another pod", begin(ranked("3", "b", time.Second)), []string{"default/b"}},
+		{"ranked begin", begin(ranked("1", "a", time.Second)), begun("1", "a", time.Second)},
+		{"the same again", begin(ranked("1", "a", time.Second)), Events{}},
+		{"another in the pod", begin(ranked("2", "a", 0)), begun("2", "a", 0)},
+		{"unranked begin", begin(unranked), Events{}},
+		{"unranked end", end(unranked.ID), ended("unranked", "b")},
+		{"ranked end", end("1"), ended("1", "a")},
+		{"the same end again", end("1"), Events{}},
+		{"a begin after its end", begin(ranked("1", "a", time.Second)), Events{}},
+		{"ranked begin in another pod", begin(ranked("3", "b", 700*time.Microsecond)), begun("3", "b", time.Millisecond)},
 		{"the lease of all in flight lapses", func() error {
 			now = now.Add(LeaseTTL)
 			return r.Renew(ctx, "node", unranked.Owner)
-		}, []string{"default/a\ndefault/b", "default/b\ndefault/a"}},
-		{"an end of what has lapsed", end("3"), nil},
+		}, Events{Changed: true}},
+		{"an end of what has lapsed", end("3"), Events{}},
 	} {
 		if err := tc.do(); err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
-		var entries []redis.XMessage
-		for i, stream := range w.intents.streams {
-			found, err := r.calls.XRange(ctx, stream, "("+w.intents.last[i], "+").Result()
+		if tc.want.Changed || tc.want.Begun != nil || tc.want.Ended != nil {
+			got, err := w.Next(ctx)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("%s: %v", tc.name, err)
 			}
-			entries = append(entries, found...)
-		}
-		if tc.want == nil {
-			if len(entries) > 0 {
-				t.Errorf("%s woke: %v", tc.name, entries)
+			diff := cmp.Diff(tc.want, got, cmpopts.IgnoreFields(Begun{}, "At"), cmpopts.IgnoreFields(api.Ended{}, "Function", "Configuration", "Alone", "Size"))
+			if diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 			}
-			continue
 		}
-		if len(entries) != 1 || !slices.Contains(tc.want, entries[0].Values["pods"].(string)) {
-			t.Errorf("%s appended the intents %v, want one of %q", tc.name, entries, tc.want)
-			continue
-		}
-		if err := w.Wait(ctx); err != nil {
-			t.Errorf("the wait after %s: %v", tc.name, err)
+		for i, stream := range w.streams.streams {
+			if more, err := r.calls.XRange(ctx, stream, "("+w.streams.last[i], "+").Result(); err != nil || len(more) > 0 {
+				t.Errorf("%s: untold %v, %v", tc.name, more, err)
+			}
 		}
 	}
 	state, err := r.Read(ctx, "node")
@@ -199,5 +200,35 @@ func TestRankedWakes(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string][]Flight{}, state.InFlight); diff != "" {
 		t.Errorf("in flight at last (-want +got):\n%s", diff)
+	}
+}
+
+// What is begun is told at the time of the pool's clock, by which a state tells its own.
+func TestWatcherTellsWhen(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	w := r.Watch("node")
+	if _, err := w.Next(ctx); err != nil {
+		t.Fatal(err)
+	}
+	before, err := r.Read(ctx, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Begin(ctx, "node", ranked("1", "a", time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	after, err := r.Read(ctx, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events Events
+	for len(events.Begun) == 0 { // the node's epoch has begun meanwhile
+		if events, err = w.Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := events.Begun[0].At; at.Before(before.Now) || at.After(after.Now.Add(time.Millisecond)) {
+		t.Errorf("it began at %v, between the states of %v and %v", at, before.Now, after.Now)
 	}
 }

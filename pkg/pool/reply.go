@@ -83,9 +83,10 @@ func parseState(reply []any) (State, error) {
 	i.each(func(of *items) {
 		pod := next[string](of)
 		for of.err == nil && len(of.left) > 0 {
-			s.InFlight[pod] = append(s.InFlight[pod], Flight{Age: of.duration(), CPUTime: of.duration()})
+			s.InFlight[pod] = append(s.InFlight[pod], Flight{ID: next[string](of), Age: of.duration(), CPUTime: of.duration()})
 		}
 	})
+	s.Now = time.UnixMilli(next[int64](i))
 	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
 	return s, i.err
 }

@@ -208,11 +208,11 @@ func TestCluster(t *testing.T) {
 		t.Errorf("12 nodes have %d epochs", len(epochs))
 	}
 
-	waiter, reader := r.Intents("node-0"), r.Ended("node-0")
+	waiter, watcher := r.Balances("node-0"), r.Watch("node-0")
 	if err := waiter.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reader.ended.seek(ctx); err != nil {
+	if _, err := watcher.Next(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if outcome, err := r.End(ctx, "node-0", Ending{ID: "donor"}); err != nil || !outcome.Found {
@@ -221,8 +221,8 @@ func TestCluster(t *testing.T) {
 	if err := waiter.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if ended, err := reader.Next(ctx); err != nil || len(ended) != 1 || ended[0].ID != "donor" {
-		t.Fatalf("ended: %+v, %v", ended, err)
+	if events, err := watcher.Next(ctx); err != nil || !events.Changed || len(events.Ended) != 1 || events.Ended[0].ID != "donor" {
+		t.Fatalf("%+v, %v", events, err)
 	}
 
 	// One master loses its functions: the others keep theirs, and their epochs.

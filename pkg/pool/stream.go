@@ -43,8 +43,9 @@ func (c *cursor) seek(ctx context.Context) (moved bool, err error) {
 	return true, nil
 }
 
-// next waits for entries. It returns none when there were none for a while.
-func (c *cursor) next(ctx context.Context) ([]redis.XMessage, error) {
+// next waits for entries, which it returns by stream. There are none when there were none for
+// a while.
+func (c *cursor) next(ctx context.Context) ([][]redis.XMessage, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -64,11 +65,11 @@ func (c *cursor) next(ctx context.Context) ([]redis.XMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", strings.Join(c.streams, " and "), err)
 	}
-	var entries []redis.XMessage
+	entries := make([][]redis.XMessage, len(c.streams))
 	for _, stream := range read {
 		if i := slices.Index(c.streams, stream.Stream); i >= 0 && len(stream.Messages) > 0 {
 			c.last[i] = stream.Messages[len(stream.Messages)-1].ID
-			entries = append(entries, stream.Messages...)
+			entries[i] = stream.Messages
 		}
 	}
 	return entries, nil

@@ -15,7 +15,7 @@ import (
 
 func TestWaiter(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	w := r.Intents("node")
+	w := r.Balances("node")
 	ctx := testContext(t)
 	if err := w.Wait(ctx); err != nil {
 		t.Fatalf("the first wait: %v", err)
@@ -56,7 +56,7 @@ func TestWaiterAfterFlush(t *testing.T) {
 		}
 	}
 	add("1000-5")
-	w := r.Intents("node")
+	w := r.Balances("node")
 	if err := w.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestWaiterAfterFlush(t *testing.T) {
 	}
 }
 
-func TestReader(t *testing.T) {
+func TestWatcherReadsRecords(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
 	lendOnce(t, r, "node")
@@ -80,12 +80,12 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	reader := r.Ended("node")
-	if _, err := reader.ended.seek(ctx); err != nil { // as the first Next does
+	w := r.Watch("node")
+	if _, err := w.Next(ctx); err != nil { // which returns at once
 		t.Fatal(err)
 	}
 	for _, values := range [][]any{
-		{"v", endedVersion + 1, "begun", "{", "ending", "", "pool", "}"},
+		{"v", endedVersion + "1", "begun", "{", "ending", "", "pool", "}"},
 		{"v", endedVersion, "begun", "{", "pool", "}"},
 		{"v", endedVersion, "begun", "{", "ending", "", "pool", ""},
 	} {
@@ -93,14 +93,29 @@ func TestReader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, values := range [][]any{
+		{"v", rankedVersion + "1", "id", "1", "pod", "default/a", "cpu_time", 1},
+		{"v", rankedVersion, "id", "1", "cpu_time", 1},
+		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", "1.5"},
+		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", -1},
+		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", 1},
+	} {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: rankedStream("node"), Values: values}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := r.End(ctx, "node", Ending{ID: "donor", Duration: 1500 * time.Millisecond, Status: 200}); err != nil {
 		t.Fatal(err)
 	}
 
-	got, err := reader.Next(ctx)
+	events, err := w.Next(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(events.Begun) != 1 || events.Begun[0].Pod != "default/a" || !events.Changed {
+		t.Errorf("%+v, want what has begun that could be read, and that the state is to be", events)
+	}
+	got := events.Ended
 	inv := donor("donor")
 	want := []api.Ended{{
 		ID: inv.ID, Function: inv.Function, Pod: inv.Pod, Duration: 1500 * time.Millisecond, Status: 200,
@@ -109,13 +124,13 @@ func TestReader(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("records differ (-want +got):\n%s", diff)
 	}
-	if got := reader.Skipped(); got != 3 {
-		t.Errorf("skipped %d entries, want 3", got)
+	if got := w.Skipped(); got != 7 {
+		t.Errorf("skipped %d entries, want 7", got)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 	defer cancel()
-	if _, err := reader.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := w.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("next past its deadline: %v", err)
 	}
 }

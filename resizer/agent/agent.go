@@ -13,7 +13,7 @@
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
-//	Redis                       link.go, heartbeat.go, node.go
+//	Redis                       link.go, watch.go, heartbeat.go, node.go
 package agent
 
 import (
@@ -102,8 +102,7 @@ func (s Settings) Validate() error {
 // Redis is what the agent needs of Redis.
 type Redis struct {
 	Pool     Pool
-	Waiter   Waiter
-	Ended    EndedReader
+	Watcher  Watcher
 	Observer Observer
 }
 
@@ -111,7 +110,7 @@ type Redis struct {
 type Agent struct {
 	clock      clock.WithTicker
 	settings   Settings
-	ended      EndedReader
+	watcher    Watcher
 	observer   Observer
 	containers *containers
 	queue      chan api.Observation
@@ -133,12 +132,12 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 	a := &Agent{
 		clock:      clk,
 		settings:   settings,
-		ended:      redis.Ended,
+		watcher:    redis.Watcher,
 		observer:   redis.Observer,
 		containers: newContainers(),
 		queue:      make(chan api.Observation, queueLength),
 		metrics:    m,
-		link:       newLink(clk, redis.Pool, redis.Waiter, settings.Node, m),
+		link:       newLink(clk, redis.Pool, settings.Node, m),
 	}
 	a.participants = newParticipants()
 	pods := newPodInfos()
@@ -151,6 +150,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		agent:    rand.Text(),
 		open:     func(id string) (cgroup.Container, error) { return cgroup.Open(settings.CgroupRoot, id) },
 		openPod:  cgroup.OpenPodWeight,
+		heard:    make(chan heard, heardLength),
 		awake:    make(chan struct{}, 1),
 		v2:       isV2(settings.CgroupRoot),
 		pods:     pods,
@@ -183,7 +183,7 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 	var group errgroup.Group
 	for _, f := range []func(context.Context){
-		a.sampleAll, a.observeEnded, a.append, a.link.wait, a.link.run, a.react,
+		a.sampleAll, a.watch, a.append, a.link.run, a.react,
 	} {
 		group.Go(func() error {
 			f(ctx)

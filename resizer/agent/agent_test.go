@@ -38,27 +38,27 @@ const id = "8d3c0f5a9b"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// batch is one answer of Next.
-type batch struct {
-	ended []api.Ended
-	err   error
+// answer is one of Next.
+type answer struct {
+	pool.Events
+	err error
 }
 
-type scriptedReader struct {
-	batches chan batch
+type scriptedWatcher struct {
+	answers chan answer
 	skipped int64
 }
 
-func (r *scriptedReader) Next(ctx context.Context) ([]api.Ended, error) {
+func (w *scriptedWatcher) Next(ctx context.Context) (pool.Events, error) {
 	select {
-	case b := <-r.batches:
-		return b.ended, b.err
+	case a := <-w.answers:
+		return a.Events, a.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return pool.Events{}, ctx.Err()
 	}
 }
 
-func (r *scriptedReader) Skipped() int64 { return r.skipped }
+func (w *scriptedWatcher) Skipped() int64 { return w.skipped }
 
 type observerFunc func(context.Context, api.Observation) error
 
@@ -72,18 +72,19 @@ func (noPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) {
 func (noPool) Safeguard(context.Context, string, string, bool, bool) (api.Resources, error) {
 	return api.Resources{}, nil
 }
-func (noPool) Wait(ctx context.Context) error {
+func (noPool) Next(ctx context.Context) (pool.Events, error) {
 	<-ctx.Done()
-	return ctx.Err()
+	return pool.Events{}, ctx.Err()
 }
+func (noPool) Skipped() int64 { return 0 }
 
-func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root string, ended EndedReader, observer Observer) (*Agent, *Tracker, *sdkmetric.ManualReader) {
+func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root string, watcher Watcher, observer Observer) (*Agent, *Tracker, *sdkmetric.ManualReader) {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
 	settings := Settings{Node: "n1", CgroupRoot: root, JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
-	redis := Redis{Pool: noPool{}, Waiter: noPool{}, Ended: ended, Observer: observer}
+	redis := Redis{Pool: noPool{}, Watcher: watcher, Observer: observer}
 	if p, ok := observer.(*pool.Redis); ok {
-		redis.Pool, redis.Waiter = p, p.Intents("n1")
+		redis.Pool, redis.Watcher = p, p.Watch("n1")
 	}
 	a, tracker, err := New(clk, kube, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
 	if err != nil {
@@ -405,7 +406,7 @@ func TestFirstOfItsContainer(t *testing.T) {
 
 func TestRedisAway(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
-	script := &scriptedReader{batches: make(chan batch)}
+	script := &scriptedWatcher{answers: make(chan answer)}
 	away := true
 	appended := make(chan api.Observation, 1)
 	observer := observerFunc(func(_ context.Context, o api.Observation) error {
@@ -433,15 +434,15 @@ func TestRedisAway(t *testing.T) {
 		}
 	}()
 
-	ended := batch{ended: []api.Ended{{ID: "1", Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}}}
+	ended := answer{Events: pool.Events{Ended: []api.Ended{{ID: "1", Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}}}}
 	eventually(t, "the sampler waits", clk.HasWaiters)
-	script.batches <- batch{err: errors.New("away")}
-	next := func(b batch) {
+	script.answers <- answer{err: errors.New("away")}
+	next := func(a answer) {
 		t.Helper()
 		eventually(t, "Next is called again", func() bool {
 			clk.Step(10 * time.Millisecond)
 			select {
-			case script.batches <- b:
+			case script.answers <- a:
 				return true
 			default:
 				return false
@@ -455,7 +456,7 @@ func TestRedisAway(t *testing.T) {
 		return len(appended) == 1
 	})
 	script.skipped = 2
-	next(batch{})
+	next(answer{})
 	eventually(t, "all is counted", func() bool {
 		return cmp.Equal(results(t, reader), map[string]int64{resultLate: 1, resultObserved: 1, resultUnreadable: 2})
 	})
@@ -484,7 +485,7 @@ func TestWithRedis(t *testing.T) {
 	defer client.Close()
 
 	kube := fake.NewClientBuilder().WithObjects(podRunning(id)).Build()
-	a, tracker, reader := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), pools.Ended("n1"), pools)
+	a, tracker, reader := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), nil, pools)
 	if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}}); err != nil {
 		t.Fatal(err)
 	}

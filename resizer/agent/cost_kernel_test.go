@@ -146,7 +146,7 @@ func (s *costSite) agent() {
 	kube := builder.Build()
 	own := Settings{Node: node, CgroupRoot: s.made[0].Root, JournalDir: s.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	a, tracker, err := New(clock.RealClock{}, kube, own,
-		Redis{Pool: s.pools, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools},
+		Redis{Pool: s.pools, Watcher: s.pools.Watch(node), Observer: s.pools},
 		sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)

@@ -7,51 +7,81 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// ageError is by how much the age of a flight may be off for reasons other than the time
-// that a reading of the pool took.
-const ageError = 2 * time.Millisecond
-
-// flight is a request in a pod. The pool gives it no name here, but it began at some time
-// between two, by the agent's clock, which every state narrows.
+// flight is a request in a pod.
 type flight struct {
-	earliest, latest time.Time
+	id string
+	// begun is when it began, and heard when the agent was told so, or zero when it found it
+	// in a state.
+	begun, heard time.Time
 	work
 }
 
-// ran is how long the request has been in flight, at least.
-func (f flight) ran(now time.Time) time.Duration { return max(0, now.Sub(f.latest)) }
+// ran is how long the request has been in flight.
+func (f flight) ran(now time.Time) time.Duration { return max(0, now.Sub(f.begun)) }
 
-// sight is a state's word of the flights in a pod.
-type sight struct {
-	flights         []pool.Flight
-	asked, answered time.Time // of the pool
+// flights are the requests in a pod.
+type flights struct {
+	known []flight
+	// ended are those of which the agent was told that they have ended since the last state
+	// was asked for, by ID, and when it was.
+	ended map[string]time.Time
 }
 
-// follow takes in which flights are in the pod now, and says when those that are new
-// began, and whether any that was known has ended. A flight is one that was known when it
-// may have begun at the same time and was predicted the same: two that are alike in both
-// have used the same, too.
-func follow(known []flight, s sight) (flights []flight, begun []time.Time, ended bool) {
-	matched := 0
-	rest := known // both are in the order of their Begins
-	for _, seen := range s.flights {
-		f := flight{
-			earliest: s.asked.Add(-seen.Age - ageError),
-			latest:   s.answered.Add(-seen.Age + ageError),
-			work:     work{predicted: seen.CPUTime},
-		}
-		i := slices.IndexFunc(rest, f.same)
-		if i < 0 {
-			begun = append(begun, s.asked.Add(-seen.Age))
-		} else {
-			f.used = rest[i].used
-			f.earliest, f.latest = later(f.earliest, rest[i].earliest), earlier(f.latest, rest[i].latest)
-			rest = rest[i+1:]
-			matched++
-		}
-		flights = append(flights, f)
+// begin takes in that a request has begun, and says whether that is new.
+func (fs *flights) begin(f flight) bool {
+	if _, over := fs.ended[f.id]; over || fs.index(f.id) >= 0 {
+		return false
 	}
-	return flights, begun, matched < len(known)
+	fs.known = append(fs.known, f)
+	return true
+}
+
+// end takes in that a request has ended, and says whether it was known.
+func (fs *flights) end(id string, heard time.Time) bool {
+	if fs.ended == nil {
+		fs.ended = map[string]time.Time{}
+	}
+	fs.ended[id] = heard
+	i := fs.index(id)
+	if i < 0 {
+		return false
+	}
+	fs.known = slices.Delete(fs.known, i, i+1)
+	return true
+}
+
+func (fs *flights) index(id string) int {
+	return slices.IndexFunc(fs.known, func(f flight) bool { return f.id == id })
+}
+
+// follow takes in which requests were in the pod in a state that was asked for at a time. It
+// returns when those began that are new, and says whether any that was known is there no
+// more. What the agent was told since then, the state may not know yet.
+func (fs *flights) follow(seen []pool.Flight, asked time.Time) (begun []time.Time, ended bool) {
+	for id, heard := range fs.ended {
+		if heard.Before(asked) {
+			delete(fs.ended, id)
+		}
+	}
+	known := len(fs.known)
+	fs.known = slices.DeleteFunc(fs.known, func(f flight) bool {
+		return f.heard.Before(asked) && !slices.ContainsFunc(seen, func(s pool.Flight) bool { return s.ID == f.id })
+	})
+	ended = len(fs.known) < known
+	for _, s := range seen {
+		f := flight{id: s.ID, begun: asked.Add(-s.Age), work: work{predicted: s.CPUTime}}
+		if fs.begin(f) {
+			begun = append(begun, f.begun)
+		}
+	}
+	return begun, ended
+}
+
+// divide divides what the pod used among its requests.
+func (fs *flights) divide(used time.Duration) {
+	for i := range fs.known {
+		fs.known[i].used += used / time.Duration(len(fs.known))
+	}
 }
 
 func later(a, b time.Time) time.Time {
@@ -66,15 +96,4 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func (f flight) same(o flight) bool {
-	return f.predicted == o.predicted && !f.latest.Before(o.earliest) && !o.latest.Before(f.earliest)
-}
-
-// divide divides what the pod used among its flights.
-func divide(flights []flight, used time.Duration) {
-	for i := range flights {
-		flights[i].used += used / time.Duration(len(flights))
-	}
 }

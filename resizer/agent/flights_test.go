@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,56 +11,116 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// What flights have used stays theirs, whichever of them end or begin, and however long a reading of
-// the pool takes.
-func TestFollowKeepsWhatFlightsUsed(t *testing.T) {
+// Whatever the agent is told and not told, and however old a state is when it arrives: who
+// hears all knows just what is in flight, and the next state after that mends what was not
+// heard. What a request has used stays its own.
+func TestFlightsFollowThePool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		type request struct {
-			at time.Time
-			work
-		}
 		now := epoch
-		var requests []request
-		var known []flight
-		for range rapid.IntRange(1, 20).Draw(t, "states") {
-			for range rapid.IntRange(0, 2).Draw(t, "ends") {
-				if len(requests) > 0 {
-					i := rapid.IntRange(0, len(requests)-1).Draw(t, "ended")
-					requests = append(requests[:i:i], requests[i+1:]...)
+		inPod := []pool.Flight{} // in the pool; Age is since epoch
+		used := map[string]time.Duration{}
+		var fs flights
+		var asked time.Time
+		var state []pool.Flight // that is under way since asked
+		deaf := false           // something was not heard since the last state was asked for
+		missed := false         // or before that
+
+		check := func() {
+			var want, got []string
+			for _, f := range inPod {
+				want = append(want, f.ID)
+			}
+			for _, f := range fs.known {
+				got = append(got, f.id)
+				if f.used != used[f.id] {
+					t.Fatalf("%s has used %v, want %v", f.id, f.used, used[f.id])
 				}
 			}
-			for range rapid.IntRange(0, 2).Draw(t, "begins") {
-				// No two are begun within what a reading can tell apart.
-				now = now.Add(ms(rapid.Int64Range(150, 300).Draw(t, "after")))
-				requests = append(requests, request{now, work{predicted: ms(rapid.Int64Range(0, 1).Draw(t, "predicted"))}})
+			slices.Sort(want)
+			slices.Sort(got)
+			if !deaf && !missed && !slices.Equal(want, got) {
+				t.Fatalf("the flights are %q, want %q", got, want)
 			}
-			asked := now.Add(ms(rapid.Int64Range(0, 10).Draw(t, "later")))
-			at := asked.Add(ms(rapid.Int64Range(0, 50).Draw(t, "out")))
-			now = at.Add(ms(rapid.Int64Range(0, 50).Draw(t, "back")))
-			var seen []pool.Flight
-			for _, r := range requests {
-				seen = append(seen, pool.Flight{Age: at.Sub(r.at), CPUTime: r.predicted})
-			}
-			before := len(known)
-			flights, begun, ended := follow(known, sight{seen, asked, now})
-			if len(flights) != len(requests) || ended != (len(flights)-len(begun) < before) {
-				t.Fatalf("%d flights, %d of them new, ended: %v; want %d", len(flights), len(begun), ended, len(requests))
-			}
-			for i, f := range flights {
-				if f.used != requests[i].used || f.earliest.After(requests[i].at) || f.latest.Before(requests[i].at) {
-					t.Fatalf("flight %d is %+v, want %+v", i, f, requests[i])
-				}
-			}
-			if len(flights) > 0 {
-				used := time.Duration(rapid.Int64Range(0, 100).Draw(t, "used")*int64(len(flights))) * time.Millisecond
-				divide(flights, used)
-				for i := range requests {
-					requests[i].used += used / time.Duration(len(requests))
-				}
-			}
-			known = flights
 		}
+		n := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"begin": func(t *rapid.T) {
+				n++
+				f := pool.Flight{ID: fmt.Sprint(n), Age: now.Sub(epoch), CPUTime: ms(7)}
+				inPod = append(inPod, f)
+				if rapid.Bool().Draw(t, "heard") {
+					fs.begin(flight{id: f.ID, begun: now, heard: now, work: work{predicted: f.CPUTime}})
+				} else {
+					deaf = true
+				}
+			},
+			"end": func(t *rapid.T) {
+				if len(inPod) == 0 {
+					t.Skip("nothing is in flight")
+				}
+				i := rapid.IntRange(0, len(inPod)-1).Draw(t, "which")
+				id := inPod[i].ID
+				inPod = slices.Delete(slices.Clone(inPod), i, i+1)
+				if rapid.Bool().Draw(t, "heard") {
+					fs.end(id, now)
+				} else {
+					deaf = true
+				}
+			},
+			"ask": func(t *rapid.T) {
+				if !asked.IsZero() {
+					t.Skip("one is under way")
+				}
+				now = now.Add(ms(1))
+				asked, state = now, slices.Clone(inPod)
+				for i := range state {
+					state[i].Age = now.Sub(epoch) - state[i].Age
+				}
+				missed, deaf = missed || deaf, false
+			},
+			"answer": func(t *rapid.T) {
+				if asked.IsZero() {
+					t.Skip("none is under way")
+				}
+				fs.follow(state, asked)
+				asked, missed = time.Time{}, false
+				for _, f := range fs.known {
+					if _, ok := used[f.id]; !ok {
+						used[f.id] = f.used
+					}
+				}
+			},
+			"use": func(t *rapid.T) {
+				if len(fs.known) == 0 {
+					t.Skip("nobody is known")
+				}
+				each := ms(rapid.Int64Range(0, 100).Draw(t, "each"))
+				for _, f := range fs.known {
+					used[f.id] += each
+				}
+				fs.divide(each * time.Duration(len(fs.known)))
+			},
+			"let pass": func(*rapid.T) { now = now.Add(ms(1)) },
+			"":         func(*rapid.T) { check() },
+		})
 	})
+}
+
+// What is both known from before and in a state is as old as it was, and what is found in one
+// as old as that says.
+func TestFlightsOfAState(t *testing.T) {
+	var fs flights
+	fs.begin(flight{id: "a", begun: epoch, heard: epoch})
+	begun, ended := fs.follow([]pool.Flight{{ID: "a", Age: time.Hour}, {ID: "b", Age: ms(5)}}, epoch.Add(ms(10)))
+	if len(begun) != 1 || !begun[0].Equal(epoch.Add(ms(5))) || ended {
+		t.Errorf("begun %v, ended %t", begun, ended)
+	}
+	if got := fs.known[0].ran(epoch.Add(time.Second)); got != time.Second {
+		t.Errorf("it ran for %v", got)
+	}
+	if _, ended := fs.follow(nil, epoch.Add(ms(20))); !ended || len(fs.known) != 0 || len(fs.ended) != 0 {
+		t.Errorf("%+v, ended %t", fs, ended)
+	}
 }
 
 func TestActivity(t *testing.T) {

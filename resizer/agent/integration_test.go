@@ -123,7 +123,7 @@ func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	s.named = new(atomic.Int64)
 	a, tracker, err := New(clock.RealClock{}, kube, settings,
-		Redis{Pool: idleNode{s.pools, s.named}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		Redis{Pool: idleNode{s.pools, s.named}, Watcher: s.pools.Watch(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func crashing(a *Agent) func(context.Context) error {
 			return err
 		}
 		var group sync.WaitGroup
-		for _, f := range []func(context.Context){a.link.wait, a.link.run, a.reflex.run} {
+		for _, f := range []func(context.Context){a.watch, a.link.run, a.reflex.run} {
 			group.Go(func() { f(ctx) })
 		}
 		group.Wait()

@@ -67,18 +67,13 @@ func (p *lentPool) Safeguard(_ context.Context, _, _ string, cpu, memory bool) (
 	return revoked, nil
 }
 
-func (p *lentPool) Wait(ctx context.Context) error {
+func (p *lentPool) Next(ctx context.Context) (pool.Events, error) {
 	select {
 	case <-p.woken:
-		return nil
+		return pool.Events{Changed: true}, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return pool.Events{}, ctx.Err()
 	}
-}
-
-func (p *lentPool) Next(ctx context.Context) ([]api.Ended, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
 }
 func (p *lentPool) Skipped() int64                                 { return 0 }
 func (p *lentPool) Observe(context.Context, api.Observation) error { return nil }
@@ -147,7 +142,7 @@ func runOnKernel(t *testing.T) *onKernel {
 	kube := fake.NewClientBuilder().WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID)).Build()
 	a, tracker, err := agent.New(clock.RealClock{}, kube,
 		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
-		agent.Redis{Pool: k.pool, Waiter: k.pool, Ended: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		agent.Redis{Pool: k.pool, Watcher: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}

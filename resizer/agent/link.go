@@ -16,7 +16,7 @@ import (
 const (
 	poolTimeout = time.Second
 	// readEvery is how often the state is read though nothing woke the agent: it tells
-	// that Redis is there, and whose leases have run out.
+	// that Redis is there, whose leases have run out, and what was not heard of.
 	readEvery = time.Second
 	// readGap is the least time from one reading of the state to the next: one tells all that
 	// woke the agent meanwhile.
@@ -30,16 +30,10 @@ type Pool interface {
 	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
 }
 
-// Waiter waits for changes of the node's balances.
-type Waiter interface {
-	// Wait returns nil when balances may have changed since it last returned.
-	Wait(ctx context.Context) error
-}
-
-// news is a state, and when it was asked for and told.
+// news is a state, and when it was asked for.
 type news struct {
-	state           pool.State
-	asked, answered time.Time
+	state pool.State
+	asked time.Time
 }
 
 // strike is which resources of a donor the safeguard took back on the node.
@@ -50,7 +44,6 @@ type strike struct{ cpu, memory bool }
 type link struct {
 	clock   clock.WithTicker
 	pool    Pool
-	waiter  Waiter
 	node    string
 	metrics *metrics
 	readAt  time.Time // when the state was last read; run's alone
@@ -64,9 +57,9 @@ type link struct {
 	strikes map[string]strike // by pod, which is what bounds them
 }
 
-func newLink(clk clock.WithTicker, p Pool, w Waiter, node string, m *metrics) *link {
+func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 	return &link{
-		clock: clk, pool: p, waiter: w, node: node, metrics: m,
+		clock: clk, pool: p, node: node, metrics: m,
 		woken:   make(chan struct{}, 1),
 		struck:  make(chan struct{}, 1),
 		beats:   make(chan pool.Heartbeat, 1),
@@ -107,26 +100,6 @@ func (l *link) takeStrikes() map[string]strike {
 	taken := l.strikes
 	l.strikes = map[string]strike{}
 	return taken
-}
-
-// wait wakes run when balances change.
-func (l *link) wait(ctx context.Context) {
-	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
-	for {
-		err := l.waiter.Wait(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			retry.Reset()
-			signal(l.woken)
-			continue
-		}
-		l.metrics.redisFailed(ctx, "wait")
-		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "waiting for balances to change; they are read once a second meanwhile", "retryAfter", delay)
-		backoff.Pause(ctx, l.clock, delay)
-	}
 }
 
 // run makes the calls, one at a time, what revokes loans first.
@@ -181,7 +154,7 @@ func (l *link) read(ctx context.Context) error {
 		l.metrics.redisFailed(ctx, "read")
 		return err
 	}
-	latest(l.states, news{state, asked, l.clock.Now()})
+	latest(l.states, news{state, asked})
 	return nil
 }
 

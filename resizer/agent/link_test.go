@@ -31,7 +31,7 @@ func TestReadingsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &countingPool{}
-	l := newLink(clock.RealClock{}, p, noPool{}, node, m)
+	l := newLink(clock.RealClock{}, p, node, m)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { l.run(ctx); close(done) }()

@@ -19,18 +19,7 @@ const (
 	// that lasts longer loses the rest.
 	queueLength    = 1024
 	observeTimeout = time.Second
-
-	// backOffMax is short, because what ends meanwhile is not observed.
-	backOffMax = 2 * time.Second
 )
-
-// EndedReader reads which invocations of the node have ended.
-type EndedReader interface {
-	// Next waits for invocations that ended since it last returned.
-	Next(ctx context.Context) ([]api.Ended, error)
-	// Skipped is how many records Next could not read.
-	Skipped() int64
-}
 
 // Observer takes observations.
 type Observer interface {
@@ -95,36 +84,6 @@ func (a *Agent) failedSample(ctx context.Context, pod string, err error) {
 	}
 	a.metrics.sampleErrors.Add(ctx, 1)
 	logf.FromContext(ctx).V(1).Info("sampling failed", "pod", pod, "reason", err.Error())
-}
-
-// observeEnded measures invocations as they end.
-func (a *Agent) observeEnded(ctx context.Context) {
-	log := logf.FromContext(ctx)
-	late := false
-	var unreadable int64
-	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
-	for ctx.Err() == nil {
-		ended, err := a.ended.Next(ctx)
-		now := a.clock.Now()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			a.metrics.redisFailed(ctx, "next")
-			delay := retry.Next()
-			log.Error(err, "reading which invocations ended", "retryAfter", delay)
-			late = true
-			backoff.Pause(ctx, a.clock, delay)
-			continue
-		}
-		retry.Reset()
-		a.metrics.ended(ctx, resultUnreadable, a.ended.Skipped()-unreadable)
-		unreadable = a.ended.Skipped()
-		for _, e := range ended {
-			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
-		}
-		late = false
-	}
 }
 
 // observe queues the observation of an invocation that is known since now to have

@@ -56,7 +56,6 @@ type reflex struct {
 	most      map[string]int64 // bytes of memory that a function was ever seen to use
 	state     pool.State
 	asked     time.Time // when the state was asked for; zero before the first
-	answered  time.Time // when it was told
 	acted     int64     // the Version of the last state by which every borrower was shrunk
 	revokedBy time.Time // until when borrowers are forgiven
 	stopping  bool
@@ -68,6 +67,7 @@ type reflex struct {
 	sums        sums // as read at accountedAt
 	exceeding   [len(resources)]exceeding
 
+	heard       chan heard    // what began and ended
 	awake       chan struct{} // of capacity 1: a container has ended a rest
 	reweigh     bool          // somebody's flights are others
 	weighAt     time.Time     // when weights are due; zero while all are the kubelet's
@@ -115,6 +115,11 @@ func (r *reflex) run(ctx context.Context) {
 		case n := <-r.link.states:
 			r.learn(n)
 			learned = n.asked
+		case h := <-r.heard:
+			r.hear(h)
+			if !r.reweigh {
+				continue
+			}
 		case <-r.pods.changed:
 			r.follow(ctx)
 		case <-r.awake:
@@ -253,7 +258,7 @@ func (r *reflex) learn(n news) {
 			e.whole = false
 		}
 	}
-	r.state, r.asked, r.answered = n.state, n.asked, later(n.asked, n.answered)
+	r.state, r.asked = n.state, n.asked
 	now := r.clock.Now()
 	for _, e := range r.entries {
 		r.fly(e, now)

@@ -225,7 +225,7 @@ func (g *rig) start() {
 		},
 		pods: newPodInfos(), sampled: newContainers(), most: map[string]int64{},
 		awake: make(chan struct{}, 1), sharesWrong: map[group]exceeding{},
-		link: newLink(g.clock, g.pool, noPool{}, node, m),
+		link: newLink(g.clock, g.pool, node, m),
 	}
 	g.recall(g.ctx)
 }

@@ -38,7 +38,7 @@ type weighing struct {
 	ownSince time.Time
 	failing  bool // the last write failed
 
-	flights []flight
+	flights flights
 	cpu     time.Duration // what the container had used when it was read last
 	fresh   bool          // that was in this round
 	// endedAt is when the last flight that was seen ended, and endedCPU what the container
@@ -65,19 +65,59 @@ func (r *reflex) fly(e *entry, now time.Time) {
 	w := &e.weighing
 	if !r.weighs(e) {
 		r.reweigh = r.reweigh || w.inFlight
-		w.flights = nil
+		w.flights = flights{}
 		r.tellOf(e, false)
 		return
 	}
-	seen := r.state.InFlight[e.pod]
-	r.tellOf(e, len(seen) == 0)
-	if len(seen) == 0 && len(w.flights) == 0 {
-		return
+	seen, known := r.state.InFlight[e.pod], len(w.flights.known)
+	if len(seen) > 0 || known > 0 {
+		r.attribute(e)
 	}
-	r.attribute(e)
-	flights, begun, ended := follow(w.flights, sight{seen, r.asked, r.answered})
-	w.flights = flights
-	if len(flights) == 0 {
+	begun, ended := w.flights.follow(seen, r.asked)
+	r.flown(e, now, begun, ended)
+	r.tellOf(e, len(w.flights.known) == 0)
+}
+
+// hear takes in which flights began and ended.
+func (r *reflex) hear(h heard) {
+	for _, b := range h.begun {
+		e := r.get(b.Pod)
+		if e == nil || !r.weighs(e) {
+			continue
+		}
+		r.attribute(e)
+		f := flight{id: b.ID, begun: r.onOwnClock(b.At, h.at), heard: h.at, work: work{predicted: b.CPUTime}}
+		if e.weighing.flights.begin(f) {
+			r.flown(e, h.at, []time.Time{f.begun}, false)
+			r.tellOf(e, false)
+		}
+	}
+	for _, ended := range h.ended {
+		e := r.get(ended.Pod)
+		if e == nil || !r.weighs(e) {
+			continue
+		}
+		r.attribute(e)
+		if e.weighing.flights.end(ended.ID, h.at) {
+			r.flown(e, h.at, nil, true)
+			r.tellOf(e, len(e.weighing.flights.known) == 0)
+		}
+	}
+}
+
+// onOwnClock is a time of the pool's clock by the agent's, which are compared in each state.
+// It was before the agent heard of it.
+func (r *reflex) onOwnClock(at, heard time.Time) time.Time {
+	if r.state.Now.IsZero() {
+		return heard
+	}
+	return earlier(heard, later(heard.Add(-poolTimeout), r.asked.Add(at.Sub(r.state.Now))))
+}
+
+// flown takes in that flights began or ended.
+func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
+	w := &e.weighing
+	if ended && len(w.flights.known) == 0 {
 		w.endedAt, w.endedCPU = now, w.cpu
 	}
 	r.begun = append(r.begun, begun...)
@@ -101,7 +141,7 @@ func (r *reflex) tellOf(e *entry, none bool) {
 // rests says that nothing is known to go on in the pod.
 func (r *reflex) rests(e *entry, now time.Time) bool {
 	c := r.sampled.get(e.pod)
-	return c != nil && c.id == e.info.container && len(e.weighing.flights) == 0 && c.rests(now)
+	return c != nil && c.id == e.info.container && len(e.weighing.flights.known) == 0 && c.rests(now)
 }
 
 // attribute reads what the container has used, and divides it among its flights.
@@ -113,8 +153,8 @@ func (r *reflex) attribute(e *entry) {
 		}
 		return // the reading that follows will tell
 	}
-	if w := &e.weighing; len(w.flights) > 0 {
-		divide(w.flights, max(0, cpu-w.cpu))
+	if w := &e.weighing; len(w.flights.known) > 0 {
+		w.flights.divide(max(0, cpu-w.cpu))
 	}
 	e.weighing.cpu, e.weighing.fresh = cpu, true
 }
@@ -122,7 +162,7 @@ func (r *reflex) attribute(e *entry) {
 // wakes says that a pod has begun to use CPU of which no request is seen.
 func (r *reflex) wakes() bool {
 	return slices.ContainsFunc(r.entries, func(e *entry) bool {
-		return !e.weighing.inFlight && r.weighs(e) && len(e.weighing.flights) == 0 && len(r.unseen(e)) > 0
+		return !e.weighing.inFlight && r.weighs(e) && len(e.weighing.flights.known) == 0 && len(r.unseen(e)) > 0
 	})
 }
 
@@ -230,13 +270,13 @@ func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.f
 func (r *reflex) contend(e *entry, now time.Time) {
 	w := &e.weighing
 	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
-	if len(w.flights) > 0 {
+	if known := w.flights.known; len(known) > 0 {
 		if !w.fresh {
 			r.attribute(e)
 		}
 		w.fresh = false
-		c.works = make([]work, len(w.flights))
-		for i, f := range w.flights {
+		c.works = make([]work, len(known))
+		for i, f := range known {
 			c.works[i] = f.work
 			c.ran = max(c.ran, f.ran(now))
 		}

@@ -43,26 +43,20 @@ func (p *flightPool) Read(context.Context, string) (pool.State, error) {
 	state := pool.State{Epoch: "e", InFlight: map[string][]pool.Flight{}}
 	for pod, flights := range p.flying {
 		for _, f := range flights {
-			state.InFlight[pod] = append(state.InFlight[pod], pool.Flight{Age: time.Since(f.at), CPUTime: f.cpuTime})
+			state.InFlight[pod] = append(state.InFlight[pod], pool.Flight{ID: f.id(), Age: time.Since(f.at), CPUTime: f.cpuTime})
 		}
 	}
 	return state, nil
 }
 
-func (p *flightPool) Wait(ctx context.Context) error {
+func (p *flightPool) Next(ctx context.Context) (pool.Events, error) {
 	select {
 	case <-p.woken:
-		return nil
+		return pool.Events{Changed: true}, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return pool.Events{}, ctx.Err()
 	}
 }
-
-func (p *flightPool) Next(ctx context.Context) ([]api.Ended, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-func (p *flightPool) Skipped() int64 { return 0 }
 
 func (p *flightPool) Observe(context.Context, api.Observation) error { return nil }
 
@@ -154,7 +148,7 @@ func (s *weighedSite) agent() *Agent {
 	kube := builder.Build()
 	own := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	a, tracker, err := New(clock.RealClock{}, kube, own,
-		Redis{Pool: s.pool, Waiter: s.pool, Ended: s.pool, Observer: s.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		Redis{Pool: s.pool, Watcher: s.pool, Observer: s.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -231,7 +225,7 @@ func allOwn(weights []int64) bool {
 func TestKernelWeights(t *testing.T) {
 	s := newWeighedSite(t, 3)
 	stop := s.run(s.agent().Start)
-	s.pool.set(map[string][]ranking{s.name(0): {{time.Now(), ms(10)}}, s.name(1): {{time.Now(), time.Hour}}})
+	s.pool.set(map[string][]ranking{s.name(0): {{at: time.Now(), cpuTime: ms(10)}}, s.name(1): {{at: time.Now(), cpuTime: time.Hour}}})
 	s.until("the short one first", func(w []int64) bool { return w[0] > 140 && w[1] < 60 && w[2] == ownWeight && w[0]+w[1] <= 2*ownWeight })
 	s.made[0].Start(t).Do("burn")
 	s.until("the short one was not short", func(w []int64) bool { return w[0] < w[1] })
@@ -252,7 +246,7 @@ func TestKernelWeights(t *testing.T) {
 func TestKernelWeightsOfWhatIsNotSeen(t *testing.T) {
 	s := newWeighedSite(t, 2)
 	s.run(s.agent().Start)
-	s.pool.set(map[string][]ranking{s.name(0): {{time.Now(), time.Hour}}})
+	s.pool.set(map[string][]ranking{s.name(0): {{at: time.Now(), cpuTime: time.Hour}}})
 	s.made[1].Start(t).Do("burn")
 	s.until("in flight", func(w []int64) bool { return w[0] != ownWeight && w[1] != ownWeight && w[0]+w[1] <= 2*ownWeight })
 }
@@ -267,13 +261,13 @@ func TestKernelWeightsAfterADeath(t *testing.T) {
 	}
 	die := s.run(func(ctx context.Context) error {
 		var running sync.WaitGroup
-		for _, part := range []func(context.Context){a.link.wait, a.link.run, a.reflex.run} {
+		for _, part := range []func(context.Context){a.watch, a.link.run, a.reflex.run} {
 			running.Go(func() { part(ctx) })
 		}
 		running.Wait()
 		return a.reflex.journal.close() // as the kernel does
 	})
-	s.pool.set(map[string][]ranking{s.name(0): {{time.Now(), ms(10)}}, s.name(1): {{time.Now(), time.Hour}}})
+	s.pool.set(map[string][]ranking{s.name(0): {{at: time.Now(), cpuTime: ms(10)}}, s.name(1): {{at: time.Now(), cpuTime: time.Hour}}})
 	weighed := func(w []int64) bool { return w[0] > 140 && w[1] < 60 }
 	s.until("weighed", weighed)
 	die()
@@ -292,7 +286,7 @@ func TestKernelWeightsAfterADeath(t *testing.T) {
 func TestKernelWeightsFollowSettings(t *testing.T) {
 	s := newWeighedSite(t, 2)
 	s.run(s.agent().Start)
-	s.pool.set(map[string][]ranking{s.name(0): {{time.Now(), ms(10)}}, s.name(1): {{time.Now(), time.Hour}}})
+	s.pool.set(map[string][]ranking{s.name(0): {{at: time.Now(), cpuTime: ms(10)}}, s.name(1): {{at: time.Now(), cpuTime: time.Hour}}})
 	weighed := func(w []int64) bool { return w[0] > 140 && w[1] < 60 }
 	s.until("weighed", weighed)
 	s.lending.mode = api.ModeObserve
@@ -312,15 +306,15 @@ func BenchmarkKernelWeighRound(b *testing.B) {
 	r, s := benchmarkedReflex(b)
 	flying := [2]map[string][]pool.Flight{{}, {}}
 	for i := range s.made {
-		flying[0][s.name(i)] = []pool.Flight{{CPUTime: ms(int64(i+1) * 10)}}
-		flying[1][s.name(i)] = []pool.Flight{{CPUTime: ms(int64(len(s.made)-i) * 10)}}
+		flying[0][s.name(i)] = []pool.Flight{{ID: "even", CPUTime: ms(int64(i+1) * 10)}}
+		flying[1][s.name(i)] = []pool.Flight{{ID: "odd", CPUTime: ms(int64(len(s.made)-i) * 10)}}
 	}
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		n++
 		now := time.Now()
-		r.learn(news{state: pool.State{Epoch: "e", InFlight: flying[n%2]}, asked: now, answered: now})
+		r.learn(news{state: pool.State{Epoch: "e", InFlight: flying[n%2]}, asked: now})
 		r.weighAt = now
 		r.round(b.Context())
 	}
@@ -331,7 +325,7 @@ func BenchmarkKernelBegin(b *testing.B) {
 	r, s := benchmarkedReflex(b)
 	flying := [2]map[string][]pool.Flight{{}, {}}
 	for i := range s.made {
-		flying[1][s.name(i)] = []pool.Flight{{CPUTime: time.Hour}}
+		flying[1][s.name(i)] = []pool.Flight{{ID: "long", CPUTime: time.Hour}}
 		if i > 0 {
 			flying[0][s.name(i)] = flying[1][s.name(i)]
 		}
@@ -345,7 +339,7 @@ func BenchmarkKernelBegin(b *testing.B) {
 		for _, flights := range flying[1] {
 			flights[0].Age = now.Sub(begun)
 		}
-		r.learn(news{state: pool.State{Epoch: "e", InFlight: flying[n%2]}, asked: now, answered: now})
+		r.learn(news{state: pool.State{Epoch: "e", InFlight: flying[n%2]}, asked: now})
 		r.round(b.Context())
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/cgroup"
 )
@@ -20,13 +21,17 @@ type ranked struct {
 	*rig
 	flying map[string][]ranking // by pod
 	epoch  string
+	begins int
 }
 
 // ranking is a flight by when it began.
 type ranking struct {
 	at      time.Time
 	cpuTime time.Duration
+	n       int // among those that are alike
 }
+
+func (f ranking) id() string { return fmt.Sprint(f.at.UnixNano(), f.cpuTime, f.n) }
 
 func newRanked(g *rig) *ranked { return &ranked{rig: g, flying: map[string][]ranking{}, epoch: "e"} }
 
@@ -50,7 +55,8 @@ func (k *ranked) inform(pod string, change func(*podInfo)) {
 }
 
 func (k *ranked) fly(pod string, cpuTime time.Duration) {
-	k.flying[pod] = append(k.flying[pod], ranking{k.clock.Now(), cpuTime})
+	k.begins++
+	k.flying[pod] = append(k.flying[pod], ranking{k.clock.Now(), cpuTime, k.begins})
 }
 
 func (k *ranked) land(pod string, i int) {
@@ -63,10 +69,24 @@ func (k *ranked) tell() {
 	state := pool.State{Epoch: k.epoch, InFlight: map[string][]pool.Flight{}}
 	for pod, flights := range k.flying {
 		for _, f := range flights {
-			state.InFlight[pod] = append(state.InFlight[pod], pool.Flight{Age: now.Sub(f.at), CPUTime: f.cpuTime})
+			state.InFlight[pod] = append(state.InFlight[pod], pool.Flight{ID: f.id(), Age: now.Sub(f.at), CPUTime: f.cpuTime})
 		}
 	}
-	k.learn(news{state: state, asked: now, answered: now})
+	k.learn(news{state: state, asked: now})
+	k.round(k.ctx)
+}
+
+// hearBegun makes the agent hear of the last flight that began in a pod.
+func (k *ranked) hearBegun(pod string) {
+	last := k.flying[pod][len(k.flying[pod])-1]
+	at := k.clock.Now()
+	k.hear(heard{at: at, begun: []pool.Begun{{ID: last.id(), Pod: pod, CPUTime: last.cpuTime, At: at}}})
+	k.round(k.ctx)
+}
+
+// hearEnded makes the agent hear that a flight has ended.
+func (k *ranked) hearEnded(pod string, f ranking) {
+	k.hear(heard{at: k.clock.Now(), ended: []api.Ended{{ID: f.id(), Pod: pod}}})
 	k.round(k.ctx)
 }
 
@@ -161,6 +181,43 @@ func TestWeightsOfFlights(t *testing.T) {
 	}
 }
 
+// Who hears that requests begin and end need not read the state for it, and a state of before
+// takes back nothing of that.
+func TestWeightsOfWhatIsHeard(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.tell()
+	before := news{state: k.state, asked: k.clock.Now()}
+	k.pass(ms(5))
+	k.fly("default/p0", ms(1000))
+	k.hearBegun("default/p0")
+	k.fly("default/p1", ms(10))
+	k.hearBegun("default/p1")
+	k.hearBegun("default/p1") // of which one is enough
+	k.wantWeights("short beside long", 52, 148)
+	k.learn(before)
+	k.round(k.ctx)
+	k.wantWeights("told how it was", 52, 148)
+
+	short := k.flying["default/p1"][0]
+	k.tell()
+	then := news{state: k.state, asked: k.clock.Now()}
+	k.pass(ms(5))
+	k.land("default/p1", 0)
+	k.hearEnded("default/p1", short)
+	k.wantWeights("after the short one", 100, 100)
+	k.learn(then)
+	k.round(k.ctx)
+	k.wantWeights("told that it is there", 100, 100)
+	k.tell()
+	k.wantWeights("told how it is", 100, 100)
+
+	k.hear(heard{at: k.clock.Now(), begun: []pool.Begun{{ID: "1", Pod: "default/unknown"}}, ended: []api.Ended{{ID: "2", Pod: "default/unknown"}}})
+	k.round(k.ctx)
+	k.wantWeights("of a pod that is not known", 100, 100)
+}
+
 // What a pod uses makes it borrow, and lets its request fall behind its prediction.
 func TestWeightsFollowUse(t *testing.T) {
 	k := newTestRanked(t)
@@ -213,7 +270,7 @@ func TestWeightsAfterAFlight(t *testing.T) {
 	k.wantWeights("it has ended", 100, 100)
 	k.fly("default/p0", ms(20))
 	k.tell()
-	if w := &k.get("default/p0").weighing; len(w.flights) != 1 || w.flights[0].used != 0 {
+	if w := &k.get("default/p0").weighing; len(w.flights.known) != 1 || w.flights.known[0].used != 0 {
 		t.Errorf("the flights of the pod are %+v, want one that has used nothing", w.flights)
 	}
 }
@@ -229,7 +286,7 @@ func TestSeveralFlightsInAPod(t *testing.T) {
 	k.tell()
 	k.burn("c0", ms(90), ms(100))
 	var used []time.Duration
-	for _, f := range k.get("default/p0").weighing.flights {
+	for _, f := range k.get("default/p0").weighing.flights.known {
 		used = append(used, f.used.Round(time.Millisecond))
 	}
 	if want := []time.Duration{ms(90), ms(30), ms(30)}; !slices.Equal(used, want) {
@@ -238,7 +295,7 @@ func TestSeveralFlightsInAPod(t *testing.T) {
 	k.land("default/p0", 0)
 	k.tell()
 	used = nil
-	for _, f := range k.get("default/p0").weighing.flights {
+	for _, f := range k.get("default/p0").weighing.flights.known {
 		used = append(used, f.used.Round(time.Millisecond))
 	}
 	if want := []time.Duration{ms(30), ms(30)}; !slices.Equal(used, want) {
@@ -431,11 +488,20 @@ func TestAnythingMayHappenToWeights(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"begin": func(t *rapid.T) {
-				m.fly(m.pod(t), ms(rapid.Int64Range(0, 500).Draw(t, "predicted")))
+				pod := m.pod(t)
+				m.fly(pod, ms(rapid.Int64Range(0, 500).Draw(t, "predicted")))
+				if rapid.Bool().Draw(t, "heard") {
+					m.hearBegun(pod)
+				}
 			},
 			"end": func(t *rapid.T) {
 				if pod := m.pod(t); len(m.flying[pod]) > 0 {
-					m.land(pod, rapid.IntRange(0, len(m.flying[pod])-1).Draw(t, "flight"))
+					i := rapid.IntRange(0, len(m.flying[pod])-1).Draw(t, "flight")
+					f := m.flying[pod][i]
+					m.land(pod, i)
+					if rapid.Bool().Draw(t, "heard") {
+						m.hearEnded(pod, f)
+					}
 				}
 			},
 			"use": func(t *rapid.T) {
@@ -508,6 +574,7 @@ func (m *weightModel) rest() {
 		p.broken = false
 	}
 	m.flying = map[string][]ranking{}
+	m.rig.pass(ms(1)) // what is heard in the moment of a state is newer
 	m.tell()
 	m.pass(staleWindow + 2*beatEvery)
 	for pod, p := range m.cgroups {

@@ -215,7 +215,7 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	settings := agent.Settings{Node: node, CgroupRoot: s.cgroups, JournalDir: s.TempDir(), ProcRoot: "/proc",
 		SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	a, tracker, err := agent.New(clock.RealClock{}, kube, settings,
-		agent.Redis{Pool: idleNode{s.pools}, Waiter: s.pools.Intents(node), Ended: s.pools.Ended(node), Observer: s.pools}, told.Meters, told.Tracers)
+		agent.Redis{Pool: idleNode{s.pools}, Watcher: s.pools.Watch(node), Observer: s.pools}, told.Meters, told.Tracers)
 	if err != nil {
 		s.Fatal(err)
 	}

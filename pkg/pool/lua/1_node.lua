@@ -16,8 +16,9 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '15'
+local VERSION = '16'
 local RECORD_VERSION = '1'
+local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
 
 -- Longer than anything that is renewed, so that only a node that nobody uses any
@@ -146,12 +147,18 @@ local function keep(node)
   node.kept, node.timed_at = node.now, nil
 end
 
--- append_intent wakes who waits for balances, or for what is ranked only: that changes with
--- every request, and there is a stream of its own for it. The names are for people: who is
--- woken reads the state.
-local function append_intent(node, pods, ranked_only)
-  local stream = ranked_only and node.key.ranked or node.key.intents
-  call('XADD', stream, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
+-- append_intent wakes who waits for balances. The names are for people: who is woken reads
+-- the state.
+local function append_intent(node, pods)
+  call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
+end
+
+-- append_ranked tells of a ranked invocation that has begun, which happens with every request:
+-- it has a stream of its own, and an entry says all, so that nobody needs to read the state
+-- for it. That it has ended, the stream of ends says.
+local function append_ranked(node, inv)
+  call('XADD', node.key.ranked, 'MAXLEN', '~', INTENTS_LENGTH, '*',
+    'v', RANKED_VERSION, 'pod', inv.pod, 'id', inv.id, 'cpu_time', inv.cpu_time)
 end
 
 -- begin_epoch makes the node one of which nothing is known.
@@ -169,7 +176,7 @@ local function begin_epoch(first_key, now, had_epoch)
       epoch = first_key,
       tombstones = prefix .. 'tombstones', -- until when an end stands, by invocation
       intents = prefix .. 'intents',
-      ranked = prefix .. 'ranked', -- intents of what is only ranked
+      ranked = prefix .. 'ranked', -- ranked invocations that have begun
       ended = prefix .. 'ended',
     },
     epoch = library_epoch .. epochs_begun,
@@ -261,22 +268,18 @@ local function move(node, pod, index, amount)
   end
   local by = moved[pod]
   if not by then
-    by = {0, 0, 0, 0, 0} -- borrowed, lent, and RANKED
+    by = {0, 0, 0, 0, 0} -- borrowed, lent, and LAPSED
     moved[pod] = by
   end
   by[index] = by[index] + amount
 end
 
--- note_ranked notes that what is ranked in a pod changes. Most calls do so for one pod,
--- and need no table for it.
-local RANKED = 5
+-- note_lapsed notes that something ranked is in flight no more, of which no record of an end
+-- tells.
+local LAPSED = 5
 
-local function note_ranked(node, pod)
-  if not node.ranked then
-    node.ranked = pod
-  elseif node.ranked ~= pod then
-    move(node, pod, RANKED, 1)
-  end
+local function note_lapsed(node, pod)
+  move(node, pod, LAPSED, 1)
 end
 
 local function changes(by)
@@ -295,23 +298,32 @@ local function version_of(node)
   return node.version
 end
 
--- close_node appends an intent of the pods whose balances, or what is ranked in them, the
--- call has changed, and of the one that it wakes for anyway.
+-- close_node appends an intent of the pods whose balances the call has changed, or in which
+-- something lapsed, and of the one that it wakes for anyway. A ranked Begin is told of by
+-- itself when there is no intent, and named in the intent when there is one.
 local function close_node(node)
-  local named = node.woken or node.ranked
+  local pods, ranked = nil, node.ranked
   if node.moved then
-    local before, pods = node.version, {named}
+    pods = {node.woken}
     node.version = version_of(node)
     for pod, by in pairs(node.moved) do
-      if pod ~= named and (by[RANKED] > 0 or changes(by)) then
+      if pod ~= node.woken and (by[LAPSED] > 0 or changes(by)) then
         pods[#pods + 1] = pod
+        if ranked and pod == ranked.pod then
+          ranked = nil
+        end
       end
     end
-    if pods[1] then
-      append_intent(node, table.concat(pods, '\n'), node.version == before and not node.woken)
+  elseif node.woken then
+    pods = {node.woken}
+  end
+  if pods and pods[1] then
+    if ranked then
+      pods[#pods + 1] = ranked.pod
     end
-  elseif named then
-    append_intent(node, named, not node.woken)
+    append_intent(node, table.concat(pods, '\n'))
+  elseif ranked then
+    append_ranked(node, ranked)
   end
   node.busy = false
 end

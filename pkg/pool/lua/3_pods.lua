@@ -180,8 +180,8 @@ local function release(node, inv, lapsed, answered)
   if not answered then
     bury(node, inv.id)
   end
-  if inv.cpu_time then
-    note_ranked(node, inv.pod)
+  if lapsed and inv.cpu_time then
+    note_lapsed(node, inv.pod)
   end
   discard('invocation', inv)
   return moved

@@ -84,7 +84,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   node.begun_count = node.begun_count + 1
   if rank ~= UNRANKED then
     inv.cpu_time, inv.begun_at = rank, now
-    note_ranked(node, pod)
+    node.ranked = inv
   end
   local moved = join_pod(node, inv)
   if inv.want ~= NOTHING then
@@ -226,8 +226,8 @@ local function add(balance, index, v)
 end
 
 -- survey returns what pods could lend now, all of it and each, the last to end first,
--- the balances of the pods, and what is ranked in them: of each, since when it is in
--- flight, and its CPU time.
+-- the balances of the pods, and what is ranked in them: of each, its ID, for how long it is
+-- in flight, and its CPU time.
 local function survey(node, entries_most)
   local available, found, balances, in_flight = {0, 0}, {}, {}, {}
   for pod, here in pairs(node.in_pod) do
@@ -243,8 +243,9 @@ local function survey(node, entries_most)
           ranked = {pod}
           in_flight[#in_flight + 1] = ranked
         end
+        local n = #ranked
         -- The clock may have gone back.
-        ranked[#ranked + 1], ranked[#ranked + 2] = math.max(node.now - inv.begun_at, 0), inv.cpu_time
+        ranked[n + 1], ranked[n + 2], ranked[n + 3] = inv.id, math.max(node.now - inv.begun_at, 0), inv.cpu_time
       end
     end
     if b[2] + b[3] + b[4] + b[5] > 0 then
@@ -281,7 +282,7 @@ local function read(node, _, entries_most, most_ms)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     version_of(node), node.heard and node.acted or 0, node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms), in_flight,
+    balances, entries, suspensions(node, most_ms), in_flight, node.now,
   }
 end
 

@@ -101,7 +101,7 @@ func run(o options) error {
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
 	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
-		Pool: pools, Waiter: pools.Intents(o.Node), Ended: pools.Ended(o.Node), Observer: pools,
+		Pool: pools, Watcher: pools.Watch(o.Node), Observer: pools,
 	}, told.Meters, told.Tracers)
 	if err != nil {
 		return err

@@ -1,0 +1,131 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Versions of records, as in lua/1_node.lua.
+const (
+	rankedVersion = "1"
+	endedVersion  = "2"
+)
+
+// Watcher follows what happens on a node, as its agent does. Not for concurrent use.
+type Watcher struct {
+	streams cursor
+	skipped int64
+}
+
+// Watch makes a Watcher for a node. It holds a connection while it waits.
+func (r *Redis) Watch(node string) *Watcher {
+	return &Watcher{streams: cursor{client: r.waits, streams: []string{intentsStream(node), rankedStream(node), endedStream(node)}}}
+}
+
+// Events are what happened on a node. What has both begun and ended is in the same Events,
+// or has begun in earlier ones.
+type Events struct {
+	// Changed says that the State may have changed by more than Begun and Ended tell.
+	Changed bool
+	// Begun are ranked invocations that have begun, but for those whose Begin Changed balances.
+	Begun []Begun
+	Ended []api.Ended // ranked or not
+}
+
+// Begun is a ranked invocation that has begun.
+type Begun struct {
+	ID, Pod string        // pod by namespace/name
+	CPUTime time.Duration // predicted; 0 when there was no prediction
+	At      time.Time     // in milliseconds, by the pool's clock
+}
+
+// Next waits until something has happened since it last returned. The first Next returns at
+// once, as Changed, because what happened before it is unknown. When ctx ends, Next returns
+// its error within two seconds.
+func (w *Watcher) Next(ctx context.Context) (Events, error) {
+	if moved, err := w.streams.seek(ctx); moved {
+		return Events{Changed: true}, err
+	}
+	for {
+		entries, err := w.streams.next(ctx)
+		if err != nil {
+			return Events{}, err
+		}
+		if entries == nil {
+			continue
+		}
+		events := Events{Changed: len(entries[0]) > 0}
+		for _, entry := range entries[1] {
+			b, err := readBegun(entry)
+			if err != nil {
+				w.skipped++
+				events.Changed = true // the State tells, too
+				continue
+			}
+			events.Begun = append(events.Begun, b)
+		}
+		for _, entry := range entries[2] {
+			e, err := readEnded(entry)
+			if err != nil {
+				w.skipped++
+				events.Changed = true
+				continue
+			}
+			events.Ended = append(events.Ended, e)
+		}
+		return events, nil
+	}
+}
+
+// Skipped is how many entries Next left out, because it does not know their version or
+// cannot read them.
+func (w *Watcher) Skipped() int64 { return w.skipped }
+
+func readBegun(entry redis.XMessage) (Begun, error) {
+	if v := entry.Values["v"]; v != rankedVersion {
+		return Begun{}, fmt.Errorf("entry %s has version %v: only %s can be read", entry.ID, v, rankedVersion)
+	}
+	var fields [3]string
+	for i, name := range [...]string{"id", "pod", "cpu_time"} {
+		text, ok := entry.Values[name].(string)
+		if !ok {
+			return Begun{}, fmt.Errorf("entry %s has no field %s", entry.ID, name)
+		}
+		fields[i] = text
+	}
+	cpuTime, err := strconv.ParseInt(fields[2], 10, 64)
+	if err != nil || cpuTime < 0 {
+		return Begun{}, fmt.Errorf("entry %s: cpu_time is %q: it must be milliseconds", entry.ID, fields[2])
+	}
+	millis, _ := splitID(entry.ID)
+	return Begun{
+		ID: fields[0], Pod: fields[1],
+		CPUTime: time.Duration(cpuTime) * time.Millisecond, At: time.UnixMilli(int64(millis)),
+	}, nil
+}
+
+func readEnded(entry redis.XMessage) (api.Ended, error) {
+	if v := entry.Values["v"]; v != endedVersion {
+		return api.Ended{}, fmt.Errorf("entry %s has version %v: only %s can be read", entry.ID, v, endedVersion)
+	}
+	var data []byte
+	for _, part := range []string{"begun", "ending", "pool"} {
+		text, ok := entry.Values[part].(string)
+		if !ok {
+			return api.Ended{}, fmt.Errorf("entry %s has no field %s", entry.ID, part)
+		}
+		data = append(data, text...)
+	}
+	var e api.Ended
+	if err := json.Unmarshal(data, &e); err != nil {
+		return api.Ended{}, fmt.Errorf("entry %s: fields begun, ending and pool: %w", entry.ID, err)
+	}
+	return e, nil
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
+)
+
+const (
+	// backOffMax is short, because what ends meanwhile is not observed.
+	backOffMax = 2 * time.Second
+
+	// heardLength is how much that was heard may wait for the reflex, which never takes
+	// long. What it is not told it finds in the next state.
+	heardLength = 64
+)
+
+// Watcher tells what happens on the node.
+type Watcher interface {
+	// Next waits for what has happened since it last returned.
+	Next(ctx context.Context) (pool.Events, error)
+	// Skipped is how many records Next could not read.
+	Skipped() int64
+}
+
+// heard are invocations of which the agent was told at a time that they began or ended.
+type heard struct {
+	at    time.Time
+	begun []pool.Begun
+	ended []api.Ended
+}
+
+// watch has what happens on the node acted upon, and measures invocations as they end.
+func (a *Agent) watch(ctx context.Context) {
+	log := logf.FromContext(ctx)
+	late := false
+	var unreadable int64
+	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
+	for ctx.Err() == nil {
+		events, err := a.watcher.Next(ctx)
+		now := a.clock.Now()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.metrics.redisFailed(ctx, "watch")
+			delay := retry.Next()
+			log.Error(err, "waiting for what happens on the node; its state is read once a second meanwhile", "retryAfter", delay)
+			late = true
+			backoff.Pause(ctx, a.clock, delay)
+			continue
+		}
+		retry.Reset()
+		if events.Changed || late || !a.tell(heard{now, events.Begun, events.Ended}) {
+			signal(a.link.woken)
+		}
+		a.metrics.ended(ctx, resultUnreadable, a.watcher.Skipped()-unreadable)
+		unreadable = a.watcher.Skipped()
+		for _, e := range events.Ended {
+			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
+		}
+		late = false
+	}
+}
+
+// tell tells the reflex what was heard, unless it has too much to hear.
+func (a *Agent) tell(h heard) bool {
+	if len(h.begun) == 0 && len(h.ended) == 0 {
+		return true
+	}
+	select {
+	case a.reflex.heard <- h:
+		return true
+	default:
+		return false
+	}
+}
