@@ -26,11 +26,16 @@ const shiftedScale = 0.5
 // evaluationParts are what --parts knows.
 var evaluationParts = []string{evaluation.PartRequests, evaluation.PartBystanders, evaluation.PartMemory, evaluation.PartCost}
 
+// evaluationLoads are what --loads knows.
+var evaluationLoads = []int{loadLow, loadMiddle, loadHigh, loadOver}
+
 // evaluateOptions are the flags that the evaluation has beyond the demo's.
 type evaluateOptions struct {
 	quick, ablations, again bool
 	limit                   time.Duration
 	parts, without          []string
+	loads                   []int
+	blocks                  int
 }
 
 // evaluate is one run of the command.
@@ -80,6 +85,8 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.DurationVar(&e.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s, ablations %s, quick ablations %s)", fullTime, quickTime, ablationTime, quickAblationTime))
 	f.StringSliceVar(&e.parts, "parts", evaluationParts, "parts of the evaluation")
 	f.StringSliceVar(&e.without, "without", nil, "arms to leave out")
+	f.IntSliceVar(&e.loads, "loads", evaluationLoads, "loads, in percent of what the platform leaves of the node's CPU")
+	f.IntVar(&e.blocks, "blocks", 0, fmt.Sprintf("blocks of each arm that a goal is about (default: %d; quick %d)", full.blocks, quick.blocks))
 	f.BoolVar(&e.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	return cmd
 }
@@ -133,6 +140,14 @@ func (e *evaluate) check() error {
 			errs = append(errs, fmt.Errorf("--without has %q; they must be some of %s", name, strings.Join(names, ", ")))
 		}
 	}
+	for _, load := range e.loads {
+		if !slices.Contains(evaluationLoads, load) {
+			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
+		}
+	}
+	if e.blocks < 0 || e.blocks > mostBlocks {
+		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to %d, or 0 for the default", e.blocks, mostBlocks))
+	}
 	l, parts := full, e.evaluateOptions.parts
 	e.pace = fullPace
 	if e.quick {
@@ -140,12 +155,15 @@ func (e *evaluate) check() error {
 		// Its images alone take longer to make, and it takes minutes to learn.
 		e.without = append(slices.Clone(e.without), evaluation.VPA)
 	}
+	if e.blocks > 0 {
+		l.blocks = e.blocks
+	}
 	e.plan = plan(l)
 	if e.ablations {
 		e.plan, parts = ablationPlan(l), []string{evaluation.PartAblations, evaluation.PartBystanders}
 	}
-	if e.plan = e.plan.only(parts, e.without); len(e.plan) == 0 {
-		errs = append(errs, errors.New("--parts and --without leave nothing to measure"))
+	if e.plan = e.plan.only(parts, e.loads, e.without); len(e.plan) == 0 {
+		errs = append(errs, errors.New("--parts, --loads and --without leave nothing to measure"))
 	}
 	if e.limit == 0 {
 		e.limit = fullTime

@@ -94,9 +94,11 @@ func TestTheEvaluationSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		"all at once": {func(_ *options, e *evaluateOptions) {
 			e.parts, e.without, e.limit = []string{"speed"}, []string{"magic"}, time.Minute
 		}, []string{"--parts", "speed", "bystanders", "--without", "magic", "no_limits", "--limit"}},
-		"nothing": {func(_ *options, e *evaluateOptions) { e.parts = nil }, []string{"nothing to measure"}},
+		"nothing":     {func(_ *options, e *evaluateOptions) { e.parts = nil }, []string{"nothing to measure"}},
+		"one load":    {func(_ *options, e *evaluateOptions) { e.loads, e.blocks = []int{90}, 6 }, nil},
+		"half a load": {func(_ *options, e *evaluateOptions) { e.loads, e.blocks = []int{50}, -1 }, []string{"--loads", "50", "[15 40 90 120]", "--blocks"}},
 	} {
-		o, eo := options{}, evaluateOptions{parts: evaluationParts}
+		o, eo := options{}, evaluateOptions{parts: evaluationParts, loads: evaluationLoads}
 		c.change(&o, &eo)
 		e := &evaluate{demo: newDemo(o, &strings.Builder{}), evaluateOptions: eo}
 		err := e.check()

@@ -301,6 +301,9 @@ var (
 	quick = lengths{20 * time.Second, 2, 10 * time.Second}
 )
 
+// mostBlocks is how many blocks somebody may ask for: those of a day.
+const mostBlocks = 1000
+
 // What the plan goes by was seen on two cores. The plan is made again as time passes, with
 // what blocks really take.
 const (
@@ -426,14 +429,14 @@ func ablationPlan(l lengths) timePlan {
 	}}}
 }
 
-// only keeps the parts that are named, and leaves out the arms that are.
-func (p timePlan) only(parts, without []string) timePlan {
+// only keeps the parts and loads that are named, and leaves out the arms that are.
+func (p timePlan) only(parts []string, loads []int, without []string) timePlan {
 	var kept timePlan
 	for _, ph := range p {
 		var combinations []combination
 		for _, c := range ph.combinations {
 			c.arms = slices.DeleteFunc(slices.Clone(c.arms), func(t turn) bool { return slices.Contains(without, t.arm) })
-			if slices.Contains(parts, c.part) && len(c.arms) > 0 {
+			if slices.Contains(parts, c.part) && slices.Contains(loads, c.load) && len(c.arms) > 0 {
 				combinations = append(combinations, c)
 			}
 		}

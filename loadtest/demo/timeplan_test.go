@@ -198,9 +198,19 @@ func TestAQuickRunHasTimeForABusyNode(t *testing.T) {
 }
 
 func TestOnlyKeepsTheNamedParts(t *testing.T) {
-	p := plan(quick).only([]string{evaluation.PartMemory}, []string{evaluation.VPA})
+	p := plan(quick).only([]string{evaluation.PartMemory}, evaluationLoads, []string{evaluation.VPA})
 	if len(p) != 1 || p[0].name != phaseMemory || len(p.arms()) != 4 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+func TestOnlyKeepsTheNamedLoads(t *testing.T) {
+	for _, ph := range plan(quick).only(evaluationParts, []int{loadHigh}, nil) {
+		for _, c := range ph.combinations {
+			if c.load != loadHigh {
+				t.Errorf("got %s", c)
+			}
+		}
 	}
 }
 

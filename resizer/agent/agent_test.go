@@ -213,9 +213,10 @@ func TestTracker(t *testing.T) {
 // constantCgroup reads the same always.
 type constantCgroup struct{ cgroup.Reading }
 
-func (c constantCgroup) Read() (cgroup.Reading, error) { return c.Reading, nil }
-func (c constantCgroup) CPU() (time.Duration, error)   { return c.Reading.CPU, nil }
-func (constantCgroup) Close() error                    { return nil }
+func (c constantCgroup) Read() (cgroup.Reading, error)    { return c.Reading, nil }
+func (c constantCgroup) CPU() (time.Duration, error)      { return c.Reading.CPU, nil }
+func (c constantCgroup) ReadUse() (cgroup.Reading, error) { return c.Read() }
+func (constantCgroup) Close() error                       { return nil }
 
 // evenCgroup reads the same always but for its CPU, of which it uses as much all the time.
 type evenCgroup struct {
@@ -230,13 +231,15 @@ func (c evenCgroup) Read() (cgroup.Reading, error) {
 	return r, nil
 }
 
+func (c evenCgroup) ReadUse() (cgroup.Reading, error) { return c.Read() }
+
 func (c evenCgroup) CPU() (time.Duration, error) {
 	return c.now().Sub(epoch) * time.Duration(c.cpuMilli) / 1000, nil
 }
 
 func (evenCgroup) Close() error { return nil }
 
-// countedCgroup counts how often it is read whole.
+// countedCgroup counts how often its limits are read.
 type countedCgroup struct {
 	cgroup.Reading
 	whole int
@@ -245,33 +248,39 @@ type countedCgroup struct {
 func (c *countedCgroup) Read() (cgroup.Reading, error) { c.whole++; return c.Reading, nil }
 func (c *countedCgroup) CPU() (time.Duration, error)   { return c.Reading.CPU, nil }
 func (*countedCgroup) Close() error                    { return nil }
+func (c *countedCgroup) ReadUse() (cgroup.Reading, error) {
+	r := c.Reading
+	r.Limit = api.Resources{}
+	return r, nil
+}
 
-// A container that uses no CPU is seldom read whole, one that does is every time, and an
-// observation has the same samples either way.
-func TestRestingContainersAreSeldomReadWhole(t *testing.T) {
+// Limits are seldom read of a container that rests or works, every time of one that is held
+// up by them, and an observation has the same samples either way.
+func TestLimitsAreSeldomRead(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
-	made := &countedCgroup{}
+	made := &countedCgroup{Reading: cgroup.Reading{Limit: userLimits}}
 	c := &container{cgroup: made}
-	sample := func(times int, used time.Duration, memory int64) {
+	sample := func(times int, used time.Duration, memory, throttled int64) {
 		t.Helper()
 		for range times {
 			clk.Step(sampleEvery)
 			made.Reading.CPU += used
 			made.Reading.Memory = memory
+			made.Reading.ThrottledPeriods += throttled
 			if _, err := c.sample(clk.Now); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	const resting, working = 10 * (repeatedMost + 1), 40
-	sample(resting, 0, 5)
+	const resting, working, throttled = 10 * (repeatedMost + 1), 10 * limitsEvery, 7
+	sample(resting, 0, 5, 0)
 	if made.whole != 10 {
-		t.Errorf("a container that rests was read whole %d times of %d, want 10", made.whole, resting)
+		t.Errorf("the limits of a container that rests were read %d times of %d, want 10", made.whole, resting)
 	}
 	made.whole = 0
-	sample(working, ms(5), 7)
-	if made.whole != working {
-		t.Errorf("a container that works was read whole %d times of %d", made.whole, working)
+	sample(working, ms(5), 7, 0)
+	if made.whole != 10 {
+		t.Errorf("the limits of a container that works were read %d times of %d, want 10", made.whole, working)
 	}
 	samples := c.samples(epoch)
 	if len(samples) != resting+working {
@@ -279,12 +288,24 @@ func TestRestingContainersAreSeldomReadWhole(t *testing.T) {
 	}
 	for i, s := range samples {
 		want := exactSample(i, resting)
-		if s.CPU != want.CPU || s.Memory != want.Memory || !s.at.Equal(want.at) {
+		if s.CPU != want.CPU || s.Memory != want.Memory || s.Limit != userLimits || !s.at.Equal(want.at) {
 			t.Fatalf("sample %d is %+v, want %+v", i, s, want)
 		}
 	}
-	if err := c.sampleWhole(clk.Now); err != nil || made.whole != working+1 {
-		t.Errorf("at the end of an invocation it was not read whole: %v", err)
+	made.whole = 0
+	made.Reading.Limit.CPUMilli /= 2
+	sample(throttled, ms(5), 7, 1)
+	if made.whole != throttled {
+		t.Errorf("the limits of a container that is throttled were read %d times of %d", made.whole, throttled)
+	}
+	for _, s := range c.samples(epoch)[resting+working:] {
+		if s.Limit != made.Reading.Limit {
+			t.Fatalf("a sample of a container that is throttled is %+v, want the limit %v", s, made.Reading.Limit)
+		}
+	}
+	made.whole = 0
+	if err := c.sampleWhole(clk.Now); err != nil || made.whole != 1 {
+		t.Errorf("at the end of an invocation limits were not read: %v", err)
 	}
 }
 

@@ -16,7 +16,8 @@ const (
 	// ceilingPatience is how long a container may run until the kubelet has set its ceiling: a
 	// controller that starts without Redis waits for it for a lease. Then the agent sets it, and keeps it there.
 	ceilingPatience = 10 * time.Second
-	// inForceEvery is how often the quota of a container is read that the agent leaves as it is.
+	// inForceEvery is how often the quota of a container is read that the agent leaves as it is
+	// and that does not use more than its allocation. That of any other is every regainEvery.
 	inForceEvery = time.Second
 	// settleTime is how long functions are held until what bystanders wait is not for what
 	// those used before: a write gives a whole period's quota, and so does the next period.
@@ -33,7 +34,7 @@ type waits interface {
 // quotas are a container's CPU use and limit in the kernel.
 type quotas interface {
 	CPU() (time.Duration, error)
-	Read() (cgroup.Reading, error)
+	CPULimit() (milli int64, err error)
 	SetCPU(milli int64) error
 	Attainable(limits api.Resources) api.Resources
 }
@@ -150,7 +151,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	c.account(ctx, now, passed)
 	switch {
 	case pressed && !c.off:
-		c.nextAt = now.Add(clampEvery)
+		c.nextAt = now.Add(lookEvery)
 	case idle:
 		c.nextAt = now.Add(inForceEvery) // or when a container stirs
 	default:
@@ -222,7 +223,11 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 	}
 	if err == nil {
 		u.used = k.window.add(now, k.cpu)
-		if !k.read || u.used > k.allocation || k.changed || k.held || now.Sub(k.readAt) >= inForceEvery {
+		every := inForceEvery
+		if u.used > k.allocation || k.changed || k.held {
+			every = regainEvery
+		}
+		if !k.read || now.Sub(k.readAt) >= every {
 			err = c.readQuota(ctx, k, now)
 		}
 	}
@@ -238,11 +243,11 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 }
 
 func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Time) error {
-	reading, err := k.quotas.Read()
+	inForce, err := k.quotas.CPULimit()
 	if err != nil {
 		return err
 	}
-	k.read, k.readAt, k.inForce, k.cpu = true, now, reading.Limit.CPUMilli, reading.CPU
+	k.read, k.readAt, k.inForce = true, now, inForce
 	if k.written != 0 && k.inForce != k.written {
 		c.metrics.rewrote(ctx, cpu)
 		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)

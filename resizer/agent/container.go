@@ -16,9 +16,14 @@ import (
 // user allocation. A longer ring would cost each container memory and each end time.
 const ringSize = int(time.Minute / sampleEvery)
 
-// repeatedMost is how often in a row a container is not read whole: its limits may be
-// changed while it rests.
-const repeatedMost = 8
+const (
+	// repeatedMost is how often in a row a container is not read that rests: its limits may
+	// be changed meanwhile.
+	repeatedMost = 8
+	// limitsEvery is how many samples share a reading of limits, of a container that works and
+	// is not throttled: what it could have used makes no difference to what it did.
+	limitsEvery = 4
+)
 
 // container is a user's container and what was sampled of it lately.
 type container struct {
@@ -28,19 +33,24 @@ type container struct {
 	used bool
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
+	// ranked says that the node is its source, so that nothing is lent of it that it could
+	// want back.
+	ranked atomic.Bool
 
 	mu       sync.Mutex
 	cgroup   reader
 	ring     []sample // grows to ringSize, then wraps
 	next     int      // where the next sample goes
 	most     int64    // bytes of memory that it was ever seen to use
-	repeated int      // samples since the container was last read whole
+	repeated int      // samples since the container was last read
+	limited  int      // readings since its limits were last read
 	activity activity
 }
 
 // reader reads a container's cgroup. Not for concurrent use.
 type reader interface {
 	Read() (cgroup.Reading, error)
+	ReadUse() (cgroup.Reading, error)
 	CPU() (time.Duration, error)
 	io.Closer
 }
@@ -53,13 +63,16 @@ func (c *container) mostMemory() int64 {
 }
 
 // sample samples the container. One that has used no CPU since the last time did nothing
-// else either: that is the same sample again, which costs one system call, not eight.
-// woke says that it has begun to use CPU after a rest.
+// else either: that is the same sample again, which costs one system call. woke says that it
+// has begun to use CPU after a rest.
 func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.ring) > 0 && c.repeated < repeatedMost {
-		last := c.ring[(c.next+len(c.ring)-1)%len(c.ring)]
+	if len(c.ring) == 0 {
+		return c.read(now)
+	}
+	last := c.ring[(c.next+len(c.ring)-1)%len(c.ring)]
+	if c.repeated < repeatedMost {
 		used, err := c.cgroup.CPU()
 		if err != nil {
 			return false, err
@@ -70,7 +83,19 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 			return c.keep(last), nil
 		}
 	}
-	return c.read(now)
+	if c.limited >= limitsEvery-1 || c.repeated > 0 {
+		return c.read(now)
+	}
+	r, err := c.cgroup.ReadUse()
+	if err != nil {
+		return false, err
+	}
+	if r.ThrottledPeriods != last.ThrottledPeriods {
+		return c.read(now)
+	}
+	r.Limit = last.Limit
+	c.limited++
+	return c.keepReading(r, now()), nil
 }
 
 // sampleWhole samples the container whatever it did.
@@ -87,9 +112,15 @@ func (c *container) read(now func() time.Time) (woke bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	c.limited = 0
+	return c.keepReading(r, now()), nil
+}
+
+// keepReading keeps what was read. The caller holds the lock.
+func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 	c.repeated = 0
 	c.most = max(c.most, r.Memory)
-	return c.keep(sample{at: now(), Reading: r}), nil
+	return c.keep(sample{at: at, Reading: r})
 }
 
 // keep keeps a sample. The caller holds the lock.
@@ -114,14 +145,23 @@ func (c *container) rests(now time.Time) bool {
 	return !c.activity.busy && now.Sub(c.activity.at) <= longestGap
 }
 
-// due says that it is time to sample the container, by when it was sampled last.
-func (c *container) due(now time.Time) bool {
-	if !c.rests(now) {
-		return true
+// every is how often the container is sampled.
+func (c *container) every(now time.Time) time.Duration {
+	switch {
+	case c.rests(now):
+		return restEvery
+	case c.ranked.Load():
+		return rankedEvery
+	default:
+		return sampleEvery
 	}
+}
+
+// due says that it is time to sample a container that is sampled so often.
+func (c *container) due(now time.Time, every time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return now.Sub(c.activity.at) > restEvery-sampleEvery/2
+	return now.Sub(c.activity.at) > every-sampleEvery/2
 }
 
 // active is what the container did since it last rested.

@@ -11,6 +11,8 @@ import (
 const (
 	// sampleEvery is how often a container is read.
 	sampleEvery = 25 * time.Millisecond
+	// rankedEvery is how often one of the source node is, which needs nothing back in a hurry.
+	rankedEvery = 2 * sampleEvery
 	// restEvery is how often one is that rests, when the agent is told of requests that begin
 	// in it: then this is how soon it notices those that it is not told of.
 	restEvery = 100 * time.Millisecond

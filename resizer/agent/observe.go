@@ -48,12 +48,12 @@ func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 	now := a.clock.Now()
 	wait := restEvery
 	for _, c := range all {
-		if c.due(now) {
+		every := c.every(now)
+		if c.due(now, every) {
 			a.sample(ctx, c.pod, c.container)
+			every = c.every(now)
 		}
-		if wait == restEvery && !c.rests(now) {
-			wait = sampleEvery
-		}
+		wait = min(wait, every)
 	}
 	a.containers.slow.Store(wait == restEvery)
 	if len(all) != a.counted {

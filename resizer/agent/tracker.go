@@ -160,6 +160,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 
 	// 3. It is the container that we have: its spec may be new.
 	if known := t.containers.get(name); known != nil && known.id == info.container && t.pods.has(name, info.container) {
+		known.ranked.Store(info.node)
 		info.observed = t.pods.observed(name, info.observed)
 		t.pods.set(name, info)
 		return ctrl.Result{}, unknown
@@ -181,7 +182,9 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	} else if !limit.IsZero() {
 		info.observed = fmt.Sprintf("its pod's cgroup has limits of its own (%v), which would bind", limit)
 	}
-	t.containers.put(name, &container{id: info.container, cgroup: measured})
+	c := &container{id: info.container, cgroup: measured}
+	c.ranked.Store(info.node)
+	t.containers.put(name, c)
 	t.pods.set(name, info)
 	return ctrl.Result{}, unknown
 }

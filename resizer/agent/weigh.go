@@ -19,8 +19,7 @@ const (
 	// weighEarly is how early that may be, in a round that is for something else.
 	weighEarly = 2 * time.Millisecond
 
-	// smallPart is the part of itself by which a weight has to change to be written between
-	// those rounds, when a request begins or ends.
+	// smallPart is the part of itself by which a weight has to change to be written.
 	smallPart = 8
 )
 
@@ -234,7 +233,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 	groups := r.weightGroups()
 	wrote := false
 	for _, members := range groups {
-		wrote = r.writeWeights(ctx, members, tick) || wrote
+		wrote = r.writeWeights(ctx, members) || wrote
 	}
 	if wrote {
 		done := r.clock.Now()
@@ -392,18 +391,19 @@ func (r *reflex) weightGroups() map[group][]*entry {
 }
 
 // writeWeights writes the weights of a group, what is lowered first, and then no more than
-// that has left. all says that small changes count as well.
-func (r *reflex) writeWeights(ctx context.Context, members []*entry, all bool) (wrote bool) {
+// that has left. Small changes are not worth a write, unless what was left out would not
+// leave enough for the others.
+func (r *reflex) writeWeights(ctx context.Context, members []*entry) (wrote bool) {
 	var left, planned int64
 	for _, e := range members {
 		w := &e.weighing
 		left += w.kubelet - w.inForce
 		planned += w.kubelet - w.inForce
-		if all || w.matters() {
+		if w.matters() {
 			planned -= w.due - w.inForce
 		}
 	}
-	all = all || planned < 0
+	all := planned < 0
 	ordered := slices.Clone(members)
 	// Who is raised to what is its own does not wait for others.
 	slices.SortStableFunc(ordered, func(a, b *entry) int { return cmp.Compare(a.weighing.urgency(), b.weighing.urgency()) })
@@ -423,7 +423,7 @@ func (r *reflex) writeWeights(ctx context.Context, members []*entry, all bool) (
 	return wrote
 }
 
-// matters says that the weight that is due is worth a write at once.
+// matters says that the weight that is due is worth a write.
 func (w *weighing) matters() bool {
 	change := w.due - w.inForce
 	return w.due == w.kubelet && !w.inFlight || change*smallPart >= w.inForce || -change*smallPart >= w.inForce ||

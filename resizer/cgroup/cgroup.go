@@ -41,8 +41,11 @@ type Container interface {
 	// Read does not allocate.
 	Read() (Reading, error)
 
-	// CPU is that of Read alone, at a fraction of its cost.
+	// ReadUse is Read without the Limit, at half of its cost, and CPU and CPULimit what
+	// Read has of those alone, at a tenth of it and a fifth. 0 is no limit.
+	ReadUse() (Reading, error)
 	CPU() (time.Duration, error)
+	CPULimit() (milli int64, err error)
 
 	// SetCPU limits CPU time to so many thousandths of a core, at least 1 ms in each
 	// period, as the kubelet does; 0 is no limit. The period stays what it is.

@@ -58,6 +58,22 @@ func openV1(cpu, cpuacct, memory string) (*v1, error) {
 
 // Read implements Container.
 func (c *v1) Read() (Reading, error) {
+	r, err := c.ReadUse()
+	if err != nil {
+		return r, err
+	}
+	if r.Limit.CPUMilli, err = c.CPULimit(); err != nil {
+		return r, err
+	}
+	memory, err := c.int(v1MemoryLimit)
+	if err == nil && memory < unlimitedBytes {
+		r.Limit.MemoryBytes = memory
+	}
+	return r, err
+}
+
+// ReadUse implements Container.
+func (c *v1) ReadUse() (Reading, error) {
 	var r Reading
 	usageNanos, err := c.int(v1Usage)
 	if err != nil {
@@ -75,11 +91,9 @@ func (c *v1) Read() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	var numbers [4]int64
-	for i, file := range [...]int{v1Quota, v1Period, v1Memory, v1MemoryLimit} {
-		if numbers[i], err = c.int(file); err != nil {
-			return r, err
-		}
+	memory, err := c.int(v1Memory)
+	if err != nil {
+		return r, err
 	}
 	if c.reads%statEvery == 0 {
 		stat, err := c.text(v1MemoryStat)
@@ -91,19 +105,25 @@ func (c *v1) Read() (Reading, error) {
 		}
 	}
 	c.reads++
-	c.periodMicros = numbers[1]
-	r = Reading{
+	return Reading{
 		CPU:              time.Duration(usageNanos),
 		Throttled:        time.Duration(throttledNanos),
 		ThrottledPeriods: periods,
-		Memory:           max(0, numbers[2]-c.inactive),
-		Charged:          numbers[2],
+		Memory:           max(0, memory-c.inactive),
+		Charged:          memory,
+	}, nil
+}
+
+// CPULimit implements Container.
+func (c *v1) CPULimit() (int64, error) {
+	quota, err := c.int(v1Quota)
+	if err != nil {
+		return 0, err
 	}
-	r.Limit.CPUMilli = cpuMilli(numbers[0], numbers[1])
-	if numbers[3] < unlimitedBytes {
-		r.Limit.MemoryBytes = numbers[3]
+	if c.periodMicros, err = c.int(v1Period); err != nil {
+		return 0, err
 	}
-	return r, nil
+	return cpuMilli(quota, c.periodMicros), nil
 }
 
 // CPU implements Container.

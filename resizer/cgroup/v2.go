@@ -52,6 +52,26 @@ func openV2(dir string) (*v2, error) {
 
 // Read implements Container.
 func (c *v2) Read() (Reading, error) {
+	r, err := c.ReadUse()
+	if err != nil {
+		return r, err
+	}
+	if r.Limit.CPUMilli, err = c.CPULimit(); err != nil {
+		return r, err
+	}
+	high, err := c.memoryLimit(v2MemoryHigh)
+	if err != nil {
+		return r, err
+	}
+	most, err := c.memoryLimit(v2MemoryMax)
+	if limit := min(high, most); err == nil && limit < unlimitedBytes {
+		r.Limit.MemoryBytes = limit
+	}
+	return r, err
+}
+
+// ReadUse implements Container.
+func (c *v2) ReadUse() (Reading, error) {
 	var r Reading
 	stat, err := c.text(v2CPUStat)
 	if err != nil {
@@ -62,18 +82,6 @@ func (c *v2) Read() (Reading, error) {
 		if counters[i], err = c.keyed(v2CPUStat, stat, key); err != nil {
 			return r, err
 		}
-	}
-	quota, period, err := c.cpuMax(v2CPUMax)
-	if err != nil {
-		return r, err
-	}
-	high, err := c.memoryLimit(v2MemoryHigh)
-	if err != nil {
-		return r, err
-	}
-	most, err := c.memoryLimit(v2MemoryMax)
-	if err != nil {
-		return r, err
 	}
 	events, err := c.text(v2MemoryEvents)
 	if err != nil {
@@ -93,20 +101,24 @@ func (c *v2) Read() (Reading, error) {
 		}
 	}
 	c.reads++
-	c.periodMicros = period
-	r = Reading{
+	return Reading{
 		CPU:              time.Duration(counters[0]) * time.Microsecond,
 		Throttled:        time.Duration(counters[1]) * time.Microsecond,
 		ThrottledPeriods: counters[2],
 		Memory:           max(0, memory-c.inactive),
 		Charged:          memory,
 		HighEvents:       highEvents,
+	}, nil
+}
+
+// CPULimit implements Container.
+func (c *v2) CPULimit() (int64, error) {
+	quota, period, err := c.cpuMax(v2CPUMax)
+	if err != nil {
+		return 0, err
 	}
-	r.Limit.CPUMilli = cpuMilli(quota, period)
-	if limit := min(high, most); limit < unlimitedBytes {
-		r.Limit.MemoryBytes = limit
-	}
-	return r, nil
+	c.periodMicros = period
+	return cpuMilli(quota, period), nil
 }
 
 // cpuMax is the quota, 0 for none, and the period, both in microseconds.
