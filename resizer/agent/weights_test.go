@@ -35,10 +35,38 @@ func TestLevel(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.level(); got != tc.want {
+			if got := (contender{works: []work{tc.work}}).level(); got != tc.want {
 				t.Errorf("level %d, want %d", got, tc.want)
 			}
 		})
+	}
+}
+
+// What a pod has done soonest takes as much longer as there is more in it.
+func TestLevelOfSeveral(t *testing.T) {
+	left := func(all ...int64) (works []work) {
+		for _, each := range all {
+			works = append(works, work{predicted: ms(each)})
+		}
+		return works
+	}
+	past := work{predicted: ms(1), used: ms(1)}
+	for name, tc := range map[string]struct {
+		works []work
+		want  int
+	}{
+		"short alone":                {left(20), 0},
+		"two short":                  {left(20, 20), 1},
+		"short beside a long":        {left(20, 1000), 1},
+		"short beside many":          {left(20, 100, 100, 100, 100, 100), 2},
+		"shortest last":              {left(100, 20), 1},
+		"past their predictions":     {[]work{past, past}, lastLevel},
+		"past, beside what is known": {[]work{past, {predicted: ms(20)}}, 1},
+		"not predicted":              {[]work{{used: ms(60)}, {used: ms(70)}}, 2},
+	} {
+		if got := (contender{works: tc.works}).level(); got != tc.want {
+			t.Errorf("%s: level %d, want %d", name, got, tc.want)
+		}
 	}
 }
 
