@@ -32,6 +32,7 @@ _LATELY = 15  # calls
 _DRIFT_MISSES = 3  # of these
 _GROWTH = 0.25  # of a window that is not full, before the next refit
 _OVERDUE = 2  # windows that a refit may wait for
+_YOUNG = 60  # calls in a window, with fewer of which each refit still changes much
 _RECENT = 40  # calls that tell of a shift
 _FORGET_AFTER = 30  # calls since a drift, before those from before it are forgotten
 _CONFIRMED_SHARE = 0.25  # of the calls since a drift that the answers from before it miss
@@ -43,7 +44,7 @@ class Haste(IntEnum):
     """How soon a refit that is due should follow: the least goes first."""
 
     NOW = 0  # there is much that is not learned: the function is young, or none of what it learned is left
-    SOON = 1  # its answers do not fit any more
+    SOON = 1  # its answers do not fit any more, or its window is not full
     WHENEVER = 2  # its calls are like those that it was learned from
 
 
@@ -212,11 +213,13 @@ class Function:
 
     def haste(self) -> Haste:
         """Of a refit that is due."""
-        young = len(self._window) < self._settings.window or self._settings.estimator == MOVING_WINDOW
-        most = self._due_after if young else _OVERDUE * self._settings.window
+        known, window = len(self._window), self._settings.window
+        young = known < min(_YOUNG, window) or self._settings.estimator == MOVING_WINDOW
+        most = self._due_after if young else _OVERDUE * window
         if self._since_refit >= most:
             return Haste.NOW
-        return Haste.SOON if self._urgent or self._observed < self._unsettled_to else Haste.WHENEVER
+        soon = self._urgent or self._observed < self._unsettled_to or known < window
+        return Haste.SOON if soon else Haste.WHENEVER
 
     def start_refit(self) -> Callable[[], Fitted]:
         """Takes a copy of what is to be learned from; the fit itself may run in another thread.

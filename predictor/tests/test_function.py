@@ -327,11 +327,14 @@ def test_under_load_a_function_that_needs_less_is_learned_anew(since_refit: int)
 def test_a_refit_that_is_due_is_more_or_less_pressing(caller: Caller) -> None:
     function = caller.function
     caller.call(*[CALM] * 12)
-    function.observe("1800000000000-0", CALM)
-    assert function.haste() is Haste.WHENEVER
-    function.observe("1800000000000-1", CALM)
-    function.observe("1800000000000-2", CALM)
+    for i in range(3):
+        function.observe(f"1800000000000-{i}", CALM)
     assert (function.refit_due(), function.haste()) == (True, Haste.NOW), "it is young"
+    caller = Caller(Function("default/f", "", SETTINGS))
+    caller.call(*[CALM] * 100)
+    for i in range(20):
+        caller.function.observe(f"1800000000000-{i}", CALM)
+    assert (caller.function.refit_due(), caller.function.haste()) == (True, Haste.SOON), "its window is not full"
     caller = Patient(Function("default/f", "", SETTINGS))
     caller.call(*[CALM] * 200)
     while not caller.function.refit_due():
