@@ -334,7 +334,7 @@ def test_a_refit_that_is_due_is_more_or_less_pressing(caller: Caller) -> None:
     caller.call(*[CALM] * 100)
     for i in range(20):
         caller.function.observe(f"1800000000000-{i}", CALM)
-    assert (caller.function.refit_due(), caller.function.haste()) == (True, Haste.SOON), "its window is not full"
+    assert (caller.function.refit_due(), caller.function.haste()) == (True, Haste.SOON), "it is grown"
     caller = Patient(Function("default/f", "", SETTINGS))
     caller.call(*[CALM] * 200)
     while not caller.function.refit_due():
