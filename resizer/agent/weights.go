@@ -90,9 +90,9 @@ func (c contender) owed() bool {
 // level is how soon the pod will have something done: the work of which the least is left,
 // while all that is in the pod shares its CPU. A pod that is full of short requests, or
 // which has a short one among many, so does not go before one that is done with its only
-// request sooner. In a fluid model of ten pods of which half take any number of requests,
-// on a node that is full, the median slow-down of short requests was 0.70 of what it is by
-// the least that is left alone, the mean 0.92, and the P99 of response times 1.25.
+// request sooner. On the simulated node of TestWeightsOnAFullNode, with the queue's order,
+// the mean slow-down is 0.58 of what it is by the kubelet's weights, and 0.64 by the least
+// that is left alone.
 func (c contender) level() int {
 	least := never
 	for _, w := range c.works {

@@ -1,0 +1,260 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// simRequest is a request of a simulated node.
+type simRequest struct {
+	pod  int
+	at   time.Duration
+	cpu  time.Duration // that it takes, by one thread
+	work               // what is known of it
+	from time.Duration // when its pod took it
+	took time.Duration
+}
+
+// simNode is a node whose CPU is divided by weights, as if it could be without end, among
+// pods, and in a pod evenly among its requests. Half of the pods take any number of requests,
+// and half one at a time: that which came first, or where weights are changed, that which is
+// predicted to be shortest.
+type simNode struct {
+	cores    float64
+	pods     int
+	ranking  func([]work) []work // what the weights go by; nil leaves them the kubelet's
+	requests []*simRequest       // by at
+
+	now     time.Duration
+	inPod   [][]*simRequest
+	waiting [][]*simRequest
+	weights []int64
+}
+
+const (
+	simKubelet    = 100 // the weight that it gives every pod
+	simAllocation = 300 // milli CPU
+	simStep       = time.Nanosecond
+	simSeeds      = 10 // the figures in weights.go are of 40
+)
+
+// simulatedLoad are requests to some pods over a time, heavy-tailed, 40 ms of CPU on average,
+// and in bursts, that take so much of some cores.
+func simulatedLoad(seed uint64, pods int, over time.Duration, cores, load float64) []*simRequest {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	const mean, spread = 40 * time.Millisecond, 1.0
+	var requests []*simRequest
+	var at time.Duration
+	for {
+		rate := load * cores / mean.Seconds()
+		if at/(5*time.Second)%2 == 0 {
+			rate *= 0.6
+		} else {
+			rate *= 1.4
+		}
+		if at += time.Duration(rng.ExpFloat64() / rate * float64(time.Second)); at >= over {
+			return requests
+		}
+		cpu := time.Duration(float64(mean) * math.Exp(spread*rng.NormFloat64()-spread*spread/2))
+		predicted := time.Duration(float64(cpu) * math.Exp(0.3*rng.NormFloat64()))
+		requests = append(requests, &simRequest{pod: rng.IntN(pods), at: at, cpu: cpu, work: work{predicted: predicted}})
+	}
+}
+
+// run serves all requests.
+func (s *simNode) run() {
+	s.inPod, s.waiting, s.weights = make([][]*simRequest, s.pods), make([][]*simRequest, s.pods), make([]int64, s.pods)
+	var weighedAt time.Duration
+	coming := s.requests
+	for left := len(s.requests); left > 0; {
+		changed := false
+		for len(coming) > 0 && coming[0].at <= s.now {
+			s.waiting[coming[0].pod] = append(s.waiting[coming[0].pod], coming[0])
+			coming, changed = coming[1:], true
+		}
+		for pod := range s.pods {
+			for len(s.waiting[pod]) > 0 && (pod%2 == 0 || len(s.inPod[pod]) == 0) {
+				next := s.next(pod)
+				s.waiting[pod][next].from = s.now
+				s.inPod[pod] = append(s.inPod[pod], s.waiting[pod][next])
+				s.waiting[pod] = slices.Delete(s.waiting[pod], next, next+1)
+				changed = true
+			}
+		}
+		if changed || s.now-weighedAt >= weighEvery {
+			s.weigh()
+			weighedAt = s.now
+		}
+		left -= s.pass(coming, weighedAt+weighEvery)
+	}
+}
+
+// next is which of those that wait for a pod it takes next.
+func (s *simNode) next(pod int) int {
+	if s.ranking == nil {
+		return 0
+	}
+	key := func(r *simRequest) time.Duration { return r.predicted - (s.now-r.at)/20 }
+	least := 0
+	for i, r := range s.waiting[pod] {
+		if key(r) < key(s.waiting[pod][least]) {
+			least = i
+		}
+	}
+	return least
+}
+
+// weigh sets the weights as the agent does.
+func (s *simNode) weigh() {
+	var flying []int
+	var pods []contender
+	for pod, here := range s.inPod {
+		s.weights[pod] = simKubelet
+		if len(here) == 0 {
+			continue
+		}
+		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: simAllocation}
+		for _, r := range here {
+			c.works = append(c.works, r.work)
+			c.ran = max(c.ran, s.now-r.from)
+		}
+		if s.ranking != nil {
+			c.works = s.ranking(c.works)
+			flying, pods = append(flying, pod), append(pods, c)
+		}
+	}
+	for i, weight := range weigh(pods, false, v1Weights) {
+		s.weights[flying[i]] = weight
+	}
+}
+
+// pass lets time pass until something happens, and says how many requests have ended.
+func (s *simNode) pass(coming []*simRequest, until time.Duration) (ended int) {
+	rates := s.rates()
+	if len(coming) > 0 {
+		until = min(until, coming[0].at)
+	}
+	for pod, here := range s.inPod {
+		for _, r := range here {
+			if rates[pod] > 0 {
+				until = min(until, s.now+time.Duration(float64(r.cpu-r.used)/rates[pod])+simStep)
+			}
+		}
+	}
+	passed := max(simStep, until-s.now)
+	s.now += passed
+	for pod, here := range s.inPod {
+		s.inPod[pod] = slices.DeleteFunc(here, func(r *simRequest) bool {
+			r.used += time.Duration(rates[pod] * float64(passed))
+			if r.used < r.cpu-simStep {
+				return false
+			}
+			r.took = s.now - r.at
+			ended++
+			return true
+		})
+	}
+	return ended
+}
+
+// rates are the cores that each request of a pod has: a thread has one at most, and what it
+// cannot use others have.
+func (s *simNode) rates() []float64 {
+	rates := make([]float64, s.pods)
+	busy := map[int]float64{} // weights
+	for pod, here := range s.inPod {
+		if len(here) > 0 {
+			busy[pod] = float64(s.weights[pod])
+		}
+	}
+	cores := s.cores
+	for len(busy) > 0 {
+		var sum float64
+		for _, w := range busy {
+			sum += w
+		}
+		share, full := cores/sum, false
+		for pod := range s.pods {
+			if n := float64(len(s.inPod[pod])); busy[pod] > 0 && share*busy[pod] >= n {
+				rates[pod], cores, full = 1, cores-n, true
+				delete(busy, pod)
+			}
+		}
+		if full {
+			continue
+		}
+		for pod, w := range busy {
+			rates[pod] = share * w / float64(len(s.inPod[pod]))
+		}
+		break
+	}
+	return rates
+}
+
+// simulated is what came of a load: the mean slow-down, the median of that of requests of
+// up to 100 ms of CPU, and the P99 of response times.
+type simulated struct {
+	mean, short float64
+	p99         time.Duration
+}
+
+func simulate(ranking func([]work) []work) simulated {
+	const pods, cores, load = 10, 2.0, 0.95
+	var all, short []float64
+	var took []time.Duration
+	for seed := range uint64(simSeeds) {
+		s := simNode{cores: cores, pods: pods, ranking: ranking, requests: simulatedLoad(seed, pods, time.Minute, cores, load)}
+		s.run()
+		for _, r := range s.requests {
+			slowdown := float64(r.took) / float64(r.cpu)
+			all, took = append(all, slowdown), append(took, r.took)
+			if r.cpu <= 100*time.Millisecond {
+				short = append(short, slowdown)
+			}
+		}
+	}
+	var sum float64
+	for _, slowdown := range all {
+		sum += slowdown
+	}
+	slices.Sort(short)
+	slices.Sort(took)
+	return simulated{sum / float64(len(all)), short[len(short)/2], took[len(took)*99/100]}
+}
+
+// What weights and the queue's order are worth on a full node whose CPU they divide at no
+// cost: to short requests, on average, and to the longest. To rank pods by the least that
+// is left of a request, whatever else shares the pod's CPU with it, is worth less.
+func TestWeightsOnAFullNode(t *testing.T) {
+	own := simulate(nil)
+	over := func(ranked string, s simulated) (short, mean float64) {
+		short, mean = s.short/own.short, s.mean/own.mean
+		t.Logf("ranked by %s: median slow-down of short requests %.2f, mean %.2f, P99 %.2f of the kubelet's", ranked, short, mean, float64(s.p99)/float64(own.p99))
+		return short, mean
+	}
+	t.Logf("with the kubelet's weights: median slow-down of short requests %.1f, mean %.1f, P99 %v", own.short, own.mean, own.p99)
+	short, mean := over("who has something done soonest", simulate(func(works []work) []work { return works }))
+	leastShort, leastMean := over("the least that is left", simulate(func(works []work) []work {
+		var all work // as one that has used what all have
+		for _, w := range works {
+			all.used += w.used
+		}
+		all.predicted = 1
+		one := slices.MinFunc(works, func(a, b work) int { return cmp.Compare(a.left(), b.left()) })
+		if left := one.left(); left != never {
+			all.predicted = all.used + left
+		}
+		return []work{all}
+	}))
+	if short > 0.8 || mean > 0.9 {
+		t.Errorf("%.2f to short requests and %.2f on average, want 0.8 and 0.9 at most", short, mean)
+	}
+	if mean > leastMean && short > leastShort {
+		t.Errorf("%.2f to short requests and %.2f on average; by the least that is left %.2f and %.2f", short, mean, leastShort, leastMean)
+	}
+}
