@@ -77,8 +77,12 @@ func (r *reflex) fly(e *entry, now time.Time) {
 	r.tellOf(e, len(w.flights.known) == 0)
 }
 
-// hear takes in which flights began and ended.
+// hear takes in which flights began and ended. While states do not come, nothing would ever
+// take back what is heard; the next one has it.
 func (r *reflex) hear(h heard) {
+	if r.lost {
+		return
+	}
 	for _, b := range h.begun {
 		e := r.get(b.Pod)
 		if e == nil || !r.weighs(e) {

@@ -216,6 +216,22 @@ func TestWeightsOfWhatIsHeard(t *testing.T) {
 	k.hear(heard{at: k.clock.Now(), begun: []pool.Begun{{ID: "1", Pod: "default/unknown"}}, ended: []api.Ended{{ID: "2", Pod: "default/unknown"}}})
 	k.round(k.ctx)
 	k.wantWeights("of a pod that is not known", 100, 100)
+
+	k.tell()
+	k.pass(pool.LeaseTTL + beatEvery)
+	k.fly("default/p1", ms(1000))
+	k.hearBegun("default/p1")
+	k.hearEnded("default/p0", k.flying["default/p0"][0])
+	heard := func() [2]int {
+		return [2]int{len(k.get("default/p1").weighing.flights.known), len(k.get("default/p0").weighing.flights.ended)}
+	}
+	if got := heard(); got != [2]int{0, 0} {
+		t.Errorf("what was heard is kept, though no state comes that would take it back: %d begun, %d ended", got[0], got[1])
+	}
+	k.tell()
+	if got := heard(); got != [2]int{1, 0} {
+		t.Errorf("after a state, %d begun, %d ended, want 1 and 0", got[0], got[1])
+	}
 }
 
 // What a pod uses makes it borrow, and lets its request fall behind its prediction.
