@@ -9,7 +9,8 @@
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, account.go
 //	when to give back           safeguard.go
-//	CPU weights of pods         weights.go, flights.go, activity.go, weigh.go
+//	who is in flight            flights.go, fly.go, activity.go
+//	CPU weights of pods         weights.go, weigh.go, weights_owed.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// fly takes in which flights the state names in a pod. What was used until now was used by
+// those that were known.
+func (r *reflex) fly(e *entry, now time.Time) {
+	w := &e.weighing
+	if !r.weighs(e) {
+		r.reweigh = r.reweigh || w.inFlight
+		w.flights = flights{}
+		r.tellOf(e, false)
+		return
+	}
+	seen, known := r.state.InFlight[e.pod], len(w.flights.known)
+	if len(seen) > 0 || known > 0 {
+		r.attribute(e)
+	}
+	begun, ended := w.flights.follow(seen, r.asked)
+	r.flown(e, now, begun, ended)
+	r.tellOf(e, len(w.flights.known) == 0)
+}
+
+// hear takes in which flights began and ended. While states do not come, nothing would ever
+// take back what is heard; the next one has it.
+func (r *reflex) hear(h heard) {
+	if r.lost {
+		return
+	}
+	for _, b := range h.begun {
+		e := r.get(b.Pod)
+		if e == nil || !r.weighs(e) {
+			continue
+		}
+		r.attribute(e)
+		f := flight{id: b.ID, begun: r.onOwnClock(b.At, h.at), heard: h.at, work: work{predicted: b.CPUTime}}
+		if e.weighing.flights.begin(f) {
+			r.flown(e, h.at, []time.Time{f.begun}, false)
+			r.tellOf(e, false)
+		}
+	}
+	for _, ended := range h.ended {
+		e := r.get(ended.Pod)
+		if e == nil || !r.weighs(e) {
+			continue
+		}
+		r.attribute(e)
+		if e.weighing.flights.end(ended.ID, h.at) {
+			r.flown(e, h.at, nil, true)
+			r.tellOf(e, len(e.weighing.flights.known) == 0)
+		}
+	}
+}
+
+// onOwnClock is a time of the pool's clock by the agent's, which are compared in each state.
+// It was before the agent heard of it.
+func (r *reflex) onOwnClock(at, heard time.Time) time.Time {
+	if r.state.Now.IsZero() {
+		return heard
+	}
+	return earlier(heard, later(heard.Add(-poolTimeout), r.asked.Add(at.Sub(r.state.Now))))
+}
+
+// flown takes in that flights began or ended.
+func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
+	w := &e.weighing
+	if ended && len(w.flights.known) == 0 {
+		w.endedAt, w.endedCPU = now, w.cpu
+	}
+	r.begun = append(r.begun, begun...)
+	r.reweigh = r.reweigh || ended || len(begun) > 0
+}
+
+// tellOf tells who samples the pod's container whether no request is in it, as far as is
+// known of a pod of which that is told.
+func (r *reflex) tellOf(e *entry, none bool) {
+	c := r.sampled.get(e.pod)
+	if c == nil || c.told.Load() == none {
+		return
+	}
+	c.told.Store(none)
+	if !none {
+		r.sampled.stir()
+		r.clamps.stir(r.clock.Now())
+	}
+}
+
+// rests says that nothing is known to go on in the pod.
+func (r *reflex) rests(e *entry, now time.Time) bool {
+	c := r.sampled.get(e.pod)
+	return c != nil && c.id == e.info.container && len(e.weighing.flights.known) == 0 && c.rests(now)
+}
+
+// attribute reads what the container has used, and divides it among its flights.
+func (r *reflex) attribute(e *entry) {
+	cpu, err := e.info.cgroup.CPU()
+	if err != nil {
+		if !isGone(err) {
+			r.metrics.sampleErrors.Add(context.Background(), 1)
+		}
+		return // the reading that follows will tell
+	}
+	if w := &e.weighing; len(w.flights.known) > 0 {
+		w.flights.divide(max(0, cpu-w.cpu))
+	}
+	e.weighing.cpu, e.weighing.fresh = cpu, true
+}
+
+// wakes says that a pod has begun to use CPU of which no request is seen.
+func (r *reflex) wakes() bool {
+	return slices.ContainsFunc(r.entries, func(e *entry) bool {
+		return !e.weighing.inFlight && r.weighs(e) && len(e.weighing.flights.known) == 0 && len(r.unseen(e)) > 0
+	})
+}
+
+// unseen is the work of a pod that uses CPU though no request is seen in it; none when
+// it rests.
+func (r *reflex) unseen(e *entry) []work {
+	a, ok := r.activity(e)
+	if !ok || a.used < leastUse {
+		return nil
+	}
+	return []work{{used: a.used}}
+}
+
+// activity is what the pod does that no flight tells of.
+func (r *reflex) activity(e *entry) (activity, bool) {
+	c := r.sampled.get(e.pod)
+	if c == nil || c.id != e.info.container {
+		return activity{}, false
+	}
+	a := c.active()
+	if w := &e.weighing; a.since.Before(w.endedAt) {
+		a.used -= w.endedCPU - a.before
+		a.since, a.before = w.endedAt, w.endedCPU
+	}
+	return a, a.busy && r.clock.Since(a.at) <= longestGap
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// weightsOwed says that weights are not the kubelet's.
+func (r *reflex) weightsOwed() bool {
+	return len(r.weightDebts) > 0 || slices.ContainsFunc(r.entries, func(e *entry) bool {
+		return e.weighing.file != nil && e.weighing.inForce != e.weighing.kubelet
+	})
+}
+
+// weightDebt is what the journal is to say of a pod.
+func (r *reflex) weightDebt(e *entry) weightDebt {
+	w := &e.weighing
+	return weightDebt{
+		Container: cmp.Or(w.debtor, e.info.container), Pod: e.pod, Function: e.info.function,
+		Path: r.belowRoot(w.file.Dir()), Weight: w.kubelet,
+	}
+}
+
+// belowRoot is a cgroup's directory below where cgroups are mounted, which another agent
+// may find elsewhere. A hierarchy of v1 may be there as a link.
+func (r *reflex) belowRoot(dir string) string {
+	for _, evaluate := range []func(string) (string, error){func(root string) (string, error) { return root, nil }, filepath.EvalSymlinks} {
+		root, err := evaluate(r.settings.CgroupRoot)
+		if err != nil {
+			continue
+		}
+		if path, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(path) {
+			return path
+		}
+	}
+	return dir // which is refused when it is read
+}
+
+// oweWeight makes the journal name the pod.
+func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
+	d := r.weightDebt(e)
+	err := r.journal.putWeight(d)
+	if err != nil {
+		r.metrics.journalErrors.Add(ctx, 1)
+		r.log.Error(err, "a pod's weight is left as it is, because what it is without Libra cannot be written down", "pod", e.pod)
+		return false
+	}
+	e.weighing.debtor = d.Container
+	return true
+}
+
+func (r *reflex) forgetWeight(container string) {
+	if err := r.journal.removeWeight(container); err != nil {
+		r.metrics.journalErrors.Add(context.Background(), 1)
+		r.log.Error(err, "forgetting what a pod's weight is without Libra; it is set again when an agent starts")
+	}
+}
+
+// recallWeights takes up the weights that an earlier agent changed, and gives them back.
+func (r *reflex) recallWeights(ctx context.Context) {
+	debts, unread := r.journal.loadWeights()
+	if len(unread) > 0 {
+		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
+		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back the weights that they may name")
+	}
+	r.weightDebts = debts
+	r.repay(ctx)
+	if len(debts) > 0 {
+		r.log.Info("gave back the weights that an earlier agent had changed", "pods", len(debts), "left", len(r.weightDebts))
+	}
+}
+
+// repay gives back the weights of pods that are not weighed.
+func (r *reflex) repay(ctx context.Context) {
+	keep := r.weightDebts[:0]
+	for _, d := range r.weightDebts {
+		err := r.repayOne(&d)
+		if err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound) {
+			r.metrics.weighed(ctx, restore, resultFailed)
+			r.log.V(1).Info("a weight was not given back; it is tried again", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
+			keep = append(keep, d)
+			continue
+		}
+		result := resultWritten
+		if err != nil {
+			result = resultGone
+		}
+		r.metrics.weighed(ctx, restore, result)
+		r.forgetWeight(d.Container)
+	}
+	r.weightDebts = keep
+}
+
+func (r *reflex) repayOne(d *weightDebt) error {
+	file, err := r.openPod(filepath.Join(r.settings.CgroupRoot, d.Path))
+	if err != nil {
+		return err
+	}
+	found, err := file.Read()
+	if err == nil && !d.replaced(found) {
+		d.found = found
+		err = file.Set(d.Weight)
+	}
+	return errors.Join(err, file.Close())
+}
+
+// replaced says that another has written a weight since it could not be given back.
+func (d *weightDebt) replaced(found int64) bool { return d.found != 0 && found != d.found }
+
+// takeWeightDebt is what is owed to the pod whose directory it is. It is the caller's to
+// owe from then on.
+func (r *reflex) takeWeightDebt(dir string) (weightDebt, bool) {
+	i := slices.IndexFunc(r.weightDebts, func(d weightDebt) bool { return d.Path == r.belowRoot(dir) })
+	if i < 0 {
+		return weightDebt{}, false
+	}
+	d := r.weightDebts[i]
+	r.weightDebts = slices.Delete(r.weightDebts, i, i+1)
+	return d, true
+}
