@@ -14,9 +14,11 @@ class Counting(WaitingServer):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ticks = 0
+        self.ticked = asyncio.Event()
 
     async def on_tick(self, counter: int) -> bool:
         self.ticks += 1
+        self.ticked.set()
         return await super().on_tick(counter)
 
 
@@ -36,7 +38,8 @@ def test_it_ends_when_it_is_told_and_not_at_the_next_tick(monkeypatch: pytest.Mo
     async def scene() -> None:
         waits = server()
         running = asyncio.create_task(waits.main_loop())
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            await waits.ticked.wait()
         assert (running.done(), waits.ticks) == (False, 1)
         waits.handle_exit(signal.SIGTERM, None)
         async with asyncio.timeout(5):

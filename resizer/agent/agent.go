@@ -7,7 +7,7 @@
 //	sampling and observations   observe.go, container.go, measure.go
 //	pods of the node            tracker.go, pods.go
 //	what is to be written       plan.go
-//	writing it                  reflex.go, act.go, entry.go, account.go
+//	writing it                  reflex.go, act.go, entry.go, entries.go, account.go
 //	when to give back           safeguard.go
 //	who is in flight            flights.go, fly.go, activity.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go

@@ -202,10 +202,9 @@ func (s *costSite) serve(i int, work, rest time.Duration) {
 // of two cores. One iteration is a second.
 func BenchmarkKernelAgent(b *testing.B) {
 	for _, bb := range []struct {
-		name            string
-		pods, busy      int
-		share           float64 // of two cores
-		requestsASecond float64
+		name       string
+		pods, busy int
+		share      float64 // of two cores
 	}{
 		{name: "at-rest-10", pods: 10},
 		{name: "at-rest-40", pods: 40},
@@ -222,10 +221,6 @@ func BenchmarkKernelAgent(b *testing.B) {
 				s.serve(i, work, each-work)
 			}
 			time.Sleep(3 * time.Second)
-			state, err := s.pools.Read(b.Context(), node)
-			if err != nil {
-				b.Fatal(err)
-			}
 			before, at := cpuOfUsage(syscall.RUSAGE_SELF), time.Now()
 			var heap, heapAfter runtime.MemStats
 			runtime.ReadMemStats(&heap)
@@ -235,12 +230,6 @@ func BenchmarkKernelAgent(b *testing.B) {
 			took := time.Since(at)
 			used := cpuOfUsage(syscall.RUSAGE_SELF) - before
 			runtime.ReadMemStats(&heapAfter)
-			after, err := s.pools.Read(b.Context(), node)
-			if err != nil {
-				b.Fatal(err)
-			}
-			_ = state
-			_ = after
 			b.ReportMetric(100*used.Seconds()/took.Seconds(), "%core")
 			b.ReportMetric(float64(heapAfter.TotalAlloc-heap.TotalAlloc)/took.Seconds()/1024, "KiB/s")
 			b.ReportMetric(0, "ns/op")

@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+)
+
+// recall takes up what an earlier agent owed, and gives it back, whatever the state
+// will say.
+func (r *reflex) recall(ctx context.Context) {
+	debts, unread := r.journal.load()
+	if len(unread) > 0 {
+		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
+		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back what they may name")
+	}
+	version := map[bool]int{false: 1, true: 2}[r.v2]
+	r.log.Info("taking up what an earlier agent owed", "cgroupVersion", version, "containers", len(debts), "unread", len(unread))
+	for _, d := range debts {
+		e := newEntry(d.Pod)
+		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
+		e.info = podInfo{function: d.Function, container: d.Container}
+		for _, res := range resources {
+			e.unsure[res] = *res.of(&d.Allocation) != 0
+		}
+		e.owe(d.Allocation)
+		if err := r.reopen(e); err != nil {
+			r.log.Info("a container that the journal names was not opened; it is tried again", "pod", d.Pod, "reason", err.Error())
+		}
+		r.add(e)
+	}
+	r.recallWeights(ctx)
+	r.clamps.recall(ctx, r.log, r.settings.JournalDir)
+	r.round(ctx)
+}
+
+// reopen opens a container that the journal names.
+func (r *reflex) reopen(e *entry) (err error) {
+	if e.info.cgroup, err = r.open(e.info.container); err != nil {
+		e.info.cgroup = nil
+		return err
+	}
+	e.owe(e.allocation)
+	return nil
+}
+
+func (r *reflex) find(pod string) (int, bool) {
+	return slices.BinarySearchFunc(r.entries, pod, func(e *entry, pod string) int { return cmp.Compare(e.pod, pod) })
+}
+
+func (r *reflex) get(pod string) *entry {
+	if i, ok := r.find(pod); ok {
+		return r.entries[i]
+	}
+	return nil
+}
+
+// add adds an entry; of two for one pod, which a crash between two writes of the
+// journal leaves, the one whose container runs.
+func (r *reflex) add(e *entry) {
+	i, ok := r.find(e.pod)
+	if !ok {
+		r.entries = slices.Insert(r.entries, i, e)
+		return
+	}
+	ended := e
+	if r.entries[i].info.cgroup == nil {
+		ended, r.entries[i] = r.entries[i], e
+	}
+	ended.close()
+	r.forget(ended.debtor)
+}
+
+// drop forgets a pod.
+func (r *reflex) drop(e *entry) {
+	r.releaseWeight(context.Background(), e)
+	if e.debtor != "" {
+		r.forget(e.debtor)
+	}
+	e.close()
+	if i, ok := r.find(e.pod); ok {
+		r.entries = slices.Delete(r.entries, i, i+1)
+	}
+	if !slices.ContainsFunc(r.entries, func(o *entry) bool { return o.info.function == e.info.function }) {
+		delete(r.most, e.info.function)
+	}
+	r.beatDue = true
+}
+
+func (r *reflex) forget(container string) {
+	if err := r.journal.remove(container); err != nil {
+		r.metrics.journalErrors.Add(context.Background(), 1)
+		r.log.Error(err, "forgetting what a container was owed; it is set again when an agent starts")
+	}
+}
+
+// follow takes in what the Tracker knows.
+func (r *reflex) follow(ctx context.Context) {
+	known := r.pods.claim()
+	for pod, info := range known {
+		e := r.get(pod)
+		if e == nil {
+			e = newEntry(pod)
+			r.add(e)
+		}
+		if info.observed != "" && info.observed != e.info.observed {
+			r.metrics.leaveAlone(ctx, reasonObserved)
+			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
+		}
+		r.update(ctx, e, info)
+		r.fly(e, r.clock.Now())
+	}
+	for _, e := range slices.Clone(r.entries) {
+		if _, ok := known[e.pod]; ok || !e.present {
+			continue
+		}
+		// The pod is gone, or opted out: what it is owed it gets first.
+		e.present, e.replaced, e.forgetAt = false, true, r.clock.Now()
+		if !e.managed() {
+			r.drop(e)
+		}
+	}
+	r.beatDue, r.reweigh = true, true
+	r.clamps.stir(r.clock.Now())
+}
+
+// update takes in what the Tracker knows of a pod.
+func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
+	e.present = true
+	if e.info.container == info.container {
+		switch info.cgroup {
+		case e.info.cgroup:
+		case nil:
+			info.cgroup = e.info.cgroup
+		default:
+			e.close()
+			e.renew()
+		}
+		e.info = info
+	} else {
+		r.releaseWeight(ctx, e)
+		e.close()
+		e.renew()
+		e.replaced = e.replaced || e.info.container != ""
+		e.info, e.held, e.unsure = info, strike{}, [len(resources)]bool{}
+		if e.debtor != "" && info.container != "" {
+			r.log.Info("another container runs in a pod that was changed", "pod", e.pod)
+			r.inherit(ctx, e)
+		}
+	}
+	e.owe(e.allocation)
+}
+
+// inherit makes the journal name the pod's new container in place of the one that
+// ended: its limits are those in the pod's spec, which may be a loan's.
+func (r *reflex) inherit(ctx context.Context, e *entry) {
+	ended := e.debtor
+	if r.owe(ctx, e) {
+		r.forget(ended)
+	}
+}
+
+// owe makes the journal name the container.
+func (r *reflex) owe(ctx context.Context, e *entry) bool {
+	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: e.allocation})
+	if err != nil {
+		r.metrics.journalErrors.Add(ctx, 1)
+		r.log.Error(err, "a container is left as it is, because what it is owed cannot be written down", "pod", e.pod)
+		return false
+	}
+	e.debtor = e.info.container
+	return true
+}
