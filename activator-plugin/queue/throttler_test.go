@@ -163,6 +163,7 @@ func TestAgeingBoundsTheWait(t *testing.T) {
 				for range 2 * concurrency {
 					send(short, func() {})
 				}
+				synctest.Wait() // or the long one may find a free slot
 				start := time.Now()
 				var waited time.Duration
 				send(long, func() { waited = time.Since(start); ended.Store(true) })
