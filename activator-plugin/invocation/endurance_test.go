@@ -148,6 +148,15 @@ func (c *totals) Begin(ctx context.Context, node string, inv pool.Invocation) (a
 	return c.Pool.Begin(ctx, node, inv)
 }
 
+func (c *totals) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) ([]pool.Outcome, api.Resources, error) {
+	outcomes, borrowed, err := c.Pool.BeginAfter(ctx, node, ended, inv)
+	c.mu.Lock()
+	c.begins++
+	c.ends += len(outcomes)
+	c.mu.Unlock()
+	return outcomes, borrowed, err
+}
+
 func (c *totals) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
 	outcome, err := c.Pool.End(ctx, node, e)
 	if err == nil {

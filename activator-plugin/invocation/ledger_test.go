@@ -27,17 +27,39 @@ func newLedger(p pool.Pool) *ledger {
 }
 
 func (l *ledger) Begin(ctx context.Context, node string, inv pool.Invocation) (api.Resources, error) {
-	l.mu.Lock()
-	l.begun[inv.ID]++
-	if l.ended[inv.ID] > 0 {
-		l.wrong = append(l.wrong, inv.ID+" begins after its End")
-	}
-	l.mu.Unlock()
+	l.noteBegin(inv)
 	return l.Pool.Begin(ctx, node, inv)
+}
+
+func (l *ledger) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) ([]pool.Outcome, api.Resources, error) {
+	l.noteBegin(inv)
+	outcomes, borrowed, err := l.Pool.BeginAfter(ctx, node, ended, inv)
+	for i, e := range ended {
+		var outcome pool.Outcome
+		if err == nil {
+			outcome = outcomes[i]
+		}
+		l.noteEnd(e, outcome, err)
+	}
+	return outcomes, borrowed, err
 }
 
 func (l *ledger) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
 	outcome, err := l.Pool.End(ctx, node, e)
+	l.noteEnd(e, outcome, err)
+	return outcome, err
+}
+
+func (l *ledger) noteBegin(inv pool.Invocation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun[inv.ID]++
+	if l.ended[inv.ID] > 0 {
+		l.wrong = append(l.wrong, inv.ID+" begins after its End")
+	}
+}
+
+func (l *ledger) noteEnd(e pool.Ending, outcome pool.Outcome, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.begun[e.ID] == 0 {
@@ -49,7 +71,6 @@ func (l *ledger) End(ctx context.Context, node string, e pool.Ending) (pool.Outc
 	if outcome.Found {
 		l.found++
 	}
-	return outcome, err
 }
 
 // mistakes are what is wrong when all invocations are over.

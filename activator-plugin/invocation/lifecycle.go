@@ -60,6 +60,8 @@ type lifecycle struct {
 	nodes    map[string]int
 	// ending has, by pod, what the last End under way closes when it is answered.
 	ending map[string]chan struct{}
+	// lingering are, by node, the Ends that wait for a Begin.
+	lingering map[string][]*lingering
 }
 
 // flight is one invocation in flight.
@@ -93,8 +95,9 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		ends:   ends,
 		giveUp: giveUp,
 
-		nodes:  make(map[string]int),
-		ending: make(map[string]chan struct{}),
+		nodes:     make(map[string]int),
+		ending:    make(map[string]chan struct{}),
+		lingering: make(map[string][]*lingering),
 	}
 }
 
@@ -184,7 +187,8 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	defer span.End()
 	inv.Trace = api.Traceparent(span.SpanContext())
 	started := f.clock.Now()
-	if before != nil {
+	along, first := f.takeAlong(f.node, before)
+	if !first {
 		select {
 		case <-before:
 		case <-ctx.Done():
@@ -192,9 +196,10 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(started))
 			return false
 		}
+		along, _ = f.takeAlong(f.node, nil)
 	}
 	*sent = true
-	borrowed, err := f.pool.Begin(ctx, f.node, inv)
+	borrowed, err := f.callBegin(ctx, inv, along)
 	addVolume(span, "libra.surplus", inv.Surplus)
 	addVolume(span, "libra.want", inv.Want)
 	addVolume(span, "libra.borrowed", borrowed)
@@ -211,6 +216,15 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 // while this activator has others on the node and renews its lease there.
 func (f *flight) end(e pool.Ending) {
 	timeout, backoff, first := f.lateAfter, endBackoff, true
+	if f.mayLinger() {
+		ended, sent := f.linger(&e)
+		if ended {
+			return
+		}
+		if sent {
+			e.Late, first, timeout = true, false, retryTimeout
+		}
+	}
 	for !f.tryEnd(e, timeout, first) {
 		select {
 		case <-f.clock.After(backoff):
@@ -229,14 +243,19 @@ func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) (answe
 	defer span.End()
 	started := f.clock.Now()
 	outcome, err := f.pool.End(ctx, f.node, e)
-	addVolume(span, "libra.lent", outcome.Lent)
-	addVolume(span, "libra.borrowed", outcome.Borrowed)
-	addError(span, err)
-	f.metrics.onPoolCall(opEnd, resultOf(err), f.clock.Since(started))
 	// A first attempt's deadline is too short to be a sign of anything.
 	if err == nil || !first {
 		f.noteHealth(err)
 	}
+	return f.onEnd(span, outcome, err, f.clock.Since(started))
+}
+
+// onEnd takes in the pool's answer to an End, if there was one.
+func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took time.Duration) (answered bool) {
+	addVolume(span, "libra.lent", outcome.Lent)
+	addVolume(span, "libra.borrowed", outcome.Borrowed)
+	addError(span, err)
+	f.metrics.onPoolCall(opEnd, resultOf(err), took)
 	if err != nil {
 		f.log("Failed to end an invocation; trying again", err)
 		return false

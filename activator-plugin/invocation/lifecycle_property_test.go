@@ -83,6 +83,23 @@ func (f *faulty) Begin(ctx context.Context, node string, inv pool.Invocation) (b
 	return borrowed, err
 }
 
+func (f *faulty) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) (outcomes []pool.Outcome, borrowed api.Resources, err error) {
+	next := f.next()
+	if next.late {
+		f.late.Go(func() {
+			time.Sleep(min(next.delay, pool.LeaseTTL-time.Second))
+			_, _, _ = f.Pool.BeginAfter(context.WithoutCancel(ctx), node, ended, inv)
+		})
+		return nil, borrowed, errFault
+	}
+	err = meet(ctx, next, func() error {
+		var err error
+		outcomes, borrowed, err = f.Pool.BeginAfter(ctx, node, ended, inv)
+		return err
+	})
+	return outcomes, borrowed, err
+}
+
 func (f *faulty) End(ctx context.Context, node string, e pool.Ending) (outcome pool.Outcome, err error) {
 	err = meet(ctx, f.next(), func() error {
 		var err error
@@ -104,6 +121,7 @@ type planned struct {
 	starts, runs         time.Duration
 	predicted            time.Duration
 	lends, borrows, dies bool
+	ranked               bool
 	concurrency          int
 }
 
@@ -121,6 +139,7 @@ func TestLifecycleProperties(t *testing.T) {
 			lends:     rapid.Bool().Draw(t, "lends"),
 			borrows:   rapid.Bool().Draw(t, "borrows"),
 			dies:      rapid.Bool().Draw(t, "dies"),
+			ranked:    rapid.Bool().Draw(t, "ranked"),
 
 			concurrency: rapid.IntRange(1, 3).Draw(t, "concurrency"),
 		}
@@ -163,7 +182,7 @@ func live(plan []planned, faults []fault) (wrong []string) {
 			time.Sleep(p.starts)
 			inv := invocationIn(p.pod, string(rune('a'+i)))
 			inv.Duration, inv.Allocation = p.predicted, res(1000, 512)
-			inv.Concurrency, inv.Need = p.concurrency, res(200, 64)
+			inv.Concurrency, inv.Need, inv.Ranked = p.concurrency, res(200, 64), p.ranked
 			if p.lends {
 				inv.Surplus = res(400, 128)
 			} else if p.borrows {
@@ -183,7 +202,7 @@ func live(plan []planned, faults []fault) (wrong []string) {
 	renewing.Wait()
 	faulty.late.Wait()
 	wrong = book.mistakes("node-a", "node-b")
-	if l.inFlight+len(l.nodes)+len(l.ending) != 0 {
+	if l.inFlight+len(l.nodes)+len(l.ending)+len(l.lingering) != 0 {
 		wrong = append(wrong, "the lifecycle has not forgotten all")
 	}
 	return wrong

@@ -37,8 +37,8 @@ func drain(t testing.TB, l *lifecycle) {
 	if err := l.drain(ctx); err != nil {
 		t.Fatal("drain() =", err)
 	}
-	if l.inFlight+len(l.nodes)+len(l.ending) != 0 {
-		t.Errorf("after all had ended there are left: %d in flight, on nodes %v, ending in %v", l.inFlight, l.nodes, l.ending)
+	if l.inFlight+len(l.nodes)+len(l.ending)+len(l.lingering) != 0 {
+		t.Errorf("after all had ended there are left: %d in flight, on nodes %v, ending in %v, lingering %v", l.inFlight, l.nodes, l.ending, l.lingering)
 	}
 }
 

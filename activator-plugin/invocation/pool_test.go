@@ -32,7 +32,7 @@ func TestLending(t *testing.T) {
 
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		defer client.Close()
-		entries, err := client.XRange(t.Context(), "libra:{node-a}:ended", "-", "+").Result()
+		entries, err := client.XRange(t.Context(), "libra:{node-a}:events", "-", "+").Result()
 		if err != nil {
 			t.Fatal("XRange() =", err)
 		}

@@ -50,6 +50,28 @@ func (r *recorder) Begin(ctx context.Context, node string, inv pool.Invocation) 
 	return api.Resources{}, err
 }
 
+func (r *recorder) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) ([]pool.Outcome, api.Resources, error) {
+	var err error
+	if r.beginHook != nil {
+		err = r.beginHook(ctx, inv)
+	}
+	outcomes := make([]pool.Outcome, len(ended))
+	r.note(func() {
+		call := "begin " + node + " " + inv.ID + " after"
+		for i, e := range ended {
+			call += " " + e.ID
+			outcomes[i].Found = true
+		}
+		r.calls = append(r.calls, call)
+		r.begins = append(r.begins, inv)
+		r.ends = append(r.ends, ended...)
+	})
+	if err != nil {
+		return nil, api.Resources{}, err
+	}
+	return outcomes, api.Resources{}, nil
+}
+
 func (r *recorder) End(ctx context.Context, node string, e pool.Ending) (pool.Outcome, error) {
 	var err error
 	if r.endHook != nil {

@@ -24,7 +24,9 @@ type Ended struct {
 	Pod           string        `json:"pod"`  // namespace/name
 	Size          int64         `json:"size"` // bytes, or UnknownSize
 	Duration      time.Duration `json:"duration_ns"`
-	Predicted     Resources     `json:"predicted"` // zero when there was no prediction
+	// Ago is how long its End waited to be sent; zero in an observation.
+	Ago       time.Duration `json:"ago_ns,omitempty"`
+	Predicted Resources     `json:"predicted"` // zero when there was no prediction
 	// Lent and Borrowed are the most that was lent from, or borrowed by, the
 	// invocation at any time.
 	Lent     Resources `json:"lent"`

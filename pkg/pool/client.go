@@ -106,7 +106,7 @@ func joinFiles(files fs.FS) string {
 }
 
 // libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 16
+const libraryVersion = 17
 
 // nodeKey is the key that the functions are given. All keys of a node begin alike,
 // with a hash tag, so that a Redis Cluster keeps them together.
@@ -114,10 +114,8 @@ func nodeKey(node string) string { return "libra:{" + node + "}:node" }
 
 func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
 
-// rankedStream has the ranked invocations that have begun.
-func rankedStream(node string) string { return "libra:{" + node + "}:ranked" }
-
-func endedStream(node string) string { return "libra:{" + node + "}:ended" }
+// eventsStream has the ranked invocations that have begun, and all that have ended.
+func eventsStream(node string) string { return "libra:{" + node + "}:events" }
 
 // call calls a function with numbers, which travel packed, and arguments. When Redis
 // does not have it, it loads the library and calls again.

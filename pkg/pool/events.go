@@ -26,7 +26,7 @@ type Watcher struct {
 
 // Watch makes a Watcher for a node. It holds a connection while it waits.
 func (r *Redis) Watch(node string) *Watcher {
-	return &Watcher{streams: cursor{client: r.waits, streams: []string{intentsStream(node), rankedStream(node), endedStream(node)}}}
+	return &Watcher{streams: cursor{client: r.waits, streams: []string{intentsStream(node), eventsStream(node)}}}
 }
 
 // Events are what happened on a node. What has both begun and ended is in the same Events,
@@ -63,25 +63,31 @@ func (w *Watcher) Next(ctx context.Context) (Events, error) {
 		}
 		events := Events{Changed: len(entries[0]) > 0}
 		for _, entry := range entries[1] {
-			b, err := readBegun(entry)
-			if err != nil {
+			if err := events.add(entry); err != nil {
 				w.skipped++
 				events.Changed = true // the State tells, too
-				continue
 			}
-			events.Begun = append(events.Begun, b)
-		}
-		for _, entry := range entries[2] {
-			e, err := readEnded(entry)
-			if err != nil {
-				w.skipped++
-				events.Changed = true
-				continue
-			}
-			events.Ended = append(events.Ended, e)
 		}
 		return events, nil
 	}
+}
+
+// add takes in an entry of the stream of events.
+func (e *Events) add(entry redis.XMessage) error {
+	if entry.Values["ranked"] != nil {
+		begun, err := readBegun(entry)
+		if err != nil {
+			return err
+		}
+		e.Begun = append(e.Begun, begun)
+		return nil
+	}
+	ended, err := readEnded(entry)
+	if err != nil {
+		return err
+	}
+	e.Ended = append(e.Ended, ended)
+	return nil
 }
 
 // Skipped is how many entries Next left out, because it does not know their version or
@@ -89,8 +95,8 @@ func (w *Watcher) Next(ctx context.Context) (Events, error) {
 func (w *Watcher) Skipped() int64 { return w.skipped }
 
 func readBegun(entry redis.XMessage) (Begun, error) {
-	if v := entry.Values["v"]; v != rankedVersion {
-		return Begun{}, fmt.Errorf("entry %s has version %v: only %s can be read", entry.ID, v, rankedVersion)
+	if v := entry.Values["ranked"]; v != rankedVersion {
+		return Begun{}, fmt.Errorf("entry %s of a ranked Begin has version %v: only %s can be read", entry.ID, v, rankedVersion)
 	}
 	var fields [3]string
 	for i, name := range [...]string{"id", "pod", "cpu_time"} {
@@ -112,8 +118,8 @@ func readBegun(entry redis.XMessage) (Begun, error) {
 }
 
 func readEnded(entry redis.XMessage) (api.Ended, error) {
-	if v := entry.Values["v"]; v != endedVersion {
-		return api.Ended{}, fmt.Errorf("entry %s has version %v: only %s can be read", entry.ID, v, endedVersion)
+	if v := entry.Values["ended"]; v != endedVersion {
+		return api.Ended{}, fmt.Errorf("entry %s of an End has version %v: only %s can be read", entry.ID, v, endedVersion)
 	}
 	var data []byte
 	for _, part := range []string{"begun", "ending", "pool"} {

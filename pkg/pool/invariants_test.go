@@ -185,11 +185,11 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 	}
 }
 
-// expectIntents checks that the last operation told of all that it did, and once. It appends
+// expectTold checks that the last operation told of all that it did, and once. It appends
 // an intent of the pods whose balances differ from before, of those in which something
 // ranked has lapsed, and of those named, with that of a ranked invocation that has begun.
-// Where there would be none but the last, it tells of that by itself.
-func (m *model) expectIntents(t *rapid.T, before moment, named ...string) {
+// Where there would be none but the last, it tells of that by itself, after what has ended.
+func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	pods, begun := append(changed(before.Pods, m.state().Pods), named...), []Begun(nil)
 	now := m.ranked()
 	for id, b := range before.ranked {
@@ -223,15 +223,22 @@ func (m *model) expectIntents(t *rapid.T, before moment, named ...string) {
 		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
 	}
 	var toldBegun []Begun
-	for _, entry := range m.newEntries(t, rankedStream(m.name), &m.lastRanked) {
-		b, err := readBegun(entry)
-		if err != nil {
+	var toldEnded []api.Ended
+	for _, entry := range m.newEntries(t, eventsStream(m.name), &m.lastEvent) {
+		var events Events
+		if err := events.add(entry); err != nil {
 			t.Fatal(err)
 		}
-		toldBegun = append(toldBegun, b)
+		if len(toldBegun) > 0 {
+			t.Fatalf("told after what has begun: %+v", events)
+		}
+		toldBegun, toldEnded = append(toldBegun, events.Begun...), append(toldEnded, events.Ended...)
 	}
 	if diff := cmp.Diff(begun, toldBegun, cmpopts.IgnoreFields(Begun{}, "At")); diff != "" {
 		t.Fatalf("what is ranked and has begun is not what is told (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.ended, toldEnded); diff != "" {
+		t.Fatalf("ended records differ (-want +got):\n%s", diff)
 	}
 }
 
@@ -250,28 +257,17 @@ func changed(before, after map[string]Balance) (pods []string) {
 	return pods
 }
 
-// expectEnded checks that the last operation appended one record, if it ended
-// an invocation that was known.
-func (m *model) expectEnded(t *rapid.T, known *begun, e Ending, o Outcome) {
-	var want, got []api.Ended
-	if known != nil {
-		want = append(want, api.Ended{
-			ID: known.ID, Function: known.Function, Configuration: known.Configuration,
-			Pod: known.Pod, Size: known.Size, Predicted: known.Predicted,
-			Duration: e.Duration, Status: e.Status,
-			Alone: o.Alone, Safeguarded: o.Safeguarded, Lent: o.Lent, Borrowed: o.Borrowed,
-		})
+// record is the one record of the end of an invocation that was known.
+func (b *begun) record(e Ending, o Outcome) []api.Ended {
+	if b == nil {
+		return nil
 	}
-	for _, entry := range m.newEntries(t, endedStream(m.name), &m.lastEnded) {
-		read, err := readEnded(entry)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, read)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("ended records differ (-want +got):\n%s", diff)
-	}
+	return []api.Ended{{
+		ID: b.ID, Function: b.Function, Configuration: b.Configuration,
+		Pod: b.Pod, Size: b.Size, Predicted: b.Predicted,
+		Duration: e.Duration, Ago: e.Ago, Status: e.Status,
+		Alone: o.Alone, Safeguarded: o.Safeguarded, Lent: o.Lent, Borrowed: o.Borrowed,
+	}}
 }
 
 func (m *model) newEntries(t *rapid.T, stream string, last *string) []redis.XMessage {
@@ -296,8 +292,8 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(keys) != 5 {
-		t.Errorf("the node has keys %q, want those of its epoch, its ends and its three streams", keys)
+	if len(keys) != 4 {
+		t.Errorf("the node has keys %q, want those of its epoch, its ends and its two streams", keys)
 	}
 	for _, key := range keys {
 		ttl, err := m.redis.calls.PTTL(ctx, key).Result()

@@ -65,24 +65,28 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 		return Outcome{}, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
-		b, ok := n.begun[e.ID]
-		if !ok {
-			n.bury(now, e.ID)
-			return
-		}
-		moved := n.release(b, false)
-		if !e.BeginAnswered {
-			n.bury(now, e.ID)
-		}
-		if moved {
-			n.feed(now, b.Domain)
-		}
-		o = Outcome{
-			Found: true, Alone: b.alone && !e.Late, Safeguarded: b.safeguarded,
-			Lent: b.mostLent, Borrowed: b.mostBorrowed,
-		}
+		o = n.end(now, e)
 	})
 	return o, err
+}
+
+// BeginAfter implements Pool.
+func (m *Memory) BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) (outcomes []Outcome, borrowed api.Resources, err error) {
+	if err := inv.check(); err != nil {
+		return nil, api.Resources{}, err
+	}
+	for _, e := range ended {
+		if err := e.check(); err != nil {
+			return nil, api.Resources{}, err
+		}
+	}
+	err = m.with(ctx, node, func(n *memoryNode, now int64) {
+		for _, e := range ended {
+			outcomes = append(outcomes, n.end(now, e))
+		}
+		borrowed = n.begin(now, inv)
+	})
+	return outcomes, borrowed, err
 }
 
 // Renew implements Pool.

@@ -95,6 +95,25 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 	return n.borrowed(b)
 }
 
+func (n *memoryNode) end(now int64, e Ending) Outcome {
+	b, ok := n.begun[e.ID]
+	if !ok {
+		n.bury(now, e.ID)
+		return Outcome{}
+	}
+	moved := n.release(b, false)
+	if !e.BeginAnswered {
+		n.bury(now, e.ID)
+	}
+	if moved {
+		n.feed(now, b.Domain)
+	}
+	return Outcome{
+		Found: true, Alone: b.alone && !e.Late, Safeguarded: b.safeguarded,
+		Lent: b.mostLent, Borrowed: b.mostBorrowed,
+	}
+}
+
 // heard says whether the last heartbeat counts. One from ahead of now came before
 // the clock went back.
 func (n *memoryNode) heard(now int64) bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	testingclock "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
@@ -46,10 +47,10 @@ type model struct {
 	memory *Memory
 	redis  *Redis
 
-	lastIntent, lastRanked, lastEnded string                   // what was seen of the streams
-	epochs                            map[string]string        // Redis's, by the specification's
-	onLoan                            api.Resources            // after the last operation
-	put                               map[string]api.Resources // into the pool, by pod, before a Begin
+	lastIntent, lastEvent string                   // what was seen of the streams
+	epochs                map[string]string        // Redis's, by the specification's
+	onLoan                api.Resources            // after the last operation
+	put                   map[string]api.Resources // into the pool, by pod, before a Begin
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -57,9 +58,8 @@ func runModel(t *rapid.T, r *Redis) {
 		name:       fmt.Sprintf("node-%d", nodesUsed.Add(1)),
 		clock:      testingclock.NewFakePassiveClock(epoch),
 		redis:      r,
-		lastIntent: streamStart, lastRanked: streamStart,
-		lastEnded: streamStart,
-		epochs:    make(map[string]string),
+		lastIntent: streamStart, lastEvent: streamStart,
+		epochs: make(map[string]string),
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
@@ -72,18 +72,19 @@ func runModel(t *rapid.T, r *Redis) {
 		}})
 	}
 	t.Repeat(map[string]func(*rapid.T){
-		"begin":     func(t *rapid.T) { m.begin(t, drawInvocation(t)) },
-		"share":     func(t *rapid.T) { m.begin(t, drawShared(t)) },
-		"share 2":   func(t *rapid.T) { m.begin(t, drawShared(t)) }, // as often again, or else little is ever lent
-		"end":       func(t *rapid.T) { m.end(t, drawID(t)) },
-		"renew":     m.renew,
-		"hear":      m.hear,
-		"hear 2":    m.hear,
-		"safeguard": m.safeguard,
-		"lose":      m.lose,
-		"read":      m.read,
-		"let pass":  m.letPass,
-		"":          m.checkInvariants,
+		"begin":      func(t *rapid.T) { m.begin(t, drawInvocation(t)) },
+		"share":      func(t *rapid.T) { m.begin(t, drawShared(t)) },
+		"share 2":    func(t *rapid.T) { m.begin(t, drawShared(t)) }, // as often again, or else little is ever lent
+		"end":        func(t *rapid.T) { m.end(t, drawID(t)) },
+		"end, begin": func(t *rapid.T) { m.beginAfter(t, drawInvocation(t)) },
+		"renew":      m.renew,
+		"hear":       m.hear,
+		"hear 2":     m.hear,
+		"safeguard":  m.safeguard,
+		"lose":       m.lose,
+		"read":       m.read,
+		"let pass":   m.letPass,
+		"":           m.checkInvariants,
 	})
 
 	if rapid.Bool().Draw(t, "all end") {
@@ -108,9 +109,10 @@ func runModel(t *rapid.T, r *Redis) {
 type moment struct {
 	State
 	ranked map[string]*begun // what is ranked and in flight, by ID
+	ended  []api.Ended       // what the operation is to tell of
 }
 
-func (m *model) moment() moment { return moment{m.state(), m.ranked()} }
+func (m *model) moment() moment { return moment{m.state(), m.ranked(), nil} }
 
 func (m *model) ranked() map[string]*begun {
 	ranked := make(map[string]*begun)
@@ -216,20 +218,56 @@ func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
 		if got != borrowed {
 			t.Fatalf("begin of %+v: Redis lends %v, the specification %v", inv, got, borrowed)
 		}
-		m.expectIntents(t, before)
+		m.expectTold(t, before)
 	}
 	return borrowed
 }
 
-func (m *model) end(t *rapid.T, id string) {
-	e := Ending{
+func drawEnding(t *rapid.T, id string) Ending {
+	return Ending{
 		ID:       id,
 		Duration: time.Duration(rapid.Int64Min(0).Draw(t, "duration")),
+		Ago:      time.Duration(rapid.Int64Min(0).Draw(t, "ago")),
 		Status:   rapid.SampledFrom([]int{200, 503}).Draw(t, "status"),
 		Late:     rapid.Bool().Draw(t, "late"),
 
 		BeginAnswered: rapid.Bool().Draw(t, "begin answered"),
 	}
+}
+
+func (m *model) beginAfter(t *rapid.T, inv Invocation) {
+	before := m.moment()
+	var ended []Ending
+	var known []*begun
+	for _, id := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-l]`), 0, 3, rapid.ID).Draw(t, "ids") {
+		ended, known = append(ended, drawEnding(t, id)), append(known, m.node().begun[id])
+		delete(before.ranked, id) // of which the record of the end tells
+	}
+	outcomes, borrowed, err := m.memory.BeginAfter(context.Background(), m.name, ended, inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.redis == nil {
+		return
+	}
+	gotOutcomes, got, err := m.redis.BeginAfter(testContext(t), m.name, ended, inv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != borrowed {
+		t.Fatalf("begin of %+v: Redis lends %v, the specification %v", inv, got, borrowed)
+	}
+	if diff := cmp.Diff(outcomes, gotOutcomes, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("ends of %+v: Redis differs from the specification (-want +got):\n%s", ended, diff)
+	}
+	for i, b := range known {
+		before.ended = append(before.ended, b.record(ended[i], outcomes[i])...)
+	}
+	m.expectTold(t, before)
+}
+
+func (m *model) end(t *rapid.T, id string) {
+	e := drawEnding(t, id)
 	known := m.node().begun[id]
 	before := m.moment()
 	m.endOnce(t, e)
@@ -264,8 +302,8 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 		if diff := cmp.Diff(outcome, got); diff != "" {
 			t.Fatalf("end of %s: Redis differs from the specification (-want +got):\n%s", e.ID, diff)
 		}
-		m.expectIntents(t, before)
-		m.expectEnded(t, known, e, outcome)
+		before.ended = known.record(e, outcome)
+		m.expectTold(t, before)
 	}
 	return outcome
 }
@@ -275,7 +313,7 @@ func (m *model) renew(t *rapid.T) {
 	before := m.moment()
 	m.do(t, func(p Pool) error { return p.Renew(testContext(t), m.name, owner) })
 	if m.redis != nil {
-		m.expectIntents(t, before)
+		m.expectTold(t, before)
 	}
 }
 
@@ -318,7 +356,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 		// Both are read before either hears: a Read ends what has lapsed.
 		before := m.moment()
 		m.sameEpoch(t)
-		m.expectIntents(t, before)
+		m.expectTold(t, before)
 	}
 	before := m.moment()
 	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)
@@ -336,7 +374,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 		if got != open {
 			t.Fatalf("heartbeat %+v: Redis says open %t, the specification %t", hb, got, open)
 		}
-		m.expectIntents(t, before)
+		m.expectTold(t, before)
 	}
 }
 
@@ -430,9 +468,9 @@ func (m *model) safeguardOnce(t *rapid.T, pod string, cpu, memory bool) api.Reso
 			t.Fatalf("safeguard of %s: Redis revoked %v, the specification %v", pod, got, revoked)
 		}
 		if cmp.Equal(struck, m.node().struck, cmp.AllowUnexported(strikes{})) {
-			m.expectIntents(t, before)
+			m.expectTold(t, before)
 		} else {
-			m.expectIntents(t, before, pod)
+			m.expectTold(t, before, pod)
 		}
 	}
 	return revoked
@@ -454,7 +492,7 @@ func (m *model) lose(t *rapid.T) {
 		if err := deleteNode(ctx, m.redis, m.name); err != nil {
 			t.Fatal(err)
 		}
-		m.lastIntent, m.lastRanked, m.lastEnded = streamStart, streamStart, streamStart
+		m.lastIntent, m.lastEvent = streamStart, streamStart
 		return
 	}
 	if err := m.redis.calls.FunctionLoadReplace(ctx, library).Err(); err != nil {
@@ -493,8 +531,7 @@ func (m *model) read(t *rapid.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("read: Redis differs from the specification (-want +got):\n%s", diff)
 		}
-		m.expectIntents(t, before)
-		m.expectEnded(t, nil, Ending{}, Outcome{})
+		m.expectTold(t, before)
 	}
 }
 

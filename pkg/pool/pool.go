@@ -74,9 +74,10 @@ type Invocation struct {
 type Ending struct {
 	ID       string
 	Duration time.Duration
-	Status   int // HTTP status of the response
-	// Late says that the Begin or the End was not sent as soon as the invocation began
-	// or ended, so that what is measured between them may be another's, too.
+	Ago      time.Duration // for how long the End has waited to be sent
+	Status   int           // HTTP status of the response
+	// Late says that the Begin was not sent as soon as the invocation began, or that it is not
+	// known how long ago it ended, so that what is measured may be another's, too.
 	Late bool
 	// BeginAnswered says that the pool has answered every Begin that was sent, so that none
 	// can arrive any more.
@@ -194,6 +195,9 @@ type Pool interface {
 	// goes back with its original expiry (re-harvest). For one LeaseTTL, a Begin that the
 	// End overtook, or that arrives again, is a no-op, unless the Ending rules that out.
 	End(ctx context.Context, node string, e Ending) (Outcome, error)
+	// BeginAfter is an End of each that has ended, and then a Begin. With an error it is not
+	// known which of them were done, if any.
+	BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) ([]Outcome, api.Resources, error)
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
 	// called every second while there are any: a Begin starts a lease, and renews only
 	// one that is older than that. After a lease ran out, both first end what its owner

@@ -169,6 +169,10 @@ func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 		{"the same end again", end("1"), Events{}},
 		{"a begin after its end", begin(ranked("1", "a", time.Second)), Events{}},
 		{"ranked begin in another pod", begin(ranked("3", "b", 700*time.Microsecond)), begun("3", "b", time.Millisecond)},
+		{"the end of one and the begin of another", func() error {
+			_, _, err := r.BeginAfter(ctx, "node", []Ending{{ID: "2"}}, ranked("4", "a", 0))
+			return err
+		}, Events{Begun: begun("4", "a", 0).Begun, Ended: ended("2", "a").Ended}},
 		{"the lease of all in flight lapses", func() error {
 			now = now.Add(LeaseTTL)
 			return r.Renew(ctx, "node", unranked.Owner)

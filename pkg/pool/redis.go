@@ -30,39 +30,62 @@ type (
 	}
 	endingPart struct {
 		Duration time.Duration `json:"duration_ns"`
+		Ago      time.Duration `json:"ago_ns"`
 		Status   int           `json:"status"`
 	}
 )
 
 // Begin implements Pool.
 func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Resources, error) {
-	if err := inv.check(); err != nil {
+	call, err := callToBegin(inv)
+	if err != nil {
 		return api.Resources{}, err
+	}
+	reply, err := r.numbers(ctx, "libra_begin", node, call, 2)
+	if err != nil {
+		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
+	}
+	return resources(reply), nil
+}
+
+// arguments are what a function of the library is called with.
+type arguments struct {
+	numbers []int64
+	others  []any
+}
+
+func callToBegin(inv Invocation) (arguments, error) {
+	if err := inv.check(); err != nil {
+		return arguments{}, err
 	}
 	record, err := openObject(begunPart{
 		ID: inv.ID, Function: inv.Function, Configuration: inv.Configuration, Pod: inv.Pod,
 		Size: inv.Size, Predicted: inv.Predicted,
 	}, "{")
 	if err != nil {
-		return api.Resources{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
+		return arguments{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
 	}
-	args := []any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record}
-	if inv.Trace != "" {
-		args = append(args, inv.Trace)
-	}
-	reply, err := r.call(ctx, "libra_begin", node, []int64{
-		renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
-		inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
-		inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
-		inv.rank(),
-	}, args...).Int64Slice()
+	return arguments{
+		[]int64{
+			renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
+			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
+			inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
+			inv.rank(),
+		},
+		[]any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record, inv.Trace},
+	}, nil
+}
+
+// numbers calls a function whose reply is so many of them.
+func (r *Redis) numbers(ctx context.Context, function, node string, call arguments, want int) ([]int64, error) {
+	reply, err := r.call(ctx, function, node, call.numbers, call.others...).Int64Slice()
 	if err != nil {
-		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
+		return nil, err
 	}
-	if len(reply) != 2 {
-		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: the reply has %d numbers, not 2", inv.ID, node, len(reply))
+	if len(reply) != want {
+		return nil, fmt.Errorf("the reply has %d numbers, not %d", len(reply), want)
 	}
-	return resources(reply), nil
+	return reply, nil
 }
 
 // unranked is UNRANKED in lua/4_calls.lua.
@@ -80,25 +103,70 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err := e.check(); err != nil {
 		return Outcome{}, err
 	}
-	ending, err := openObject(endingPart{Duration: e.Duration, Status: e.Status}, "")
+	record, err := e.record()
 	if err != nil {
-		return Outcome{}, fmt.Errorf("end invocation %q: %w", e.ID, err)
+		return Outcome{}, err
 	}
-	// A cluster's client sends by itself again what a connection lost, maybe on its way back.
-	_, repeats := r.calls.(*redis.ClusterClient)
-	reply, err := r.call(ctx, "libra_end", node,
-		[]int64{number(e.Late), number(e.BeginAnswered && !repeats)}, e.ID, ending,
-	).Int64Slice()
+	reply, err := r.numbers(ctx, "libra_end", node, arguments{
+		[]int64{number(e.Late), number(r.noneArrives(e))}, []any{e.ID, record},
+	}, outcomeNumbers)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
 	}
-	if len(reply) != 7 {
-		return Outcome{}, fmt.Errorf("end invocation %q on node %s: the reply has %d numbers, not 7", e.ID, node, len(reply))
+	return outcome(reply), nil
+}
+
+// record is the End's part of the record.
+func (e Ending) record() ([]byte, error) {
+	record, err := openObject(endingPart{Duration: e.Duration, Ago: e.Ago, Status: e.Status}, "")
+	if err != nil {
+		return nil, fmt.Errorf("end invocation %q: %w", e.ID, err)
 	}
+	return record, nil
+}
+
+// noneArrives says that no Begin of what ends arrives any more: a cluster's client sends by
+// itself again what a connection lost, maybe on its way back.
+func (r *Redis) noneArrives(e Ending) bool {
+	_, repeats := r.calls.(*redis.ClusterClient)
+	return e.BeginAnswered && !repeats
+}
+
+// outcomeNumbers is how many numbers an Outcome is in a reply.
+const outcomeNumbers = 7
+
+func outcome(reply []int64) Outcome {
 	return Outcome{
 		Found: reply[0] == 1, Alone: reply[1] == 1, Safeguarded: reply[2] == 1,
 		Lent: resources(reply[3:]), Borrowed: resources(reply[5:]),
-	}, nil
+	}
+}
+
+// BeginAfter implements Pool.
+func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) ([]Outcome, api.Resources, error) {
+	call, err := callToBegin(inv)
+	if err != nil {
+		return nil, api.Resources{}, err
+	}
+	for _, e := range ended {
+		if err := e.check(); err != nil {
+			return nil, api.Resources{}, err
+		}
+		record, err := e.record()
+		if err != nil {
+			return nil, api.Resources{}, err
+		}
+		call.others = append(call.others, e.ID, record, fmt.Sprintf("%d%d", number(e.Late), number(r.noneArrives(e))))
+	}
+	reply, err := r.numbers(ctx, "libra_begin_after", node, call, 2+outcomeNumbers*len(ended))
+	if err != nil {
+		return nil, api.Resources{}, fmt.Errorf("begin invocation %q after %d ended on node %s: %w", inv.ID, len(ended), node, err)
+	}
+	outcomes := make([]Outcome, len(ended))
+	for i := range outcomes {
+		outcomes[i] = outcome(reply[2+outcomeNumbers*i:])
+	}
+	return outcomes, resources(reply), nil
 }
 
 // Renew implements Pool.

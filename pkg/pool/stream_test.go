@@ -85,22 +85,17 @@ func TestWatcherReadsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, values := range [][]any{
-		{"v", endedVersion + "1", "begun", "{", "ending", "", "pool", "}"},
-		{"v", endedVersion, "begun", "{", "pool", "}"},
-		{"v", endedVersion, "begun", "{", "ending", "", "pool", ""},
+		{"ended", endedVersion + "1", "begun", "{", "ending", "", "pool", "}"},
+		{"ended", endedVersion, "begun", "{", "pool", "}"},
+		{"ended", endedVersion, "begun", "{", "ending", "", "pool", ""},
+		{"ranked", rankedVersion + "1", "id", "1", "pod", "default/a", "cpu_time", 1},
+		{"ranked", rankedVersion, "id", "1", "cpu_time", 1},
+		{"ranked", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", "1.5"},
+		{"ranked", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", -1},
+		{"ranked", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", 1},
+		{"another", "1"},
 	} {
-		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: endedStream("node"), Values: values}).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, values := range [][]any{
-		{"v", rankedVersion + "1", "id", "1", "pod", "default/a", "cpu_time", 1},
-		{"v", rankedVersion, "id", "1", "cpu_time", 1},
-		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", "1.5"},
-		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", -1},
-		{"v", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", 1},
-	} {
-		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: rankedStream("node"), Values: values}).Err(); err != nil {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: eventsStream("node"), Values: values}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,8 +119,8 @@ func TestWatcherReadsRecords(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("records differ (-want +got):\n%s", diff)
 	}
-	if got := w.Skipped(); got != 7 {
-		t.Errorf("skipped %d entries, want 7", got)
+	if got := w.Skipped(); got != 8 {
+		t.Errorf("skipped %d entries, want 8", got)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Millisecond)

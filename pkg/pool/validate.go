@@ -82,7 +82,7 @@ func (inv Invocation) check() error {
 }
 
 func (e Ending) check() error {
-	if err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration)); err != nil {
+	if err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago)); err != nil {
 		return fmt.Errorf("ending %q: %w", e.ID, err)
 	}
 	return nil

@@ -374,8 +374,10 @@ func TestObserve(t *testing.T) {
 	}
 	ended := api.Ended{Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}
 	for range queueLength {
+		c.thinning = thinning{}
 		a.observe(t.Context(), ended, clk.Now(), false)
 	}
+	c.thinning = thinning{}
 	if got := a.observe(t.Context(), ended, clk.Now(), false); got != resultDropped {
 		t.Errorf("with a full queue: %s, want %s", got, resultDropped)
 	}

@@ -31,6 +31,8 @@ type container struct {
 	// used is whether an invocation was heard to end in it. Only who reads the ends
 	// touches it.
 	used bool
+	// thinning is touched by the same.
+	thinning thinning
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
@@ -225,9 +227,27 @@ func (c *container) first() bool {
 // observe makes an observation of an invocation that was known to have ended at a
 // time. ok is false when the samples do not cover it.
 func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok bool) {
-	from := known.Add(-e.Duration - slack)
-	m, ok := measure(c.samples(from), from, known)
+	to := known.Add(-e.Ago)
+	from := to.Add(-e.Duration - slack)
+	samples := c.samples(from)
+	if e.Ago > 0 {
+		samples = endAt(samples, to)
+	}
+	e.Ago = 0
+	m, ok := measure(samples, from, to)
 	return api.Observation{Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
+}
+
+// endAt has what was used until the first sample after a time used by then: nothing else was
+// known to be in the container between the two.
+func endAt(samples []sample, to time.Time) []sample {
+	for i := range samples {
+		if samples[i].at.After(to) {
+			samples[i].at = to
+			return samples[:i+1]
+		}
+	}
+	return samples
 }
 
 // containers are those of this node's opted-in pods.

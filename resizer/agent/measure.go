@@ -24,6 +24,17 @@ const (
 	longestGap = 250 * time.Millisecond
 )
 
+// together is a wait that is made longer, by less than sampleEvery, so that what is not in a
+// hurry is done at the same time: to wake up costs the agent as much as most of what it wakes
+// up for.
+func together(now time.Time, wait time.Duration) time.Duration {
+	if wait < rankedEvery {
+		return wait
+	}
+	end := time.Duration(now.Add(wait).UnixNano())
+	return wait + (sampleEvery-end%sampleEvery)%sampleEvery
+}
+
 // sample is a reading and its time.
 type sample struct {
 	at time.Time

@@ -182,3 +182,28 @@ func TestCPUTimeIsOffByWhatWasUsedAtItsEdges(t *testing.T) {
 		}
 	})
 }
+
+// An End that waited tells of a time between two samples, and all that was used between them
+// was used before it.
+func TestObserveWhatEndedAWhileAgo(t *testing.T) {
+	c := &container{}
+	used := func(ms int) time.Duration { // from 500 to 535 ms, on one CPU
+		return time.Duration(min(max(ms-500, 0), 35)) * time.Millisecond
+	}
+	for ms := 0; ms <= 575; ms += 25 {
+		c.keep(sample{at(ms), cgroup.Reading{CPU: used(ms), Memory: int64(ms)}})
+	}
+	for _, ago := range []int{0, 12, 40} {
+		o, ok := c.observe(api.Ended{Duration: 35 * time.Millisecond, Ago: time.Duration(ago) * time.Millisecond}, at(535+ago))
+		if !ok {
+			t.Fatalf("%d ms ago: not covered", ago)
+		}
+		want := 35 * time.Millisecond
+		if ago == 0 { // when it ended in the time between the samples around it is not known
+			want = time.Duration(used(525) + (used(550)-used(525))*10/25)
+		}
+		if o.CPUTime != want || o.Ago != 0 || o.Duration != 35*time.Millisecond {
+			t.Errorf("%d ms ago: %+v, want a CPU time of %v", ago, o, want)
+		}
+	}
+}

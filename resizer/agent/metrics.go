@@ -30,6 +30,7 @@ const (
 	resultNotAlone   = "not-alone"   // others ran in its pod
 	resultUnknownPod = "unknown-pod" // not sampled
 	resultUncovered  = "uncovered"   // the samples do not cover it
+	resultEnough     = "enough"      // others of its container are observed
 	resultLate       = "late"        // Redis was away when it ended
 	resultUnreadable = "unreadable"  // of an unknown version, or broken
 	resultDropped    = "dropped"     // too many wait to be appended

@@ -36,7 +36,8 @@ func (a *Agent) sampleAll(ctx context.Context) {
 		case <-timer.C():
 		case <-a.containers.stirred:
 		}
-		timer.Reset(a.sampleDue(ctx))
+		wait := a.sampleDue(ctx)
+		timer.Reset(together(a.clock.Now(), wait))
 	}
 }
 
@@ -99,6 +100,8 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 		return resultNotAlone
 	case c == nil:
 		return resultUnknownPod
+	case !c.thinning.wants(now):
+		return resultEnough
 	}
 	a.failedSample(ctx, e.Pod, c.sampleWhole(a.clock.Now)) // so that the samples reach to its end
 	o, ok := c.observe(e, now)

@@ -132,7 +132,8 @@ func (r *reflex) run(ctx context.Context) {
 		if wrote := r.round(ctx); wrote && !learned.IsZero() {
 			r.metrics.wake.Record(ctx, r.clock.Since(learned).Seconds())
 		}
-		timer.Reset(r.untilNext())
+		wait := r.untilNext()
+		timer.Reset(together(r.clock.Now(), wait))
 	}
 }
 

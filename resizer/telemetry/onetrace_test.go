@@ -283,7 +283,7 @@ func (s *site) warm(name string) {
 	client := redis.NewClient(&redis.Options{Addr: s.redis})
 	defer client.Close()
 	ended := func(ctx context.Context) (n int64) {
-		n, _ = client.XLen(ctx, "libra:{"+node+"}:ended").Result()
+		n, _ = client.XLen(ctx, "libra:{"+node+"}:events").Result()
 		return n
 	}
 	before := ended(s.Context())

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '16'
+local VERSION = '17'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -34,7 +34,7 @@ local PRUNE_EVERY_MS = 1000
 -- About how many entries a node's streams keep. Both are followed live, and there
 -- are many nodes.
 local INTENTS_LENGTH = '100'
-local ENDED_LENGTH = '1000'
+local EVENTS_LENGTH = '1000'
 
 local CPU, MEMORY = 1, 2
 
@@ -135,7 +135,7 @@ end
 local function keep(node)
   local key = node.key
   call('ZADD', key.tombstones, '+inf', PLACEHOLDER)
-  for _, stream in ipairs({key.intents, key.ranked, key.ended}) do
+  for _, stream in ipairs({key.intents, key.events}) do
     if call('EXISTS', stream) == 0 then
       call('XGROUP', 'CREATE', stream, 'none', '$', 'MKSTREAM')
       call('XGROUP', 'DESTROY', stream, 'none')
@@ -154,11 +154,17 @@ local function append_intent(node, pods)
 end
 
 -- append_ranked tells of a ranked invocation that has begun, which happens with every request:
--- it has a stream of its own, and an entry says all, so that nobody needs to read the state
--- for it. That it has ended, the stream of ends says.
+-- the entry says all, so that nobody needs to read the state for it.
 local function append_ranked(node, inv)
-  call('XADD', node.key.ranked, 'MAXLEN', '~', INTENTS_LENGTH, '*',
-    'v', RANKED_VERSION, 'pod', inv.pod, 'id', inv.id, 'cpu_time', inv.cpu_time)
+  call('XADD', node.key.events, 'MAXLEN', '~', EVENTS_LENGTH, '*',
+    'ranked', RANKED_VERSION, 'pod', inv.pod, 'id', inv.id, 'cpu_time', inv.cpu_time)
+end
+
+-- append_ended tells of an invocation that has ended. It goes to the same stream: who waits
+-- for both is woken once by a call that ends one and begins another.
+local function append_ended(node, begun, ending, pool)
+  call('XADD', node.key.events, 'MAXLEN', '~', EVENTS_LENGTH, '*',
+    'ended', ENDED_VERSION, 'begun', begun, 'ending', ending, 'pool', pool)
 end
 
 -- begin_epoch makes the node one of which nothing is known.
@@ -176,8 +182,7 @@ local function begin_epoch(first_key, now, had_epoch)
       epoch = first_key,
       tombstones = prefix .. 'tombstones', -- until when an end stands, by invocation
       intents = prefix .. 'intents',
-      ranked = prefix .. 'ranked', -- ranked invocations that have begun
-      ended = prefix .. 'ended',
+      events = prefix .. 'events', -- ranked invocations that have begun, and all that have ended
     },
     epoch = library_epoch .. epochs_begun,
     now = now,

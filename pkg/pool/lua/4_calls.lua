@@ -44,6 +44,40 @@ local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
 
+-- What most ends say.
+local ALONE_REPLY = {1, 1, 0, 0, 0, 0, 0}
+local ALONE_PART = '"alone":true,"safeguarded":false,'
+  .. '"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
+
+-- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
+-- pool's. To join them is the reader's.
+local function finish(node, id, ending, late, answered)
+  local inv = node.begun[id]
+  if not inv then
+    bury(node, id)
+    return {0, 0, 0, 0, 0, 0, 0}
+  end
+  if release(node, inv, false, answered) and node.open then
+    feed_domain(node, inv.domain)
+  end
+  -- By the time that a late end is heard of, another may have run in the pod.
+  local alone, safeguarded = inv.alone and not late, inv.safeguarded
+  local lent, borrowed = inv.most_lent, inv.most_borrowed
+  local reply, pool_part = ALONE_REPLY, ALONE_PART
+  if not alone or safeguarded or lent ~= NOTHING or borrowed ~= NOTHING then
+    reply = {1, alone and 1 or 0, safeguarded and 1 or 0, lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]}
+    pool_part = string.format(
+      '"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
+      tostring(alone), tostring(safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
+  end
+  append_ended(node, inv.record, ending, pool_part)
+  return reply
+end
+
+local function end_one(node, args, late, answered)
+  return finish(node, args[3], args[4], late == 1, answered == 1)
+end
+
 -- An invocation that is to be ranked says how much CPU time it will use, in milliseconds,
 -- or 0 when that is not known.
 local UNRANKED = -1
@@ -99,41 +133,32 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
       feed_domain(node, domain)
     end
   end
-  if args[9] then
+  if args[9] and args[9] ~= '' then
     trace(node, inv, args[9])
   end
   return inv.borrowed
 end
 
--- What most ends say.
-local ALONE_REPLY = {1, 1, 0, 0, 0, 0, 0}
-local ALONE_PART = '"alone":true,"safeguarded":false,'
-  .. '"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
+-- begin_after ends others before it begins one. Each of the ends is three arguments after
+-- those of the begin, of which the trace may be empty: the ID, the End's part of the record,
+-- and whether it is late and whether its Begins were answered. The reply is the begin's and
+-- then each end's, in one row.
+local ENDINGS_FROM = 10
+local ENDING_FLAGS = {['00'] = {false, false}, ['01'] = {false, true}, ['10'] = {true, false}, ['11'] = {true, true}}
 
--- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
--- pool's. To join them is the reader's.
-local function finish(node, args, late, answered)
-  local id, ending = args[3], args[4]
-  local inv = node.begun[id]
-  if not inv then
-    bury(node, id)
-    return {0, 0, 0, 0, 0, 0, 0}
+local function begin_after(node, args, ...)
+  local outcomes = {}
+  for i = ENDINGS_FROM, #args, 3 do
+    local flags = ENDING_FLAGS[args[i + 2]]
+    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2])
   end
-  if release(node, inv, false, answered == 1) and node.open then
-    feed_domain(node, inv.domain)
+  local borrowed = begin(node, args, ...)
+  local reply = {borrowed[CPU], borrowed[MEMORY]}
+  for _, outcome in ipairs(outcomes) do
+    for _, n in ipairs(outcome) do
+      reply[#reply + 1] = n
+    end
   end
-  -- By the time that a late end is heard of, another may have run in the pod.
-  local alone, safeguarded = inv.alone and late == 0, inv.safeguarded
-  local lent, borrowed = inv.most_lent, inv.most_borrowed
-  local reply, pool_part = ALONE_REPLY, ALONE_PART
-  if not alone or safeguarded or lent ~= NOTHING or borrowed ~= NOTHING then
-    reply = {1, alone and 1 or 0, safeguarded and 1 or 0, lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]}
-    pool_part = string.format(
-      '"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
-      tostring(alone), tostring(safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
-  end
-  call('XADD', node.key.ended, 'MAXLEN', '~', ENDED_LENGTH, '*',
-    'v', ENDED_VERSION, 'begun', inv.record, 'ending', ending, 'pool', pool_part)
   return reply
 end
 
@@ -309,7 +334,8 @@ end
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
 register('libra_begin', {}, '<dddddddddddddddd', begin)
-register('libra_end', {'allow-oom'}, '<dddd', finish)
+register('libra_end', {'allow-oom'}, '<dddd', end_one)
+register('libra_begin_after', {}, '<dddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<dddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)

@@ -1,0 +1,116 @@
+package invocation
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// lingerFor is how long an End waits at most for a Begin: less than for what the agent takes
+// a pod that has used CPU for one with a request in it.
+const lingerFor = 50 * time.Millisecond
+
+// lingering is an End that waits for the next Begin on its node, and is sent with it. Sent by
+// itself it would cost the activator, Redis and the agent about as much as the Begin does.
+type lingering struct {
+	ending   pool.Ending
+	since    time.Time
+	answered <-chan struct{} // of its flight
+	answer   chan endAnswer  // carries one
+}
+
+// endAnswer is what became of an End that was sent with a Begin.
+type endAnswer struct {
+	outcome pool.Outcome
+	err     error
+	took    time.Duration
+}
+
+// mayLinger says that nobody waits for the End: with it no loan ends, and nothing is lent but
+// memory, which the pod does not use in the meantime.
+func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() }
+
+// linger waits until a Begin has taken the End along, or for so long that it is to be sent by
+// itself, as one that ended some time ago. It says whether the pool has answered, and whether
+// the End was sent.
+func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
+	l := &lingering{ending: *e, since: f.clock.Now(), answered: f.answered, answer: make(chan endAnswer, 1)}
+	f.mu.Lock()
+	f.lingering[f.node] = append(f.lingering[f.node], l)
+	f.mu.Unlock()
+	timer := f.clock.NewTimer(lingerFor)
+	defer timer.Stop()
+	var answer endAnswer
+	select {
+	case answer = <-l.answer:
+	case <-timer.C():
+		if f.leave(f.node, l) {
+			e.Ago = f.clock.Since(l.since)
+			return false, false
+		}
+		answer = <-l.answer
+	}
+	if answer.err == nil {
+		f.noteHealth(nil)
+	}
+	span := f.span(spanEnd)
+	defer span.End()
+	return f.onEnd(span, answer.outcome, answer.err, answer.took), true
+}
+
+// leave takes back an End that no Begin has taken along.
+func (l *lifecycle) leave(node string, end *lingering) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.lingering[node], end)
+	if i < 0 {
+		return false
+	}
+	l.keepLingering(node, slices.Delete(l.lingering[node], i, i+1))
+	return true
+}
+
+// takeAlong takes all Ends that wait on a node, if what closes before is one of them, or nil.
+func (l *lifecycle) takeAlong(node string, before <-chan struct{}) (taken []*lingering, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken = l.lingering[node]
+	if before != nil && !slices.ContainsFunc(taken, func(end *lingering) bool { return end.answered == before }) {
+		return nil, false
+	}
+	l.keepLingering(node, nil)
+	return taken, true
+}
+
+func (l *lifecycle) keepLingering(node string, ends []*lingering) {
+	if len(ends) == 0 {
+		delete(l.lingering, node)
+		return
+	}
+	l.lingering[node] = ends
+}
+
+// callBegin sends a Begin and the Ends that were taken along, and tells these of the answer.
+func (f *flight) callBegin(ctx context.Context, inv pool.Invocation, along []*lingering) (api.Resources, error) {
+	if len(along) == 0 {
+		return f.pool.Begin(ctx, f.node, inv)
+	}
+	started := f.clock.Now()
+	endings := make([]pool.Ending, len(along))
+	for i, end := range along {
+		endings[i] = end.ending
+		endings[i].Ago = started.Sub(end.since)
+	}
+	outcomes, borrowed, err := f.pool.BeginAfter(ctx, f.node, endings, inv)
+	for i, end := range along {
+		answer := endAnswer{err: err, took: f.clock.Since(started)}
+		if err == nil {
+			answer.outcome = outcomes[i]
+		}
+		end.answer <- answer
+	}
+	return borrowed, err
+}
