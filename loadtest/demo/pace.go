@@ -16,8 +16,8 @@ type pace struct {
 }
 
 var (
-	fullPace  = pace{40, 30, 5 * time.Second, 15 * time.Second, 5 * time.Second, openingTime, closingTime}
-	quickPace = pace{12, 30, 5 * time.Second, 10 * time.Second, 5 * time.Second, quickOpeningTime, quickClosingTime}
+	fullPace  = pace{40, 60, 5 * time.Second, 15 * time.Second, 5 * time.Second, openingTime, closingTime}
+	quickPace = pace{12, 60, 5 * time.Second, 10 * time.Second, 5 * time.Second, quickOpeningTime, quickClosingTime}
 	// demoPace's opening brings the functions, too, and teaches them to Libra.
 	demoPace = pace{6, 20, 3 * time.Second, 6 * time.Second, 4 * time.Second, 140 * time.Second, 10 * time.Second}
 )

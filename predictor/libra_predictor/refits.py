@@ -10,7 +10,7 @@ from libra_predictor.function import Haste
 # whose answers fit.
 SOON_SHARE: Final = 0.005
 SOON_RESERVE_SECONDS: Final = 0.5
-WHENEVER_SHARE: Final = 0.005
+WHENEVER_SHARE: Final = 0.002
 
 
 class Refits:

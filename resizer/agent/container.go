@@ -31,8 +31,9 @@ type container struct {
 	// used is whether an invocation was heard to end in it. Only who reads the ends
 	// touches it.
 	used bool
-	// thinning is touched by the same.
+	// thinning is touched by the same, and leftOut is whether it leaves the next out.
 	thinning thinning
+	leftOut  atomic.Bool
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
@@ -74,7 +75,8 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 		return c.read(now)
 	}
 	last := c.ring[(c.next+len(c.ring)-1)%len(c.ring)]
-	if c.repeated < repeatedMost {
+	// One that works has used some.
+	if c.repeated < repeatedMost && !(c.activity.busy && c.repeated == 0) {
 		used, err := c.cgroup.CPU()
 		if err != nil {
 			return false, err
@@ -147,10 +149,11 @@ func (c *container) rests(now time.Time) bool {
 	return !c.activity.busy && now.Sub(c.activity.at) <= longestGap
 }
 
-// every is how often the container is sampled.
+// every is how often the container is sampled. What is left out needs no samples: they only
+// tell whether the container rests.
 func (c *container) every(now time.Time) time.Duration {
 	switch {
-	case c.rests(now):
+	case c.rests(now), c.ranked.Load() && c.leftOut.Load():
 		return restEvery
 	case c.ranked.Load():
 		return rankedEvery
@@ -222,6 +225,13 @@ func (c *container) first() bool {
 	first := !c.used
 	c.used = true
 	return first
+}
+
+// wanted says whether the invocation that was just heard to end is to be observed.
+func (c *container) wanted(now time.Time) bool {
+	wanted := c.thinning.wants(now)
+	c.leftOut.Store(c.thinning.skip > 0)
+	return wanted
 }
 
 // observe makes an observation of an invocation that was known to have ended at a

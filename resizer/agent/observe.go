@@ -100,7 +100,7 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 		return resultNotAlone
 	case c == nil:
 		return resultUnknownPod
-	case !c.thinning.wants(now):
+	case !c.wanted(now):
 		return resultEnough
 	}
 	a.failedSample(ctx, e.Pod, c.sampleWhole(a.clock.Now)) // so that the samples reach to its end
