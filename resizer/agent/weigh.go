@@ -79,7 +79,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		was := w.inFlight
 		w.inFlight = false
 		if !void && r.weighs(e) {
-			r.contend(e, now, tick)
+			r.contend(e, now)
 		}
 		if w.file != nil && (tick || w.inFlight != was) {
 			r.readWeight(ctx, e)
@@ -134,13 +134,12 @@ const longestWake = 5 * time.Second
 
 func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.file.Most()} }
 
-// contend makes a contender of a pod that is in flight. What it has used is read when it is
-// time to, and when something began or ended in it.
-func (r *reflex) contend(e *entry, now time.Time, tick bool) {
+// contend makes a contender of a pod that is in flight.
+func (r *reflex) contend(e *entry, now time.Time) {
 	w := &e.weighing
 	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
 	if known := w.flights.known; len(known) > 0 {
-		if tick && !w.fresh {
+		if !w.fresh {
 			r.attribute(e)
 		}
 		w.fresh = false

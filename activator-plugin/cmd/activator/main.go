@@ -30,6 +30,8 @@ import (
 	"knative.dev/serving/pkg/http/handler"
 	o11yconfigmap "knative.dev/serving/pkg/observability/configmap"
 	"knative.dev/serving/pkg/observability/otel"
+
+	"libra.dev/libra/pkg/timerslack"
 )
 
 const (
@@ -41,6 +43,9 @@ const (
 )
 
 func main() {
+	if err := timerslack.Widen(); err != nil {
+		log.Print("The activator takes more CPU than it needs to: ", err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 

@@ -23,6 +23,7 @@ import (
 
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/pkg/timerslack"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -36,8 +37,12 @@ type options struct {
 }
 
 func main() {
+	slackErr := timerslack.Widen()
 	o := parse()
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
+	if slackErr != nil {
+		ctrl.Log.Info("the agent takes more CPU than it needs to", "reason", slackErr.Error())
+	}
 	if err := run(o); err != nil {
 		ctrl.Log.Error(err, "the agent ends")
 		os.Exit(1)
