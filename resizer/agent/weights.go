@@ -87,21 +87,31 @@ func (c contender) owed() bool {
 	return float64(used)*1000 < float64(c.allocation)*float64(c.ran+creditTime)
 }
 
-// level is how soon the pod will have something done: the work of which the least is left,
-// while all that is in the pod shares its CPU. A pod that is full of short requests, or
-// which has a short one among many, so does not go before one that is done with its only
-// request sooner. On the simulated node of TestWeightsOnAFullNode, with the queue's order,
-// the mean slow-down is 0.58 of what it is by the kubelet's weights, and 0.64 by the least
-// that is left alone.
+// level is how soon the pod will have something done, by the CPU time that each request costs
+// it until then: all of its requests share what it gets, so that until the n-th is done those
+// that are longer have had as much. That is counted for as many of the shortest as makes it
+// the least: a pod that is full of short requests goes before one with a single longer one,
+// and one that has a short request among many long ones does not go before one that is done
+// with its only request sooner. On the simulated node of TestWeightsOnAFullNode, with the
+// queue's order, the mean slow-down is 0.59 of what it is by the kubelet's weights and the P99
+// of response times 0.96; 0.64 and 0.93 by the least that is left alone, and 0.58 and 0.99 by
+// that times the requests in the pod.
 func (c contender) level() int {
-	least := never
-	for _, w := range c.works {
-		least = min(least, w.left())
+	lefts := make([]time.Duration, len(c.works))
+	for i, w := range c.works {
+		lefts[i] = w.left()
 	}
-	if least > never/time.Duration(len(c.works)) {
-		return lastLevel
+	slices.Sort(lefts)
+	least, work, before := never, time.Duration(0), time.Duration(0)
+	for done, left := range lefts {
+		if left == never {
+			break
+		}
+		work += (left - before) * time.Duration(len(lefts)-done)
+		before = left
+		least = min(least, work/time.Duration(done+1))
 	}
-	return level(least * time.Duration(len(c.works)))
+	return level(least)
 }
 
 // urgency divides among pods what their floors leave.

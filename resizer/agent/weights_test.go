@@ -42,7 +42,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// What a pod has done soonest takes as much longer as there is more in it.
+// What is in a pod shares what the pod gets, and is done sooner together than one after the
+// other where it is alike.
 func TestLevelOfSeveral(t *testing.T) {
 	left := func(all ...int64) (works []work) {
 		for _, each := range all {
@@ -56,13 +57,15 @@ func TestLevelOfSeveral(t *testing.T) {
 		want  int
 	}{
 		"short alone":                {left(20), 0},
-		"two short":                  {left(20, 20), 1},
+		"two short":                  {left(20, 20), 0},
+		"two that are not alike":     {left(20, 24), 0},
 		"short beside a long":        {left(20, 1000), 1},
-		"short beside many":          {left(20, 100, 100, 100, 100, 100), 2},
+		"short beside many":          {left(20, 100, 100, 100, 100, 100), 1},
 		"shortest last":              {left(100, 20), 1},
 		"past their predictions":     {[]work{past, past}, lastLevel},
 		"past, beside what is known": {[]work{past, {predicted: ms(20)}}, 1},
-		"not predicted":              {[]work{{used: ms(60)}, {used: ms(70)}}, 2},
+		"short beside many long":     {left(20, 1000, 1000, 1000, 1000, 1000), 2},
+		"not predicted":              {[]work{{used: ms(60)}, {used: ms(70)}}, 1},
 	} {
 		if got := (contender{works: tc.works}).level(); got != tc.want {
 			t.Errorf("%s: level %d, want %d", name, got, tc.want)
