@@ -30,7 +30,7 @@ const widened = "LIBRA_TIMER_SLACK"
 // before main begins. It is to be called first in main. With an error the process goes on as
 // it is.
 func Widen() error {
-	if os.Getenv(widened) != "" {
+	if _, done := os.LookupEnv(widened); done {
 		return os.Unsetenv(widened)
 	}
 	runtime.LockOSThread()
@@ -42,7 +42,10 @@ func Widen() error {
 	if err != nil {
 		return fmt.Errorf("starting anew with a wider timer slack: %w", err)
 	}
-	if err := syscall.Exec(self, os.Args, append(os.Environ(), widened+"=set")); err != nil {
+	if err := os.Setenv(widened, "set"); err != nil {
+		return fmt.Errorf("starting anew with a wider timer slack: %w", err)
+	}
+	if err := syscall.Exec(self, os.Args, os.Environ()); err != nil {
 		return fmt.Errorf("starting %s anew with a wider timer slack: %w", self, err)
 	}
 	return nil

@@ -207,3 +207,46 @@ func TestObserveWhatEndedAWhileAgo(t *testing.T) {
 		}
 	}
 }
+
+// What can wait ends at a multiple of sampleEvery, whoever waits for it, and what cannot when
+// it is to.
+func TestTogether(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := epoch.Add(time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "now")))
+		asked := time.Duration(rapid.Int64Range(0, int64(200*time.Millisecond)).Draw(t, "wait"))
+		wait := together(now, asked)
+		switch {
+		case asked < rankedEvery:
+			if wait != asked {
+				t.Errorf("%v becomes %v", asked, wait)
+			}
+		case wait < asked || wait >= asked+sampleEvery:
+			t.Errorf("%v becomes %v, want less than %v more", asked, wait, sampleEvery)
+		case now.Add(wait).UnixNano()%int64(sampleEvery) != 0:
+			t.Errorf("%v after %v is no multiple of %v", wait, now, sampleEvery)
+		}
+	})
+}
+
+func TestHowOftenAContainerIsSampled(t *testing.T) {
+	working := func(ranked bool, leaves int) *container {
+		c := &container{thinning: thinning{observed: observeFreely, at: epoch, skip: leaves}}
+		c.ranked.Store(ranked)
+		c.wanted(epoch.Add(time.Second))
+		return c
+	}
+	for _, tc := range []struct {
+		name string
+		c    *container
+		want time.Duration
+	}{
+		{"of which each is observed", working(true, 0), rankedEvery},
+		{"of which the next is left out", working(true, 2), restEvery},
+		{"of which the next is observed", working(true, 1), rankedEvery},
+		{"which lends", working(false, 2), sampleEvery},
+	} {
+		if got := tc.c.every(epoch); got != tc.want {
+			t.Errorf("one %s: every %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
