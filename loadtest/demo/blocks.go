@@ -57,6 +57,7 @@ func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) er
 			s.combinations = e.inTime(s.from(number), following)
 		}
 		rng := rand.New(rand.NewPCG(seedOf(e.seed, "order", s.name, number), 0))
+		rest := s.takesOf(number)
 		for _, c := range s.inOrder(rng, number) {
 			if with := c.part == evaluation.PartBystanders; with != spinning {
 				replicas := 0
@@ -69,10 +70,14 @@ func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) er
 				spinning = with
 			}
 			for order, a := range shuffled(rng, c, number) {
-				began, before := time.Now(), e.parts
-				err := e.block(ctx, s, c, a, number, order+1)
+				began, parts, repeated := time.Now(), e.parts, e.repeated
+				rest -= c.blockTakes()
+				b, err := e.quietly(ctx, c.blockTakes(), rest, func() (evaluation.Block, error) {
+					return e.block(ctx, s, c, a, number, order+1)
+				})
 				if err == nil {
-					if failed = 0; e.parts == before {
+					e.keep(b)
+					if failed = 0; e.parts == parts && e.repeated == repeated {
 						e.gaps.note(c, time.Since(began)-c.length)
 					}
 					continue
@@ -186,20 +191,20 @@ func shuffled(rng *rand.Rand, c combination, number int) []arm {
 }
 
 // block measures one block.
-func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, number, order int) (err error) {
+func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, number, order int) (b evaluation.Block, err error) {
 	own := s.places[a.place()]
-	b := evaluation.Block{Part: c.part, Load: c.load, Pods: c.pods, Number: number, Arm: a.Name, Order: order, Length: c.length}
+	b = evaluation.Block{Part: c.part, Load: c.load, Pods: c.pods, Number: number, Arm: a.Name, Order: order, Length: c.length}
 	schedule := arrivals(seedOf(e.seed, c.part, c.load, c.pods, number), s.capacity.perSecond(c.load), c.length,
 		callees{s.functions, s.sets, len(s.pool[s.functions[0]])})
 	if len(schedule) == 0 {
-		return errors.New("the schedule has no request: the block is too short for the load")
+		return b, errors.New("the schedule has no request: the block is too short for the load")
 	}
 	if err := e.ready(ctx, s, a, own); err != nil {
-		return err
+		return b, err
 	}
 	if a.vpa {
 		if err := e.scaleVPA(ctx, 1); err != nil {
-			return err
+			return b, err
 		}
 		defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
 	}
@@ -207,53 +212,47 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 	e.say("block %d of %d: %s, number %d, %s: %d requests in %s", e.measured, e.planned, c, number, a.Title, len(schedule), c.length)
 	m, err := own.openMeter(ctx)
 	if err != nil {
-		return err
+		return b, err
 	}
 	defer m.close()
 	oomBefore, err := own.oomKills(ctx)
 	if err != nil {
-		return err
+		return b, err
 	}
 	var lent evaluation.Loans
 	if a.source == api.SourceOwners {
 		if lent, err = own.loans(ctx); err != nil {
-			return err
+			return b, err
 		}
 	}
 	var watched *podWatch
 	if c.part == evaluation.PartCost {
 		if watched, err = own.watchPods(ctx); err != nil {
-			return err
+			return b, err
 		}
 	}
 	if err := e.send(ctx, s, c, own, m, schedule, &b); err != nil {
-		return err
+		return b, err
 	}
 	if watched != nil {
 		if b.PodSeconds, b.ColdStarts, err = watched.stop(); err != nil {
-			return err
+			return b, err
 		}
 	}
 	if a.source == api.SourceOwners {
 		after, err := own.loans(ctx)
 		if err != nil {
-			return err
+			return b, err
 		}
 		since := after.Since(lent)
 		b.Loans = &since
 	}
 	oomAfter, err := own.oomKills(ctx)
 	if err != nil {
-		return err
+		return b, err
 	}
 	b.OOMKills = oomAfter.since(oomBefore)
-	if failed := failures(b.Requests); failed > 0 {
-		e.say("block %d: %d of %d requests failed, the first with: %s", e.measured, failed, len(b.Requests), firstError(b.Requests))
-	}
-	e.data.Blocks = append(e.data.Blocks, b)
-	e.data.Arms = measuredArms(e.data.Blocks)
-	e.data.Elapsed = time.Since(e.start)
-	return nil
+	return b, nil
 }
 
 // measuredArms are those that have blocks, in the order of the report.

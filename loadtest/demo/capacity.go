@@ -74,7 +74,7 @@ func (c capacity) pathOf(node, passed time.Duration, requests int, functions tim
 func measurePlatform(ctx context.Context, length time.Duration) (float64, error) {
 	least := math.Inf(1)
 	for range platformLooks {
-		before, err := nodeCPU()
+		before, err := readNodeCPU()
 		if err != nil {
 			return 0, err
 		}
@@ -82,11 +82,11 @@ func measurePlatform(ctx context.Context, length time.Duration) (float64, error)
 		if err := pause(ctx, length); err != nil {
 			return 0, err
 		}
-		after, err := nodeCPU()
+		after, err := readNodeCPU()
 		if err != nil {
 			return 0, err
 		}
-		least = min(least, (after-before).Seconds()/time.Since(began).Seconds())
+		least = min(least, (after.busy-before.busy).Seconds()/time.Since(began).Seconds())
 	}
 	return least, nil
 }

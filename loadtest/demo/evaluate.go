@@ -58,6 +58,8 @@ type evaluate struct {
 	gaps     gapsSeen
 	measured int // blocks so far
 	planned  int // blocks, as the plan is now
+	// repeated is how long it took to measure blocks again.
+	repeated time.Duration
 }
 
 func newEvaluate() *cobra.Command {
@@ -403,7 +405,7 @@ func (e *evaluate) measurePath(ctx context.Context, own *demo, look int) (time.D
 	}
 	sender := own.newSender()
 	defer sender.http.CloseIdleConnections()
-	before, err := nodeCPU()
+	before, err := readNodeCPU()
 	if err != nil {
 		return 0, err
 	}
@@ -411,9 +413,9 @@ func (e *evaluate) measurePath(ctx context.Context, own *demo, look int) (time.D
 	if _, err := sender.replay(ctx, messages); err != nil {
 		return 0, err
 	}
-	after, err := nodeCPU()
+	after, err := readNodeCPU()
 	if err != nil {
 		return 0, err
 	}
-	return e.capacity.pathOf(after-before, time.Since(began), len(messages), functions)
+	return e.capacity.pathOf(after.busy-before.busy, time.Since(began), len(messages), functions)
 }

@@ -25,35 +25,41 @@ const (
 	ticksPerSecond = 100
 )
 
-// nodeCPU is how long the machine's CPUs have computed so far, for anybody.
-func nodeCPU() (time.Duration, error) {
+// nodeCPU is how long the machine's CPUs have computed so far, for anybody, and how long
+// they had something to compute and did not: the hypervisor gave them to others.
+type nodeCPU struct{ busy, stolen time.Duration }
+
+func readNodeCPU() (nodeCPU, error) {
 	text, err := os.ReadFile(procStat)
 	if err != nil {
-		return 0, err
+		return nodeCPU{}, err
 	}
-	return busy(string(text))
+	return parseNodeCPU(string(text))
 }
 
-// busy reads the first line of procStat.
-func busy(stat string) (time.Duration, error) {
+// parseNodeCPU reads the first line of procStat.
+func parseNodeCPU(stat string) (nodeCPU, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
-	// user, nice, system, idle, iowait, irq, softirq; what the hypervisor took, and guests,
-	// which user has in it, follow.
-	if len(fields) < 8 || fields[0] != "cpu" {
-		return 0, fmt.Errorf("%s begins with %.80q; it should be all CPUs' times", procStat, line)
+	// user, nice, system, idle, iowait, irq, softirq, steal; guests, which user has in it, follow.
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return nodeCPU{}, fmt.Errorf("%s begins with %.80q; it should be all CPUs' times, eight or more", procStat, line)
 	}
-	ticks := 0.0
-	for i, field := range fields[1:8] {
+	var ticks [8]float64
+	for i, field := range fields[1:9] {
 		n, err := strconv.ParseFloat(field, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %w", procStat, err)
+			return nodeCPU{}, fmt.Errorf("%s: %w", procStat, err)
 		}
-		if i != 3 && i != 4 {
-			ticks += n
-		}
+		ticks[i] = n
 	}
-	return time.Duration(ticks / ticksPerSecond * float64(time.Second)), nil
+	passed := func(ticks float64) time.Duration {
+		return time.Duration(ticks / ticksPerSecond * float64(time.Second))
+	}
+	return nodeCPU{
+		busy:   passed(ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]),
+		stolen: passed(ticks[7]),
+	}, nil
 }
 
 // meter reads how much CPU containers have used, from their cgroups on this machine. Of
@@ -132,7 +138,10 @@ func (m *meter) close() {
 }
 
 // counters are what a meter reads, so far.
-type counters struct{ node, functions, libra time.Duration }
+type counters struct {
+	node             nodeCPU
+	functions, libra time.Duration
+}
 
 // read reads all of it. A container that has ended counts no more, which leaves out what
 // it used since it was read before.
@@ -149,7 +158,7 @@ func (m *meter) read() (c counters, err error) {
 	for _, containers := range m.libra {
 		c.libra += used(containers)
 	}
-	c.node, err = nodeCPU()
+	c.node, err = readNodeCPU()
 	return c, err
 }
 
@@ -167,7 +176,8 @@ func used(containers []cgroup.Container) time.Duration {
 // anew: what it had is not counted.
 func (c counters) since(before counters) evaluation.Usage {
 	u := evaluation.Usage{
-		Node:      max(0, c.node-before.node).Seconds(),
+		Node:      max(0, c.node.busy-before.node.busy).Seconds(),
+		Stolen:    max(0, c.node.stolen-before.node.stolen).Seconds(),
 		Functions: max(0, c.functions-before.functions).Seconds(),
 		Libra:     max(0, c.libra-before.libra).Seconds(),
 	}

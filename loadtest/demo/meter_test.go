@@ -12,24 +12,27 @@ import (
 )
 
 func TestBusyIsAllButIdleAndWaiting(t *testing.T) {
-	got, err := busy("cpu  100 20 300 4000 50 6 7 800 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
-	if err != nil || got != 4330*time.Millisecond {
-		t.Errorf("got %v, %v; want 4.33s: user, nice, system and interrupts", got, err)
+	got, err := parseNodeCPU("cpu  100 20 300 4000 50 6 7 800 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+	if want := (nodeCPU{4330 * time.Millisecond, 8 * time.Second}); err != nil || got != want {
+		t.Errorf("got %v, %v; want %v: user, nice, system and interrupts, and what the hypervisor took", got, err, want)
 	}
-	for _, stat := range []string{"", "cpu 1 2 3\n", "intr 1 2 3 4 5 6 7 8\n", "cpu a b c d e f g h\n"} {
-		if _, err := busy(stat); err == nil || !strings.Contains(err.Error(), procStat) {
+	for _, stat := range []string{"", "cpu 1 2 3\n", "cpu 1 2 3 4 5 6 7\n", "intr 1 2 3 4 5 6 7 8\n", "cpu a b c d e f g h\n"} {
+		if _, err := parseNodeCPU(stat); err == nil || !strings.Contains(err.Error(), procStat) {
 			t.Errorf("%q: got %v, want an error that names the file", stat, err)
 		}
 	}
 }
 
 func TestThePlatformIsWhatIsNobodyElses(t *testing.T) {
-	got := counters{10 * time.Second, 6 * time.Second, time.Second}.since(counters{2 * time.Second, time.Second, 500 * time.Millisecond})
-	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Platform: 2.5}, got); diff != "" {
+	at := func(node, stolen, functions, libra time.Duration) counters {
+		return counters{nodeCPU{node, stolen}, functions, libra}
+	}
+	got := at(10*time.Second, 3*time.Second, 6*time.Second, time.Second).since(at(2*time.Second, time.Second, time.Second, 500*time.Millisecond))
+	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Platform: 2.5, Stolen: 2}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// A container that ended took its counter with it.
-	got = counters{node: 3 * time.Second, functions: time.Second}.since(counters{node: time.Second, functions: 2 * time.Second})
+	got = at(3*time.Second, 0, time.Second, 0).since(at(time.Second, 0, 2*time.Second, 0))
 	if got.Functions != 0 || math.Abs(got.Platform-2) > 1e-9 {
 		t.Errorf("got %+v, want nothing negative", got)
 	}

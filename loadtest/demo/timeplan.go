@@ -140,7 +140,7 @@ func (ph phase) takes() time.Duration {
 func (c combination) takes() time.Duration {
 	var sum time.Duration
 	for _, t := range c.arms {
-		sum += time.Duration(t.blocks-t.done) * (c.length + c.gap)
+		sum += time.Duration(t.blocks-t.done) * c.blockTakes()
 	}
 	return sum + time.Duration(c.changes())*partsChange
 }
@@ -169,6 +169,22 @@ func (c combination) changes() int {
 type kind struct {
 	part string
 	load int
+}
+
+// blockTakes is about how long a block takes.
+func (c combination) blockTakes() time.Duration { return c.length + c.gap }
+
+// takesOf is about how long the blocks of a number take.
+func (ph phase) takesOf(number int) time.Duration {
+	sum := time.Duration(0)
+	for _, c := range ph.combinations {
+		for _, t := range c.arms {
+			if number <= t.blocks {
+				sum += c.blockTakes()
+			}
+		}
+	}
+	return sum
 }
 
 // gapsSeen are how long blocks took beyond their schedules.

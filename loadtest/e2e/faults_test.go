@@ -80,15 +80,22 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 	}
 }
 
+// managedFor is how long another manager keeps at a container before it lets the agent
+// lend again. The agent leaves a container alone that another changed while it lent
+// nothing, so that a manager which came at such a moment would be contested by nobody.
+const managedFor = 20 * time.Second
+
 // anotherManager writes the CPU limits of functions under load, again and again: so much
 // of what each is owed, in hundredths.
 func anotherManager(hundredths int64, names ...string) func(ctx context.Context, t *testing.T) (mend func()) {
 	return func(ctx context.Context, t *testing.T) (mend func()) {
 		var functions []function
-		var opened []cgroup.Container
 		for _, name := range names {
-			f := find(ctx, t, name)
-			functions = append(functions, f)
+			functions = append(functions, find(ctx, t, name))
+		}
+		running := startLoad(ctx)
+		var stops []func()
+		for _, f := range functions {
 			c, err := cgroup.Open(cgroupRoot, f.containerID)
 			if err != nil {
 				t.Fatal(err)
@@ -98,32 +105,18 @@ func anotherManager(hundredths int64, names ...string) func(ctx context.Context,
 					t.Errorf("give %s its limit back: %v", f.name, err)
 				}
 			})
-			opened = append(opened, c)
-		}
-		running := startLoad(ctx)
-		// The agent leaves a container alone that another has changed before it has.
-		eventually(t, time.Minute, "a loan to or from each", func() error {
-			for i, f := range functions {
-				reading, err := opened[i].Read()
-				if err != nil {
-					t.Fatal(err)
+			stops = append(stops, repeatedly(ctx, t, "a write of the limit of "+f.name, func(ctx context.Context) error {
+				if err := lent(c, f, hundredths < 100); err != nil {
+					return err
 				}
-				if reading.Limit.CPUMilli == f.allocation.CPUMilli {
-					return fmt.Errorf("%s has what it is owed", f.name)
+				for end := time.Now().Add(managedFor); time.Now().Before(end) && ctx.Err() == nil; {
+					// The agent comes every 10 ms, and what it has written it reads again within microseconds.
+					<-time.After(100 * time.Microsecond)
+					if err := c.SetCPU(f.allocation.CPUMilli * hundredths / 100); err != nil {
+						return err
+					}
 				}
-				// The safeguard would keep one that lends from it, and then nobody looks at its limit.
-				if hundredths < 100 && reading.Limit.CPUMilli < f.allocation.CPUMilli {
-					return fmt.Errorf("%s lends, and is to borrow", f.name)
-				}
-			}
-			return nil
-		})
-		var stops []func()
-		for i, f := range functions {
-			stops = append(stops, repeatedly(ctx, t, "a write of the limit of "+f.name, func(context.Context) error {
-				// The agent comes every 10 ms, and what it has written it reads again within microseconds.
-				<-time.After(100 * time.Microsecond)
-				return opened[i].SetCPU(f.allocation.CPUMilli * hundredths / 100)
+				return c.SetCPU(f.allocation.CPUMilli)
 			}))
 		}
 		return func() {
@@ -133,6 +126,23 @@ func anotherManager(hundredths int64, names ...string) func(ctx context.Context,
 			running.stop(t)
 		}
 	}
+}
+
+// lent returns an error unless a function's container lends or borrows; to be lowered, it
+// must borrow: the safeguard would keep one that lends from it, and then nobody looks at
+// its limit.
+func lent(c cgroup.Container, f function, toBeLowered bool) error {
+	reading, err := c.Read()
+	if err != nil {
+		return err
+	}
+	if reading.Limit.CPUMilli == f.allocation.CPUMilli {
+		return fmt.Errorf("%s has what it is owed", f.name)
+	}
+	if toBeLowered && reading.Limit.CPUMilli < f.allocation.CPUMilli {
+		return fmt.Errorf("%s lends, and is to borrow", f.name)
+	}
+	return nil
 }
 
 // predictWrongly lends what a pod is using, again and again, each time for another

@@ -126,7 +126,29 @@ type Request struct {
 // Usage is CPU, in core-seconds. Platform is all of the node's that is neither the
 // functions' nor Libra's: the request path, what sends the requests, bystanders, and pods
 // that came after the block began.
-type Usage struct{ Node, Functions, Libra, Platform float64 }
+type Usage struct {
+	Node, Functions, Libra, Platform float64
+	// Stolen is none of the node's: the node had work for it, and the hypervisor gave it to
+	// others.
+	Stolen float64 `json:",omitzero"`
+}
+
+// mostStolen is the share of the CPU that a block had use for of which the hypervisor may
+// take some. A node that is 90 % busy is 92 % busy with that much less.
+const mostStolen = 0.02
+
+// Disturbed says that the hypervisor took so much in a block that its figures are as much
+// about the machine's neighbours as about the arm.
+func (b Block) Disturbed() bool { return b.CPU.StolenShare() > mostStolen }
+
+// StolenShare is what the hypervisor took, as a share of what the node had use for; 0
+// where the CPU was not read.
+func (u Usage) StolenShare() float64 {
+	if u.Stolen == 0 {
+		return 0
+	}
+	return u.Stolen / (u.Node + u.Stolen)
+}
 
 // Loans is what changed hands in a block: volumes times how long they were in force.
 type Loans struct {

@@ -61,7 +61,7 @@ func (c *comparison) goalsSection() section {
 	}
 	return section{Title: "What Libra is to reach", brief: true, Text: []string{
 		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[holds], count[holdsNot], count[notKnown]),
-		"A goal holds when the ratio that was measured does and is sure: its 95 % interval is at most ±5 % wide (a P99's ±10 %), and stock, measured twice, differs from itself by no more than that. What is not sure is not known, however good or bad it looks.",
+		fmt.Sprintf("A goal holds when the ratio that was measured does and is sure: its 95 %% interval is at most ±5 %% wide (a P99's ±10 %%), stock, measured twice, differs from itself by no more than that, and in none of its blocks did the hypervisor take more than %s of the CPU. What is not sure is not known, however good or bad it looks.", percentText(mostStolen)),
 	}, Tables: []table{t}}
 }
 
@@ -135,6 +135,15 @@ func (c *comparison) measured() section {
 	}}
 	if c.Machine.Cores > 0 {
 		s.Text = append(s.Text, fmt.Sprintf("A request takes %.1f ms of CPU beside its function on average: the gateway, the activator, the sidecar, and what sends it.", c.Machine.RequestMilliseconds))
+	}
+	disturbed := 0
+	for _, b := range c.Blocks {
+		if b.Disturbed() {
+			disturbed++
+		}
+	}
+	if disturbed > 0 {
+		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s of the CPU that this machine had use for: %d. What they say is as much about the machine's neighbours.", percentText(mostStolen), disturbed))
 	}
 	if len(c.Alerts) > 0 {
 		s.Text = append(s.Text, "Alerts of Libra's that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
@@ -255,6 +264,6 @@ func (c *comparison) method() section {
 		fmt.Sprintf("A ratio is of the blocks that both policies have. Its interval is from %d resamples: slices of 5 s of the schedules are drawn with replacement from all blocks, the same for both policies, and the ratio worked out anew; 95 %% of these lie in the interval. Figures that there is one of for each block (CPU, pod-seconds, OOM kills) are drawn by block, and of few blocks their interval is rough. Where there is only one slice or block, there is no interval. A ratio with a question mark has one that is wider than ±5 %% (P99: ±10 %%) of the ratio.", resamples),
 		"The paper's own figures are by its definitions. A request's speed-up (its equation 1) is (t - t') / t, where t is its time in stock and t' the policy's: below 0 it was slowed down, and by -1 it took twice as long. What functions use of what there is for them (its equation 2) is over the cores that the platform leaves, not over all of the node; a function's sidecar counts with it. Harvested, accelerated and idle are products of volume and time, as in its figure 8: what was in force below and above user allocations, and what was in the pool and lent to nobody, by the node agent's counters, from before a block until its last request was answered. They are of policies that lend what owners have; what the node has idle is nobody's, and no such volume is set aside. The share that the safeguard restored counts a donor once for CPU and once for memory.",
 		"The worst function is the one whose ratio is greatest, of all functions that were called. That is above 1 even where nothing differs but noise, as stock again shows, and too high rather than too low elsewhere.",
-		"An interval says how much the ratio depends on which moments were measured. It does not know what differs for whole blocks, as when another tenant of the machine is busy; stock again shows that.",
+		"An interval says how much the ratio depends on which moments were measured. It does not know what differs for whole blocks, as when another tenant of the machine is busy; stock again shows that, and so does what the hypervisor took.",
 	}}
 }

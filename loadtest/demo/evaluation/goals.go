@@ -66,8 +66,9 @@ type judged struct {
 	why     string // it is not known
 }
 
-// judge says which goals hold. One is not known if it was not measured, if its ratio may as
-// well be another one, or if the same arm measured twice differs by as much.
+// judge says which goals hold. One is not known if it was not measured, if the hypervisor
+// took CPU from what it is about, if its ratio may as well be another one, or if the same
+// arm measured twice differs by as much.
 func (c *comparison) judge() []judged {
 	var all []judged
 	for _, g := range goals {
@@ -78,6 +79,8 @@ func (c *comparison) judge() []judged {
 			j.why = "not measured"
 		case !j.noise.measured():
 			j.why = "stock was not measured again"
+		case c.disturbed(g.k, g.arm, g.baseline) > 0:
+			j.why = fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), c.disturbed(g.k, g.arm, g.baseline))
 		case math.Abs(j.noise.value-1) > tolerance:
 			j.why = fmt.Sprintf("stock again is %s of stock, more than %s away", ratioText(j.noise.value), percentText(tolerance))
 		case !j.ratio.known(tolerance):
@@ -90,6 +93,19 @@ func (c *comparison) judge() []judged {
 		all = append(all, j)
 	}
 	return all
+}
+
+// disturbed is in how many blocks of some arms the hypervisor took too much.
+func (c *comparison) disturbed(k combination, arms ...string) int {
+	n := 0
+	for _, arm := range arms {
+		for _, b := range c.blocks[k][arm] {
+			if b.Disturbed() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func undecided(all []judged) int {

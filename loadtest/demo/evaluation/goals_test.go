@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -33,6 +34,13 @@ func tooFew() Data {
 	return d
 }
 
+// robbed has more taken by the hypervisor than a verdict may be given on, in a block.
+func robbed(d Data, arm string, taken float64) Data {
+	i := slices.IndexFunc(d.Blocks, func(b Block) bool { return b.Arm == arm })
+	d.Blocks[i].CPU.Stolen = taken
+	return d
+}
+
 func TestVerdicts(t *testing.T) {
 	with := func(libra, again, noise float64) Data {
 		return synthetic{seed: 2, blocks: 4, requests: 300, noise: noise,
@@ -46,6 +54,9 @@ func TestVerdicts(t *testing.T) {
 		"clearly better":            {with(0.7, 1, 0.1), holds, ""},
 		"not better":                {with(0.9, 1, 0.1), holdsNot, ""},
 		"stock differs from itself": {with(0.7, 1.2, 0.1), notKnown, "stock again is 1.20 of stock, more than 5 % away"},
+		"its CPU was taken":         {robbed(with(0.7, 1, 0.1), Libra, 1), notKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
+		"the baseline's was":        {robbed(with(0.7, 1, 0.1), NoLimits, 1), notKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
+		"a little was taken":        {robbed(with(0.7, 1, 0.1), Libra, 0.6), holds, ""},
 		"stock was measured once":   {without(with(0.7, 1, 0.1), Again), notKnown, "stock was not measured again"},
 		"no baseline":               {without(with(0.7, 1, 0.1), NoLimits), notKnown, "not measured"},
 		"too few to tell":           {tooFew(), notKnown, "the interval is wider than ±5 %"},
@@ -84,5 +95,22 @@ func TestWhatNoiseDoesTooIsNotHarm(t *testing.T) {
 		if c.less(busy, Libra, meanSlowdown, 0) {
 			t.Error("it is not less")
 		}
+	}
+}
+
+// What the hypervisor took is in the report where somebody looked for it, and nowhere else.
+func TestTheReportSaysWhatTheHypervisorTook(t *testing.T) {
+	d := synthetic{seed: 1, blocks: 1, requests: 20, arms: map[string]float64{Stock: 1, NoLimits: 1}}.data(busy)
+	head := func() []string { return compared(t, d).usageTable(busy).Head }
+	if slices.Contains(head(), "taken by the hypervisor") {
+		t.Errorf("nobody looked, and the report has %v", head())
+	}
+	robbed(d, Stock, 1)
+	if !slices.Contains(head(), "taken by the hypervisor") {
+		t.Errorf("the report has only %v", head())
+	}
+	said := strings.Join(compared(t, d).measured().Text, " ")
+	if !strings.Contains(said, "the hypervisor took more than 2 % of the CPU that this machine had use for: 1.") {
+		t.Errorf("got %q", said)
 	}
 }

@@ -71,7 +71,7 @@ func parse() options {
 		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
-	flag.DurationVar(&o.leaseDuration, "lease-duration", 6*time.Second,
+	flag.DurationVar(&o.leaseDuration, "lease-duration", 8*time.Second,
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
 	flag.DurationVar(&o.settings.RecordAfter, "record-after", time.Second,
 		"how long a loan must have stood to be written into the pods' specs, on a node whose agent has made it already")
@@ -173,8 +173,10 @@ func run(o options) error {
 		&corev1.Node{}:          {Transform: controller.KeepAllocatable},
 		&corev1.ResourceQuota{}: {Transform: controller.KeepCPULimitQuota},
 	}}
-	renewDeadline := o.leaseDuration * 2 / 3
-	retryPeriod := o.leaseDuration / 6
+	// A leader gives up a retry period and the deadline after it last renewed: as late as it
+	// can be before another takes the lease, because machines do stall for seconds.
+	renewDeadline := o.leaseDuration * 3 / 4
+	retryPeriod := o.leaseDuration / 8
 	lock, err := o.lock(config, renewDeadline)
 	if err != nil {
 		return err

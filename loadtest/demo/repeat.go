@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+)
+
+// repeatShare is the part of the time for which blocks may be measured again. On a machine
+// whose neighbours are always busy, to repeat is worth less than what it displaces.
+const repeatShare = 0.05
+
+// mayRepeat says whether a block may be measured again: by how long that took so far, since
+// the evaluation began, and by the time that is left and that the rest takes which can no
+// longer be left out.
+func mayRepeat(took, since, left, rest time.Duration) bool {
+	return took < time.Duration(repeatShare*float64(since)) && left > rest
+}
+
+// quietly measures a block of about a length, and once more if the hypervisor took too much
+// CPU meanwhile and there is time beside the rest that is to be measured. It returns the
+// block from which less was taken.
+func (e *evaluate) quietly(ctx context.Context, length, rest time.Duration, measure func() (evaluation.Block, error)) (evaluation.Block, error) {
+	first, err := measure()
+	if err != nil || !first.Disturbed() {
+		return first, err
+	}
+	taken := fmt.Sprintf("the hypervisor took %.0f %% of the CPU in block %d", 100*first.CPU.StolenShare(), e.measured)
+	if !mayRepeat(e.repeated, time.Since(e.start), e.left(), rest+length) {
+		e.say("%s; there is no time to measure it again", taken)
+		return first, nil
+	}
+	e.say("%s: again", taken)
+	e.planned++
+	began := time.Now()
+	second, err := measure()
+	e.repeated += time.Since(began)
+	switch {
+	case ctx.Err() != nil:
+		return first, ctx.Err()
+	case err != nil:
+		e.say("not measured again: %v", err)
+		return first, nil
+	}
+	return lessDisturbed(first, second), nil
+}
+
+func lessDisturbed(first, second evaluation.Block) evaluation.Block {
+	if second.CPU.StolenShare() < first.CPU.StolenShare() {
+		return second
+	}
+	return first
+}
+
+// keep adds a block to what was measured.
+func (e *evaluate) keep(b evaluation.Block) {
+	if failed := failures(b.Requests); failed > 0 {
+		e.say("block %d: %d of %d requests failed, the first with: %s", e.measured, failed, len(b.Requests), firstError(b.Requests))
+	}
+	e.data.Blocks = append(e.data.Blocks, b)
+	e.data.Arms = measuredArms(e.data.Blocks)
+	e.data.Elapsed = time.Since(e.start)
+}
