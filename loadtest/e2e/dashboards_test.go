@@ -160,6 +160,14 @@ func TestAlertsSeeFaults(t *testing.T) {
 			}
 		}
 	}
+	// Some faults are of loans, which a function that has just been learned does not have soon.
+	functions := findAll(t.Context(), t)
+	donor, borrower := functions["uploader"], functions["compression"]
+	watched := watchQuotas(t.Context(), donor, borrower)
+	running := startLoad(t.Context())
+	watched.awaitLoan(t, donor, borrower)
+	running.stop(t)
+	watched.stop()
 	all := alerts(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

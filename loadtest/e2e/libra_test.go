@@ -102,14 +102,7 @@ func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
 
 	watched := watchQuotas(ctx, donor, borrower)
 	running := startLoad(ctx)
-	eventually(t, 3*time.Minute, "loan seen in the cgroups", func() error {
-		least, most := watched.least(donor), watched.most(borrower)
-		if least < donor.allocation.CPUMilli && most > borrower.allocation.CPUMilli {
-			return nil
-		}
-		return fmt.Errorf("%s was never below %dm (least %dm), %s never above %dm (most %dm)",
-			donor.name, donor.allocation.CPUMilli, least, borrower.name, borrower.allocation.CPUMilli, most)
-	})
+	watched.awaitLoan(t, donor, borrower)
 	ended := running.stop(t)
 	waitWhole(t, ended.Add(wholeWithin), functions...)
 	watched.stop()
@@ -277,6 +270,20 @@ func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
 		}
 	}()
 	return w
+}
+
+// awaitLoan waits, under load, until a loan has been seen. Of what the borrower can use no
+// more than its limit was seen while it was learned, so that dozens of requests may pass.
+func (w *quotaWatch) awaitLoan(t *testing.T, donor, borrower function) {
+	t.Helper()
+	eventually(t, 3*time.Minute, "loan seen in the cgroups", func() error {
+		least, most := w.least(donor), w.most(borrower)
+		if least < donor.allocation.CPUMilli && most > borrower.allocation.CPUMilli {
+			return nil
+		}
+		return fmt.Errorf("%s was never below %dm (least %dm), %s never above %dm (most %dm)",
+			donor.name, donor.allocation.CPUMilli, least, borrower.name, borrower.allocation.CPUMilli, most)
+	})
 }
 
 func (w *quotaWatch) least(f function) int64 {
