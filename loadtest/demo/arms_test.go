@@ -147,6 +147,10 @@ func TestArmsAreOfTheTen(t *testing.T) {
 					t.Errorf("%s: %dm of a limit of %dm, which is not half of it", f, request, limit)
 				}
 			}
+			// Without a bound on its requests, a function does not lend what it leaves.
+			if waits := all["dynamichtml-3"].Spec.Template.Spec; waits.ContainerConcurrency == nil || *waits.ContainerConcurrency == 0 {
+				t.Error("dynamichtml, which leaves most of its CPU, cannot lend it")
+			}
 			if defaults != 5 {
 				t.Errorf("%d run with Knative's defaults, want half of them", defaults)
 			}
