@@ -35,9 +35,11 @@ type pod struct {
 	usage   *counter // CPU used, when threads are read
 	list    string   // name of the file that lists threads
 	threads map[int]*thread
-	listed  bool          // its threads, since pods were listed last
+	listed  bool          // its threads, since it was followed last
 	ahead   time.Duration // that it has waited and that the kernel has not counted yet
 
+	foundAt   time.Time
+	turn      int           // of followEach
 	throttled time.Duration // as read last; notLimited
 	own       own
 	patience  patience
@@ -86,7 +88,7 @@ func isV2(cgroupRoot string) bool {
 }
 
 // list finds the pods that there are, and what of them is to be read.
-func (n *Node) list() error {
+func (n *Node) list(now time.Time) error {
 	if err := n.findParents(); err != nil {
 		return err
 	}
@@ -111,8 +113,13 @@ func (n *Node) list() error {
 			delete(n.pods, dir)
 		}
 	}
+	stale := now.Sub(n.listedAt) >= followEach*listEvery
+	n.listings++
 	for dir := range found {
-		if err := n.follow(dir); isGone(err) {
+		if p, ok := n.pods[dir]; ok && !stale && now.Sub(p.foundAt) >= youngTime && p.turn != n.listings%followEach {
+			continue
+		}
+		if err := n.follow(dir, now); isGone(err) {
 			continue // it went while we looked
 		} else if err != nil {
 			return fmt.Errorf("following a pod that did not opt in: %w", err)
@@ -211,9 +218,9 @@ func podUID(name string) (string, bool) {
 	return uid, ok && uid != ""
 }
 
-// follow opens what is to be read of a pod, or what has come to be since it was listed
+// follow opens what is to be read of a pod, or what has come to be since it was followed
 // last.
-func (n *Node) follow(dir string) error {
+func (n *Node) follow(dir string, now time.Time) error {
 	p, ok := n.pods[dir]
 	if !ok {
 		p = &pod{dir: dir, limited: map[string]*counter{}, threads: map[int]*thread{}, list: "tasks"}
@@ -225,6 +232,8 @@ func (n *Node) follow(dir string) error {
 			return err
 		}
 		n.pods[dir] = p
+		p.foundAt, p.turn = now, n.found%followEach
+		n.found++
 	}
 	p.listed, p.dirs = false, p.dirs[:0]
 	if err := p.findDirs(dir, 0); err != nil {

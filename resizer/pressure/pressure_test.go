@@ -1,6 +1,7 @@
 package pressure
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -213,6 +214,62 @@ func TestThreads(t *testing.T) {
 	}
 	if got := len(r.node.pods[filepath.Join(root, "cpu/kubelet/kubepods/burstable/poda")].threads); got != 2 {
 		t.Errorf("%d threads are followed, want 2", got)
+	}
+}
+
+// What comes to be in a pod is found at the next listing while the pod is young or nobody
+// has looked for long, and within a few of them later, of as many pods at a time.
+func TestKnownPodsAreFollowedInTurn(t *testing.T) {
+	const pods = 2 * followEach
+	tree := map[string]string{}
+	for i := range pods {
+		tree[fmt.Sprintf("cpu/kubepods/pod%d/cpu.cfs_quota_us", i)] = "-1\n"
+		tree[fmt.Sprintf("cpuacct/kubepods/pod%d/cpuacct.usage", i)] = "1000\n"
+	}
+	root := cgrouptest.Tree(t, tree)
+	proc := cgrouptest.Tree(t, map[string]string{"pressure/cpu": pressureText("0")})
+	r := newReader(t, root, proc, none)
+	r.read(0)
+	containers := 0
+	start := func() {
+		containers++
+		for i := range pods {
+			write(t, root, fmt.Sprintf("cpu/kubepods/pod%d/%d/cpu.cfs_quota_us", i, containers), "-1\n")
+		}
+	}
+	// known is in how many pods the latest is.
+	known := func() int {
+		n := 0
+		for _, p := range r.node.pods {
+			if len(p.dirs) == 1+containers {
+				n++
+			}
+		}
+		return n
+	}
+	pass := func(d time.Duration) {
+		for range d / (listEvery / 5) {
+			r.read(listEvery / 5)
+		}
+	}
+
+	start()
+	pass(listEvery)
+	if got := known(); got != pods {
+		t.Errorf("what began in young pods is known of %d in the next listing, want all %d", got, pods)
+	}
+	pass(youngTime)
+	start()
+	for i := range followEach {
+		pass(listEvery)
+		if got, want := known(), (i+1)*pods/followEach; got != want {
+			t.Errorf("what began in old pods is known of %d after %d listings, want %d of %d", got, i+1, want, pods)
+		}
+	}
+	start()
+	r.read(followEach * listEvery)
+	if got := known(); got != pods {
+		t.Errorf("what began while nobody looked is known of %d, want all %d", got, pods)
 	}
 }
 
