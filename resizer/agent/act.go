@@ -76,8 +76,10 @@ func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 			*res.of(&e.overwritten) = found
 			lowered = lowered || found != 0 && found < min(*res.of(&due), *res.of(&e.owed))
 			r.metrics.rewrote(ctx, res)
-			r.log.Info("a limit was changed back by another", "pod", e.pod, "resource", res.String(),
-				"written", *written, "found", found)
+			if times, ok := r.repeats.tell(e.pod, "changed back "+res.String(), r.clock.Now()); ok {
+				r.log.Info("a limit was changed back by another", "pod", e.pod, "resource", res.String(),
+					"written", *written, "found", found, "times", times)
+			}
 		}
 		*written = 0
 	}
@@ -103,8 +105,10 @@ func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time)
 	r.metrics.safeguarded(ctx, e.info.function, res, r.clock.Since(at))
 	r.revokedBy = r.clock.Now().Add(revokeTime)
 	r.link.strike(e.pod, s)
-	r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function, "resource", res.String(),
-		"limit", limit, "allocation", *res.of(&e.owed), "memory", e.reading.Memory)
+	if times, ok := r.repeats.tell(e.pod, "restored "+res.String(), at); ok {
+		r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function, "resource", res.String(),
+			"limit", limit, "allocation", *res.of(&e.owed), "memory", e.reading.Memory, "times", times)
+	}
 }
 
 // act writes what can be written, until there is nothing more: what a decrease frees

@@ -14,6 +14,7 @@
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
+//	what the log repeats        repeats.go
 //	Redis                       link.go, watch.go, heartbeat.go, node.go
 package agent
 
@@ -159,6 +160,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		link:     a.link,
 		most:     map[string]int64{},
 
+		repeats:     repeats{},
 		sharesWrong: map[group]exceeding{},
 	}
 	a.reflex.clamps = &clamps{

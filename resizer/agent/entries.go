@@ -166,7 +166,9 @@ func (r *reflex) owe(ctx context.Context, e *entry) bool {
 	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: e.allocation})
 	if err != nil {
 		r.metrics.journalErrors.Add(ctx, 1)
-		r.log.Error(err, "a container is left as it is, because what it is owed cannot be written down", "pod", e.pod)
+		if times, ok := r.repeats.tell(e.pod, "owing", r.clock.Now()); ok {
+			r.log.Error(err, "a container is left as it is, because what it is owed cannot be written down", "pod", e.pod, "times", times)
+		}
 		return false
 	}
 	e.debtor = e.info.container

@@ -74,6 +74,7 @@ type reflex struct {
 	weightDebts []weightDebt  // of pods that have no entry that owes it
 	sharesWrong map[group]exceeding
 	clamps      *clamps
+	repeats     repeats
 	// cappedBefore is the room of what capped made last, which nobody keeps.
 	cappedBefore []capped
 
@@ -232,6 +233,9 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	r.clamps.join(r.weighAt)
 	if (beat || r.beatDue && r.state.Epoch != "" && !r.lost) && !r.stopping {
 		r.beat(ctx, beat)
+	}
+	if beat {
+		r.repeats.forget(now)
 	}
 	done := r.clock.Now()
 	r.roundAt.Store(&done)

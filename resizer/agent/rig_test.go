@@ -206,7 +206,7 @@ func (g *rig) start() {
 		settings = g.settings
 	}
 	g.reflex = &reflex{
-		clock: g.clock, log: logr.Discard(), metrics: m, tracer: tracers.Tracer(""), agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
+		clock: g.clock, log: logr.Discard(), repeats: repeats{}, metrics: m, tracer: tracers.Tracer(""), agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
 		settings: settings,
 		open: func(id string) (cgroup.Container, error) {
 			if g.opening != nil {

@@ -211,7 +211,9 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 	w.inForce = found
 	if expected != w.kubelet {
 		r.metrics.rewrites.Add(ctx, 1, ofWeight)
-		r.log.Info("a pod's weight was changed by another", "pod", e.pod, "written", expected, "found", found, "kubelets", w.kubelet)
+		if times, ok := r.repeats.tell(e.pod, "weight changed", r.clock.Now()); ok {
+			r.log.Info("a pod's weight was changed by another", "pod", e.pod, "written", expected, "found", found, "kubelets", w.kubelet, "times", times)
+		}
 	}
 	if found != w.kubelet && found >= w.file.Least() {
 		r.log.V(1).Info("a pod has another weight of the kubelet's", "pod", e.pod, "was", w.kubelet, "is", found)

@@ -47,7 +47,9 @@ func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
 	err := r.journal.putWeight(d)
 	if err != nil {
 		r.metrics.journalErrors.Add(ctx, 1)
-		r.log.Error(err, "a pod's weight is left as it is, because what it is without Libra cannot be written down", "pod", e.pod)
+		if times, ok := r.repeats.tell(e.pod, "owing its weight", r.clock.Now()); ok {
+			r.log.Error(err, "a pod's weight is left as it is, because what it is without Libra cannot be written down", "pod", e.pod, "times", times)
+		}
 		return false
 	}
 	e.weighing.debtor = d.Container
