@@ -9,7 +9,7 @@ from libra_predictor.function import Haste
 # Of a core: what refits may take of functions whose answers fit no more, some of them at once, and of those
 # whose answers fit.
 SOON_SHARE: Final = 0.005
-SOON_RESERVE_SECONDS: Final = 0.5
+SOON_RESERVE_SECONDS: Final = 0.15
 WHENEVER_SHARE: Final = 0.002
 
 

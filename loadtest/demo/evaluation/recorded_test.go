@@ -13,21 +13,25 @@ import (
 )
 
 // The figures that the docs quote can be worked out again from what is recorded beside them.
-func TestRecordedRun(t *testing.T) {
+func TestRecordedRuns(t *testing.T) {
 	const recorded = "../../../docs/evaluation"
-	data, err := ReadFile(filepath.Join(recorded, DataFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(recorded, report.ResultsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var results report.Results
-	if err := json.Unmarshal(text, &results); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(results.Metrics, write(t, data).metrics, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-		t.Errorf("recorded (-) and worked out (+):\n%s", diff)
+	for _, run := range []string{recorded, filepath.Join(recorded, "memory")} {
+		t.Run(filepath.Base(run), func(t *testing.T) {
+			data, err := ReadFile(filepath.Join(run, DataFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(run, report.ResultsFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var results report.Results
+			if err := json.Unmarshal(text, &results); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(results.Metrics, write(t, data).metrics, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+				t.Errorf("recorded (-) and worked out (+):\n%s", diff)
+			}
+		})
 	}
 }
