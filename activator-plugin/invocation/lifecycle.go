@@ -71,8 +71,10 @@ type flight struct {
 	node       string
 	inv        pool.Invocation
 	dispatched time.Time
-	// withheld is what the pool was not told of; it is set before finish.
-	withheld volumes
+	// withheld is what the pool was not told of, and besideUntold says that others were in the
+	// pod of which it was not told, either. They are set before finish.
+	withheld     volumes
+	besideUntold bool
 
 	// finished carries the Ending once; answered is closed after the pool's answer.
 	finished chan pool.Ending
@@ -144,7 +146,7 @@ func (f *flight) finish(status int) {
 	f.mu.Lock()
 	f.ending[f.inv.Pod] = f.answered
 	f.mu.Unlock()
-	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status}
+	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status, Late: f.besideUntold}
 }
 
 // begin tries until the pool answers or the invocation is over, and returns when it
@@ -156,7 +158,7 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 		select {
 		case <-f.clock.After(backoff):
 		case ending = <-f.finished:
-			ending.Late = again
+			ending.Late = ending.Late || again
 			return sent, ending
 		}
 		again = true
@@ -172,7 +174,7 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	}
 	ending = <-f.finished
 	// The pool may have missed what else was in the pod before it heard of this one.
-	ending.Late = again
+	ending.Late = ending.Late || again
 	ending.BeginAnswered = !again
 	return sent, ending
 }

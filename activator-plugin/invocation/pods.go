@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,6 +48,28 @@ type Pods struct {
 type served struct {
 	container string
 	samples   *samples
+	untold    *untold
+}
+
+// untold counts a container's invocations of which the pool is not told, so that those of
+// which it is told do not pass for alone beside them.
+type untold struct{ begun, inFlight atomic.Int64 }
+
+// begin counts one until end is called.
+func (u *untold) begin() (end func(status int)) {
+	u.inFlight.Add(1)
+	u.begun.Add(1)
+	return func(int) { u.inFlight.Add(-1) }
+}
+
+// beside begins to look for others, and returns what says whether there was one. None is
+// there of a container in which nothing has ended yet.
+func (u *untold) beside() func() bool {
+	if u == nil {
+		return func() bool { return false }
+	}
+	before, there := u.begun.Load(), u.inFlight.Load() > 0
+	return func() bool { return there || u.begun.Load() != before }
 }
 
 const (
@@ -143,16 +166,18 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, newSamples()}
+		p.served[t.pod] = served{t.container, newSamples(), &untold{}}
 	}
 }
 
 // sample says whether an invocation that neither lends nor borrows is to be reported.
-func (p *Pods) sample(t target, now time.Time) bool {
+func (s served) sample(now time.Time) bool { return s.samples == nil || s.samples.take(now) }
+
+// servedBy is empty when no invocation has ended in the pod yet.
+func (p *Pods) servedBy(t target) served {
 	p.mu.RLock()
-	s := p.served[t.pod]
-	p.mu.RUnlock()
-	return s.samples == nil || s.samples.take(now)
+	defer p.mu.RUnlock()
+	return p.served[t.pod]
 }
 
 func (p *Pods) forget(deleted any) {

@@ -165,26 +165,27 @@ func TestRankedWhateverMayNotLend(t *testing.T) {
 	}
 }
 
-// Requests that are over before a weight could be written wake nobody, and are sampled
-// where they are alone in their pods.
-func TestShortRequestsAreNotRanked(t *testing.T) {
+// Requests that are over soon wake nobody, and are sampled where nobody counts what each
+// needs of their pods.
+func TestQuickRequestsAreNotRanked(t *testing.T) {
 	const requests = samplesFirst + 30
 	for name, test := range map[string]struct {
 		cpuTime     time.Duration
 		demand      api.Resources
 		concurrency int64
-		newPod      bool
 		ranked      bool
 		sampled     bool
 	}{
-		"short":                          {cpuTime: minRanked - 1, demand: res(1000, 512), concurrency: 1, sampled: true},
-		"long enough":                    {cpuTime: minRanked, demand: res(1000, 512), concurrency: 1, ranked: true},
+		"quick":                          {cpuTime: quickCPU - 1, demand: res(1000, 512), concurrency: 1, sampled: true},
+		"longer":                         {cpuTime: quickCPU, demand: res(1000, 512), concurrency: 1, ranked: true},
 		"of unknown CPU time":            {demand: res(1000, 512), concurrency: 1, ranked: true},
-		"short, and lends memory":        {cpuTime: 1, demand: res(1000, 100), concurrency: 1, ranked: true},
-		"short, and would only lend CPU": {cpuTime: 1, demand: res(100, 512), concurrency: 1, sampled: true},
-		// Who is alone in the pod must be known.
-		"short, several at a time":  {cpuTime: 1, demand: res(1000, 512), concurrency: 2},
-		"short, any number at once": {cpuTime: 1, demand: res(1000, 512)},
+		"quick, and could lend":          {cpuTime: 1, demand: res(100, 100), concurrency: 1, sampled: true},
+		"quick, and needs more memory":   {cpuTime: 1, demand: res(1000, 1000), concurrency: 1, ranked: true},
+		"quick, and could use more CPU":  {cpuTime: 1, demand: res(2000, 512), concurrency: 1, sampled: true},
+		"quick, any number at once":      {cpuTime: 1, demand: res(1000, 512), sampled: true},
+		"longer, any number at once":     {cpuTime: quickCPU, demand: res(1000, 512), ranked: true},
+		"quick, several at a time":       {cpuTime: 1, demand: res(1000, 512), concurrency: 2},
+		"quick, several, and could lend": {cpuTime: 1, demand: res(1000, 100), concurrency: 2, ranked: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := &recorder{}
@@ -227,6 +228,41 @@ func TestShortRequestIsRankedWhenItsContainerStarts(t *testing.T) {
 	}
 }
 
+// An invocation passes for alone unless one was in its pod of which the pool was not told.
+func TestUntoldInvocationsAreNotOverlooked(t *testing.T) {
+	rec, known := &recorder{}, predictions{}
+	m := newRankingManager(t, rec, fixed{api.ModeFull, api.SourceNode}, known, newPod("a", "10.0.0.1"))
+	rev := newRevision()
+	rev.Spec.ContainerConcurrency = new(int64)
+	begin := func(cpuTime time.Duration) (end func(int)) {
+		known[revID] = predict.Prediction{Demand: res(1000, 512), Duration: time.Minute, CPUTime: cpuTime}
+		req := newRequest(rev)
+		return m.dispatch(t.Context(), req, revID, "10.0.0.1:80", false)
+	}
+	for range samplesFirst + 2 {
+		begin(1)(200)
+	}
+	for name, test := range map[string]struct {
+		run  func()
+		late bool
+	}{
+		"before":             {func() { begin(1)(200); begin(time.Second)(200) }, false},
+		"after":              {func() { begin(time.Second)(200); begin(1)(200) }, false},
+		"when it begins":     {func() { untold, told := begin(1), begin(time.Second); untold(200); told(200) }, true},
+		"while it runs":      {func() { told := begin(time.Second); begin(1)(200); told(200) }, true},
+		"when it ends":       {func() { told, untold := begin(time.Second), begin(1); told(200); untold(200) }, true},
+		"from first to last": {func() { untold := begin(1); begin(time.Second)(200); untold(200) }, true},
+	} {
+		m.lifecycle.running.Wait()
+		rec.begins, rec.ends = nil, nil
+		test.run()
+		m.lifecycle.running.Wait()
+		if len(rec.begins) != 1 || len(rec.ends) != 1 || rec.ends[0].Late != test.late {
+			t.Errorf("%s: %d Begins, Ends %+v; want one of each, late: %t", name, len(rec.begins), rec.ends, test.late)
+		}
+	}
+}
+
 // places are settings whose source depends on where a pod is.
 type places map[[2]string]api.Source
 
@@ -252,8 +288,8 @@ func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 	}
 }
 
-// Of two invocations that differ in their source alone, memory is the same, no CPU is lent
-// or borrowed but from owners, and none is ranked but by the node.
+// Of two invocations that differ in their source alone, memory is the same unless one is over
+// soon, no CPU is lent or borrowed but from owners, and none is ranked but by the node.
 func TestSourcesDifferInCPUAlone(t *testing.T) {
 	rec, settings, known := &recorder{}, &fixed{}, predictions{}
 	m := newRankingManager(t, rec, settings, known, newPod("a", "10.0.0.1"))
@@ -269,7 +305,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		prediction := predict.Prediction{
 			Demand:   res(rapid.Int64Range(0, 2000).Draw(t, "cpu"), rapid.Int64Range(0, 1000).Draw(t, "MiB")),
 			Duration: time.Duration(rapid.Int64Range(0, 2000).Draw(t, "ms")) * time.Millisecond,
-			CPUTime:  time.Duration(rapid.SampledFrom([]int64{0, 1, 4999, 5000, 100_000}).Draw(t, "cpu µs")) * time.Microsecond,
+			CPUTime:  time.Duration(rapid.SampledFrom([]int64{0, 1, 24_999, 25_000, 100_000}).Draw(t, "cpu µs")) * time.Microsecond,
 		}
 		clear(known)
 		if rapid.IntRange(0, 3).Draw(t, "known") > 0 {
@@ -305,12 +341,22 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 {
 			t.Errorf("of the node, surplus is %v and want %v, with CPU in them", node.Surplus, node.Want)
 		}
-		var short bool
+		var quick bool
 		if known[revID].CPUTime > 0 && served {
-			short = prediction.CPUTime < minRanked && node.Surplus.IsZero() && node.Want.IsZero()
+			var could volumes
+			if concurrency > 0 {
+				could = classify(allocationOf(rev.Spec.GetContainer()), api.Resources{}, prediction, m.minLoan, node.Concurrency).withoutCPU()
+			}
+			quick = prediction.CPUTime < quickCPU && could.want.IsZero() && (concurrency <= 1 || could == (volumes{}))
 		}
-		if node.Ranked == short {
+		if node.Ranked == quick {
 			t.Errorf("of the node, Ranked is %t with the prediction %+v", node.Ranked, known)
+		}
+		if quick {
+			if !node.Surplus.IsZero() || !node.Want.IsZero() {
+				t.Errorf("of the node, surplus is %v and want %v of what is over soon", node.Surplus, node.Want)
+			}
+			owners.Surplus = api.Resources{}
 		}
 		if node.Ranked && node.CPUTime != known[revID].CPUTime {
 			t.Errorf("of the node, CPUTime is %v, want that of %+v", node.CPUTime, known)

@@ -66,7 +66,17 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
 	why = m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
-	var allowed, withheld volumes
+	var could, allowed, withheld volumes
+	if known && why == reasonNone {
+		could = classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency)
+		if inv.Ranked {
+			could = could.withoutCPU()
+		}
+	}
+	quick := known && inv.Ranked && m.quick(prediction, could, req, pod, inv.Concurrency)
+	if quick {
+		could, inv.Ranked = volumes{}, false
+	}
 	r := roleObserved
 	switch {
 	case why != reasonNone:
@@ -74,10 +84,6 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		why = reasonNoPrediction
 	default:
 		inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
-		could := classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency)
-		if inv.Ranked {
-			could = could.withoutCPU()
-		}
 		allowed, withheld = set.allow(could)
 		inv.Surplus, inv.Want = allowed.surplus, allowed.want
 		if inv.Concurrency > 1 {
@@ -85,13 +91,14 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		}
 		r, why = set.roleOf(allowed, withheld)
 	}
-	if inv.Ranked = inv.Ranked && !m.tooShort(prediction, allowed, req, pod); inv.Ranked {
+	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
-	// What is in a pod with others is always told: it counts for what they leave.
-	if r == roleNeither && !inv.Ranked && inv.Concurrency <= 1 && !m.pods.sample(pod, m.clock.Now()) {
+	in := m.pods.servedBy(pod)
+	// What is in a pod with others is told where it counts for what they leave.
+	if (quick || r == roleNeither && !inv.Ranked) && inv.Concurrency <= 1 && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
-		return nil
+		return in.untold.begin()
 	}
 	inv.ID = req.invocationID()
 	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
@@ -104,8 +111,10 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	}
 	f.withheld = withheld
 	m.metrics.onDispatch(revID, r, why, inv.Ranked)
+	besideUntold := in.untold.beside()
 	return func(status int) {
 		m.pods.noteServed(pod)
+		f.besideUntold = besideUntold()
 		f.finish(status)
 	}
 }

@@ -76,8 +76,9 @@ type Ending struct {
 	Duration time.Duration
 	Ago      time.Duration // for how long the End has waited to be sent
 	Status   int           // HTTP status of the response
-	// Late says that the Begin was not sent as soon as the invocation began, or that it is not
-	// known how long ago it ended, so that what is measured may be another's, too.
+	// Late says that the Begin was not sent as soon as the invocation began, that it is not
+	// known how long ago it ended, or that others were in the pod of which the pool was not
+	// told, so that what is measured may be another's, too.
 	Late bool
 	// BeginAnswered says that the pool has answered every Begin that was sent, so that none
 	// can arrive any more.

@@ -28,6 +28,7 @@ type simNode struct {
 	cores    float64
 	pods     int
 	ranking  func([]work) []work // what the weights go by; nil leaves them the kubelet's
+	quick    time.Duration       // nobody is told of requests that are predicted to take less
 	requests []*simRequest       // by at
 
 	now     time.Duration
@@ -41,6 +42,8 @@ const (
 	simAllocation = 300 // milli CPU
 	simStep       = time.Nanosecond
 	simSeeds      = 10 // the figures in weights.go are of 40
+	// simSeenAfter is when the agent sees on average that a pod uses CPU of which nobody told.
+	simSeenAfter = weighEvery / 2
 )
 
 // simulatedLoad are requests to some pods over a time, heavy-tailed, 40 ms of CPU on average,
@@ -119,11 +122,19 @@ func (s *simNode) weigh() {
 			continue
 		}
 		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: simAllocation}
+		var untold work
 		for _, r := range here {
-			c.works = append(c.works, r.work)
-			c.ran = max(c.ran, s.now-r.from)
+			if r.predicted >= s.quick {
+				c.works = append(c.works, r.work)
+				c.ran = max(c.ran, s.now-r.from)
+			} else if s.now-r.from >= simSeenAfter {
+				untold.used += r.used
+			}
 		}
-		if s.ranking != nil {
+		if len(c.works) == 0 && untold.used > 0 {
+			c.works = []work{untold}
+		}
+		if s.ranking != nil && len(c.works) > 0 {
 			c.works = s.ranking(c.works)
 			flying, pods = append(flying, pod), append(pods, c)
 		}
@@ -203,12 +214,20 @@ type simulated struct {
 	p99         time.Duration
 }
 
-func simulate(ranking func([]work) []work) simulated {
+func simulate(ranking func([]work) []work) simulated { return simulateTelling(ranking, 0, 0) }
+
+// simulateTelling tells only of requests that are not quick. Each that is told of takes some CPU.
+func simulateTelling(ranking func([]work) []work, quick, cost time.Duration) simulated {
 	const pods, cores, load = 10, 2.0, 0.95
 	var all, short []float64
 	var took []time.Duration
 	for seed := range uint64(simSeeds) {
-		s := simNode{cores: cores, pods: pods, ranking: ranking, requests: simulatedLoad(seed, pods, time.Minute, cores, load)}
+		s := simNode{cores: cores, pods: pods, ranking: ranking, quick: quick, requests: simulatedLoad(seed, pods, time.Minute, cores, load)}
+		for _, r := range s.requests {
+			if r.predicted >= quick {
+				s.cores -= cost.Minutes() // of a minute
+			}
+		}
 		s.run()
 		for _, r := range s.requests {
 			slowdown := float64(r.took) / float64(r.cpu)
@@ -229,7 +248,8 @@ func simulate(ranking func([]work) []work) simulated {
 
 // What weights and the queue's order are worth on a full node whose CPU they divide at no
 // cost: to short requests, on average, and to the longest. To rank pods by the least that
-// is left of a request, whatever else shares the pod's CPU with it, is worth less.
+// is left of a request, whatever else shares the pod's CPU with it, is worth less. To be told
+// of requests that are over soon is worth little, and less than it takes.
 func TestWeightsOnAFullNode(t *testing.T) {
 	own := simulate(nil)
 	over := func(ranked string, s simulated) (short, mean float64) {
@@ -239,6 +259,11 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	}
 	t.Logf("with the kubelet's weights: median slow-down of short requests %.1f, mean %.1f, P99 %v", own.short, own.mean, own.p99)
 	short, mean := over("who has something done soonest", simulate(func(works []work) []work { return works }))
+	const quick, cost = 25 * time.Millisecond, 2 * time.Millisecond
+	every := func(works []work) []work { return works }
+	_, quickMean := over("the same, nobody told of quick ones", simulateTelling(every, quick, 0))
+	_, told := over("the same, where to tell of a request takes 2 ms of CPU", simulateTelling(every, 0, cost))
+	_, untold := over("both", simulateTelling(every, quick, cost))
 	leastShort, leastMean := over("the least that is left", simulate(func(works []work) []work {
 		var all work // as one that has used what all have
 		for _, w := range works {
@@ -253,6 +278,10 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	}))
 	if short > 0.8 || mean > 0.9 {
 		t.Errorf("%.2f to short requests and %.2f on average, want 0.8 and 0.9 at most", short, mean)
+	}
+	if quickMean > 1.1*mean || untold > told {
+		t.Errorf("%.2f on average where nobody is told of quick ones, and %.2f where all are told of; where that takes CPU %.2f and %.2f",
+			quickMean, mean, untold, told)
 	}
 	if mean > leastMean && short > leastShort {
 		t.Errorf("%.2f to short requests and %.2f on average; by the least that is left %.2f and %.2f", short, mean, leastShort, leastMean)
