@@ -58,8 +58,8 @@ type lifecycle struct {
 	// nodes those on a node.
 	inFlight int
 	nodes    map[string]int
-	// ending has, by pod, what the last End under way closes when it is answered.
-	ending map[string]chan struct{}
+	// ending has, by pod, the invocation whose End is the last one under way.
+	ending map[string]*flight
 	// lingering are, by node, the Ends that wait for a Begin.
 	lingering map[string][]*lingering
 }
@@ -98,7 +98,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		giveUp: giveUp,
 
 		nodes:     make(map[string]int),
-		ending:    make(map[string]chan struct{}),
+		ending:    make(map[string]*flight),
 		lingering: make(map[string][]*lingering),
 	}
 }
@@ -124,7 +124,10 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	}
 	l.inFlight++
 	l.nodes[node]++
-	before := l.ending[f.inv.Pod]
+	var before <-chan struct{}
+	if last := l.ending[f.inv.Pod]; last != nil {
+		before = last.answered
+	}
 	l.mu.Unlock()
 
 	l.metrics.onInFlight(1)
@@ -140,11 +143,20 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	return f
 }
 
+// stillLends says that the pool may not have heard yet that the invocation which was the last
+// in a pod has ended, and has what that could lend.
+func (l *lifecycle) stillLends(pod string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.ending[pod]
+	return last != nil && !last.inv.Surplus.IsZero()
+}
+
 // finish ends the invocation and returns at once.
 func (f *flight) finish(status int) {
 	// From here on, the pod's next invocation waits for this one's End.
 	f.mu.Lock()
-	f.ending[f.inv.Pod] = f.answered
+	f.ending[f.inv.Pod] = f
 	f.mu.Unlock()
 	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status, Late: f.besideUntold}
 }
@@ -273,7 +285,7 @@ func (f *flight) forget() {
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
 	}
-	if f.ending[f.inv.Pod] == f.answered {
+	if f.ending[f.inv.Pod] == f {
 		delete(f.ending, f.inv.Pod)
 	}
 	f.mu.Unlock()

@@ -263,6 +263,38 @@ func TestUntoldInvocationsAreNotOverlooked(t *testing.T) {
 	}
 }
 
+// A pod gets back what it has lent when its next request comes, though nobody had to be told
+// of that one.
+func TestWhatIsStillLentIsGivenBackToQuickRequests(t *testing.T) {
+	for name, test := range map[string]struct {
+		memory int64 // MiB that the request before was predicted to use
+		told   bool
+	}{
+		"the one before lends":        {100, true},
+		"the one before lent nothing": {512, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec, known := &recorder{}, predictions{}
+			m := newRankingManager(t, rec, fixed{api.ModeFull, api.SourceNode}, known, newPod("a", "10.0.0.1"))
+			send := func(memory int64, cpuTime time.Duration) {
+				known[revID] = predict.Prediction{Demand: res(1000, memory), Duration: time.Minute, CPUTime: cpuTime}
+				dispatchOnce(m, newRevision(), "10.0.0.1:80")
+			}
+			for range samplesFirst + 2 {
+				send(512, 1)
+			}
+			m.lifecycle.running.Wait()
+			rec.begins, rec.ends = nil, nil
+			send(test.memory, time.Second) // its End waits for a Begin
+			send(512, 1)
+			drain(t, m.lifecycle)
+			if told := len(rec.begins) == 2; told != test.told {
+				t.Errorf("%d Begins, %q; want the second request told of: %t", len(rec.begins), rec.calls, test.told)
+			}
+		})
+	}
+}
+
 // places are settings whose source depends on where a pod is.
 type places map[[2]string]api.Source
 

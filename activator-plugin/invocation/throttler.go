@@ -42,7 +42,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 }
 
 // dispatch begins the invocation and returns what ends it, to be called exactly once
-// with the status of the response; nil for one that is not managed.
+// with the status of the response; nil for one that nothing is noted of.
 func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
 	container := req.rev.Spec.GetContainer()
 	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, container.Name)
@@ -95,8 +95,10 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		inv.CPUTime = prediction.CPUTime
 	}
 	in := m.pods.servedBy(pod)
-	// What is in a pod with others is told where it counts for what they leave.
-	if (quick || r == roleNeither && !inv.Ranked) && inv.Concurrency <= 1 && !in.sample(m.clock.Now()) {
+	// What is in a pod with others is told where it counts for what they leave, and with the
+	// Begin its pod gets back what is still lent of the one before.
+	if (quick || r == roleNeither && !inv.Ranked) && inv.Concurrency <= 1 &&
+		!m.lifecycle.stillLends(pod.pod) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		return in.untold.begin()
 	}
