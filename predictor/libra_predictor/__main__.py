@@ -12,9 +12,11 @@ def main() -> None:
 
     from libra_predictor.learner import Predictor
     from libra_predictor.server import serve
+    from libra_predictor.store import end_process
 
     repository = ModelRepository()
     serve(settings, repository, Predictor(settings, repository))
+    end_process()
 
 
 if __name__ == "__main__":

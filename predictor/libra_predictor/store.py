@@ -2,11 +2,14 @@
 
 import asyncio
 import hashlib
+import logging
+import os
 import re
+import sys
 from collections.abc import AsyncIterable, Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import obstore
 from obstore.exceptions import BaseError
@@ -310,6 +313,19 @@ class ObjectStore:
         for known in fences.values():
             known.sort()
         return fences, {name: tokens[known[-1]][name] for name, known in fences.items()}
+
+
+def end_process() -> NoReturn:
+    """Ends the process without finalizing the interpreter, after what was logged is written.
+
+    obstore's threads hand their results to Python, also those of calls that were cancelled, and a thread that
+    does so under an interpreter that is being finalized aborts the process
+    (https://github.com/PyO3/pyo3-async-runtimes/issues/40).
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _path(function: str, fence: int) -> str:

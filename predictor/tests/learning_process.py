@@ -9,6 +9,7 @@ from kserve import ModelRepository
 
 from libra_predictor.learner import Predictor
 from libra_predictor.settings import parse
+from libra_predictor.store import end_process
 
 
 async def main(lease_seconds: float, options: list[str]) -> None:
@@ -20,3 +21,4 @@ async def main(lease_seconds: float, options: list[str]) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))
+    end_process()
