@@ -32,6 +32,7 @@ const (
 // function is one pod of a function and where its limits can be seen.
 type function struct {
 	name        string
+	revision    string
 	pod         string
 	containerID string
 	cgroups     cgroups
@@ -78,6 +79,7 @@ func findIn(ctx context.Context, t *testing.T, namespace, name string) function 
 		id := containerID(status)
 		return function{
 			name:        name,
+			revision:    pod.Labels[serving.RevisionLabelKey],
 			pod:         pod.Name,
 			containerID: id,
 			cgroups:     findCgroups(t, id),

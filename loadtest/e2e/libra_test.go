@@ -153,18 +153,13 @@ func TestFaults(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ctx := t.Context()
 			all := findAll(ctx, t)
-			borrower := all["compression"]
+			donor, borrower := all["uploader"], all["compression"]
 			functions := slices.Collect(maps.Values(all))
 			before := restarts(ctx, t, functions...)
-			watched := watchQuotas(ctx, borrower)
+			watched := watchQuotas(ctx, donor, borrower)
 			defer watched.stop()
 			running := startLoad(ctx)
-			eventually(t, 2*time.Minute, "loan before the fault", func() error {
-				if most := watched.most(borrower); most <= borrower.allocation.CPUMilli {
-					return fmt.Errorf("%s never above %dm", borrower.name, borrower.allocation.CPUMilli)
-				}
-				return nil
-			})
+			watched.awaitLoan(t, donor, borrower)
 			var dead string
 			if test.killed != "" {
 				dead = container(ctx, t, test.killed)
@@ -276,6 +271,11 @@ func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
 // more than its limit was seen while it was learned, so that dozens of requests may pass.
 func (w *quotaWatch) awaitLoan(t *testing.T, donor, borrower function) {
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			tellOfLending(t, donor, borrower)
+		}
+	}()
 	eventually(t, 3*time.Minute, "loan seen in the cgroups", func() error {
 		least, most := w.least(donor), w.most(borrower)
 		if least < donor.allocation.CPUMilli && most > borrower.allocation.CPUMilli {
