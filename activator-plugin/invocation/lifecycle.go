@@ -58,6 +58,8 @@ type lifecycle struct {
 	// nodes those on a node.
 	inFlight int
 	nodes    map[string]int
+	// lending counts, by pod, those that could lend something.
+	lending map[string]int
 	// ending has, by pod, the invocation whose End is the last one under way.
 	ending map[string]*flight
 	// lingering are, by node, the Ends that wait for a Begin.
@@ -98,6 +100,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		giveUp: giveUp,
 
 		nodes:     make(map[string]int),
+		lending:   make(map[string]int),
 		ending:    make(map[string]*flight),
 		lingering: make(map[string][]*lingering),
 	}
@@ -124,6 +127,9 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	}
 	l.inFlight++
 	l.nodes[node]++
+	if !f.inv.Surplus.IsZero() {
+		l.lending[f.inv.Pod]++
+	}
 	var before <-chan struct{}
 	if last := l.ending[f.inv.Pod]; last != nil {
 		before = last.answered
@@ -143,13 +149,12 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	return f
 }
 
-// stillLends says that the pool may not have heard yet that the invocation which was the last
-// in a pod has ended, and has what that could lend.
-func (l *lifecycle) stillLends(pod string) bool {
+// lends says that the pool may have something that an invocation in a pod could lend: until
+// its End is answered.
+func (l *lifecycle) lends(pod string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last := l.ending[pod]
-	return last != nil && !last.inv.Surplus.IsZero()
+	return l.lending[pod] > 0
 }
 
 // finish ends the invocation and returns at once.
@@ -284,6 +289,11 @@ func (f *flight) forget() {
 	f.inFlight--
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
+	}
+	if !f.inv.Surplus.IsZero() {
+		if f.lending[f.inv.Pod]--; f.lending[f.inv.Pod] == 0 {
+			delete(f.lending, f.inv.Pod)
+		}
 	}
 	if f.ending[f.inv.Pod] == f {
 		delete(f.ending, f.inv.Pod)

@@ -37,8 +37,9 @@ func drain(t testing.TB, l *lifecycle) {
 	if err := l.drain(ctx); err != nil {
 		t.Fatal("drain() =", err)
 	}
-	if l.inFlight+len(l.nodes)+len(l.ending)+len(l.lingering) != 0 {
-		t.Errorf("after all had ended there are left: %d in flight, on nodes %v, ending in %v, lingering %v", l.inFlight, l.nodes, l.ending, l.lingering)
+	if l.inFlight+len(l.nodes)+len(l.lending)+len(l.ending)+len(l.lingering) != 0 {
+		t.Errorf("after all had ended there are left: %d in flight, on nodes %v, lending from %v, ending in %v, lingering %v",
+			l.inFlight, l.nodes, l.lending, l.ending, l.lingering)
 	}
 }
 
@@ -82,6 +83,35 @@ func TestEndWaitsForBegin(t *testing.T) {
 	// Nobody knows whether a Begin that failed was done: it is ended like any other.
 	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
 		t.Error("Calls (-want, +got):\n" + diff)
+	}
+}
+
+// A pod may lend until the pool has answered the End of each that could, whatever else ends
+// in it meanwhile.
+func TestLendsUntilEndsAreAnswered(t *testing.T) {
+	release := make(chan struct{})
+	rec := &recorder{endHook: func(_ context.Context, e pool.Ending) error {
+		if e.ID == "1" {
+			<-release
+		}
+		return nil
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	if l.lends("ns/a") {
+		t.Error("a pod lends in which nothing was")
+	}
+	donor := invocationIn("ns/a", "1")
+	donor.Surplus = res(0, 64)
+	l.start(revID, "node-a", donor).finish(200)
+	l.start(revID, "node-a", invocationIn("ns/b", "2")).finish(200)
+	l.start(revID, "node-a", invocationIn("ns/a", "3")).finish(200)
+	if !l.lends("ns/a") || l.lends("ns/b") {
+		t.Errorf("lends are %v, want those of ns/a only", l.lending)
+	}
+	close(release)
+	drain(t, l)
+	if l.lends("ns/a") {
+		t.Error("a pod lends after the End was answered")
 	}
 }
 

@@ -76,7 +76,7 @@ func TestRankedByModeAndSource(t *testing.T) {
 
 // Who may not lend is ranked all the same, by a prediction where one says something.
 func TestRankedWhateverMayNotLend(t *testing.T) {
-	const cpuTime = 40 * time.Millisecond
+	const cpuTime = 400 * time.Millisecond
 	known := predictions{revID: {Demand: res(300, 100), Duration: time.Second, CPUTime: cpuTime}}
 	concurrency := func(n *int64) func() chainOptions {
 		return func() chainOptions {
@@ -99,8 +99,8 @@ func TestRankedWhateverMayNotLend(t *testing.T) {
 	}{
 		{"donor of memory", concurrency(ptr.To[int64](1)), nil, "true donor", true, true,
 			pool.Invocation{Ranked: true, CPUTime: cpuTime, Surplus: res(0, 384)}},
-		{"several at a time", concurrency(ptr.To[int64](2)), nil, "true donor", true, true,
-			pool.Invocation{Ranked: true, CPUTime: cpuTime, Surplus: res(0, 384), Concurrency: 2, Need: res(400, 128)}},
+		{"several at a time", concurrency(ptr.To[int64](2)), nil, "true neither", true, true,
+			pool.Invocation{Ranked: true, CPUTime: cpuTime, Concurrency: 2, Need: res(400, 128)}},
 		{"any number at a time", concurrency(nil), nil, "true concurrency observed", true, true,
 			pool.Invocation{Ranked: true, CPUTime: cpuTime}},
 		{"any number at a time, by a 0", concurrency(ptr.To[int64](0)), nil, "true concurrency observed", true, true,
@@ -165,27 +165,27 @@ func TestRankedWhateverMayNotLend(t *testing.T) {
 	}
 }
 
-// Requests that are over soon wake nobody, and are sampled where nobody counts what each
-// needs of their pods.
-func TestQuickRequestsAreNotRanked(t *testing.T) {
+// Requests that are over soon wake somebody now and then only. Each that does is ranked: so
+// the agent knows that it is told of what begins in the pod.
+func TestQuickRequestsAreSampled(t *testing.T) {
 	const requests = samplesFirst + 30
 	for name, test := range map[string]struct {
 		cpuTime     time.Duration
 		demand      api.Resources
 		concurrency int64
-		ranked      bool
 		sampled     bool
 	}{
-		"quick":                          {cpuTime: quickCPU - 1, demand: res(1000, 512), concurrency: 1, sampled: true},
-		"longer":                         {cpuTime: quickCPU, demand: res(1000, 512), concurrency: 1, ranked: true},
-		"of unknown CPU time":            {demand: res(1000, 512), concurrency: 1, ranked: true},
+		"quick":                          {cpuTime: pool.QuickCPU - 1, demand: res(1000, 512), concurrency: 1, sampled: true},
+		"longer":                         {cpuTime: pool.QuickCPU, demand: res(1000, 512), concurrency: 1},
+		"of unknown CPU time":            {demand: res(1000, 512), concurrency: 1},
 		"quick, and could lend":          {cpuTime: 1, demand: res(100, 100), concurrency: 1, sampled: true},
-		"quick, and needs more memory":   {cpuTime: 1, demand: res(1000, 1000), concurrency: 1, ranked: true},
+		"quick, and needs more memory":   {cpuTime: 1, demand: res(1000, 1000), concurrency: 1},
 		"quick, and could use more CPU":  {cpuTime: 1, demand: res(2000, 512), concurrency: 1, sampled: true},
 		"quick, any number at once":      {cpuTime: 1, demand: res(1000, 512), sampled: true},
-		"longer, any number at once":     {cpuTime: quickCPU, demand: res(1000, 512), ranked: true},
-		"quick, several at a time":       {cpuTime: 1, demand: res(1000, 512), concurrency: 2},
-		"quick, several, and could lend": {cpuTime: 1, demand: res(1000, 100), concurrency: 2, ranked: true},
+		"longer, any number at once":     {cpuTime: pool.QuickCPU, demand: res(1000, 512)},
+		"quick, several at a time":       {cpuTime: 1, demand: res(1000, 100), concurrency: 2, sampled: true},
+		"longer, several at a time":      {cpuTime: pool.QuickCPU, demand: res(1000, 100), concurrency: 2},
+		"quick, several, of more memory": {cpuTime: 1, demand: res(1000, 1000), concurrency: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := &recorder{}
@@ -207,8 +207,8 @@ func TestQuickRequestsAreNotRanked(t *testing.T) {
 				t.Errorf("%d begun and %d sampled out, want sampling: %t", begun, skipped, test.sampled)
 			}
 			for _, inv := range rec.begins {
-				if inv.Ranked != test.ranked || inv.Ranked && inv.CPUTime != test.cpuTime {
-					t.Fatalf("Begin has Ranked %t and CPUTime %v, want Ranked %t and %v", inv.Ranked, inv.CPUTime, test.ranked, test.cpuTime)
+				if !inv.Ranked || inv.CPUTime != test.cpuTime {
+					t.Fatalf("Begin has Ranked %t and CPUTime %v, want true and %v", inv.Ranked, inv.CPUTime, test.cpuTime)
 				}
 			}
 		})
@@ -320,8 +320,9 @@ func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 	}
 }
 
-// Of two invocations that differ in their source alone, memory is the same unless one is over
-// soon, no CPU is lent or borrowed but from owners, and none is ranked but by the node.
+// Of two invocations that differ in their source alone, memory is the same unless what is over
+// soon or has others in its pod could lend it, no CPU is lent or borrowed but from owners, and
+// none is ranked but by the node.
 func TestSourcesDifferInCPUAlone(t *testing.T) {
 	rec, settings, known := &recorder{}, &fixed{}, predictions{}
 	m := newRankingManager(t, rec, settings, known, newPod("a", "10.0.0.1"))
@@ -337,7 +338,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		prediction := predict.Prediction{
 			Demand:   res(rapid.Int64Range(0, 2000).Draw(t, "cpu"), rapid.Int64Range(0, 1000).Draw(t, "MiB")),
 			Duration: time.Duration(rapid.Int64Range(0, 2000).Draw(t, "ms")) * time.Millisecond,
-			CPUTime:  time.Duration(rapid.SampledFrom([]int64{0, 1, 24_999, 25_000, 100_000}).Draw(t, "cpu µs")) * time.Microsecond,
+			CPUTime:  time.Duration(rapid.SampledFrom([]int64{0, 1, 49_999, 50_000, 500_000}).Draw(t, "cpu µs")) * time.Microsecond,
 		}
 		clear(known)
 		if rapid.IntRange(0, 3).Draw(t, "known") > 0 {
@@ -373,25 +374,12 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 {
 			t.Errorf("of the node, surplus is %v and want %v, with CPU in them", node.Surplus, node.Want)
 		}
-		var quick bool
-		if known[revID].CPUTime > 0 && served {
-			var could volumes
-			if concurrency > 0 {
-				could = classify(allocationOf(rev.Spec.GetContainer()), api.Resources{}, prediction, m.minLoan, node.Concurrency).withoutCPU()
-			}
-			quick = prediction.CPUTime < quickCPU && could.want.IsZero() && (concurrency <= 1 || could == (volumes{}))
+		if !node.Ranked || node.CPUTime != known[revID].CPUTime {
+			t.Errorf("of the node, Ranked is %t and CPUTime %v, want true and that of %+v", node.Ranked, node.CPUTime, known)
 		}
-		if node.Ranked == quick {
-			t.Errorf("of the node, Ranked is %t with the prediction %+v", node.Ranked, known)
-		}
-		if quick {
-			if !node.Surplus.IsZero() || !node.Want.IsZero() {
-				t.Errorf("of the node, surplus is %v and want %v of what is over soon", node.Surplus, node.Want)
-			}
+		quick := served && known[revID].CPUTime > 0 && prediction.CPUTime < pool.QuickCPU && owners.Want.MemoryBytes == 0
+		if quick || concurrency > 1 {
 			owners.Surplus = api.Resources{}
-		}
-		if node.Ranked && node.CPUTime != known[revID].CPUTime {
-			t.Errorf("of the node, CPUTime is %v, want that of %+v", node.CPUTime, known)
 		}
 		owners.Surplus.CPUMilli, owners.Want.CPUMilli = 0, 0
 		if diff := cmp.Diff(owners, node, cmpopts.IgnoreFields(pool.Invocation{}, "ID", "Ranked", "CPUTime")); diff != "" {

@@ -70,12 +70,12 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency)
 		if inv.Ranked {
-			could = could.withoutCPU()
+			could = could.fromNode(inv.Concurrency)
 		}
 	}
-	quick := known && inv.Ranked && m.quick(prediction, could, req, pod, inv.Concurrency)
+	quick := known && inv.Ranked && m.quick(prediction, could, req, pod)
 	if quick {
-		could, inv.Ranked = volumes{}, false
+		could = volumes{}
 	}
 	r := roleObserved
 	switch {
@@ -96,9 +96,9 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	}
 	in := m.pods.servedBy(pod)
 	// What is in a pod with others is told where it counts for what they leave, and with the
-	// Begin its pod gets back what is still lent of the one before.
-	if (quick || r == roleNeither && !inv.Ranked) && inv.Concurrency <= 1 &&
-		!m.lifecycle.stillLends(pod.pod) && !in.sample(m.clock.Now()) {
+	// Begin its pod gets back what may be lent of it.
+	if (quick || r == roleNeither && !inv.Ranked && inv.Concurrency <= 1) &&
+		!m.lifecycle.lends(pod.pod) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		return in.untold.begin()
 	}

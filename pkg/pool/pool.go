@@ -70,6 +70,11 @@ type Invocation struct {
 	Trace string
 }
 
+// QuickCPU is the predicted CPU time below which a Ranked invocation is over so soon that its
+// agent is told of some only: to be told of one costs more than its rank is worth. Of a pod of
+// which it is told of such, the agent takes it that those which it is not told of are alike.
+const QuickCPU = 50 * time.Millisecond
+
 // Ending is what is known of an invocation only when it has ended.
 type Ending struct {
 	ID       string

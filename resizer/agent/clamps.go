@@ -51,6 +51,9 @@ type capped struct {
 	refused bool
 	// rests says that the container has used hardly any CPU lately.
 	rests bool
+	// cpu is what it had used at cpuAt, a moment ago; cpuAt is zero where nobody has read that.
+	cpu   time.Duration
+	cpuAt time.Time
 	// bound is told what the container may have by the clamp at most, 0 for as much as is
 	// due of it, where somebody else writes its limit. Nil where the clamps do.
 	bound func(milli int64)
@@ -93,7 +96,7 @@ type clampedContainer struct {
 	capped
 	round   int // the last that named it
 	firstAt time.Time
-	cpu     time.Duration // used so far, as was read last
+	used    time.Duration // so far, as was read last
 	rested  bool          // then
 	window  window
 	read    bool
@@ -216,13 +219,17 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 	var err error
 	u := clampUse{allocation: k.allocation, ceiling: k.ceiling}
 	if k.rested && !k.rests {
-		k.window.begin(now, k.cpu)
+		k.window.begin(now, k.used)
 	}
-	if k.rested = k.rests; !k.rests || !k.read {
-		k.cpu, err = k.quotas.CPU()
+	at := now
+	switch k.rested = k.rests; {
+	case !k.cpuAt.IsZero():
+		k.used, at = k.cpu, k.cpuAt
+	case !k.rests || !k.read:
+		k.used, err = k.quotas.CPU()
 	}
 	if err == nil {
-		u.used = k.window.add(now, k.cpu)
+		u.used = k.window.add(at, k.used)
 		every := inForceEvery
 		if u.used > k.allocation || k.changed || k.held {
 			every = regainEvery

@@ -25,6 +25,8 @@ type flights struct {
 	// ended are those of which the agent was told that they have ended since the last state
 	// was asked for, by ID, and when it was.
 	ended map[string]time.Time
+	// toldAt is when the last of those that are over soon began.
+	toldAt time.Time
 }
 
 // begin takes in that a request has begun, and says whether that is new.
@@ -33,6 +35,9 @@ func (fs *flights) begin(f flight) bool {
 		return false
 	}
 	fs.known = append(fs.known, f)
+	if f.predicted > 0 && f.predicted < pool.QuickCPU {
+		fs.toldAt = later(fs.toldAt, f.begun)
+	}
 	return true
 }
 

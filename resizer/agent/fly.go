@@ -95,6 +95,15 @@ func (r *reflex) rests(e *entry, now time.Time) bool {
 	return c != nil && c.id == e.info.container && len(e.weighing.flights.known) == 0 && c.rests(now)
 }
 
+// attributeNow has what the container has used divided among its flights, unless that was
+// done a moment ago, and says whether it is now.
+func (r *reflex) attributeNow(e *entry, now time.Time) bool {
+	if now.Sub(e.weighing.cpuAt) >= attributeEvery {
+		r.attribute(e)
+	}
+	return now.Sub(e.weighing.cpuAt) < attributeEvery
+}
+
 // attribute reads what the container has used, and divides it among its flights.
 func (r *reflex) attribute(e *entry) {
 	cpu, err := e.info.cgroup.CPU()
@@ -107,7 +116,7 @@ func (r *reflex) attribute(e *entry) {
 	if w := &e.weighing; len(w.flights.known) > 0 {
 		w.flights.divide(max(0, cpu-w.cpu))
 	}
-	e.weighing.cpu, e.weighing.fresh = cpu, true
+	e.weighing.cpu, e.weighing.cpuAt = cpu, r.clock.Now()
 }
 
 // wakes says that a pod has begun to use CPU of which no request is seen.
@@ -117,14 +126,23 @@ func (r *reflex) wakes() bool {
 	})
 }
 
+// toldFor is how long the activator is taken to tell of what begins in a pod after it told of
+// a request that is over soon. Of such it tells of one in five seconds.
+const toldFor = 15 * time.Second
+
 // unseen is the work of a pod that uses CPU though no request is seen in it; none when
-// it rests.
+// it rests. Requests that are over soon may follow each other without a rest: what they used
+// together says nothing of one.
 func (r *reflex) unseen(e *entry) []work {
 	a, ok := r.activity(e)
 	if !ok || a.used < leastUse {
 		return nil
 	}
-	return []work{{used: a.used}}
+	w := work{used: a.used}
+	if r.clock.Since(e.weighing.flights.toldAt) < toldFor {
+		w.predicted = a.used + untoldLeft
+	}
+	return []work{w}
 }
 
 // activity is what the pod does that no flight tells of.

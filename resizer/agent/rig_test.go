@@ -26,6 +26,7 @@ const node = "n1"
 
 // kernelContainer is a cgroup as the kernel keeps it, whoever has it open.
 type kernelContainer struct {
+	cpuReads int // of its CPU alone
 	cgroup.Reading
 	gone   bool
 	broken bool // writes fail
@@ -138,9 +139,12 @@ func (h *handle) writable() error {
 
 func (h *handle) Attainable(limits api.Resources) api.Resources { return limits }
 func (h *handle) PodLimit() (api.Resources, error)              { return api.Resources{}, h.check() }
-func (h *handle) CPU() (time.Duration, error)                   { return h.Reading.CPU, h.check() }
-func (h *handle) CPULimit() (int64, error)                      { return h.Limit.CPUMilli, h.check() }
-func (h *handle) ReadUse() (cgroup.Reading, error)              { return h.Read() }
+func (h *handle) CPU() (time.Duration, error) {
+	h.cpuReads++
+	return h.Reading.CPU, h.check()
+}
+func (h *handle) CPULimit() (int64, error)         { return h.Limit.CPUMilli, h.check() }
+func (h *handle) ReadUse() (cgroup.Reading, error) { return h.Read() }
 func (h *handle) PodWeight() (cgroup.PodWeight, error) {
 	return &podHandle{kernelPod: h.pod}, h.check()
 }

@@ -19,6 +19,10 @@ const (
 	// weighEarly is how early that may be, in a round that is for something else.
 	weighEarly = 2 * time.Millisecond
 
+	// attributeEvery is how old the reading of a pod may be in which nothing began or ended: on
+	// a full node something does in another more often than this one's level could change.
+	attributeEvery = 25 * time.Millisecond
+
 	// smallPart is the part of itself by which a weight has to change to be written.
 	smallPart = 8
 )
@@ -39,7 +43,7 @@ type weighing struct {
 
 	flights flights
 	cpu     time.Duration // what the container had used when it was read last
-	fresh   bool          // that was in this round
+	cpuAt   time.Time     // when that was
 	// endedAt is when the last flight that was seen ended, and endedCPU what the container
 	// had used by then: it is no part of what is not seen.
 	endedAt  time.Time
@@ -139,10 +143,7 @@ func (r *reflex) contend(e *entry, now time.Time) {
 	w := &e.weighing
 	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
 	if known := w.flights.known; len(known) > 0 {
-		if !w.fresh {
-			r.attribute(e)
-		}
-		w.fresh = false
+		r.attributeNow(e, now)
 		c.works = make([]work, len(known))
 		for i, f := range known {
 			c.works[i] = f.work
@@ -246,7 +247,7 @@ func (r *reflex) dropWeight(e *entry) {
 	if w.file != nil {
 		w.file.Close() //nolint:errcheck // every write was checked
 	}
-	*w = weighing{flights: w.flights, cpu: w.cpu, endedAt: w.endedAt, endedCPU: w.endedCPU}
+	*w = weighing{flights: w.flights, cpu: w.cpu, cpuAt: w.cpuAt, endedAt: w.endedAt, endedCPU: w.endedCPU}
 }
 
 // weightGroups are the pods whose weights are or are to be other than the kubelet's, or

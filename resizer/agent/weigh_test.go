@@ -272,6 +272,26 @@ func TestWeightsOfWhatIsNotSeen(t *testing.T) {
 	k.wantWeights("it rests", 100, 100)
 }
 
+// Of a pod whose requests the agent is told of, those that it is not told of are over soon,
+// however much they use together without a rest.
+func TestWeightsOfWhatIsNotTold(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p1", ms(600_000))
+	k.fly("default/p0", ms(20))
+	k.tell()
+	k.land("default/p0", 0)
+	k.tell()
+	k.burn("c0", ms(100), ms(300))
+	k.wantWeights("soon after one that was told", 148, 52)
+	k.burn("c0", ms(300), ms(1000))
+	k.wantWeights("a second later", 148, 52)
+	// Nobody tells any more, so that this may be one request: of the last level, and owed.
+	k.burn("c0", toldFor/4, toldFor)
+	k.wantWeights("long after", 100, 100)
+}
+
 // What was used until a request that was seen had ended is not held against the pod.
 func TestWeightsAfterAFlight(t *testing.T) {
 	k := newTestRanked(t)
@@ -288,6 +308,48 @@ func TestWeightsAfterAFlight(t *testing.T) {
 	k.tell()
 	if w := &k.get("default/p0").weighing; len(w.flights.known) != 1 || w.flights.known[0].used != 0 {
 		t.Errorf("the flights of the pod are %+v, want one that has used nothing", w.flights)
+	}
+}
+
+// What a pod in flight has used is read once for all that go by it, and not because something
+// began in another.
+func TestUseIsReadOnce(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	k.fly("default/p0", ms(1000))
+	k.tell()
+	k.pass(weighEvery)
+	reads := k.kernel["c0"].cpuReads
+	for range 4 {
+		k.clock.Step(ms(5))
+		k.fly("default/p1", ms(1000))
+		k.hearBegun("default/p1")
+	}
+	if got := k.kernel["c0"].cpuReads - reads; got != 0 {
+		t.Errorf("%d readings for what began in another pod within 20 ms, want none", got)
+	}
+
+	k.clock.Step(attributeEvery)
+	e := k.get("default/p0")
+	e.info.cap = cpuCap{allocationMilli: 500, ceilingMilli: 2000}
+	k.kernel["c0"].CPU += ms(40)
+	reads = k.kernel["c0"].cpuReads
+	k.clamps = &clamps{metrics: k.reflex.metrics}
+	i := slices.IndexFunc(k.capped(), func(c capped) bool { return c.pod == "default/p0" })
+	if i < 0 {
+		t.Fatal("the container is not one that may use more than its allocation")
+	}
+	known := &clampedContainer{capped: k.capped()[i]}
+	use, ok := k.clamps.look(k.ctx, known, k.clock.Now())
+	k.clamps = nil
+	k.weighAt = k.clock.Now()
+	k.round(k.ctx)
+	if got := k.kernel["c0"].cpuReads - reads; got != 1 {
+		t.Errorf("%d readings for its weight and for the clamp, want one", got)
+	}
+	if !ok || known.used != k.kernel["c0"].CPU || e.weighing.flights.known[0].used != known.used {
+		t.Errorf("the clamp knows of %v (%+v, %t) and the flight of %v, want %v of both", known.used, use, ok, e.weighing.flights.known[0].used, k.kernel["c0"].CPU)
 	}
 }
 

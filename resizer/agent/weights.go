@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"libra.dev/libra/pkg/pool"
 )
 
 const (
@@ -47,20 +49,27 @@ type work struct {
 	predicted time.Duration // CPU time in all; 0 when there is no prediction
 }
 
-// never is what is left of work of which nobody knows when it ends.
-const never = time.Duration(math.MaxInt64)
+const (
+	// never is what is left of work of which nobody knows when it ends.
+	never = time.Duration(math.MaxInt64)
+	// untoldLeft is about what is left of what is over soon, when it is not known better.
+	untoldLeft = 10 * time.Millisecond
+)
 
 // left is how much CPU time it takes until the work is done. Of what runs for longer than
 // was predicted nothing is known, but that it is long; of what was never predicted, that it
-// is as long as it has been.
+// is as long as it has been. What is over soon has others beside it of which nobody tells, and
+// seems to have used what they have, so that it is given longer.
 func (w work) left() time.Duration {
 	switch {
 	case w.predicted == 0:
 		return w.used
-	case w.used >= w.predicted:
-		return never
-	default:
+	case w.used < w.predicted:
 		return w.predicted - w.used
+	case w.predicted < pool.QuickCPU && w.used < levelTimes[lastLevel-1]:
+		return untoldLeft
+	default:
+		return never
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"libra.dev/libra/pkg/pool"
 )
 
 // simRequest is a request of a simulated node.
@@ -132,6 +134,7 @@ func (s *simNode) weigh() {
 			}
 		}
 		if len(c.works) == 0 && untold.used > 0 {
+			untold.predicted = untold.used + untoldLeft
 			c.works = []work{untold}
 		}
 		if s.ranking != nil && len(c.works) > 0 {
@@ -259,7 +262,7 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	}
 	t.Logf("with the kubelet's weights: median slow-down of short requests %.1f, mean %.1f, P99 %v", own.short, own.mean, own.p99)
 	short, mean := over("who has something done soonest", simulate(func(works []work) []work { return works }))
-	const quick, cost = 25 * time.Millisecond, 2 * time.Millisecond
+	const quick, cost = pool.QuickCPU, 2 * time.Millisecond
 	every := func(works []work) []work { return works }
 	_, quickMean := over("the same, nobody told of quick ones", simulateTelling(every, quick, 0))
 	_, told := over("the same, where to tell of a request takes 2 ms of CPU", simulateTelling(every, 0, cost))

@@ -27,8 +27,10 @@ func TestLevel(t *testing.T) {
 		"a little more left":         {work{used: ms(90), predicted: ms(115)}, 1},
 		"some left":                  {work{predicted: ms(399)}, 2},
 		"much left":                  {work{predicted: ms(400)}, 3},
-		"as predicted":               {work{used: ms(10), predicted: ms(10)}, 3},
-		"past its prediction":        {work{used: ms(11), predicted: ms(10)}, 3},
+		"as predicted":               {work{used: ms(50), predicted: ms(50)}, 3},
+		"past its prediction":        {work{used: ms(51), predicted: ms(50)}, 3},
+		"over soon, past that":       {work{used: ms(399), predicted: ms(49)}, 0},
+		"over soon, long past that":  {work{used: ms(400), predicted: ms(49)}, 3},
 		"not predicted, new":         {work{}, 0},
 		"not predicted, has used 25": {work{used: ms(25)}, 1},
 		"not predicted, has used 1s": {work{used: time.Second}, 3},
@@ -51,7 +53,7 @@ func TestLevelOfSeveral(t *testing.T) {
 		}
 		return works
 	}
-	past := work{predicted: ms(1), used: ms(1)}
+	past := work{predicted: ms(60), used: ms(60)}
 	for name, tc := range map[string]struct {
 		works []work
 		want  int
@@ -95,7 +97,7 @@ func TestWeigh(t *testing.T) {
 	here := group{"burstable", "default"}
 	short := contender{group: here, pod: "default/short", kubelet: 100, allocation: 500, works: []work{{predicted: ms(10)}}}
 	long := contender{group: here, pod: "default/long", kubelet: 100, allocation: 500, works: []work{{predicted: time.Second}}}
-	hog := contender{group: here, pod: "default/hog", kubelet: 100, allocation: 500, ran: time.Second, works: []work{{used: time.Second, predicted: ms(10)}}}
+	hog := contender{group: here, pod: "default/hog", kubelet: 100, allocation: 500, ran: time.Second, works: []work{{used: time.Second, predicted: ms(100)}}}
 	elsewhere := hog
 	elsewhere.group = group{"burstable", "other"}
 
