@@ -22,14 +22,19 @@ type simRequest struct {
 	took time.Duration
 }
 
+// simPod is a pod of a simulated node.
+type simPod struct {
+	concurrency int   // requests at a time; 0 is any number
+	allocation  int64 // milli CPU
+}
+
 // simNode is a node whose CPU is divided by weights, as if it could be without end, among
-// pods, and in a pod evenly among its requests. Half of the pods take any number of requests,
-// and half one at a time: that which came first, or where weights are changed, that which is
-// predicted to be shortest.
+// pods, and in a pod evenly among its requests.
 type simNode struct {
 	cores    float64
-	pods     int
+	pods     []simPod
 	ranking  func([]work) []work // what the weights go by; nil leaves them the kubelet's
+	ordered  bool                // the shortest that waits for a pod is the next
 	quick    time.Duration       // nobody is told of requests that are predicted to take less
 	requests []*simRequest       // by at
 
@@ -40,10 +45,9 @@ type simNode struct {
 }
 
 const (
-	simKubelet    = 100 // the weight that it gives every pod
-	simAllocation = 300 // milli CPU
-	simStep       = time.Nanosecond
-	simSeeds      = 10 // the figures in weights.go are of 40
+	simKubelet = 100 // the weight that it gives every pod
+	simStep    = time.Nanosecond
+	simSeeds   = 10 // the figures in weights.go are of 40
 	// simSeenAfter is when the agent sees on average that a pod uses CPU of which nobody told.
 	simSeenAfter = weighEvery / 2
 )
@@ -73,7 +77,7 @@ func simulatedLoad(seed uint64, pods int, over time.Duration, cores, load float6
 
 // run serves all requests.
 func (s *simNode) run() {
-	s.inPod, s.waiting, s.weights = make([][]*simRequest, s.pods), make([][]*simRequest, s.pods), make([]int64, s.pods)
+	s.inPod, s.waiting, s.weights = make([][]*simRequest, len(s.pods)), make([][]*simRequest, len(s.pods)), make([]int64, len(s.pods))
 	var weighedAt time.Duration
 	coming := s.requests
 	for left := len(s.requests); left > 0; {
@@ -82,8 +86,8 @@ func (s *simNode) run() {
 			s.waiting[coming[0].pod] = append(s.waiting[coming[0].pod], coming[0])
 			coming, changed = coming[1:], true
 		}
-		for pod := range s.pods {
-			for len(s.waiting[pod]) > 0 && (pod%2 == 0 || len(s.inPod[pod]) == 0) {
+		for pod, p := range s.pods {
+			for len(s.waiting[pod]) > 0 && (p.concurrency == 0 || len(s.inPod[pod]) < p.concurrency) {
 				next := s.next(pod)
 				s.waiting[pod][next].from = s.now
 				s.inPod[pod] = append(s.inPod[pod], s.waiting[pod][next])
@@ -101,7 +105,7 @@ func (s *simNode) run() {
 
 // next is which of those that wait for a pod it takes next.
 func (s *simNode) next(pod int) int {
-	if s.ranking == nil {
+	if !s.ordered {
 		return 0
 	}
 	key := func(r *simRequest) time.Duration { return r.predicted - (s.now-r.at)/20 }
@@ -123,7 +127,7 @@ func (s *simNode) weigh() {
 		if len(here) == 0 {
 			continue
 		}
-		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: simAllocation}
+		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: s.pods[pod].allocation}
 		var untold work
 		for _, r := range here {
 			if r.predicted >= s.quick {
@@ -179,7 +183,7 @@ func (s *simNode) pass(coming []*simRequest, until time.Duration) (ended int) {
 // rates are the cores that each request of a pod has: a thread has one at most, and what it
 // cannot use others have.
 func (s *simNode) rates() []float64 {
-	rates := make([]float64, s.pods)
+	rates := make([]float64, len(s.pods))
 	busy := map[int]float64{} // weights
 	for pod, here := range s.inPod {
 		if len(here) > 0 {
@@ -221,28 +225,38 @@ func simulate(ranking func([]work) []work) simulated { return simulateTelling(ra
 
 // simulateTelling tells only of requests that are not quick. Each that is told of takes some CPU.
 func simulateTelling(ranking func([]work) []work, quick, cost time.Duration) simulated {
-	const pods, cores, load = 10, 2.0, 0.95
-	var all, short []float64
-	var took []time.Duration
+	const cores, load = 2.0, 0.95
+	var pods []simPod // of which half take one at a time
+	for i := range 10 {
+		pods = append(pods, simPod{concurrency: i % 2, allocation: 300})
+	}
+	var ended []*simRequest
 	for seed := range uint64(simSeeds) {
-		s := simNode{cores: cores, pods: pods, ranking: ranking, quick: quick, requests: simulatedLoad(seed, pods, time.Minute, cores, load)}
+		s := simNode{
+			cores: cores, pods: pods, ranking: ranking, ordered: ranking != nil, quick: quick,
+			requests: simulatedLoad(seed, len(pods), time.Minute, cores, load),
+		}
 		for _, r := range s.requests {
 			if r.predicted >= quick {
 				s.cores -= cost.Minutes() // of a minute
 			}
 		}
 		s.run()
-		for _, r := range s.requests {
-			slowdown := float64(r.took) / float64(r.cpu)
-			all, took = append(all, slowdown), append(took, r.took)
-			if r.cpu <= 100*time.Millisecond {
-				short = append(short, slowdown)
-			}
-		}
+		ended = append(ended, s.requests...)
 	}
+	return summarize(ended)
+}
+
+func summarize(requests []*simRequest) simulated {
+	var all, short []float64
+	var took []time.Duration
 	var sum float64
-	for _, slowdown := range all {
-		sum += slowdown
+	for _, r := range requests {
+		slowdown := float64(r.took) / float64(r.cpu)
+		all, took, sum = append(all, slowdown), append(took, r.took), sum+slowdown
+		if r.cpu <= 100*time.Millisecond {
+			short = append(short, slowdown)
+		}
 	}
 	slices.Sort(short)
 	slices.Sort(took)
