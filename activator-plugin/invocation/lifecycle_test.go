@@ -86,16 +86,21 @@ func TestEndWaitsForBegin(t *testing.T) {
 	}
 }
 
-// A pod may lend until the pool has answered the End of each that could, whatever else ends
-// in it meanwhile.
-func TestLendsUntilEndsAreAnswered(t *testing.T) {
-	release := make(chan struct{})
-	rec := &recorder{endHook: func(_ context.Context, e pool.Ending) error {
-		if e.ID == "1" {
+// endingLate is a pool that answers the End of an invocation when release is closed.
+func endingLate(id string, release <-chan struct{}) *recorder {
+	return &recorder{endHook: func(_ context.Context, e pool.Ending) error {
+		if e.ID == id {
 			<-release
 		}
 		return nil
 	}}
+}
+
+// A pod may lend until the pool has answered the End of each that could, whatever else ends
+// in it meanwhile.
+func TestLendsUntilEndsAreAnswered(t *testing.T) {
+	release := make(chan struct{})
+	rec := endingLate("1", release)
 	l := newTestLifecycle(t, rec, clock.RealClock{})
 	if l.lends("ns/a") {
 		t.Error("a pod lends in which nothing was")
@@ -426,12 +431,7 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 
 func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 	release := make(chan struct{})
-	rec := &recorder{endHook: func(_ context.Context, e pool.Ending) error {
-		if e.ID == "1" {
-			<-release
-		}
-		return nil
-	}}
+	rec := endingLate("1", release)
 	l := newTestLifecycle(t, rec, clock.RealClock{})
 
 	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)

@@ -101,9 +101,7 @@ func TestThresholdsThatAreAccepted(t *testing.T) {
 }
 
 func TestWithoutWeightsEveryPodKeepsTheKubelets(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.fly("default/p0", ms(10))
 	k.fly("default/p1", ms(2000))
 	k.tell()

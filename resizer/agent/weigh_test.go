@@ -59,6 +59,15 @@ func (k *ranked) fly(pod string, cpuTime time.Duration) {
 	k.flying[pod] = append(k.flying[pod], ranking{k.clock.Now(), cpuTime, k.begins})
 }
 
+// newRankedPair has two pods that are owed half a core each.
+func newRankedPair(t *testing.T) *ranked {
+	t.Helper()
+	k := newTestRanked(t)
+	k.add("default/p0", "c0", 500)
+	k.add("default/p1", "c1", 500)
+	return k
+}
+
 func (k *ranked) land(pod string, i int) {
 	k.flying[pod] = slices.Delete(slices.Clone(k.flying[pod]), i, i+1)
 }
@@ -184,9 +193,7 @@ func TestWeightsOfFlights(t *testing.T) {
 // Who hears that requests begin and end need not read the state for it, and a state of before
 // takes back nothing of that.
 func TestWeightsOfWhatIsHeard(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.tell()
 	before := news{state: k.state, asked: k.clock.Now()}
 	k.pass(ms(5))
@@ -236,9 +243,7 @@ func TestWeightsOfWhatIsHeard(t *testing.T) {
 
 // What a pod uses makes it borrow, and lets its request fall behind its prediction.
 func TestWeightsFollowUse(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.fly("default/p0", ms(110))
 	k.fly("default/p1", ms(2000))
 	k.tell()
@@ -255,9 +260,7 @@ func TestWeightsFollowUse(t *testing.T) {
 
 // A container that uses CPU without a request that is seen is in flight until it rests.
 func TestWeightsOfWhatIsNotSeen(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.burn("c0", 0, ms(500))
 	k.fly("default/p1", ms(2000))
 	k.tell()
@@ -275,9 +278,7 @@ func TestWeightsOfWhatIsNotSeen(t *testing.T) {
 // Of a pod whose requests the agent is told of, those that it is not told of are over soon,
 // however much they use together without a rest.
 func TestWeightsOfWhatIsNotTold(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.fly("default/p1", ms(600_000))
 	k.fly("default/p0", ms(20))
 	k.tell()
@@ -294,9 +295,7 @@ func TestWeightsOfWhatIsNotTold(t *testing.T) {
 
 // What was used until a request that was seen had ended is not held against the pod.
 func TestWeightsAfterAFlight(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.fly("default/p0", ms(100))
 	k.fly("default/p1", ms(2000))
 	k.tell()
@@ -314,9 +313,7 @@ func TestWeightsAfterAFlight(t *testing.T) {
 // What a pod in flight has used is read once for all that go by it, and not because something
 // began in another.
 func TestUseIsReadOnce(t *testing.T) {
-	k := newTestRanked(t)
-	k.add("default/p0", "c0", 500)
-	k.add("default/p1", "c1", 500)
+	k := newRankedPair(t)
 	k.fly("default/p0", ms(1000))
 	k.tell()
 	k.pass(weighEvery)
@@ -336,11 +333,12 @@ func TestUseIsReadOnce(t *testing.T) {
 	k.kernel["c0"].CPU += ms(40)
 	reads = k.kernel["c0"].cpuReads
 	k.clamps = &clamps{metrics: k.reflex.metrics}
-	i := slices.IndexFunc(k.capped(), func(c capped) bool { return c.pod == "default/p0" })
+	all := k.capped()
+	i := slices.IndexFunc(all, func(c capped) bool { return c.pod == "default/p0" })
 	if i < 0 {
 		t.Fatal("the container is not one that may use more than its allocation")
 	}
-	known := &clampedContainer{capped: k.capped()[i]}
+	known := &clampedContainer{capped: all[i]}
 	use, ok := k.clamps.look(k.ctx, known, k.clock.Now())
 	k.clamps = nil
 	k.weighAt = k.clock.Now()
