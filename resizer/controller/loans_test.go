@@ -194,7 +194,7 @@ func TestWithThePool(t *testing.T) {
 	h.kubelet()
 	h.clock.Step(2 * time.Millisecond)
 	h.expect() // the borrower may have been given more than the spec says
-	got := h.follow(nudgeDue)
+	got := h.follow(2 * nudgeDue)
 	slices.Sort(got[1:]) // they are sent together
 	if want := []string{"borrower 501m/320Mi", "borrower 500m/256Mi", "donor 500m/256Mi"}; !slices.Equal(got, want) {
 		t.Errorf("patches %v, want %v", got, want)

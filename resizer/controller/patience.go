@@ -14,7 +14,7 @@ const (
 	// waitPatience bounds how long a donor's spec is kept below what it is owed because
 	// its borrowers are not known to be shrunk. It is time for an agent's silence to be
 	// noticed, and for its pods to be nudged.
-	waitPatience = pool.LeaseTTL + nudgeAfter + nudgeSpread + nudgePatience + time.Second
+	waitPatience = pool.LeaseTTL + nudgeAfter + nudgePatience + time.Second
 
 	// outagePatience bounds how much longer a pod waits for others to be lowered when the
 	// API server did not answer: an outage of ten seconds, by when a process that cannot

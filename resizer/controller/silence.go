@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"hash/fnv"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -9,12 +8,8 @@ import (
 
 const (
 	// nudgeAfter is how long a silence must last before pods are nudged, so that a
-	// heartbeat that was lost with a flushed Redis comes first.
-	nudgeAfter = 2 * time.Second
-	// nudgeSpread is over how long the nudges of nodes that fall silent together are
-	// spread: all agents are silent when Redis is. Those of one node come together, for
-	// what one pod has too much another has too little.
-	nudgeSpread = 2 * time.Second
+	// heartbeat that was lost with a flushed Redis comes first: agents send one a second.
+	nudgeAfter = 1200 * time.Millisecond
 	// nudgePatience is how long a nudge that may raise what is in force waits for those
 	// that lower it, and so how long the kubelet has for these.
 	nudgePatience = 3 * time.Second
@@ -48,7 +43,7 @@ func (c *Controller) hear(n *node, living bool) {
 		return
 	}
 	n.silent = true
-	at := c.clock.Now().Add(nudgeAfter + spread(n.name))
+	at := c.clock.Now().Add(nudgeAfter)
 	for _, m := range n.pods {
 		// What was made since this process began, and before any agent came, has a
 		// cgroup that only the kubelet has written.
@@ -56,13 +51,6 @@ func (c *Controller) hear(n *node, living bool) {
 			m.nudgeAt, m.nudgeTries = at, 0
 		}
 	}
-}
-
-// spread is the node's part of nudgeSpread, the same each time.
-func spread(node string) time.Duration {
-	h := fnv.New32a()
-	h.Write([]byte(node))
-	return time.Duration(h.Sum32()) % nudgeSpread
 }
 
 // nudges are the patches that make the kubelet write the cgroups of pods whose spec

@@ -17,7 +17,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-const nudgeDue = nudgeAfter + nudgeSpread
+// nudgeDue is when the nudges of a silence have been made.
+const nudgeDue = nudgeAfter + tick
 
 // old makes a pod older than the controller.
 func old(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(0, 0) }
