@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,7 +123,7 @@ func (s cgroupSystem) create(pid int) error {
 				return err
 			}
 		}
-		if err := favour(top); err != nil {
+		if err := weigh(top); err != nil {
 			return err
 		}
 		procs := filepath.Join(node, "cgroup.procs")
@@ -133,15 +134,18 @@ func (s cgroupSystem) create(pid int) error {
 	return nil
 }
 
-// favour gives the box ten times the processor weight of a process outside: it
-// stands for a machine of its own, on which no load generator runs.
-func favour(dir string) error {
-	for name, weight := range map[string]string{"cpu.shares": "10240", "cpu.weight": "1000"} {
+// weigh gives the box as much weight on each processor as one process outside has, which is
+// what a machine gives its pods. With more, threads of the kernel, which no cgroup holds, wait
+// while the node is full: with ten times as much ksoftirqd, through which packets go, waited so long
+// that TCP connections on the node itself timed out, and nobody was answered for up to 40 s.
+func weigh(dir string) error {
+	processors := runtime.NumCPU()
+	for name, weight := range map[string]int{"cpu.shares": 1024 * processors, "cpu.weight": 100 * processors} {
 		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); err != nil {
 			continue // of the other version, or of another controller
 		}
-		if err := os.WriteFile(path, []byte(weight), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(strconv.Itoa(weight)), 0o644); err != nil {
 			return err
 		}
 	}
