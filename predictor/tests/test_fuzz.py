@@ -255,8 +255,8 @@ MESSAGES = st.builds(
 @given(message=MESSAGES)
 @fuzz
 def test_grpc_messages(published_server: PublishedServer, message: pb.ModelInferRequest) -> None:
-    with published_server.grpc() as stub:
-        call = stub.ModelInfer.future(message)
+    with published_server.grpc() as client:
+        call = client.ModelInfer.future(message)
         if call.exception() is not None:
             assert call.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), call
             assert "accepted" in call.details() or "use the user allocation" in call.details()
@@ -279,28 +279,28 @@ def test_grpc_large_malformed_and_closed(published_server: PublishedServer) -> N
                 infer(body)
             assert refused.value.code() == code
             assert refused.value.details()
-    with published_server.grpc() as stub:
+    with published_server.grpc() as client:
         for call, message, code, told in (
             (
-                stub.RepositoryModelUnload,
+                client.RepositoryModelUnload,
                 pb.RepositoryModelUnloadRequest(model_name="default.thumb-00001"),
                 grpc.StatusCode.UNIMPLEMENTED,
                 "models come and go with the observations",
             ),
             (
-                stub.RepositoryModelLoad,
+                client.RepositoryModelLoad,
                 pb.RepositoryModelLoadRequest(model_name="default.none"),
                 grpc.StatusCode.UNIMPLEMENTED,
                 "models come and go with the observations",
             ),
             (
-                stub.ModelReady,
+                client.ModelReady,
                 pb.ModelReadyRequest(name="default.none"),
                 grpc.StatusCode.NOT_FOUND,
                 "function default/none is not known here: use the user allocation",
             ),
             (
-                stub.ModelMetadata,
+                client.ModelMetadata,
                 pb.ModelMetadataRequest(name="default.none"),
                 grpc.StatusCode.NOT_FOUND,
                 "function default/none is not known here: use the user allocation",
@@ -310,9 +310,9 @@ def test_grpc_large_malformed_and_closed(published_server: PublishedServer) -> N
                 call(message)
             assert refused.value.code() == code
             assert told in refused.value.details()
-        assert stub.ServerReady(pb.ServerReadyRequest()).ready
-        assert stub.ModelReady(pb.ModelReadyRequest(name="default.thumb-00001")).ready
-        described = stub.ModelMetadata(pb.ModelMetadataRequest(name="default.thumb-00001"))
+        assert client.ServerReady(pb.ServerReadyRequest()).ready
+        assert client.ModelReady(pb.ModelReadyRequest(name="default.thumb-00001")).ready
+        described = client.ModelMetadata(pb.ModelMetadataRequest(name="default.thumb-00001"))
         assert [tensor.name for tensor in described.inputs] == ["size"]
     answers_rightly(published_server)
 

@@ -197,8 +197,8 @@ def test_drops_the_function_not_observed_for_longest(
 def test_both_protocols_serve_what_comes_and_goes(redis_server: RedisServer, start_predictor: Start) -> None:
     predictor = start_predictor("--max-functions", "1")
     predictor.listens()
-    with predictor.grpc() as stub:
-        assert not stub.ServerReady(pb.ServerReadyRequest(), wait_for_ready=True).ready
+    with predictor.grpc() as client:
+        assert not client.ServerReady(pb.ServerReadyRequest(), wait_for_ready=True).ready
         assert predictor.infer(MODEL) == (
             404,
             {
@@ -208,7 +208,7 @@ def test_both_protocols_serve_what_comes_and_goes(redis_server: RedisServer, sta
         )
         redis_server.start()
         predictor.gets_ready()
-        assert stub.ServerReady(pb.ServerReadyRequest()).ready
+        assert client.ServerReady(pb.ServerReadyRequest()).ready
 
         observe_growing(redis_server)
         answered = predictor.prediction(MODEL, 64_000)
@@ -223,13 +223,13 @@ def test_both_protocols_serve_what_comes_and_goes(redis_server: RedisServer, sta
                 )
             ],
         )
-        message = stub.ModelInfer(asked)
+        message = client.ModelInfer(asked)
         outputs = {output.name: list(output.contents.int64_contents) for output in message.outputs}
         assert outputs | {key: p.string_param for key, p in message.parameters.items()} == answered
 
         observe_growing(redis_server, 1, function="default/other-00001")
         eventually("the other takes its place", lambda: predictor.infer(MODEL)[0] == 404 or None)
-        call = stub.ModelInfer.future(asked)
+        call = client.ModelInfer.future(asked)
         assert call.exception() is not None
         assert call.code() == grpc.StatusCode.NOT_FOUND
         assert predictor.ask("GET", "/libra/v1/functions/default/thumb-00001")[0] == 404

@@ -93,9 +93,9 @@ def test_spans_are_children_of_the_request_that_asked(collector: Collector, tmp_
         for number, headers, body in ((1, json, BODY), (2, by_kserve, BODY), (3, json, b"{")):
             server.send("POST", INFER, body, headers | traceparent(number)[2])
         server.send("POST", "/v2/models/default.none/infer", BODY, json | traceparent(4)[2])
-        with server.grpc() as stub:
-            stub.ModelInfer(MESSAGE, metadata=list(traceparent(5)[2].items()))
-            stub.ModelInfer(MESSAGE)
+        with server.grpc() as client:
+            client.ModelInfer(MESSAGE, metadata=list(traceparent(5)[2].items()))
+            client.ModelInfer(MESSAGE)
         server.send("POST", INFER, BODY, json | {"traceparent": "00-no-trace-01"})
     finally:
         assert server.stop() == 0, server.log()
@@ -153,8 +153,8 @@ def test_latency_is_counted_by_protocol_and_result(tmp_path: Path) -> None:
         server.infer("default.thumb-00001", -5)
         server.infer("default.none")
         server.send("POST", INFER, b" " * (1 << 20), {})
-        with server.grpc() as stub:
-            stub.ModelInfer(MESSAGE)
+        with server.grpc() as client:
+            client.ModelInfer(MESSAGE)
 
         def counted() -> bool | None:
             lines = server.ask("GET", "/metrics")[1].decode().splitlines()

@@ -136,8 +136,8 @@ func (s cgroupSystem) create(pid int) error {
 
 // weigh gives the box as much weight on each processor as one process outside has, which is
 // what a machine gives its pods. With more, threads of the kernel, which no cgroup holds, wait
-// while the node is full: with ten times as much ksoftirqd, through which packets go, waited so long
-// that TCP connections on the node itself timed out, and nobody was answered for up to 40 s.
+// while the node is full: with ten times as much ksoftirqd, through which packets go, waited so
+// long that TCP sent them again, and a full node answered nobody for 23 s.
 func weigh(dir string) error {
 	processors := runtime.NumCPU()
 	for name, weight := range map[string]int{"cpu.shares": 1024 * processors, "cpu.weight": 100 * processors} {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,31 @@ func TestCgroupSystem(t *testing.T) {
 				t.Errorf("missing() (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A process outside weighs 1,024 on v1 and 100 on v2, on the processor that it is on.
+func TestWeighAsMuchAsAProcessOnEachProcessor(t *testing.T) {
+	for file, process := range map[string]int{"cpu.shares": 1024, "cpu.weight": 100} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, file)
+		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := weigh(dir); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := string(text), strconv.Itoa(process*runtime.NumCPU()); got != want {
+			t.Errorf("%s is %q, want %q", file, got, want)
+		}
+		files, err := os.ReadDir(dir)
+		if err != nil || len(files) != 1 {
+			t.Errorf("%d files (%v) where there was %s alone: the other version's was made", len(files), err, file)
+		}
 	}
 }
 
