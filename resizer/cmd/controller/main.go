@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,10 +55,31 @@ type options struct {
 func main() {
 	o := parse()
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
-	if err := run(o); err != nil {
+	err := run(o)
+	if leaseLost(err) {
+		// Kubernetes would wait before it starts the container again, for longer each time and up
+		// to five minutes; and an API server that stalls takes the lease from every replica.
+		ctrl.Log.Info("the lease could not be renewed in time: beginning anew in the same container")
+		err = beginAnew()
+	}
+	if err != nil {
 		ctrl.Log.Error(err, "the resizer ends")
 		os.Exit(1)
 	}
+}
+
+// leaseLost says that a manager ended because it could not renew its lease. controller-runtime
+// has no error value for it.
+func leaseLost(err error) bool { return err != nil && err.Error() == "leader election lost" }
+
+// beginAnew makes the process another that knows nothing of this one, which may not go on with
+// what it did as the leader.
+func beginAnew() error {
+	program, err := os.Executable()
+	if err == nil {
+		err = unix.Exec(program, os.Args, os.Environ())
+	}
+	return fmt.Errorf("beginning anew: %w", err)
 }
 
 func parse() options {
