@@ -9,7 +9,7 @@
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, entries.go, account.go
 //	when to give back           safeguard.go
-//	who is in flight            flights.go, fly.go, activity.go
+//	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go

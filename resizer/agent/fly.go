@@ -37,7 +37,7 @@ func (r *reflex) hear(h heard) {
 			continue
 		}
 		r.attribute(e)
-		f := flight{id: b.ID, begun: r.onOwnClock(b.At, h.at), heard: h.at, work: work{predicted: b.CPUTime}}
+		f := flight{id: b.ID, begun: r.poolClock.own(b.At, h.at), heard: h.at, work: work{predicted: b.CPUTime}}
 		if e.weighing.flights.begin(f) {
 			r.flown(e, h.at, []time.Time{f.begun}, false)
 			r.tellOf(e, false)
@@ -54,15 +54,6 @@ func (r *reflex) hear(h heard) {
 			r.tellOf(e, len(e.weighing.flights.known) == 0)
 		}
 	}
-}
-
-// onOwnClock is a time of the pool's clock by the agent's, which are compared in each state.
-// It was before the agent heard of it.
-func (r *reflex) onOwnClock(at, heard time.Time) time.Time {
-	if r.state.Now.IsZero() {
-		return heard
-	}
-	return earlier(heard, later(heard.Add(-poolTimeout), r.asked.Add(at.Sub(r.state.Now))))
 }
 
 // flown takes in that flights began or ended.

@@ -55,6 +55,7 @@ type reflex struct {
 	most      map[string]int64 // bytes of memory that a function was ever seen to use
 	state     pool.State
 	asked     time.Time // when the state was asked for; zero before the first
+	poolClock poolClock
 	acted     int64     // the Version of the last state by which every borrower was shrunk
 	revokedBy time.Time // until when borrowers are forgiven
 	stopping  bool
@@ -166,12 +167,13 @@ func (r *reflex) learn(n news) {
 		return
 	}
 	if n.state.Epoch != r.state.Epoch {
-		r.beatDue, r.acted = true, 0
+		r.beatDue, r.acted, r.poolClock = true, 0, poolClock{}
 		for _, e := range r.entries {
 			e.whole = false
 		}
 	}
 	r.state, r.asked = n.state, n.asked
+	r.poolClock.read(n.asked, n.state.Now)
 	now := r.clock.Now()
 	for _, e := range r.entries {
 		r.fly(e, now)

@@ -19,8 +19,9 @@ const (
 	// weighEarly is how early that may be, in a round that is for something else.
 	weighEarly = 2 * time.Millisecond
 
-	// attributeEvery is how old the reading of a pod may be in which nothing began or ended: on
-	// a full node something does in another more often than this one's level could change.
+	// attributeEvery is how old the reading of what a pod has used may be when weights or
+	// clamps look at it because it is time to. Because something began or ended in another
+	// pod it is not read: on a full node that is more often than its level could change.
 	attributeEvery = 25 * time.Millisecond
 
 	// smallPart is the part of itself by which a weight has to change to be written.
@@ -83,9 +84,9 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		was := w.inFlight
 		w.inFlight = false
 		if !void && r.weighs(e) {
-			r.contend(e, now)
+			r.contend(e, now, tick)
 		}
-		if w.file != nil && (tick || w.inFlight != was) {
+		if w.file != nil && (beat || w.inFlight != was) {
 			r.readWeight(ctx, e)
 		}
 		w.due = w.kubelet
@@ -138,12 +139,14 @@ const longestWake = 5 * time.Second
 
 func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.file.Most()} }
 
-// contend makes a contender of a pod that is in flight.
-func (r *reflex) contend(e *entry, now time.Time) {
+// contend makes a contender of a pod that is in flight; tick has what it used read.
+func (r *reflex) contend(e *entry, now time.Time, tick bool) {
 	w := &e.weighing
 	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
 	if known := w.flights.known; len(known) > 0 {
-		r.attributeNow(e, now)
+		if tick {
+			r.attributeNow(e, now)
+		}
 		c.works = make([]work, len(known))
 		for i, f := range known {
 			c.works[i] = f.work
@@ -320,8 +323,8 @@ func (w *weighing) urgency() int {
 	}
 }
 
-// writeWeight writes one weight and reads it back, unless the kubelet has written a new one
-// since it was read, which is not to be lost: then all is computed anew.
+// writeWeight writes one weight, unless the kubelet has written a new one since it was read,
+// which is not to be lost: then all is computed anew. Each beat reads it back.
 func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	w := &e.weighing
 	kubelet := w.kubelet
@@ -359,7 +362,6 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 		log.Info("a weight was written", "pod", e.pod, "from", w.inForce, "to", to, "kubelets", w.kubelet, "direction", direction.String())
 	}
 	w.inForce, w.failing, w.ownSince = to, false, time.Time{}
-	r.readWeight(ctx, e)
 	return true
 }
 
