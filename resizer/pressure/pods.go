@@ -39,7 +39,9 @@ type pod struct {
 	ahead   time.Duration // that it has waited and that the kernel has not counted yet
 
 	foundAt   time.Time
-	turn      int           // of followEach
+	busyAt    time.Time     // when it was last seen to have run, or on v2 to have waited
+	unread    time.Duration // since it was read last
+	turn      int           // by which it is among every followEach-th, and every restEach-th
 	throttled time.Duration // as read last; notLimited
 	own       own
 	patience  patience
@@ -116,7 +118,7 @@ func (n *Node) list(now time.Time) error {
 	stale := now.Sub(n.listedAt) >= followEach*listEvery
 	n.listings++
 	for dir := range found {
-		if p, ok := n.pods[dir]; ok && !stale && now.Sub(p.foundAt) >= youngTime && p.turn != n.listings%followEach {
+		if p, ok := n.pods[dir]; ok && !stale && now.Sub(p.foundAt) >= youngTime && p.turn%followEach != n.listings%followEach {
 			continue
 		}
 		if err := n.follow(dir, now); isGone(err) {
@@ -232,7 +234,7 @@ func (n *Node) follow(dir string, now time.Time) error {
 			return err
 		}
 		n.pods[dir] = p
-		p.foundAt, p.turn = now, n.found%followEach
+		p.foundAt, p.busyAt, p.turn = now, now, n.found
 		n.found++
 	}
 	p.listed, p.dirs = false, p.dirs[:0]

@@ -104,6 +104,51 @@ func TestPressureOfCgroups(t *testing.T) {
 	}
 }
 
+// Pods that rest are read in turn. Nothing of what one waits is lost by that, and one that
+// waits is read each time.
+func TestRestingPodsAreReadInTurn(t *testing.T) {
+	const parent = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
+	root := cgrouptest.Tree(t, map[string]string{
+		"cgroup.controllers":            "cpu memory\n",
+		parent + "a.slice/cpu.max":      "max 100000\n",
+		parent + "a.slice/cpu.pressure": pressureText("0"),
+	})
+	r := newReader(t, root, t.TempDir(), none)
+	total := 0
+	waits := func(d time.Duration) {
+		total += int(d.Microseconds())
+		write(t, root, parent+"a.slice/cpu.pressure", pressureText(strconv.Itoa(total)))
+	}
+	r.read(0)
+	for range restTime/tick + 5 {
+		r.read(tick)
+	}
+	before := r.node.total
+	waits(60 * time.Millisecond)
+	reads := 1
+	for r.read(tick).Waited == before.Waited {
+		if reads++; reads > 2*restEach {
+			t.Fatal("a pod that rested is not seen to wait")
+		}
+	}
+	if reads > restEach {
+		t.Errorf("a pod that rested is seen to wait after %d readings, want %d at most", reads, restEach)
+	}
+	// One in 20 of the time in which it was not read, and 8 ms in a moment, are tolerated.
+	unread := restEach * tick
+	want := 60*time.Millisecond - unread/20 - toleratedAtOnce
+	if waited, beyond := r.node.total.Waited-before.Waited, r.node.total.Beyond-before.Beyond; waited != 60*time.Millisecond || beyond != want {
+		t.Errorf("it waited %v, %v beyond, want 60ms and %v", waited, beyond, want)
+	}
+	for i := range 2 * restEach {
+		before := r.node.total.Waited
+		waits(5 * time.Millisecond)
+		if got := r.read(tick).Waited - before; got != 5*time.Millisecond {
+			t.Errorf("in reading %d after it waited it is seen to have waited %v, want 5ms", i, got)
+		}
+	}
+}
+
 // What a pod's own limit holds it up is in its pressure too.
 func TestOwnLimit(t *testing.T) {
 	const pod = "kubepods/podx"

@@ -69,9 +69,11 @@ func (n *Node) threadsWaited(p *pod, passed time.Duration) (time.Duration, error
 		if !n.ready(p) {
 			return 0, nil
 		}
+		p.busyAt = n.readAt
 		p.ahead += passed
 		return passed, nil
 	}
+	p.busyAt = n.readAt
 	if !p.listed {
 		if err := p.listThreads(n.procRoot); err != nil {
 			return 0, err
