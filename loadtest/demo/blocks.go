@@ -225,6 +225,12 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 			return b, err
 		}
 	}
+	var weighed evaluation.Weighed
+	if a.learns {
+		if weighed, err = own.weighed(ctx); err != nil {
+			return b, err
+		}
+	}
 	var watched *podWatch
 	if c.part == evaluation.PartCost {
 		if watched, err = own.watchPods(ctx); err != nil {
@@ -246,6 +252,15 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		}
 		since := after.Since(lent)
 		b.Loans = &since
+	}
+	if a.learns {
+		after, err := own.weighed(ctx)
+		if err != nil {
+			return b, err
+		}
+		if since := after.Since(weighed); since.Requests > 0 {
+			b.Weighed = &since
+		}
 	}
 	oomAfter, err := own.oomKills(ctx)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"strconv"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -19,7 +21,7 @@ type agentCounter struct {
 	value  float64
 }
 
-// agentCounters are those of all node agents.
+// agentCounters are those of all node agents, with those that histograms consist of.
 func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
 	var pods corev1.PodList
 	if err := d.kubectl.get(ctx, &pods, "pods", "-n", libraNamespace, "-l", "app=libra-agent"); err != nil {
@@ -38,14 +40,18 @@ func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
 		}
 		for name, family := range families {
 			for _, m := range family.GetMetric() {
-				if m.GetCounter() == nil {
-					continue
-				}
-				c := agentCounter{name, map[string]string{}, m.GetCounter().GetValue()}
+				labels := map[string]string{}
 				for _, l := range m.GetLabel() {
-					c.labels[l.GetName()] = l.GetValue()
+					labels[l.GetName()] = l.GetValue()
 				}
-				all = append(all, c)
+				if counter := m.GetCounter(); counter != nil {
+					all = append(all, agentCounter{name, labels, counter.GetValue()})
+				}
+				for _, b := range m.GetHistogram().GetBucket() {
+					of := maps.Clone(labels)
+					of["le"] = strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64)
+					all = append(all, agentCounter{name + "_bucket", of, float64(b.GetCumulativeCount())})
+				}
 			}
 		}
 	}
@@ -78,4 +84,19 @@ func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
 		}
 	}
 	return l, nil
+}
+
+// weighed is how many requests the node agents have weighed since they started, and how soon.
+func (d *demo) weighed(ctx context.Context) (w evaluation.Weighed, err error) {
+	counters, err := d.agentCounters(ctx)
+	if err != nil {
+		return w, err
+	}
+	within := map[string]*float64{"0.005": &w.Within5MS, "0.01": &w.Within10MS, "+Inf": &w.Requests}
+	for _, c := range counters {
+		if sum, ok := within[c.labels["le"]]; ok && c.name == "libra_agent_weights_wake_seconds_bucket" {
+			*sum += c.value
+		}
+	}
+	return w, nil
 }

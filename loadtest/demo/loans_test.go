@@ -21,6 +21,13 @@ libra_agent_idle_memory_total 5e+05
 # TYPE libra_agent_safeguards_total counter
 libra_agent_safeguards_total{function="a/b",resource="cpu"} 2
 libra_agent_safeguards_total{function="a/c",resource="memory"} 1
+# TYPE libra_agent_weights_wake_seconds histogram
+libra_agent_weights_wake_seconds_bucket{le="0.0025"} 3
+libra_agent_weights_wake_seconds_bucket{le="0.005"} 5
+libra_agent_weights_wake_seconds_bucket{le="0.01"} 6
+libra_agent_weights_wake_seconds_bucket{le="+Inf"} 7
+libra_agent_weights_wake_seconds_sum 0.1
+libra_agent_weights_wake_seconds_count 7
 # TYPE libra_agent_open gauge
 libra_agent_open 1
 EOF
@@ -39,5 +46,12 @@ esac`)
 	}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	weighed, err := d.weighed(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (evaluation.Weighed{Requests: 14, Within5MS: 10, Within10MS: 12}); weighed != want {
+		t.Errorf("got %+v, want %+v", weighed, want)
 	}
 }

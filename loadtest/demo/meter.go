@@ -23,6 +23,8 @@ const (
 	procStat   = "/proc/stat"
 	// ticksPerSecond is the unit of procStat, whatever the kernel's own clock is.
 	ticksPerSecond = 100
+
+	agentContainer = "agent"
 )
 
 // nodeCPU is how long the machine's CPUs have computed so far, for anybody, and how long
@@ -139,8 +141,8 @@ func (m *meter) close() {
 
 // counters are what a meter reads, so far.
 type counters struct {
-	node             nodeCPU
-	functions, libra time.Duration
+	node                     nodeCPU
+	functions, libra, agents time.Duration
 }
 
 // read reads all of it. A container that has ended counts no more, which leaves out what
@@ -155,8 +157,11 @@ func (m *meter) read() (c counters, err error) {
 	for _, containers := range m.sidecars {
 		c.functions += used(containers)
 	}
-	for _, containers := range m.libra {
-		c.libra += used(containers)
+	for container, containers := range m.libra {
+		cpu := used(containers)
+		if c.libra += cpu; container == agentContainer {
+			c.agents += cpu
+		}
 	}
 	c.node, err = readNodeCPU()
 	return c, err
@@ -180,6 +185,7 @@ func (c counters) since(before counters) evaluation.Usage {
 		Stolen:    max(0, c.node.stolen-before.node.stolen).Seconds(),
 		Functions: max(0, c.functions-before.functions).Seconds(),
 		Libra:     max(0, c.libra-before.libra).Seconds(),
+		Agents:    max(0, c.agents-before.agents).Seconds(),
 	}
 	u.Platform = max(0, u.Node-u.Functions-u.Libra)
 	return u

@@ -25,10 +25,10 @@ func TestBusyIsAllButIdleAndWaiting(t *testing.T) {
 
 func TestThePlatformIsWhatIsNobodyElses(t *testing.T) {
 	at := func(node, stolen, functions, libra time.Duration) counters {
-		return counters{nodeCPU{node, stolen}, functions, libra}
+		return counters{nodeCPU{node, stolen}, functions, libra, libra / 2}
 	}
 	got := at(10*time.Second, 3*time.Second, 6*time.Second, time.Second).since(at(2*time.Second, time.Second, time.Second, 500*time.Millisecond))
-	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Platform: 2.5, Stolen: 2}, got); diff != "" {
+	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Agents: 0.25, Platform: 2.5, Stolen: 2}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// A container that ended took its counter with it.

@@ -107,6 +107,8 @@ type Block struct {
 	OOMKills   int
 	// Loans are of arms under which what owners have is lent.
 	Loans *Loans `json:",omitempty"`
+	// Weighed is of arms under which pods have weights by what is in flight in them.
+	Weighed *Weighed `json:",omitempty"`
 }
 
 // Request is one of a block, and what became of it.
@@ -128,6 +130,8 @@ type Request struct {
 // that came after the block began.
 type Usage struct {
 	Node, Functions, Libra, Platform float64
+	// Agents is what of Libra's own its node agents used.
+	Agents float64 `json:",omitzero"`
 	// Stolen is none of the node's: the node had work for it, and the hypervisor gave it to
 	// others.
 	Stolen float64 `json:",omitzero"`
@@ -148,6 +152,19 @@ func (u Usage) StolenShare() float64 {
 		return 0
 	}
 	return u.Stolen / (u.Node + u.Stolen)
+}
+
+// Weighed is how many requests of a block the node agents have weighed, and how many of them
+// within a time of their Begin in the pool.
+type Weighed struct{ Requests, Within5MS, Within10MS float64 }
+
+// Since is what was added to an earlier reading of the same counters. One that was higher
+// then has begun anew: what it has since is counted.
+func (w Weighed) Since(before Weighed) Weighed {
+	if w.Requests < before.Requests {
+		return w
+	}
+	return Weighed{w.Requests - before.Requests, w.Within5MS - before.Within5MS, w.Within10MS - before.Within10MS}
 }
 
 // Loans is what changed hands in a block: volumes times how long they were in force.

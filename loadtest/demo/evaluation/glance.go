@@ -140,7 +140,8 @@ func (c *comparison) price() table {
 	return t
 }
 
-func libraCPU(u Usage) float64 { return u.Libra }
+func libraCPU(u Usage) float64  { return u.Libra }
+func agentsCPU(u Usage) float64 { return u.Agents }
 
 // coresOf is how much CPU was in use on average over an arm's blocks; NaN when there are
 // none, and where it could not be read.
@@ -153,6 +154,18 @@ func (c *comparison) coresOf(k combination, arm string, of func(Usage) float64) 
 		used, passed = used+of(b.CPU), passed+b.Length.Seconds()
 	}
 	return used / passed
+}
+
+// weighed is how many requests of an arm's blocks were weighed, and how soon.
+func (c *comparison) weighed(k combination, arm string) (sum Weighed) {
+	for _, b := range c.blocks[k][arm] {
+		if b.Weighed != nil {
+			sum.Requests += b.Weighed.Requests
+			sum.Within5MS += b.Weighed.Within5MS
+			sum.Within10MS += b.Weighed.Within10MS
+		}
+	}
+	return sum
 }
 
 func (c *comparison) failedText(k combination, arm string) string {

@@ -48,7 +48,10 @@ func (c *comparison) usageTable(k combination) table {
 		func(u Usage) float64 { return u.Functions }, libraCPU, func(u Usage) float64 { return u.Platform },
 	}
 	// Not every machine has a hypervisor that takes CPU, nor had every run that was recorded
-	// somebody who looked.
+	// somebody who looked at it, and at the agents.
+	if slices.ContainsFunc(c.Blocks, func(b Block) bool { return b.CPU.Agents > 0 }) {
+		t.Head, parts = append(t.Head, "Libra's node agents"), append(parts, agentsCPU)
+	}
 	if slices.ContainsFunc(c.Blocks, func(b Block) bool { return b.CPU.Stolen > 0 }) {
 		t.Head, parts = append(t.Head, "taken by the hypervisor"), append(parts, func(u Usage) float64 { return u.Stolen })
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -153,6 +154,12 @@ func TestMetricsOfTheIssue(t *testing.T) {
 				add(fmt.Sprintf("p99_stock_%s_%s", arm, of))
 			}
 			addPaper("", arm, of)
+			want["libra_cores_"+arm+"_"+of], want["agent_cores_"+arm+"_"+of] = true, true
+			if arm == Libra {
+				for _, f := range []string{"weighed", "weighed_within_5ms", "weighed_within_10ms"} {
+					want[f+"_libra_"+of] = true
+				}
+			}
 		}
 		addPaper("ablation_", arm, "40_10")
 		if arm != Stock {
@@ -182,6 +189,7 @@ func TestMetricsOfTheIssue(t *testing.T) {
 		// 20 core-seconds in 20 s, of 2 cores less the platform's 0.25.
 		"paper_utilisation_stock_40_10": 1 / 1.75, "ablation_mean_slowdown_libra_fifo_40_10": 0.6 / 0.5,
 		"bystander_cpu_libra_40": 2.1, "pod_seconds_libra": 50,
+		"agent_cores_libra_90_40": 0.01, "weighed_libra_90_10": 150, "weighed_within_5ms_libra_90_10": 0.96,
 		// Two kills and two failed requests in each of three blocks.
 		"oom_kills_stock": 6, "oom_failed_stock": 6, "oom_kills_libra": 0, "oom_failed_libra": 0, "failed_requests": 0,
 	} {
@@ -193,8 +201,9 @@ func TestMetricsOfTheIssue(t *testing.T) {
 
 func TestWhatWasNotMeasuredIsAbsent(t *testing.T) {
 	got := write(t, synthetic{seed: 1, blocks: 2, requests: 60, arms: map[string]float64{Stock: 1, Libra: 0.5}}.data(busy)).metrics
+	measured := regexp.MustCompile(`^(undecided|failed_requests|p99_stock_libra_90_10.*|paper_.*|(libra|agent)_cores_(stock|libra)_90_10|weighed.*_libra_90_10)$`)
 	for name := range got {
-		if name != "undecided" && name != "failed_requests" && !strings.HasPrefix(name, "p99_stock_libra_90_10") && !strings.HasPrefix(name, "paper_") {
+		if !measured.MatchString(name) {
 			t.Errorf("%s is %v; it was not measured", name, got[name])
 		}
 	}

@@ -32,6 +32,14 @@ func (c *comparison) results() report.Results {
 			if arm != Stock {
 				put("p99_stock"+of, c.ratio(k, arm, Stock, p99Computing))
 			}
+			m["libra_cores"+of] = c.coresOf(k, arm, libraCPU)
+			if agents := c.coresOf(k, arm, agentsCPU); agents > 0 { // older data has none
+				m["agent_cores"+of] = agents
+			}
+			if w := c.weighed(k, arm); w.Requests > 0 {
+				m["weighed"+of] = w.Requests
+				m["weighed_within_5ms"+of], m["weighed_within_10ms"+of] = w.Within5MS/w.Requests, w.Within10MS/w.Requests
+			}
 		}
 	}
 	for _, part := range []string{PartRequests, PartAblations} {

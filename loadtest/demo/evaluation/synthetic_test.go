@@ -58,7 +58,7 @@ func (s synthetic) data(combinations ...combination) Data {
 func (s synthetic) block(k combination, number, order int, arm string, alone []Alone) Block {
 	b := Block{
 		Part: k.part, Load: k.load, Pods: k.pods, Number: number, Arm: arm, Order: order, Length: 20 * time.Second,
-		CPU: Usage{Node: 30, Functions: 20, Libra: 0.4, Platform: 9.6},
+		CPU: Usage{Node: 30, Functions: 20, Libra: 0.4, Agents: 0.2, Platform: 9.6},
 	}
 	schedule := rand.New(rand.NewPCG(s.seed, uint64(number)))
 	own := rand.New(rand.NewPCG(s.seed, uint64(1000*number+len(arm)*17+order)))
@@ -72,6 +72,9 @@ func (s synthetic) block(k combination, number, order int, arm string, alone []A
 	}
 	if arm == Owners {
 		b.Loans = &Loans{Volume{12, 3000}, Volume{11, 2800}, Volume{4, 900}, 0.1 * float64(s.requests)}
+	}
+	if arm == Libra {
+		b.Weighed = &Weighed{Requests: 50, Within5MS: 48, Within10MS: 49}
 	}
 	switch k.part {
 	case PartBystanders, PartDemo:
