@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/settings"
 )
 
 // target is what one scrape job reads: a port of pods.
@@ -128,6 +130,12 @@ func TestTargetsAreThere(t *testing.T) {
 			t.Fatalf("%s: %v", path, err)
 		}
 	}
+	namespaces := map[string]string{
+		"libra-agent":     settings.AgentNamespace,
+		"libra-resizer":   settings.Namespace,
+		"libra-predictor": settings.Namespace,
+		"libra-activator": "knative-serving",
+	}
 	pods := map[string]corev1.PodTemplateSpec{
 		"libra-agent":   agent.Spec.Template,
 		"libra-resizer": resizer.Spec.Template,
@@ -149,6 +157,9 @@ func TestTargetsAreThere(t *testing.T) {
 			continue
 		}
 		delete(pods, target.job)
+		if target.namespace != namespaces[target.job] {
+			t.Errorf("job %s looks in %s, its pods are in %s", target.job, target.namespace, namespaces[target.job])
+		}
 		selector, err := labels.Parse(target.selector)
 		if err != nil {
 			t.Fatal(err)

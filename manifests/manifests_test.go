@@ -47,13 +47,16 @@ const kustomizationFile = "kustomization.yaml"
 // clusterScoped are the kinds of ours that are in no namespace.
 var clusterScoped = []string{"Namespace", "ClusterRole", "ClusterRoleBinding"}
 
-// ours says whether an object is Libra's, and nobody else's: one in its namespace, or one
-// of the cluster with its name.
+// namespaces are Libra's.
+var namespaces = []string{settings.Namespace, settings.AgentNamespace}
+
+// ours says whether an object is Libra's, and nobody else's: one in a namespace of its, or
+// one of the cluster with its name.
 func (o object) ours() bool {
 	if slices.Contains(clusterScoped, o.Kind) {
 		return strings.HasPrefix(o.Metadata.Name, "libra-")
 	}
-	return o.Metadata.Namespace == settings.Namespace
+	return slices.Contains(namespaces, o.Metadata.Namespace)
 }
 
 // What is in a kustomization goes with `kubectl delete -k`. So nothing may be that is not
@@ -92,7 +95,9 @@ func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
 		`{kind: ClusterRole, metadata: {name: knative-serving-activator}}`:                 false,
 		`{kind: CustomResourceDefinition, metadata: {name: services.serving.knative.dev}}`: false,
 		`{kind: Deployment, metadata: {name: redis, namespace: libra-system}}`:             true,
+		`{kind: DaemonSet, metadata: {name: libra-agent, namespace: libra-node}}`:          true,
 		`{kind: Namespace, metadata: {name: libra-system}}`:                                true,
+		`{kind: Namespace, metadata: {name: libra-node}}`:                                  true,
 		`{kind: ClusterRole, metadata: {name: libra-activator}}`:                           true,
 	} {
 		var o object

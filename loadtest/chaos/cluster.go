@@ -25,6 +25,7 @@ import (
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -46,7 +47,7 @@ var places = map[part]place{
 	predictor:  {rig.LibraNamespace, "serving.kserve.io/inferenceservice=libra"},
 	redisPart:  {rig.LibraNamespace, "app=libra-redis"},
 	controller: {rig.LibraNamespace, "app=libra-resizer"},
-	agent:      {rig.LibraNamespace, "app=libra-agent"},
+	agent:      {settings.AgentNamespace, "app=libra-agent"},
 }
 
 // components are the names that the box gives to its processes.

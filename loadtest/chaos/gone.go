@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/settings"
 )
 
 // deployments are the parts that are gone when they are scaled down, and agentSet the one
@@ -113,6 +114,6 @@ func (c *cluster) placeAgents(ctx context.Context, labels map[string]any) error 
 	if err != nil {
 		return err
 	}
-	_, err = c.Kube.AppsV1().DaemonSets(rig.LibraNamespace).Patch(ctx, agentSet, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Kube.AppsV1().DaemonSets(settings.AgentNamespace).Patch(ctx, agentSet, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }

@@ -16,16 +16,18 @@ import (
 	"k8s.io/utils/ptr"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/settings"
 )
 
 // partsOf are Libra's parts on a cluster, the agent in a pod.
 func partsOf() *fake.Clientset {
-	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: rig.LibraNamespace, Name: name, Labels: map[string]string{"app": name}}
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}
 	}
-	client := fake.NewClientset(&appsv1.DaemonSet{ObjectMeta: meta(agentSet)}, &corev1.Pod{ObjectMeta: meta(agentSet)})
+	ofAgent := meta(settings.AgentNamespace, agentSet)
+	client := fake.NewClientset(&appsv1.DaemonSet{ObjectMeta: ofAgent}, &corev1.Pod{ObjectMeta: ofAgent})
 	for _, name := range deployments {
-		_ = client.Tracker().Add(&appsv1.Deployment{ObjectMeta: meta(name), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}})
+		_ = client.Tracker().Add(&appsv1.Deployment{ObjectMeta: meta(rig.LibraNamespace, name), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}})
 	}
 	return client
 }
@@ -41,7 +43,7 @@ func there(t *testing.T, client *fake.Clientset) map[part]int32 {
 		}
 		found[p] = *d.Spec.Replicas
 	}
-	set, err := client.AppsV1().DaemonSets(rig.LibraNamespace).Get(t.Context(), agentSet, metav1.GetOptions{})
+	set, err := client.AppsV1().DaemonSets(settings.AgentNamespace).Get(t.Context(), agentSet, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 // lookAtMetrics asks the agents, where they have the metric, how many violations they
 // have seen, and looks for OOM kills among Libra's own parts.
 func (w *watcher) lookAtMetrics(ctx context.Context) error {
-	for _, namespace := range []string{rig.LibraNamespace, servingNamespace} {
+	for _, namespace := range []string{rig.LibraNamespace, settings.AgentNamespace, servingNamespace} {
 		pods, err := w.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func (d *demo) checkBox(ctx context.Context) error {
 // checkOther refuses a cluster that has Libra, or one of the namespaces: what is in them
 // would be changed, and removed at the end.
 func (d *demo) checkOther(ctx context.Context, namespaces ...string) error {
-	for _, n := range append(namespaces, libraNamespace) {
+	for _, n := range append(namespaces, libraNamespace, agentNamespace) {
 		switch there, err := d.kubectl.exists(ctx, "namespace", n); {
 		case err != nil:
 			return err

@@ -63,7 +63,7 @@ func (d *demo) awaitModels(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case len(missing) == len(d.services.optedIn):
-		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace)
+		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra in %s and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace, agentNamespace)
 	case len(missing) > 0:
 		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
 	default:

@@ -26,6 +26,7 @@ type services struct {
 
 const (
 	libraNamespace   = settings.Namespace
+	agentNamespace   = settings.AgentNamespace
 	servingNamespace = "knative-serving"
 
 	libraManifests     = "manifests/base"
@@ -175,12 +176,25 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, dir); err != nil {
 		return err
 	}
-	for _, object := range []string{"deployment/redis", "deployment/libra-resizer", "daemonset/libra-agent"} {
+	// An install of before the agents had a namespace left them here, and each keeps the
+	// next of its node waiting.
+	if _, err := d.kubectl.run(ctx, "-n", libraNamespace, "delete", "--ignore-not-found", "daemonset/libra-agent", "serviceaccount/libra-agent"); err != nil {
+		return err
+	}
+	for _, object := range []string{"deployment/redis", "deployment/libra-resizer"} {
 		if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", object); err != nil {
 			return err
 		}
 	}
+	if err := d.awaitAgents(ctx); err != nil {
+		return err
+	}
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
+}
+
+// awaitAgents waits until each node has its agent as the DaemonSet says.
+func (d *demo) awaitAgents(ctx context.Context) error {
+	return d.kubectl.wait(ctx, readyTimeout, "-n", agentNamespace, "rollout", "status", "daemonset/libra-agent")
 }
 
 // seeProcesses lets the agent see the processes of the box's other pods: cgroups of version

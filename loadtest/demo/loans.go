@@ -24,12 +24,12 @@ type agentCounter struct {
 // agentCounters are those of all node agents, with those that histograms consist of.
 func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
 	var pods corev1.PodList
-	if err := d.kubectl.get(ctx, &pods, "pods", "-n", libraNamespace, "-l", "app=libra-agent"); err != nil {
+	if err := d.kubectl.get(ctx, &pods, "pods", "-n", agentNamespace, "-l", "app=libra-agent"); err != nil {
 		return nil, err
 	}
 	var all []agentCounter
 	for _, p := range pods.Items {
-		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", libraNamespace, p.Name))
+		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", agentNamespace, p.Name))
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,7 @@ import (
 
 func TestLoansAreTheAgentsCounters(t *testing.T) {
 	k, _ := fakeKubectl(t, `case "$*" in
-*--raw*) cat <<'EOF'
+*--raw*/namespaces/libra-node/*) cat <<'EOF'
 # TYPE libra_agent_harvested_cpu_total counter
 libra_agent_harvested_cpu_total{otel_scope_name="a"} 1.5
 # TYPE libra_agent_lent_cpu_total counter
@@ -32,7 +32,7 @@ libra_agent_weights_wake_seconds_count 7
 libra_agent_open 1
 EOF
 ;;
-*pods*) echo '{"items":[{"metadata":{"name":"libra-agent-1"}},{"metadata":{"name":"libra-agent-2"}}]}';;
+*"-n libra-node "*) echo '{"items":[{"metadata":{"name":"libra-agent-1"}},{"metadata":{"name":"libra-agent-2"}}]}';;
 esac`)
 	d := demo{kubectl: k, out: io.Discard}
 	got, err := d.loans(t.Context())

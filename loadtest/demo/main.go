@@ -176,9 +176,9 @@ func confirm(in *os.File, out io.Writer, cluster, namespaces, long string) error
 func ask(in io.Reader, out io.Writer, cluster, namespaces, long string) error {
 	fmt.Fprintf(out, `On the cluster of context %[1]q this will, for %[5]s,
   - replace the activator in %[2]s, through which requests to other Knative services go too,
-  - install Libra in the namespace %[3]s and functions in %[4]s,
+  - install Libra in the namespaces %[3]s and %[6]s, and functions in %[4]s,
 and at the end put the stock activator back and remove what it made.
-Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespaces, long)
+Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespaces, long, agentNamespace)
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if strings.TrimSpace(answer) != cluster {
 		if err != nil {

@@ -85,10 +85,12 @@ func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 		}
 		return m.functions, p.Labels[serving.ServiceLabelKey]
 	})
-	if err == nil {
-		err = d.open(ctx, []string{"-n", libraNamespace}, func(_ pod, container string) (map[string][]cgroup.Container, string) {
-			return m.libra, container
-		})
+	for _, namespace := range []string{libraNamespace, agentNamespace} {
+		if err == nil {
+			err = d.open(ctx, []string{"-n", namespace}, func(_ pod, container string) (map[string][]cgroup.Container, string) {
+				return m.libra, container
+			})
+		}
 	}
 	if err != nil {
 		m.close()

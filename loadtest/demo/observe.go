@@ -76,7 +76,7 @@ func (d *demo) redis(ctx context.Context, into any, args ...string) error {
 
 // restarts counts, by container, how often those that matter were restarted.
 func (e *evaluate) restarts(ctx context.Context) (map[string]int, error) {
-	where := [][]string{{"-n", libraNamespace}, {"-n", servingNamespace, "-l", activatorSelector}}
+	where := [][]string{{"-n", libraNamespace}, {"-n", agentNamespace}, {"-n", servingNamespace, "-l", activatorSelector}}
 	for namespace := range e.places {
 		where = append(where, []string{"-n", namespace})
 	}

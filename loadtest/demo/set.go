@@ -71,7 +71,7 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 	if err := d.kubectl.apply(ctx, dir); err != nil {
 		return err
 	}
-	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "daemonset/libra-agent"); err != nil {
+	if err := d.awaitAgents(ctx); err != nil {
 		return err
 	}
 	// KServe takes a moment to write down in the Deployment what the InferenceService says.

@@ -16,11 +16,13 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
 	functionsNamespace = "default"
-	libraNamespace     = "libra-system"
+	libraNamespace     = settings.Namespace
+	agentNamespace     = settings.AgentNamespace
 
 	// wholeWithin is how long after the last request, or the resizer's return,
 	// a pod may be away from its user allocation.
@@ -161,17 +163,21 @@ func restarts(ctx context.Context, t *testing.T, functions ...function) int32 {
 	return n
 }
 
-// container returns the id of the only container of the only ready pod with a label
-// in Libra's namespace.
+// container returns the id of the only container of the only ready pod of Libra's with a
+// label.
 func container(ctx context.Context, t *testing.T, selector string) string {
 	t.Helper()
 	var id string
 	eventually(t, time.Minute, "a running pod "+selector, func() error {
-		pods, err := kube.CoreV1().Pods(libraNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-		if err != nil {
-			return err
+		var all []corev1.Pod
+		for _, namespace := range []string{libraNamespace, agentNamespace} {
+			pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+			if err != nil {
+				return err
+			}
+			all = append(all, pods.Items...)
 		}
-		for _, pod := range pods.Items {
+		for _, pod := range all {
 			for _, status := range pod.Status.ContainerStatuses {
 				if pod.DeletionTimestamp == nil && status.Ready && status.State.Running != nil {
 					id = containerID(status)
@@ -179,7 +185,7 @@ func container(ctx context.Context, t *testing.T, selector string) string {
 				}
 			}
 		}
-		return fmt.Errorf("none of %d pods is ready", len(pods.Items))
+		return fmt.Errorf("none of %d pods is ready", len(all))
 	})
 	return id
 }

@@ -32,6 +32,7 @@ func tellOfLending(t *testing.T, functions ...function) {
 		t.Logf("the predictor of %s: %s (error: %v)", f.name, explanation, err)
 	}
 	tellLastLines(ctx, t, libraNamespace, "")
+	tellLastLines(ctx, t, agentNamespace, "")
 	tellLastLines(ctx, t, "knative-serving", "app=activator")
 }
 

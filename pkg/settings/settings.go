@@ -20,6 +20,8 @@ const (
 	// Namespace and ConfigMap name the object that holds the settings.
 	Namespace = "libra-system"
 	ConfigMap = "config-libra"
+	// AgentNamespace is where the node agents are, and Namespace where Libra's other parts.
+	AgentNamespace = "libra-node"
 
 	modeKey       = "mode"
 	sourceKey     = "source"

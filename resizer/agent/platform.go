@@ -78,9 +78,10 @@ func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (ma
 		if !ok {
 			return
 		}
-		if pod.Namespace == settings.Namespace || lending.Settings().Platform.Has(pod.Namespace) {
+		switch {
+		case pod.Namespace == settings.Namespace, pod.Namespace == settings.AgentNamespace, lending.Settings().Platform.Has(pod.Namespace):
 			a.participants.set(platformPod(pod), string(pod.UID))
-		} else {
+		default:
 			a.participants.remove(platformPod(pod))
 		}
 	}

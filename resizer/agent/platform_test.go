@@ -37,7 +37,7 @@ func TestFollowPlatform(t *testing.T) {
 	pod := func(namespace, name string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid")}}
 	}
-	client := fake.NewClientset(pod(settings.Namespace, "redis"), pod("gateways", "envoy"), pod("default", "other"))
+	client := fake.NewClientset(pod(settings.Namespace, "redis"), pod(settings.AgentNamespace, "agent"), pod("gateways", "envoy"), pod("default", "other"))
 	a := &Agent{settings: Settings{Node: node}, participants: newParticipants()}
 	lending := &platformLending{}
 	lending.set("gateways")
@@ -57,7 +57,7 @@ func TestFollowPlatform(t *testing.T) {
 		}
 	}
 	until("pods of Libra and of the platform are taken for bystanders", func() bool {
-		return a.participants.has("redis-uid") && a.participants.has("envoy-uid")
+		return a.participants.has("redis-uid") && a.participants.has("agent-uid") && a.participants.has("envoy-uid")
 	})
 	if a.participants.has("other-uid") {
 		t.Error("another's pod is taken for the platform's")

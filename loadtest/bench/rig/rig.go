@@ -30,7 +30,7 @@ const (
 	Node = "box"
 	// Namespace is that of the benches' functions.
 	Namespace = "default"
-	// LibraNamespace is where Libra's parts are.
+	// LibraNamespace is where Libra's parts are, but for the node agents.
 	LibraNamespace = "libra-system"
 
 	readyTimeout = 2 * time.Minute

@@ -15,7 +15,7 @@ func TestFindWorkload(t *testing.T) {
 		{"deploy", "knative-serving", "controller"},
 		{"deploy", "kserve", "controller"},
 		{"deploy", "knative-serving", "activator"},
-		{"ds", "libra-system", "agent"},
+		{"ds", "libra-node", "agent"},
 	}
 	tests := []struct {
 		name string
