@@ -4,6 +4,7 @@ package manifests
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,8 @@ type object struct {
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels"`
 	} `json:"metadata"`
+	// whole is all that its file says of it.
+	whole json.RawMessage
 }
 
 const kustomizationFile = "kustomization.yaml"
@@ -209,9 +212,14 @@ func objectsOf(path string) ([]object, error) {
 	var objects []object
 	for documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), len(data)); ; {
 		var o object
-		switch err := documents.Decode(&o); {
-		case errors.Is(err, io.EOF):
+		err := documents.Decode(&o.whole)
+		if errors.Is(err, io.EOF) {
 			return objects, nil
+		}
+		if err == nil {
+			err = json.Unmarshal(o.whole, &o)
+		}
+		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", path, err)
 		case o.Kind == "" || o.Metadata.Name == "":

@@ -1,0 +1,115 @@
+package manifests
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// podless are the kinds of ours that make no pods.
+var podless = []string{"ConfigMap", "NetworkPolicy", "Role", "RoleBinding", "Service", "ServiceAccount"}
+
+func TestOnlyTheNodeAgentsNamespaceIsPrivileged(t *testing.T) {
+	want := map[string]podsecurity.Level{
+		settings.Namespace:      podsecurity.LevelRestricted,
+		settings.AgentNamespace: podsecurity.LevelPrivileged,
+	}
+	got := map[string]podsecurity.Level{}
+	for _, o := range all(t) {
+		if o.Kind == "Namespace" {
+			got[o.Metadata.Name] = podsecurity.Level(o.Metadata.Labels[podsecurity.EnforceLevelLabel])
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("pod security of the namespaces is %v, want %v", got, want)
+	}
+	for _, o := range all(t) {
+		if o.Metadata.Namespace == settings.AgentNamespace && o.Kind != "ServiceAccount" && (o.Kind != "DaemonSet" || o.Metadata.Name != "libra-agent") {
+			t.Errorf("%s %s is in %s, where only the node agent needs to be", o.Kind, o.Metadata.Name, settings.AgentNamespace)
+		}
+	}
+}
+
+// The API server checks pods alone, when they are made: a Deployment whose pods it refuses
+// is accepted, and has none.
+func TestPodsAreAdmittedToTheirNamespaces(t *testing.T) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal := func(level podsecurity.Level, pod corev1.PodTemplateSpec) string {
+		results := evaluator.EvaluatePod(podsecurity.LevelVersion{Level: level, Version: podsecurity.LatestVersion()}, &pod.ObjectMeta, &pod.Spec)
+		refused := policy.AggregateCheckResults(results)
+		return refused.ForbiddenDetail()
+	}
+	pods := 0
+	for _, o := range all(t) {
+		if slices.Contains(clusterScoped, o.Kind) || slices.Contains(podless, o.Kind) {
+			continue
+		}
+		pod, err := podOf(o)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		pods++
+		switch o.Metadata.Namespace {
+		case settings.Namespace:
+			if detail := refusal(podsecurity.LevelRestricted, pod); detail != "" {
+				t.Errorf("%s %s: its pods are refused in %s: %s", o.Kind, o.Metadata.Name, settings.Namespace, detail)
+			}
+		case settings.AgentNamespace:
+			if refusal(podsecurity.LevelBaseline, pod) == "" {
+				t.Errorf("the pods of %s %s satisfy baseline, so that %s need not be privileged", o.Kind, o.Metadata.Name, settings.AgentNamespace)
+			}
+		}
+	}
+	if pods < 4 {
+		t.Errorf("only %d objects with pods, want Redis, the resizer, the predictor and the agent at least", pods)
+	}
+}
+
+// podOf is the pod that an object makes. Of an InferenceService, KServe makes a Deployment
+// whose pods have what its predictor says.
+func podOf(o object) (corev1.PodTemplateSpec, error) {
+	var of struct {
+		Spec struct {
+			Template  corev1.PodTemplateSpec `json:"template"`
+			Predictor corev1.PodSpec         `json:"predictor"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(o.whole, &of); err != nil {
+		return corev1.PodTemplateSpec{}, fmt.Errorf("%s %s: %w", o.Kind, o.Metadata.Name, err)
+	}
+	pod := of.Spec.Template
+	if o.Kind == "InferenceService" {
+		pod = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Name: o.Metadata.Name}, Spec: of.Spec.Predictor}
+	}
+	if len(pod.Spec.Containers) == 0 {
+		return pod, fmt.Errorf("%s %s is of a kind whose pods this test does not know", o.Kind, o.Metadata.Name)
+	}
+	return pod, nil
+}
+
+// all are the objects of all kustomizations, each once.
+func all(t *testing.T) []object {
+	t.Helper()
+	var objects []object
+	for _, dir := range []string{"base", "activator", "components/duplicator"} {
+		found, err := render(dir, map[string]bool{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, found...)
+	}
+	return objects
+}
