@@ -48,7 +48,9 @@ type object struct {
 const kustomizationFile = "kustomization.yaml"
 
 // clusterScoped are the kinds of ours that are in no namespace.
-var clusterScoped = []string{"Namespace", "ClusterRole", "ClusterRoleBinding"}
+var clusterScoped = []string{
+	"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+}
 
 // namespaces are Libra's.
 var namespaces = []string{settings.Namespace, settings.AgentNamespace}
@@ -102,6 +104,7 @@ func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
 		`{kind: Namespace, metadata: {name: libra-system}}`:                                true,
 		`{kind: Namespace, metadata: {name: libra-node}}`:                                  true,
 		`{kind: ClusterRole, metadata: {name: libra-activator}}`:                           true,
+		`{kind: ValidatingAdmissionPolicy, metadata: {name: libra-resizer}}`:               true,
 	} {
 		var o object
 		if err := sigsyaml.Unmarshal([]byte(text), &o); err != nil {
