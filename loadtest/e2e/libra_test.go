@@ -21,6 +21,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 )
@@ -30,6 +31,7 @@ var (
 	resultsPath = flag.String("results", "", "results.json of a demo run on the box")
 	domain      = flag.String("domain", "box.test", "domain of the functions")
 
+	config  *rest.Config
 	kube    kubernetes.Interface
 	knative servingclient.Interface
 	gateway string
@@ -39,8 +41,8 @@ var (
 // installed, the functions are deployed and the predictor has learned them.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
-	if err != nil {
+	var err error
+	if config, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {
 		log.Fatalf("kubeconfig %q: %v; `make e2e` passes that of the box", *kubeconfig, err)
 	}
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
