@@ -18,14 +18,18 @@ func KeepResizes(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	var kept []metav1.ManagedFieldsEntry
+	pod.ManagedFields = Resizes(pod)
+	return pod, nil
+}
+
+// Resizes are those of a pod's managed fields that tell who resized it.
+func Resizes(pod *corev1.Pod) (resizes []metav1.ManagedFieldsEntry) {
 	for _, entry := range pod.ManagedFields {
 		if entry.Subresource == resizeSubresource {
-			kept = append(kept, entry)
+			resizes = append(resizes, entry)
 		}
 	}
-	pod.ManagedFields = kept
-	return pod, nil
+	return resizes
 }
 
 func isOurs(e metav1.ManagedFieldsEntry) bool {

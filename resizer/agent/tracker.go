@@ -34,6 +34,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/eligible"
 )
 
 // Tracker keeps the agent's containers in step with the pods of its node.
@@ -43,7 +44,7 @@ type Tracker struct {
 	containers *containers
 	pods       *podInfos
 
-	lending      Lending // nil when all that is lent is the owners'
+	lending      Lending // nil when no pod takes part
 	allocations  *allocations
 	participants *participants
 }
@@ -141,7 +142,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 		function: api.FunctionOf(types.NamespacedName{
 			Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}, pod.Labels).String(),
 		container: runningID(&pod, user),
-		observed:  onlyObserved(&pod, user),
+		observed:  obstacle(&pod, user),
 	}
 	if user != nil {
 		info.limits = api.FromList(user.Resources.Limits)
@@ -228,23 +229,10 @@ func recorded(pod *corev1.Pod, container string, limits api.Resources) api.Resou
 	return limits
 }
 
-// onlyObserved says why a pod does not take part, as far as its spec tells.
-func onlyObserved(pod *corev1.Pod, user *corev1.Container) string {
+// obstacle says why a pod does not take part, as far as its spec tells.
+func obstacle(pod *corev1.Pod, user *corev1.Container) string {
 	if user == nil {
 		return "it has no user container"
 	}
-	for _, c := range pod.Spec.Containers {
-		if c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0 {
-			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
-		}
-	}
-	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
-		return "it has limits for all of its containers together, which would bind; unset spec.resources of the pod"
-	}
-	for _, p := range user.ResizePolicy {
-		if p.RestartPolicy == corev1.RestartContainer {
-			return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", user.Name, p.ResourceName)
-		}
-	}
-	return ""
+	return eligible.Obstacle(pod, user.Name)
 }

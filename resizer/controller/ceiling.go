@@ -140,19 +140,14 @@ func (m *managedPod) refuseCeiling(now time.Time) {
 	m.ceilingUntil = now.Add(m.ceilingRefusal.Next())
 }
 
-// KeepAllocatable strips all of a Node that goes into a cache but how much CPU pods may
-// have of it.
-func KeepAllocatable(obj any) (any, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
-	}
+// keepAllocatable is how much CPU pods may have of a Node.
+func keepAllocatable(node *corev1.Node) *corev1.Node {
 	kept := &corev1.Node{}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
 	if cpu, ok := node.Status.Allocatable[corev1.ResourceCPU]; ok {
 		kept.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: cpu}
 	}
-	return kept, nil
+	return kept
 }
 
 // allocatableChanged lets only those events of Nodes through that may change a ceiling.

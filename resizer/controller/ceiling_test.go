@@ -387,13 +387,10 @@ func TestCeilingInForcePaysNothing(t *testing.T) {
 	h.expect("borrower 700m/256Mi")
 }
 
-func TestKeepAllocatable(t *testing.T) {
+func TestKeptOfANode(t *testing.T) {
 	node := testNode(2000)
 	node.Labels, node.Status.Images = map[string]string{"a": "b"}, []corev1.ContainerImage{{Names: []string{"image"}}}
-	got, err := KeepAllocatable(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := keepAllocatable(node)
 	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Allocatable: res(2000, 0).List()}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)

@@ -133,9 +133,7 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, live Live, waiter
 	}, nil
 }
 
-// Register adds the controller to a manager whose cache holds opted-in pods and
-// revisions, and Nodes and ResourceQuotas of which KeepAllocatable and KeepCPULimitQuota may
-// have stripped the rest.
+// Register adds the controller to a manager with the cache of CacheOptions.
 func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
 		return fmt.Errorf("indexing pods by node: %w", err)

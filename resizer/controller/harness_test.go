@@ -123,7 +123,7 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
 	waiters := func(string) Waiter { return nil }
-	c, err := New(h.clock, h.kube, h.pool, h.following, waiters, actuate.NewAPI(h.kube), h.events, provider,
+	c, err := New(h.clock, cached{h.kube}, h.pool, h.following, waiters, actuate.NewAPI(h.kube), h.events, provider,
 		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(h.spans)), testSettings)
 	if err != nil {
 		t.Fatal(err)

@@ -127,7 +127,7 @@ func (c *Controller) resize(ctx context.Context, n *node, m *managedPod, r resiz
 		if r.direction == restore {
 			c.metrics.restored(ctx, c.restoreCause(n, m, now))
 		}
-		m.accepted(patched, r, n.readAt)
+		m.accepted(keepPod(patched), r, n.readAt)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
 		result = resultConflict
 		// The cache is about to tell, unless it does not tell of the pod any more.

@@ -2,12 +2,14 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/eligible"
 )
 
 // revisionGrace is how long a Revision may take to get into the cache after its
@@ -19,26 +21,17 @@ const classFixed = "its QoS class is Guaranteed, which a resize may not change; 
 
 // leaveAlone says why a pod must not be touched, or nothing.
 func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
-	found := false
-	for _, c := range pod.Spec.Containers {
-		switch {
-		case c.Name == container:
-			found = true
-			for _, p := range c.ResizePolicy {
-				if p.RestartPolicy == corev1.RestartContainer {
-					return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", container, p.ResourceName)
-				}
-			}
-		case c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0:
-			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
-		}
-	}
+	found := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	switch {
 	case !found:
 		return fmt.Sprintf("it has no container %q, which its Revision names", container)
 	case owed.IsZero():
 		return fmt.Sprintf("container %q has neither a CPU nor a memory limit in its Revision; set one to take part", container)
-	case pod.Status.QOSClass == corev1.PodQOSGuaranteed:
+	}
+	if obstacle := eligible.Obstacle(pod, container); obstacle != "" {
+		return obstacle
+	}
+	if pod.Status.QOSClass == corev1.PodQOSGuaranteed {
 		return classFixed
 	}
 	return ""

@@ -31,6 +31,11 @@ func TestLeftAlone(t *testing.T) {
 			change: func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(1000, 0).List() },
 			events: []string{"LibraLeftAlone"},
 		},
+		"all containers have limits together": {
+			owed:   owed,
+			change: func(p *corev1.Pod) { p.Spec.Resources = &corev1.ResourceRequirements{Limits: res(1000, 0).List()} },
+			events: []string{"LibraLeftAlone"},
+		},
 		"no limits in the Revision": {
 			change: func(p *corev1.Pod) {},
 			events: []string{"LibraLeftAlone"},

@@ -115,13 +115,8 @@ func mayMatch(scope corev1.ScopedResourceSelectorRequirement, pod *corev1.Pod) b
 	return true
 }
 
-// KeepCPULimitQuota strips all of a ResourceQuota that goes into a cache but which CPU
-// limits it counts.
-func KeepCPULimitQuota(obj any) (any, error) {
-	quota, ok := obj.(*corev1.ResourceQuota)
-	if !ok {
-		return obj, nil
-	}
+// keepCPULimitQuota is which CPU limits a ResourceQuota counts.
+func keepCPULimitQuota(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 	kept := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{
 		Namespace: quota.Namespace, Name: quota.Name, UID: quota.UID, ResourceVersion: quota.ResourceVersion,
 	}}
@@ -129,5 +124,5 @@ func KeepCPULimitQuota(obj any) (any, error) {
 		kept.Spec.Hard = corev1.ResourceList{corev1.ResourceLimitsCPU: limit}
 		kept.Spec.Scopes, kept.Spec.ScopeSelector = quota.Spec.Scopes, quota.Spec.ScopeSelector
 	}
-	return kept, nil
+	return kept
 }

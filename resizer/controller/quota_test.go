@@ -168,31 +168,21 @@ func TestCountsCPULimit(t *testing.T) {
 			if got := countsCPULimit(tc.quota, testPod("p", owed, tc.pod)); got != tc.want {
 				t.Errorf("it counts: %v, want %v", got, tc.want)
 			}
-			kept, err := KeepCPULimitQuota(tc.quota)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := countsCPULimit(kept.(*corev1.ResourceQuota), testPod("p", owed, tc.pod)); got != tc.want {
+			if got := countsCPULimit(keepCPULimitQuota(tc.quota), testPod("p", owed, tc.pod)); got != tc.want {
 				t.Errorf("as it is cached it counts: %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestKeepCPULimitQuota(t *testing.T) {
-	got, err := KeepCPULimitQuota(cpuQuota("q"))
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestKeptOfAQuota(t *testing.T) {
+	got := keepCPULimitQuota(cpuQuota("q"))
 	want := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q", UID: "uid"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsCPU: resource.MustParse("100")}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}
-	got, err = KeepCPULimitQuota(cpuQuota("q", scoped(corev1.ResourceQuotaScopeNotBestEffort), func(q *corev1.ResourceQuota) { q.Spec.Hard = nil }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = keepCPULimitQuota(cpuQuota("q", scoped(corev1.ResourceQuotaScopeNotBestEffort), func(q *corev1.ResourceQuota) { q.Spec.Hard = nil }))
 	want.Spec = corev1.ResourceQuotaSpec{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept of one that counts no CPU limits (-want +got):\n%s", diff)

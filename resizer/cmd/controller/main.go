@@ -14,8 +14,6 @@ import (
 
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
@@ -25,14 +23,11 @@ import (
 	"k8s.io/utils/clock"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
@@ -188,13 +183,6 @@ func run(o options) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("registering API types: %w", err)
 	}
-	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
-	cached := cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}:           {Label: optedIn, Transform: actuate.KeepResizes},
-		&servingv1.Revision{}:   {Label: optedIn, Transform: cache.TransformStripManagedFields()},
-		&corev1.Node{}:          {Transform: controller.KeepAllocatable},
-		&corev1.ResourceQuota{}: {Transform: controller.KeepCPULimitQuota},
-	}}
 	// A leader gives up a retry period and the deadline after it last renewed: as late as it
 	// can be before another takes the lease, because machines do stall for seconds.
 	renewDeadline := o.leaseDuration * 3 / 4
@@ -205,7 +193,7 @@ func run(o options) error {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                              scheme,
-		Cache:                               cached,
+		Cache:                               controller.CacheOptions(),
 		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
 		HealthProbeBindAddress:              o.healthAddr,
 		LeaderElection:                      o.leaderElect,

@@ -1,0 +1,120 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
+)
+
+// CacheOptions are those of the cache that the controller reads: opted-in pods and
+// Revisions, Nodes and ResourceQuotas, and of each only what it looks at. Kubernetes keeps
+// several times as much of a pod, and a cluster can have tens of thousands. What is read of
+// them is the cache's own, and is not to be changed.
+func CacheOptions() cache.Options {
+	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}:           {Label: optedIn, Transform: kept(keepPod), UnsafeDisableDeepCopy: ptr.To(true)},
+		&servingv1.Revision{}:   {Label: optedIn, Transform: kept(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
+		&corev1.Node{}:          {Transform: kept(keepAllocatable)},
+		&corev1.ResourceQuota{}: {Transform: kept(keepCPULimitQuota)},
+	}}
+}
+
+// kept makes a cache's transform of what is left of an object. What a cache holds beside
+// objects, the last state of one that was deleted unseen, has one in it that was kept before.
+func kept[T client.Object](of func(T) T) func(any) (any, error) {
+	return func(obj any) (any, error) {
+		if object, ok := obj.(T); ok {
+			return of(object), nil
+		}
+		return obj, nil
+	}
+}
+
+// keepPod is what is looked at of a pod.
+func keepPod(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: keepMeta(&pod.ObjectMeta),
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Resources: pod.Spec.Resources,
+			PriorityClassName: pod.Spec.PriorityClassName, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass, ObservedGeneration: pod.Status.ObservedGeneration},
+	}
+	kept.ManagedFields = actuate.Resizes(pod)
+	for _, c := range pod.Spec.Containers {
+		resources := c.Resources
+		if c.Name == api.QueueProxyContainer {
+			resources = corev1.ResourceRequirements{Limits: c.Resources.Limits}
+		}
+		kept.Spec.Containers = append(kept.Spec.Containers, corev1.Container{Name: c.Name, Resources: resources, ResizePolicy: c.ResizePolicy})
+	}
+	for _, c := range pod.Status.Conditions {
+		if slices.Contains(conditionsKept, c.Type) {
+			kept.Status.Conditions = append(kept.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+		}
+	}
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name == api.QueueProxyContainer {
+			continue
+		}
+		status := corev1.ContainerStatus{Name: s.Name}
+		if s.Resources != nil {
+			status.Resources = &corev1.ResourceRequirements{Limits: s.Resources.Limits}
+		}
+		if s.State.Running != nil {
+			status.State.Running = &corev1.ContainerStateRunning{}
+		}
+		kept.Status.ContainerStatuses = append(kept.Status.ContainerStatuses, status)
+	}
+	return kept
+}
+
+// libraGroup is that of Libra's own labels and annotations.
+const libraGroup = "libra.dev"
+
+var conditionsKept = []corev1.PodConditionType{corev1.PodReady, corev1.PodResizePending, corev1.PodResizeInProgress}
+
+// keepRevision is what is looked at of a Revision: what its container is owed.
+func keepRevision(revision *servingv1.Revision) *servingv1.Revision {
+	kept := &servingv1.Revision{ObjectMeta: keepMeta(&revision.ObjectMeta)}
+	user := revision.Spec.GetContainer()
+	kept.Spec.Containers = []corev1.Container{{Name: user.Name, Resources: user.Resources}}
+	return kept
+}
+
+// keepMeta is what is looked at of an object's metadata.
+func keepMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID,
+		ResourceVersion: meta.ResourceVersion, Generation: meta.Generation,
+		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
+		Labels:      keepKeys(meta.Labels, libraGroup, serving.GroupName),
+		Annotations: keepKeys(meta.Annotations, libraGroup),
+	}
+}
+
+// keepKeys are those of some groups.
+func keepKeys(all map[string]string, groups ...string) map[string]string {
+	var kept map[string]string
+	for key, value := range all {
+		if group, _, _ := strings.Cut(key, "/"); slices.Contains(groups, group) {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}

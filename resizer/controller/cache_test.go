@@ -1,0 +1,141 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// cached reads what CacheOptions leaves of objects, as the controller does outside tests.
+type cached struct{ client.Reader }
+
+func (c cached) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if err := c.Reader.Get(ctx, key, obj, opts...); err != nil {
+		return err
+	}
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		*o = *keepPod(o)
+	case *servingv1.Revision:
+		*o = *keepRevision(o)
+	case *corev1.Node:
+		*o = *keepAllocatable(o)
+	}
+	return nil
+}
+
+func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if err := c.Reader.List(ctx, list, opts...); err != nil {
+		return err
+	}
+	switch l := list.(type) {
+	case *corev1.PodList:
+		for i := range l.Items {
+			l.Items[i] = *keepPod(&l.Items[i])
+		}
+	case *corev1.ResourceQuotaList:
+		for i := range l.Items {
+			l.Items[i] = *keepCPULimitQuota(&l.Items[i])
+		}
+	}
+	return nil
+}
+
+// readJSON reads an object of a Knative service as an API server gave it.
+func readJSON[T any](t testing.TB, file string) *T {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := new(T)
+	if err := json.Unmarshal(text, object); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return object
+}
+
+// What is left of a pod tells the same, and is a fraction of it.
+func TestKeptOfAPod(t *testing.T) {
+	whole := readJSON[corev1.Pod](t, "pod.json")
+	kept := keepPod(whole)
+	if diff := cmp.Diff(kept, keepPod(kept)); diff != "" {
+		t.Errorf("what is left of what is left (-once +twice):\n%s", diff)
+	}
+	owed := api.FromList(readJSON[servingv1.Revision](t, "revision.json").Spec.GetContainer().Resources.Limits)
+	for name, got := range map[string]string{
+		"as it is":  leaveAlone(whole, "user-container", owed),
+		"as cached": leaveAlone(kept, "user-container", owed),
+	} {
+		if got != "" {
+			t.Errorf("%s the pod is left alone: %s", name, got)
+		}
+	}
+	if size, limit := len(marshal(t, kept)), len(marshal(t, whole))/4; size > limit {
+		t.Errorf("%d bytes are left of a pod of %d, want %d at most", size, len(marshal(t, whole)), limit)
+	}
+}
+
+func marshal(t testing.TB, object any) []byte {
+	t.Helper()
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// BenchmarkCached is how much memory a pod takes in the cache, with a Revision for each five
+// of them. One iteration is a pod.
+func BenchmarkCached(b *testing.B) {
+	for _, bb := range []struct {
+		name     string
+		pod      func(*corev1.Pod) *corev1.Pod
+		revision func(*servingv1.Revision) *servingv1.Revision
+	}{
+		{"whole", func(p *corev1.Pod) *corev1.Pod { return p }, func(r *servingv1.Revision) *servingv1.Revision { return r }},
+		{"kept", keepPod, keepRevision},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			pod, revision := marshal(b, readJSON[corev1.Pod](b, "pod.json")), marshal(b, readJSON[servingv1.Revision](b, "revision.json"))
+			var all []any
+			before := heap()
+			for n := 0; b.Loop(); n++ {
+				var p corev1.Pod
+				if err := json.Unmarshal(pod, &p); err != nil {
+					b.Fatal(err)
+				}
+				p.Name = rand.String(40)
+				all = append(all, bb.pod(&p))
+				if n%5 == 0 {
+					var r servingv1.Revision
+					if err := json.Unmarshal(revision, &r); err != nil {
+						b.Fatal(err)
+					}
+					all = append(all, bb.revision(&r))
+				}
+			}
+			b.ReportMetric(float64(heap()-before)/float64(b.N)/1024, "KiB/pod")
+			runtime.KeepAlive(all)
+		})
+	}
+}
+
+// heap is how many bytes are in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

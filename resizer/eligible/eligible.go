@@ -1,0 +1,32 @@
+// Package eligible tells which pods take part in what is lent and borrowed, for both who
+// resize them: what one of them leaves alone the other must not change.
+package eligible
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Obstacle says why the limits of a container must not be changed, by its pod's spec; it is
+// empty when nothing is in the way. It is for the pod's owner, and says what to do.
+func Obstacle(pod *corev1.Pod, container string) string {
+	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
+		return "it has limits for all of its containers together, which would bind; unset spec.resources of the pod"
+	}
+	for _, c := range pod.Spec.Containers {
+		switch {
+		case c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0:
+			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
+		case c.Name == container:
+			for _, p := range c.ResizePolicy {
+				if p.RestartPolicy == corev1.RestartContainer {
+					return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", container, p.ResourceName)
+				}
+			}
+		}
+	}
+	return ""
+}
