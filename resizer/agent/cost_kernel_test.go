@@ -135,7 +135,7 @@ func (s *costSite) agent() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits), nodeOfTwo())
+	builder := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(api.Resources{CPUMilli: userLimits.CPUMilli}), nodeOfTwo())
 	for i, made := range s.made {
 		p := podRunning(made.ID)
 		p.Name = fmt.Sprintf("f%d", i)

@@ -42,7 +42,7 @@ type entry struct {
 	unsure [len(resources)]bool
 
 	// allocation is what the container is owed, and owed what of it the kernel can set;
-	// zero until a balance or the journal tells.
+	// zero until its Revision or the journal tells.
 	allocation, owed api.Resources
 	// trace is that of the loan that the container was changed for last, until it is whole
 	// again; empty when that is not sampled.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"knative.dev/serving/pkg/apis/serving"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -96,6 +97,7 @@ func newSite(t *testing.T) *site {
 		}
 		pod := podRunning(made.ID)
 		pod.Name = name
+		pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
 		pod.Spec.Containers[1].Resources.Limits = userLimits.List()
 		s.pods = append(s.pods, pod)
 		s.seen["default/"+name] = c
@@ -106,7 +108,13 @@ func newSite(t *testing.T) *site {
 // agent makes an agent of the node that knows its pods.
 func (s *site) agent() *Agent {
 	s.Helper()
-	a, tracker := s.make(fake.NewClientBuilder().WithObjects(s.pods[0], s.pods[1]).Build())
+	options, err := ManagerOptions(node)
+	if err != nil {
+		s.Fatal(err)
+	}
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(s.pods[0], s.pods[1], revisionOf(userLimits)).Build()
+	a, tracker := s.make(kube)
+	tracker.Follow(&fixedLending{mode: api.ModeFull, source: api.SourceOwners}, kube)
 	for _, pod := range s.pods {
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: name}); err != nil {

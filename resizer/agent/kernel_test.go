@@ -17,12 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
@@ -139,13 +142,21 @@ func runOnKernel(t *testing.T) *onKernel {
 		pool:  &lentPool{fired: make(chan [2]bool, 100), woken: make(chan struct{}, 1)},
 		donor: newGroup(t), borrower: newGroup(t), journal: t.TempDir(),
 	}
-	kube := fake.NewClientBuilder().WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID)).Build()
+	options, err := agent.ManagerOptions("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f-00001", UID: "u1"}}
+	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: owed.List()}}}
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).
+		WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID), revision).Build()
 	a, tracker, err := agent.New(clock.RealClock{}, kube,
 		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
 		agent.Redis{Pool: k.pool, Watcher: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}
+	tracker.Follow(owners{}, kube)
 	for _, pod := range []string{donor, borrower} {
 		if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: named(pod)}); err != nil {
 			t.Fatal(err)
@@ -164,6 +175,14 @@ func runOnKernel(t *testing.T) *onKernel {
 	return k
 }
 
+// owners makes what owners configured the source of all that is lent.
+type owners struct{}
+
+func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (owners) Source(string, string) api.Source { return api.SourceOwners }
+func (owners) Settings() settings.Settings      { return settings.Settings{} }
+func (owners) OnChange(func())                  {}
+
 func named(pod string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(pod, "/")
 	return types.NamespacedName{Namespace: namespace, Name: name}
@@ -171,7 +190,8 @@ func named(pod string) types.NamespacedName {
 
 func podOf(name, containerID string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: named(name).Namespace, Name: named(name).Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: named(name).Namespace, Name: named(name).Name,
+			Labels: map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: owed.List()}},
 		}},

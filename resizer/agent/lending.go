@@ -72,17 +72,18 @@ func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, e
 	return allocation, nil
 }
 
-// Follow makes pods take part in what the node has idle, as the settings say, by what
-// their Revisions say that they are owed. Without it what is lent is the owners'. It is to
-// be called before Register.
+// Follow makes pods take part as the settings say, by what their Revisions say that they are
+// owed. Without it nothing is known to be owed, and no pod takes part. It is to be called
+// before Register.
 func (t *Tracker) Follow(lending Lending, revisions client.Reader) {
 	t.lending = lending
 	t.allocations = &allocations{revisions: revisions, byUID: map[types.UID]api.Resources{}}
 }
 
-// lend says of a pod where its CPU comes from, and whether and by what its weight may change.
+// lend says of a pod what it is owed, where its CPU comes from, and whether its weight may
+// change.
 func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) error {
-	if t.lending == nil || t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
+	if t.lending == nil {
 		return nil
 	}
 	// Of a pod that only observes, and before the settings are known, nothing is different.
@@ -90,15 +91,20 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	if mode != api.ModeLend && mode != api.ModeFull {
 		return nil
 	}
-	info.node = true
-	allocation, err := t.allocations.of(ctx, pod)
-	if err != nil {
-		return err
+	allocation, unknown := t.allocations.of(ctx, pod)
+	info.allocation = allocation
+	if t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
+		return unknown
 	}
-	info.lends, info.allocationMilli = true, allocation.CPUMilli
+	info.node = true
+	if unknown != nil {
+		return unknown
+	}
+	info.lends = true
 	if mode != api.ModeFull {
 		return nil
 	}
+	var err error
 	info.cap, err = t.capOf(ctx, pod, allocation.CPUMilli)
 	return err
 }

@@ -57,8 +57,8 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	want := func(what string, node, lends bool, allocationMilli int64) {
 		t.Helper()
 		info, err := look("p")
-		if err != nil || info.node != node || info.lends != lends || info.allocationMilli != allocationMilli {
-			t.Errorf("%s: node %v, lends %v, %dm, %v; want %v, %v, %dm", what, info.node, info.lends, info.allocationMilli, err, node, lends, allocationMilli)
+		if err != nil || info.node != node || info.lends != lends || info.allocation.CPUMilli != allocationMilli {
+			t.Errorf("%s: node %v, lends %v, %dm, %v; want %v, %v, %dm", what, info.node, info.lends, info.allocation.CPUMilli, err, node, lends, allocationMilli)
 		}
 	}
 	want("observe", false, false, 0)
@@ -81,7 +81,7 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 		t.Errorf("the Revision was read %d times, want once", reads)
 	}
 	lending.source = api.SourceOwners
-	want("owners", false, false, 0)
+	want("owners", false, false, 700)
 	lending.source = api.SourceNode
 	if info, err := look("q"); err == nil || !strings.Contains(err.Error(), "UID") || info.lends {
 		t.Errorf("a pod of a Revision that is not there any more: %+v, %v; want that it is not weighed", info, err)

@@ -21,9 +21,9 @@ type podInfo struct {
 	// node says that the node is the source of the pod's CPU, and lends that its mode lets
 	// its weight change.
 	node, lends bool
-	// allocationMilli is the CPU limit in the pod's Revision; zero where there is none, and
-	// while it is not known.
-	allocationMilli int64
+	// allocation are the limits in the pod's Revision; zero where there are none, and while
+	// it is not known.
+	allocation api.Resources
 	// cap is how much CPU beyond its allocation the container may use of what the node has
 	// idle.
 	cap cpuCap
@@ -66,8 +66,13 @@ func (p *podInfos) set(pod string, info podInfo) {
 func (p *podInfos) keepLending(pod string, info *podInfo) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.byPod[pod]; old.container == info.container && old.node {
-		info.node, info.lends, info.allocationMilli, info.cap = old.node, old.lends, old.allocationMilli, old.cap
+	old := p.byPod[pod]
+	if old.container != info.container {
+		return
+	}
+	info.allocation = old.allocation
+	if old.node {
+		info.node, info.lends, info.cap = old.node, old.lends, old.cap
 	}
 }
 

@@ -308,9 +308,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 	if !e.read || e.debtor != "" {
 		return
 	}
-	if !b.Allocation.IsZero() {
-		e.owe(b.Allocation)
-	}
+	e.owe(e.info.allocation)
 	if e.owed.IsZero() {
 		e.foreign = false // there is nothing that another could have changed
 		return

@@ -181,12 +181,43 @@ func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	if len(g.debts()) != 0 && g.kernel["donor"].writes != 0 {
 		t.Errorf("another manager's container was changed; debts: %v", g.debts())
 	}
-	hb := <-g.link.beats
+	hb := g.told
 	if _, ok := hb.Pods["default/d"]; ok || !hb.Whole {
 		t.Errorf("heartbeat %+v, want one without the pod", hb)
 	}
 	if n := g.counted("libra.agent.left.alone", reasonForeign); n != 1 {
 		t.Errorf("%d containers left alone, want 1", n)
+	}
+}
+
+// What a pod is owed its Revision says, whatever somebody writes to Redis.
+func TestAllocationsInRedisAreNotBelieved(t *testing.T) {
+	for name, claimed := range map[string]api.Resources{
+		"more": {CPUMilli: 4000, MemoryBytes: 4096 * mib},
+		"less": {CPUMilli: 250, MemoryBytes: 300 * mib},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestRig(t)
+			g.run("default/d", "donor", userLimits)
+			g.run("default/b", "borrower", userLimits)
+			g.openPool()
+			for id, i := range map[string]pool.Invocation{
+				"1": {Pod: "default/d", Surplus: api.Resources{CPUMilli: 200}}, "2": {Pod: "default/b", Want: api.Resources{CPUMilli: 200}},
+			} {
+				i.ID, i.Function, i.Domain, i.Owner, i.Duration, i.Allocation = id, "default/f-00001", "default", "activator", time.Minute, claimed
+				if _, err := g.pool.Begin(g.ctx, node, i); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g.exchange()
+			g.want("donor", 300, 512)
+			g.want("borrower", 700, 512)
+			g.end("1")
+			g.end("2")
+			g.exchange()
+			g.want("donor", 500, 512)
+			g.want("borrower", 500, 512)
+		})
 	}
 }
 

@@ -249,7 +249,7 @@ func (g *rig) run(pod, container string, limits api.Resources) *kernelContainer 
 		g.cgroups[pod] = &kernelPod{dir: "/cgroup/cpu/burstable/pod-" + strings.ReplaceAll(pod, "/", "-"), weight: 100, kubelet: 100}
 	}
 	c.pod = g.cgroups[pod]
-	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, cgroup: &handle{kernelContainer: c}})
+	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, allocation: userLimits, cgroup: &handle{kernelContainer: c}})
 	g.follow(g.ctx)
 	g.round(g.ctx)
 	return c

@@ -7,11 +7,11 @@ import "context"
 // the ceiling, or whatever others have set, is out of force, it stays theirs.
 func (r *reflex) takeCPU(ctx context.Context, e *entry) {
 	b := r.balance(e)
-	if e.info.node || !e.takesPart() || e.debtor == "" || e.allocation.CPUMilli != 0 || b.Allocation.CPUMilli == 0 {
+	if e.info.node || !e.takesPart() || e.debtor == "" || e.allocation.CPUMilli != 0 || e.info.allocation.CPUMilli == 0 {
 		return
 	}
 	allocation := e.allocation
-	allocation.CPUMilli = b.Allocation.CPUMilli
+	allocation.CPUMilli = e.info.allocation.CPUMilli
 	before := e.allocation
 	e.owe(allocation)
 	if limit := e.reading.Limit.CPUMilli; limit != e.owed.CPUMilli && limit != e.due(b).CPUMilli || !r.owe(ctx, e) {

@@ -56,7 +56,7 @@ type weighing struct {
 
 // weighed says that the pod's weight may be changed.
 func (e *entry) weighed() bool {
-	return e.present && e.info.node && e.info.lends && e.info.allocationMilli > 0 && e.info.cgroup != nil &&
+	return e.present && e.info.node && e.info.lends && e.info.allocation.CPUMilli > 0 && e.info.cgroup != nil &&
 		e.info.observed == "" && !e.foreign
 }
 
@@ -86,7 +86,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		if !void && r.weighs(e) {
 			r.contend(e, now, tick)
 		}
-		if w.file != nil && (beat || w.inFlight != was) {
+		if w.file != nil && (tick || w.inFlight != was) {
 			r.readWeight(ctx, e)
 		}
 		w.due = w.kubelet
@@ -142,7 +142,7 @@ func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.f
 // contend makes a contender of a pod that is in flight; tick has what it used read.
 func (r *reflex) contend(e *entry, now time.Time, tick bool) {
 	w := &e.weighing
-	c := contender{pod: e.pod, allocation: e.info.allocationMilli}
+	c := contender{pod: e.pod, allocation: e.info.allocation.CPUMilli}
 	if known := w.flights.known; len(known) > 0 {
 		if tick {
 			r.attributeNow(e, now)
@@ -324,7 +324,7 @@ func (w *weighing) urgency() int {
 }
 
 // writeWeight writes one weight, unless the kubelet has written a new one since it was read,
-// which is not to be lost: then all is computed anew. Each beat reads it back.
+// which is not to be lost: then all is computed anew. The next tick reads it back.
 func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	w := &e.weighing
 	kubelet := w.kubelet

@@ -83,7 +83,7 @@ func (l *fixedLending) Settings() settings.Settings {
 
 // littleLimits are less than a busy pod uses on the slowest machine, so that it is owed
 // nothing.
-var littleLimits = api.Resources{CPUMilli: 50, MemoryBytes: userLimits.MemoryBytes}
+var littleLimits = api.Resources{CPUMilli: 50}
 
 // nodeOfTwo is the node of the pods, which has two cores for them.
 func nodeOfTwo() *corev1.Node {

@@ -40,7 +40,7 @@ func newTestRanked(t *testing.T) *ranked { return newRanked(newTestRig(t)) }
 // add makes a pod run whose CPU comes from the node.
 func (k *ranked) add(pod, container string, allocationMilli int64) *kernelPod {
 	k.run(pod, container, userLimits)
-	k.inform(pod, func(info *podInfo) { info.node, info.lends, info.allocationMilli = true, true, allocationMilli })
+	k.inform(pod, func(info *podInfo) { info.node, info.lends, info.allocation.CPUMilli = true, true, allocationMilli })
 	return k.cgroups[pod]
 }
 
@@ -461,13 +461,13 @@ func TestWeightsWrittenByAnother(t *testing.T) {
 	k.fly("default/p1", ms(2000))
 	k.tell()
 	p.weight = 100
-	k.pass(beatEvery)
+	k.pass(weighEvery)
 	k.wantWeights("after the kubelet's own", 148, 52)
 	if n := k.counted("libra.agent.rewrites", "weight"); n != 1 {
 		t.Errorf("%d rewrites, want 1", n)
 	}
 	p.weight = 300
-	k.pass(beatEvery)
+	k.pass(weighEvery)
 	k.wantWeights("after new requests", 150+197, 52) // for which one more is not worth a write
 	k.start()
 	k.wantWeights("after another agent has started", 300, 100)
