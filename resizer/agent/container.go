@@ -150,10 +150,13 @@ func (c *container) rests(now time.Time) bool {
 }
 
 // every is how often the container is sampled. What is left out needs no samples: they only
-// tell whether the container rests.
+// tell whether the container rests, which one in which requests are known to be does not.
 func (c *container) every(now time.Time) time.Duration {
+	leftOut := c.ranked.Load() && c.leftOut.Load()
 	switch {
-	case c.rests(now), c.ranked.Load() && c.leftOut.Load():
+	case leftOut && !c.told.Load():
+		return leftOutEvery
+	case leftOut, c.rests(now):
 		return restEvery
 	case c.ranked.Load():
 		return rankedEvery

@@ -56,14 +56,15 @@ func (r *reflex) hear(h heard) {
 	}
 }
 
-// flown takes in that flights began or ended.
+// flown takes in that flights began or ended. What has ended keeps nobody waiting: the CPU
+// that it leaves the others have at once, whatever the weights.
 func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
 	w := &e.weighing
 	if ended && len(w.flights.known) == 0 {
 		w.endedAt, w.endedCPU = now, w.cpu
 	}
 	r.begun = append(r.begun, begun...)
-	r.reweigh = r.reweigh || ended || len(begun) > 0
+	r.reweigh, r.ended = r.reweigh || len(begun) > 0, r.ended || ended
 }
 
 // tellOf tells who samples the pod's container whether no request is in it, as far as is

@@ -19,6 +19,9 @@ const (
 	// peakWindow is the time over which CPU use is averaged: the period of a CPU
 	// quota, within which the kernel does not care how use is spread.
 	peakWindow = 100 * time.Millisecond
+	// leftOutEvery is how often one is in which requests are known to be, of which none is to be
+	// observed.
+	leftOutEvery = 200 * time.Millisecond
 	// longestGap is the longest time between two samples over which a peak could
 	// not hide.
 	longestGap = 250 * time.Millisecond

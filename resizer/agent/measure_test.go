@@ -235,13 +235,18 @@ func TestHowOftenAContainerIsSampled(t *testing.T) {
 		c.wanted(epoch.Add(time.Second))
 		return c
 	}
+	told := func(c *container) *container {
+		c.told.Store(true)
+		return c
+	}
 	for _, tc := range []struct {
 		name string
 		c    *container
 		want time.Duration
 	}{
 		{"of which each is observed", working(true, 0), rankedEvery},
-		{"of which the next is left out", working(true, 2), restEvery},
+		{"with requests, of which the next is left out", working(true, 2), leftOutEvery},
+		{"without, of which the next is left out", told(working(true, 2)), restEvery},
 		{"of which the next is observed", working(true, 1), rankedEvery},
 		{"which lends", working(false, 2), sampleEvery},
 	} {

@@ -69,7 +69,8 @@ type reflex struct {
 
 	heard       chan heard    // what began and ended
 	awake       chan struct{} // of capacity 1: a container has ended a rest
-	reweigh     bool          // somebody's flights are others
+	reweigh     bool          // somebody's flights are others: weights are due at once
+	ended       bool          // some have ended: weights are due in the next round
 	weighAt     time.Time     // when weights are due; zero while all are the kubelet's
 	begun       []time.Time   // flights that no weight was written for yet
 	weightDebts []weightDebt  // of pods that have no entry that owes it

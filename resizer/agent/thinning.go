@@ -3,9 +3,9 @@ package agent
 import "time"
 
 const (
-	// observeFreely is how many invocations of a container are all observed: as many as the
-	// predictor keeps of a function.
-	observeFreely = 200
+	// observeFreely is how many invocations of a container are all observed: those of two are
+	// as many as the predictor keeps of a function.
+	observeFreely = 100
 	// observeEvery is about how often one is observed after that. The predictor follows
 	// what changes as well by some of many, and what it does with each costs more than what
 	// the pool, the agent and the activator do with the invocation.

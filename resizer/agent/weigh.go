@@ -68,10 +68,10 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 	now := r.clock.Now()
 	void := r.lost || r.stopping
 	tick := beat || void || !r.weighAt.IsZero() && r.weighAt.Sub(now) <= weighEarly
-	if !tick && !r.reweigh {
+	if !tick && !r.reweigh && !r.ended {
 		return
 	}
-	r.reweigh = false
+	r.reweigh, r.ended = false, false
 	if tick {
 		r.repay(ctx)
 	}

@@ -212,7 +212,11 @@ func TestWeightsOfWhatIsHeard(t *testing.T) {
 	then := news{state: k.state, asked: k.clock.Now()}
 	k.pass(ms(5))
 	k.land("default/p1", 0)
-	k.hearEnded("default/p1", short)
+	k.hear(heard{at: k.clock.Now(), ended: []api.Ended{{ID: short.id(), Pod: "default/p1"}}})
+	if k.reweigh {
+		t.Error("an End has weights written at once, which nobody waits for")
+	}
+	k.pass(weighEvery)
 	k.wantWeights("after the short one", 100, 100)
 	k.learn(then)
 	k.round(k.ctx)
