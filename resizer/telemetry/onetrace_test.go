@@ -114,7 +114,7 @@ func newSite(t *testing.T) *site {
 	for _, name := range []string{"donor", "borrower"} {
 		maps.Copy(files, cgrouptest.V2(cgroupOf(name)))
 		meta := metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
-			Labels: map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: name}}
+			Labels: map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: name, serving.RevisionUID: name}}
 		container := corev1.Container{Name: api.UserContainer, Resources: corev1.ResourceRequirements{
 			Limits: owed.List(), Requests: api.Resources{CPUMilli: 100, MemoryBytes: 64 * mib}.List()}}
 		s.revisions[name] = &servingv1.Revision{ObjectMeta: meta, Spec: servingv1.RevisionSpec{
@@ -211,7 +211,8 @@ func (s *site) run(part func(context.Context) error) (end func()) {
 }
 
 func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
-	kube := clientfake.NewClientBuilder().WithObjects(s.pods...).Build()
+	kube := clientfake.NewClientBuilder().WithScheme(s.scheme()).WithObjects(s.pods...).
+		WithObjects(s.revisions["donor"], s.revisions["borrower"]).Build()
 	settings := agent.Settings{Node: node, CgroupRoot: s.cgroups, JournalDir: s.TempDir(), ProcRoot: "/proc",
 		SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
 	a, tracker, err := agent.New(clock.RealClock{}, kube, settings,
@@ -219,6 +220,7 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	if err != nil {
 		s.Fatal(err)
 	}
+	tracker.Follow(lendsOfOwners{}, kube)
 	for _, pod := range s.pods {
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)}); err != nil {
 			s.Fatal(err)
@@ -227,21 +229,26 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	return s.run(a.Start)
 }
 
-// changesNothing are the settings of a cluster that has none, for one source.
-type changesNothing struct{}
+// lendsOfOwners are the settings of a cluster in which what owners configured is lent.
+type lendsOfOwners struct{}
 
-func (changesNothing) Synced() bool                     { return true }
-func (changesNothing) Settings() settings.Settings      { return settings.Default }
-func (changesNothing) Mode(map[string]string) api.Mode  { return settings.Default.Mode }
-func (changesNothing) Source(string, string) api.Source { return api.SourceOwners }
-func (changesNothing) OnChange(func())                  {}
+func (lendsOfOwners) Synced() bool                     { return true }
+func (lendsOfOwners) Settings() settings.Settings      { return settings.Default }
+func (lendsOfOwners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (lendsOfOwners) Source(string, string) api.Source { return api.SourceOwners }
+func (lendsOfOwners) OnChange(func())                  {}
 
-func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
+// scheme knows the kinds that the agent and the controller read.
+func (s *site) scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
 		s.Fatal(err)
 	}
-	kube := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(s.pods...).
+	return scheme
+}
+
+func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
+	kube := clientfake.NewClientBuilder().WithScheme(s.scheme()).WithObjects(s.pods...).
 		WithObjects(s.revisions["donor"], s.revisions["borrower"]).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, _ string,
@@ -249,7 +256,7 @@ func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 			return c.Patch(ctx, obj, patch)
 		}}).Build()
 	settings := controller.Settings{ResizesPerSecond: 100, Burst: 100, TotalResizesPerSecond: 100, TotalBurst: 100}
-	c, err := controller.New(clock.RealClock{}, kube, s.pools, changesNothing{}, func(string) controller.Waiter { return nil },
+	c, err := controller.New(clock.RealClock{}, kube, s.pools, lendsOfOwners{}, func(string) controller.Waiter { return nil },
 		actuate.NewAPI(kube), events.NewFakeRecorder(100), told.Meters, told.Tracers, settings)
 	if err != nil {
 		s.Fatal(err)
