@@ -31,7 +31,7 @@ import (
 	o11yconfigmap "knative.dev/serving/pkg/observability/configmap"
 	"knative.dev/serving/pkg/observability/otel"
 
-	"libra.dev/libra/pkg/scheduling"
+	"libra.dev/libra/pkg/timerslack"
 )
 
 const (
@@ -43,8 +43,8 @@ const (
 )
 
 func main() {
-	if err := scheduling.StartAnew(); err != nil {
-		log.Print("The activator takes more CPU, or waits for it longer, than it needs to: ", err)
+	if err := timerslack.Widen(); err != nil {
+		log.Print("The activator takes more CPU than it needs to: ", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"libra.dev/libra/pkg/pool"
-	"libra.dev/libra/pkg/scheduling"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/pkg/timerslack"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -37,11 +37,11 @@ type options struct {
 }
 
 func main() {
-	schedulingErr := scheduling.StartAnew()
+	slackErr := timerslack.Widen()
 	o := parse()
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
-	if schedulingErr != nil {
-		ctrl.Log.Info("the agent takes more CPU, or waits for it longer, than it needs to", "reason", schedulingErr.Error())
+	if slackErr != nil {
+		ctrl.Log.Info("the agent takes more CPU than it needs to", "reason", slackErr.Error())
 	}
 	if err := run(o); err != nil {
 		ctrl.Log.Error(err, "the agent ends")
