@@ -37,6 +37,9 @@ func (a arm) place() string {
 	return a.Name
 }
 
+// weighs says that its functions' pods have weights by what is in flight in them.
+func (a arm) weighs() bool { return a.learns && a.source != api.SourceOwners && !a.parts.unweighted }
+
 // manifests is the path of the kustomization of its functions in a phase.
 func (a arm) manifests(phase string) string {
 	if phase == phaseMemory {

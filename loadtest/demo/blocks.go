@@ -226,7 +226,7 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		}
 	}
 	var weighed evaluation.Weighed
-	if a.learns {
+	if a.weighs() {
 		if weighed, err = own.weighed(ctx); err != nil {
 			return b, err
 		}
@@ -253,7 +253,7 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		since := after.Since(lent)
 		b.Loans = &since
 	}
-	if a.learns {
+	if a.weighs() {
 		after, err := own.weighed(ctx)
 		if err != nil {
 			return b, err

@@ -85,11 +85,10 @@ func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 		}
 		return m.functions, p.Labels[serving.ServiceLabelKey]
 	})
+	libra := func(_ pod, container string) (map[string][]cgroup.Container, string) { return m.libra, container }
 	for _, namespace := range []string{libraNamespace, agentNamespace} {
 		if err == nil {
-			err = d.open(ctx, []string{"-n", namespace}, func(_ pod, container string) (map[string][]cgroup.Container, string) {
-				return m.libra, container
-			})
+			err = d.open(ctx, []string{"-n", namespace}, libra)
 		}
 	}
 	if err != nil {

@@ -2,10 +2,10 @@ package agent
 
 import "libra.dev/libra/resizer/cgroup"
 
-// cpuCap is how much CPU a container may use of what its node has idle. The zero value is
+// cpuCap is up to how much CPU a container may use what its node has idle. The zero value is
 // of one that may use none of it.
 type cpuCap struct {
-	allocationMilli, ceilingMilli int64
+	ceilingMilli int64
 	// refused says that the API server does not take the ceiling: the pod is Guaranteed, and
 	// would not be with another limit.
 	refused bool
@@ -44,7 +44,7 @@ func (r *reflex) capped() []capped {
 // are not settled may none yet, nor one whose limit another manager has set.
 func usesIdle(e *entry) (capped, bool) {
 	c := capped{
-		allocation: e.info.cap.allocationMilli, ceiling: e.info.cap.ceilingMilli,
+		allocation: e.info.allocation.CPUMilli, ceiling: e.info.cap.ceilingMilli,
 		spec: e.info.limits.CPUMilli, refused: e.info.cap.refused,
 	}
 	foreign := c.spec != c.allocation && c.spec != c.ceiling && e.info.recorded.CPUMilli == 0

@@ -117,5 +117,5 @@ func (t *Tracker) capOf(ctx context.Context, pod *corev1.Pod, allocationMilli in
 		return cpuCap{}, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
 	}
 	milli, _ := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), t.lending.Settings().CPUReserveMilli)
-	return cpuCap{allocationMilli: allocationMilli, ceilingMilli: milli, refused: pod.Status.QOSClass == corev1.PodQOSGuaranteed}, nil
+	return cpuCap{ceilingMilli: milli, refused: pod.Status.QOSClass == corev1.PodQOSGuaranteed}, nil
 }

@@ -74,7 +74,7 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	}
 	lending.mode = api.ModeFull
 	want("full", true, true, 700)
-	if info, _ := look("p"); info.cap != (cpuCap{allocationMilli: 700, ceilingMilli: 1800}) {
+	if info, _ := look("p"); info.cap != (cpuCap{ceilingMilli: 1800}) {
 		t.Errorf("in full the pod may use %+v, want up to what the node has but for the reserve", info.cap)
 	}
 	if reads != 1 {

@@ -314,6 +314,19 @@ func TestWeightsAfterAFlight(t *testing.T) {
 	}
 }
 
+// A pool that begins anew may be on another machine, whose clock is another.
+func TestBeginsByTheClockOfTheLastPool(t *testing.T) {
+	k := newRankedPair(t)
+	before := time.Hour // the clocks of the two pools differ by so much
+	k.learn(news{state: pool.State{Epoch: "first", Now: k.clock.Now().Add(-before)}, asked: k.clock.Now()})
+	k.clock.Step(ms(10))
+	k.learn(news{state: pool.State{Epoch: "second", Now: k.clock.Now()}, asked: k.clock.Now()})
+	k.clock.Step(ms(10))
+	if begun := k.poolClock.own(k.clock.Now().Add(-ms(5)), k.clock.Now()); k.clock.Since(begun) != ms(5) {
+		t.Errorf("what began 5 ms ago is said to have begun %v ago", k.clock.Since(begun))
+	}
+}
+
 // What a pod in flight has used is read once for all that go by it, and not because something
 // began in another.
 func TestUseIsReadOnce(t *testing.T) {
@@ -333,7 +346,7 @@ func TestUseIsReadOnce(t *testing.T) {
 
 	k.clock.Step(attributeEvery)
 	e := k.get("default/p0")
-	e.info.cap = cpuCap{allocationMilli: 500, ceilingMilli: 2000}
+	e.info.cap = cpuCap{ceilingMilli: 2000}
 	k.kernel["c0"].CPU += ms(40)
 	reads = k.kernel["c0"].cpuReads
 	k.clamps = &clamps{metrics: k.reflex.metrics}

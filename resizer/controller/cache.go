@@ -24,16 +24,16 @@ import (
 func CacheOptions() cache.Options {
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}:           {Label: optedIn, Transform: kept(keepPod), UnsafeDisableDeepCopy: ptr.To(true)},
-		&servingv1.Revision{}:   {Label: optedIn, Transform: kept(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
-		&corev1.Node{}:          {Transform: kept(keepAllocatable)},
-		&corev1.ResourceQuota{}: {Transform: kept(keepCPULimitQuota)},
+		&corev1.Pod{}:           {Label: optedIn, Transform: transform(keepPod), UnsafeDisableDeepCopy: ptr.To(true)},
+		&servingv1.Revision{}:   {Label: optedIn, Transform: transform(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
+		&corev1.Node{}:          {Transform: transform(keepAllocatable)},
+		&corev1.ResourceQuota{}: {Transform: transform(keepCPULimitQuota)},
 	}}
 }
 
-// kept makes a cache's transform of what is left of an object. What a cache holds beside
+// transform makes a cache keep what is left of an object. What a cache holds beside
 // objects, the last state of one that was deleted unseen, has one in it that was kept before.
-func kept[T client.Object](of func(T) T) func(any) (any, error) {
+func transform[T client.Object](of func(T) T) func(any) (any, error) {
 	return func(obj any) (any, error) {
 		if object, ok := obj.(T); ok {
 			return of(object), nil

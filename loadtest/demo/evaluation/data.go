@@ -158,13 +158,20 @@ func (u Usage) StolenShare() float64 {
 // within a time of their Begin in the pool.
 type Weighed struct{ Requests, Within5MS, Within10MS float64 }
 
-// Since is what was added to an earlier reading of the same counters. One that was higher
-// then has begun anew: what it has since is counted.
+// Since is what was added to an earlier reading of the same counters.
 func (w Weighed) Since(before Weighed) Weighed {
-	if w.Requests < before.Requests {
-		return w
+	return Weighed{
+		since(w.Requests, before.Requests), since(w.Within5MS, before.Within5MS), since(w.Within10MS, before.Within10MS),
 	}
-	return Weighed{w.Requests - before.Requests, w.Within5MS - before.Within5MS, w.Within10MS - before.Within10MS}
+}
+
+// since is what was added to a counter. One that was higher before has begun anew: what it
+// has now is counted.
+func since(now, before float64) float64 {
+	if now < before {
+		return now
+	}
+	return now - before
 }
 
 // Loans is what changed hands in a block: volumes times how long they were in force.
@@ -180,15 +187,8 @@ type Loans struct {
 // Volume is a product of resources and time.
 type Volume struct{ CoreSeconds, MBSeconds float64 }
 
-// Since is what was added to an earlier reading of the same counters. One that was higher
-// then has begun anew: what it has since is counted.
+// Since is what was added to an earlier reading of the same counters.
 func (l Loans) Since(before Loans) Loans {
-	since := func(now, before float64) float64 {
-		if now < before {
-			return now
-		}
-		return now - before
-	}
 	volume := func(now, before Volume) Volume {
 		return Volume{since(now.CoreSeconds, before.CoreSeconds), since(now.MBSeconds, before.MBSeconds)}
 	}
