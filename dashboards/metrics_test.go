@@ -25,7 +25,6 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/settings"
-	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/controller"
 )
@@ -90,7 +89,7 @@ func exported(t *testing.T) map[string]bool {
 	}
 	provider := touched{sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))}
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	if _, err := controller.New(clk, nil, nil, nil, nil, actuate.NewAPI(nil), nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
+	if _, err := controller.New(clk, nil, nil, nil, nil, nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider, noop.NewTracerProvider()); err != nil {

@@ -69,8 +69,6 @@ func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
 		switch c.name {
 		case "libra_agent_harvested_cpu_total":
 			l.Harvested.CoreSeconds += c.value
-		case "libra_agent_harvested_memory_total":
-			l.Harvested.MBSeconds += c.value / mb
 		case "libra_agent_lent_cpu_total":
 			l.Accelerated.CoreSeconds += c.value
 		case "libra_agent_lent_memory_total":

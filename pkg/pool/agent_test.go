@@ -149,41 +149,18 @@ var agentScenes = []play{
 			s.equal([]any{"agent-2", false, false}, []any{s.read().Agent, s.read().Open, open})
 		}
 	}},
-	{"a state says how often balances changed, and which the agent has acted on", func(s scene) {
-		expect := func(version, acted int64) {
-			s.Helper()
-			state := s.read()
-			s.equal([]int64{version, acted}, []int64{state.Version, state.Acted})
-		}
-		first := s.read()
-		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-		expect(first.Version, 0) // nobody has borrowed
-		s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
-		s.end("b")
-		expect(first.Version+2, 0)
-
-		for _, hb := range []Heartbeat{
-			{Agent: "agent-1", Epoch: "another", Acted: 8},
-			{Agent: "agent-1", Epoch: first.Epoch, Acted: 7},
-		} {
-			if _, err := s.pool.Heartbeat(testContext(s), sceneNode, hb); err != nil {
+	{"a state says what pods need, as long as the agent is heard", func(s scene) {
+		needs := map[string]int64{"default/a": 300 << 20, "default/b": 1 << 30}
+		for _, want := range []map[string]int64{needs, {"default/a": 1}, {}, needs} {
+			if _, err := s.pool.Heartbeat(testContext(s), sceneNode, Heartbeat{Agent: "agent-1", Needs: want}); err != nil {
 				s.Fatal(err)
 			}
-			acted := hb.Acted
-			if hb.Epoch != first.Epoch {
-				acted = 0
-			}
-			expect(first.Version+2, acted)
+			s.equal(want, s.read().Needs)
 		}
-		s.pass(LeaseTTL)
-		expect(first.Version+2, 0)
-	}},
-	{"a lease that runs out changes the version that is read", func(s scene) {
-		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-		s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
-		before := s.read().Version
-		s.pass(LeaseTTL)
-		s.equal([]int64{before + 1, before + 1}, []int64{s.read().Version, s.read().Version})
+		s.pass(LeaseTTL - time.Millisecond)
+		s.equal(needs, s.read().Needs)
+		s.pass(time.Millisecond)
+		s.equal(map[string]int64{}, s.read().Needs)
 	}},
 	{"a balance says what its pod is owed", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))

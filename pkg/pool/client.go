@@ -24,8 +24,8 @@ const (
 	// idleConnections are ready without a call: one that misses its deadline costs its
 	// connection, and the next call's may be too short to make another.
 	idleConnections = 4
-	// waitConnections is the most Waiters and Readers that wait at once, each of
-	// which holds one connection all the time.
+	// waitConnections is the most that wait for what happens at once, each of which holds
+	// one connection all the time.
 	waitConnections = 1024
 )
 
@@ -106,7 +106,7 @@ func joinFiles(files fs.FS) string {
 }
 
 // libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 17
+const libraryVersion = 18
 
 // nodeKey is the key that the functions are given. All keys of a node begin alike,
 // with a hash tag, so that a Redis Cluster keeps them together.

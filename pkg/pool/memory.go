@@ -44,7 +44,6 @@ func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, no
 		m.nodes[node] = n
 	}
 	f(n, m.clock.Now().UnixMilli())
-	n.count()
 	return nil
 }
 

@@ -16,8 +16,6 @@ type memoryNode struct {
 	epoch      string
 	beat       Heartbeat
 	beatAt     int64                 // when beat came
-	version    int64                 // how often balances changed
-	counted    map[string]Balance    // as of version
 	leases     map[string]int64      // when an owner last renewed
 	tombstones map[string]int64      // until when an end stands, by invocation
 	begun      map[string]*begun     // by invocation
@@ -56,7 +54,6 @@ var volumes = []func(*api.Resources) *int64{
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
 		epoch:      epoch,
-		version:    1,
 		leases:     make(map[string]int64),
 		tombstones: make(map[string]int64),
 		begun:      make(map[string]*begun),
@@ -279,7 +276,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 }
 
 func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
-	hb.Pods = maps.Clone(hb.Pods)
+	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
 	n.beat, n.beatAt = hb, now
 	for _, p := range n.pods {
 		if _, ok := hb.Pods[p.name]; !ok {
@@ -365,22 +362,11 @@ func (n *memoryNode) balances() map[string]Balance {
 	return balances
 }
 
-// count counts the version.
-func (n *memoryNode) count() {
-	if balances := n.balances(); !maps.Equal(balances, n.counted) {
-		n.version++
-		n.counted = balances
-	}
-}
-
 func (n *memoryNode) state(now int64) State {
-	n.count()
-	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Version: n.version, Pods: n.balances(), Begun: len(n.begun)}
+	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Pods: n.balances(), Needs: make(map[string]int64), Begun: len(n.begun)}
 	if n.heard(now) {
 		s.Agent = n.beat.Agent
-		if n.beat.Epoch == n.epoch {
-			s.Acted = n.beat.Acted
-		}
+		maps.Copy(s.Needs, n.beat.Needs)
 	}
 	for _, p := range n.donors("") {
 		if n.expires(p) <= now || p.spare.IsZero() {

@@ -98,7 +98,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Version: got.Version, Acted: got.Acted, Suspended: got.Suspended, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -323,9 +323,9 @@ func (m *model) hear(t *rapid.T) {
 		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
 		Epoch:    m.node().epoch,
 		Whole:    rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "whole"),
-		Acted:    rapid.Int64Range(0, 9).Draw(t, "acted"),
 		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
 		Pods:     map[string]int64{},
+		Needs:    rapid.MapOf(rapid.SampledFrom([]string{"a/p", "ab/s"}), rapid.Int64Range(0, 3)).Draw(t, "needs"),
 	}
 	if rapid.IntRange(0, 5).Draw(t, "of another epoch") == 0 {
 		hb.Epoch = "another"

@@ -108,16 +108,17 @@ type Heartbeat struct {
 	// Whole says that every container of the node was seen at its user allocation at
 	// least once under Epoch, so that nothing is lent that nobody would give back.
 	Whole bool
-	// Acted is the Version of the last State of that Epoch by which the agent has shrunk
-	// every borrower; 0 when there is none.
-	Acted int64
 	// Lendable is the most that may be on loan on the node at one time. When more is,
 	// nothing more is lent, and what is on loan stays.
 	Lendable api.Resources
-	// Pods are, by namespace/name, the pods that take part, and the least bytes that
-	// the memory limit of each may be lowered to. What a pod lends below that, and all
-	// loans to and from a pod that takes part no more, end.
+	// Pods are, by namespace/name, the pods that take part, and the bytes of memory that each
+	// keeps. What a pod lends of those, and all loans to and from a pod that takes part no
+	// more, end.
 	Pods map[string]int64
+	// Needs are, by namespace/name, the pods whose memory limit has to be above what they are
+	// owed, whatever is on loan: of so many bytes at least. It is what they use already, or
+	// what they need so as not to be killed.
+	Needs map[string]int64
 }
 
 // Balance is what a pod has borrowed and lent now. Its effective limit is
@@ -164,11 +165,8 @@ type State struct {
 	// Now is when that was, in milliseconds, by the pool's clock.
 	Now time.Time
 
-	// Version counts the calls under Epoch that changed what a pod has borrowed or lent,
-	// from 1. Acted is that of the Agent's last heartbeat.
-	Version, Acted int64
-
 	Pods      map[string]Balance  // by namespace/name
+	Needs     map[string]int64    // by namespace/name, of the Agent's last heartbeat
 	InFlight  map[string][]Flight // by namespace/name, in the order of their Begins
 	Available api.Resources       // surplus in the pool that nobody has borrowed
 	Entries   []Entry             // of Available, the EntriesMost that last longest, these first

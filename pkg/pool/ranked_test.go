@@ -73,62 +73,6 @@ var rankedScenes = []play{
 		s.pass(-time.Hour)
 		s.expectInFlight(map[string][]Flight{"a": {{ID: "1", CPUTime: time.Second}}})
 	}},
-	{"what is ranked changes no version", func(s scene) {
-		before := s.read().Version
-		s.begin(ranked("1", "a", time.Second))
-		s.end("1")
-		s.equal(before, s.read().Version)
-	}},
-}
-
-// Who waits for balances alone sleeps while requests come and go that are only ranked.
-func TestBalancesAlone(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
-	openNode(t, r, "node", "default/donor", "default/borrower")
-	w := r.Balances("node")
-	if err := w.Wait(ctx); err != nil { // which returns at once
-		t.Fatal(err)
-	}
-	woken := make(chan error)
-	go func() { woken <- w.Wait(ctx) }()
-	for _, id := range []string{"1", "2"} {
-		if _, err := r.Begin(ctx, "node", ranked(id, "a", time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.End(ctx, "node", Ending{ID: id}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// A wait that has begun by now would have read those intents.
-	time.Sleep(100 * time.Millisecond)
-	select {
-	case err := <-woken:
-		t.Fatalf("woken by what is ranked, %v", err)
-	default:
-	}
-	// One that is ranked and also changes balances is told of.
-	donor := donor("donor")
-	donor.Ranked = true
-	for _, inv := range []Invocation{donor, borrower("borrower")} {
-		if _, err := r.Begin(ctx, "node", inv); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := <-woken; err != nil {
-		t.Fatal(err)
-	}
-	w = r.Balances("node")
-	if err := w.Wait(ctx); err != nil {
-		t.Fatal(err)
-	}
-	go func() { woken <- w.Wait(ctx) }()
-	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-woken; err != nil {
-		t.Fatalf("the wait during which a loan ended: %v", err)
-	}
 }
 
 // Who ranks hears of every Begin and End of what is ranked, and where that is not all, that

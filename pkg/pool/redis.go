@@ -185,17 +185,22 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	if err := hb.check(); err != nil {
 		return false, err
 	}
-	var pods strings.Builder
-	for _, pod := range slices.Sorted(maps.Keys(hb.Pods)) {
-		fmt.Fprintf(&pods, "%s\n%d\n", pod, hb.Pods[pod])
-	}
 	reply, err := r.call(ctx, "libra_heartbeat", node,
-		[]int64{number(hb.Whole), hb.Acted, hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, pods.String(),
+		[]int64{number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs),
 	).Int64()
 	if err != nil {
 		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)
 	}
 	return reply == 1, nil
+}
+
+// byPod is a line for each pod and one for its bytes.
+func byPod(bytes map[string]int64) string {
+	var lines strings.Builder
+	for _, pod := range slices.Sorted(maps.Keys(bytes)) {
+		fmt.Fprintf(&lines, "%s\n%d\n", pod, bytes[pod])
+	}
+	return lines.String()
 }
 
 // Safeguard implements Pool.

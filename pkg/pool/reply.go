@@ -66,8 +66,8 @@ func parseState(reply []any) (State, error) {
 	i := &items{left: reply}
 	s := State{
 		Epoch: next[string](i), Agent: next[string](i), Open: next[int64](i) == 1,
-		Version: next[int64](i), Acted: next[int64](i), Begun: int(next[int64](i)), Available: i.resources(),
-		Pods: make(map[string]Balance), InFlight: make(map[string][]Flight),
+		Begun: int(next[int64](i)), Available: i.resources(),
+		Pods: make(map[string]Balance), InFlight: make(map[string][]Flight), Needs: make(map[string]int64),
 	}
 	i.each(func(of *items) {
 		s.Pods[next[string](of)] = Balance{
@@ -87,6 +87,7 @@ func parseState(reply []any) (State, error) {
 		}
 	})
 	s.Now = time.UnixMilli(next[int64](i))
+	i.each(func(of *items) { s.Needs[next[string](of)] = next[int64](of) })
 	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
 	return s, i.err
 }

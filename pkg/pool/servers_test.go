@@ -208,9 +208,10 @@ func TestCluster(t *testing.T) {
 		t.Errorf("12 nodes have %d epochs", len(epochs))
 	}
 
-	waiter, watcher := r.Balances("node-0"), r.Watch("node-0")
-	if err := waiter.Wait(ctx); err != nil {
-		t.Fatal(err)
+	follower, watcher := r.FollowMemory(), r.Watch("node-0")
+	defer follower.Close() //nolint:errcheck // the test ends
+	if node, err := follower.Next(ctx); err != nil || node != "" {
+		t.Fatalf("%q, %v", node, err)
 	}
 	if _, err := watcher.Next(ctx); err != nil {
 		t.Fatal(err)
@@ -218,8 +219,8 @@ func TestCluster(t *testing.T) {
 	if outcome, err := r.End(ctx, "node-0", Ending{ID: "donor"}); err != nil || !outcome.Found {
 		t.Fatalf("end in a cluster: %+v, %v", outcome, err)
 	}
-	if err := waiter.Wait(ctx); err != nil {
-		t.Fatal(err)
+	if node, err := follower.Next(ctx); err != nil || node != "node-0" {
+		t.Fatalf("%q, %v", node, err)
 	}
 	if events, err := watcher.Next(ctx); err != nil || !events.Changed || len(events.Ended) != 1 || events.Ended[0].ID != "donor" {
 		t.Fatalf("%+v, %v", events, err)

@@ -13,40 +13,9 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-func TestWaiter(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
-	w := r.Balances("node")
-	ctx := testContext(t)
-	if err := w.Wait(ctx); err != nil {
-		t.Fatalf("the first wait: %v", err)
-	}
-
-	// What comes between two waits is not missed.
-	lendOnce(t, r, "node")
-	if err := w.Wait(ctx); err != nil {
-		t.Fatalf("the wait after an intent: %v", err)
-	}
-
-	woken := make(chan error)
-	go func() { woken <- w.Wait(ctx) }()
-	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-woken; err != nil {
-		t.Fatalf("the wait during which an intent came: %v", err)
-	}
-
-	ctx, cancel := context.WithCancel(ctx)
-	go func() { woken <- w.Wait(ctx) }()
-	cancel()
-	if err := <-woken; !errors.Is(err, context.Canceled) {
-		t.Fatalf("the cancelled wait: %v", err)
-	}
-}
-
 // A Redis that was emptied while its clock went back numbers entries lower than
 // those that were read.
-func TestWaiterAfterFlush(t *testing.T) {
+func TestWatcherAfterFlush(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
 	add := func(id string) {
@@ -56,16 +25,16 @@ func TestWaiterAfterFlush(t *testing.T) {
 		}
 	}
 	add("1000-5")
-	w := r.Balances("node")
-	if err := w.Wait(ctx); err != nil {
+	w := r.Watch("node")
+	if _, err := w.Next(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.calls.FlushAll(ctx).Err(); err != nil {
 		t.Fatal(err)
 	}
 	add("1000-4")
-	if err := w.Wait(ctx); err != nil {
-		t.Fatal(err)
+	if events, err := w.Next(ctx); err != nil || !events.Changed {
+		t.Fatalf("%+v, %v", events, err)
 	}
 }
 

@@ -16,9 +16,6 @@ const maxVolume = 1 << 40
 // maxNumber is more invocations than any pod takes, and exact in Lua's numbers.
 const maxNumber = 1 << 30
 
-// maxVersion is more often than any node's balances change, and exact in Lua's numbers.
-const maxVersion = 1 << 50
-
 // maxName is longer than any name is, and fits in the two bytes that it has.
 const maxName = 1024
 
@@ -90,8 +87,8 @@ func (e Ending) check() error {
 
 func (hb Heartbeat) check() error {
 	errs := []error{checkName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
-	if hb.Acted < 0 || hb.Acted > maxVersion {
-		errs = append(errs, fmt.Errorf("%s is %d: it must be from 0 to %d", "Acted", hb.Acted, int64(maxVersion)))
+	for pod, bytes := range hb.Needs {
+		errs = append(errs, checkName("Needs", pod), checkVolume("Needs", api.Resources{MemoryBytes: bytes}))
 	}
 	for pod, floor := range hb.Pods {
 		errs = append(errs, checkName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))

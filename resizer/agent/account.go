@@ -11,10 +11,10 @@ import (
 // the agent, in which it read nothing, is not taken for a time of loans.
 const longestAccounted = 2 * time.Second
 
-// sums are of all containers that the agent manages.
+// sums are of all containers of the node.
 type sums struct {
-	harvested, lent, idle api.Resources
-	pins                  int64 // bytes
+	harvestedMilli int64
+	lent, idle     api.Resources
 }
 
 // account adds up what was in force since the last round, and checks what was read
@@ -22,12 +22,12 @@ type sums struct {
 func (r *reflex) account(ctx context.Context) {
 	now := r.clock.Now()
 	passed := min(now.Sub(r.accountedAt), longestAccounted)
-	overTime(ctx, r.metrics.harvestedCPU, r.metrics.harvestedMem, r.sums.harvested, passed)
+	overTime(ctx, r.metrics.harvestedCPU, nil, api.Resources{CPUMilli: r.sums.harvestedMilli}, passed)
 	overTime(ctx, r.metrics.lentCPU, r.metrics.lentMem, r.sums.lent, passed)
 	overTime(ctx, r.metrics.idleCPU, r.metrics.idleMem, r.sums.idle, passed)
 	r.accountedAt = now
 
-	r.sums = sums{idle: r.state.Available}
+	r.sums = sums{idle: r.state.Available, lent: api.Resources{MemoryBytes: r.aboveMemory}}
 	if r.lost {
 		r.sums.idle = api.Resources{}
 	}
@@ -35,30 +35,19 @@ func (r *reflex) account(ctx context.Context) {
 		if !e.managed() || !e.read {
 			continue
 		}
-		due, inForce := e.due(r.balance(e)), e.inForce()
-		for _, res := range resources {
-			if limit, owed := *res.of(&inForce), *res.of(&e.owed); limit != 0 {
-				*res.of(&r.sums.harvested) += max(0, owed-limit)
-				*res.of(&r.sums.lent) += max(0, limit-owed)
-			}
+		if limit := e.inForce(); limit != 0 {
+			r.sums.harvestedMilli += max(0, e.owed-limit)
+			r.sums.lent.CPUMilli += max(0, limit-e.owed)
 		}
-		if limit := inForce.MemoryBytes; limit < max(pinned(e.reading.Memory), e.reading.Charged)+leastStep {
-			r.sums.pins += max(0, limit-max(due.MemoryBytes, e.owed.MemoryBytes))
-		}
-		r.accountBelow(ctx, e, due, now)
+		r.accountBelow(ctx, e, e.due(r.balance(e)), now)
 		r.checkOverwritten(ctx, e, now)
 	}
-	r.metrics.pins.Record(ctx, r.sums.pins)
-	over := r.sums.lent.Sub(r.sums.harvested)
-	over.MemoryBytes -= r.sums.pins
-	for _, res := range resources {
-		r.checkExceeding(ctx, res, *res.of(&over), now)
-	}
+	r.checkExceeding(ctx, r.sums.lent.CPUMilli-r.sums.harvestedMilli, now)
 }
 
 // accountBelow adds the time that a container has had less than what is due of its
 // own, and checks that what the safeguard restored is in force.
-func (r *reflex) accountBelow(ctx context.Context, e *entry, due api.Resources, now time.Time) {
+func (r *reflex) accountBelow(ctx context.Context, e *entry, due int64, now time.Time) {
 	if !e.below(due) {
 		e.belowSince = time.Time{}
 		return
@@ -67,10 +56,10 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due api.Resources, 
 		r.metrics.below.Add(ctx, now.Sub(e.belowSince).Seconds(), ofFunction(e.info.function))
 	}
 	e.belowSince = now
-	if e.held != (strike{}) && !e.heldLate && now.Sub(e.heldSince) > heldTime {
+	if e.held && !e.heldLate && now.Sub(e.heldSince) > heldTime {
 		e.heldLate = true
 		r.metrics.violated(ctx, ruleDonorWhole)
-		r.log.Info("a donor that the safeguard restored is still below its allocation", "pod", e.pod, "inForce", e.inForce().String())
+		r.log.Info("a donor that the safeguard restored is still below its allocation", "pod", e.pod, "inForce", e.inForce())
 	}
 }
 
@@ -79,26 +68,22 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due api.Resources, 
 // who have less for it.
 func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) {
 	inForce := e.inForce()
-	raised := false
-	for _, res := range resources {
-		raised = raised || *res.of(&e.overwritten) > *res.of(&inForce)
-	}
 	switch {
-	case !raised:
+	case e.overwritten <= inForce:
 		e.raised = exceeding{}
 	case e.raised.since.IsZero():
 		e.raised.since = now
 	case !e.raised.counted && now.Sub(e.raised.since) > exceedTime:
 		e.raised.counted = true
 		r.metrics.violated(ctx, ruleConservation)
-		r.log.Info("another keeps a pod's limits above what is due of it", "pod", e.pod, "found", e.overwritten.String(), "inForce", inForce.String())
+		r.log.Info("another keeps a pod's CPU limit above what is due of it", "pod", e.pod, "found", e.overwritten, "inForce", inForce)
 	}
 }
 
 // checkExceeding checks that no more is in force than is owed, but for the moment
 // that it takes to shrink borrowers.
-func (r *reflex) checkExceeding(ctx context.Context, res resource, over int64, now time.Time) {
-	x := &r.exceeding[res]
+func (r *reflex) checkExceeding(ctx context.Context, over int64, now time.Time) {
+	x := &r.exceeding
 	switch {
 	case over <= 0:
 		if !x.since.IsZero() {
@@ -110,16 +95,6 @@ func (r *reflex) checkExceeding(ctx context.Context, res resource, over int64, n
 	case !x.counted && now.Sub(x.since) > exceedTime:
 		x.counted = true
 		r.metrics.violated(ctx, ruleConservation)
-		r.log.Info("more is in force on the node than its pods are owed", "resource", res.String(), "by", over)
+		r.log.Info("more CPU is in force on the node than its pods are owed", "byMilli", over)
 	}
-}
-
-// checkMargin checks that a memory limit that was just set leaves what is in use.
-func (r *reflex) checkMargin(ctx context.Context, e *entry) {
-	limit := e.inForce().MemoryBytes
-	if !e.read || limit == 0 || limit != e.written.MemoryBytes || limit >= e.owed.MemoryBytes || limit >= e.reading.Memory {
-		return
-	}
-	r.metrics.violated(ctx, ruleMemoryMargin)
-	r.log.Info("a memory limit is below what is in use", "pod", e.pod, "limit", limit, "memory", e.reading.Memory)
 }

@@ -2,13 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
-
-	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/resizer/actuate"
-	"libra.dev/libra/resizer/cgroup"
 )
 
 // look reads a container, and lets the safeguard act at once on what it sees.
@@ -27,22 +22,14 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 	}
 	unread := at.Sub(e.readAt)
 	e.reading, e.read, e.readAt = reading, true, at
-	r.most[e.info.function] = max(r.most[e.info.function], reading.Memory)
 	if e.debtor == "" {
 		r.setWhole(e, true) // nobody has changed it
 		return
 	}
-	r.setWhole(e, e.whole || e.wholeOrPinned())
+	r.setWhole(e, e.whole || !e.unsure && e.inForce() == e.owed)
 	r.compare(ctx, e, unread)
-	if r.settings.Unguarded {
-		return
-	}
-	cpuTrips, memoryTrips := e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold)
-	if cpuTrips {
-		r.fire(ctx, e, cpu, at)
-	}
-	if memoryTrips && e.managed() {
-		r.fire(ctx, e, memory, at)
+	if !r.settings.Unguarded && e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold) {
+		r.fire(ctx, e, at)
 	}
 }
 
@@ -65,49 +52,40 @@ func (r *reflex) lose(e *entry) {
 // read. It is written again like any other limit that is not what is due, but what was
 // in force until now counts.
 func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
-	due := e.due(r.balance(e))
-	lowered := false
-	for _, res := range resources {
-		written, found := res.of(&e.written), *res.of(&e.reading.Limit)
-		if *written == 0 || *written == found {
-			continue
-		}
-		if found != *res.of(&due) {
-			*res.of(&e.overwritten) = found
-			lowered = lowered || found != 0 && found < min(*res.of(&due), *res.of(&e.owed))
-			r.metrics.rewrote(ctx, res)
-			if times, ok := r.repeats.tell(e.pod, "changed back "+res.String(), r.clock.Now()); ok {
-				r.log.Info("a limit was changed back by another", "pod", e.pod, "resource", res.String(),
-					"written", *written, "found", found, "times", times)
-			}
-		}
-		*written = 0
+	found := e.reading.Limit.CPUMilli
+	if e.written == 0 || e.written == found {
+		return
 	}
-	if lowered && e.belowSince.IsZero() {
-		r.metrics.below.Add(ctx, min(unread, longestAccounted).Seconds(), ofFunction(e.info.function))
+	if due := e.due(r.balance(e)); found != due {
+		e.overwritten = found
+		r.metrics.rewrites.Add(ctx, 1, ofCPU)
+		if times, ok := r.repeats.tell(e.pod, "changed back", r.clock.Now()); ok {
+			r.log.Info("a CPU limit was changed back by another", "pod", e.pod, "written", e.written, "found", found, "times", times)
+		}
+		if found != 0 && found < min(due, e.owed) && e.belowSince.IsZero() {
+			r.metrics.below.Add(ctx, min(unread, longestAccounted).Seconds(), ofFunction(e.info.function))
+		}
 	}
+	e.written = 0
 }
 
-// fire gives a donor back, at once, what it lends of a resource. The pool then hears
-// of it, and its borrowers are shrunk by the state that follows.
-func (r *reflex) fire(ctx context.Context, e *entry, res resource, at time.Time) {
-	due := e.due(r.balance(e))
-	if *res.of(&due) >= *res.of(&e.owed) {
+// fire gives a donor back, at once, what it lends. The pool then hears of it, and its
+// borrowers are shrunk by the state that follows.
+func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
+	if e.due(r.balance(e)) >= e.owed {
 		return // it gets it back in this round anyway
 	}
-	s := strike{cpu: res == cpu, memory: res == memory}
-	e.held = strike{e.held.cpu || s.cpu, e.held.memory || s.memory}
-	e.heldSince, e.heldLate = at, false
-	limit := *res.of(&e.reading.Limit)
-	if r.write(ctx, e, write{e.pod, res, restore, *res.of(&e.owed)}) {
-		*res.of(&e.reading.Limit) = *res.of(&e.owed) // the next reading will tell
+	e.held, e.heldSince, e.heldLate = true, at, false
+	limit := e.reading.Limit.CPUMilli
+	if r.write(ctx, e, write{e.pod, restore, e.owed}) {
+		e.reading.Limit.CPUMilli = e.owed // the next reading will tell
 	}
-	r.metrics.safeguarded(ctx, e.info.function, res, r.clock.Since(at))
+	r.metrics.safeguarded(ctx, e.info.function, r.clock.Since(at))
 	r.revokedBy = r.clock.Now().Add(revokeTime)
-	r.link.strike(e.pod, s)
-	if times, ok := r.repeats.tell(e.pod, "restored "+res.String(), at); ok {
-		r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function, "resource", res.String(),
-			"limit", limit, "allocation", *res.of(&e.owed), "memory", e.reading.Memory, "times", times)
+	r.link.strike(e.pod)
+	if times, ok := r.repeats.tell(e.pod, "restored", at); ok {
+		r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function,
+			"limit", limit, "allocation", e.owed, "times", times)
 	}
 }
 
@@ -128,7 +106,7 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 		touched, failed := map[*entry]struct{}{}, false
 		for _, w := range plan(views, r.clock.Now().Before(r.revokedBy)) {
 			e := r.get(w.pod)
-			if e == nil || !e.managed() || e.retries[w.resource].holds(w.direction, r.clock.Now()) {
+			if e == nil || !e.managed() || e.retry.holds(w.direction, r.clock.Now()) {
 				continue
 			}
 			if r.write(ctx, e, w) {
@@ -144,7 +122,6 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 		for e := range touched {
 			if e.managed() {
 				r.look(ctx, e)
-				r.checkMargin(ctx, e)
 			}
 		}
 	}
@@ -153,69 +130,38 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 
 func (r *reflex) view(e *entry) view {
 	v := view{pod: e.pod, owed: e.owed, due: e.due(r.balance(e)), inForce: e.inForce()}
-	if v.due.MemoryBytes < v.owed.MemoryBytes {
-		v.keep = r.floorNow(e)
-	} else if v.keep = pinned(e.reading.Memory); e.reading.Memory <= e.owed.MemoryBytes {
-		// What it uses fits what it is owed: a margin is no reason to keep more.
-		v.keep = min(v.keep, e.owed.MemoryBytes)
+	// A donor that just could not be lowered pays for nothing either.
+	if e.retry.holds(lower, r.clock.Now()) {
+		v.due = max(v.due, min(v.inForce, v.owed))
 	}
-	if charged := e.reading.Charged; e.reclaimed {
-		v.keep = max(v.keep, charged)
-	} else {
-		v.keep = max(v.keep, charged-reclaimStep)
-	}
-	now := r.clock.Now()
-	for _, res := range resources {
-		// A donor that just could not be lowered pays for nothing either.
-		if e.retries[res].holds(lower, now) {
-			*res.of(&v.due) = max(*res.of(&v.due), min(*res.of(&v.inForce), *res.of(&v.owed)))
-		}
-	}
-	v.keep = e.info.cgroup.Attainable(api.Resources{MemoryBytes: v.keep}).MemoryBytes
 	return v
-}
-
-// floorNow is the least that the donor's memory limit may be lowered to now.
-func (r *reflex) floorNow(e *entry) int64 {
-	if r.v2 {
-		return roomy(e.reading.Memory, r.settings.Threshold)
-	}
-	return roomy(r.most[e.info.function], r.settings.Threshold)
 }
 
 // write sets one limit.
 func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
-	var limits api.Resources
-	*w.resource.of(&limits) = w.to
-	if w.resource == memory && w.to < e.reading.Charged {
-		e.reclaimed = true
-	}
 	span := r.span(e, w)
-	err := actuate.Cgroup(e.info.cgroup, e.allocation.MemoryBytes).SetLimits(ctx, limits)
+	err := e.info.cgroup.SetCPU(w.to)
 	result := resultOf(err)
 	endSpan(span, result, err)
 	r.metrics.wrote(ctx, w, result)
-	retry := &e.retries[w.resource]
 	switch result {
 	case resultWritten:
-		retry.succeeded()
-		e.unsure[w.resource] = false
-		*w.resource.of(&e.written) = w.to
+		e.retry.succeeded()
+		e.unsure, e.written = false, w.to
 		if w.direction == restore {
-			cause := r.cause(e, w.resource)
+			cause := r.cause(e)
 			r.metrics.restored(ctx, cause)
-			r.log.V(1).Info("restored", "pod", e.pod, "resource", w.resource.String(), "to", w.to, "cause", cause)
+			r.log.V(1).Info("restored", "pod", e.pod, "to", w.to, "cause", cause)
 		}
 		return true
 	case resultGone:
 		r.lose(e)
 		return false
-	case resultFailed:
-		if !retry.delay.Failing() {
-			r.log.Error(err, "setting a limit; it is tried again", "pod", e.pod, "resource", w.resource.String(), "to", w.to)
-		}
 	}
-	retry.failed(w.direction, r.clock.Now())
+	if !e.retry.delay.Failing() {
+		r.log.Error(err, "setting a CPU limit; it is tried again", "pod", e.pod, "to", w.to)
+	}
+	e.retry.failed(w.direction, r.clock.Now())
 	return false
 }
 
@@ -226,37 +172,24 @@ func resultOf(err error) string {
 		return resultWritten
 	case isGone(err):
 		return resultGone
-	case errors.Is(err, cgroup.ErrInUse):
-		return resultInUse
 	default:
 		return resultFailed
 	}
 }
 
-// giveBack writes what was read, once, when that is what the container is owed, or memory
-// above it, which may have to stay: on v2 the limit that binds may be memory.high, with
-// another memory.max.
+// giveBack writes what was read, once, when that is what the container is owed.
 func (r *reflex) giveBack(ctx context.Context, e *entry) {
-	inForce := e.inForce()
-	for _, res := range resources {
-		w := write{e.pod, res, restore, *res.of(&e.owed)}
-		if found := *res.of(&inForce); res == memory && found > w.to {
-			w.direction, w.to = lower, found
-		} else if found != w.to {
-			continue
-		}
-		if e.unsure[res] && e.managed() && !e.retries[res].holds(w.direction, r.clock.Now()) {
-			r.write(ctx, e, w)
-		}
+	if e.unsure && e.managed() && e.inForce() == e.owed && !e.retry.holds(restore, r.clock.Now()) {
+		r.write(ctx, e, write{e.pod, restore, e.owed})
 	}
 }
 
 // cause is why a container gets back what it is owed.
-func (r *reflex) cause(e *entry, res resource) string {
+func (r *reflex) cause(e *entry) string {
 	switch {
 	case r.stopping:
 		return causeStop
-	case res == cpu && e.held.cpu, res == memory && e.held.memory:
+	case e.held:
 		return causeSafeguard
 	case e.left:
 		return causeStart

@@ -11,6 +11,7 @@
 //	when to give back           safeguard.go
 //	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
+//	memory that is to be above   memory.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
@@ -43,8 +44,11 @@ import (
 )
 
 const (
-	// stalled is when an agent that does nothing any more is to be restarted.
+	// stalled is when an agent that does nothing any more is to be restarted, and absent when
+	// others are not to rely on it: then the controller has the kubelet write what it may have
+	// left.
 	stalled = 10 * time.Second
+	absent  = 2 * beatEvery
 
 	// heldPatience is how long another agent may hold the journal: it may be the one
 	// that an update replaces.
@@ -154,7 +158,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		openPod:  cgroup.OpenPodWeight,
 		heard:    make(chan heard, heardLength),
 		awake:    make(chan struct{}, 1),
-		v2:       isV2(settings.CgroupRoot),
+		crowded:  make(chan struct{}, 1),
 		pods:     pods,
 		sampled:  a.containers,
 		link:     a.link,
@@ -171,11 +175,6 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 	a.sampledAt.Store(&now)
 	a.reflex.roundAt.Store(&now)
 	return a, &Tracker{kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants}, nil
-}
-
-func isV2(cgroupRoot string) bool {
-	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
-	return err == nil
 }
 
 // Start runs until ctx ends, and then gives every container what it is owed. It
@@ -232,6 +231,18 @@ func (a *Agent) Healthy(*http.Request) error {
 		return fmt.Errorf("nothing was sampled for %v; a round is due every %v", since, sampleEvery)
 	}
 	if since := a.clock.Since(*a.reflex.roundAt.Load()); since > stalled {
+		return fmt.Errorf("no limits were looked at for %v; a round is due every %v", since, beatEvery)
+	}
+	return nil
+}
+
+// Ready is a probe: it fails while the agent does not keep the node's limits, because another
+// has the journal or it is late.
+func (a *Agent) Ready(*http.Request) error {
+	if !a.reflex.began.Load() {
+		return errors.New("no limits were looked at yet: another agent of the node may hold the journal")
+	}
+	if since := a.clock.Since(*a.reflex.roundAt.Load()); since > absent {
 		return fmt.Errorf("no limits were looked at for %v; a round is due every %v", since, beatEvery)
 	}
 	return nil

@@ -140,16 +140,16 @@ func podRunning(containerID string) *corev1.Pod {
 
 func TestRecorded(t *testing.T) {
 	pod := podRunning(id)
-	if got := recorded(pod, "renamed", userLimits); !got.IsZero() {
-		t.Errorf("recorded of a pod that nobody resized: %v", got)
+	if recorded(pod, "renamed") {
+		t.Error("recorded, of a pod that nobody resized")
 	}
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: "vpa", Subresource: "resize"},
 		{Manager: actuate.FieldManager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: []byte(
 			`{"f:spec":{"f:containers":{"k:{\"name\":\"renamed\"}":{"f:resources":{"f:limits":{"f:cpu":{}}}}}}}`)}},
 	}
-	if got, want := recorded(pod, "renamed", userLimits), (api.Resources{CPUMilli: userLimits.CPUMilli}); got != want {
-		t.Errorf("recorded: %v, want %v", got, want)
+	if !recorded(pod, "renamed") || recorded(pod, "another") {
+		t.Error("not recorded, or of another container")
 	}
 }
 
@@ -495,6 +495,24 @@ func TestHealthy(t *testing.T) {
 	clk.Step(time.Millisecond)
 	if a.Healthy(nil) == nil {
 		t.Error("healthy though it does not sample")
+	}
+}
+
+// Others rely on an agent as soon as it keeps limits, and no longer.
+func TestReady(t *testing.T) {
+	clk := clocktesting.NewFakeClock(epoch)
+	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
+	if a.Ready(nil) == nil {
+		t.Error("ready though it has not looked at any limit")
+	}
+	a.reflex.round(t.Context())
+	clk.Step(absent)
+	if err := a.Ready(nil); err != nil {
+		t.Errorf("not ready after %v: %v", absent, err)
+	}
+	clk.Step(time.Millisecond)
+	if a.Ready(nil) == nil {
+		t.Error("ready though it is late")
 	}
 }
 

@@ -47,14 +47,14 @@ func usesIdle(e *entry) (capped, bool) {
 		allocation: e.info.allocation.CPUMilli, ceiling: e.info.cap.ceilingMilli,
 		spec: e.info.limits.CPUMilli, refused: e.info.cap.refused,
 	}
-	foreign := c.spec != c.allocation && c.spec != c.ceiling && e.info.recorded.CPUMilli == 0
-	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed.CPUMilli == 0 && !foreign
+	foreign := c.spec != c.allocation && c.spec != c.ceiling && !e.info.recorded
+	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed == 0 && !foreign
 }
 
 // borrows is what a container may use of what it borrowed, which the reflex writes.
 func (r *reflex) borrows(e *entry) (capped, bool) {
 	b := r.balance(e)
-	allocation := e.allocation.CPUMilli
+	allocation := e.allocation
 	return capped{
 		allocation: allocation, ceiling: allocation + max(0, b.Borrowed.CPUMilli-b.Lent.CPUMilli),
 		bound: func(milli int64) { e.mostCPU = milli },

@@ -7,7 +7,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/pressure"
 )
@@ -36,7 +35,7 @@ type quotas interface {
 	CPU() (time.Duration, error)
 	CPULimit() (milli int64, err error)
 	SetCPU(milli int64) error
-	Attainable(limits api.Resources) api.Resources
+	Attainable(milli int64) int64
 }
 
 // capped is a container that may use more CPU than its allocation, up to a ceiling.
@@ -256,7 +255,7 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 	}
 	k.read, k.readAt, k.inForce = true, now, inForce
 	if k.written != 0 && k.inForce != k.written {
-		c.metrics.rewrote(ctx, cpu)
+		c.metrics.rewrites.Add(ctx, 1, ofCPU)
 		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)
 		k.written = 0
 	}
@@ -304,7 +303,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 		k.settled = true
 		return
 	}
-	quota = k.quotas.Attainable(api.Resources{CPUMilli: quota}).CPUMilli
+	quota = k.quotas.Attainable(quota)
 	if k.settled = quota == k.inForce; k.settled {
 		k.changed = k.changed && !whole
 		if k.owing && quota == k.spec {
@@ -315,7 +314,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	ours := k.refused || !whole || k.changed || now.Sub(k.firstAt) >= ceilingPatience
 	// What another writes again and again does not have a period's quota given each time.
 	soon := !begins && now.Sub(k.writtenAt) < regainEvery
-	w := write{pod: k.pod, resource: cpu, direction: raise, to: quota}
+	w := write{pod: k.pod, direction: raise, to: quota}
 	if k.inForce == 0 || quota < k.inForce {
 		w.direction = lower
 	} else if quota <= k.allocation {

@@ -114,11 +114,11 @@ func (c *clamps) repay(ctx context.Context) {
 		case errors.Is(err, cgroup.ErrNotFound) && c.clock.Since(c.since) < unclaimedTime:
 			return false // it may not be seen yet
 		case err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound):
-			c.metrics.wrote(ctx, write{d.Pod, cpu, lower, d.Allocation.CPUMilli}, resultFailed)
+			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultFailed)
 			c.log.V(1).Info("a ceiling was not taken back; it is tried again", "pod", d.Pod, "reason", err.Error())
 			return false
 		case err == nil:
-			c.metrics.wrote(ctx, write{d.Pod, cpu, lower, d.Allocation.CPUMilli}, resultWritten)
+			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultWritten)
 		}
 		c.erase(d.Container)
 		return true
@@ -133,7 +133,7 @@ func (c *clamps) repayOne(d debt) error {
 	}
 	defer container.Close() //nolint:errcheck // the write was checked
 	reading, err := container.Read()
-	if err != nil || reading.Limit.CPUMilli == container.Attainable(d.Allocation).CPUMilli {
+	if err != nil || reading.Limit.CPUMilli == container.Attainable(d.Allocation.CPUMilli) {
 		return err
 	}
 	return container.SetCPU(d.Allocation.CPUMilli)

@@ -37,8 +37,8 @@ type container struct {
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
-	// want back.
-	ranked atomic.Bool
+	// want back, and fills that its memory may run short.
+	ranked, fills atomic.Bool
 
 	mu       sync.Mutex
 	cgroup   reader
@@ -58,11 +58,21 @@ type reader interface {
 	io.Closer
 }
 
-// mostMemory is the most bytes that the container was ever seen to use.
-func (c *container) mostMemory() int64 {
+// memory is what was sampled last of the container's memory, and the most that it was ever
+// seen to use, in bytes.
+func (c *container) memory() (used, limit, most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.most
+	if len(c.ring) == 0 {
+		return 0, 0, c.most
+	}
+	last := c.kept(len(c.ring) - 1)
+	return last.Memory, last.Limit.MemoryBytes, c.most
+}
+
+// filling says that more than half of the memory limit is in use.
+func filling(r cgroup.Reading) bool {
+	return r.Limit.MemoryBytes > 0 && 2*r.Memory > r.Limit.MemoryBytes
 }
 
 // sample samples the container. One that has used no CPU since the last time did nothing
@@ -74,7 +84,7 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	if len(c.ring) == 0 {
 		return c.read(now)
 	}
-	last := c.ring[(c.next+len(c.ring)-1)%len(c.ring)]
+	last := *c.kept(len(c.ring) - 1)
 	// One that works has used some.
 	if c.repeated < repeatedMost && !(c.activity.busy && c.repeated == 0) {
 		used, err := c.cgroup.CPU()
@@ -124,6 +134,7 @@ func (c *container) read(now func() time.Time) (woke bool, err error) {
 func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 	c.repeated = 0
 	c.most = max(c.most, r.Memory)
+	c.fills.Store(filling(r))
 	return c.keep(sample{at: at, Reading: r})
 }
 
@@ -154,9 +165,13 @@ func (c *container) rests(now time.Time) bool {
 func (c *container) every(now time.Time) time.Duration {
 	leftOut := c.ranked.Load() && c.leftOut.Load()
 	switch {
+	case c.rests(now):
+		return restEvery
+	case c.fills.Load():
+		return sampleEvery
 	case leftOut && !c.told.Load():
 		return leftOutEvery
-	case leftOut, c.rests(now):
+	case leftOut:
 		return restEvery
 	case c.ranked.Load():
 		return rankedEvery

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // recall takes up what an earlier agent owed, and gives it back, whatever the state
@@ -15,16 +17,13 @@ func (r *reflex) recall(ctx context.Context) {
 		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
 		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back what they may name")
 	}
-	version := map[bool]int{false: 1, true: 2}[r.v2]
-	r.log.Info("taking up what an earlier agent owed", "cgroupVersion", version, "containers", len(debts), "unread", len(unread))
+	r.log.Info("taking up what an earlier agent owed", "containers", len(debts), "unread", len(unread))
 	for _, d := range debts {
 		e := newEntry(d.Pod)
 		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
 		e.info = podInfo{function: d.Function, container: d.Container}
-		for _, res := range resources {
-			e.unsure[res] = *res.of(&d.Allocation) != 0
-		}
-		e.owe(d.Allocation)
+		e.unsure = d.Allocation.CPUMilli != 0
+		e.owe(d.Allocation.CPUMilli)
 		if err := r.reopen(e); err != nil {
 			r.log.Info("a container that the journal names was not opened; it is tried again", "pod", d.Pod, "reason", err.Error())
 		}
@@ -143,7 +142,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 		e.close()
 		e.renew()
 		e.replaced = e.replaced || e.info.container != ""
-		e.info, e.held, e.unsure = info, strike{}, [len(resources)]bool{}
+		e.info, e.held, e.unsure = info, false, false
 		if e.debtor != "" && info.container != "" {
 			r.log.Info("another container runs in a pod that was changed", "pod", e.pod)
 			r.inherit(ctx, e)
@@ -163,7 +162,7 @@ func (r *reflex) inherit(ctx context.Context, e *entry) {
 
 // owe makes the journal name the container.
 func (r *reflex) owe(ctx context.Context, e *entry) bool {
-	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: e.allocation})
+	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: api.Resources{CPUMilli: e.allocation}})
 	if err != nil {
 		r.metrics.journalErrors.Add(ctx, 1)
 		if times, ok := r.repeats.tell(e.pod, "owing", r.clock.Now()); ok {

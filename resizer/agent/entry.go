@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"time"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 	"libra.dev/libra/resizer/cgroup"
@@ -37,13 +36,14 @@ type entry struct {
 	// left is by the journal of an earlier agent and not yet whole.
 	left bool
 
-	// unsure are the resources of which an earlier agent may have died in mid-write: what
-	// is read of them tells nothing until they were written.
-	unsure [len(resources)]bool
+	// unsure says that an earlier agent may have died in mid-write: what is read of the limit
+	// tells nothing until it was written.
+	unsure bool
 
-	// allocation is what the container is owed, and owed what of it the kernel can set;
-	// zero until its Revision or the journal tells.
-	allocation, owed api.Resources
+	// allocation is the milli CPU that the container is owed, and owed what of it the kernel
+	// can set; 0 until its Revision or the journal tells, and under source node, where its
+	// limit is none of the loans'.
+	allocation, owed int64
 	// trace is that of the loan that the container was changed for last, until it is whole
 	// again; empty when that is not sampled.
 	trace string
@@ -54,32 +54,29 @@ type entry struct {
 	// replaced says that the container is another than the loans were made of: they are
 	// void until a state names none.
 	replaced bool
-	// held are the resources that the safeguard took back, until a state names no loan
-	// of them.
-	held      strike
+	// held says that the safeguard took back what the container lends, until a state names
+	// no loan of it.
+	held      bool
 	heldSince time.Time
 	heldLate  bool
-
-	// reclaimed says that a write of this round had the kernel reclaim memory.
-	reclaimed bool
 
 	reading cgroup.Reading
 	read    bool // whether there is a reading
 	readAt  time.Time
-	written api.Resources
-	// overwritten are the limits that another had put in force, as found in this round; zero
-	// of a resource of which nobody had. raised is since when they were above what is due.
-	overwritten api.Resources
+	written int64 // milli CPU; 0 once somebody else wrote
+	// overwritten is the limit that another had put in force, as found in this round; 0 when
+	// nobody had. raised is since when that was above what is due.
+	overwritten int64
 	raised      exceeding
-	// whole says that it was seen at what it is owed, or at memory that is pinned above
-	// that, under the present epoch.
+	// whole says that it was seen at what it is owed, under the present epoch.
 	whole      bool
 	wholeSince time.Time // zero while it is not
 	belowSince time.Time // zero while it has what is due
 	watch      watch
-	retries    [len(resources)]writeRetry
+	retry      writeRetry
 
 	weighing weighing
+	memory   memoryUse
 	// mostCPU is what the container may have of a loan while bystanders wait, in milli CPU;
 	// 0 is all of it.
 	mostCPU int64
@@ -118,11 +115,7 @@ func (w *writeRetry) succeeded() {
 }
 
 func newEntry(pod string) *entry {
-	e := &entry{pod: pod}
-	for i := range e.retries {
-		e.retries[i].delay = backoff.Delay{Min: writeRetryMin, Max: writeRetryMax}
-	}
-	return e
+	return &entry{pod: pod, retry: writeRetry{delay: backoff.Delay{Min: writeRetryMin, Max: writeRetryMax}}}
 }
 
 // unopened says that the journal names a container that nobody has found yet.
@@ -141,13 +134,13 @@ func (e *entry) takesPart() bool {
 // owe takes in what the container is owed. Where the node is the source, its CPU limit is
 // none of the loans': it is the kubelet's, up to a ceiling, as soon as no loan is left of
 // before.
-func (e *entry) owe(allocation api.Resources) {
+func (e *entry) owe(milli int64) {
 	if e.info.node && e.debtor == "" {
-		allocation.CPUMilli = 0
+		milli = 0
 	}
-	e.allocation = allocation
+	e.allocation = milli
 	if e.info.cgroup != nil {
-		e.owed = e.info.cgroup.Attainable(allocation)
+		e.owed = e.info.cgroup.Attainable(milli)
 	}
 }
 
@@ -155,18 +148,16 @@ func (e *entry) owe(allocation api.Resources) {
 // source is in force: the container has what it is owed, or what another gave it beyond.
 func (e *entry) cpuSettled() bool {
 	limit := e.reading.Limit.CPUMilli
-	return e.read && !e.unsure[cpu] && (limit == 0 || limit == e.owed.CPUMilli || limit > e.owed.CPUMilli && limit != e.written.CPUMilli)
+	return e.read && !e.unsure && (limit == 0 || limit == e.owed || limit > e.owed && limit != e.written)
 }
 
 // renew forgets what was read of the container: it is another, or read anew.
 func (e *entry) renew() {
 	e.read, e.whole, e.watch = false, false, watch{}
-	e.written, e.overwritten, e.raised = api.Resources{}, api.Resources{}, exceeding{}
+	e.written, e.overwritten, e.raised = 0, 0, exceeding{}
 	e.readAt, e.wholeSince, e.belowSince = time.Time{}, time.Time{}, time.Time{}
 	e.beatAt = time.Time{}
-	for i := range e.retries {
-		e.retries[i].succeeded()
-	}
+	e.retry.succeeded()
 }
 
 func (e *entry) close() {
@@ -177,68 +168,36 @@ func (e *entry) close() {
 	e.read = false
 }
 
-// due is what the limits are to be by a balance, which is zero when there is none.
-func (e *entry) due(b pool.Balance) api.Resources {
+// due is what the limit is to be by a balance, which is zero when there is none.
+func (e *entry) due(b pool.Balance) int64 {
+	if e.allocation == 0 {
+		return 0
+	}
 	due := e.allocation
 	if e.present && e.info.observed == "" && !e.replaced {
-		due = due.Add(b.Borrowed).Sub(b.Lent)
+		due += b.Borrowed.CPUMilli - b.Lent.CPUMilli
 	}
 	if e.mostCPU != 0 {
-		due.CPUMilli = min(due.CPUMilli, max(e.mostCPU, e.allocation.CPUMilli))
+		due = min(due, max(e.mostCPU, e.allocation))
 	}
-	if e.held.cpu {
-		due.CPUMilli = max(due.CPUMilli, e.allocation.CPUMilli)
+	if e.held {
+		due = max(due, e.allocation)
 	}
-	if e.held.memory {
-		due.MemoryBytes = max(due.MemoryBytes, e.allocation.MemoryBytes)
-	}
-	for _, r := range resources {
-		if *r.of(&e.allocation) == 0 {
-			*r.of(&due) = 0
-		} else {
-			*r.of(&due) = max(1, *r.of(&due))
-		}
-	}
-	return e.info.cgroup.Attainable(due)
+	return e.info.cgroup.Attainable(max(1, due))
 }
 
-// recorded says that the pod's spec has limits of a loan, which Libra set.
-func (e *entry) recorded() bool {
-	for _, r := range resources {
-		if limit, owed := *r.of(&e.info.recorded), *r.of(&e.allocation); limit != 0 && owed != 0 && limit != owed {
-			return true
-		}
+// inForce is what was read, of a container that is owed a limit.
+func (e *entry) inForce() int64 {
+	if e.owed == 0 {
+		return 0
 	}
-	return false
-}
-
-// inForce is what was read, of the resources that the container is owed a limit of.
-func (e *entry) inForce() api.Resources {
-	limit := e.reading.Limit
-	for _, r := range resources {
-		if *r.of(&e.owed) == 0 {
-			*r.of(&limit) = 0
-		}
-	}
-	return limit
-}
-
-// wholeOrPinned says that the container has all that it is owed, and more at most of
-// memory: that is taken off what is lendable, and may stay as long as it is in use.
-func (e *entry) wholeOrPinned() bool {
-	limit := e.inForce()
-	return e.unsure == [len(resources)]bool{} && limit.CPUMilli == e.owed.CPUMilli && limit.MemoryBytes >= e.owed.MemoryBytes
+	return e.reading.Limit.CPUMilli
 }
 
 // below says that what was read is less than the container is to have of its own.
-func (e *entry) below(due api.Resources) bool {
+func (e *entry) below(due int64) bool {
 	limit := e.inForce()
-	for _, r := range resources {
-		if l := *r.of(&limit); l != 0 && l < min(*r.of(&due), *r.of(&e.owed)) {
-			return true
-		}
-	}
-	return false
+	return limit != 0 && limit < min(due, e.owed)
 }
 
 // isGone says that an error of a container's cgroup means that it has ended.

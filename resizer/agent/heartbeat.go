@@ -27,7 +27,7 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	if r.state.Epoch == "" || r.lost {
 		return // there is none yet to say it of
 	}
-	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Acted: r.acted, Lendable: lendable, Pods: map[string]int64{}}
+	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
 	for _, e := range r.entries {
 		if e.unopened() || e.info.cgroup != nil && !e.whole && !e.foreign {
 			hb.Whole = false
@@ -36,28 +36,15 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 			hb.Pods[e.pod] = r.floor(e)
 		}
 	}
+	hb.Needs = r.needs()
 	latest(r.link.beats, hb)
 	r.beatDue = false
-}
-
-// floor is the least bytes that the pod's memory limit may ever be lowered to. On v2
-// it is lowered by memory.high, which slows and never kills.
-func (r *reflex) floor(e *entry) int64 {
-	if r.v2 {
-		return 0
-	}
-	return min(mostBytes, roomy(r.most[e.info.function], r.settings.Threshold))
 }
 
 // lendable is the most that may be on loan: what borrowers use of it already, and
 // what of the node is idle, less a reserve. It is nothing when that is not known.
 func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.Resources {
 	if onTime {
-		for _, e := range r.entries {
-			if c := r.sampled.get(e.pod); c != nil {
-				r.most[e.info.function] = max(r.most[e.info.function], c.mostMemory())
-			}
-		}
 		usedMilli := r.borrowedCPU(now)
 		times, err := readCPUTimes(r.settings.ProcRoot)
 		if err != nil {
@@ -72,7 +59,10 @@ func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.R
 		r.unknownIdle(ctx, err)
 		return api.Resources{}
 	}
-	return api.Resources{CPUMilli: r.lendCPU, MemoryBytes: lendableMemory(r.borrowedMemory(), node, r.sums.pins)}
+	r.readMemory(ctx, node)
+	used, pins := r.borrowedMemory()
+	r.metrics.pins.Record(ctx, pins)
+	return api.Resources{CPUMilli: r.lendCPU, MemoryBytes: lendableMemory(used, node, pins)}
 }
 
 func (r *reflex) unknownIdle(ctx context.Context, err error) {
@@ -103,21 +93,10 @@ func (r *reflex) borrowedCPU(now time.Time) int64 {
 			continue
 		}
 		passed := now.Sub(e.beatAt)
-		if e.managed() && e.owed.CPUMilli != 0 && !e.beatAt.IsZero() && passed > 0 {
-			used += max(0, milli(float64(e.reading.CPU-e.beatCPU), passed)-e.owed.CPUMilli)
+		if e.managed() && e.owed != 0 && !e.beatAt.IsZero() && passed > 0 {
+			used += max(0, milli(float64(e.reading.CPU-e.beatCPU), passed)-e.owed)
 		}
 		e.beatAt, e.beatCPU = now, e.reading.CPU
-	}
-	return used
-}
-
-// borrowedMemory is what borrowers use above their user allocations, in bytes.
-func (r *reflex) borrowedMemory() int64 {
-	var used int64
-	for _, e := range r.entries {
-		if e.managed() && e.read && e.owed.MemoryBytes != 0 {
-			used += max(0, e.reading.Memory-e.owed.MemoryBytes)
-		}
 	}
 	return used
 }

@@ -92,9 +92,6 @@ func newSite(t *testing.T) *site {
 		if err := c.SetCPU(userLimits.CPUMilli); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetMemory(userLimits.MemoryBytes, userLimits.MemoryBytes); err != nil {
-			t.Fatal(err)
-		}
 		pod := podRunning(made.ID)
 		pod.Name = name
 		pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,7 +40,8 @@ const donor, borrower = "default/donor", "default/borrower"
 
 // lentPool is a pool in which the donor lends until its safeguard fires.
 type lentPool struct {
-	fired chan [2]bool // of CPU, of memory
+	fired chan struct{}
+	needs chan int64 // of the donor, as each heartbeat tells
 	woken chan struct{}
 
 	mu   sync.Mutex
@@ -54,19 +56,20 @@ func (p *lentPool) Read(context.Context, string) (pool.State, error) {
 	}}, nil
 }
 
-func (p *lentPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) { return true, nil }
+func (p *lentPool) Heartbeat(_ context.Context, _ string, hb pool.Heartbeat) (bool, error) {
+	p.needs <- hb.Needs[donor]
+	return true, nil
+}
 
 func (p *lentPool) Safeguard(_ context.Context, _, _ string, cpu, memory bool) (api.Resources, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var revoked api.Resources
-	if cpu {
-		revoked.CPUMilli, p.lent.CPUMilli = p.lent.CPUMilli, 0
+	if !cpu || memory {
+		return api.Resources{}, errors.New("only CPU is taken back")
 	}
-	if memory {
-		revoked.MemoryBytes, p.lent.MemoryBytes = p.lent.MemoryBytes, 0
-	}
-	p.fired <- [2]bool{cpu, memory}
+	revoked := api.Resources{CPUMilli: p.lent.CPUMilli}
+	p.lent.CPUMilli = 0
+	p.fired <- struct{}{}
 	return revoked, nil
 }
 
@@ -96,20 +99,21 @@ func newGroup(t *testing.T) *group {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.seen.Close() }) //nolint:errcheck // nothing is left to write
-	if err := errors.Join(g.seen.SetCPU(owed.CPUMilli), g.seen.SetMemory(owed.MemoryBytes, owed.MemoryBytes)); err != nil {
+	if err := g.seen.SetCPU(owed.CPUMilli); err != nil {
 		t.Fatal(err)
 	}
+	g.made.Write(fmt.Sprint(owed.MemoryBytes), g.made.File("memory.limit_in_bytes", "memory.max"))
 	return g
 }
 
-// until waits for limits to be in force.
-func (g *group) until(cpuMilli, memoryBytes int64) {
+// until waits for a CPU limit to be in force. That of memory is what it was.
+func (g *group) until(milli int64) {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	want := api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryBytes}
+	want := api.Resources{CPUMilli: milli, MemoryBytes: owed.MemoryBytes}
 	for {
 		r, err := g.seen.Read()
 		if err != nil {
@@ -139,7 +143,7 @@ func runOnKernel(t *testing.T) *onKernel {
 	t.Helper()
 	k := &onKernel{
 		T:     t,
-		pool:  &lentPool{fired: make(chan [2]bool, 100), woken: make(chan struct{}, 1)},
+		pool:  &lentPool{fired: make(chan struct{}, 100), needs: make(chan int64, 1000), woken: make(chan struct{}, 1)},
 		donor: newGroup(t), borrower: newGroup(t), journal: t.TempDir(),
 	}
 	options, err := agent.ManagerOptions("n1")
@@ -219,54 +223,54 @@ func (k *onKernel) debts() int {
 }
 
 func TestKernelSafeguard(t *testing.T) {
-	tests := map[string]struct {
-		lent  api.Resources
-		use   func(*onKernel, *cgrouptest.Load)
-		fires [2]bool
-	}{
-		"CPU": {
-			lent:  api.Resources{CPUMilli: 400},
-			use:   func(_ *onKernel, l *cgrouptest.Load) { l.Do("burn") },
-			fires: [2]bool{true, false},
-		},
-		"memory": {
-			lent: api.Resources{MemoryBytes: 128 * mib},
-			use: func(k *onKernel, l *cgrouptest.Load) {
-				bytes := 108 * mib // near the limit, past which v1 kills
-				if k.donor.made.V2 {
-					bytes = 200 * mib
-				}
-				l.Do("hold %d", bytes)
-			},
-			fires: [2]bool{false, true},
-		},
+	k := runOnKernel(t)
+	l := k.donor.made.Start(t)
+	k.lend(api.Resources{CPUMilli: 400, MemoryBytes: 128 * mib})
+	k.borrower.until(900)
+	k.donor.until(100)
+	if k.debts() != 1 {
+		t.Errorf("%d files of the journal name the lowered container, want 1", k.debts())
 	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			k := runOnKernel(t)
-			l := k.donor.made.Start(t)
-			k.lend(tc.lent)
-			k.borrower.until(owed.CPUMilli+tc.lent.CPUMilli, owed.MemoryBytes+tc.lent.MemoryBytes)
-			k.donor.until(owed.CPUMilli-tc.lent.CPUMilli, owed.MemoryBytes-tc.lent.MemoryBytes)
-			if k.debts() != 1 {
-				t.Errorf("%d files of the journal name the lowered container, want 1", k.debts())
-			}
-			tc.use(k, l)
+	l.Do("burn")
+	select {
+	case <-k.pool.fired:
+	case <-time.After(time.Minute):
+		t.Fatal("the safeguard did not fire")
+	}
+	k.donor.until(owed.CPUMilli)
+	k.borrower.until(owed.CPUMilli)
+	l.Do("ping")
+}
+
+// A container that comes near its memory limit is told of before the kernel kills it, and more
+// of it is asked for as it grows.
+func TestKernelRescue(t *testing.T) {
+	k := runOnKernel(t)
+	l := k.donor.made.Start(t)
+	needs := func(want int64) {
+		t.Helper()
+		deadline := time.After(time.Minute)
+		for {
 			select {
-			case got := <-k.pool.fired:
-				if got != tc.fires {
-					t.Errorf("the safeguard fired for CPU and memory: %v, want %v", got, tc.fires)
+			case got := <-k.pool.needs:
+				if got == want {
+					return
 				}
-			case <-time.After(time.Minute):
-				t.Fatal("the safeguard did not fire")
+			case <-deadline:
+				t.Fatalf("a need of %d bytes was not told", want)
 			}
-			k.donor.until(owed.CPUMilli, owed.MemoryBytes)
-			k.borrower.until(owed.CPUMilli, owed.MemoryBytes)
-			l.Do("ping")
-			if kills := k.donor.made.OOMKills(); kills != 0 {
-				t.Errorf("the kernel killed %d processes", kills)
-			}
-		})
+		}
+	}
+	needs(0)
+	l.Do("hold %d", 190*mib)
+	needs(2 * owed.MemoryBytes)
+	k.donor.made.Write(fmt.Sprint(2*owed.MemoryBytes), k.donor.made.File("memory.limit_in_bytes", "memory.max"))
+	l.Do("hold %d", 380*mib)
+	needs(4 * owed.MemoryBytes)
+	l.Do("hold 0")
+	needs(0)
+	if kills := k.donor.made.OOMKills(); kills != 0 {
+		t.Errorf("the kernel killed %d processes", kills)
 	}
 }
 
@@ -274,13 +278,13 @@ func TestKernelSafeguard(t *testing.T) {
 func TestKernelStaleValuesAndEnd(t *testing.T) {
 	k := runOnKernel(t)
 	k.lend(api.Resources{CPUMilli: 200})
-	k.donor.until(300, owed.MemoryBytes)
+	k.donor.until(300)
 	made := k.donor.made
 	made.Write(map[bool]string{false: "50000", true: "50000 100000"}[made.V2], made.File("cpu.cfs_quota_us", "cpu.max"))
-	k.donor.until(300, owed.MemoryBytes)
+	k.donor.until(300)
 	k.stop()
-	k.donor.until(owed.CPUMilli, owed.MemoryBytes)
-	k.borrower.until(owed.CPUMilli, owed.MemoryBytes)
+	k.donor.until(owed.CPUMilli)
+	k.borrower.until(owed.CPUMilli)
 	if left, err := os.ReadDir(k.journal); err != nil || k.debts() != 0 {
 		t.Errorf("the journal holds %v, %v after all was restored", left, err)
 	}

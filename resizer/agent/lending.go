@@ -92,7 +92,7 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return nil
 	}
 	allocation, unknown := t.allocations.of(ctx, pod)
-	info.allocation = allocation
+	info.allocation, info.borrows = allocation, mode == api.ModeFull
 	if t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
 		return unknown
 	}

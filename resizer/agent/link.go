@@ -36,9 +36,6 @@ type news struct {
 	asked time.Time
 }
 
-// strike is which resources of a donor the safeguard took back on the node.
-type strike struct{ cpu, memory bool }
-
 // link talks to the pool for the reflex, which never waits for Redis: a Redis that
 // hangs must not keep a donor from its own.
 type link struct {
@@ -54,7 +51,7 @@ type link struct {
 	states chan news           // for the reflex
 
 	mu      sync.Mutex
-	strikes map[string]strike // by pod, which is what bounds them
+	strikes map[string]struct{} // by pod, which is what bounds them
 }
 
 func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
@@ -64,7 +61,7 @@ func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 		struck:  make(chan struct{}, 1),
 		beats:   make(chan pool.Heartbeat, 1),
 		states:  make(chan news, 1),
-		strikes: map[string]strike{},
+		strikes: map[string]struct{}{},
 	}
 }
 
@@ -85,20 +82,19 @@ func signal(c chan struct{}) {
 	}
 }
 
-// strike makes the pool revoke what a donor lends.
-func (l *link) strike(pod string, s strike) {
+// strike makes the pool revoke what a donor lends of its CPU.
+func (l *link) strike(pod string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.strikes[pod]
-	l.strikes[pod] = strike{old.cpu || s.cpu, old.memory || s.memory}
+	l.strikes[pod] = struct{}{}
 	signal(l.struck)
 }
 
-func (l *link) takeStrikes() map[string]strike {
+func (l *link) takeStrikes() map[string]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := l.strikes
-	l.strikes = map[string]strike{}
+	l.strikes = map[string]struct{}{}
 	return taken
 }
 
@@ -162,17 +158,17 @@ func (l *link) read(ctx context.Context) error {
 // What fails stays to be done.
 func (l *link) revoke(ctx context.Context) error {
 	var failed error
-	for pod, s := range l.takeStrikes() {
+	for pod := range l.takeStrikes() {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		err := failed // after the first, the next would only wait as long again
 		if err == nil {
-			_, err = l.pool.Safeguard(callCtx, l.node, pod, s.cpu, s.memory)
+			_, err = l.pool.Safeguard(callCtx, l.node, pod, true, false)
 		}
 		cancel()
 		if err != nil {
 			failed = err
 			l.metrics.redisFailed(ctx, "safeguard")
-			l.strike(pod, s)
+			l.strike(pod)
 		}
 	}
 	return failed

@@ -15,7 +15,7 @@ import (
 const (
 	resultKey    = attribute.Key("result")
 	operationKey = attribute.Key("operation") // next, observe, wait, read, heartbeat, safeguard
-	resourceKey  = attribute.Key("resource")  // cpu, memory; weight of rewrites
+	resourceKey  = attribute.Key("resource")  // cpu; weight of rewrites
 	directionKey = attribute.Key("direction") // restore, lower, raise
 	causeKey     = attribute.Key("cause")
 	functionKey  = attribute.Key("function") // namespace/revision
@@ -39,8 +39,7 @@ const (
 // What became of a write of a limit.
 const (
 	resultWritten = "written"
-	resultInUse   = "in-use" // more memory is in use
-	resultGone    = "gone"   // the container has ended
+	resultGone    = "gone" // the container has ended
 	resultFailed  = "failed"
 )
 
@@ -62,14 +61,21 @@ const (
 
 // Rules of which violations are counted.
 const (
-	ruleConservation = "conservation"  // more in force than the node's pods are owed, and pinned
-	ruleDonorWhole   = "donor-whole"   // what the safeguard restored is not in force
-	ruleMemoryMargin = "memory-margin" // a memory limit was set below what is in use
-	ruleShares       = "shares"        // weights add up to more than the kubelet gave, or one is too small
+	ruleConservation = "conservation" // more CPU in force than the node's pods are owed
+	ruleDonorWhole   = "donor-whole"  // what the safeguard restored is not in force
+	ruleShares       = "shares"       // weights add up to more than the kubelet gave, or one is too small
 )
 
-// ofWeight marks what concerns the CPU weight of a pod, which is no limit.
-var ofWeight = metric.WithAttributes(resourceKey.String("weight"))
+// What was rewritten: a CPU limit, or the CPU weight of a pod, which is none.
+var (
+	ofCPU    = metric.WithAttributes(resourceKey.String("cpu"))
+	ofWeight = metric.WithAttributes(resourceKey.String("weight"))
+)
+
+var ofRescue = map[string]metric.MeasurementOption{
+	rescueAsked:  metric.WithAttributes(resultKey.String(rescueAsked)),
+	rescueNoRoom: metric.WithAttributes(resultKey.String(rescueNoRoom)),
+}
 
 type metrics struct {
 	invocations  metric.Int64Counter
@@ -89,7 +95,6 @@ type metrics struct {
 	exceeded      metric.Float64Histogram
 	below         metric.Float64Counter
 	harvestedCPU  metric.Float64Counter
-	harvestedMem  metric.Float64Counter
 	lentCPU       metric.Float64Counter
 	lentMem       metric.Float64Counter
 	idleCPU       metric.Float64Counter
@@ -97,6 +102,7 @@ type metrics struct {
 	lendableCPU   metric.Int64Gauge
 	lendableMem   metric.Int64Gauge
 	pins          metric.Int64Gauge
+	rescues       metric.Int64Counter
 	open          metric.Int64Gauge
 	owing         metric.Int64Gauge
 	leftAlone     metric.Int64Counter
@@ -139,10 +145,10 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.sampleErrors = count("libra.agent.sample.errors", "Failed reads of a container's cgroup")
 	m.redisErrors = count("libra.agent.redis.errors", "Failed calls of Redis, by operation")
 
-	m.writes = count("libra.agent.writes", "Limits written to cgroups, by resource, direction and result")
+	m.writes = count("libra.agent.writes", "CPU limits written to cgroups, by direction and result")
 	m.restores = count("libra.agent.restores", "Limits raised to what the container is owed, by cause")
-	m.rewrites = count("libra.agent.rewrites", "Limits, and weights of pods, that were found changed by another, as the kubelet does, by resource")
-	m.safeguards = count("libra.agent.safeguards", "Donors restored because use came near a lowered limit, by function and resource")
+	m.rewrites = count("libra.agent.rewrites", "CPU limits, and weights of pods, that were found changed by another, as the kubelet does, by resource")
+	m.safeguards = count("libra.agent.safeguards", "Donors restored because use came near a lowered limit, by function")
 	m.reaction = times("libra.agent.safeguard.reaction", "Time from the sample that crossed the threshold to the limit restored")
 	m.wake = times("libra.agent.wake", "Time from asking for the node's state to the limits written that it led to")
 	m.weights = count("libra.agent.weights", "CPU weights of pods written to cgroups, by direction and result")
@@ -151,14 +157,14 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.exceeded = times("libra.agent.exceeded", "Time that more was in force than the node's pods are owed, until borrowers were shrunk")
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
 	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
-	m.harvestedMem = sum("libra.agent.harvested.memory", "{byte_second}", "Memory below user allocations in force, in byte seconds")
 	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU above user allocations in force, in core seconds")
 	m.lentMem = sum("libra.agent.lent.memory", "{byte_second}", "Memory above user allocations in force, in byte seconds")
 	m.idleCPU = sum("libra.agent.idle.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
 	m.idleMem = sum("libra.agent.idle.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
-	m.pins = gauge("libra.agent.pins", "By", "Memory that borrowers keep after their loans, because they use it")
+	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
+	m.rescues = count("libra.agent.rescues", "Containers that came near their memory limits, by function, and whether more was asked for")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
 	m.leftAlone = count("libra.agent.left.alone", "Containers that were found not to take part, by reason")
@@ -177,7 +183,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		return nil, err
 	}
 	// An alert sees a counter rise only when it was there before.
-	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleMemoryMargin, ruleShares} {
+	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleShares} {
 		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
 	}
 	m.journalErrors.Add(context.Background(), 0)
@@ -196,8 +202,7 @@ func (m *metrics) redisFailed(ctx context.Context, operation string) {
 }
 
 func (m *metrics) wrote(ctx context.Context, w write, result string) {
-	m.writes.Add(ctx, 1, metric.WithAttributes(
-		resourceKey.String(w.resource.String()), directionKey.String(w.direction.String()), resultKey.String(result)))
+	m.writes.Add(ctx, 1, metric.WithAttributes(directionKey.String(w.direction.String()), resultKey.String(result)))
 }
 
 func (m *metrics) restored(ctx context.Context, cause string) {
@@ -230,13 +235,9 @@ var (
 	}()
 )
 
-func (m *metrics) rewrote(ctx context.Context, r resource) {
-	m.rewrites.Add(ctx, 1, metric.WithAttributes(resourceKey.String(r.String())))
-}
-
-func (m *metrics) safeguarded(ctx context.Context, function string, r resource, reaction time.Duration) {
-	m.safeguards.Add(ctx, 1, metric.WithAttributes(functionKey.String(function), resourceKey.String(r.String())))
-	m.reaction.Record(ctx, reaction.Seconds(), metric.WithAttributes(resourceKey.String(r.String())))
+func (m *metrics) safeguarded(ctx context.Context, function string, reaction time.Duration) {
+	m.safeguards.Add(ctx, 1, ofFunction(function))
+	m.reaction.Record(ctx, reaction.Seconds())
 }
 
 func (m *metrics) opened(ctx context.Context, open bool) {
@@ -260,7 +261,7 @@ func overTime(ctx context.Context, cores, bytes metric.Float64Counter, volume ap
 	if volume.CPUMilli > 0 {
 		cores.Add(ctx, float64(volume.CPUMilli)/1000*d.Seconds())
 	}
-	if volume.MemoryBytes > 0 {
+	if bytes != nil && volume.MemoryBytes > 0 {
 		bytes.Add(ctx, float64(volume.MemoryBytes)*d.Seconds())
 	}
 }

@@ -39,7 +39,7 @@ func TestMetricNames(t *testing.T) {
 	}
 	m.opened(t.Context(), true)
 	one := api.Resources{CPUMilli: 1, MemoryBytes: 1}
-	overTime(t.Context(), m.harvestedCPU, m.harvestedMem, one, 1)
+	overTime(t.Context(), m.harvestedCPU, nil, one, 1)
 	overTime(t.Context(), m.lentCPU, m.lentMem, one, 1)
 	overTime(t.Context(), m.idleCPU, m.idleMem, one, 1)
 	for name, unit := range collect() {

@@ -76,6 +76,9 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 	if woke {
 		signal(a.reflex.awake)
 	}
+	if used, limit, _ := c.memory(); crowds(used, limit) {
+		signal(a.reflex.crowded)
+	}
 }
 
 func (a *Agent) failedSample(ctx context.Context, pod string, err error) {

@@ -15,12 +15,13 @@ type podInfo struct {
 	container string // id of the user's container; empty while it does not run
 	// limits are those in the pod's spec, which the kubelet writes sooner or later.
 	limits api.Resources
-	// recorded are those of them that Libra's controller was the last to change; zero where
-	// it was not.
-	recorded api.Resources
+	// recorded says that Libra's controller was the last to change that of CPU.
+	recorded bool
 	// node says that the node is the source of the pod's CPU, and lends that its mode lets
 	// its weight change.
 	node, lends bool
+	// borrows says that its mode lets it have more memory than it is owed.
+	borrows bool
 	// allocation are the limits in the pod's Revision; zero where there are none, and while
 	// it is not known.
 	allocation api.Resources

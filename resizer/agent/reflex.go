@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/cgroup"
 )
@@ -37,38 +36,40 @@ const (
 // are to be. It is one goroutine, and waits for nobody: Redis is the link's to talk
 // to, the cluster the Tracker's.
 type reflex struct {
-	clock     clock.WithTicker
-	log       logr.Logger
-	metrics   *metrics
-	tracer    trace.Tracer
-	settings  Settings
-	agent     string // incarnation
-	open      func(containerID string) (cgroup.Container, error)
-	openPod   func(dir string) (cgroup.PodWeight, error)
-	v2        bool // memory is lowered by memory.high, which kills nobody
-	pods      *podInfos
-	sampled   *containers
-	link      *link
-	journal   *journal
-	roundAt   atomic.Pointer[time.Time]
-	entries   []*entry         // by pod
-	most      map[string]int64 // bytes of memory that a function was ever seen to use
-	state     pool.State
-	asked     time.Time // when the state was asked for; zero before the first
-	poolClock poolClock
-	acted     int64     // the Version of the last state by which every borrower was shrunk
-	revokedBy time.Time // until when borrowers are forgiven
-	stopping  bool
-	lost      bool // the state is too old to stand
+	clock    clock.WithTicker
+	log      logr.Logger
+	metrics  *metrics
+	tracer   trace.Tracer
+	settings Settings
+	agent    string // incarnation
+	open     func(containerID string) (cgroup.Container, error)
+	openPod  func(dir string) (cgroup.PodWeight, error)
+	pods     *podInfos
+	sampled  *containers
+	link     *link
+	journal  *journal
+	roundAt  atomic.Pointer[time.Time]
+	began    atomic.Bool      // there was a round
+	entries  []*entry         // by pod
+	most     map[string]int64 // bytes of memory that a function was ever seen to use
+	// aboveMemory is by how many bytes limits are, or are to be, above what is owed.
+	aboveMemory int64
+	state       pool.State
+	asked       time.Time // when the state was asked for; zero before the first
+	poolClock   poolClock
+	revokedBy   time.Time // until when borrowers are forgiven
+	stopping    bool
+	lost        bool // the state is too old to stand
 	// heardSince is since when it is not, or is.
 	heardSince time.Time
 
 	accountedAt time.Time
 	sums        sums // as read at accountedAt
-	exceeding   [len(resources)]exceeding
+	exceeding   exceeding
 
 	heard       chan heard    // what began and ended
 	awake       chan struct{} // of capacity 1: a container has ended a rest
+	crowded     chan struct{} // of capacity 1: a container has come near its memory limit
 	reweigh     bool          // somebody's flights are others: weights are due at once
 	ended       bool          // some have ended: weights are due in the next round
 	weighAt     time.Time     // when weights are due; zero while all are the kubelet's
@@ -124,6 +125,11 @@ func (r *reflex) run(ctx context.Context) {
 			}
 		case <-r.pods.changed:
 			r.follow(ctx)
+		case <-r.crowded:
+			if !r.nearLimit() {
+				continue
+			}
+			r.beatDue = true
 		case <-r.awake:
 			stirred := r.clamps.stir(r.clock.Now())
 			if r.wakes() {
@@ -168,7 +174,7 @@ func (r *reflex) learn(n news) {
 		return
 	}
 	if n.state.Epoch != r.state.Epoch {
-		r.beatDue, r.acted, r.poolClock = true, 0, poolClock{}
+		r.beatDue, r.poolClock = true, poolClock{}
 		for _, e := range r.entries {
 			e.whole = false
 		}
@@ -185,12 +191,7 @@ func (r *reflex) learn(n news) {
 		} else {
 			e.trace = b.Trace
 		}
-		if b.Lent.CPUMilli == 0 {
-			e.held.cpu = false
-		}
-		if b.Lent.MemoryBytes == 0 {
-			e.held.memory = false
-		}
+		e.held = e.held && b.Lent.CPUMilli > 0
 	}
 }
 
@@ -200,7 +201,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	r.setLost(now)
 	beat := !now.Before(r.beatAt)
 	for _, e := range slices.Clone(r.entries) {
-		e.reclaimed, e.overwritten = false, api.Resources{}
+		e.overwritten = 0
 		switch {
 		case e.unopened():
 			if !beat {
@@ -220,16 +221,12 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			r.adopt(ctx, e)
 			r.giveBack(ctx, e)
 			r.leaveCPU(ctx, e)
-			r.takeCPU(ctx, e)
 		}
 	}
 	if r.clamps.due(now) {
 		r.clamps.round(ctx, r.capped())
 	}
 	wrote = r.act(ctx)
-	if !r.lost && r.shrunk() {
-		r.acted = r.state.Version
-	}
 	r.settle(ctx)
 	r.account(ctx)
 	r.weigh(ctx, beat)
@@ -242,21 +239,8 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	}
 	done := r.clock.Now()
 	r.roundAt.Store(&done)
+	r.began.Store(true)
 	return wrote
-}
-
-// shrunk says that no container has more CPU than it has borrowed.
-func (r *reflex) shrunk() bool {
-	for _, e := range r.entries {
-		switch {
-		case e.unopened(), e.managed() && (!e.read || e.unsure[cpu]):
-			return false
-		case !e.managed() || e.owed.CPUMilli == 0:
-		case e.reading.Limit.CPUMilli == 0, e.reading.Limit.CPUMilli > max(e.due(r.balance(e)).CPUMilli, e.owed.CPUMilli):
-			return false // 0 is no limit
-		}
-	}
-	return true
 }
 
 // setLost notices that the pool has not answered for a lease, and that it does again.
@@ -286,20 +270,21 @@ func (r *reflex) balance(e *entry) pool.Balance {
 // leaveCPU leaves the CPU limit of a container to others, once nothing that was lent of it
 // is in force: the node has become the source.
 func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
-	if !e.info.node || e.allocation.CPUMilli == 0 || e.debtor != "" && !e.cpuSettled() {
+	if !e.info.node || e.allocation == 0 || e.debtor != "" && !e.cpuSettled() {
 		return
 	}
-	e.allocation.CPUMilli, e.written.CPUMilli = 0, 0
-	e.owe(e.allocation)
+	e.written = 0
 	if e.debtor != "" {
-		r.owe(ctx, e)
+		r.forget(e.debtor)
+		e.debtor = ""
 	}
+	e.owe(0)
 }
 
 // concerns says that the state has the pod lend or borrow.
 func (r *reflex) concerns(e *entry) bool {
 	b := r.balance(e)
-	return !b.Lent.IsZero() || !b.Borrowed.IsZero()
+	return b.Lent.CPUMilli > 0 || b.Borrowed.CPUMilli > 0
 }
 
 // adopt makes a container one that the agent changes, when it is to be changed for
@@ -309,8 +294,8 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 	if !e.read || e.debtor != "" {
 		return
 	}
-	e.owe(e.info.allocation)
-	if e.owed.IsZero() {
+	e.owe(e.info.allocation.CPUMilli)
+	if e.owed == 0 {
 		e.foreign = false // there is nothing that another could have changed
 		return
 	}
@@ -321,7 +306,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 		if foreign {
 			r.metrics.leaveAlone(ctx, reasonForeign)
 			r.log.Info("a pod is left alone: its limits are not its Revision's, and the agent did not change them; another manager of resources did",
-				"pod", e.pod, "inForce", inForce.String(), "allocation", e.owed.String())
+				"pod", e.pod, "inForce", inForce, "allocation", e.owed)
 		}
 	}
 	if !foreign && r.concerns(e) && due != e.owed && e.info.observed == "" {
@@ -338,7 +323,7 @@ func (r *reflex) settle(ctx context.Context) {
 			continue
 		}
 		owing++
-		if e.inForce() != e.owed || e.due(r.balance(e)) != e.owed || e.unsure != [len(resources)]bool{} {
+		if e.inForce() != e.owed || e.due(r.balance(e)) != e.owed || e.unsure {
 			e.wholeSince = time.Time{}
 			continue
 		}
@@ -346,15 +331,15 @@ func (r *reflex) settle(ctx context.Context) {
 		if e.wholeSince.IsZero() {
 			e.wholeSince, e.trace = now, ""
 		}
-		// While the spec has a loan's limits, the kubelet may still set them.
-		specSettled := !e.present || e.info.cgroup.Attainable(r.ofOwed(e, e.info.limits)) == e.owed
+		// While the spec has another limit, the kubelet may still set it.
+		specSettled := !e.present || e.info.cgroup.Attainable(e.info.limits.CPUMilli) == e.owed
 		if now.Sub(e.wholeSince) < staleWindow && !r.stopping {
 			continue
 		}
 		if !specSettled {
-			// A record of Libra's own is taken back as soon as there is a controller: until then the
+			// One of Libra's own is taken back as soon as there is a controller: until then the
 			// next container would begin with it, and with nobody who knows what it is owed.
-			if r.lost || r.stopping || r.concerns(e) || e.recorded() || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
+			if r.lost || r.stopping || r.concerns(e) || e.info.recorded || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
 				continue
 			}
 			r.log.Info("a container is let go of though its pod's limits are not its Revision's: another manager of resources keeps them", "pod", e.pod)
@@ -364,16 +349,7 @@ func (r *reflex) settle(ctx context.Context) {
 			continue
 		}
 		r.forget(e.debtor)
-		e.debtor, e.written = "", api.Resources{}
+		e.debtor, e.written = "", 0
 	}
 	r.metrics.owing.Record(ctx, owing)
-}
-
-func (r *reflex) ofOwed(e *entry, limits api.Resources) api.Resources {
-	for _, res := range resources {
-		if *res.of(&e.allocation) == 0 {
-			*res.of(&limits) = 0
-		}
-	}
-	return limits
 }

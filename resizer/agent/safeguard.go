@@ -1,11 +1,6 @@
 package agent
 
-import (
-	"time"
-
-	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/resizer/cgroup"
-)
+import "time"
 
 // safeguardWindows are the times over which CPU use is held against a lowered limit.
 // The first is the period of a CPU quota. What stays under the threshold in every one
@@ -16,30 +11,26 @@ var safeguardWindows = [...]time.Duration{peakWindow, 4 * peakWindow}
 // watch is the safeguard of one container: it tells from one sample after another
 // whether use comes near a lowered limit. The zero value is ready.
 type watch struct {
-	cpuLimit, memoryLimit int64 // lowered to; 0 is not lowered
-	periods, high         int64 // counters when it was lowered
-	samples               []sample
+	limit   int64 // milli CPU lowered to; 0 is not lowered
+	periods int64 // counter when it was lowered
+	samples []sample
 }
 
-// add takes the next sample of a container that is owed an allocation, and says of
-// which resource use crossed the threshold, 0 to 1.
-func (w *watch) add(s sample, owed api.Resources, threshold float64) (cpuTrips, memoryTrips bool) {
-	return w.addCPU(s, owed.CPUMilli, threshold), w.addMemory(s.Reading, owed.MemoryBytes, threshold)
-}
-
-func (w *watch) addCPU(s sample, owed int64, threshold float64) bool {
+// add takes the next sample of a container that is owed so many milli CPU, and says whether use
+// crossed the threshold, 0 to 1.
+func (w *watch) add(s sample, owed int64, threshold float64) bool {
 	limit := s.Limit.CPUMilli
 	if limit == 0 || limit >= owed {
-		w.cpuLimit, w.samples = 0, w.samples[:0]
+		w.limit, w.samples = 0, w.samples[:0]
 		return false
 	}
-	if w.cpuLimit == 0 || limit < w.cpuLimit {
+	if w.limit == 0 || limit < w.limit {
 		// What was used under a higher limit does not count against this one.
-		w.cpuLimit, w.periods = limit, s.ThrottledPeriods
+		w.limit, w.periods = limit, s.ThrottledPeriods
 		w.samples = append(w.samples[:0], s)
 		return false
 	}
-	w.cpuLimit = limit
+	w.limit = limit
 	w.keep(s)
 	if s.ThrottledPeriods > w.periods {
 		return true
@@ -66,17 +57,4 @@ func (w *watch) keep(s sample) {
 		first++
 	}
 	w.samples = append(w.samples[:copy(w.samples, w.samples[first:])], s)
-}
-
-func (w *watch) addMemory(r cgroup.Reading, owed int64, threshold float64) bool {
-	limit := r.Limit.MemoryBytes
-	if limit == 0 || limit >= owed {
-		w.memoryLimit = 0
-		return false
-	}
-	if w.memoryLimit == 0 || limit < w.memoryLimit {
-		w.high = r.HighEvents
-	}
-	w.memoryLimit = limit
-	return r.HighEvents > w.high || float64(r.Memory) >= threshold*float64(limit)
 }

@@ -10,75 +10,65 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-var owedInTests = api.Resources{CPUMilli: 1000, MemoryBytes: 512 * mib}
+const owedInTests = 1000 // milli CPU
 
-func readingOf(used time.Duration, cpuMilli, memoryBytes, memoryLimit int64) cgroup.Reading {
-	return cgroup.Reading{CPU: used, Memory: memoryBytes, Limit: api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryLimit}}
+func readingOf(used time.Duration, cpuMilli int64) cgroup.Reading {
+	return cgroup.Reading{CPU: used, Limit: api.Resources{CPUMilli: cpuMilli}}
 }
 
 func TestSafeguard(t *testing.T) {
 	const ms = time.Millisecond
 	type step struct {
-		after         time.Duration
-		reading       cgroup.Reading
-		cpu, memory   bool
-		periods, high int64
+		after   time.Duration
+		reading cgroup.Reading
+		trips   bool
+		periods int64
 	}
-	whole := owedInTests.MemoryBytes
 	for name, steps := range map[string][]step{
 		"not lowered": {
-			{reading: readingOf(0, 1000, 500*mib, whole)},
-			{after: 10 * ms, reading: readingOf(10*ms, 1000, 510*mib, whole), periods: 3},
+			{reading: readingOf(0, 1000)},
+			{after: 10 * ms, reading: readingOf(10*ms, 1000), periods: 3},
 		},
 		"use of before it was lowered": {
-			{reading: readingOf(0, 1000, 0, whole)},
-			{after: 90 * ms, reading: readingOf(90*ms, 200, 0, whole)},
-			{after: 10 * ms, reading: readingOf(90*ms, 200, 0, whole)},
+			{reading: readingOf(0, 1000)},
+			{after: 90 * ms, reading: readingOf(90*ms, 200)},
+			{after: 10 * ms, reading: readingOf(90*ms, 200)},
 		},
 		"what a window allows, in less than a window": {
-			{reading: readingOf(0, 300, 0, whole)},
-			{after: 10 * ms, reading: readingOf(10*ms, 300, 0, whole)},
-			{after: 10 * ms, reading: readingOf(20*ms, 300, 0, whole)},
-			{after: 4 * ms, reading: readingOf(24*ms, 300, 0, whole), cpu: true},
+			{reading: readingOf(0, 300)},
+			{after: 10 * ms, reading: readingOf(10*ms, 300)},
+			{after: 10 * ms, reading: readingOf(20*ms, 300)},
+			{after: 4 * ms, reading: readingOf(24*ms, 300), trips: true},
 		},
 		"a sample that came late": {
-			{reading: readingOf(0, 300, 0, whole)},
-			{after: 70 * ms, reading: readingOf(20*ms, 300, 0, whole)},
-			{after: 70 * ms, reading: readingOf(40*ms, 300, 0, whole)},
-			{after: 70 * ms, reading: readingOf(66*ms, 300, 0, whole), cpu: true},
+			{reading: readingOf(0, 300)},
+			{after: 70 * ms, reading: readingOf(20*ms, 300)},
+			{after: 70 * ms, reading: readingOf(40*ms, 300)},
+			{after: 70 * ms, reading: readingOf(66*ms, 300), trips: true},
 		},
 		"lowered further": {
-			{reading: readingOf(0, 500, 0, whole)},
-			{after: 50 * ms, reading: readingOf(30*ms, 300, 0, whole)},
-			{after: 10 * ms, reading: readingOf(40*ms, 300, 0, whole)},
-			{after: 10 * ms, reading: readingOf(54*ms, 300, 0, whole), cpu: true},
+			{reading: readingOf(0, 500)},
+			{after: 50 * ms, reading: readingOf(30*ms, 300)},
+			{after: 10 * ms, reading: readingOf(40*ms, 300)},
+			{after: 10 * ms, reading: readingOf(54*ms, 300), trips: true},
 		},
 		"throttled": {
-			{reading: readingOf(0, 300, 0, whole), periods: 7},
-			{after: 10 * ms, reading: readingOf(0, 300, 0, whole), periods: 7},
-			{after: 10 * ms, reading: readingOf(0, 300, 0, whole), periods: 8, cpu: true},
-		},
-		"memory": {
-			{reading: readingOf(0, 1000, 79*mib, 100*mib)},
-			{after: 10 * ms, reading: readingOf(0, 1000, 80*mib, 100*mib), memory: true},
-		},
-		"memory.high": {
-			{reading: readingOf(0, 1000, 10*mib, 100*mib), high: 2},
-			{after: 10 * ms, reading: readingOf(0, 1000, 10*mib, 100*mib), high: 3, memory: true},
+			{reading: readingOf(0, 300), periods: 7},
+			{after: 10 * ms, reading: readingOf(0, 300), periods: 7},
+			{after: 10 * ms, reading: readingOf(0, 300), periods: 8, trips: true},
 		},
 		"no limits": {
-			{reading: readingOf(0, 0, 0, 0)},
-			{after: 10 * ms, reading: readingOf(time.Second, 0, 1<<40, 0), periods: 9},
+			{reading: readingOf(0, 0)},
+			{after: 10 * ms, reading: readingOf(time.Second, 0), periods: 9},
 		},
 	} {
 		var w watch
 		at := epoch
 		for i, s := range steps {
 			at = at.Add(s.after)
-			s.reading.ThrottledPeriods, s.reading.HighEvents = s.periods, s.high
-			cpuTrips, memoryTrips := w.add(sample{at, s.reading}, owedInTests, 0.8)
-			if cpuTrips != s.cpu || memoryTrips != s.memory {
-				t.Errorf("%s: sample %d trips cpu %v and memory %v, want %v and %v", name, i, cpuTrips, memoryTrips, s.cpu, s.memory)
+			s.reading.ThrottledPeriods = s.periods
+			if trips := w.add(sample{at, s.reading}, owedInTests, 0.8); trips != s.trips {
+				t.Errorf("%s: sample %d trips: %v, want %v", name, i, trips, s.trips)
 			}
 		}
 	}
@@ -119,7 +109,7 @@ func (u use) sampleAt(t *rapid.T, limit int64, add func(at int, s sample) (stop 
 	next := 0
 	for i, d := range u {
 		if i == next {
-			s := sample{epoch.Add(time.Duration(i) * time.Millisecond), readingOf(used, limit, 0, 0)}
+			s := sample{epoch.Add(time.Duration(i) * time.Millisecond), readingOf(used, limit)}
 			if add(i, s) {
 				return
 			}
@@ -142,7 +132,7 @@ func TestSafeguardAllowsWhatWasPredicted(t *testing.T) {
 		}
 		var w watch
 		u.sampleAt(t, limit, func(at int, s sample) bool {
-			if trips, _ := w.add(s, api.Resources{CPUMilli: limit + 1}, threshold); trips {
+			if w.add(s, limit+1, threshold) {
 				t.Fatalf("trips after %d ms at %dm, though no 100 ms used more than %v", at, limit, peak)
 			}
 			return false
@@ -160,7 +150,7 @@ func TestSafeguardTripsAtTheNextSample(t *testing.T) {
 		var w watch
 		var seen []sample
 		u.sampleAt(t, limit, func(at int, s sample) bool {
-			trips, _ := w.add(s, api.Resources{CPUMilli: limit + 1}, 0.8)
+			trips := w.add(s, limit+1, 0.8)
 			crossed := false
 			for _, before := range seen {
 				crossed = crossed || s.at.Sub(before.at) <= peakWindow && s.CPU-before.CPU > allowed

@@ -37,28 +37,10 @@ func (r *reflex) stop(ctx context.Context) {
 		timer.Stop()
 	}
 	r.clamps.stop(ctx)
-	r.lastWord(ctx)
 	for _, e := range r.entries {
 		e.close()
 		if e.weighing.file != nil {
 			e.weighing.file.Close() //nolint:errcheck // every write was checked
 		}
-	}
-}
-
-// lastWord tells the pool that nothing of what was on loan is in force any more, so that
-// nobody waits for it.
-func (r *reflex) lastWord(ctx context.Context) {
-	if r.state.Epoch == "" || !r.shrunk() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
-	defer cancel()
-	state, err := r.link.pool.Read(ctx, r.link.node)
-	if err == nil {
-		_, err = r.link.pool.Heartbeat(ctx, r.link.node, pool.Heartbeat{Agent: r.agent, Epoch: state.Epoch, Acted: state.Version})
-	}
-	if err != nil {
-		r.log.Error(err, "telling the pool that no loan is in force any more; the resizer waits for the end of a lease")
 	}
 }

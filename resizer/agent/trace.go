@@ -16,24 +16,23 @@ const instrumentation = "libra.dev/libra/resizer/agent"
 var untraced = trace.SpanFromContext(context.Background())
 
 // span begins the span of a write, as a child of the invocation's whose loan it is for.
-// Limits are milli CPU and bytes, as in the log.
+// Limits are milli CPU, as in the log.
 func (r *reflex) span(e *entry, w write) trace.Span {
 	if e.trace == "" {
 		return untraced
 	}
-	name := "libra." + w.resource.String()
 	_, span := r.tracer.Start(api.ContextWithTraceparent(context.Background(), e.trace), "libra.resize", trace.WithAttributes(
 		attribute.String("libra.way", "cgroup"),
 		attribute.String("libra.node", r.settings.Node),
 		attribute.String("libra.pod", e.pod),
 		attribute.String("libra.container", e.info.container),
 		attribute.String("libra.direction", w.direction.String()),
-		attribute.String("libra.resource", w.resource.String()),
-		attribute.Int64(name+".from", *w.resource.of(&e.reading.Limit)),
-		attribute.Int64(name+".to", w.to),
+		attribute.String("libra.resource", "cpu"),
+		attribute.Int64("libra.cpu.from", e.reading.Limit.CPUMilli),
+		attribute.Int64("libra.cpu.to", w.to),
 	))
 	if w.direction == restore {
-		span.SetAttributes(attribute.String("libra.cause", r.cause(e, w.resource)))
+		span.SetAttributes(attribute.String("libra.cause", r.cause(e)))
 	}
 	return span
 }

@@ -53,8 +53,8 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 		g.begin("1", "default/d", volume, api.Resources{})
 		g.beginTraced("2", "default/b", api.Resources{}, volume, traceparent)
 		g.exchange()
-		g.want("donor", 300, 512)
-		g.want("borrower", 700, 512)
+		g.want("donor", 300)
+		g.want("borrower", 700)
 	}
 	expect := func(want ...string) {
 		t.Helper()
@@ -79,7 +79,7 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 	// trace, is in none.
 	g.kernel["donor"].Limit.CPUMilli = 400
 	g.pass(10 * time.Millisecond)
-	g.want("donor", 500, 512)
+	g.want("donor", 500)
 	expect()
 	g.end("1")
 	g.exchange()

@@ -146,7 +146,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	}
 	if user != nil {
 		info.limits = api.FromList(user.Resources.Limits)
-		info.recorded = recorded(&pod, user.Name, info.limits)
+		info.recorded = recorded(&pod, user.Name)
 	}
 	// What its Revision does not tell now it may tell later; all else goes on meanwhile.
 	unknown := t.lend(ctx, &pod, &info)
@@ -216,17 +216,11 @@ func runningID(pod *corev1.Pod, c *corev1.Container) string {
 	return ""
 }
 
-// recorded is what of a container's limits Libra's controller was the last to change.
-func recorded(pod *corev1.Pod, container string, limits api.Resources) api.Resources {
+// recorded says that Libra's controller was the last to change a container's CPU limit.
+func recorded(pod *corev1.Pod, container string) bool {
 	// Fields that cannot be read are fields that are not known to be Libra's.
 	ours, _ := actuate.ResizedLimits(pod, container)
-	if !ours.Has(corev1.ResourceCPU) {
-		limits.CPUMilli = 0
-	}
-	if !ours.Has(corev1.ResourceMemory) {
-		limits.MemoryBytes = 0
-	}
-	return limits
+	return ours.Has(corev1.ResourceCPU)
 }
 
 // obstacle says why a pod does not take part, as far as its spec tells.

@@ -1,5 +1,6 @@
-// Package cgroup reads and sets the limits of one running container in the kernel,
-// on cgroup v1 and v2.
+// Package cgroup reads the limits of one running container in the kernel, and sets that of
+// CPU, on cgroup v1 and v2. A limit of memory is for the kubelet to set, who looks at what is in
+// use, and for the runtime and systemd to know of.
 //
 // The files of a container are found once and stay open: a reading costs one system
 // call a file and a write one more than it has to know, so that either takes tens of
@@ -16,9 +17,6 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// ErrInUse is a memory limit that the memory in use does not fit. Nothing was lowered.
-var ErrInUse = errors.New("more memory is in use")
-
 // ErrNotFound is a container that has no cgroup: it has ended.
 var ErrNotFound = errors.New("it has no cgroup")
 
@@ -28,8 +26,6 @@ type Reading struct {
 	Throttled        time.Duration // so far, summed over CPUs
 	ThrottledPeriods int64         // so far
 	Memory           int64         // bytes that cannot be reclaimed at once
-	Charged          int64         // bytes with those that can
-	HighEvents       int64         // times so far that memory.high held it up; always 0 on v1
 	// Limit is what is in force, zero where there is none: of memory on v2 the smaller
 	// of memory.high and memory.max.
 	Limit api.Resources
@@ -51,18 +47,9 @@ type Container interface {
 	// period, as the kubelet does; 0 is no limit. The period stays what it is.
 	SetCPU(milli int64) error
 
-	// SetMemory limits memory to so many bytes, of a container that is owed the
-	// allocation. v1 has one limit, which the kernel refuses to set below what is in
-	// use: ErrInUse. Where there is a limit of memory with swap, it becomes
-	// the larger of bytes and the allocation; none stays none. On v2 a limit below the allocation is memory.high alone, which
-	// slows a container that passes it but never kills; memory.max stays the
-	// allocation. A limit above the allocation is memory.max, and going down from there
-	// ends in ErrInUse when more than the new memory.max is in use, which would kill.
-	SetMemory(bytes, allocation int64) error
-
-	// Attainable is what Read will report once limits are set: memory counts in pages,
-	// and CPU limits have a least. Zero stays zero.
-	Attainable(limits api.Resources) api.Resources
+	// Attainable is what Read will report once a CPU limit is set: they have a least. Zero
+	// stays zero.
+	Attainable(milli int64) int64
 
 	// PodLimit is the limit on the pod as a whole, which binds the container whatever
 	// its own says; zero where there is none. The kubelet sets one when all containers

@@ -21,16 +21,11 @@ func TestRead(t *testing.T) {
 		Throttled:        70 * time.Millisecond,
 		ThrottledPeriods: 3,
 		Memory:           100_000_000,
-		Charged:          104_857_600,
 		Limit:            api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
 	}
 	unlimited := want
 	unlimited.Limit = api.Resources{}
-	events := func(r Reading) Reading {
-		r.HighEvents = 4
-		return r
-	}
-	high := events(want)
+	high := want
 	high.Limit.MemoryBytes = 128 << 20
 	with := func(files map[string]string, changes ...string) map[string]string {
 		for i := 0; i < len(changes); i += 2 {
@@ -57,13 +52,13 @@ func TestRead(t *testing.T) {
 		"v1, a cgroup root of the kubelet's": {files: cgrouptest.V1("cpu", "cpuacct", "memory", "libra-box/"+cgroupfs), want: want},
 		"v1, no limits": {files: with(cgrouptest.V1("cpu", "cpuacct", "memory", cgroupfs),
 			"cpu.cfs_quota_us", "-1\n", "memory.limit_in_bytes", "9223372036854771712\n"), want: unlimited},
-		"v2, cgroupfs":                     {files: cgrouptest.V2(cgroupfs), want: events(want)},
-		"v2, systemd":                      {files: cgrouptest.V2(systemd), want: events(want)},
-		"v2, CRI-O":                        {files: crio, want: events(want)},
-		"v2, no limits":                    {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "max 100000\n", "memory.max", "max\n"), want: events(unlimited)},
+		"v2, cgroupfs":                     {files: cgrouptest.V2(cgroupfs), want: want},
+		"v2, systemd":                      {files: cgrouptest.V2(systemd), want: want},
+		"v2, CRI-O":                        {files: crio, want: want},
+		"v2, no limits":                    {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "max 100000\n", "memory.max", "max\n"), want: unlimited},
 		"v2, memory.high":                  {files: with(cgrouptest.V2(cgroupfs), "memory.high", "134217728\n"), want: high},
 		"v1, the remains of a longer line": {files: with(cgrouptest.V1("cpu", "cpuacct", "memory", cgroupfs), "limit_in_bytes", "268435456\n11\n"), want: want},
-		"v2, the remains of a longer line": {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "50000 100000\n00\n"), want: events(want)},
+		"v2, the remains of a longer line": {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "50000 100000\n00\n"), want: want},
 		"no such container":                {files: cgrouptest.V2("kubepods/burstable/pod7/other"), err: "container " + id + " was not found below"},
 		"no cgroups":                       {files: map[string]string{"etc/passwd": ""}, err: "is no cgroup root"},
 		"nonsense":                         {files: with(cgrouptest.V2(cgroupfs), "memory.current", "much\n"), err: `"much" is no number`},

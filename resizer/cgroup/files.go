@@ -8,8 +8,6 @@ import (
 	"os"
 	"strconv"
 	"syscall"
-
-	"libra.dev/libra/pkg/api"
 )
 
 const (
@@ -99,12 +97,10 @@ type files struct {
 	closed bool
 	input  [fileSize]byte
 	output [48]byte
-	pages  int64 // bytes in one
 }
 
 // add opens files. The caller closes those that were, when it fails.
 func (f *files) add(writable bool, paths ...string) error {
-	f.pages = int64(os.Getpagesize())
 	for _, path := range paths {
 		file, err := open(path, writable)
 		if err != nil {
@@ -210,20 +206,10 @@ func cpuMilli(quotaMicros, periodMicros int64) int64 {
 	return (quotaMicros*1000 + periodMicros - 1) / periodMicros
 }
 
-// attainable is what is read when limits were set with this period.
-func (f *files) attainable(limits api.Resources, periodMicros int64) api.Resources {
-	if quota, err := quotaMicros(limits.CPUMilli, periodMicros); err == nil && limits.CPUMilli > 0 {
-		limits.CPUMilli = cpuMilli(quota, periodMicros)
+// attainable is what is read when a CPU limit was set with this period.
+func attainable(milli, periodMicros int64) int64 {
+	if quota, err := quotaMicros(milli, periodMicros); err == nil && milli > 0 {
+		return cpuMilli(quota, periodMicros)
 	}
-	limits.MemoryBytes -= limits.MemoryBytes % f.pages
-	return limits
-}
-
-// wholePages is the memory limit and the allocation as the kernel keeps them.
-func (f *files) wholePages(bytes, allocation int64) (int64, int64, error) {
-	if min(bytes, allocation) < f.pages || max(bytes, allocation) >= unlimitedBytes {
-		return 0, 0, fmt.Errorf("a memory limit of %d bytes with an allocation of %d is out of range: accepted are %d to %d",
-			bytes, allocation, f.pages, unlimitedBytes-1)
-	}
-	return bytes - bytes%f.pages, allocation - allocation%f.pages, nil
+	return milli
 }

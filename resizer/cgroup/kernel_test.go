@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -74,14 +73,6 @@ func (k *kernel) until(what string, ok func(cgroup.Reading) bool) {
 	}
 }
 
-// setMemory is for limits that the kernel must take.
-func (k *kernel) setMemory(bytes, allocation int64) {
-	k.t.Helper()
-	if err := k.SetMemory(bytes, allocation); err != nil {
-		k.t.Fatal(err)
-	}
-}
-
 func (k *kernel) setCPU(milli int64) {
 	k.t.Helper()
 	if err := k.SetCPU(milli); err != nil {
@@ -94,17 +85,10 @@ func TestKernelSetsAndReads(t *testing.T) {
 	if got := k.read().Limit; got != (api.Resources{}) {
 		t.Fatalf("limits of a new cgroup are %v", got)
 	}
-	const allocation = 256 * mib
-	for _, memory := range []int64{allocation, 100 * mib, 100_000_001, 64 * mib, allocation, 512 * mib, 300 * mib, 128 * mib, 1 << 40, allocation} {
-		k.setMemory(memory, allocation)
-		if got := k.read().Limit.MemoryBytes; got != memory/4096*4096 {
-			t.Errorf("memory limit %d, set %d", got, memory)
-		}
-		if k.made.V2 {
-			var most int64
-			if _, err := fmt.Sscan(cgrouptest.Line(t, k.made.File("", "memory.max")), &most); err != nil || most != max(memory, allocation)/4096*4096 {
-				t.Errorf("memory.max %d, %v with a limit of %d", most, err, memory)
-			}
+	for _, bytes := range []int64{256 * mib, 64 * mib, 512 * mib} {
+		k.made.Write(fmt.Sprint(bytes), k.made.File("memory.limit_in_bytes", "memory.max"))
+		if got := k.read().Limit.MemoryBytes; got != bytes {
+			t.Errorf("memory limit %d, want the runtime's %d", got, bytes)
 		}
 	}
 	for _, tc := range []struct{ milli, want int64 }{{1, 10}, {10, 10}, {11, 11}, {333, 333}, {999, 999}, {1500, 1500}, {64_000, 64_000}, {0, 0}} {
@@ -145,67 +129,13 @@ func TestKernelThrottles(t *testing.T) {
 	k.until("work without a limit", func(r cgroup.Reading) bool { return r.CPU > at.CPU+50*time.Millisecond })
 }
 
-// Memory in use is never taken away by force: v1 refuses, and v2 slows what passes
-// memory.high, until the limit is back.
-func TestKernelMemoryUnderUse(t *testing.T) {
+// What a container holds is what is read, and not what can be reclaimed at once.
+func TestKernelMemoryInUse(t *testing.T) {
 	k := newKernel(t)
-	const allocation = 256 * mib
-	k.setMemory(allocation, allocation)
 	l := k.made.Start(t)
 	l.Do("hold %d", 96*mib)
 	if got := k.read().Memory; got < 96*mib {
-		t.Fatalf("%d bytes are said to be in use, want 96 MiB at least", got)
-	}
-	if !k.made.V2 {
-		err := k.SetMemory(64*mib, allocation)
-		if !errors.Is(err, cgroup.ErrInUse) || !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "67108864") {
-			t.Errorf("SetMemory below what is in use = %v, want ErrInUse that names the limit", err)
-		}
-		if got := k.read().Limit.MemoryBytes; got != allocation {
-			t.Errorf("limit %d afterwards, want what it was", got)
-		}
-	} else {
-		k.setMemory(64*mib, allocation)
-		before := k.read()
-		l.Tell("hold %d", 104*mib)
-		k.until("an event of memory.high", func(r cgroup.Reading) bool { return r.HighEvents > before.HighEvents })
-		k.setMemory(allocation, allocation)
-		l.Done()
-		k.setMemory(128*mib, allocation)
-		quiet := k.read().HighEvents
-		l.Do("ping")
-		if got := k.read().HighEvents; got != quiet {
-			t.Errorf("%d events of a memory.high that is above what is in use", got-quiet)
-		}
-	}
-	l.Do("ping")
-	if kills := k.made.OOMKills(); kills != 0 {
-		t.Errorf("the kernel killed %d processes", kills)
-	}
-}
-
-// A borrower's limit comes down only as far as what it holds lets it.
-func TestKernelComesDown(t *testing.T) {
-	k := newKernel(t)
-	const allocation, borrowed = 64 * mib, 256 * mib
-	k.setMemory(borrowed, allocation)
-	l := k.made.Start(t)
-	l.Do("hold %d", 128*mib)
-	if err := k.SetMemory(allocation, allocation); !errors.Is(err, cgroup.ErrInUse) {
-		t.Errorf("SetMemory below what is in use = %v, want ErrInUse", err)
-	}
-	if got := k.read().Limit.MemoryBytes; got != borrowed {
-		t.Errorf("limit %d after the refusal, want %d", got, borrowed)
-	}
-	k.setMemory(192*mib, allocation)
-	l.Do("hold 0")
-	k.setMemory(allocation, allocation)
-	if got := k.read().Limit.MemoryBytes; got != allocation {
-		t.Errorf("limit %d, want %d", got, allocation)
-	}
-	l.Do("hold %d", 16*mib)
-	if kills := k.made.OOMKills(); kills != 0 {
-		t.Errorf("the kernel killed %d processes", kills)
+		t.Errorf("%d bytes are said to be in use, want 96 MiB at least", got)
 	}
 }
 
@@ -216,16 +146,9 @@ func TestKernelValues(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		before := k.read().Limit
 		value := rapid.OneOf(rapid.Int64(), rapid.Int64Range(-10, 200_000), rapid.Int64Range(0, 1<<50)).Draw(rt, "value")
-		var err error
 		want := before
-		if rapid.Bool().Draw(rt, "cpu") {
-			err = k.SetCPU(value)
-			want.CPUMilli = k.Attainable(api.Resources{CPUMilli: value}).CPUMilli
-		} else {
-			allocation := rapid.OneOf(rapid.Just(value), rapid.Int64(), rapid.Int64Range(4096, 1<<40)).Draw(rt, "allocation")
-			err = k.SetMemory(value, allocation)
-			want.MemoryBytes = k.Attainable(api.Resources{MemoryBytes: value}).MemoryBytes
-		}
+		err := k.SetCPU(value)
+		want.CPUMilli = k.Attainable(value)
 		if err != nil {
 			want = before
 			if !strings.ContainsAny(err.Error(), "0123456789") || !strings.Contains(err.Error(), "accepted") && !errors.Is(err, syscall.EINVAL) {
@@ -236,39 +159,6 @@ func TestKernelValues(t *testing.T) {
 			rt.Errorf("limits %v after %d (%v), want %v", got, value, err, want)
 		}
 	})
-}
-
-// v1 refuses a memory limit above that of memory with swap, so both move. v2, which the
-// tests called TestKernel meet in a machine of its own, limits swap by itself.
-func TestV1SwapLimit(t *testing.T) {
-	k := newKernel(t)
-	if k.made.V2 {
-		t.Skip("this machine has cgroup v2")
-	}
-	path := k.made.File("memory.memsw.limit_in_bytes", "")
-	if _, err := os.Stat(path); err != nil {
-		t.Skip("this kernel does not limit memory with swap:", err)
-	}
-	check := func(limit, swap int64) {
-		t.Helper()
-		if got, both := k.read().Limit.MemoryBytes, cgrouptest.Line(t, path); got != limit || both != fmt.Sprint(swap) {
-			t.Errorf("limits %d and with swap %s, want %d and %d", got, both, limit, swap)
-		}
-	}
-	const allocation, none = 128 * mib, 9223372036854771712
-	k.setMemory(allocation, allocation)
-	check(allocation, none)
-	k.made.Write(fmt.Sprint(allocation), path)
-	for _, bytes := range []int64{256 * mib, 192 * mib, 64 * mib, 256 * mib, allocation} {
-		k.setMemory(bytes, allocation)
-		check(bytes, max(bytes, allocation))
-	}
-	k.setMemory(256*mib, allocation)
-	k.made.Start(t).Do("hold %d", 192*mib)
-	if err := k.SetMemory(allocation, allocation); !errors.Is(err, cgroup.ErrInUse) {
-		t.Errorf("SetMemory below what is in use = %v, want ErrInUse", err)
-	}
-	check(256*mib, 256*mib)
 }
 
 func TestKernelPodLimit(t *testing.T) {
@@ -400,7 +290,7 @@ func TestKernelContainerEnded(t *testing.T) {
 	k := newKernel(t)
 	k.made.End()
 	_, err := k.Read()
-	for name, err := range map[string]error{"Read": err, "SetCPU": k.SetCPU(100), "SetMemory": k.SetMemory(64*mib, 64*mib)} {
+	for name, err := range map[string]error{"Read": err, "SetCPU": k.SetCPU(100)} {
 		if !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("%s = %v, want ENODEV", name, err)
 		}
@@ -422,17 +312,6 @@ func BenchmarkKernelSetCPU(b *testing.B) {
 	for b.Loop() {
 		milli ^= 1
 		k.setCPU(milli)
-	}
-}
-
-func BenchmarkKernelSetMemory(b *testing.B) {
-	k := newKernel(b)
-	bytes := int64(128 * mib)
-	k.setMemory(256*mib, 256*mib)
-	b.ReportAllocs()
-	for b.Loop() {
-		bytes ^= mib
-		k.setMemory(bytes, 256*mib)
 	}
 }
 

@@ -3,9 +3,7 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -17,7 +15,6 @@ type v1 struct {
 	reads        int
 	inactive     int64 // bytes
 	periodMicros int64
-	swaps        bool // whether the kernel limits memory with swap
 }
 
 const (
@@ -28,18 +25,15 @@ const (
 	v1Usage
 	v1Memory
 	v1MemoryStat
-	v1MemorySwapLimit // the last, because it may not be there
 )
 
 func openV1(cpu, cpuacct, memory string) (*v1, error) {
 	c := &v1{cpu: cpu, memory: memory, periodMicros: usualPeriodMicros}
-	if err := c.add(true,
-		filepath.Join(cpu, "cpu.cfs_quota_us"),
-		filepath.Join(memory, "memory.limit_in_bytes"),
-	); err != nil {
+	if err := c.add(true, filepath.Join(cpu, "cpu.cfs_quota_us")); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.add(false,
+		filepath.Join(memory, "memory.limit_in_bytes"),
 		filepath.Join(cpu, "cpu.cfs_period_us"),
 		filepath.Join(cpu, "cpu.stat"),
 		filepath.Join(cpuacct, "cpuacct.usage"),
@@ -48,11 +42,6 @@ func openV1(cpu, cpuacct, memory string) (*v1, error) {
 	); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	err := c.add(true, filepath.Join(memory, "memory.memsw.limit_in_bytes"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, c.Close())
-	}
-	c.swaps = err == nil
 	return c, nil
 }
 
@@ -110,7 +99,6 @@ func (c *v1) ReadUse() (Reading, error) {
 		Throttled:        time.Duration(throttledNanos),
 		ThrottledPeriods: periods,
 		Memory:           max(0, memory-c.inactive),
-		Charged:          memory,
 	}, nil
 }
 
@@ -147,53 +135,8 @@ func (c *v1) SetCPU(milli int64) error {
 	return c.writeInt(v1Quota, quota)
 }
 
-// SetMemory implements Container.
-func (c *v1) SetMemory(bytes, allocation int64) error {
-	bytes, allocation, err := c.wholePages(bytes, allocation)
-	if err != nil {
-		return err
-	}
-	// The kernel keeps the limit of memory with swap at or above that of memory. The
-	// runtime sets both to the same.
-	most, swap := max(bytes, allocation), int64(0)
-	if c.swaps {
-		if swap, err = c.int(v1MemorySwapLimit); err != nil {
-			return err
-		}
-	}
-	limited := swap > 0 && swap < unlimitedBytes
-	if limited && swap < most {
-		if err := c.writeInt(v1MemorySwapLimit, most); err != nil {
-			return err
-		}
-	}
-	if !limited || swap <= most {
-		return inUse(c.writeInt(v1MemoryLimit, bytes))
-	}
-	before, err := c.int(v1MemoryLimit)
-	if err != nil {
-		return err
-	}
-	if err := c.writeInt(v1MemoryLimit, bytes); err != nil {
-		return inUse(err)
-	}
-	if err := c.writeInt(v1MemorySwapLimit, most); err != nil {
-		return inUse(errors.Join(err, c.writeInt(v1MemoryLimit, before)))
-	}
-	return nil
-}
-
-func inUse(err error) error {
-	if errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("%w than the limit allows: %w", ErrInUse, err)
-	}
-	return err
-}
-
 // Attainable implements Container.
-func (c *v1) Attainable(limits api.Resources) api.Resources {
-	return c.attainable(limits, c.periodMicros)
-}
+func (c *v1) Attainable(milli int64) int64 { return attainable(milli, c.periodMicros) }
 
 // PodWeight implements Container.
 func (c *v1) PodWeight() (PodWeight, error) { return OpenPodWeight(filepath.Dir(c.cpu)) }

@@ -25,24 +25,19 @@ const (
 	v2MemoryMax
 	v2CPUStat
 	v2Memory
-	v2MemoryEvents
 	v2MemoryStat
 )
 
 func openV2(dir string) (*v2, error) {
 	c := &v2{dir: dir, periodMicros: usualPeriodMicros}
-	if err := c.add(true,
-		filepath.Join(dir, "cpu.max"),
-		filepath.Join(dir, "memory.high"),
-		filepath.Join(dir, "memory.max"),
-	); err != nil {
+	if err := c.add(true, filepath.Join(dir, "cpu.max")); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.add(false,
+		filepath.Join(dir, "memory.high"),
+		filepath.Join(dir, "memory.max"),
 		filepath.Join(dir, "cpu.stat"),
 		filepath.Join(dir, "memory.current"),
-		// Its own events: those of a cgroup below it are of a limit that Libra did not set.
-		filepath.Join(dir, "memory.events.local"),
 		filepath.Join(dir, "memory.stat"),
 	); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -83,14 +78,6 @@ func (c *v2) ReadUse() (Reading, error) {
 			return r, err
 		}
 	}
-	events, err := c.text(v2MemoryEvents)
-	if err != nil {
-		return r, err
-	}
-	highEvents, err := c.keyed(v2MemoryEvents, events, "high")
-	if err != nil {
-		return r, err
-	}
 	memory, err := c.int(v2Memory)
 	if err != nil {
 		return r, err
@@ -106,8 +93,6 @@ func (c *v2) ReadUse() (Reading, error) {
 		Throttled:        time.Duration(counters[1]) * time.Microsecond,
 		ThrottledPeriods: counters[2],
 		Memory:           max(0, memory-c.inactive),
-		Charged:          memory,
-		HighEvents:       highEvents,
 	}, nil
 }
 
@@ -174,75 +159,6 @@ func (c *v2) SetCPU(milli int64) error {
 	return c.writeLine(v2CPUMax, strconv.AppendInt(text, period, 10))
 }
 
-// SetMemory implements Container.
-func (c *v2) SetMemory(bytes, allocation int64) error {
-	bytes, allocation, err := c.wholePages(bytes, allocation)
-	if err != nil {
-		return err
-	}
-	most := max(bytes, allocation)
-	current, err := c.memoryLimit(v2MemoryMax)
-	if err != nil {
-		return err
-	}
-	switch {
-	case current < most:
-		err = c.writeInt(v2MemoryMax, most)
-	case current > most:
-		err = c.lowerMax(most)
-	}
-	if err != nil {
-		return err
-	}
-	if bytes < allocation {
-		return c.writeInt(v2MemoryHigh, bytes)
-	}
-	return c.writeLine(v2MemoryHigh, append(c.output[:0], none...))
-}
-
-// lowerMax lowers memory.max by way of memory.high: the kernel reclaims for either,
-// but kills only for memory.max, and what is above memory.high hardly grows while we
-// look whether the rest fits. When it does not, memory.high is no limit afterwards.
-func (c *v2) lowerMax(bytes int64) error {
-	err := c.lowerMaxByHigh(bytes)
-	if err != nil {
-		if back := c.writeLine(v2MemoryHigh, append(c.output[:0], none...)); back != nil {
-			err = fmt.Errorf("%w; and memory.high stays: %w", err, back)
-		}
-	}
-	return err
-}
-
-func (c *v2) lowerMaxByHigh(bytes int64) error {
-	memory, err := c.int(v2Memory)
-	if err != nil {
-		return err
-	}
-	if memory > bytes {
-		// What cannot be reclaimed is no reason to hold the container up.
-		if err := c.readInactive(); err != nil {
-			return err
-		}
-		if memory-c.inactive > bytes {
-			return c.inUse(memory-c.inactive, bytes)
-		}
-	}
-	if err := c.writeInt(v2MemoryHigh, bytes); err != nil {
-		return err
-	}
-	if memory, err = c.int(v2Memory); err != nil {
-		return err
-	}
-	if memory > bytes {
-		return c.inUse(memory, bytes)
-	}
-	return c.writeInt(v2MemoryMax, bytes)
-}
-
-func (c *v2) inUse(memory, bytes int64) error {
-	return fmt.Errorf("%w than %d bytes in %s: %d", ErrInUse, bytes, c.dir, memory)
-}
-
 func (c *v2) readInactive() error {
 	stat, err := c.text(v2MemoryStat)
 	if err != nil {
@@ -253,9 +169,7 @@ func (c *v2) readInactive() error {
 }
 
 // Attainable implements Container.
-func (c *v2) Attainable(limits api.Resources) api.Resources {
-	return c.attainable(limits, c.periodMicros)
-}
+func (c *v2) Attainable(milli int64) int64 { return attainable(milli, c.periodMicros) }
 
 // PodWeight implements Container.
 func (c *v2) PodWeight() (PodWeight, error) { return OpenPodWeight(filepath.Dir(c.dir)) }

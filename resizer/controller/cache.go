@@ -14,17 +14,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 )
 
+// The node agents' pods, as manifests/base/agent labels them.
+const agentLabel, agentName = "app", "libra-agent"
+
 // CacheOptions are those of the cache that the controller reads: opted-in pods and
-// Revisions, Nodes and ResourceQuotas, and of each only what it looks at. Kubernetes keeps
+// Revisions, node agents, Nodes and ResourceQuotas, and of each only what it looks at. Kubernetes keeps
 // several times as much of a pod, and a cluster can have tens of thousands. What is read of
 // them is the cache's own, and is not to be changed.
 func CacheOptions() cache.Options {
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
+	agents := labels.SelectorFromSet(labels.Set{agentLabel: agentName})
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&corev1.Pod{}:           {Label: optedIn, Transform: transform(keepPod), UnsafeDisableDeepCopy: ptr.To(true)},
+		&corev1.Pod{}: {Transform: transform(keepPod), UnsafeDisableDeepCopy: ptr.To(true), Namespaces: map[string]cache.Config{
+			cache.AllNamespaces:     {LabelSelector: optedIn},
+			settings.AgentNamespace: {LabelSelector: agents},
+		}},
 		&servingv1.Revision{}:   {Label: optedIn, Transform: transform(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
 		&corev1.Node{}:          {Transform: transform(keepAllocatable)},
 		&corev1.ResourceQuota{}: {Transform: transform(keepCPULimitQuota)},

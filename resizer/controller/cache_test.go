@@ -18,10 +18,10 @@ import (
 )
 
 // cached reads what CacheOptions leaves of objects, as the controller does outside tests.
-type cached struct{ client.Reader }
+type cached struct{ client.Client }
 
 func (c cached) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if err := c.Reader.Get(ctx, key, obj, opts...); err != nil {
+	if err := c.Client.Get(ctx, key, obj, opts...); err != nil {
 		return err
 	}
 	switch o := obj.(type) {
@@ -36,7 +36,7 @@ func (c cached) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 }
 
 func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if err := c.Reader.List(ctx, list, opts...); err != nil {
+	if err := c.Client.List(ctx, list, opts...); err != nil {
 		return err
 	}
 	switch l := list.(type) {

@@ -12,6 +12,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/backoff"
 	"libra.dev/libra/resizer/ceiling"
 )
 
@@ -28,6 +29,34 @@ type Live interface {
 	OnChange(func())
 }
 
+// cpuCeiling is what is known of a pod's ceiling under source node.
+type cpuCeiling struct {
+	milli int64 // what the CPU limit in the spec is to be; 0 under owners
+
+	refusedUntil time.Time // until when it is not tried, because it was refused
+	refusal      backoff.Delay
+
+	classTold bool   // that its QoS class is why it has no ceiling in its spec
+	countedBy string // the quota that is why; empty when none is
+	badMaxCPU string // what is wrong with its annotation; empty when nothing is
+}
+
+// refuse keeps the ceiling from being tried for a while, longer each time. The node agent sees
+// that the spec does not have it, and sets it in the cgroup.
+func (c *cpuCeiling) refuse(now time.Time) { c.refusedUntil = now.Add(c.refusal.Next()) }
+
+// cpuTarget is what the CPU limit in the spec is to be now: the ceiling, and while that is
+// refused what of it is accepted and in force; what the pod is owed without one.
+func (m *managedPod) cpuTarget(now time.Time) int64 {
+	switch {
+	case m.standing != takesPart || m.ceiling.milli == 0:
+		return m.owed.CPUMilli
+	case now.Before(m.ceiling.refusedUntil):
+		return max(m.owed.CPUMilli, min(m.asked.CPUMilli, m.inForce.CPUMilli))
+	}
+	return m.ceiling.milli
+}
+
 // unread says that the settings may yet come, so that what they say is not undone first.
 func (c *Controller) unread() bool {
 	return !c.live.Synced() && c.clock.Since(c.started) < livePatience
@@ -38,14 +67,14 @@ func (c *Controller) place(ctx context.Context, n *node) {
 	c.readAllocatable(ctx, n)
 	quotas, withheld := quotasOf(c.kube), 0
 	for _, m := range n.pods {
-		before := m.ceiling
-		m.ceiling = c.ceilingOf(ctx, n, m, quotas)
-		if m.countedBy != "" {
+		before := m.ceiling.milli
+		m.ceiling.milli = c.ceilingOf(ctx, n, m, quotas)
+		if m.ceiling.countedBy != "" {
 			withheld++
 		}
-		if m.ceiling != before {
-			logf.FromContext(ctx).V(1).Info("the ceiling of a pod's CPU is another", "node", n.name, "pod", m.pod.Namespace+"/"+m.pod.Name,
-				"function", m.function, "fromMilli", before, "toMilli", m.ceiling)
+		if m.ceiling.milli != before {
+			logf.FromContext(ctx).V(1).Info("the ceiling of a pod's CPU is another", "node", n.name, "pod", m.name,
+				"function", m.function, "fromMilli", before, "toMilli", m.ceiling.milli)
 		}
 	}
 	c.metrics.withheld(n.name, withheld)
@@ -65,19 +94,19 @@ func (c *Controller) readAllocatable(ctx context.Context, n *node) {
 // ceilingOf is the milli CPU that a pod's limit is to be, whatever is on loan; 0 under
 // source owners, and of a pod that has no ceiling.
 func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quotas *quotas) int64 {
-	if m.owed.CPUMilli == 0 || m.leaving || m.leftAlone != "" && m.leftAlone != classFixed {
-		m.countedBy = ""
+	if m.owed.CPUMilli == 0 || m.standing != takesPart || m.leftAlone != "" && m.leftAlone != classFixed {
+		m.ceiling.countedBy = ""
 		return 0
 	}
 	if c.live.Mode(m.pod.Annotations) != api.ModeFull || c.live.Source(m.pod.Namespace, n.name) != api.SourceNode {
-		m.badMaxCPU, m.countedBy = "", ""
+		m.ceiling.badMaxCPU, m.ceiling.countedBy = "", ""
 		return 0
 	}
 	milli, err := ceiling.Of(m.pod, m.owed.CPUMilli, n.allocatable, c.live.Settings().CPUReserveMilli)
 	if err == nil {
-		m.badMaxCPU = ""
-	} else if m.badMaxCPU != err.Error() {
-		m.badMaxCPU = err.Error()
+		m.ceiling.badMaxCPU = ""
+	} else if m.ceiling.badMaxCPU != err.Error() {
+		m.ceiling.badMaxCPU = err.Error()
 		c.metrics.maxCPURefused(ctx)
 		maxCPURefusedEvent(m.pod, err).record(c.recorder)
 	}
@@ -86,14 +115,14 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 	}
 	if m.leftAlone == classFixed {
 		// Not even tried: a resize may not change the class.
-		if milli > m.owed.CPUMilli && !m.classTold {
-			m.classTold = true
+		if milli > m.owed.CPUMilli && !m.ceiling.classTold {
+			m.ceiling.classTold = true
 			ceilingRefusedEvent(m.pod, m.user.Name, milli, m.asked.CPUMilli, classFixed).record(c.recorder)
 		}
 		return 0
 	}
 	if milli <= m.owed.CPUMilli {
-		m.countedBy = ""
+		m.ceiling.countedBy = ""
 		return milli
 	}
 	return c.besideQuotas(ctx, n, m, milli, quotas)
@@ -106,38 +135,6 @@ func isReady(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// rest is what the spec is to say while nothing is lent.
-func (m *managedPod) rest() api.Resources {
-	rest := m.owed
-	rest.CPUMilli = max(rest.CPUMilli, m.ceiling)
-	return rest
-}
-
-// raisesToCeiling says that a resize gives the pod more than its own because of its ceiling.
-func (m *managedPod) raisesToCeiling(r resize) bool {
-	return m.ceiling > 0 && r.direction != nudge && r.limits.CPUMilli > max(m.asked.Sub(m.bump).CPUMilli, m.owed.CPUMilli)
-}
-
-// movesCeiling says that a resize brings the pod's CPU to its ceiling, or back from it.
-func (m *managedPod) movesCeiling(r resize) bool {
-	return r.limits.CPUMilli != m.asked.CPUMilli && (m.ceiling > 0 || m.placed && r.limits.CPUMilli < m.asked.CPUMilli)
-}
-
-// attainable is what of the ceiling may be asked for now: what is accepted and in force
-// already, while more was refused.
-func (m *managedPod) attainable(now time.Time) int64 {
-	if now.Before(m.ceilingUntil) {
-		return max(m.owed.CPUMilli, min(m.asked.Sub(m.bump).CPUMilli, m.inForce.CPUMilli))
-	}
-	return m.ceiling
-}
-
-// refuseCeiling keeps the ceiling from being tried for a while, longer each time. The node
-// agent sees that the spec does not have it, and sets it in the cgroup.
-func (m *managedPod) refuseCeiling(now time.Time) {
-	m.ceilingUntil = now.Add(m.ceilingRefusal.Next())
 }
 
 // keepAllocatable is how much CPU pods may have of a Node.

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/metric/noop"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +21,6 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
-	"libra.dev/libra/resizer/actuate"
 )
 
 // underNode are the settings that give ready pods their ceilings.
@@ -65,22 +62,11 @@ func (h *harness) change(name string, f func(*corev1.Pod)) {
 	h.update(pod)
 }
 
-// restart is a controller that knows nothing of the last one.
-func (h *harness) restart() {
-	h.t.Helper()
-	c, err := New(h.clock, h.kube, h.pools, h.following, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events,
-		noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.Controller = c
-}
-
 func TestCeilingOfAReadyPod(t *testing.T) {
-	for _, agent := range []string{"", "a1"} {
-		t.Run("agent "+agent, func(t *testing.T) {
+	for _, agent := range []bool{false, true} {
+		t.Run(fmt.Sprint("agent ", agent), func(t *testing.T) {
 			h := withCeilings(t, testPod("p", owed))
-			h.pool.agent = agent
+			h.agent(agent)
 			h.following.now.CPUReserveMilli = 200
 			h.expect() // it is not ready
 			requests := h.get("p").Spec.Containers[0].Resources.Requests
@@ -125,10 +111,10 @@ func TestCeilingFollows(t *testing.T) {
 		"the allocatable": {func(h *harness) { h.setAllocatable(900) }, func(h *harness) { h.setAllocatable(2000) }, "p 900m/256Mi"},
 	}
 	for name, tc := range tests {
-		for _, agent := range []string{"", "a1"} {
-			t.Run(name+", agent "+agent, func(t *testing.T) {
+		for _, agent := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", agent ", agent), func(t *testing.T) {
 				h := withCeilings(t, testPod("p", owed, ready))
-				h.pool.agent = agent
+				h.agent(agent)
 				h.expect(there)
 				h.kubelet()
 				for _, step := range []struct {
@@ -238,19 +224,16 @@ func (h *harness) quotaOf(milli int64) {
 
 func TestCeilingRefused(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready), testPod("q", res(300, 256), ready, byLibra))
-	h.pool.agent = "a1"
 	h.quotaOf(600)
-	h.expect()
+	h.expect("q 500m/256Mi") // what is its own is not refused with the rest
+	if got := h.follow(tick); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
 	if diff := cmp.Diff([]string{"LibraCeilingRefused", "LibraCeilingRefused"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	// What is its own is not refused with the rest.
-	if diff := cmp.Diff([]string{"q 500m/256Mi"}, h.follow(tick)); diff != "" {
-		t.Errorf("patches (-want +got):\n%s", diff)
-	}
 	// Nor is memory, which is lent as ever.
-	h.pool.pods = loan(res(0, 64))
-	h.pool.pods["default/p"], h.pool.pods["default/q"] = h.pool.pods["default/borrower"], h.pool.pods["default/donor"]
+	h.pool.pods = lends(64, "p")
 	if diff := cmp.Diff([]string{"p 500m/320Mi"}, h.follow(5*time.Second)); diff != "" {
 		t.Errorf("patches (-want +got):\n%s", diff)
 	}
@@ -304,33 +287,16 @@ func TestKubeletDoesNotTakeUpACeiling(t *testing.T) {
 	h.expect("p 2000m/256Mi")
 }
 
-// A memory loan and the ceiling have a patch each: which one a quota has no room for could
-// not be told otherwise.
+// Memory and the ceiling have a patch each: which one a quota has no room for could not be told
+// otherwise.
 func TestCeilingGoesAfterMemory(t *testing.T) {
-	h := withCeilings(t, testPod("donor", owed), testPod("borrower", owed))
-	h.pool.agent, h.pool.pods = "a1", loan(res(0, 64))
-	h.expect()
-	h.clock.Step(testSettings.RecordAfter)
-	h.change("borrower", ready)
-	h.expect("borrower 500m/320Mi")
-	h.expect("borrower 2000m/320Mi")
-}
-
-// What the agent left in a cgroup when it fell silent may be less than the ceiling.
-func TestNudgeOfACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
-	h.pool.agent = "a1"
-	h.expect("p 2000m/256Mi")
-	h.kubelet()
-	h.expect()
-	h.pool.agent = ""
-	h.quotaOf(2000)
-	if diff := cmp.Diff([]string{"p 1999m/256Mi", "p 2000m/256Mi"}, h.follow(time.Minute)); diff != "" {
-		t.Errorf("patches (-want +got):\n%s", diff)
+	h.pool.pods = lends(64, "p")
+	got, again := h.reconcileResult()
+	if diff := cmp.Diff([]string{"p 500m/320Mi"}, got); diff != "" || again != heldTick {
+		t.Errorf("again after %v, want %v; patches (-want +got):\n%s", again, heldTick, diff)
 	}
-	if got := h.total("libra.resizer.resizes", reasonKey.String(reasonNudge)); got != 2 {
-		t.Errorf("%v patches of nudges, want 2", got)
-	}
+	h.expect("p 2000m/320Mi")
 }
 
 // A controller that starts takes nothing back before it knows the settings, and gives up
@@ -350,41 +316,6 @@ func TestCeilingsAtTheStart(t *testing.T) {
 	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(livePatience+2*tick)); diff != "" {
 		t.Errorf("patches without settings (-want +got):\n%s", diff)
 	}
-}
-
-// What is on loan when the source changes is no pod's with a ceiling, and still another's.
-func TestSourceChangesInMidLoan(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testNode(2000), testPod("donor", owed, ready), testPod("borrower", owed, ready))
-	h.pool.pods = loan(res(200, 0))
-	h.expect("donor 300m/256Mi")
-	h.kubelet()
-	h.expect("borrower 700m/256Mi")
-	h.kubelet()
-	h.following.now = underNode
-	h.expect("borrower 2000m/256Mi", "donor 2000m/256Mi")
-	h.kubelet()
-	h.following.now.Source = api.SourceOwners
-	h.expect("borrower 700m/256Mi", "donor 300m/256Mi") // both have less than before
-	h.kubelet()
-	if got := h.follow(tick); got != nil {
-		t.Errorf("patches %v, want none", got)
-	}
-}
-
-// A ceiling that is still in force when the source is owners again pays for no loan.
-func TestCeilingInForcePaysNothing(t *testing.T) {
-	h := withCeilings(t, testPod("donor", owed, ready), testPod("borrower", owed, ready), testPod("other", owed, ready))
-	h.expect("borrower 2000m/256Mi", "donor 2000m/256Mi", "other 2000m/256Mi")
-	h.kubelet()
-	h.following.now.Source = api.SourceOwners
-	h.expect("borrower 500m/256Mi", "donor 500m/256Mi", "other 500m/256Mi")
-	h.kubelet("other")
-	h.pool.pods = loan(res(200, 0))
-	h.expect("donor 300m/256Mi")
-	h.kubelet("other")
-	h.expect()
-	h.kubelet()
-	h.expect("borrower 700m/256Mi")
 }
 
 func TestKeptOfANode(t *testing.T) {
@@ -408,7 +339,6 @@ func TestSettingsWake(t *testing.T) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
 	h.waker.wakeAll() // nobody yet
-	h.waker.waiters = func(string) Waiter { return idleWaiter{} }
 	if err := h.waker.Start(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}

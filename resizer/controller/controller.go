@@ -1,9 +1,7 @@
-// Package controller writes the balances of each node's pool into the limits in the
-// specs of that node's pods.
-//
-// On a node with a living agent the containers' cgroups are the agent's, and the
-// spec is the record: what the kubelet goes by when the agent is no more, or when it
-// writes a cgroup for reasons of its own. Without an agent the spec is all there is.
+// Package controller writes into the specs of pods what stands: ceilings of CPU, and memory
+// that is lent or needed above what owners configured. Loans of CPU, which pass, are the node
+// agents' alone. It also has the kubelet write everything again on a node whose agent is gone,
+// for nobody else knows by then what that left in the cgroups.
 package controller
 
 import (
@@ -30,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/pool"
-	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/backoff"
 )
 
@@ -38,28 +35,26 @@ const (
 	// nodeNameField indexes the cached pods by their node.
 	nodeNameField = "spec.nodeName"
 
-	// tick is how often a node is looked at when nothing wakes it, and so how soon a
-	// pod that is not at its user allocation for no reason is found.
-	tick = time.Second
+	// tick is how often a node is looked at while something of it is unfinished, and resync
+	// how often when nothing is. What changes is told by itself.
+	tick   = time.Second
+	resync = 30 * time.Second
 	// heldTick is how soon a resize that a rate limit held back is looked at again, and
 	// the least between two looks that nothing asks for.
 	heldTick = 100 * time.Millisecond
 
 	// A Redis that hangs costs each node that much of a worker's time, and no node's
-	// restores may wait long for another's.
+	// repair may wait long for another's.
 	poolTimeout     = 200 * time.Millisecond
 	concurrentNodes = 64
 
 	patchTimeout      = 2 * time.Second
 	concurrentPatches = 8
+	backOffMax        = pool.LeaseTTL
 )
 
 // Settings are what the controller is told.
 type Settings struct {
-	// RecordAfter is how long a balance must have stood to be recorded on a node with a
-	// living agent. A shorter one would be over before the patch lands.
-	RecordAfter time.Duration
-
 	ResizesPerSecond float64 // per node
 	Burst            int     // per node
 
@@ -67,13 +62,18 @@ type Settings struct {
 	TotalBurst            int
 }
 
+// Pools are the pools of all nodes, as far as the controller reads them.
+type Pools interface {
+	Read(ctx context.Context, node string) (pool.State, error)
+}
+
 // Controller reconciles nodes: the request's name is the node's.
 type Controller struct {
 	clock    clock.Clock
 	kube     client.Reader
-	pools    pool.Pool
+	resizes  client.SubResourceClientConstructor
+	pools    Pools
 	live     Live
-	actuator actuate.API
 	recorder events.EventRecorder
 	settings Settings
 	total    *rate.Limiter
@@ -89,30 +89,18 @@ type Controller struct {
 // node is what the controller remembers of a node. Only the one Reconcile of that
 // node that runs at a time touches it.
 type node struct {
-	name     string
-	pods     map[string]*managedPod // by namespace/name
-	limiter  *rate.Limiter
-	balances map[string]pool.Balance
+	name    string
+	pods    map[string]*managedPod // by namespace/name
+	limiter *rate.Limiter
 	// allocatable is how many milli CPU the node has for pods; 0 until it is known.
 	allocatable int64
-
-	madeAt time.Time
-	readAt time.Time // of the last read that succeeded
-	lost   bool      // the pool could not be read for a lease
-	// silent says that nobody is known to write the node's cgroups: it has no living
-	// agent, or the pool does not tell. heard says that it once had one.
-	silent, heard bool
-	// loweredBy is when the kubelet will have lowered what it is to be told to lower.
-	loweredBy time.Time
-	// Of the state that was read last.
-	epoch          string
-	version, acted int64
-	reconciledAt   time.Time
+	loans       loans
+	agent       agentWatch
 }
 
-// New makes a Controller. waiters makes what wakes it for one node.
-func New(clk clock.Clock, kube client.Reader, pools pool.Pool, live Live, waiters func(node string) Waiter, actuator actuate.API,
-	recorder events.EventRecorder, meters metric.MeterProvider, tracers trace.TracerProvider, settings Settings) (*Controller, error) {
+// New makes a Controller. follower tells it on which nodes memory is another.
+func New(clk clock.Clock, kube client.Client, pools Pools, live Live, follower Follower, recorder events.EventRecorder,
+	meters metric.MeterProvider, tracers trace.TracerProvider, settings Settings) (*Controller, error) {
 	m, err := newMetrics(meters)
 	if err != nil {
 		return nil, fmt.Errorf("making the controller's metrics: %w", err)
@@ -120,15 +108,15 @@ func New(clk clock.Clock, kube client.Reader, pools pool.Pool, live Live, waiter
 	return &Controller{
 		clock:    clk,
 		kube:     kube,
+		resizes:  kube,
 		pools:    pools,
 		live:     live,
-		actuator: actuator,
 		recorder: recorder,
 		settings: settings,
 		total:    rate.NewLimiter(rate.Limit(settings.TotalResizesPerSecond), settings.TotalBurst),
 		metrics:  m,
 		tracer:   tracers.Tracer(instrumentation),
-		waker:    newWaker(clk, waiters, m),
+		waker:    newWaker(clk, follower, m),
 		nodes:    map[string]*node{},
 	}, nil
 }
@@ -155,7 +143,7 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
 			// The default waits up to a quarter of an hour after several failures, and a
-			// node's pods would not be restored meanwhile.
+			// node's pods would not be repaired meanwhile.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](backoff.Min, backOffMax),
 		}).
 		Complete(c)
@@ -171,22 +159,26 @@ func nodeNameOf(o client.Object) []string {
 func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, name := range nodeNameOf(o) {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		requests = append(requests, requestOf(name))
 	}
 	return requests
 }
 
-// Reconcile brings the limits of a node's pods to what the node's pool says.
+func requestOf(node string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
+}
+
+// Reconcile brings the limits in the specs of a node's pods to what they are to be.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	n := c.node(req.Name)
 	if c.unread() {
 		return ctrl.Result{RequeueAfter: heldTick}, nil
 	}
+
+	// 1. What the cluster says of the node's pods. Without any, the node is forgotten.
 	if err := c.observe(ctx, n); err != nil {
 		return ctrl.Result{}, err
 	}
-
-	// 1. No opted-in pod is left on the node: forget it.
 	if len(n.pods) == 0 {
 		c.forget(n)
 		return ctrl.Result{}, nil
@@ -194,42 +186,38 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	c.waker.follow(n.name)
 	c.place(ctx, n)
 
-	// 2. The pool tells the balances and whether an agent lives; one that cannot be
-	// read for a lease has none.
-	c.read(ctx, n)
-	if n.readAt.IsZero() && !n.lost {
+	// 2. What the pool says of their memory.
+	if !c.read(ctx, n) {
 		return ctrl.Result{RequeueAfter: tick}, nil // loans may be in force that it has yet to tell
 	}
-	c.notice(ctx, n)
 
-	// 3. Limits and balances differ: resize, as far as conservation allows now.
+	// 3. Whether the node's agent is there. When it is not any more, what it left is repaired.
+	if err := c.watchAgent(ctx, n); err != nil {
+		return ctrl.Result{}, err
+	}
+
+	// 4. What is not as it is to be: resize.
 	now := c.clock.Now()
-	limits, next := c.podLimits(n, now)
-	resizes, waiting := plan(limits, n.balances, !n.silent)
-	n.wait(ctx, waiting, now)
-
-	// 4. The agent has fallen silent: make the kubelet write what it may have changed.
-	nudges, nextNudge := c.nudges(n, limits, resizes, now)
-	nextTry := c.issue(ctx, n, append(resizes, nudges...))
-
-	// 5. Something was held back: look again when it may go on. What waits for a
-	// decrease to be in force is woken by the pod's new status.
-	return ctrl.Result{RequeueAfter: max(heldTick, min(tick, next, nextNudge, nextTry))}, nil
+	c.notice(ctx, n, now)
+	resizes, next := n.plan(now)
+	next = min(next, c.issue(ctx, n, resizes))
+	return ctrl.Result{RequeueAfter: max(heldTick, next)}, nil
 }
 
 func (c *Controller) node(name string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.clock.Now()
 	if c.started.IsZero() {
-		c.started = c.clock.Now()
+		c.started = now
 	}
 	n, ok := c.nodes[name]
 	if !ok {
 		n = &node{
 			name:    name,
-			madeAt:  c.clock.Now(),
 			pods:    map[string]*managedPod{},
 			limiter: rate.NewLimiter(rate.Limit(c.settings.ResizesPerSecond), c.settings.Burst),
+			loans:   loans{readAt: now},
 		}
 		c.nodes[name] = n
 	}
@@ -242,25 +230,4 @@ func (c *Controller) forget(n *node) {
 	delete(c.nodes, n.name)
 	c.waker.leave(n.name)
 	c.metrics.forget(n.name)
-}
-
-// podLimits are the pods that may be resized. next is how long the first of the
-// balances that are too young to be recorded has yet to stand.
-func (c *Controller) podLimits(n *node, now time.Time) (limits []podLimits, next time.Duration) {
-	next = tick
-	for _, m := range n.pods {
-		if m.leftAlone != "" {
-			continue
-		}
-		recordAfter := c.settings.RecordAfter
-		if n.silent {
-			recordAfter = 0
-		}
-		l, young := m.limits(recordAfter, now)
-		limits = append(limits, l)
-		if young > 0 {
-			next = min(next, young)
-		}
-	}
-	return limits, next
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -37,19 +39,23 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// fakePool is a Pool that answers what the test says.
+// fakePool answers what the test says.
 type fakePool struct {
-	pool.Pool
-	agent string // empty: silent
-	epoch string
-	// version and acted are 0 where the agent is as good as its word.
-	version, acted int64
-	pods           map[string]pool.Balance
-	err            error
+	pods  map[string]pool.Balance
+	needs map[string]int64
+	err   error
 }
 
 func (p *fakePool) Read(context.Context, string) (pool.State, error) {
-	return pool.State{Epoch: p.epoch, Agent: p.agent, Version: p.version, Acted: p.acted, Pods: p.pods}, p.err
+	return pool.State{Pods: p.pods, Needs: p.needs}, p.err
+}
+
+// noFollower never hears of anything.
+type noFollower struct{}
+
+func (noFollower) Next(ctx context.Context) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
 }
 
 // fakeLive are settings that say what the test says.
@@ -78,7 +84,7 @@ func (l *fakeLive) Source(namespace, _ string) api.Source {
 	return l.now.Source
 }
 
-var testSettings = Settings{RecordAfter: time.Second, ResizesPerSecond: 50, Burst: 20, TotalResizesPerSecond: 500, TotalBurst: 100}
+var testSettings = Settings{ResizesPerSecond: 50, Burst: 20, TotalResizesPerSecond: 500, TotalBurst: 100}
 
 type harness struct {
 	*Controller
@@ -101,6 +107,7 @@ type harness struct {
 	keepOwner bool
 }
 
+// newHarness is a controller in a cluster with the objects, and an agent on the node that is ready.
 func newHarness(t testing.TB, objects ...client.Object) *harness {
 	t.Helper()
 	h := &harness{
@@ -118,19 +125,27 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 	}
 	// The fake's own tracker does not know of subresources in managed fields.
 	h.tracker = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
+	objects = append(objects, testAgent("agent", ready))
 	h.kube = fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(h.tracker).WithReturnManagedFields().WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, nodeNameField, nodeNameOf).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
-	waiters := func(string) Waiter { return nil }
-	c, err := New(h.clock, cached{h.kube}, h.pool, h.following, waiters, actuate.NewAPI(h.kube), h.events, provider,
-		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(h.spans)), testSettings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Controller = c
+	h.begin(provider)
 	return h
 }
+
+// begin makes a controller that knows nothing of the last one.
+func (h *harness) begin(meters metric.MeterProvider) {
+	h.t.Helper()
+	c, err := New(h.clock, cached{h.kube}, h.pool, h.following, noFollower{}, h.events, meters,
+		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(h.spans)), testSettings)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.Controller = c
+}
+
+func (h *harness) restart() { h.begin(noop.NewMeterProvider()) }
 
 // patchResize does what the API server does to a resize: it counts generations, and
 // remembers who made it.
@@ -241,7 +256,7 @@ func (h *harness) kubelet(except ...string) {
 	}
 	for _, p := range pods.Items {
 		limits := specLimits(&p)
-		if slices.Contains(except, p.Name) || p.Status.ObservedGeneration == p.Generation && !slices.ContainsFunc(p.Status.Conditions, ofResize) &&
+		if p.Namespace == settings.AgentNamespace || slices.Contains(except, p.Name) || p.Status.ObservedGeneration == p.Generation && !slices.ContainsFunc(p.Status.Conditions, ofResize) &&
 			cmp.Equal(p.Status.ContainerStatuses, running(limits)) {
 			continue
 		}
@@ -403,8 +418,63 @@ func testPod(name string, limits api.Resources, change ...func(*corev1.Pod)) *co
 	return p
 }
 
+// testAgent is an agent on the node.
+func testAgent(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: settings.AgentNamespace, Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{agentLabel: agentName}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "agent"}}},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// agent makes the node's agent one that is ready, or is not.
+func (h *harness) agent(isReady bool) {
+	h.t.Helper()
+	p := testAgent("agent")
+	if err := h.kube.Get(h.t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		h.t.Fatal(err)
+	}
+	if p.Status.Conditions = nil; isReady {
+		ready(p)
+	}
+	h.update(p)
+}
+
+// follow reconciles for d as often as the controller asks for, and after a minute ten times
+// less, with a kubelet that applies all, and returns the patches.
+func (h *harness) follow(d time.Duration) []string {
+	h.t.Helper()
+	var got []string
+	start := h.clock.Now()
+	for end := start.Add(d); h.clock.Now().Before(end); {
+		patches, again := h.reconcileResult()
+		got = append(got, patches...)
+		h.kubelet()
+		if h.clock.Since(start) > time.Minute {
+			again *= 10
+		}
+		h.clock.Step(min(again, end.Sub(h.clock.Now())))
+	}
+	return got
+}
+
+// old makes a pod older than the controller.
+func old(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(0, 0) }
+
+func res(cpuMilli, memoryMi int64) api.Resources {
+	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMi << 20}
+}
+
 var owed = res(500, 256)
 
-func loan(r api.Resources) map[string]pool.Balance {
-	return map[string]pool.Balance{"default/donor": {Lent: r}, "default/borrower": {Borrowed: r}}
+// lends has pods borrow so many MiB, each with its own.
+func lends(mi int64, pods ...string) map[string]pool.Balance {
+	balances := map[string]pool.Balance{}
+	for _, pod := range pods {
+		balances["default/"+pod] = pool.Balance{Borrowed: res(0, mi)}
+	}
+	return balances
 }

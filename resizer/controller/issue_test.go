@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -76,20 +75,4 @@ func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultLimited)); got != 1 {
 		t.Errorf("%v rate-limited, want 1", got)
 	}
-}
-
-// Under source owners a ceiling that is still in force is what a restore waits for: then its
-// way back takes of the other half.
-func TestCeilingsThatARestoreWaitsForGoBack(t *testing.T) {
-	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed, ready))
-	h.Controller.settings.Burst = 4
-	h.expect("p 2000m/256Mi", "q 2000m/256Mi")
-	h.kubelet()
-	h.following.now.Source = api.SourceOwners
-	h.expect() // half of the burst is gone
-	h.create(testPod("low", res(300, 256), byLibra))
-	h.expect("p 500m/256Mi", "q 500m/256Mi")
-	h.kubelet()
-	h.clock.Step(time.Second)
-	h.expect("low 500m/256Mi")
 }

@@ -30,8 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-
-	"libra.dev/libra/resizer/actuate"
 )
 
 // lease is the record of who leads. Like the API server it refuses to update what
@@ -103,13 +101,6 @@ func (l *listed) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, o
 	return l.FakeInformer.AddEventHandlerWithOptions(h, o)
 }
 
-type idleWaiter struct{}
-
-func (idleWaiter) Wait(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 // replica starts a manager with a controller of its own, which shares the cluster, the
 // pool and the lease with the others. It tells on patched whenever it patches a pod.
 func (h *harness) replica(identity string, l *lease, patched chan<- string) (stop func()) {
@@ -146,7 +137,7 @@ func (h *harness) replica(identity string, l *lease, patched chan<- string) (sto
 			return err
 		},
 	})
-	c, err := New(clock.RealClock{}, kube, h.pool, h.following, func(string) Waiter { return idleWaiter{} }, actuate.NewAPI(kube),
+	c, err := New(clock.RealClock{}, kube, h.pool, h.following, noFollower{},
 		events.NewFakeRecorder(100), noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
 	if err != nil {
 		h.t.Fatal(err)
@@ -201,26 +192,15 @@ func TestLeaderElection(t *testing.T) {
 
 // A new leader in mid-loan goes on with the loan, and ends it.
 func TestNewLeaderInMidLoan(t *testing.T) {
-	h := withAgent(t)
-	h.recorded()
-	succeed := func() {
-		t.Helper()
-		c, err := New(h.clock, h.kube, h.pool, h.following, func(string) Waiter { return nil }, actuate.NewAPI(h.kube), h.events, noop.NewMeterProvider(), tracenoop.NewTracerProvider(), testSettings)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.Controller = c
-	}
-	succeed()
-	h.expect()
-	h.clock.Step(testSettings.RecordAfter)
-	h.expect()
-	succeed()
-	h.pool.pods = nil
-	h.expect("donor 500m/256Mi")
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.expect("p 500m/320Mi")
 	h.kubelet()
-	succeed()
+	h.restart()
 	h.expect()
-	h.clock.Step(testSettings.RecordAfter)
-	h.expect("borrower 500m/256Mi")
+	h.restart()
+	h.pool.pods = nil
+	h.expect()
+	h.clock.Step(memoryStands)
+	h.expect("p 500m/256Mi")
 }

@@ -41,9 +41,14 @@ func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 // know of each other would change them for ever. What Libra changed is put back first.
 func (m *managedPod) yield() {
 	limits, allocation := m.asked, m.owed
-	m.owed, m.leaving = changedByOthers(m.pod, m.user.Name, allocation, limits)
-	m.request, m.asked = m.ofOwed(m.request), m.ofOwed(m.asked)
-	if m.leaving && m.asked == m.owed && m.leftAlone == "" {
+	var changed bool
+	m.owed, changed = changedByOthers(m.pod, m.user.Name, allocation, limits)
+	m.standing, m.asked = takesPart, m.ofOwed(m.asked)
+	if !changed {
+		return
+	}
+	m.standing = leaves
+	if m.asked == m.owed && m.leftAlone == "" {
 		m.leftAlone = fmt.Sprintf("container %q has the limits %v where its Revision says %v, and Libra did not set them: "+
 			"a webhook, a LimitRange or another manager of resources did", m.user.Name, limits, allocation)
 	}

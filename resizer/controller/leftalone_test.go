@@ -2,7 +2,6 @@ package controller
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 )
 
@@ -65,8 +63,8 @@ func TestLeftAlone(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, testRevision(tc.owed), testPod("donor", res(300, 192), byLibra, tc.change))
-			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(100, 64)}}
+			h := newHarness(t, testRevision(tc.owed), testPod("p", res(300, 192), byLibra, tc.change))
+			h.pool.pods = lends(64, "p")
 			h.expect()
 			h.expect()
 			told := ""
@@ -82,28 +80,26 @@ func TestLeftAlone(t *testing.T) {
 
 func TestOptsOutWhileOnLoan(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	replaced := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "donor", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "x", "field is immutable")})
+	replaced := apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "x", "field is immutable")})
 	tests := map[string]struct {
-		first error    // the answer to the first restore
+		first error    // the answer to the first patch
 		later []string // what is sent after it
 	}{
-		"restored":            {},
-		"tried until it is":   {first: apierrors.NewInternalError(errors.New("etcd")), later: []string{"donor 500m/256Mi"}},
-		"gone":                {first: apierrors.NewNotFound(pods, "donor")},
-		"conflict":            {first: apierrors.NewConflict(pods, "donor", errors.New("uid"))},
+		"given back":          {},
+		"tried until it is":   {first: apierrors.NewInternalError(errors.New("etcd")), later: []string{"p 500m/256Mi"}},
+		"gone":                {first: apierrors.NewNotFound(pods, "p")},
+		"conflict":            {first: apierrors.NewConflict(pods, "p", errors.New("uid"))},
 		"another of its name": {first: replaced},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, testRevision(owed), testPod("donor", owed))
-			h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
-			h.expect("donor 300m/256Mi")
-			donor := h.get("donor")
-			delete(donor.Labels, api.EnabledLabel)
-			h.update(donor)
+			h := newHarness(t, testRevision(owed), testPod("p", owed))
+			h.pool.pods = lends(64, "p")
+			h.expect("p 500m/320Mi")
+			h.change("p", func(p *corev1.Pod) { delete(p.Labels, api.EnabledLabel) })
 			h.patchErr = tc.first
 			if tc.first == nil {
-				h.expect("donor 500m/256Mi") // whatever its balance is by now
+				h.expect("p 500m/256Mi") // whatever its balance is by now
 			} else {
 				h.expect()
 			}
@@ -119,20 +115,6 @@ func TestOptsOutWhileOnLoan(t *testing.T) {
 	}
 }
 
-// What became of the resize cannot be told any more: what is owed is set in any case.
-func TestOptsOutWhileAResizeIsUnanswered(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("donor", owed))
-	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
-	h.patchErr = context.DeadlineExceeded
-	h.expect()
-	h.patchErr = nil
-	donor := h.get("donor")
-	delete(donor.Labels, api.EnabledLabel)
-	h.update(donor)
-	h.clock.Step(backoff.Min)
-	h.expect("donor 500m/256Mi")
-}
-
 func TestLeavesPodsToOtherManagers(t *testing.T) {
 	tests := map[string]func(*corev1.Pod){
 		"set at admission":           func(*corev1.Pod) {},
@@ -140,8 +122,8 @@ func TestLeavesPodsToOtherManagers(t *testing.T) {
 	}
 	for name, by := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, testRevision(owed), testPod("other", res(900, 1024), by), testPod("donor", owed), testPod("borrower", owed))
-			h.pool.pods = map[string]pool.Balance{"default/other": {Lent: res(100, 64)}}
+			h := newHarness(t, testRevision(owed), testPod("other", res(900, 1024), by))
+			h.pool.pods = lends(64, "other")
 			h.expect()
 			if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
@@ -155,14 +137,14 @@ func TestLeavesPodsToOtherManagers(t *testing.T) {
 	}
 }
 
-// Another manager sets the CPU of a pod of which Libra lowered both.
+// Another manager sets the CPU of a pod of which Libra raised the memory.
 func TestPutsBackItsOwnBeforeItLeavesAPod(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("donor", res(900, 192), byLibra, func(p *corev1.Pod) {
+	h := newHarness(t, testRevision(owed), testPod("p", res(900, 320), byLibra, func(p *corev1.Pod) {
 		p.ManagedFields[0].FieldsV1.Raw = bytes.Replace(p.ManagedFields[0].FieldsV1.Raw, []byte(`"f:cpu":{},`), nil, 1)
 	}))
-	h.pool.pods = map[string]pool.Balance{"default/donor": {Lent: res(200, 64)}}
+	h.pool.pods = lends(64, "p")
 	h.keepOwner = true
-	h.expect("donor 900m/256Mi")
+	h.expect("p 900m/256Mi")
 	h.expect()
 	if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

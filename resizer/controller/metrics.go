@@ -12,13 +12,11 @@ import (
 
 const (
 	nodeKey      = attribute.Key("node")
-	functionKey  = attribute.Key("function")
 	directionKey = attribute.Key("direction") // restore, lower, raise, nudge
 	resultKey    = attribute.Key("result")
-	causeKey     = attribute.Key("cause")
 	reasonKey    = attribute.Key("reason")
 	wayKey       = attribute.Key("way")       // api
-	operationKey = attribute.Key("operation") // read, wait
+	operationKey = attribute.Key("operation") // read, follow
 )
 
 // Results of a resize.
@@ -32,25 +30,14 @@ const (
 
 // Reasons of a resize.
 const (
-	reasonRecord   = "record"   // the agent has made it already, and it has stood
-	reasonRestore  = "restore"  // back towards the user allocation
-	reasonNudge    = "nudge"    // to make the kubelet write the cgroup
-	reasonBackstop = "backstop" // there is no living agent to make it
-	reasonCeiling  = "ceiling"  // to the ceiling of source node, or back from it
-)
-
-// Causes of a restore.
-const (
-	causeReleased    = "released"      // the balance fell
-	causePoolLost    = "pool-lost"     // the pool could not be read for a lease
-	causeStart       = "start"         // below its user allocation when first seen, and no balance says why
-	causeMemoryInUse = "memory-in-use" // a memory decrease did not come into force
+	reasonMemory  = "memory"  // it is lent, needed or taken back
+	reasonCeiling = "ceiling" // to the ceiling of source node, or back from it
+	reasonRestore = "restore" // back towards the user allocation
+	reasonRepair  = "repair"  // to make the kubelet write what an agent may have left
 )
 
 type metrics struct {
 	resizes    metric.Int64Counter
-	restores   metric.Int64Counter
-	belowOwed  metric.Float64Counter
 	poolErrors metric.Int64Counter
 	badMaxCPU  metric.Int64Counter
 	latency    metric.Float64Histogram
@@ -64,42 +51,30 @@ type metrics struct {
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter("libra.dev/libra/resizer/controller")
 	m := &metrics{silentNodes: map[string]bool{}, kept: map[string]int{}}
-	var errs [8]error
+	var errs [6]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Resizes issued, by what they do to the pod and what the API server answered"))
-	m.restores, errs[1] = meter.Int64Counter("libra.resizer.restores",
-		metric.WithDescription("Resizes that raised a pod towards its user allocation, by cause"))
-	m.belowOwed, errs[2] = meter.Float64Counter("libra.resizer.below.owed", metric.WithUnit("s"),
-		metric.WithDescription("Time that pods had less in force than their user allocation without what they lend"))
-	m.poolErrors, errs[3] = meter.Int64Counter("libra.resizer.pool.errors",
+	m.poolErrors, errs[1] = meter.Int64Counter("libra.resizer.pool.errors",
 		metric.WithDescription("Failed calls of the pool, by operation"))
-	m.latency, errs[4] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
-		metric.WithDescription("Time from reading the state to seeing in force what follows from it, by way"),
+	m.latency, errs[2] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
+		metric.WithDescription("Time from reading the pool to seeing in force what follows from it, by way"),
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
-	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.node.silent",
-		metric.WithDescription("1 while no living agent of the node is known, 0 while there is one"), metric.WithInt64Callback(m.observeSilent))
-	m.badMaxCPU, errs[6] = meter.Int64Counter("libra.resizer.max.cpu.refused",
+	_, errs[3] = meter.Int64ObservableGauge("libra.resizer.node.silent",
+		metric.WithDescription("1 while the node has no agent that is ready, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))
+	m.badMaxCPU, errs[4] = meter.Int64Counter("libra.resizer.max.cpu.refused",
 		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so that their ceiling is their user allocation"))
-	_, errs[7] = meter.Int64ObservableGauge("libra.resizer.ceilings.withheld",
+	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.ceilings.withheld",
 		metric.WithDescription("Pods whose ceiling is kept out of their spec because a ResourceQuota counts CPU limits; the node agent sets it"),
 		metric.WithInt64Callback(m.observeWithheld))
 	return m, errors.Join(errs[:]...)
 }
 
-func (m *metrics) resized(ctx context.Context, d direction, result, reason string) {
-	m.resizes.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result), reasonKey.String(reason)))
+func (m *metrics) resized(ctx context.Context, r resize, result string) {
+	m.resizes.Add(ctx, 1, metric.WithAttributes(directionKey.String(r.direction.String()), resultKey.String(result), reasonKey.String(r.reason)))
 }
 
 func (m *metrics) inForce(ctx context.Context, took time.Duration) {
 	m.latency.Record(ctx, took.Seconds(), metric.WithAttributes(wayKey.String("api")))
-}
-
-func (m *metrics) restored(ctx context.Context, cause string) {
-	m.restores.Add(ctx, 1, metric.WithAttributes(causeKey.String(cause)))
-}
-
-func (m *metrics) below(ctx context.Context, function string, d time.Duration) {
-	m.belowOwed.Add(ctx, d.Seconds(), metric.WithAttributes(functionKey.String(function)))
 }
 
 func (m *metrics) poolFailed(ctx context.Context, operation string) {

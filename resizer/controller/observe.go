@@ -14,7 +14,6 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/pkg/pool"
 )
 
 // observe brings n.pods up to date with the cache.
@@ -37,7 +36,7 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		}
 		m, ok := known[name]
 		if !ok || m.pod.UID != pod.UID {
-			m = newManagedPod()
+			m = newManagedPod(name)
 		}
 		n.pods[name] = m
 		if err := c.readRevision(ctx, pod, m); err != nil {
@@ -48,7 +47,7 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 			continue
 		}
 		before := m.leftAlone
-		m.observe(pod, now)
+		m.observe(pod)
 		if m.leftAlone != "" && m.leftAlone != before {
 			leftAloneEvent(pod, m.leftAlone).record(c.recorder)
 		}
@@ -81,82 +80,43 @@ func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *manag
 	return nil
 }
 
-// read takes in the node's balances and whether it has a living agent. When the pool
-// cannot be read, what was read last stands for one lease: for so long Redis keeps
-// it too.
-func (c *Controller) read(ctx context.Context, n *node) {
-	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
-	defer cancel()
-	state, err := c.pools.Read(ctx, n.name)
-	now := c.clock.Now()
-	if err != nil {
-		c.metrics.poolFailed(ctx, "read")
-		log := logf.FromContext(ctx).WithValues("node", n.name)
-		since := n.readAt
-		if since.IsZero() {
-			since = n.madeAt
-		}
-		if !n.lost && now.Sub(since) >= pool.LeaseTTL {
-			n.lost, n.balances = true, nil
-			c.hear(n, false)
-			log.Error(err, "the pool could not be read for a lease; restoring all")
-		} else {
-			log.V(1).Info("reading the pool failed", "error", err.Error(), "restoringAll", n.lost)
-		}
-		return
-	}
-	if n.lost {
-		logf.FromContext(ctx).Info("the pool can be read again", "node", n.name)
-	}
-	if state.Epoch != n.epoch {
-		for _, m := range n.pods {
-			m.dueVersion = state.Version // the agent has to look again, too
-		}
-	}
-	n.readAt, n.lost, n.balances = now, false, state.Pods
-	n.epoch, n.version, n.acted = state.Epoch, state.Version, state.Acted
-	c.hear(n, state.Agent != "")
-}
-
-// notice draws conclusions from what the kubelet made of earlier resizes.
-func (c *Controller) notice(ctx context.Context, n *node) {
-	now := c.clock.Now()
-	for name, m := range n.pods {
+// notice draws conclusions from what the pool says, and from what the kubelet made of earlier
+// resizes.
+func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
+	for _, m := range n.pods {
 		if m.leftAlone != "" {
 			continue
 		}
-		m.expect(n, n.balances[name], now)
-		if m.departed {
+		m.memory.expect(n.loans.memoryOf(m.name, m.owed.MemoryBytes), m.asked.MemoryBytes, now)
+		if b := n.loans.pods[m.name]; b.Borrowed.MemoryBytes > 0 {
+			m.calls.trace = b.Trace
+		} else if m.asked.MemoryBytes == m.owed.MemoryBytes {
+			m.calls.trace = ""
+		}
+		if m.standing == departed {
 			continue
-		}
-		if m.settled && m.above(m.asked) {
-			m.refusal.Reset()
-		}
-		if m.arrived() && m.placed && m.asked.CPUMilli == m.ceiling {
-			m.ceilingRefusal.Reset()
 		}
 		if took, ok := m.tookEffect(now); ok {
 			c.metrics.inForce(ctx, took)
 		}
-		if m.pending != "" && m.pending != m.noticed {
-			pendingEvent(m.pod, m.pending, m.pendingMessage).record(c.recorder)
-			if m.above(m.asked) {
-				m.refuse(now)
+		if m.arrived() && m.asked.MemoryBytes > m.owed.MemoryBytes {
+			m.memory.refusal.Reset()
+		}
+		if m.arrived() && m.asked.CPUMilli == m.ceiling.milli {
+			m.ceiling.refusal.Reset()
+		}
+		if m.pending.reason != "" && m.pending.reason != m.pending.told {
+			pendingEvent(m.pod, m.pending.reason, m.pending.message).record(c.recorder)
+			if m.asked.MemoryBytes > m.inForce.MemoryBytes {
+				m.memory.refuse(now)
 			}
-			if m.placed && m.asked.CPUMilli > m.inForce.CPUMilli {
-				m.refuseCeiling(now)
+			if m.asked.CPUMilli > max(m.inForce.CPUMilli, m.owed.CPUMilli) {
+				m.ceiling.refuse(now)
 			}
 		}
-		m.noticed = m.pending
-		if m.overdueMemory(now) {
+		m.pending.told = m.pending.reason
+		if m.memory.overdue(m.asked.MemoryBytes, m.inForce.MemoryBytes, now) {
 			memoryInUseEvent(m.pod).record(c.recorder)
 		}
-
-		if m.belowOwed {
-			c.metrics.below(ctx, m.function, now.Sub(n.reconciledAt))
-		}
-		due := m.due.Max(m.request).Min(m.owed)
-		m.belowOwed = m.inForce.Min(due) != due
 	}
-	n.reconciledAt = now
 }

@@ -69,13 +69,18 @@ func (w *world) ceiling(pod *corev1.Pod) int64 {
 	return max(owed.CPUMilli, most)
 }
 
-// look reconciles, and checks invariant 2 of what was asked for: with a ceiling nobody is
-// given less than the user allocation or more than the ceiling. And requests are nobody's
-// business.
+// look reconciles, and checks invariants 2, 5 and 8 of what was asked for: nobody is given less
+// CPU than the user allocation or more than the ceiling, memory is never below the user
+// allocation, nor lowered while the pool says that it is needed. And requests are nobody's business.
 func (w *world) look(rt *rapid.T) (again time.Duration) {
-	before := map[string]int64{}
+	before, kept := map[string]api.Resources{}, map[string]int64{}
 	for _, p := range w.pods {
-		before[p] = specLimits(w.get(p)).CPUMilli
+		pod := w.get(p)
+		before[p] = specLimits(pod)
+		kept[p] = before[p].MemoryBytes
+		for _, s := range pod.Status.ContainerStatuses {
+			kept[p] = min(kept[p], s.Resources.Limits.Memory().Value()) // the kubelet may not take up more
+		}
 	}
 	_, again = w.reconcileResult()
 	for _, p := range w.pods {
@@ -83,34 +88,32 @@ func (w *world) look(rt *rapid.T) (again time.Duration) {
 		if requests := api.FromList(pod.Spec.Containers[0].Resources.Requests); requests != res(100, 64) {
 			rt.Fatalf("requests of %s are %v by now", p, requests)
 		}
-		ceiling, got := w.ceiling(pod), specLimits(pod).CPUMilli
-		if ceiling == 0 || got == before[p] {
+		got := specLimits(pod)
+		if got == before[p] {
 			continue
 		}
-		if ceiling == owed.CPUMilli {
-			ceiling += nudgeMilli // there is no room to nudge it downwards
+		if most := max(owed.CPUMilli+bumpMilli, w.ceiling(pod)); got.CPUMilli != before[p].CPUMilli && (got.CPUMilli < owed.CPUMilli || got.CPUMilli > most) {
+			rt.Fatalf("%s is given %dm, want from %dm to %dm", p, got.CPUMilli, owed.CPUMilli, most)
 		}
-		if got < owed.CPUMilli || got > ceiling {
-			rt.Fatalf("%s is given %dm, want it between %dm and its ceiling of %dm", p, got, owed.CPUMilli, ceiling)
+		if got.MemoryBytes < owed.MemoryBytes {
+			rt.Fatalf("%s is given %v, less memory than it is owed", p, got)
+		}
+		if w.pool.err == nil && got.MemoryBytes < min(kept[p], w.dueOf(p)) {
+			rt.Fatalf("%s is given %v in place of %v, and is due %d MiB", p, got, before[p], w.dueOf(p)>>20)
 		}
 	}
 	return again
 }
 
-// drawBalances is any state of the pool: what is borrowed was lent.
-func (w *world) drawBalances(rt *rapid.T) {
-	w.pool.pods = map[string]pool.Balance{}
-	var pot api.Resources
+// drawMemory is any that the pool may say.
+func (w *world) drawMemory(rt *rapid.T) {
+	w.pool.pods, w.pool.needs = map[string]pool.Balance{}, map[string]int64{}
 	for _, p := range w.pods {
-		amount := res(rapid.Int64Range(0, 4).Draw(rt, "cpu")*50, rapid.Int64Range(0, 2).Draw(rt, "memory")*32)
-		b := pool.Balance{Borrowed: amount.Min(pot)}
-		pot = pot.Sub(b.Borrowed)
-		if b.Borrowed.IsZero() {
-			b.Lent = amount
-			pot = pot.Add(amount)
+		if mi := rapid.Int64Range(0, 2).Draw(rt, "borrowed") * 32; mi > 0 {
+			w.pool.pods["default/"+p] = pool.Balance{Borrowed: res(0, mi)}
 		}
-		if b != (pool.Balance{}) {
-			w.pool.pods["default/"+p] = b
+		if mi := rapid.SampledFrom([]int64{0, 0, 100, 300, 400}).Draw(rt, "needed"); mi > 0 {
+			w.pool.needs["default/"+p] = mi << 20
 		}
 	}
 }
@@ -150,15 +153,15 @@ func (w *world) but(name string) []string {
 
 func (w *world) step(rt *rapid.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	switch rapid.SampledFrom([]string{"balances", "status", "agent", "redis", "api", "time", "reconcile",
+	switch rapid.SampledFrom([]string{"memory", "status", "agent", "redis", "api", "time", "reconcile",
 		"settings", "ready", "allocatable", "max-cpu", "restart"}).Draw(rt, "step") {
-	case "balances":
-		w.drawBalances(rt)
+	case "memory":
+		w.drawMemory(rt)
 	case "status":
 		w.status(rapid.SampledFrom(w.pods).Draw(rt, "pod"),
 			rapid.SampledFrom([]string{"applied", "in progress", "not running", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer"))
 	case "agent":
-		w.pool.agent = rapid.SampledFrom([]string{"", "a1"}).Draw(rt, "agent")
+		w.agent(rapid.Bool().Draw(rt, "agent"))
 	case "redis":
 		w.pool.err = rapid.SampledFrom([]error{nil, errors.New("away")}).Draw(rt, "redis")
 	case "api":
@@ -199,7 +202,7 @@ func TestFallsSilent(t *testing.T) {
 		w.api = nil
 		w.kubelet()
 		w.attempts = 0
-		w.follow(refusalMax + nudgeDue + memoryRest + pool.LeaseTTL)
+		w.follow(refusalMax + repairAfter + memoryRest + pool.LeaseTTL)
 		if most := 10 * len(w.pods); w.attempts > most {
 			rt.Errorf("%d patches of %d pods until it fell silent, want at most %d", w.attempts, len(w.pods), most)
 		}
@@ -215,24 +218,22 @@ func TestFallsSilent(t *testing.T) {
 				if got.CPUMilli < owed.CPUMilli || got.CPUMilli > ceiling || isReady(pod) && got.CPUMilli != ceiling {
 					rt.Errorf("%s is left at %v, want its ceiling of %dm", p, got, ceiling)
 				}
-				got.CPUMilli = owed.CPUMilli // whatever is on loan
+			} else if got.CPUMilli != owed.CPUMilli {
+				rt.Errorf("%s is left at %v, without a ceiling", p, got)
 			}
-			if whole := w.dueOf(p).Min(owed); got.Min(whole) != whole {
-				rt.Errorf("%s is left at %v, below its due %v", p, got, w.dueOf(p))
-			}
-			if w.pool.pods["default/"+p] == (pool.Balance{}) && got != owed {
-				rt.Errorf("%s has no balance and is left at %v", p, got)
+			if due := w.dueOf(p); got.MemoryBytes < due || got.MemoryBytes >= max(due+memoryStep, owed.MemoryBytes+1) {
+				rt.Errorf("%s is left at %v, and is due %d MiB", p, got, due>>20)
 			}
 		}
 	})
 }
 
-func (w *world) dueOf(name string) api.Resources {
+// dueOf is in bytes.
+func (w *world) dueOf(name string) int64 {
 	if w.pool.err != nil {
-		return owed
+		return owed.MemoryBytes
 	}
-	b := w.pool.pods["default/"+name]
-	return owed.Add(b.Borrowed).Sub(b.Lent)
+	return max(owed.MemoryBytes+w.pool.pods["default/"+name].Borrowed.MemoryBytes, w.pool.needs["default/"+name])
 }
 
 // With an API server or a kubelet that never does what it is asked for, the
@@ -241,8 +242,8 @@ func TestStubbornWorld(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := drawWorld(t, rt)
-		w.pool.agent = rapid.SampledFrom([]string{"", "a1"}).Draw(rt, "agent")
-		w.drawBalances(rt)
+		w.agent(rapid.Bool().Draw(rt, "agent"))
+		w.drawMemory(rt)
 		w.api = rapid.SampledFrom([]error{nil, apierrors.NewForbidden(pods, "p", errors.New("quota")), apierrors.NewInternalError(errors.New("etcd"))}).Draw(rt, "api")
 		answer := rapid.SampledFrom([]string{"", "in progress", corev1.PodReasonDeferred, corev1.PodReasonInfeasible, corev1.PodReasonError}).Draw(rt, "answer")
 		for end := w.clock.Now().Add(time.Minute); w.clock.Now().Before(end); {

@@ -32,14 +32,14 @@ func quotasOf(kube client.Reader) *quotas {
 func (c *Controller) besideQuotas(ctx context.Context, n *node, m *managedPod, ceilingMilli int64, quotas *quotas) int64 {
 	quota, err := quotas.counting(ctx, m.pod)
 	if err != nil {
-		logf.FromContext(ctx).V(1).Info("a ceiling is left as it is", "node", n.name, "pod", m.pod.Namespace+"/"+m.pod.Name, "error", err.Error())
-		return max(m.owed.CPUMilli, m.ceiling)
+		logf.FromContext(ctx).V(1).Info("a ceiling is left as it is", "node", n.name, "pod", m.name, "error", err.Error())
+		return max(m.owed.CPUMilli, m.ceiling.milli)
 	}
-	if quota != "" && quota != m.countedBy {
+	if quota != "" && quota != m.ceiling.countedBy {
 		ceilingRefusedEvent(m.pod, m.user.Name, ceilingMilli, m.owed.CPUMilli, fmt.Sprintf(
 			"the ResourceQuota %q counts limits.cpu, and would have less room for other pods", quota)).record(c.recorder)
 	}
-	if m.countedBy = quota; quota != "" {
+	if m.ceiling.countedBy = quota; quota != "" {
 		return m.owed.CPUMilli
 	}
 	return ceilingMilli

@@ -67,10 +67,10 @@ func (h *harness) delete(o client.Object) {
 // A quota that counts CPU limits keeps ceilings out of specs, however much room it has;
 // when it appears what is there goes back, and when it is gone it is there again.
 func TestQuotaKeepsCeilingsOutOfSpecs(t *testing.T) {
-	for _, agent := range []string{"", "a1"} {
-		t.Run("agent "+agent, func(t *testing.T) {
+	for _, agent := range []bool{false, true} {
+		t.Run(fmt.Sprint("agent ", agent), func(t *testing.T) {
 			h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed))
-			h.pool.agent = agent
+			h.agent(agent)
 			h.expect("p 2000m/256Mi")
 			h.kubelet()
 			h.create(cpuQuota("b"), cpuQuota("a"))
@@ -243,7 +243,6 @@ func TestQuotaThatRefusesTheWayBack(t *testing.T) {
 // stays out of the spec, and what it accepts is there.
 func TestLimitRangeBoundsCeilings(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed, ready, annotated(api.MaxCPUAnnotation, "900m")))
-	h.pool.agent = "a1"
 	h.forbidLimits = func(pod string, limits api.Resources) error {
 		if limits.CPUMilli <= 1000 {
 			return nil
@@ -292,7 +291,7 @@ func TestNoCeilingIsCountedByAQuota(t *testing.T) {
 		}
 		w.api, w.pool.pods = nil, nil
 		w.kubelet()
-		w.follow(refusalMax + nudgeDue + memoryRest + 2*backOffMax)
+		w.follow(refusalMax + repairAfter + memoryRest + 2*backOffMax)
 		counted := false
 		for kind := range there {
 			counted = counted || counts(kind)

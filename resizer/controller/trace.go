@@ -17,18 +17,19 @@ var untraced = trace.SpanFromContext(context.Background())
 
 // span begins the span of a resize, as a child of the invocation's whose loan it is for.
 // Limits are milli CPU and bytes.
-func (c *Controller) span(n *node, m *managedPod, r resize, reason string) trace.Span {
-	if m.trace == "" {
+func (c *Controller) span(n *node, r resize) trace.Span {
+	m := r.pod
+	if m.calls.trace == "" {
 		return untraced
 	}
-	_, span := c.tracer.Start(api.ContextWithTraceparent(context.Background(), m.trace), "libra.resize",
+	_, span := c.tracer.Start(api.ContextWithTraceparent(context.Background(), m.calls.trace), "libra.resize",
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
 			attribute.String("libra.way", "api"),
 			attribute.String("libra.node", n.name),
-			attribute.String("libra.pod", r.pod),
+			attribute.String("libra.pod", m.name),
 			attribute.String("libra.container", m.user.Name),
 			attribute.String("libra.direction", r.direction.String()),
-			attribute.String("libra.reason", reason),
+			attribute.String("libra.reason", r.reason),
 			attribute.Int64("libra.cpu.from", m.asked.CPUMilli),
 			attribute.Int64("libra.cpu.to", r.limits.CPUMilli),
 			attribute.Int64("libra.memory.from", m.asked.MemoryBytes),

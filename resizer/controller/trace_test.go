@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/codes"
+
+	"libra.dev/libra/pkg/pool"
 )
 
 // resized are the spans of resizes since it was last called, sorted: those of one rank
@@ -26,7 +28,7 @@ func (h *harness) resized() []string {
 		}
 		spans = append(spans, fmt.Sprintf("%s %s: %s %s %s %s to %s %s, parent %v", s.Name(), attributes["libra.way"],
 			attributes["libra.pod"], attributes["libra.container"], attributes["libra.direction"],
-			attributes["libra.cpu.from"], attributes["libra.cpu.to"], status, s.Parent().SpanID()))
+			attributes["libra.memory.from"], attributes["libra.memory.to"], status, s.Parent().SpanID()))
 	}
 	h.spans.Reset()
 	slices.Sort(spans)
@@ -34,14 +36,10 @@ func (h *harness) resized() []string {
 }
 
 func TestResizesAreInTheTraceOfTheirLoan(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("donor", owed), testPod("borrower", owed))
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.reconcile()
 	lend := func(traceparent string) {
-		h.pool.pods = loan(res(200, 0))
-		for pod, b := range h.pool.pods {
-			b.Trace = traceparent
-			h.pool.pods[pod] = b
-		}
+		h.pool.pods = map[string]pool.Balance{"default/p": {Borrowed: res(200, 64), Trace: traceparent}}
 	}
 	expect := func(want ...string) {
 		t.Helper()
@@ -53,24 +51,22 @@ func TestResizesAreInTheTraceOfTheirLoan(t *testing.T) {
 	const parent = "b7ad6b7169203331"
 
 	lend("00-0af7651916cd43dd8448eb211c80319c-" + parent + "-01")
-	expect("libra.resize api: default/donor user-container lower 500 to 300 accepted, parent " + parent)
-	h.kubelet()
 	h.patchErr = errors.New("no leader")
-	expect("libra.resize api: default/borrower user-container raise 500 to 700 failed with an error, parent " + parent)
+	expect("libra.resize api: default/p user-container raise 268435456 to 335544320 failed with an error, parent " + parent)
 	h.patchErr = nil
 	h.clock.Step(time.Minute)
-	expect("libra.resize api: default/borrower user-container raise 500 to 700 accepted, parent " + parent)
+	expect("libra.resize api: default/p user-container raise 268435456 to 335544320 accepted, parent " + parent)
 	h.kubelet()
 	h.pool.pods = nil
-	expect("libra.resize api: default/borrower user-container lower 700 to 500 accepted, parent " + parent)
-	h.kubelet()
-	expect("libra.resize api: default/donor user-container restore 300 to 500 accepted, parent " + parent)
+	expect()
+	h.clock.Step(memoryStands)
+	expect("libra.resize api: default/p user-container lower 335544320 to 268435456 accepted, parent " + parent)
 	h.kubelet()
 	expect()
 
 	lend("")
 	expect()
-	if got := specLimits(h.get("donor")); got != res(300, 256) {
-		t.Errorf("the donor's limits are %v: nothing was resized that could have had a span", got)
+	if got := specLimits(h.get("p")); got != res(500, 320) {
+		t.Errorf("the limits are %v: nothing was resized that could have had a span", got)
 	}
 }

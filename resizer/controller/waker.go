@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -13,92 +12,98 @@ import (
 	"libra.dev/libra/resizer/backoff"
 )
 
-// Waiter waits for changes of one node's balances.
-type Waiter interface {
-	// Wait returns nil when balances may have changed since it last returned.
-	Wait(ctx context.Context) error
+// Follower hears where memory is another: a *pool.MemoryFollower is one.
+type Follower interface {
+	// Next waits for the next change and returns its node, or an empty name when that may be
+	// any.
+	Next(ctx context.Context) (node string, err error)
 }
 
-// waker enqueues a node when its balances change. It is a source of the
-// controller, so that it lives as long as the controller's queue.
+// waker enqueues a node when what its pods borrow or need of memory is another, and all nodes
+// when the settings are. It is a source of the controller, so that it lives as long as the
+// controller's queue.
 type waker struct {
-	clock   clock.Clock
-	waiters func(node string) Waiter
-	metrics *metrics
+	clock    clock.Clock
+	follower Follower
+	metrics  *metrics
 
-	mu      sync.Mutex
-	ctx     context.Context // nil until started
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-	cancels map[string]context.CancelFunc
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until started
+	nodes map[string]struct{}                                     // with pods that opted in
 }
 
-func newWaker(clk clock.Clock, waiters func(node string) Waiter, m *metrics) *waker {
-	return &waker{clock: clk, waiters: waiters, metrics: m, cancels: map[string]context.CancelFunc{}}
+func newWaker(clk clock.Clock, follower Follower, m *metrics) *waker {
+	return &waker{clock: clk, follower: follower, metrics: m, nodes: map[string]struct{}{}}
 }
 
 // Start implements source.Source.
 func (w *waker) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ctx, w.queue = ctx, queue
+	w.queue = queue
+	go w.run(ctx)
 	return nil
 }
 
-// follow begins to wake a node, if it has not begun.
+// follow has a node woken from now on.
 func (w *waker) follow(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.cancels[node]; ok || w.ctx == nil || w.ctx.Err() != nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(w.ctx)
-	w.cancels[node] = cancel
-	go w.run(ctx, node)
+	w.nodes[node] = struct{}{}
+}
+
+// leave has a node woken no more.
+func (w *waker) leave(node string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.nodes, node)
 }
 
 // wakeAll wakes every node that is followed.
 func (w *waker) wakeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for node := range w.cancels {
-		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+	if w.queue == nil {
+		return // all are looked at when it starts
+	}
+	for node := range w.nodes {
+		w.queue.Add(requestOf(node))
 	}
 }
 
-// leave stops waking a node.
-func (w *waker) leave(node string) {
+func (w *waker) wake(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if cancel, ok := w.cancels[node]; ok {
-		cancel()
-		delete(w.cancels, node)
+	if _, ok := w.nodes[node]; ok {
+		w.queue.Add(requestOf(node))
 	}
 }
 
-func (w *waker) run(ctx context.Context, node string) {
-	log := logf.FromContext(ctx).WithValues("node", node)
-	waiter := w.waiters(node)
+func (w *waker) run(ctx context.Context) {
+	log := logf.FromContext(ctx)
 	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for {
-		err := waiter.Wait(ctx)
-		if ctx.Err() != nil {
+		node, err := w.follower.Next(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		if err == nil {
+		case err != nil:
+			w.metrics.poolFailed(ctx, "follow")
 			if retry.Failing() {
-				log.Info("balances can be waited for again")
+				log.V(1).Info("waiting for memory to be lent failed again", "error", err.Error())
+			} else {
+				log.Error(err, "waiting for memory to be lent; nodes are looked at now and then meanwhile", "every", resync)
 			}
-			retry.Reset()
-			w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+			backoff.Pause(ctx, w.clock, retry.Next())
 			continue
+		case node == "":
+			if retry.Failing() {
+				log.Info("memory that is lent can be waited for again")
+			}
+			w.wakeAll()
+		default:
+			w.wake(node)
 		}
-		w.metrics.poolFailed(ctx, "wait")
-		if retry.Failing() {
-			log.V(1).Info("waiting for balances to change failed again", "error", err.Error())
-		} else {
-			log.Error(err, "waiting for balances to change; the tick goes on meanwhile")
-		}
-		delay := retry.Next()
-		backoff.Pause(ctx, w.clock, delay)
+		retry.Reset()
 	}
 }

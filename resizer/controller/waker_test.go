@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -14,19 +13,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// scriptedWaiter returns what is sent to it, and the context's error at its end.
-type scriptedWaiter struct {
-	answers chan error
-	ended   chan struct{}
+type heard struct {
+	node string
+	err  error
 }
 
-func (s *scriptedWaiter) Wait(ctx context.Context) error {
+// scriptedFollower returns what is sent to it, and the context's error at its end.
+type scriptedFollower chan heard
+
+func (s scriptedFollower) Next(ctx context.Context) (string, error) {
 	select {
-	case err := <-s.answers:
-		return err
+	case h := <-s:
+		return h.node, h.err
 	case <-ctx.Done():
-		close(s.ended)
-		return ctx.Err()
+		return "", ctx.Err()
 	}
 }
 
@@ -35,11 +35,11 @@ func TestWaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := &scriptedWaiter{answers: make(chan error), ended: make(chan struct{})}
-	asked := make(chan string, 10)
-	w := newWaker(clock.RealClock{}, func(node string) Waiter { asked <- node; return script }, m)
+	script := make(scriptedFollower)
+	w := newWaker(clock.RealClock{}, script, m)
+	w.follow("n1")
+	w.wakeAll() // before the start: nobody to wake
 
-	w.follow("n1") // before the start: nobody to wake
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
 	lines := make(chan string, 10)
@@ -47,38 +47,38 @@ func TestWaker(t *testing.T) {
 	if err := w.Start(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
-	w.follow("n1")
-	w.follow("n1")
-	if got := <-asked; got != "n1" {
-		t.Errorf("waiter made for %q, want n1", got)
-	}
-
-	woken := func() {
+	w.follow("n2")
+	w.follow("n3")
+	w.leave("n3")
+	woken := func(want ...string) {
 		t.Helper()
-		got, _ := queue.Get()
-		if got.Name != "n1" {
-			t.Errorf("woke %q, want n1", got.Name)
+		nodes := map[string]bool{}
+		for range want {
+			got, _ := queue.Get()
+			nodes[got.Name] = true
+			queue.Done(got)
 		}
-		queue.Done(got)
+		for _, node := range want {
+			if !nodes[node] {
+				t.Errorf("woke %v, want %v", nodes, want)
+			}
+		}
 	}
-	script.answers <- nil
-	woken()
-	script.answers <- errors.New("away")
-	script.answers <- errors.New("away")
-	script.answers <- nil // goes on after errors
-	woken()
+	script <- heard{node: "n1"}
+	woken("n1")
+	script <- heard{node: "n3"} // which was left
+	script <- heard{node: "n2"}
+	woken("n2")
+	script <- heard{err: errors.New("away")}
+	script <- heard{err: errors.New("away")}
+	script <- heard{} // any may have been missed
+	woken("n1", "n2")
+	script <- heard{node: "n1"}
+	woken("n1")
+	if queue.Len() != 0 {
+		t.Errorf("%d nodes were woken beside", queue.Len())
+	}
 	if len(lines) != 2 {
 		t.Errorf("logged %d lines, want that Redis was lost and that it is back", len(lines))
-	}
-
-	w.leave("n1")
-	w.leave("n1")
-	select {
-	case <-script.ended:
-	case <-time.After(30 * time.Second):
-		t.Fatal("still waiting for a node that was left")
-	}
-	if len(asked) != 0 {
-		t.Errorf("a second waiter was made for a node that has one")
 	}
 }

@@ -46,7 +46,6 @@ import (
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/settings"
-	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 	"libra.dev/libra/resizer/controller"
@@ -68,10 +67,10 @@ const (
 var owed = api.Resources{CPUMilli: 500, MemoryBytes: 256 * mib} // as in cgrouptest.V2
 
 // demands are what is predicted of each function.
-type demands map[string]int64 // milli CPU
+type demands map[string]api.Resources
 
 func (d demands) Predict(_ context.Context, rev types.NamespacedName, _ int64) (predict.Prediction, bool) {
-	return predict.Prediction{Demand: api.Resources{CPUMilli: d[rev.Name]}, Duration: time.Minute}, true
+	return predict.Prediction{Demand: d[rev.Name], Duration: time.Minute}, true
 }
 
 func (d demands) Known(ctx context.Context, rev types.NamespacedName, size int64) (predict.Prediction, bool) {
@@ -173,8 +172,9 @@ func (s *site) runActivator(told *telemetry.Telemetry) {
 	}
 	s.manager, err = invocation.NewManager(invocation.Options{
 		Clock: clock.RealClock{}, Logger: logger, MeterProvider: told.Meters, TracerProvider: told.Tracers,
-		Pool: s.pools, Predictor: demands{"donor": 240, "borrower": 700}, Pods: pods,
-		Owner: "activator", MinLoan: 100 * time.Millisecond, Settings: owners{},
+		Pool: s.pools, Pods: pods,
+		Predictor: demands{"donor": {CPUMilli: 240, MemoryBytes: 64 * mib}, "borrower": {CPUMilli: 700, MemoryBytes: 320 * mib}},
+		Owner:     "activator", MinLoan: 100 * time.Millisecond, Settings: owners{},
 	})
 	if err != nil {
 		s.Fatal(err)
@@ -256,8 +256,8 @@ func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 			return c.Patch(ctx, obj, patch)
 		}}).Build()
 	settings := controller.Settings{ResizesPerSecond: 100, Burst: 100, TotalResizesPerSecond: 100, TotalBurst: 100}
-	c, err := controller.New(clock.RealClock{}, kube, s.pools, lendsOfOwners{}, func(string) controller.Waiter { return nil },
-		actuate.NewAPI(kube), events.NewFakeRecorder(100), told.Meters, told.Tracers, settings)
+	c, err := controller.New(clock.RealClock{}, kube, s.pools, lendsOfOwners{}, s.pools.FollowMemory(),
+		events.NewFakeRecorder(100), told.Meters, told.Tracers, settings)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 		"activator:libra.end < " + request,
 		"default/donor cgroup lower < libra-agent:libra.resize < " + begin,
 		"default/borrower cgroup raise < libra-agent:libra.resize < " + begin,
-		"default/donor api lower < libra-resizer:libra.resize < " + begin,
+		"default/borrower api raise < libra-resizer:libra.resize < " + begin,
 		"default/donor cgroup restore < libra-agent:libra.resize < " + begin,
 		"default/borrower cgroup lower < libra-agent:libra.resize < " + begin,
 	} {

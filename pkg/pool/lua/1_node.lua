@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '17'
+local VERSION = '18'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -190,8 +190,7 @@ local function begin_epoch(first_key, now, had_epoch)
     buried_until = 0,       -- the latest of those that stand
     traced = 0,
     -- Of the last heartbeat.
-    beat_at = nil, whole = false, acted = 0, agent = '', lendable = NOTHING, floors = {}, pods_text = '',
-    version = 1,     -- how often balances changed
+    beat_at = nil, whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
@@ -291,27 +290,24 @@ local function changes(by)
   return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0
 end
 
--- version_of is the node's as the call leaves it.
-local function version_of(node)
-  if node.moved then
-    for _, by in pairs(node.moved) do
-      if changes(by) then
-        return node.version + 1
-      end
-    end
-  end
-  return node.version
+-- publish_memory tells who resizes pods that what some have borrowed of memory, or need of it,
+-- is another. It is all of a node's that they do not leave to its agent, and rare. Who does not
+-- listen now reads all when they do.
+local MEMORY_CHANNEL = 'libra:memory'
+
+local function publish_memory(node)
+  call('PUBLISH', MEMORY_CHANNEL, string.match(node.key.epoch, '{(.*)}'))
 end
 
 -- close_node appends an intent of the pods whose balances the call has changed, or in which
 -- something lapsed, and of the one that it wakes for anyway. A ranked Begin is told of by
 -- itself when there is no intent, and named in the intent when there is one.
 local function close_node(node)
-  local pods, ranked = nil, node.ranked
+  local pods, ranked, borrows_memory = nil, node.ranked, false
   if node.moved then
     pods = {node.woken}
-    node.version = version_of(node)
     for pod, by in pairs(node.moved) do
+      borrows_memory = borrows_memory or by[MEMORY] ~= 0
       if pod ~= node.woken and (by[LAPSED] > 0 or changes(by)) then
         pods[#pods + 1] = pod
         if ranked and pod == ranked.pod then
@@ -329,6 +325,9 @@ local function close_node(node)
     append_intent(node, table.concat(pods, '\n'))
   elseif ranked then
     append_ranked(node, ranked)
+  end
+  if borrows_memory then
+    publish_memory(node)
   end
   node.busy = false
 end

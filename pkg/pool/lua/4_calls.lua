@@ -196,14 +196,17 @@ local function take_part(node, text)
   end
 end
 
-local function heartbeat(node, args, whole, acted, cpu, memory)
-  local agent, epoch, text = args[3], args[4], args[5]
+local function heartbeat(node, args, whole, cpu, memory)
+  local agent, epoch, text, needs = args[3], args[4], args[5], args[6]
   node.whole = whole == 1 and epoch == node.epoch
-  node.acted = epoch == node.epoch and acted or 0
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   node.heard, node.open = true, node.whole
   if text ~= node.pods_text then
     take_part(node, text)
+  end
+  if needs ~= node.needs_text then
+    node.needs_text = needs
+    publish_memory(node)
   end
   feed(node, node.domains)
   return node.open and 1 or 0
@@ -299,6 +302,17 @@ local function suspensions(node, most_ms)
   return list
 end
 
+-- needs are those of the last heartbeat, as long as it counts.
+local function needs(node)
+  local list = {}
+  if node.heard then
+    for pod, bytes in string.gmatch(node.needs_text, '([^\n]+)\n([^\n]+)') do
+      list[#list + 1] = {pod, tonumber(bytes)}
+    end
+  end
+  return list
+end
+
 local function read(node, _, entries_most, most_ms)
   reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
@@ -306,8 +320,8 @@ local function read(node, _, entries_most, most_ms)
   add_traces(node, balances)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
-    version_of(node), node.heard and node.acted or 0, node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms), in_flight, node.now,
+    node.begun_count, available[CPU], available[MEMORY],
+    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node),
   }
 end
 
@@ -337,6 +351,6 @@ register('libra_begin', {}, '<dddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<dddd', end_one)
 register('libra_begin_after', {}, '<dddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
-register('libra_heartbeat', {'allow-oom'}, '<dddddd', heartbeat)
+register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
 register('libra_read', {'allow-oom'}, '<dddd', read)

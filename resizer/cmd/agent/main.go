@@ -68,7 +68,7 @@ func parse() options {
 	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
 	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
-	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz")
+	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -131,7 +131,7 @@ func run(o options) error {
 		live.Run(ctx)
 		return nil
 	})
-	if err := errors.Join(mgr.Add(following), mgr.Add(platform), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy)); err != nil {
+	if err := errors.Join(mgr.Add(following), mgr.Add(platform), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy), mgr.AddReadyzCheck("agent", a.Ready)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
 	return mgr.Start(ctx)

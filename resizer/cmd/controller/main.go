@@ -1,5 +1,5 @@
-// Command controller is Libra's resizer: it writes the limits that the pools in Redis
-// say into the pods' specs, through the pods/resize subresource.
+// Command controller is Libra's resizer: it writes into pods' specs, through the pods/resize
+// subresource, the limits that stand: ceilings of CPU, and memory beyond what owners configured.
 package main
 
 import (
@@ -30,7 +30,6 @@ import (
 
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
-	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/controller"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -90,8 +89,6 @@ func parse() options {
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
 	flag.DurationVar(&o.leaseDuration, "lease-duration", 8*time.Second,
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
-	flag.DurationVar(&o.settings.RecordAfter, "record-after", time.Second,
-		"how long a loan must have stood to be written into the pods' specs, on a node whose agent has made it already")
 	flag.Float64Var(&o.settings.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
 	flag.IntVar(&o.settings.Burst, "resize-burst", 200, "resizes per node at once")
 	flag.Float64Var(&o.settings.TotalResizesPerSecond, "total-resizes-per-second", 500, "resizes of all nodes per second, on average")
@@ -106,9 +103,6 @@ func (o options) validate() error {
 	var errs []error
 	if o.leaseDuration < 3*time.Second {
 		errs = append(errs, fmt.Errorf("--lease-duration is %v; at least 3s is needed to renew it in time", o.leaseDuration))
-	}
-	if o.settings.RecordAfter < 0 || o.settings.RecordAfter > time.Minute {
-		errs = append(errs, fmt.Errorf("--record-after is %v; it must be between 0s and 1m0s", o.settings.RecordAfter))
 	}
 	rate := func(flag string, perSecond float64) {
 		if !(perSecond > 0) {
@@ -218,8 +212,8 @@ func run(o options) error {
 	}
 	pools := pool.NewRedis(o.redisAddr)
 	defer pools.Close() //nolint:errcheck // the process ends
-	waiters := func(node string) controller.Waiter { return pools.Balances(node) }
-	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, live, waiters, actuate.NewAPI(mgr.GetClient()),
+	follower := pools.FollowMemory()
+	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, live, follower,
 		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers, o.settings)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestLimitsPatchNamesOnlyLimits(t *testing.T) {
 	}
 }
 
-func TestAPISetLimits(t *testing.T) {
+func TestSetLimits(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	}
@@ -64,7 +64,7 @@ func TestAPISetLimits(t *testing.T) {
 	}).Build()
 
 	got := pod.DeepCopy()
-	if err := NewAPI(kube).Of(got, "user-container").SetLimits(t.Context(), api.Resources{CPUMilli: 900}); err != nil {
+	if err := SetLimits(t.Context(), kube, got, "user-container", api.Resources{CPUMilli: 900}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"resize"}, subresources); diff != "" {
@@ -78,7 +78,7 @@ func TestAPISetLimits(t *testing.T) {
 	if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
 		t.Errorf("pod after the patch (-want +got):\n%s", diff)
 	}
-	if err := NewAPI(kube).Of(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gone"}}, "user-container").SetLimits(t.Context(), api.Resources{CPUMilli: 1}); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := SetLimits(t.Context(), kube, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gone"}}, "user-container", api.Resources{CPUMilli: 1}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("SetLimits of a pod that is gone = %v, want a not-found error that can be told by errors.As", err)
 	}
 }

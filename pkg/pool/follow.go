@@ -1,0 +1,83 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// memoryChannel is MEMORY_CHANNEL in lua/1_node.lua.
+const memoryChannel = "libra:memory"
+
+// followSlice is how long a follower hears nothing before it asks whether its connection still
+// is one, and how long it waits for an answer.
+const followSlice = time.Second
+
+// MemoryFollower hears on which nodes pods have borrowed more or less memory, or need more or
+// less of it. Not for concurrent use.
+type MemoryFollower struct {
+	client       redis.UniversalClient
+	subscription *redis.PubSub // nil while there is none
+	asked        bool          // whether it is there, without an answer yet
+}
+
+// FollowMemory makes a MemoryFollower of all nodes. It holds a connection while it follows.
+func (r *Redis) FollowMemory() *MemoryFollower { return &MemoryFollower{client: r.waits} }
+
+// Next waits for a change, and returns its node. It is empty when any node's may have been
+// missed: first, and after an error. When ctx ends, Next returns its error within two seconds.
+func (f *MemoryFollower) Next(ctx context.Context) (node string, err error) {
+	for {
+		node, told, err := f.receive(context.WithoutCancel(ctx))
+		if err == nil && !told && ctx.Err() == nil {
+			continue
+		}
+		if err = errors.Join(ctx.Err(), err); err != nil {
+			f.Close() //nolint:errcheck // it is given up
+			return "", fmt.Errorf("following %s: %w", memoryChannel, err)
+		}
+		return node, nil
+	}
+}
+
+// receive waits for one slice, and says whether it was told of anything.
+func (f *MemoryFollower) receive(ctx context.Context) (node string, told bool, err error) {
+	if f.subscription == nil {
+		f.subscription, f.asked = f.client.Subscribe(ctx, memoryChannel), false
+	}
+	message, err := f.subscription.ReceiveTimeout(ctx, followSlice)
+	if timedOut(err) && !f.asked {
+		f.asked = true
+		return "", false, f.subscription.Ping(ctx)
+	}
+	if err != nil {
+		return "", false, err
+	}
+	f.asked = false
+	switch m := message.(type) {
+	case *redis.Subscription:
+		return "", true, nil
+	case *redis.Message:
+		return m.Payload, true, nil
+	}
+	return "", false, nil
+}
+
+func timedOut(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) && network.Timeout()
+}
+
+// Close ends the connection. A Next after it makes another.
+func (f *MemoryFollower) Close() error {
+	if f.subscription == nil {
+		return nil
+	}
+	subscription := f.subscription
+	f.subscription = nil
+	return subscription.Close()
+}

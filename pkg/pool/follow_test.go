@@ -1,0 +1,131 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// following is a follower that has begun.
+func following(t *testing.T, r *Redis) *MemoryFollower {
+	t.Helper()
+	f := r.FollowMemory()
+	t.Cleanup(func() { f.Close() }) //nolint:errcheck // the test ends
+	expectNext(t, f, "")
+	return f
+}
+
+func expectNext(t *testing.T, f *MemoryFollower, want string) {
+	t.Helper()
+	if node, err := f.Next(testContext(t)); err != nil || node != want {
+		t.Fatalf("Next = %q, %v; want %q", node, err, want)
+	}
+}
+
+// Each node is told of when what is borrowed of memory or needed of it changes, and never for
+// CPU, or for what comes and goes without either.
+func TestMemoryFollower(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	f := following(t, r)
+	heartbeat := func(node string, needs map[string]int64) {
+		t.Helper()
+		pods := map[string]int64{"default/donor": 0, "default/borrower": 0}
+		if _, err := r.Heartbeat(ctx, node, Heartbeat{Agent: "a", Epoch: epochOf(t, r, node), Whole: true, Lendable: unlimited, Pods: pods, Needs: needs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(node string, inv Invocation) {
+		t.Helper()
+		if _, err := r.Begin(ctx, node, inv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := func(node, id string) {
+		t.Helper()
+		if _, err := r.End(ctx, node, Ending{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onlyCPU := func(inv Invocation) Invocation {
+		inv.Surplus.MemoryBytes, inv.Want.MemoryBytes = 0, 0
+		return inv
+	}
+
+	heartbeat("quiet", nil)
+	begin("quiet", onlyCPU(donor("donor")))
+	begin("quiet", onlyCPU(borrower("borrower")))
+	begin("quiet", ranked("1", "a", time.Second))
+	end("quiet", "1")
+	end("quiet", "borrower")
+	heartbeat("quiet", nil)
+
+	heartbeat("lent", nil)
+	begin("lent", donor("donor"))
+	begin("lent", borrower("borrower"))
+	expectNext(t, f, "lent")
+	end("lent", "borrower")
+	expectNext(t, f, "lent")
+
+	heartbeat("needs", map[string]int64{"default/a": 1 << 30})
+	expectNext(t, f, "needs")
+	heartbeat("needs", map[string]int64{"default/a": 1 << 30}) // says nothing new
+	heartbeat("needs", nil)
+	expectNext(t, f, "needs")
+
+	// What comes while nobody reads is not missed, and nothing else was told.
+	heartbeat("last", map[string]int64{"default/a": 1 << 30})
+	expectNext(t, f, "last")
+}
+
+// Whatever was missed while Redis was away may be any node's.
+func TestMemoryFollowerAfterAnOutage(t *testing.T) {
+	addr := redistest.Start(t)
+	r := newRedis(t, addr)
+	f := following(t, r)
+	ctx := testContext(t)
+	if err := r.calls.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if node, err := f.Next(ctx); err == nil {
+		t.Fatalf("Next = %q after the connection was lost, want an error", node)
+	}
+	expectNext(t, f, "")
+}
+
+// A Redis that hangs is noticed.
+func TestMemoryFollowerOfAHangingRedis(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	f := following(t, r)
+	ctx := testContext(t)
+	busy := make(chan error)
+	go func() { busy <- r.calls.Do(ctx, "DEBUG", "SLEEP", "3").Err() }()
+	if node, err := f.Next(ctx); err == nil {
+		t.Fatalf("Next of a Redis that hangs = %q, want an error", node)
+	}
+	<-busy // it failed, too, when its time was over
+}
+
+// Who follows a Redis in which nothing happens is not disturbed, and ends with its context.
+func TestMemoryFollowerOfAnIdleRedis(t *testing.T) {
+	f := following(t, newRedis(t, redistest.Start(t)))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*followSlice/2)
+	defer cancel()
+	if node, err := f.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Next = %q, %v; want the deadline's error", node, err)
+	}
+}
+
+func TestHeartbeatOfBadNeeds(t *testing.T) {
+	for _, hb := range []Heartbeat{
+		{Agent: "a", Needs: map[string]int64{"default/a\n": 1}},
+		{Agent: "a", Needs: map[string]int64{"default/a": -1}},
+	} {
+		if _, err := NewMemory(nil).Heartbeat(t.Context(), "node", hb); err == nil {
+			t.Errorf("heartbeat %+v was taken", hb)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// What is needed is never what use is near, but for the most that it may be; it does not fall
+// before use has fallen well below, and what is asked for twice is the same.
+func TestNeedOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		owed := rapid.Int64Range(mib, 1<<34).Draw(t, "owed")
+		var need int64
+		for range 20 {
+			used := rapid.Int64Range(0, 2*needMost*owed).Draw(t, "used")
+			before := need
+			need = needOf(used, owed, before)
+			has := max(need, owed)
+			switch {
+			case need != 0 && (need <= owed || need > needMost*owed):
+				t.Fatalf("%d is needed by who is owed %d", need, owed)
+			case crowds(used, has) && has < needMost*owed:
+				t.Fatalf("%d is used and %d needed", used, need)
+			case has < before && float64(used) >= easyPart*float64(has):
+				t.Fatalf("%d is needed in place of %d, with %d in use", need, before, used)
+			}
+			if again := needOf(used, owed, need); again != need {
+				t.Fatalf("%d is needed, and then %d", need, again)
+			}
+		}
+	})
+}
+
+func TestPinned(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		used := rapid.Int64Range(0, 1<<40).Draw(t, "used")
+		if kept := pinned(used); kept < used+used/10 || kept < used+32*mib {
+			t.Fatalf("pinned(%d) = %d: a margin of 32 MiB and of a tenth is missing", used, kept)
+		}
+	})
+}
+
+// memoryRig is a rig on whose pods' memory a sampler looks, on a node of 10 GiB.
+type memoryRig struct {
+	*rig
+	node nodeMemory
+}
+
+func newMemoryRig(t *testing.T) *memoryRig {
+	return &memoryRig{newTestRig(t), nodeMemory{total: 10 << 30, available: 8 << 30}}
+}
+
+func (m *memoryRig) run(pod string, borrows bool) {
+	m.Helper()
+	m.rig.run(pod, pod, userLimits)
+	m.inform(pod, func(i *podInfo) { i.borrows = borrows })
+	m.sampled.put(pod, &container{id: pod, cgroup: &handle{kernelContainer: m.kernel[pod]}})
+}
+
+// inform changes what is known of a pod.
+func (m *memoryRig) inform(pod string, change func(*podInfo)) {
+	(&ranked{rig: m.rig}).inform(pod, change)
+}
+
+// needs samples all and returns what is told to be needed, in MiB, of what is in use.
+func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
+	m.Helper()
+	for pod, used := range usedMiB {
+		m.kernel[pod].Memory = used * mib
+		if err := m.sampled.get(pod).sampleWhole(m.clock.Now); err != nil {
+			m.Fatalf("%v", err)
+		}
+	}
+	m.readMemory(m.ctx, m.node)
+	needs := map[string]int64{}
+	for pod, bytes := range m.reflex.needs() {
+		needs[pod] = bytes / mib
+	}
+	return needs
+}
+
+func (m *memoryRig) expect(t *testing.T, usedMiB, want map[string]int64) {
+	t.Helper()
+	if diff := cmp.Diff(want, m.needs(usedMiB)); diff != "" {
+		t.Errorf("needs with %v in use (-want +got):\n%s", usedMiB, diff)
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.run("a/lends", false)
+	m.expect(t, map[string]int64{"a/p": 358, "a/lends": 500}, map[string]int64{})
+	if m.nearLimit() {
+		t.Error("said to be near a limit")
+	}
+	m.kernel["a/p"].Memory = 359 * mib
+	if err := m.sampled.get("a/p").sampleWhole(m.clock.Now); err != nil {
+		t.Fatal(err)
+	}
+	if !m.nearLimit() {
+		t.Error("not said to be near a limit, with 359 of 512 MiB in use")
+	}
+	m.expect(t, map[string]int64{"a/p": 359}, map[string]int64{"a/p": 1024})
+	if m.nearLimit() {
+		t.Error("said to be near a limit after more was asked for")
+	}
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib // the kubelet's
+	m.expect(t, map[string]int64{"a/p": 310}, map[string]int64{"a/p": 1024})
+	m.expect(t, map[string]int64{"a/p": 300}, map[string]int64{})
+	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 2048})
+	m.expect(t, map[string]int64{"a/p": 5000}, map[string]int64{"a/p": 3072}) // a quarter of the node above what it is owed
+
+	// Others get nothing any more, and what is there stays.
+	m.run("a/q", true)
+	m.expect(t, map[string]int64{"a/q": 400}, map[string]int64{"a/p": 3072})
+	m.node.available = 0
+	m.expect(t, map[string]int64{"a/q": 500}, map[string]int64{"a/p": 3072})
+	if m.nearLimit() {
+		t.Error("asked for again before the next beat")
+	}
+	if n := m.counted("libra.agent.rescues", rescueNoRoom); n < 1 {
+		t.Error("that there is no room was not counted")
+	}
+}
+
+// With what is not to be changed, nothing is needed.
+func TestNoNeeds(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	crowded := map[string]int64{"a/p": 500}
+	for name, change := range map[string]func(i *podInfo){
+		"only observed":   func(i *podInfo) { i.observed = "for a reason" },
+		"no memory limit": func(i *podInfo) { i.allocation.MemoryBytes = 0 },
+		"mode lend":       func(i *podInfo) { i.borrows = false },
+	} {
+		var before podInfo
+		m.inform("a/p", func(i *podInfo) { before = *i })
+		m.expect(t, crowded, map[string]int64{"a/p": 1024})
+		m.inform("a/p", change)
+		if got := m.needs(crowded); len(got) > 0 {
+			t.Errorf("%s: needs %v", name, got)
+		}
+		m.inform("a/p", func(i *podInfo) { *i = before })
+	}
+	m.stopping = true
+	m.expect(t, crowded, map[string]int64{})
+}
+
+// Whatever containers use, the limits that are asked for are never above what they are owed by
+// more than the node can spare, but for what is in use already.
+func TestNeedsFitTheNode(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newMemoryRig(t)
+		pods := []string{"a/p", "a/q", "a/r"}
+		for _, pod := range pods {
+			m.run(pod, true)
+		}
+		for range rapid.IntRange(1, 10).Draw(rt, "beats") {
+			used := map[string]int64{}
+			for _, pod := range pods {
+				used[pod] = rapid.Int64Range(0, m.kernel[pod].Limit.MemoryBytes/mib).Draw(rt, pod)
+			}
+			m.node.available = rapid.Int64Range(0, 10<<30).Draw(rt, "available")
+			before := m.aboveMemory
+			needs := m.needs(used)
+			above := int64(0)
+			for _, pod := range pods {
+				c := m.kernel[pod]
+				above += max(c.Limit.MemoryBytes, needs[pod]*mib) - userLimits.MemoryBytes
+				if rapid.Bool().Draw(rt, "the kubelet follows") {
+					c.Limit.MemoryBytes = max(userLimits.MemoryBytes, needs[pod]*mib, c.Memory)
+				}
+			}
+			if most := max(m.node.total/memoryPart, before); above > most {
+				rt.Fatalf("%d MiB above what is owed, want %d at most", above>>20, most>>20)
+			}
+		}
+	})
+}
+
+// A container of which more than half of the memory is in use is sampled often while it works.
+func TestFillingContainersAreSampledOften(t *testing.T) {
+	c := &container{cgroup: &handle{kernelContainer: &kernelContainer{Reading: cgroup.Reading{Limit: userLimits}}}}
+	c.ranked.Store(true)
+	c.leftOut.Store(true)
+	for used, want := range map[int64]time.Duration{256 * mib: leftOutEvery, 257 * mib: sampleEvery} {
+		c.cgroup.(*handle).Memory = used
+		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.every(epoch); got != want {
+			t.Errorf("with %d MiB of 512 in use it is sampled every %v, want %v", used/mib, got, want)
+		}
+	}
+}
+
+// What pods use and have above what they are owed is told of, and no more lent than is left.
+func TestLendableMemoryBesideNeeds(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.needs(map[string]int64{"a/p": 600})
+	if used, pins := m.borrowedMemory(); used != 88*mib || pins != 512*mib {
+		t.Errorf("used %d MiB and pinned %d, want 88 and 512", used/mib, pins/mib)
+	}
+	if m.aboveMemory != 512*mib {
+		t.Errorf("%d MiB above, want 512", m.aboveMemory/mib)
+	}
+	if got, want := lendableMemory(88*mib, m.node, 512*mib), m.node.total/memoryPart-512*mib; got != want {
+		t.Errorf("lendable %d, want %d", got, want)
+	}
+	if got := lendableMemory(0, nodeMemory{total: math.MaxInt64 / 2, available: 0}, 0); got != 0 {
+		t.Errorf("lendable %d of a node that has none", got)
+	}
+}
+
+// When owners are the source again, CPU is lent as soon as the ceilings are out of force.
+func TestOwnersAreTheSourceAgain(t *testing.T) {
+	k := newTestRanked(t)
+	k.add("default/d", "donor", 500)
+	k.add("default/b", "borrower", 500)
+	k.openPool()
+	volume := api.Resources{CPUMilli: 200, MemoryBytes: 100 * mib}
+	k.begin("1", "default/d", volume, api.Resources{})
+	k.begin("2", "default/b", api.Resources{}, volume)
+	k.kernel["donor"].Limit.CPUMilli, k.kernel["borrower"].Limit.CPUMilli = 2000, 2000
+	k.exchange()
+	for range 50 {
+		k.kernel["donor"].CPU += 20 * time.Millisecond // two cores
+		k.pass(10 * time.Millisecond)
+	}
+	for _, pod := range []string{"default/d", "default/b"} {
+		k.inform(pod, func(i *podInfo) { i.node, i.lends = false, false })
+	}
+	k.rest(2 * time.Second)
+	k.want("donor", 2000) // the kubelet has yet to lower it
+	k.want("borrower", 2000)
+	if debts := k.debts(); len(debts) > 0 {
+		t.Errorf("the journal names %v", debts)
+	}
+	k.kernel["donor"].Limit.CPUMilli, k.kernel["borrower"].Limit.CPUMilli = 500, 500
+	k.rest(2 * time.Second)
+	k.end("1")
+	k.end("2")
+	k.begin("3", "default/d", volume, api.Resources{})
+	k.begin("4", "default/b", api.Resources{}, volume)
+	k.exchange()
+	k.want("donor", 300)
+	k.want("borrower", 700)
+	if n := k.counted("libra.agent.safeguards", ""); n != 0 {
+		t.Errorf("the safeguard fired %d times for what was used up to a ceiling", n)
+	}
+}

@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+// loans are what the pool says of a node's pods.
+type loans struct {
+	state reading
+	// readAt is when the pool was last read; while it never was, when the node was first
+	// looked at.
+	readAt time.Time
+	pods   map[string]pool.Balance
+	needs  map[string]int64 // bytes
+}
+
+// reading is whether the pool can be read.
+type reading int
+
+const (
+	neverRead reading = iota
+	isRead
+	lost // for a lease: nothing that it said stands
+)
+
+// memoryOf is the least bytes of memory that a pod's limit is to be by the pool, of one that is
+// owed so many.
+func (l *loans) memoryOf(pod string, owed int64) int64 {
+	return max(owed+l.pods[pod].Borrowed.MemoryBytes, l.needs[pod])
+}
+
+// read takes in what the pool says of the node. When it cannot be read, what was read last
+// stands for one lease: for so long Redis keeps it, too. It is false while nothing is known.
+func (c *Controller) read(ctx context.Context, n *node) (known bool) {
+	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+	defer cancel()
+	log := logf.FromContext(ctx).WithValues("node", n.name)
+	state, err := c.pools.Read(ctx, n.name)
+	now, l := c.clock.Now(), &n.loans
+	if err == nil {
+		if l.state == lost {
+			log.Info("the pool can be read again")
+		}
+		*l = loans{state: isRead, readAt: now, pods: state.Pods, needs: state.Needs}
+		return true
+	}
+	c.metrics.poolFailed(ctx, "read")
+	if l.state != lost && now.Sub(l.readAt) >= pool.LeaseTTL {
+		*l = loans{state: lost, readAt: l.readAt}
+		log.Error(err, "the pool could not be read for a lease: every pod gets back the memory limit that it is owed")
+	} else {
+		log.V(1).Info("reading the pool failed", "error", err.Error())
+	}
+	return l.state != neverRead
+}

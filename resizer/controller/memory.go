@@ -1,0 +1,101 @@
+package controller
+
+import (
+	"time"
+
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/resizer/backoff"
+)
+
+const (
+	// memoryStands is for how long less must have been due before a limit is lowered. An
+	// unused limit holds no memory, and the next request may need as much.
+	memoryStands = 5 * time.Second
+	// memoryStep is the least by which a limit is lowered that stays above what is owed, in bytes.
+	memoryStep = 16 << 20
+
+	// memoryPatience is how long a decrease may stay out of force. The kubelet refuses a limit
+	// below what is in use, and keeps a change of the same pod's CPU waiting with it.
+	memoryPatience = 2 * time.Second
+	// memoryRest is how long memory is then left as it is before it is lowered again.
+	memoryRest = 10 * time.Second
+
+	// refusalMax bounds how long no raise of a pod is tried after several in a row were refused.
+	refusalMax = 5 * time.Minute
+)
+
+// memory is what is known of a pod's memory limit, beside what it is owed. It is never below
+// that: an unused limit holds no memory, so that nobody gains by it. Amounts are in bytes.
+type memory struct {
+	due       int64     // what the limit is to be
+	lessSince time.Time // since when that is less than the spec has; zero when it is not
+
+	lateSince time.Time // since when a decrease is not in force
+	keptUntil time.Time // until when nothing is lowered
+
+	refusedUntil time.Time // until when no raise is tried, because some were refused
+	refusal      backoff.Delay
+}
+
+func newMemory() memory {
+	return memory{refusal: backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax}}
+}
+
+// expect takes in what the limit is to be, in a spec that has asked.
+func (m *memory) expect(due, asked int64, now time.Time) {
+	m.due = due
+	switch {
+	case due >= asked:
+		m.lessSince = time.Time{}
+	case m.lessSince.IsZero():
+		m.lessSince = now
+	}
+}
+
+// refuse keeps raises from being tried for a while, longer each time.
+func (m *memory) refuse(now time.Time) { m.refusedUntil = now.Add(m.refusal.Next()) }
+
+// overdue says, once per time, that a decrease is not going to come into force, and has memory
+// left as it is for a while.
+func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
+	if asked >= inForce {
+		m.lateSince = time.Time{}
+		return false
+	}
+	if m.lateSince.IsZero() {
+		m.lateSince = now
+	}
+	if now.Sub(m.lateSince) <= memoryPatience || now.Before(m.keptUntil) {
+		return false
+	}
+	m.keptUntil = now.Add(memoryRest)
+	return true
+}
+
+// memoryTarget is what the memory limit in the spec is to be now, and how long until that may
+// be another by itself.
+func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duration) {
+	owed, asked, due := m.owed.MemoryBytes, m.asked.MemoryBytes, m.memory.due
+	held := max(owed, min(asked, m.inForce.MemoryBytes)) // accepted and in force
+	switch {
+	case owed == 0:
+		return 0, resync
+	case now.Before(m.memory.keptUntil):
+		return max(due, asked, m.inForce.MemoryBytes), m.memory.keptUntil.Sub(now)
+	case m.standing != takesPart:
+		return owed, resync
+	case now.Before(m.memory.refusedUntil) && due > held:
+		return held, m.memory.refusedUntil.Sub(now)
+	case due >= asked:
+		return due, resync
+	}
+	switch stood := now.Sub(m.memory.lessSince); {
+	case stood < memoryStands:
+		return asked, memoryStands - stood
+	case !m.settled:
+		return asked, tick // the kubelet looks at what is in use only when it lowers a limit that it has set
+	case due > owed && asked-due < memoryStep:
+		return asked, resync
+	}
+	return due, resync
+}

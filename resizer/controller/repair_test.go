@@ -1,0 +1,261 @@
+package controller
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+var aRepair = []string{"p 501m/256Mi", "p 500m/256Mi"}
+
+func TestRepair(t *testing.T) {
+	away := func(h *harness) { h.agent(false) }
+	tests := map[string]struct {
+		change []func(*corev1.Pod)
+		before func(h *harness) // nothing else was ever seen than this
+		during func(h *harness) // after the agent was not ready any more
+		want   []string
+	}{
+		"an agent goes":                        {want: aRepair},
+		"without Redis":                        {during: func(h *harness) { h.pool.err = errors.New("away") }, want: aRepair},
+		"the start, of an older pod":           {before: away, change: []func(*corev1.Pod){old}, want: aRepair},
+		"a pod that is younger than the start": {before: away},
+		"left alone":                           {change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }}},
+		"the agent comes back in time":         {during: func(h *harness) { h.agent(true) }},
+		"another takes its place in time":      {during: func(h *harness) { h.create(testAgent("another", ready)) }},
+		"going away": {change: []func(*corev1.Pod){func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"}
+		}}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, testRevision(owed), testPod("p", owed, tc.change...))
+			if tc.before != nil {
+				tc.before(h)
+			}
+			h.expect()
+			h.agent(false)
+			h.expect()
+			if tc.during != nil {
+				tc.during(h)
+			}
+			if got := h.wait(repairAfter - heldTick); got != nil {
+				t.Errorf("patches %v before the agent could be back, want none", got)
+			}
+			if diff := cmp.Diff(tc.want, h.follow(time.Minute)); diff != "" {
+				t.Errorf("patches (-want +got):\n%s", diff)
+			}
+			if got := h.total("libra.resizer.resizes", reasonKey.String(reasonRepair), resultKey.String(resultAccepted)); int(got) != len(tc.want) {
+				t.Errorf("%v patches of repairs, want %d", got, len(tc.want))
+			}
+		})
+	}
+}
+
+// wait reconciles for d, with a kubelet that does nothing, and returns the patches.
+func (h *harness) wait(d time.Duration) []string {
+	h.t.Helper()
+	var got []string
+	for end := h.clock.Now().Add(d); h.clock.Now().Before(end); h.clock.Step(heldTick) {
+		got = append(got, h.reconcile()...)
+	}
+	return got
+}
+
+// Its next container begins with what the spec says.
+func TestNoRepairOfWhatDoesNotRun(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed, func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }))
+	h.expect()
+	h.agent(false)
+	h.wait(2 * repairAfter)
+	if got := h.follow(time.Minute); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
+}
+
+func TestSilentNodesAreCounted(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	for _, isReady := range []bool{true, false, true} {
+		h.agent(isReady)
+		h.reconcile()
+		if got := h.total("libra.resizer.node.silent", nodeKey.String("n1")); (got == 0) != isReady {
+			t.Errorf("node silent = %v with an agent that is ready: %v", got, isReady)
+		}
+	}
+}
+
+// The second patch must not hide the first from the kubelet.
+func TestRepairWaitsForTheKubelet(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.expect()
+	h.agent(false)
+	if diff := cmp.Diff(aRepair[:1], h.wait(time.Minute)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+	h.kubelet()
+	h.expect(aRepair[1])
+}
+
+func TestRepairOncePerSilence(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	for range 3 {
+		h.agent(true)
+		h.expect()
+		h.agent(false)
+		if diff := cmp.Diff(aRepair, h.follow(time.Hour)); diff != "" {
+			t.Errorf("patches (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// A pod without a CPU limit has nothing that is the agent's.
+func TestNoRepairWithoutACPULimit(t *testing.T) {
+	h := newHarness(t, testRevision(res(0, 256)), testPod("p", res(0, 256)))
+	h.expect()
+	h.agent(false)
+	if got := h.follow(time.Minute); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
+}
+
+// What the agent left in a cgroup may be less than the ceiling, and no quota has room for more.
+func TestRepairOfACeiling(t *testing.T) {
+	h := withCeilings(t, testPod("p", owed, ready))
+	h.expect("p 2000m/256Mi")
+	h.kubelet()
+	h.agent(false)
+	h.quotaOf(2000)
+	if diff := cmp.Diff([]string{"p 1999m/256Mi", "p 2000m/256Mi"}, h.follow(time.Minute)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// Who had borrowed may hold too much, and comes first; who lent waits until that is taken back,
+// or could have been. Pods with a ceiling are in nobody's way.
+func TestBorrowersAreRepairedFirst(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testNode(2000), testPod("borrower", owed), testPod("donor", owed),
+		testPod("above", res(2000, 256), byLibra, ready, annotated(api.ModeAnnotation, "full")))
+	h.pool.pods = map[string]pool.Balance{"default/borrower": {Borrowed: res(200, 0)}, "default/donor": {Lent: res(200, 0)}}
+	h.expect("above 500m/256Mi")
+	h.kubelet()
+	h.expect()
+	h.agent(false)
+	h.expect()
+	h.clock.Step(repairAfter)
+	h.expect("borrower 501m/256Mi")
+	if got := h.wait(borrowersFirst - heldTick); got != nil {
+		t.Errorf("patches %v before the kubelet has lowered what the borrower has, want none", got)
+	}
+	h.kubelet()
+	h.expect("borrower 500m/256Mi") // which the kubelet had written by then
+	h.expect("above 501m/256Mi", "donor 501m/256Mi")
+
+	// A kubelet that does not answer does not keep a donor from its own for ever.
+	h.agent(true)
+	h.follow(time.Minute)
+	h.agent(false)
+	h.expect()
+	h.clock.Step(repairAfter)
+	h.expect("borrower 501m/256Mi")
+	if diff := cmp.Diff([]string{"above 501m/256Mi", "donor 501m/256Mi"}, h.wait(borrowersFirst+heldTick)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// cgroups are those of a node's pods: milli CPU.
+type cgroups map[string]int64
+
+// write is a kubelet's: it writes what the spec says when that is not what it wrote last.
+func (c cgroups) write(h *harness, wrote map[string]api.Resources) {
+	for name := range c {
+		if limits := specLimits(h.get(name)); limits != wrote[name] {
+			c[name], wrote[name] = limits.CPUMilli, limits
+		}
+	}
+	h.kubelet()
+}
+
+// Whatever an agent left in cgroups, with or without a ceiling, in the middle of whatever else
+// was under way: ten seconds after it was gone every one of them is what the spec says, and the
+// spec what it is without loans.
+func TestWholeWithinTenSeconds(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		objects, names := []client.Object{testRevision(owed), testNode(2000)}, []string{"a", "b", "c"}
+		for _, name := range names {
+			objects = append(objects, testPod(name, owed, ready))
+		}
+		h := newHarness(t, objects...)
+		if rapid.Bool().Draw(rt, "under source node") {
+			h.following.now = underNode
+		}
+		kernel, wrote := cgroups{}, map[string]api.Resources{}
+		for _, name := range names {
+			kernel[name], wrote[name] = owed.CPUMilli, owed
+		}
+		run := func(d time.Duration, late time.Duration) {
+			written := h.clock.Now()
+			for end := h.clock.Now().Add(d); h.clock.Now().Before(end); {
+				_, again := h.reconcileResult()
+				if h.clock.Since(written) >= late {
+					kernel.write(h, wrote)
+					written = h.clock.Now()
+				}
+				h.clock.Step(min(again, 100*time.Millisecond))
+			}
+		}
+		late := time.Duration(rapid.IntRange(0, 1000).Draw(rt, "the kubelet is late by")) * time.Millisecond
+		h.pool.pods = map[string]pool.Balance{}
+		for _, name := range names {
+			h.pool.pods["default/"+name] = pool.Balance{Borrowed: res(rapid.Int64Range(0, 1).Draw(rt, "borrowed")*100, rapid.Int64Range(0, 1).Draw(rt, "memory")*64)}
+		}
+		run(time.Duration(rapid.IntRange(1, 3000).Draw(rt, "so far"))*time.Millisecond, late)
+
+		for _, name := range names {
+			kernel[name] = rapid.Int64Range(100, 2000).Draw(rt, "left")
+		}
+		h.agent(false)
+		h.pool.pods = nil
+		run(10*time.Second, late)
+		for _, name := range names {
+			want := owed
+			if h.following.now == underNode {
+				want.CPUMilli = 2000
+			}
+			if got := specLimits(h.get(name)); got != want {
+				rt.Errorf("the spec of %s says %v, want %v", name, got, want)
+			}
+			if kernel[name] != want.CPUMilli {
+				rt.Errorf("the cgroup of %s has %dm, want %dm", name, kernel[name], want.CPUMilli)
+			}
+		}
+	})
+}
+
+// What a rate limit holds back is not forgotten.
+func TestRepairsAfterARateLimit(t *testing.T) {
+	objects := []client.Object{testRevision(owed)}
+	var want []string
+	for i := range testSettings.Burst {
+		name := string(rune('a' + i))
+		objects, want = append(objects, testPod(name, owed)), append(want, name+" 500m/256Mi")
+	}
+	h := newHarness(t, objects...)
+	h.expect()
+	h.agent(false)
+	got := h.follow(10 * time.Second)
+	got = slices.DeleteFunc(got, func(p string) bool { return p[2:] != "500m/256Mi" })
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
