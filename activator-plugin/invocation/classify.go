@@ -45,18 +45,18 @@ type volumes struct {
 }
 
 // classify keeps the container's request and at least keep. Nothing is transferred to
-// or from an invocation that is predicted to end before minLoan, for it would not pay.
-// Of one that may have others in its pod the surplus counts all the same: without it the
-// pod could not lend what the others leave.
+// or from an invocation that is predicted to end before minLoan, for it would not pay: but
+// memory that it cannot do without. Of one that may have others in its pod the surplus counts
+// all the same: without it the pod could not lend what the others leave.
 func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration, concurrency int) (v volumes) {
-	if p.Duration < minLoan && concurrency <= 1 {
-		return v
-	}
 	keep = keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
 	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
 	if p.Duration < minLoan {
-		v.want = api.Resources{}
+		v.want.CPUMilli = 0
+		if concurrency <= 1 {
+			v.surplus = api.Resources{}
+		}
 	}
 	return v
 }

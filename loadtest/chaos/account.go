@@ -64,16 +64,16 @@ func (e episode) length() time.Duration { return e.to.Sub(e.from) }
 // excess is an episode in which the limits added up to more than is owed.
 type excess struct {
 	episode
-	most api.Resources // by which they did
-	at   []sample      // those that were not at what they are owed, at the worst
+	most int64    // milli CPU by which they did
+	at   []sample // those that were not at what they are owed, at the worst
 }
 
-func (e *excess) observe(now time.Time, by api.Resources, samples []sample) {
+func (e *excess) observe(now time.Time, by int64, samples []sample) {
 	e.to = now
-	if e.most.Max(by) == e.most {
+	if by <= e.most {
 		return
 	}
-	e.most = e.most.Max(by)
+	e.most = by
 	e.at = slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.limits == s.owed })
 }
 
@@ -136,7 +136,7 @@ func (t *tracker) observe(m moment) {
 	}
 
 	by := m.excess()
-	high := !by.IsZero()
+	high := by > 0
 	if high && !t.high {
 		t.over = append(t.over, excess{episode: episode{from: m.at}})
 	}

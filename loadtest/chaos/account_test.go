@@ -58,22 +58,18 @@ func TestAwayIsWhatNoBalanceCovers(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits  api.Resources
 		balance pool.Balance
-		inUse   int64
 		away    bool
 	}{
-		"what is owed":                          {owed, pool.Balance{}, 0, false},
-		"lowered, and lent":                     {res(400, 156), lent, 0, false},
-		"lowered, and lent nothing":             {res(400, 256), pool.Balance{}, 0, true},
-		"lowered, and borrowed":                 {res(400, 256), borrowed, 0, true},
-		"raised, and borrowed":                  {res(1000, 356), borrowed, 0, false},
-		"raised, and lent":                      {res(1000, 256), lent, 0, true},
-		"memory lowered, only CPU lent":         {res(400, 200), pool.Balance{Lent: res(300, 0)}, 0, true},
-		"memory is kept because it is in use":   {res(700, 356), pool.Balance{}, 320 * mib, false},
-		"memory is kept that nobody uses":       {res(700, 356), pool.Balance{}, 200 * mib, true},
-		"CPU is kept and memory that is in use": {res(900, 356), pool.Balance{}, 320 * mib, true},
-		"no limit at all, and nothing borrowed": {res(0, 256), pool.Balance{}, 0, true},
+		"what is owed":                          {owed, pool.Balance{}, false},
+		"lowered, and lent":                     {res(400, 256), lent, false},
+		"lowered, and lent nothing":             {res(400, 256), pool.Balance{}, true},
+		"lowered, and borrowed":                 {res(400, 256), borrowed, true},
+		"raised, and borrowed":                  {res(1000, 256), borrowed, false},
+		"raised, and lent":                      {res(1000, 256), lent, true},
+		"more memory, which harms nobody":       {res(700, 512), pool.Balance{}, false},
+		"no limit at all, and nothing borrowed": {res(0, 256), pool.Balance{}, true},
 	} {
-		s := sample{pod: "default/p", owed: owed, limits: c.limits, inUse: c.inUse}
+		s := sample{pod: "default/p", owed: owed, limits: c.limits}
 		if got := s.away(c.balance, false); got != c.away {
 			t.Errorf("%s: away is %t, want %t", name, got, c.away)
 		}
@@ -125,7 +121,8 @@ func TestSumOfTheLimits(t *testing.T) {
 	donor := sample{pod: "default/d", owed: res(700, 256), limits: res(400, 256)}
 	whole := sample{pod: "default/d", owed: res(700, 256), limits: res(700, 256)}
 	borrower := sample{pod: "default/b", owed: res(500, 256), limits: res(800, 256)}
-	kept := sample{pod: "default/b", owed: res(500, 256), limits: res(500, 300), inUse: 290 * mib}
+	raised := sample{pod: "default/b", owed: res(500, 256), limits: res(500, 300)}
+	short := sample{pod: "default/b", owed: res(500, 256), limits: res(500, 255)}
 	for name, c := range map[string]struct {
 		watch func(tr *tracker)
 		want  int
@@ -138,11 +135,12 @@ func TestSumOfTheLimits(t *testing.T) {
 			watchFor(tr, 0.5, 1, view{}, donor, borrower)
 			watchFor(tr, 1, 1.5, view{}, whole, borrower)
 		}, 2},
-		"memory in use is kept": {func(tr *tracker) { watchFor(tr, 0, 1, view{}, whole, kept) }, 0},
+		"more memory than is owed": {func(tr *tracker) { watchFor(tr, 0, 1, view{}, whole, raised) }, 0},
+		"less memory than is owed": {func(tr *tracker) { watchFor(tr, 0, 1, view{}, whole, short) }, 1},
 	} {
 		tr := newTracker()
 		c.watch(tr)
-		if got := len(tr.violations()); got != c.want {
+		if got := len(tr.violations()) + len(tr.breaches()); got != c.want {
 			t.Errorf("%s: %d violations, want %d", name, got, c.want)
 		}
 	}
@@ -158,7 +156,7 @@ func TestAnExcessTellsWhoWasAboveAtTheWorst(t *testing.T) {
 	watchFor(tr, 0.2, 0.4, view{}, whole, worse)
 	watchFor(tr, 0.4, 0.6, view{}, whole, borrower)
 	got := tr.violations()
-	if len(got) != 1 || got[0].most != res(300-2*nudgeMilli, 0) || len(got[0].at) != 1 || got[0].at[0] != worse {
+	if len(got) != 1 || got[0].most != 300-2*nudgeMilli || len(got[0].at) != 1 || got[0].at[0] != worse {
 		t.Errorf("violations %+v, want one with the borrower at its most", got)
 	}
 }
@@ -255,7 +253,7 @@ func TestCeilings(t *testing.T) {
 		if len(m.wrong()) > 0 {
 			t.Errorf("%s, while the source changes: %v", name, m.wrong())
 		}
-		if !m.excess().IsZero() {
+		if m.excess() > 0 {
 			t.Errorf("%s: ceilings add up to %v too much", name, m.excess())
 		}
 	}
@@ -330,7 +328,7 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 		if got := c.m.wrong(); len(got) != c.want {
 			t.Errorf("%s: %v, want %d", name, got, c.want)
 		}
-		if !c.m.excess().IsZero() {
+		if c.m.excess() > 0 {
 			t.Errorf("%s: its limits count: %v", name, c.m.excess())
 		}
 	}

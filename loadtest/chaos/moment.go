@@ -11,14 +11,8 @@ import (
 
 const (
 	// nudgeMilli is by how much the resizer raises a limit for a moment to make the
-	// kubelet write it, where no agent tells that it did: docs/resizer.md.
+	// kubelet write it, where an agent is gone: docs/resizer.md.
 	nudgeMilli = 1
-
-	// A borrower whose loan ended keeps the memory that it uses and a margin of the
-	// larger one of these; sampleSlack is what it may use less by the time it is read.
-	marginBytes   = 32 << 20
-	marginPercent = 10
-	sampleSlack   = 8 << 20
 
 	// weightsRest is how long after the last answer, or after the pool was lost, weights may
 	// be other than the kubelet's: the agent weighs every 100 ms, and takes a pod that uses
@@ -58,7 +52,6 @@ func (v view) onLoan() bool {
 type sample struct {
 	pod          string // namespace/name
 	owed, limits api.Resources
-	inUse        int64 // bytes; known where the memory limit is above what is owed
 	// ceiling is the milli CPU that the limit is to be under source node; 0 under owners.
 	ceiling int64
 	// stranger says that the pod did not opt in, so that its limits are never to change.
@@ -68,24 +61,15 @@ type sample struct {
 // rest is what the CPU limit is while nothing is lent and nobody is held, in milli CPU.
 func (s sample) rest() int64 { return max(s.owed.CPUMilli, s.ceiling) }
 
-// pinned says that the memory above what is owed is in use.
-func (s sample) pinned() bool {
-	margin := max(marginBytes, s.inUse*marginPercent/100)
-	return s.limits.MemoryBytes > s.owed.MemoryBytes && s.limits.MemoryBytes <= s.inUse+margin+sampleSlack
-}
-
 // away says whether limits differ from what they are at rest in a way that nothing covers:
 // neither the balance, nor, of a function with a ceiling, that somebody may hold it to its
-// allocation. Each resource by itself.
+// allocation. More memory than is owed harms nobody, and less is against the rules.
 func (s sample) away(b pool.Balance, held bool) bool {
-	cpu := s.limits.CPUMilli < s.owed.CPUMilli && b.Lent.CPUMilli == 0 ||
-		s.limits.CPUMilli > s.owed.CPUMilli && b.Borrowed.CPUMilli == 0
 	if s.ceiling > 0 {
-		cpu = s.limits.CPUMilli != s.rest() && !(held && s.inBounds())
+		return s.limits.CPUMilli != s.rest() && !(held && s.inBounds())
 	}
-	memory := s.limits.MemoryBytes < s.owed.MemoryBytes && b.Lent.MemoryBytes == 0 ||
-		s.limits.MemoryBytes > s.owed.MemoryBytes && b.Borrowed.MemoryBytes == 0 && !s.pinned()
-	return cpu || memory
+	return s.limits.CPUMilli < s.owed.CPUMilli && b.Lent.CPUMilli == 0 ||
+		s.limits.CPUMilli > s.owed.CPUMilli && b.Borrowed.CPUMilli == 0
 }
 
 // inBounds says that the CPU limit is one that a function with a ceiling may ever have. One
@@ -120,28 +104,22 @@ func (m moment) weighs() bool {
 // others wait, and for some time after.
 func (m moment) holds() bool { return m.agent && m.at.Sub(m.busyAt) <= holdRest }
 
-// whole says that all limits are what they are at rest, or memory that is pinned, and all
-// weights the kubelet's.
+// whole says that all CPU limits are what they are at rest, and all weights the kubelet's.
 func (m moment) whole() bool {
 	return !slices.ContainsFunc(m.samples, func(s sample) bool { return s.away(pool.Balance{}, false) }) &&
 		!slices.ContainsFunc(m.weights, podWeight.moved)
 }
 
-// excess is what the limits add up to beyond what is owed. Of CPU that may be anything where
-// it is the node's.
-func (m moment) excess() api.Resources {
-	var owed, limits api.Resources
+// excess is by how many milli CPU the limits add up to more than is owed. That may be anything
+// where it is the node's.
+func (m moment) excess() int64 {
+	var over int64
 	for _, s := range m.samples {
-		if s.stranger {
-			continue
+		if !s.stranger && s.ceiling == 0 && !m.changing {
+			over += s.limits.CPUMilli - s.owed.CPUMilli - nudgeMilli
 		}
-		counted, of := s.counted(), s.owed.Add(api.Resources{CPUMilli: nudgeMilli})
-		if s.ceiling > 0 || m.changing {
-			counted.CPUMilli, of.CPUMilli = 0, 0
-		}
-		owed, limits = owed.Add(of), limits.Add(counted)
 	}
-	return limits.Max(owed).Sub(owed)
+	return max(0, over)
 }
 
 // wrong is what is against the rules at the moment, of single pods.
@@ -149,6 +127,8 @@ func (m moment) wrong() []wrong {
 	var all []wrong
 	for _, s := range m.samples {
 		switch {
+		case !s.stranger && s.limits.MemoryBytes < s.owed.MemoryBytes:
+			all = append(all, wrong{s.pod, fmt.Sprintf("the memory limit of %s was %d bytes, and it is owed %d", s.pod, s.limits.MemoryBytes, s.owed.MemoryBytes)})
 		case s.stranger && s.limits != s.owed:
 			all = append(all, wrong{s.pod, fmt.Sprintf("the limits of %s, which did not opt in, were %v of %v", s.pod, s.limits, s.owed)})
 		case s.stranger, s.ceiling == 0, m.changing, s.inBounds():
@@ -169,11 +149,3 @@ func (m moment) wrong() []wrong {
 
 // wrong is one thing against the rules: of whom, and what it was.
 type wrong struct{ of, what string }
-
-// counted are the limits without memory that is kept because it is in use.
-func (s sample) counted() api.Resources {
-	if s.pinned() {
-		return api.Resources{CPUMilli: s.limits.CPUMilli, MemoryBytes: s.owed.MemoryBytes}
-	}
-	return s.limits
-}

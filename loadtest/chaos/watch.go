@@ -135,11 +135,7 @@ func (w *watcher) sample() {
 			delete(w.managed, id) // it has ended
 			continue
 		}
-		s := sample{pod: c.pod, owed: c.owed, limits: limits, ceiling: c.ceiling, stranger: c.stranger}
-		if limits.MemoryBytes > c.owed.MemoryBytes {
-			s.inUse, _ = c.container.MemoryInUse()
-		}
-		m.samples = append(m.samples, s)
+		m.samples = append(m.samples, sample{pod: c.pod, owed: c.owed, limits: limits, ceiling: c.ceiling, stranger: c.stranger})
 		if kills, err := c.container.OOMKills(); err == nil {
 			if _, known := w.oomsBefore[id]; !known {
 				w.oomsBefore[id] = kills
@@ -156,7 +152,7 @@ func (w *watcher) sample() {
 	if m.changing && w.situation.flipping == 0 {
 		after := m
 		after.changing = false
-		if after.excess().IsZero() && len(after.wrong()) == 0 {
+		if after.excess() == 0 && len(after.wrong()) == 0 {
 			m, w.situation.flipped = after, false
 		}
 	}
@@ -409,7 +405,7 @@ func (w *watcher) violations(fault time.Time) (n int, what []string) {
 	defer w.mu.Unlock()
 	for _, e := range w.tracker.violations() {
 		n++
-		what = append(what, fmt.Sprintf("%+.2f s from the beginning of the fault, the limits in force added up to %v more than is owed, for %.2f s: %s",
+		what = append(what, fmt.Sprintf("%+.2f s from the beginning of the fault, the CPU limits in force added up to %dm more than is owed, for %.2f s: %s",
 			e.from.Sub(fault).Seconds(), e.most, e.length().Seconds(), describe(e.at)))
 	}
 	for _, b := range w.tracker.breaches() {

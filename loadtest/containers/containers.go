@@ -113,20 +113,6 @@ func (c Container) Limits() (api.Resources, error) {
 // compete for CPU by their weights.
 func (c Container) Pod() Pod { return Pod{dir: filepath.Dir(c.cpu), v2: c.v2} }
 
-// MemoryInUse is what cannot be reclaimed at once, in bytes.
-func (c Container) MemoryInUse() (int64, error) {
-	usage, inactive := "memory.usage_in_bytes", "total_inactive_file"
-	if c.v2 {
-		usage, inactive = "memory.current", "inactive_file"
-	}
-	used, err := readField(filepath.Join(c.memory, usage), 0)
-	if err != nil {
-		return 0, err
-	}
-	reclaimable, err := readKey(filepath.Join(c.memory, "memory.stat"), inactive)
-	return max(0, used-reclaimable), err
-}
-
 // OOMKills is how many processes of the container the kernel has killed for want of
 // memory.
 func (c Container) OOMKills() (int64, error) {

@@ -30,6 +30,7 @@ const (
 	onlyLate   = "recorded only where a limit was not restored before it was read again, or another had lowered it"
 	onlyOthers = "counted only where another than Libra, as the kubelet, changed a limit"
 	onlyNode   = "the functions are under the source owners"
+	onlyStands = "patched is only what stands: a ceiling, or memory beyond a limit"
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
@@ -39,7 +40,6 @@ var unseen = map[string]string{
 	"libra_agent_safeguards_total":                  onlyWrong,
 	"libra_agent_safeguard_reaction_seconds_bucket": onlyWrong,
 	"libra_agent_lent_memory_total":                 onlyLarger,
-	"libra_agent_harvested_memory_total":            onlyLarger,
 	"libra_agent_below_owed_seconds_total":          onlyLate,
 	"libra_agent_exceeded_seconds_bucket":           onlyLate,
 	"libra_agent_rewrites_total":                    onlyOthers,
@@ -50,6 +50,8 @@ var unseen = map[string]string{
 	"libra_agent_clamped_seconds_total":             onlyBeyond,
 	"libra_agent_bystanders_waited_seconds_total":   onlyBeyond,
 	"libra_agent_credits":                           onlyBeyond,
+	"libra_resizer_resizes_total":                   onlyStands,
+	"libra_resizer_resize_latency_seconds_bucket":   onlyStands,
 	"libra_resizer_max_cpu_refused_total":           onlyFaults,
 	"libra_agent_redis_errors_total":                onlyFaults,
 	"libra_resizer_pool_errors_total":               onlyFaults,
@@ -64,7 +66,6 @@ func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
 	exportActivatorMetrics(ctx, t)
 	p := startPrometheus(t, *kubeconfig)
-	// While loans follow at once, their record stands: rests let it be taken back.
 	running := startLoadWithRests(ctx, 15*time.Second, 4*time.Second)
 	awaitTargets(ctx, t, p, append(parts, "libra-activator")...)
 

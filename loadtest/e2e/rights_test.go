@@ -83,7 +83,7 @@ func TestTheResizersAccountChangesOnlyLimitsOfPodsThatOptedIn(t *testing.T) {
 	}
 	setLimits := func(what string, limits api.Resources) {
 		t.Helper()
-		if err := actuate.NewAPI(writer).Of(optedIn, api.UserContainer).SetLimits(ctx, limits); err != nil {
+		if err := actuate.SetLimits(ctx, writer, optedIn, api.UserContainer, limits); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if got := api.FromList(userContainerOf(t, optedIn).Resources.Limits); limits.CPUMilli != 0 && got.CPUMilli != limits.CPUMilli || limits.MemoryBytes != 0 && got.MemoryBytes != limits.MemoryBytes {

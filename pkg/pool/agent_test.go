@@ -64,7 +64,7 @@ var agentScenes = []play{
 		s.heartbeat(unlimited, map[string]int64{"a": 400 << 20, "b": 0})
 		s.expect(2, memory(12), map[string]Balance{"a": {Lent: memory(100)}, "b": {Borrowed: memory(100)}})
 		s.heartbeat(unlimited, map[string]int64{"a": 413 << 20, "b": 0})
-		s.expect(2, memory(0), nil)
+		s.expect(2, memory(0), map[string]Balance{"b": {Short: 100 << 20}})
 	}},
 	{"the safeguard takes back what is named, and the borrower gets another loan", func(s scene) {
 		both := api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
@@ -148,6 +148,19 @@ var agentScenes = []play{
 			}
 			s.equal([]any{"agent-2", false, false}, []any{s.read().Agent, s.read().Open, open})
 		}
+	}},
+	{"a state says what is wanted of memory and not lent", func(s scene) {
+		memory := func(mib int64) api.Resources { return api.Resources{MemoryBytes: mib << 20} }
+		s.begin(invocation("a", time.Minute, cpu(0), memory(300)))
+		s.expect(1, cpu(0), map[string]Balance{"a": {Short: 300 << 20}})
+		s.begin(invocation("b", time.Minute, memory(100), cpu(0)))
+		s.expect(2, cpu(0), map[string]Balance{"a": {Borrowed: memory(100), Short: 200 << 20}, "b": {Lent: memory(100)}})
+		s.end("b")
+		s.expect(1, cpu(0), map[string]Balance{"a": {Short: 300 << 20}})
+		s.begin(invocation("c", time.Minute, cpu(0), cpu(300))) // CPU is nobody's to make
+		s.expect(2, cpu(0), map[string]Balance{"a": {Short: 300 << 20}})
+		s.end("a")
+		s.expect(1, cpu(0), nil)
 	}},
 	{"a state says what pods need, as long as the agent is heard", func(s scene) {
 		needs := map[string]int64{"default/a": 300 << 20, "default/b": 1 << 30}

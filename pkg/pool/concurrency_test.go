@@ -155,9 +155,10 @@ var concurrencyScenes = []play{
 		s.expect(2, need(400, 212), nil)
 		s.equal(need(0, 100), s.begin(invocation("b", time.Minute, cpu(0), need(0, 100))))
 		s.heartbeat(unlimited, map[string]int64{"a": 413 << 20, "b": 0})
-		s.expect(3, need(400, 0), nil)
+		short := map[string]Balance{"b": {Short: 100 << 20}}
+		s.expect(3, need(400, 0), short)
 		s.end("a2")
-		s.expect(2, need(700, 0), nil)
+		s.expect(2, need(700, 0), short)
 	}},
 	{"one in a pod borrows what it needs above what the pod is owed", func(s scene) {
 		s.begin(invocation("c", time.Minute, cpu(500), cpu(0)))

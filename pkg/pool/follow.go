@@ -29,7 +29,7 @@ type MemoryFollower struct {
 func (r *Redis) FollowMemory() *MemoryFollower { return &MemoryFollower{client: r.waits} }
 
 // Next waits for a change, and returns its node. It is empty when any node's may have been
-// missed: first, and after an error. When ctx ends, Next returns its error within two seconds.
+// missed: first, and after an error. When ctx ends, Next returns its error within three seconds.
 func (f *MemoryFollower) Next(ctx context.Context) (node string, err error) {
 	for {
 		node, told, err := f.receive(context.WithoutCancel(ctx))

@@ -76,6 +76,15 @@ func TestMemoryFollower(t *testing.T) {
 	heartbeat("needs", nil)
 	expectNext(t, f, "needs")
 
+	// A lapse has them forgotten, of which nobody tells, so that they are told again.
+	now := time.Now()
+	r.nowMillis = func() int64 { return now.UnixMilli() }
+	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
+	expectNext(t, f, "lapsed")
+	now = now.Add(LeaseTTL)
+	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
+	expectNext(t, f, "lapsed")
+
 	// What comes while nobody reads is not missed, and nothing else was told.
 	heartbeat("last", map[string]int64{"default/a": 1 << 30})
 	expectNext(t, f, "last")
@@ -116,6 +125,24 @@ func TestMemoryFollowerOfAnIdleRedis(t *testing.T) {
 	defer cancel()
 	if node, err := f.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Next = %q, %v; want the deadline's error", node, err)
+	}
+}
+
+// Who may not publish can lend memory all the same.
+func TestWithoutTheRightToPublish(t *testing.T) {
+	addr := redistest.Start(t)
+	r := newRedis(t, addr)
+	ctx := testContext(t)
+	if err := r.calls.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	lendOnce(t, newRedis(t, addr), "node")
+	before := epochOf(t, r, "node")
+	if _, err := r.End(ctx, "node", Ending{ID: "borrower"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := epochOf(t, r, "node"); got != before {
+		t.Errorf("the epoch %s became %s: a call failed half-way", before, got)
 	}
 }
 

@@ -388,6 +388,13 @@ func (n *memoryNode) state(now int64) State {
 			s.Suspended = append(s.Suspended, suspension)
 		}
 	}
+	for pod := range n.pods {
+		if short := n.shortOfMemory(pod); short > 0 {
+			balance := s.Pods[pod]
+			balance.Short = short
+			s.Pods[pod] = balance
+		}
+	}
 	for pod, balance := range s.Pods {
 		here := n.in(pod)
 		balance.Allocation = here[len(here)-1].Allocation
@@ -396,6 +403,14 @@ func (n *memoryNode) state(now int64) State {
 	n.addTraces(s.Pods)
 	s.InFlight = n.inFlight(now)
 	return s
+}
+
+// shortOfMemory is how many bytes the invocations in a pod want that nobody lends them.
+func (n *memoryNode) shortOfMemory(pod string) (short int64) {
+	for _, b := range n.in(pod) {
+		short += max(0, b.Want.MemoryBytes-n.borrowed(b).MemoryBytes)
+	}
+	return short
 }
 
 // inFlight are those that are ranked.

@@ -126,6 +126,8 @@ type Heartbeat struct {
 // of its invocations in flight.
 type Balance struct {
 	Borrowed, Lent, Allocation api.Resources
+	// Short is how many bytes of memory the invocations in it want and have not borrowed.
+	Short int64
 	// Trace is that of the newest that has one, of the invocations in the pod and in those
 	// that it has loans with.
 	Trace string
@@ -153,7 +155,7 @@ type Flight struct {
 }
 
 // State is a node's pool at one moment. A pod without a balance is at its user
-// allocation.
+// allocation, and wants no more memory.
 type State struct {
 	// Epoch changes whenever Redis may have lost or restored anything of the node.
 	Epoch string

@@ -36,7 +36,8 @@ func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(state.Pods) != 0 || state.Open || state.Begun != 2 || state.Epoch == oldEpoch || !state.Available.IsZero() {
+	short := Balance{Allocation: allocation, Short: borrower("later").Want.MemoryBytes}
+	if len(state.Pods) != 1 || state.Pods["default/later"] != short || state.Open || state.Begun != 2 || state.Epoch == oldEpoch || !state.Available.IsZero() {
 		t.Fatalf("the state is %+v, want that of a closed node without loans, in another epoch than %s", state, oldEpoch)
 	}
 	for _, id := range []string{"late", "later"} {

@@ -16,18 +16,20 @@ func checkTrace(field, trace string) error {
 // the pod and in those that it has loans with.
 func (n *memoryNode) addTraces(balances map[string]Balance) {
 	newest := make(map[string]int) // number of its Begin, by pod
-	for l := range n.loans {
-		for _, b := range n.begun {
-			if b.Trace == "" || b.Pod != l.donor.name && b.Pod != l.borrower.Pod {
-				continue
-			}
-			for _, pod := range []string{l.donor.name, l.borrower.Pod} {
-				if b.number > newest[pod] {
-					newest[pod] = b.number
-					balance := balances[pod]
-					balance.Trace = b.Trace
-					balances[pod] = balance
-				}
+	note := func(pod string, b *begun) {
+		if balance, ok := balances[pod]; ok && b.Trace != "" && b.number > newest[pod] {
+			newest[pod] = b.number
+			balance.Trace = b.Trace
+			balances[pod] = balance
+		}
+	}
+	for _, b := range n.begun {
+		note(b.Pod, b)
+		for l := range n.loans {
+			if b.Pod == l.donor.name {
+				note(l.borrower.Pod, b)
+			} else if b.Pod == l.borrower.Pod {
+				note(l.donor.name, b)
 			}
 		}
 	}

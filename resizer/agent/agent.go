@@ -11,7 +11,7 @@
 //	when to give back           safeguard.go
 //	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
-//	memory that is to be above   memory.go
+//	what needs more memory   memory.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
@@ -67,8 +67,8 @@ type Settings struct {
 
 	SampleLowered time.Duration // how often a lowered container is read: 1 to 25 ms
 	// Threshold is the share of a lowered limit in use, 0 to 1, at which a donor gets it
-	// back. 0 lowers no memory and takes any CPU for too much; at 1 a donor is only helped
-	// when it has been in want. The paper sweeps both (section 8.8).
+	// back. At 0 any use is too much; at 1 a donor is only helped when it has been in want. The
+	// paper sweeps it (section 8.8).
 	Threshold float64
 	// Unguarded, for experiments, turns the safeguard off: a donor gets nothing back for
 	// what it uses, or for being throttled, before its loan ends (LIBRA-NS, section 8.3).

@@ -39,6 +39,9 @@ type container struct {
 	// ranked says that the node is its source, so that nothing is lent of it that it could
 	// want back, and fills that its memory may run short.
 	ranked, fills atomic.Bool
+	// covered is the memory limit, in bytes, that the container has or that was asked for, as
+	// the reflex knows it.
+	covered atomic.Int64
 
 	mu       sync.Mutex
 	cgroup   reader

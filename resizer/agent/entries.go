@@ -152,7 +152,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 }
 
 // inherit makes the journal name the pod's new container in place of the one that
-// ended: its limits are those in the pod's spec, which may be a loan's.
+// ended: its limit is that in the pod's spec.
 func (r *reflex) inherit(ctx context.Context, e *entry) {
 	ended := e.debtor
 	if r.owe(ctx, e) {

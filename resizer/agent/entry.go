@@ -194,6 +194,13 @@ func (e *entry) inForce() int64 {
 	return e.reading.Limit.CPUMilli
 }
 
+// bumped says that the limit is what the controller made of it for the kubelet to write it,
+// while there was no agent.
+func (e *entry) bumped() bool {
+	off := e.reading.Limit.CPUMilli - e.owed
+	return e.info.recorded && (off == 1 || off == -1)
+}
+
 // below says that what was read is less than the container is to have of its own.
 func (e *entry) below(due int64) bool {
 	limit := e.inForce()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"time"
 )
 
 const (
@@ -11,6 +12,10 @@ const (
 	// of that.
 	crowdedPart = 0.7
 	easyPart    = 0.6
+	// unmetPatience is how long what was asked for may take, and unmetRest how long nothing is
+	// asked for after that.
+	unmetPatience = 10 * time.Second
+	unmetRest     = 30 * time.Second
 	// needMost is how many times its allocation a container may need at most.
 	needMost = 8
 
@@ -45,76 +50,125 @@ type memoryUse struct {
 	used, limit int64 // as sampled last; a limit of 0 is none
 	// need is what the controller was told that the limit has to be at least; 0 when nothing.
 	need int64
-	// refused says that the node had no more for it at the last beat.
-	refused bool
+	// unmetSince is since when the limit is less than that; zero while it is not.
+	unmetSince time.Time
+	// refusedUntil is until when nothing more is asked for, because the node had none to spare,
+	// or it was not given.
+	refusedUntil time.Time
 }
 
-// above is by how much of a limit that is, or is to be, passes what the container is owed.
-func (m memoryUse) above(owed int64) int64 { return max(0, max(m.limit, m.need)-owed) }
+// has is the limit that there is, or is to be.
+func (m *memoryUse) has() int64 { return max(m.limit, m.need) }
+
+// unmet says that what was asked for has not been given for long, and gives it up for a while:
+// a quota may have no room for it, and others could use what the node has.
+func (m *memoryUse) unmet(now time.Time) bool {
+	switch {
+	case m.need <= m.limit:
+		m.unmetSince = time.Time{}
+	case m.unmetSince.IsZero():
+		m.unmetSince = now
+	case now.Sub(m.unmetSince) >= unmetPatience:
+		m.need, m.unmetSince, m.refusedUntil = 0, time.Time{}, now.Add(unmetRest)
+		return true
+	}
+	return false
+}
 
 // readMemory takes in what was sampled of all containers' memory, and what they need by it,
 // as far as the node has it.
 func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
+	now := r.clock.Now()
 	var above, unused int64
 	var near []*entry // which need more than they have
 	for _, e := range r.entries {
 		m, owed := &e.memory, e.info.allocation.MemoryBytes
 		c := r.sampled.get(e.pod)
-		if c == nil || owed == 0 || !e.takesPart() {
+		if c == nil {
 			*m = memoryUse{}
+			continue
+		}
+		if owed == 0 || !e.takesPart() {
+			*m = memoryUse{}
+			c.covered.Store(mostBytes) // it is not to be told of
 			continue
 		}
 		var most int64
 		m.used, m.limit, most = c.memory()
 		r.most[e.info.function] = max(r.most[e.info.function], most)
-		m.refused = false
-		if need := r.needed(e); need > max(m.limit, m.need) {
-			near = append(near, e)
-		} else {
-			m.need = need
+		if m.unmet(now) {
+			r.tellRescue(ctx, e, m.need, rescueUnmet)
 		}
-		above += m.above(owed)
-		unused += max(0, max(m.limit, m.need)-max(m.used, owed))
+		switch need := r.needed(e); {
+		case need <= m.has():
+			m.need = need
+		case !now.Before(m.refusedUntil):
+			near = append(near, e)
+		}
+		above += max(0, m.has()-owed)
+		unused += max(0, m.has()-max(m.used, owed))
+		c.covered.Store(r.covers(e))
 	}
 	r.aboveMemory = above
 	room := min(node.total/memoryPart-above, node.available-node.total/reservePart-unused)
 	for _, e := range near {
 		m := &e.memory
-		has := max(m.limit, m.need)
-		need := min(r.needed(e), has+max(0, room&^(1<<20-1)))
-		result := rescueAsked
-		if m.refused = need <= has; m.refused {
-			result = rescueNoRoom
+		has := m.has()
+		need := min(r.needed(e), has+max(0, room&^(1<<20-1)), mostBytes)
+		if need > has {
+			room -= need - has
+			m.need, m.unmetSince = need, now
+			r.tellRescue(ctx, e, need, rescueAsked)
+		} else {
+			m.refusedUntil = now.Add(beatEvery)
+			r.tellRescue(ctx, e, need, rescueNoRoom)
 		}
-		room -= need - has
-		r.metrics.rescues.Add(ctx, 1, ofFunction(e.info.function), ofRescue[result])
-		if times, ok := r.repeats.tell(e.pod, "rescue", r.clock.Now()); ok {
-			r.log.Info("a container has come near its memory limit", "pod", e.pod, "function", e.info.function, "used", m.used, "limit", m.limit,
-				"asked", need, "result", result, "times", times)
-		}
-		m.need = need
+		r.sampled.get(e.pod).covered.Store(r.covers(e))
 	}
 }
 
-// needed is the least that a container's limit is to be by what was sampled last; 0 when what it
-// is owed will do, and when it may have no more.
+func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result string) {
+	r.metrics.rescues.Add(ctx, 1, ofFunction(e.info.function), ofRescue[result])
+	if times, ok := r.repeats.tell(e.pod, "rescue "+result, r.clock.Now()); ok {
+		r.log.Info("a container needs more memory than it was given", "pod", e.pod, "function", e.info.function,
+			"used", e.memory.used, "limit", e.memory.limit, "need", need, "result", result, "times", times)
+	}
+}
+
+// covers is up to which limit the reflex need not be told that use comes near it.
+func (r *reflex) covers(e *entry) int64 {
+	if !e.info.borrows || e.memory.has() >= needMost*e.info.allocation.MemoryBytes || r.clock.Now().Before(e.memory.refusedUntil) {
+		return mostBytes
+	}
+	return e.memory.has()
+}
+
+// needed is the least that a container's limit is to be by what was sampled last and by what is
+// predicted of those in it; 0 when what it is owed will do, and when it may have no more.
 func (r *reflex) needed(e *entry) int64 {
 	if r.stopping || !e.info.borrows {
 		return 0
 	}
-	return needOf(e.memory.used, e.info.allocation.MemoryBytes, e.memory.need)
+	owed := e.info.allocation.MemoryBytes
+	need := needOf(e.memory.used, owed, e.memory.need)
+	if b := r.balance(e); b.Short > 0 {
+		// No invocation leaves so much, but the node may have it.
+		need = max(need, owed+b.Borrowed.MemoryBytes+b.Short)
+	}
+	return need
 }
 
 // nearLimit says that a container needs more than it has and than was asked for.
 func (r *reflex) nearLimit() bool {
+	now := r.clock.Now()
 	for _, e := range r.entries {
 		c := r.sampled.get(e.pod)
-		if c == nil || e.memory.refused || !e.takesPart() || e.info.allocation.MemoryBytes == 0 {
+		if c == nil || !e.takesPart() || e.info.allocation.MemoryBytes == 0 || now.Before(e.memory.refusedUntil) {
 			continue
 		}
 		m := &e.memory
 		m.used, m.limit, _ = c.memory()
-		if r.needed(e) > max(m.limit, m.need) {
+		if r.needed(e) > m.has() {
 			return true
 		}
 	}
@@ -141,7 +195,7 @@ func (r *reflex) borrowedMemory() (used, pins int64) {
 			continue
 		}
 		used += max(0, m.used-owed)
-		pins += max(0, m.above(owed)-r.state.Pods[e.pod].Borrowed.MemoryBytes)
+		pins += max(0, m.has()-owed-r.state.Pods[e.pod].Borrowed.MemoryBytes)
 	}
 	return used, pins
 }
@@ -154,4 +208,5 @@ func (r *reflex) floor(e *entry) int64 { return min(mostBytes, pinned(r.most[e.i
 const (
 	rescueAsked  = "asked"
 	rescueNoRoom = "no-room" // the node has none to spare
+	rescueUnmet  = "unmet"   // it was asked for, and not given
 )

@@ -123,11 +123,74 @@ func TestNeeds(t *testing.T) {
 	m.expect(t, map[string]int64{"a/q": 400}, map[string]int64{"a/p": 3072})
 	m.node.available = 0
 	m.expect(t, map[string]int64{"a/q": 500}, map[string]int64{"a/p": 3072})
+	if got := m.sampled.get("a/q").covered.Load(); got != mostBytes {
+		t.Errorf("told of above %d bytes, though the node has none", got)
+	}
 	if m.nearLimit() {
 		t.Error("asked for again before the next beat")
 	}
 	if n := m.counted("libra.agent.rescues", rescueNoRoom); n < 1 {
 		t.Error("that there is no room was not counted")
+	}
+}
+
+// What is predicted, and what no invocation lends, is asked for at once, and no more when it has ended.
+func TestShortOfMemory(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.openPool()
+	want := api.Resources{MemoryBytes: 200 * mib}
+	hear := func() {
+		t.Helper()
+		if err := m.link.read(m.ctx); err != nil {
+			t.Fatal(err)
+		}
+		m.learn(<-m.link.states)
+	}
+	m.begin("1", "a/p", api.Resources{}, want)
+	m.beatDue = false
+	hear()
+	if !m.beatDue {
+		t.Error("the pool is not told at once")
+	}
+	m.expect(t, map[string]int64{"a/p": 10}, map[string]int64{"a/p": 712})
+	m.node.available = 0
+	m.expect(t, nil, map[string]int64{"a/p": 712}) // which it has
+	m.end("1")
+	hear()
+	m.expect(t, nil, map[string]int64{})
+	m.begin("2", "a/p", api.Resources{}, want)
+	hear()
+	m.expect(t, nil, map[string]int64{})
+	m.beatDue = false
+	hear()
+	if m.beatDue {
+		t.Error("the pool is told again and again of what the node has not")
+	}
+}
+
+// What is asked for and not given is given up, so that others may have it, and asked for again.
+func TestUnmetNeeds(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	crowded := map[string]int64{"a/p": 400}
+	m.expect(t, crowded, map[string]int64{"a/p": 1024})
+	m.clock.Step(unmetPatience - time.Millisecond)
+	m.expect(t, crowded, map[string]int64{"a/p": 1024})
+	m.clock.Step(time.Millisecond)
+	m.expect(t, crowded, map[string]int64{})
+	if m.aboveMemory != 0 {
+		t.Errorf("%d bytes are set aside for it", m.aboveMemory)
+	}
+	m.clock.Step(unmetRest - time.Millisecond)
+	m.expect(t, crowded, map[string]int64{})
+	m.clock.Step(time.Millisecond)
+	m.expect(t, crowded, map[string]int64{"a/p": 1024})
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.clock.Step(2 * unmetPatience)
+	m.expect(t, crowded, map[string]int64{"a/p": 1024})
+	if n := m.counted("libra.agent.rescues", rescueUnmet); n != 1 {
+		t.Errorf("%d were not given, want 1", n)
 	}
 }
 

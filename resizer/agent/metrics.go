@@ -75,6 +75,7 @@ var (
 var ofRescue = map[string]metric.MeasurementOption{
 	rescueAsked:  metric.WithAttributes(resultKey.String(rescueAsked)),
 	rescueNoRoom: metric.WithAttributes(resultKey.String(rescueNoRoom)),
+	rescueUnmet:  metric.WithAttributes(resultKey.String(rescueUnmet)),
 }
 
 type metrics struct {
@@ -158,7 +159,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
 	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
 	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU above user allocations in force, in core seconds")
-	m.lentMem = sum("libra.agent.lent.memory", "{byte_second}", "Memory above user allocations in force, in byte seconds")
+	m.lentMem = sum("libra.agent.lent.memory", "{byte_second}", "Memory above user allocations that limits are, or were asked to be, in byte seconds")
 	m.idleCPU = sum("libra.agent.idle.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
 	m.idleMem = sum("libra.agent.idle.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")

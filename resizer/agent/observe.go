@@ -76,7 +76,7 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 	if woke {
 		signal(a.reflex.awake)
 	}
-	if used, limit, _ := c.memory(); crowds(used, limit) {
+	if used, limit, _ := c.memory(); crowds(used, max(limit, c.covered.Load())) {
 		signal(a.reflex.crowded)
 	}
 }

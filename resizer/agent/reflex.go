@@ -97,8 +97,7 @@ type exceeding struct {
 func (r *reflex) run(ctx context.Context) {
 	r.log = logf.FromContext(ctx)
 	if r.settings.Unguarded {
-		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it was left waits for the end of its loan;" +
-			" on cgroup v1 it may be killed for want of memory")
+		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it was left waits for the end of its loan")
 	}
 	if r.settings.Unclamped {
 		r.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, whoever waits")
@@ -192,6 +191,7 @@ func (r *reflex) learn(n news) {
 			e.trace = b.Trace
 		}
 		e.held = e.held && b.Lent.CPUMilli > 0
+		r.beatDue = r.beatDue || b.Short > 0 && !now.Before(e.memory.refusedUntil) && r.needed(e) > e.memory.has()
 	}
 }
 
@@ -300,7 +300,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 		return
 	}
 	due, inForce := e.due(b), e.inForce()
-	foreign := inForce != e.owed && (inForce != due || !r.concerns(e))
+	foreign := inForce != e.owed && (inForce != due || !r.concerns(e)) && !e.bumped()
 	if foreign != e.foreign {
 		e.foreign, r.beatDue = foreign, true
 		if foreign {

@@ -474,7 +474,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("debts %v are left", g.debts())
 	}
 	s, err := g.pool.Read(t.Context(), node)
-	if err != nil || s.Open || len(s.Pods) != 0 {
+	if err != nil || s.Open || s.Pods["default/d"] != (pool.Balance{}) || !s.Pods["default/b"].Borrowed.IsZero() {
 		t.Errorf("the pool is %+v (%v), want it closed and empty of loans", s, err)
 	}
 }

@@ -22,7 +22,8 @@ const (
 	usualPeriodMicros = 100_000
 
 	// statEvery is how many readings share one read of memory.stat, the only file
-	// that is long and that changes slowly.
+	// that is long and that changes slowly: until two thirds of the limit are charged, when
+	// the kernel reclaims what can be, and use could grow unseen.
 	statEvery = 10
 	fileSize  = 16 << 10
 )

@@ -14,6 +14,7 @@ type v1 struct {
 	cpu, memory  string // directories
 	reads        int
 	inactive     int64 // bytes
+	limit        int64 // bytes of memory, as read last; 0 is none
 	periodMicros int64
 }
 
@@ -58,6 +59,7 @@ func (c *v1) Read() (Reading, error) {
 	if err == nil && memory < unlimitedBytes {
 		r.Limit.MemoryBytes = memory
 	}
+	c.limit = r.Limit.MemoryBytes
 	return r, err
 }
 
@@ -84,7 +86,7 @@ func (c *v1) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 {
+	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit {
 		stat, err := c.text(v1MemoryStat)
 		if err != nil {
 			return r, err

@@ -16,6 +16,7 @@ type v2 struct {
 	dir          string
 	reads        int
 	inactive     int64 // bytes
+	limit        int64 // bytes of memory, as read last; 0 is none
 	periodMicros int64
 }
 
@@ -62,6 +63,7 @@ func (c *v2) Read() (Reading, error) {
 	if limit := min(high, most); err == nil && limit < unlimitedBytes {
 		r.Limit.MemoryBytes = limit
 	}
+	c.limit = r.Limit.MemoryBytes
 	return r, err
 }
 
@@ -82,7 +84,7 @@ func (c *v2) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 {
+	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit {
 		if err := c.readInactive(); err != nil {
 			return r, err
 		}

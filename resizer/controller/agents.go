@@ -10,7 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/actuate"
 )
 
 const (
@@ -47,6 +49,7 @@ const (
 // every pod that it may have changed is to be written again by the kubelet, those first that
 // had borrowed. It is the readiness of the agent's pod that tells: it needs no Redis, it costs
 // nothing while nothing happens, and a kubelet that could not tell it could not repair either.
+// But a kubelet on a busy node may be wrong, so an agent that the pool hears is there.
 func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	var agents corev1.PodList
 	if err := c.kube.List(ctx, &agents, client.InNamespace(settings.AgentNamespace), client.MatchingFields{nodeNameField: n.name}); err != nil {
@@ -63,13 +66,14 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 		}
 	case !ready && (a.state == agentReady || a.state == agentUnknown):
 		a.state, a.since = agentNotReady, now
-	case a.state == agentNotReady && now.Sub(a.since) >= repairAfter:
+	case a.state == agentNotReady && now.Sub(a.since) >= repairAfter && !n.loans.agent:
 		a.state, a.since = agentGone, now
 		repaired := 0
 		for _, m := range n.pods {
 			// What was made since this process began, and before any agent came, has a
-			// cgroup that only the kubelet has written; so has the next container of a pod.
-			if m.running && (a.seen || !m.pod.CreationTimestamp.After(c.started.Add(startSlack))) {
+			// cgroup that only the kubelet has written.
+			older := !m.pod.CreationTimestamp.After(c.started.Add(startSlack))
+			if m.leftAlone == "" && (a.seen || older) && c.mayHaveChanged(m) {
 				m.repair.begin(n.loans.pods[m.name].Borrowed.CPUMilli > 0)
 				repaired++
 			}
@@ -81,10 +85,16 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	return nil
 }
 
+// mayHaveChanged says that an agent may have changed the pod: not where it only observes, unless
+// it did more before.
+func (c *Controller) mayHaveChanged(m *managedPod) bool {
+	return c.live.Mode(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
+}
+
 // untilRepair is how long until the agent has to be looked at again.
 func (a *agentWatch) untilRepair(now time.Time) time.Duration {
 	if a.state == agentNotReady {
-		return a.since.Add(repairAfter).Sub(now)
+		return max(tick, a.since.Add(repairAfter).Sub(now))
 	}
 	return resync
 }
@@ -150,9 +160,10 @@ func (r *repair) refused(now time.Time) {
 }
 
 // bumped is a CPU limit that makes the kubelet write in place of another. What is at its ceiling
-// is lowered: nothing may have more, and no quota refuses it.
+// is lowered: nothing may have more, and no quota refuses it. So is what had no room to be
+// raised.
 func (m *managedPod) bumped(milli int64) int64 {
-	if milli > m.owed.CPUMilli {
+	if milli > m.owed.CPUMilli || m.repair.tries%2 == 1 {
 		return milli - bumpMilli
 	}
 	return milli + bumpMilli

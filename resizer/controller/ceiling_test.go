@@ -150,7 +150,8 @@ func TestNoCeiling(t *testing.T) {
 		"queue-proxy has limits": {owed, func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(1000, 0).List() },
 			[]string{"LibraLeftAlone"}},
 		"going away": {owed, func(p *corev1.Pod) {
-			p.DeletionTimestamp, p.Finalizers, p.Status.Conditions = &metav1.Time{}, []string{"x"}, nil
+			goingAway(p)
+			p.Status.Conditions = nil
 		}, nil},
 	}
 	for name, tc := range tests {

@@ -24,9 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 )
@@ -40,8 +42,9 @@ const (
 	tick   = time.Second
 	resync = 30 * time.Second
 	// heldTick is how soon a resize that a rate limit held back is looked at again, and
-	// the least between two looks that nothing asks for.
+	// the least between two looks that nothing asks for; waitTick is for one that can wait.
 	heldTick = 100 * time.Millisecond
+	waitTick = 300 * time.Millisecond
 
 	// A Redis that hangs costs each node that much of a worker's time, and no node's
 	// repair may wait long for another's.
@@ -131,14 +134,12 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, &servingv1.Revision{}); err != nil {
 		return fmt.Errorf("watching Revisions: %w", err)
 	}
-	if _, err := mgr.GetCache().GetInformer(ctx, &corev1.ResourceQuota{}); err != nil {
-		return fmt.Errorf("watching ResourceQuotas: %w", err)
-	}
 	c.live.OnChange(c.waker.wakeAll)
 	return builder.ControllerManagedBy(mgr).
 		Named("resizer").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOf)).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(allocatableChanged)).
+		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(c.nodesOfNamespace)).
 		WatchesRawSource(c.waker).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
@@ -160,6 +161,25 @@ func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, name := range nodeNameOf(o) {
 		requests = append(requests, requestOf(name))
+	}
+	return requests
+}
+
+// nodesOfNamespace are those with opted-in pods of the object's namespace.
+func (c *Controller) nodesOfNamespace(ctx context.Context, o client.Object) []reconcile.Request {
+	var list corev1.PodList
+	if err := c.kube.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
+		logf.FromContext(ctx).Error(err, "listing the pods of a namespace whose quota is another; their ceilings follow later", "namespace", o.GetNamespace(), "within", resync)
+		return nil
+	}
+	nodes := map[string]struct{}{}
+	for i := range list.Items {
+		nodes[list.Items[i].Spec.NodeName] = struct{}{}
+	}
+	delete(nodes, "")
+	var requests []reconcile.Request
+	for node := range nodes {
+		requests = append(requests, requestOf(node))
 	}
 	return requests
 }
@@ -217,7 +237,7 @@ func (c *Controller) node(name string) *node {
 			name:    name,
 			pods:    map[string]*managedPod{},
 			limiter: rate.NewLimiter(rate.Limit(c.settings.ResizesPerSecond), c.settings.Burst),
-			loans:   loans{readAt: now},
+			loans:   loans{readAt: now, toldAt: now},
 		}
 		c.nodes[name] = n
 	}

@@ -41,13 +41,18 @@ import (
 
 // fakePool answers what the test says.
 type fakePool struct {
-	pods  map[string]pool.Balance
-	needs map[string]int64
-	err   error
+	pods   map[string]pool.Balance
+	needs  map[string]int64
+	silent bool // it does not hear the agent
+	err    error
 }
 
 func (p *fakePool) Read(context.Context, string) (pool.State, error) {
-	return pool.State{Pods: p.pods, Needs: p.needs}, p.err
+	s := pool.State{Pods: p.pods, Needs: p.needs}
+	if !p.silent {
+		s.Agent = "a1"
+	}
+	return s, p.err
 }
 
 // noFollower never hears of anything.
@@ -430,9 +435,10 @@ func testAgent(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// agent makes the node's agent one that is ready, or is not.
+// agent makes the node's agent one that is ready and that the pool hears, or neither.
 func (h *harness) agent(isReady bool) {
 	h.t.Helper()
+	h.pool.silent = !isReady
 	p := testAgent("agent")
 	if err := h.kube.Get(h.t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
 		h.t.Fatal(err)
@@ -459,6 +465,11 @@ func (h *harness) follow(d time.Duration) []string {
 		h.clock.Step(min(again, end.Sub(h.clock.Now())))
 	}
 	return got
+}
+
+// goingAway makes a pod one that is being deleted.
+func goingAway(p *corev1.Pod) {
+	p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Unix(1_000_000, 0)}, []string{"x"}
 }
 
 // old makes a pod older than the controller.

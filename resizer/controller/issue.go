@@ -19,21 +19,21 @@ import (
 // sent or not accepted may be tried again.
 func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next time.Duration) {
 	next = resync
-	now, held := c.clock.Now(), false
+	held := false
 	var sent []*managedPod
 	var group errgroup.Group
 	group.SetLimit(concurrentPatches)
 	for _, r := range resizes {
-		m := r.pod
+		m, now := r.pod, c.clock.Now() // a limiter is not to be told of the past
 		if now.Before(m.calls.retryAt) {
-			next = min(next, m.calls.retryAt.Sub(now))
+			next = max(heldTick, min(next, m.calls.retryAt.Sub(now)))
 			continue
 		}
 		if r.canWait() && !(halfLeft(c.total, now) && halfLeft(n.limiter, now)) {
 			if !held {
 				c.metrics.resized(ctx, r, resultLimited)
 			}
-			held, next = true, heldTick
+			held, next = true, min(next, waitTick)
 			continue
 		}
 		if c.total.TokensAt(now) < 1 || !n.limiter.AllowN(now, 1) || !c.total.AllowN(now, 1) {
@@ -48,6 +48,7 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 		})
 	}
 	group.Wait() //nolint:errcheck // nothing in the group returns an error
+	now := c.clock.Now()
 	for _, m := range sent {
 		if !m.calls.retryAt.IsZero() {
 			next = min(next, m.calls.retryAt.Sub(now))
@@ -91,31 +92,29 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 		m.backOff(now)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
-		c.tellRefused(ctx, r, err)
-		m.refused(r, now)
+		if from := m.asked; m.refused(r, now) {
+			log.Error(err, "resize refused; it is tried again", "reason", r.reason, "from", from.String(), "to", r.limits.String())
+			c.tellRefused(r, err)
+		}
 	default:
-		// It may have been accepted all the same, which the cache will tell, and it does no harm
-		// when it is sent twice.
+		// It may have been accepted all the same, which the cache tells, and does no harm twice.
 		result = resultFailed
 		log.Error(err, "resize failed", "to", r.limits.String())
+		m.calls.unsure = true
 		m.backOff(now)
 	}
 	endSpan(span, result, err)
 	c.metrics.resized(ctx, r, result)
 }
 
-// tellRefused tells of the first refusal of several in a row.
-func (c *Controller) tellRefused(ctx context.Context, r resize, err error) {
+// tellRefused tells the pod's owner of a refusal.
+func (c *Controller) tellRefused(r resize, err error) {
 	m := r.pod
-	log := logf.FromContext(ctx).WithValues("pod", m.name, "function", m.function, "from", m.asked.String(), "to", r.limits.String())
-	switch ceiling := r.raisesCeiling(); {
-	case ceiling && !m.ceiling.refusal.Failing():
-		log.Error(err, "ceiling refused; the node agent sets it instead")
+	if r.refusable() == reasonCeiling {
 		ceilingRefusedEvent(m.pod, m.user.Name, r.limits.CPUMilli, max(m.asked.CPUMilli, m.owed.CPUMilli), err.Error()).record(c.recorder)
-	case !ceiling && !m.calls.retry.Failing():
-		log.Error(err, "resize refused")
-		refusedEvent(m.pod, r, err).record(c.recorder)
+		return
 	}
+	refusedEvent(m.pod, r, err).record(c.recorder)
 }
 
 // otherUID says that the pod's name belongs to another pod by now.

@@ -69,8 +69,8 @@ func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	h := newHarness(t, objects...)
 	h.following.now = underNode
 	got, again := h.reconcileResult()
-	if want := testSettings.Burst / 2; len(got) != want || again != heldTick {
-		t.Errorf("%d patches and again after %v, want %d and again after %v", len(got), again, want, heldTick)
+	if want := testSettings.Burst / 2; len(got) != want || again != waitTick {
+		t.Errorf("%d patches and again after %v, want %d and again after %v", len(got), again, want, waitTick)
 	}
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultLimited)); got != 1 {
 		t.Errorf("%v rate-limited, want 1", got)

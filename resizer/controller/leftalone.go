@@ -68,7 +68,7 @@ func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 	}
 	m.leftAlone = "there is no Revision of it that opted in, so what its limits should be is not known"
 	if actuate.Resized(pod) {
-		m.leftAlone += "; they may still be as Libra set them for a loan: delete the pod"
+		m.leftAlone += "; they may still be as Libra set them: delete the pod"
 	}
 	return m.leftAlone != before
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"knative.dev/serving/pkg/apis/serving"
@@ -59,7 +58,7 @@ func TestLeftAlone(t *testing.T) {
 		"another node":  {owed: owed, change: func(p *corev1.Pod) { p.Spec.NodeName = "n2" }},
 		"no Revision":   {owed: owed, change: func(p *corev1.Pod) { p.Labels[serving.RevisionLabelKey] = "gone" }},
 		"has ended":     {owed: owed, change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
-		"is going away": {owed: res(300, 192), change: func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"} }},
+		"is going away": {owed: res(300, 192), change: goingAway},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -113,6 +112,30 @@ func TestOptsOutWhileOnLoan(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod that is gone before its end was seen is of no concern any more.
+func TestGoneWhileGoingAway(t *testing.T) {
+	h := withCeilings(t, testPod("p", res(2000, 256), ready, byLibra, goingAway))
+	h.expect()
+	if err := h.tracker.Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "p"); err != nil {
+		t.Fatal(err)
+	}
+	if _, again := h.reconcileResult(); again != 0 || len(h.nodes) != 0 {
+		t.Errorf("again after %v with %d nodes known, want never and none", again, len(h.nodes))
+	}
+}
+
+// What became of the patch cannot be told any more: what is owed is set in any case.
+func TestOptsOutWhileAPatchIsUnanswered(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.patchErr = errors.New("timed out")
+	h.expect()
+	h.patchErr = nil
+	h.change("p", func(p *corev1.Pod) { delete(p.Labels, api.EnabledLabel) })
+	h.clock.Step(backoff.Min)
+	h.expect("p 500m/256Mi")
 }
 
 func TestLeavesPodsToOtherManagers(t *testing.T) {

@@ -17,6 +17,11 @@ type loans struct {
 	readAt time.Time
 	pods   map[string]pool.Balance
 	needs  map[string]int64 // bytes
+	// agent says that the pool hears the node's agent.
+	agent bool
+	// toldAt is when the agent last told what pods use. Until it does again, what pods need is
+	// not known.
+	toldAt time.Time
 }
 
 // reading is whether the pool can be read.
@@ -34,6 +39,10 @@ func (l *loans) memoryOf(pod string, owed int64) int64 {
 	return max(owed+l.pods[pod].Borrowed.MemoryBytes, l.needs[pod])
 }
 
+// blind says that it is not known what pods use of their memory, and has not been for too short
+// a time to take their limits back all the same.
+func (l *loans) blind(now time.Time) bool { return !l.agent && now.Sub(l.toldAt) < memoryBlind }
+
 // read takes in what the pool says of the node. When it cannot be read, what was read last
 // stands for one lease: for so long Redis keeps it, too. It is false while nothing is known.
 func (c *Controller) read(ctx context.Context, n *node) (known bool) {
@@ -46,13 +55,16 @@ func (c *Controller) read(ctx context.Context, n *node) (known bool) {
 		if l.state == lost {
 			log.Info("the pool can be read again")
 		}
-		*l = loans{state: isRead, readAt: now, pods: state.Pods, needs: state.Needs}
+		*l = loans{state: isRead, readAt: now, pods: state.Pods, needs: state.Needs, agent: state.Agent != "", toldAt: l.toldAt}
+		if l.agent {
+			l.toldAt = now
+		}
 		return true
 	}
 	c.metrics.poolFailed(ctx, "read")
 	if l.state != lost && now.Sub(l.readAt) >= pool.LeaseTTL {
-		*l = loans{state: lost, readAt: l.readAt}
-		log.Error(err, "the pool could not be read for a lease: every pod gets back the memory limit that it is owed")
+		*l = loans{state: lost, readAt: l.readAt, toldAt: l.toldAt}
+		log.Error(err, "the pool could not be read for a lease: nothing more is lent, and memory limits go back when that has lasted", "after", memoryBlind)
 	} else {
 		log.V(1).Info("reading the pool failed", "error", err.Error())
 	}

@@ -17,8 +17,12 @@ const (
 	// memoryPatience is how long a decrease may stay out of force. The kubelet refuses a limit
 	// below what is in use, and keeps a change of the same pod's CPU waiting with it.
 	memoryPatience = 2 * time.Second
-	// memoryRest is how long memory is then left as it is before it is lowered again.
+	// memoryRest is how long memory is then left as it is before it is lowered again; longer each
+	// time, up to refusalMax: what keeps it up may be cache, which stays.
 	memoryRest = 10 * time.Second
+	// memoryBlind is how long no agent must have told what is in use until limits are lowered
+	// without. What the kubelet knows of it may be 15 seconds old.
+	memoryBlind = time.Minute
 
 	// refusalMax bounds how long no raise of a pod is tried after several in a row were refused.
 	refusalMax = 5 * time.Minute
@@ -32,13 +36,17 @@ type memory struct {
 
 	lateSince time.Time // since when a decrease is not in force
 	keptUntil time.Time // until when nothing is lowered
+	keeping   backoff.Delay
 
 	refusedUntil time.Time // until when no raise is tried, because some were refused
 	refusal      backoff.Delay
 }
 
 func newMemory() memory {
-	return memory{refusal: backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax}}
+	return memory{
+		refusal: backoff.Delay{Min: pool.LeaseTTL, Max: refusalMax},
+		keeping: backoff.Delay{Min: memoryRest, Max: refusalMax},
+	}
 }
 
 // expect takes in what the limit is to be, in a spec that has asked.
@@ -68,13 +76,13 @@ func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
 	if now.Sub(m.lateSince) <= memoryPatience || now.Before(m.keptUntil) {
 		return false
 	}
-	m.keptUntil = now.Add(memoryRest)
+	m.keptUntil = now.Add(m.keeping.Next())
 	return true
 }
 
 // memoryTarget is what the memory limit in the spec is to be now, and how long until that may
-// be another by itself.
-func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duration) {
+// be another by itself. While it is not known what is in use, blind, nothing is lowered.
+func (m *managedPod) memoryTarget(blind bool, now time.Time) (bytes int64, next time.Duration) {
 	owed, asked, due := m.owed.MemoryBytes, m.asked.MemoryBytes, m.memory.due
 	held := max(owed, min(asked, m.inForce.MemoryBytes)) // accepted and in force
 	switch {
@@ -92,6 +100,8 @@ func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duratio
 	switch stood := now.Sub(m.memory.lessSince); {
 	case stood < memoryStands:
 		return asked, memoryStands - stood
+	case blind:
+		return asked, tick
 	case !m.settled:
 		return asked, tick // the kubelet looks at what is in use only when it lowers a limit that it has set
 	case due > owed && asked-due < memoryStep:

@@ -11,7 +11,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -122,8 +121,63 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	}
 	h.clock.Step(memoryRest)
 	h.expect("p 500m/256Mi")
+
+	// What stays in use is tried ever more seldom.
+	h.attempts = 0
+	for end := h.clock.Now().Add(time.Hour); h.clock.Now().Before(end); h.clock.Step(tick) {
+		h.reconcile()
+		if specLimits(h.get("p")) == res(500, 320) {
+			h.kubelet()
+		}
+	}
+	if most := 2 * int(time.Hour/refusalMax+8); h.attempts > most {
+		t.Errorf("%d patches in an hour, want at most %d", h.attempts, most)
+	}
+	h.kubelet()
+	h.clock.Step(refusalMax + memoryRest)
+	h.follow(refusalMax)
+	if got := specLimits(h.get("p")); got != owed {
+		t.Errorf("limits %v, want %v as it fits now", got, owed)
+	}
+}
+
+// While nobody tells what pods use, no limit comes down on what they may: the kubelet's own
+// knowledge may be old.
+func TestMemoryIsNotLoweredBlindly(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.needs = map[string]int64{"default/p": 400 << 20}
+	h.expect("p 500m/400Mi")
 	h.kubelet()
 	h.expect()
+	h.pool.needs, h.pool.silent = nil, true
+	if got := h.follow(memoryBlind - tick); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
+	h.pool.silent = false
+	h.pool.needs = map[string]int64{"default/p": 400 << 20}
+	h.follow(2 * tick)
+	h.pool.needs = nil
+	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(memoryStands+2*tick)); diff != "" {
+		t.Errorf("patches when it is told of again (-want +got):\n%s", diff)
+	}
+}
+
+// A ceiling that is refused again and again does not keep memory waiting, which tells of its
+// own refusal.
+func TestMemoryDoesNotWaitForACeiling(t *testing.T) {
+	h := withCeilings(t, testPod("p", owed, ready))
+	h.quotaOf(600)
+	h.follow(10 * time.Minute)
+	h.reasons()
+	h.pool.pods = lends(64, "p")
+	h.expect("p 500m/320Mi")
+	h.kubelet()
+	h.forbid = forbidden
+	h.pool.pods = lends(128, "p")
+	h.follow(tick)
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
 }
 
 // The kubelet looks at what is in use only when it lowers a limit that it has set.
@@ -145,9 +199,7 @@ func TestMemoryIsNotLoweredBeforeItIsInForce(t *testing.T) {
 }
 
 func TestNoMemoryOfAPodThatGoesAway(t *testing.T) {
-	h := newHarness(t, testRevision(owed), testPod("p", res(500, 320), byLibra, func(p *corev1.Pod) {
-		p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"}
-	}))
+	h := newHarness(t, testRevision(owed), testPod("p", res(500, 320), byLibra, goingAway))
 	if got := h.follow(time.Minute); got != nil {
 		t.Errorf("patches %v, want none", got)
 	}
@@ -178,13 +230,15 @@ func TestPoolAway(t *testing.T) {
 	reconcile()
 	h.clock.Step(time.Millisecond)
 	reconcile()
-	h.clock.Step(memoryStands)
+	h.clock.Step(memoryBlind - pool.LeaseTTL - time.Millisecond)
+	reconcile()
+	h.clock.Step(time.Millisecond)
 	reconcile("p 500m/256Mi")
 	h.kubelet()
 	h.clock.Step(tick)
 	reconcile()
-	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 4 {
-		t.Errorf("%v read errors, want 4", got)
+	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 5 {
+		t.Errorf("%v read errors, want 5", got)
 	}
 	h.pool.err = nil // back with what it had
 	reconcile("p 500m/320Mi")
@@ -197,7 +251,7 @@ func TestPoolAway(t *testing.T) {
 func TestPoolNeverRead(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", res(500, 320), byLibra))
 	h.pool.err = errors.New("away")
-	if got := h.follow(pool.LeaseTTL + memoryStands); got != nil {
+	if got := h.follow(memoryBlind); got != nil {
 		t.Errorf("patches %v, want none", got)
 	}
 	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*tick)); diff != "" {
@@ -247,15 +301,19 @@ func TestWithThePool(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("donor", owed), testPod("borrower", owed))
 	memory := pool.NewMemory(h.clock)
 	h.pools = memory
-	state, err := memory.Read(t.Context(), "n1")
-	if err != nil {
-		t.Fatal(err)
+	heartbeat := func() {
+		t.Helper()
+		state, err := memory.Read(t.Context(), "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		open, err := memory.Heartbeat(t.Context(), "n1", pool.Heartbeat{Agent: "a1", Epoch: state.Epoch, Whole: true, Lendable: res(4000, 4096),
+			Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}})
+		if err != nil || !open {
+			t.Fatalf("heartbeat: open = %v, %v", open, err)
+		}
 	}
-	open, err := memory.Heartbeat(t.Context(), "n1", pool.Heartbeat{Agent: "a1", Epoch: state.Epoch, Whole: true, Lendable: res(4000, 4096),
-		Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}})
-	if err != nil || !open {
-		t.Fatalf("heartbeat: open = %v, %v", open, err)
-	}
+	heartbeat()
 	h.expect()
 	begin := func(id, pod string, surplus, want api.Resources) {
 		t.Helper()
@@ -275,6 +333,7 @@ func TestWithThePool(t *testing.T) {
 	}
 	h.expect()
 	h.clock.Step(memoryStands)
+	heartbeat()
 	h.expect("borrower 500m/256Mi")
 }
 

@@ -48,6 +48,7 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		}
 		before := m.leftAlone
 		m.observe(pod)
+		m.unobserved = m.unobserved || c.live.Mode(pod.Annotations) != api.ModeObserve
 		if m.leftAlone != "" && m.leftAlone != before {
 			leftAloneEvent(pod, m.leftAlone).record(c.recorder)
 		}
@@ -101,6 +102,8 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		}
 		if m.arrived() && m.asked.MemoryBytes > m.owed.MemoryBytes {
 			m.memory.refusal.Reset()
+		} else if m.arrived() {
+			m.memory.keeping.Reset()
 		}
 		if m.arrived() && m.asked.CPUMilli == m.ceiling.milli {
 			m.ceiling.refusal.Reset()

@@ -31,13 +31,27 @@ type resize struct {
 	reason    string
 }
 
-// raisesCeiling says that a resize is refused for the ceiling, if it is.
-func (r resize) raisesCeiling() bool { return r.direction == raise && r.reason == reasonCeiling }
+// refusable is for what a resize is refused, if it is, that can wait: the reason of a nudge, a
+// ceiling or more memory, and otherwise empty.
+func (r resize) refusable() string {
+	m := r.pod
+	switch {
+	case r.direction == restore:
+		return ""
+	case r.direction == nudge:
+		return reasonRepair
+	case r.limits.MemoryBytes > m.asked.MemoryBytes:
+		return reasonMemory
+	case r.limits.CPUMilli > m.asked.CPUMilli:
+		return reasonCeiling
+	}
+	return ""
+}
 
 // canWait says that a resize is for nobody's own, nor keeps a pod from being killed: it gives a
 // pod its ceiling, or takes that back, or has the kubelet write what is mostly right.
 func (r resize) canWait() bool {
-	return r.direction != restore && (r.reason == reasonCeiling || r.reason == reasonRepair)
+	return r.direction != restore && r.limits.MemoryBytes == r.pod.asked.MemoryBytes
 }
 
 // plan returns the resizes that may be issued now, in the order to issue them: restores,
@@ -46,7 +60,7 @@ func (r resize) canWait() bool {
 // may be more to do, if nothing changes.
 func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 	next = n.agent.untilRepair(now)
-	if n.loans.state != isRead {
+	if n.loans.state != isRead || n.agent.state == agentNotReady {
 		next = min(next, tick)
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.pods)) {
@@ -62,26 +76,19 @@ func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 			resizes = append(resizes, r)
 		}
 		next = min(next, again)
-		if !m.arrived() || m.asked != m.resting() {
-			next = min(next, tick)
+		if !m.arrived() || m.asked.MemoryBytes > m.owed.MemoryBytes {
+			next = min(next, tick) // what is due may end without a word
 		}
 	}
 	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
 	return resizes, next
 }
 
-// resting is what the spec says when nothing is lent.
-func (m *managedPod) resting() api.Resources {
-	resting := m.owed
-	resting.CPUMilli = max(resting.CPUMilli, m.ceiling.milli)
-	return resting
-}
-
 // resizeOf is what the pod's limits are to be now: its CPU the ceiling, or what it is owed, and
 // its memory what is due.
 func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Duration) {
 	r = resize{pod: m, limits: api.Resources{CPUMilli: m.cpuTarget(now)}, reason: reasonMemory}
-	r.limits.MemoryBytes, next = m.memoryTarget(now)
+	r.limits.MemoryBytes, next = m.memoryTarget(n.loans.blind(now), now)
 	if m.pod.DeletionTimestamp != nil {
 		r.limits = m.asked.Max(m.owed)
 	}
@@ -126,9 +133,11 @@ func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Durat
 // mayRepair says that the kubelet may be made to write the pod's cgroup now, or when to ask again.
 func (n *node) mayRepair(m *managedPod, now time.Time) (again time.Duration, ready bool) {
 	switch {
-	case m.owed.CPUMilli == 0 || m.standing != takesPart:
+	case m.owed.CPUMilli == 0 || m.standing != takesPart || m.pod.DeletionTimestamp != nil:
 		m.repair = repair{} // nothing of it is the agent's
 		return resync, false
+	case !m.running:
+		return resync, false // its status is an event; the weight is the pod's, and stays meanwhile
 	case now.Before(m.repair.at):
 		return m.repair.at.Sub(now), false
 	case !m.arrived():

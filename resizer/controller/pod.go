@@ -22,6 +22,8 @@ type managedPod struct {
 	unreadSince time.Time
 	leftAlone   string // why the pod is not touched; empty when it is managed
 	standing    standing
+	// unobserved says that its mode was seen to be more than to observe.
+	unobserved bool
 
 	// A resource that has no limit in the Revision is zero in all of these.
 	owed    api.Resources // user allocation
@@ -62,6 +64,8 @@ type pending struct {
 type calls struct {
 	retryAt time.Time // before it none is sent, because the last one failed
 	retry   backoff.Delay
+	// unsure says that the last one failed, and may have been accepted all the same.
+	unsure bool
 	// asOf is when what the last one follows from was read; zero when it is in force.
 	asOf time.Time
 	// trace is that of the loan that the pod is resized for, until its memory is as without
@@ -82,6 +86,7 @@ func newManagedPod(name string) *managedPod {
 func (m *managedPod) observe(pod *corev1.Pod) {
 	// The answer to our own patch may be newer than the cache.
 	if m.pod == nil || m.pod.UID != pod.UID || m.pod.Generation <= pod.Generation {
+		m.calls.unsure = m.calls.unsure && m.pod.Generation == pod.Generation
 		m.pod = pod
 	}
 	pod = m.pod
@@ -103,9 +108,6 @@ func (m *managedPod) observe(pod *corev1.Pod) {
 		if s.Resources != nil {
 			m.inForce = m.ofOwed(api.FromList(s.Resources.Limits))
 		}
-	}
-	if !m.running {
-		m.repair.cancel() // its next container begins with what the spec says
 	}
 
 	inProgress := false
@@ -143,7 +145,10 @@ func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 // depart makes the pod one that the cache does not tell of any more. It is false
 // when nothing has to be given back.
 func (m *managedPod) depart() bool {
-	if m.standing == gone || m.leftAlone != "" || m.asked == m.owed {
+	if m.calls.unsure {
+		m.asked, m.calls.unsure = api.Resources{}, false // nobody will tell what became of it
+	}
+	if m.standing == gone || m.leftAlone != "" || m.pod.DeletionTimestamp != nil || m.asked == m.owed {
 		return false
 	}
 	m.standing, m.repair = departed, repair{}
@@ -175,21 +180,28 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, asOf time.Time) {
 		m.repair = repair{}
 	}
 	m.pod, m.asked, m.settled = pod, r.limits, false
-	m.calls.asOf, m.calls.retryAt = asOf, time.Time{}
+	m.calls.asOf, m.calls.retryAt, m.calls.unsure = asOf, time.Time{}, false
 	m.calls.retry.Reset()
 }
 
-// refused takes in that the API server does not accept a resize.
-func (m *managedPod) refused(r resize, now time.Time) {
-	m.backOff(now)
-	switch {
-	case r.direction == nudge:
+// refused takes in that the API server does not accept a resize, and says whether that is the
+// first of several in a row. Each kind has its own delays: none keeps another waiting.
+func (m *managedPod) refused(r resize, now time.Time) (first bool) {
+	switch r.refusable() {
+	case reasonRepair:
+		first = m.repair.tries == 0
 		m.repair.refused(now)
-	case r.raisesCeiling():
+	case reasonCeiling:
+		first = !m.ceiling.refusal.Failing()
 		m.ceiling.refuse(now)
-	case r.limits.MemoryBytes > max(m.asked.MemoryBytes, m.owed.MemoryBytes):
+	case reasonMemory:
+		first = !m.memory.refusal.Failing()
 		m.memory.refuse(now)
+	default:
+		first = !m.calls.retry.Failing()
+		m.backOff(now)
 	}
+	return first
 }
 
 func (m *managedPod) backOff(now time.Time) { m.calls.retryAt = now.Add(m.calls.retry.Next()) }

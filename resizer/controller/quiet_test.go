@@ -92,7 +92,7 @@ func (w *world) look(rt *rapid.T) (again time.Duration) {
 		if got == before[p] {
 			continue
 		}
-		if most := max(owed.CPUMilli+bumpMilli, w.ceiling(pod)); got.CPUMilli != before[p].CPUMilli && (got.CPUMilli < owed.CPUMilli || got.CPUMilli > most) {
+		if most := max(owed.CPUMilli+bumpMilli, w.ceiling(pod)); got.CPUMilli != before[p].CPUMilli && (got.CPUMilli < owed.CPUMilli-bumpMilli || got.CPUMilli > most) {
 			rt.Fatalf("%s is given %dm, want from %dm to %dm", p, got.CPUMilli, owed.CPUMilli, most)
 		}
 		if got.MemoryBytes < owed.MemoryBytes {
@@ -202,7 +202,7 @@ func TestFallsSilent(t *testing.T) {
 		w.api = nil
 		w.kubelet()
 		w.attempts = 0
-		w.follow(refusalMax + repairAfter + memoryRest + pool.LeaseTTL)
+		w.follow(2*refusalMax + repairAfter + memoryBlind + pool.LeaseTTL)
 		if most := 10 * len(w.pods); w.attempts > most {
 			rt.Errorf("%d patches of %d pods until it fell silent, want at most %d", w.attempts, len(w.pods), most)
 		}

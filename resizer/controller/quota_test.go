@@ -291,7 +291,7 @@ func TestNoCeilingIsCountedByAQuota(t *testing.T) {
 		}
 		w.api, w.pool.pods = nil, nil
 		w.kubelet()
-		w.follow(refusalMax + repairAfter + memoryRest + 2*backOffMax)
+		w.follow(2*refusalMax + repairAfter + memoryBlind + 2*backOffMax)
 		counted := false
 		for kind := range there {
 			counted = counted || counts(kind)

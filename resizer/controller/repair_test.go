@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,16 +25,20 @@ func TestRepair(t *testing.T) {
 		during func(h *harness) // after the agent was not ready any more
 		want   []string
 	}{
-		"an agent goes":                        {want: aRepair},
-		"without Redis":                        {during: func(h *harness) { h.pool.err = errors.New("away") }, want: aRepair},
+		"an agent goes":                     {want: aRepair},
+		"without Redis":                     {during: func(h *harness) { h.pool.err = errors.New("away") }, want: aRepair},
+		"only observed":                     {change: []func(*corev1.Pod){annotated(api.ModeAnnotation, "observe")}},
+		"only observed, and resized before": {change: []func(*corev1.Pod){annotated(api.ModeAnnotation, "observe"), byLibra}, want: aRepair},
+		"only observed of late": {during: func(h *harness) {
+			h.change("p", annotated(api.ModeAnnotation, "observe"))
+		}, want: aRepair},
+		"the pool hears it":                    {during: func(h *harness) { h.pool.silent = false }},
 		"the start, of an older pod":           {before: away, change: []func(*corev1.Pod){old}, want: aRepair},
 		"a pod that is younger than the start": {before: away},
 		"left alone":                           {change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }}},
 		"the agent comes back in time":         {during: func(h *harness) { h.agent(true) }},
 		"another takes its place in time":      {during: func(h *harness) { h.create(testAgent("another", ready)) }},
-		"going away": {change: []func(*corev1.Pod){func(p *corev1.Pod) {
-			p.DeletionTimestamp, p.Finalizers = &metav1.Time{}, []string{"x"}
-		}}},
+		"going away":                           {change: []func(*corev1.Pod){goingAway}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,14 +75,29 @@ func (h *harness) wait(d time.Duration) []string {
 	return got
 }
 
-// Its next container begins with what the spec says.
-func TestNoRepairOfWhatDoesNotRun(t *testing.T) {
+// The next container of a pod begins with the limit that its spec has, and with the weight that
+// the agent left the pod.
+func TestRepairWaitsForAContainer(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed, func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }))
 	h.expect()
 	h.agent(false)
-	h.wait(2 * repairAfter)
-	if got := h.follow(time.Minute); got != nil {
-		t.Errorf("patches %v, want none", got)
+	if got := h.wait(time.Minute); got != nil {
+		t.Errorf("patches %v of what does not run, want none", got)
+	}
+	h.kubelet()
+	if diff := cmp.Diff(aRepair, h.follow(time.Minute)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// Where there is no room for more, the kubelet writes what is less.
+func TestRepairWithoutRoom(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.expect()
+	h.quotaOf(owed.CPUMilli)
+	h.agent(false)
+	if diff := cmp.Diff([]string{"p 499m/256Mi", "p 500m/256Mi"}, h.follow(time.Minute)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
 	}
 }
 
@@ -187,7 +205,8 @@ func (c cgroups) write(h *harness, wrote map[string]api.Resources) {
 
 // Whatever an agent left in cgroups, with or without a ceiling, in the middle of whatever else
 // was under way: ten seconds after it was gone every one of them is what the spec says, and the
-// spec what it is without loans.
+// CPU in the spec what it is without loans. Memory that was given stays while nobody tells what
+// is in use.
 func TestWholeWithinTenSeconds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		objects, names := []client.Object{testRevision(owed), testNode(2000)}, []string{"a", "b", "c"}
@@ -231,8 +250,8 @@ func TestWholeWithinTenSeconds(t *testing.T) {
 			if h.following.now == underNode {
 				want.CPUMilli = 2000
 			}
-			if got := specLimits(h.get(name)); got != want {
-				rt.Errorf("the spec of %s says %v, want %v", name, got, want)
+			if got := specLimits(h.get(name)); got.CPUMilli != want.CPUMilli || got.MemoryBytes < want.MemoryBytes {
+				rt.Errorf("the spec of %s says %v, want %v, or more memory", name, got, want)
 			}
 			if kernel[name] != want.CPUMilli {
 				rt.Errorf("the cgroup of %s has %dm, want %dm", name, kernel[name], want.CPUMilli)

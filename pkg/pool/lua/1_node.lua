@@ -292,11 +292,12 @@ end
 
 -- publish_memory tells who resizes pods that what some have borrowed of memory, or need of it,
 -- is another. It is all of a node's that they do not leave to its agent, and rare. Who does not
--- listen now reads all when they do.
+-- listen now reads all when they do; and what ends without a call, as a lease, is found by who
+-- looks at raised limits once a second. A user who may not publish has the rest all the same.
 local MEMORY_CHANNEL = 'libra:memory'
 
 local function publish_memory(node)
-  call('PUBLISH', MEMORY_CHANNEL, string.match(node.key.epoch, '{(.*)}'))
+  redis.pcall('PUBLISH', MEMORY_CHANNEL, string.match(node.key.epoch, '{(.*)}'))
 end
 
 -- close_node appends an intent of the pods whose balances the call has changed, or in which

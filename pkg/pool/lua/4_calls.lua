@@ -78,6 +78,12 @@ local function end_one(node, args, late, answered)
   return finish(node, args[3], args[4], late == 1, answered == 1)
 end
 
+-- short_of_memory is what an invocation wants of memory and nobody lends it. The agent is to
+-- hear of it: the node may have some that no invocation leaves.
+local function short_of_memory(inv)
+  return math.max(inv.want[MEMORY] - inv.borrowed[MEMORY], 0)
+end
+
 -- An invocation that is to be ranked says how much CPU time it will use, in milliseconds,
 -- or 0 when that is not known.
 local UNRANKED = -1
@@ -132,6 +138,9 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     if moved then
       feed_domain(node, domain)
     end
+  end
+  if short_of_memory(inv) > 0 then
+    node.woken = pod
   end
   if args[9] and args[9] ~= '' then
     trace(node, inv, args[9])
@@ -198,13 +207,14 @@ end
 
 local function heartbeat(node, args, whole, cpu, memory)
   local agent, epoch, text, needs = args[3], args[4], args[5], args[6]
+  local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   node.heard, node.open = true, node.whole
   if text ~= node.pods_text then
     take_part(node, text)
   end
-  if needs ~= node.needs_text then
+  if needs ~= node.needs_text or forgotten_needs then
     node.needs_text = needs
     publish_memory(node)
   end
@@ -263,9 +273,10 @@ local function survey(node, entries_most)
       add(available, 1, here.spare)
       found[#found + 1] = here
     end
-    local b, ranked = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}, nil
+    local b, ranked, short = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}, nil, 0
     for _, inv in ipairs(here) do
       add(b, 2, inv.borrowed)
+      short = short + short_of_memory(inv)
       if inv.cpu_time then
         if not ranked then
           ranked = {pod}
@@ -276,9 +287,9 @@ local function survey(node, entries_most)
         ranked[n + 1], ranked[n + 2], ranked[n + 3] = inv.id, math.max(node.now - inv.begun_at, 0), inv.cpu_time
       end
     end
-    if b[2] + b[3] + b[4] + b[5] > 0 then
+    if b[2] + b[3] + b[4] + b[5] + short > 0 then
       local latest = here[#here]
-      b[6], b[7] = latest.allocation[CPU], latest.allocation[MEMORY]
+      b[6], b[7], b[8], b[9] = latest.allocation[CPU], latest.allocation[MEMORY], '', short
       balances[#balances + 1] = b
     end
   end
