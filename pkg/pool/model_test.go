@@ -205,7 +205,7 @@ func (m *model) begin(t *rapid.T, inv Invocation) {
 }
 
 func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
-	before := m.moment()
+	before, known := m.moment(), m.node().begun[inv.ID]
 	borrowed, err := m.memory.Begin(context.Background(), m.name, inv)
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
 		if got != borrowed {
 			t.Fatalf("begin of %+v: Redis lends %v, the specification %v", inv, got, borrowed)
 		}
-		m.expectTold(t, before)
+		m.expectTold(t, before, m.short(inv.ID, known)...)
 	}
 	return borrowed
 }
@@ -243,6 +243,7 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 		ended, known = append(ended, drawEnding(t, id)), append(known, m.node().begun[id])
 		delete(before.ranked, id) // of which the record of the end tells
 	}
+	was := m.node().begun[inv.ID]
 	outcomes, borrowed, err := m.memory.BeginAfter(context.Background(), m.name, ended, inv)
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +264,7 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 	for i, b := range known {
 		before.ended = append(before.ended, b.record(ended[i], outcomes[i])...)
 	}
-	m.expectTold(t, before)
+	m.expectTold(t, before, m.short(inv.ID, was)...)
 }
 
 func (m *model) end(t *rapid.T, id string) {

@@ -320,7 +320,7 @@ local function close_node(node)
     pods = {node.woken}
   end
   if pods and pods[1] then
-    if ranked then
+    if ranked and ranked.pod ~= node.woken then
       pods[#pods + 1] = ranked.pod
     end
     append_intent(node, table.concat(pods, '\n'))
