@@ -182,7 +182,7 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 		// When it will end does not depend on when the pool hears of it.
 		inv.Duration = max(0, f.inv.Duration-f.clock.Since(f.dispatched))
 		if inv.Duration < inv.MinRemaining {
-			inv.Want = api.Resources{}
+			inv.Want.CPUMilli = 0 // memory it cannot do without
 			if inv.Concurrency <= 1 {
 				inv.Surplus = api.Resources{} // otherwise its pod may have others that last
 			}

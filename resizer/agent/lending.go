@@ -42,6 +42,13 @@ type allocations struct {
 	byUID map[types.UID]api.Resources
 }
 
+// known is the user allocation of a pod, if it was asked for before.
+func (a *allocations) known(pod *corev1.Pod) api.Resources {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byUID[types.UID(pod.Labels[serving.RevisionUID])]
+}
+
 // of is the user allocation of a pod; zero of a resource of which its Revision sets no limit.
 func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, error) {
 	uid := types.UID(pod.Labels[serving.RevisionUID])
@@ -89,10 +96,11 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	// Of a pod that only observes, and before the settings are known, nothing is different.
 	mode := t.lending.Mode(pod.Annotations)
 	if mode != api.ModeLend && mode != api.ModeFull {
+		info.memoryOwed = t.allocations.known(pod).MemoryBytes // it may have more yet, and use it
 		return nil
 	}
 	allocation, unknown := t.allocations.of(ctx, pod)
-	info.allocation, info.borrows = allocation, mode == api.ModeFull
+	info.allocation, info.memoryOwed, info.borrows = allocation, allocation.MemoryBytes, mode == api.ModeFull
 	if t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
 		return unknown
 	}

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 )
 
@@ -15,9 +17,11 @@ const (
 	// unmetPatience is how long what was asked for may take, and unmetRest how long nothing is
 	// asked for after that.
 	unmetPatience = 10 * time.Second
-	unmetRest     = 30 * time.Second
-	// needMost is how many times its allocation a container may need at most.
+	unmetRest     = 10 * time.Second
+	// needMost is how many times its allocation a container may need at most, and needStep the
+	// bytes of which needs are multiples: the kernel rounds limits down to pages.
 	needMost = 8
+	needStep = 1 << 20
 
 	// A donor keeps marginBytes and a tenth above the most that its function was seen to use.
 	marginBytes = 32 << 20
@@ -36,14 +40,17 @@ func crowds(used, limit int64) bool {
 // many bytes and needed so many before; 0 when what it is owed will do.
 func needOf(used, owed, before int64) int64 {
 	need := owed
-	for need < needMost*owed && (crowds(used, need) || need < before && float64(used) >= easyPart*float64(need)) {
+	for need < needMost*owed && (crowds(used, need) || stepped(need) < before && float64(used) >= easyPart*float64(need)) {
 		need *= 2
 	}
 	if need == owed {
 		return 0
 	}
-	return need
+	return stepped(need)
 }
+
+// stepped rounds a need up.
+func stepped(bytes int64) int64 { return (bytes + needStep - 1) / needStep * needStep }
 
 // memoryUse is what is known of a container's memory, in bytes.
 type memoryUse struct {
@@ -60,19 +67,27 @@ type memoryUse struct {
 // has is the limit that there is, or is to be.
 func (m *memoryUse) has() int64 { return max(m.limit, m.need) }
 
-// unmet says that what was asked for has not been given for long, and gives it up for a while:
-// a quota may have no room for it, and others could use what the node has.
-func (m *memoryUse) unmet(now time.Time) bool {
+// unmet says that what was asked for has not been given for long, by a limit that is in force or
+// in the spec, and gives it up for a while: a quota may have no room for it, and others could
+// use what the node has.
+func (m *memoryUse) unmet(given int64, now time.Time) bool {
 	switch {
-	case m.need <= m.limit:
+	case m.need <= given:
 		m.unmetSince = time.Time{}
 	case m.unmetSince.IsZero():
 		m.unmetSince = now
 	case now.Sub(m.unmetSince) >= unmetPatience:
-		m.need, m.unmetSince, m.refusedUntil = 0, time.Time{}, now.Add(unmetRest)
+		m.unmetSince, m.refusedUntil, m.need = time.Time{}, now.Add(unmetRest), min(m.need, m.limit)
 		return true
 	}
 	return false
+}
+
+// crowdedContainer is one that needs more memory than it has.
+type crowdedContainer struct {
+	*entry
+	container *container
+	need      int64
 }
 
 // readMemory takes in what was sampled of all containers' memory, and what they need by it,
@@ -80,9 +95,9 @@ func (m *memoryUse) unmet(now time.Time) bool {
 func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	now := r.clock.Now()
 	var above, unused int64
-	var near []*entry // which need more than they have
+	var near []crowdedContainer
 	for _, e := range r.entries {
-		m, owed := &e.memory, e.info.allocation.MemoryBytes
+		m, owed := &e.memory, e.info.memoryOwed
 		c := r.sampled.get(e.pod)
 		if c == nil {
 			*m = memoryUse{}
@@ -96,36 +111,54 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		var most int64
 		m.used, m.limit, most = c.memory()
 		r.most[e.info.function] = max(r.most[e.info.function], most)
-		if m.unmet(now) {
-			r.tellRescue(ctx, e, m.need, rescueUnmet)
+		if r.lost {
+			m.unmetSince = time.Time{} // nobody hears what is asked for
+		} else if m.unmet(max(m.limit, e.info.limits.MemoryBytes), now) {
+			r.tellRescue(ctx, e, r.needed(e), rescueUnmet)
 		}
 		switch need := r.needed(e); {
+		case m.limit == 0:
+			m.need = max(m.need, e.info.limits.MemoryBytes) // it was not sampled yet: what it has stays
+		case now.Before(m.refusedUntil):
+			m.need = min(need, m.has())
 		case need <= m.has():
 			m.need = need
-		case !now.Before(m.refusedUntil):
-			near = append(near, e)
+		default:
+			near = append(near, crowdedContainer{e, c, need})
 		}
-		above += max(0, m.has()-owed)
-		unused += max(0, m.has()-max(m.used, owed))
+		has := max(m.has(), owed+r.balance(e).Borrowed.MemoryBytes)
+		above += max(0, has-owed)
+		unused += max(0, has-max(m.used, owed))
 		c.covered.Store(r.covers(e))
 	}
 	r.aboveMemory = above
+	// What is in use is known, and what is predicted may be wrong.
+	slices.SortStableFunc(near, func(a, b crowdedContainer) int {
+		return cmp.Compare(b.memory.inUse(), a.memory.inUse())
+	})
 	room := min(node.total/memoryPart-above, node.available-node.total/reservePart-unused)
-	for _, e := range near {
-		m := &e.memory
-		has := m.has()
-		need := min(r.needed(e), has+max(0, room&^(1<<20-1)), mostBytes)
-		if need > has {
-			room -= need - has
-			m.need, m.unmetSince = need, now
-			r.tellRescue(ctx, e, need, rescueAsked)
-		} else {
-			m.refusedUntil = now.Add(beatEvery)
-			r.tellRescue(ctx, e, need, rescueNoRoom)
+	for _, n := range near {
+		m, has := &n.memory, n.memory.has()
+		need := n.need
+		if need-has > room && crowds(m.used, m.limit) {
+			need = has + max(0, room)/needStep*needStep
 		}
-		r.sampled.get(e.pod).covered.Store(r.covers(e))
+		if need > has && need-has <= room {
+			room -= need - has
+			if m.need = need; m.unmetSince.IsZero() {
+				m.unmetSince = now
+			}
+			r.tellRescue(ctx, n.entry, need, rescueAsked)
+		} else {
+			m.need, m.refusedUntil = has, now.Add(beatEvery)
+			r.tellRescue(ctx, n.entry, n.need, rescueNoRoom)
+		}
+		n.container.covered.Store(r.covers(n.entry))
 	}
 }
+
+// inUse is the share of the limit in use.
+func (m *memoryUse) inUse() float64 { return float64(m.used) / float64(max(1, m.limit)) }
 
 func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result string) {
 	r.metrics.rescues.Add(ctx, 1, ofFunction(e.info.function), ofRescue[result])
@@ -137,49 +170,43 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 
 // covers is up to which limit the reflex need not be told that use comes near it.
 func (r *reflex) covers(e *entry) int64 {
-	if !e.info.borrows || e.memory.has() >= needMost*e.info.allocation.MemoryBytes || r.clock.Now().Before(e.memory.refusedUntil) {
+	if !e.info.borrows || e.memory.has() >= needMost*e.info.memoryOwed || r.clock.Now().Before(e.memory.refusedUntil) {
 		return mostBytes
 	}
 	return e.memory.has()
 }
 
 // needed is the least that a container's limit is to be by what was sampled last and by what is
-// predicted of those in it; 0 when what it is owed will do, and when it may have no more.
+// predicted of those in it; 0 when what it is owed will do. What may not have more, by its mode,
+// needs what it uses of what it has.
 func (r *reflex) needed(e *entry) int64 {
+	m, owed := &e.memory, e.info.memoryOwed
+	need := needOf(m.used, owed, m.need)
 	if r.stopping || !e.info.borrows {
-		return 0
+		return min(need, m.limit)
 	}
-	owed := e.info.allocation.MemoryBytes
-	need := needOf(e.memory.used, owed, e.memory.need)
 	if b := r.balance(e); b.Short > 0 {
 		// No invocation leaves so much, but the node may have it.
-		need = max(need, owed+b.Borrowed.MemoryBytes+b.Short)
+		need = max(need, min(stepped(owed+b.Borrowed.MemoryBytes+b.Short), needMost*owed))
 	}
 	return need
 }
 
-// nearLimit says that a container needs more than it has and than was asked for.
-func (r *reflex) nearLimit() bool {
-	now := r.clock.Now()
-	for _, e := range r.entries {
-		c := r.sampled.get(e.pod)
-		if c == nil || !e.takesPart() || e.info.allocation.MemoryBytes == 0 || now.Before(e.memory.refusedUntil) {
-			continue
-		}
-		m := &e.memory
-		m.used, m.limit, _ = c.memory()
-		if r.needed(e) > m.has() {
-			return true
-		}
+// isShort says that a container needs more than it has and than was asked for.
+func (r *reflex) isShort(e *entry) bool {
+	m, c := &e.memory, r.sampled.get(e.pod)
+	if c == nil || !e.takesPart() || !e.info.borrows || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
+		return false
 	}
-	return false
+	m.used, m.limit, _ = c.memory()
+	return m.limit > 0 && r.needed(e) > m.has()
 }
 
 // needs are what the pods' memory limits have to be at least.
 func (r *reflex) needs() map[string]int64 {
 	needs := map[string]int64{}
 	for _, e := range r.entries {
-		if need := e.memory.need; need > e.info.allocation.MemoryBytes {
+		if need := e.memory.need; need > e.info.memoryOwed {
 			needs[e.pod] = need
 		}
 	}
@@ -190,7 +217,7 @@ func (r *reflex) needs() map[string]int64 {
 // above it no loan is for, both in bytes.
 func (r *reflex) borrowedMemory() (used, pins int64) {
 	for _, e := range r.entries {
-		m, owed := e.memory, e.info.allocation.MemoryBytes
+		m, owed := e.memory, e.info.memoryOwed
 		if owed == 0 || m.limit == 0 {
 			continue
 		}

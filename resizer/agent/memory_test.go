@@ -2,6 +2,7 @@ package agent
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestNeedOf(t *testing.T) {
 			need = needOf(used, owed, before)
 			has := max(need, owed)
 			switch {
-			case need != 0 && (need <= owed || need > needMost*owed):
+			case need != 0 && (need <= owed || need > stepped(needMost*owed)):
 				t.Fatalf("%d is needed by who is owed %d", need, owed)
 			case crowds(used, has) && has < needMost*owed:
 				t.Fatalf("%d is used and %d needed", used, need)
@@ -60,7 +61,7 @@ func newMemoryRig(t *testing.T) *memoryRig {
 func (m *memoryRig) run(pod string, borrows bool) {
 	m.Helper()
 	m.rig.run(pod, pod, userLimits)
-	m.inform(pod, func(i *podInfo) { i.borrows = borrows })
+	m.inform(pod, func(i *podInfo) { i.borrows, i.memoryOwed = borrows, userLimits.MemoryBytes })
 	m.sampled.put(pod, &container{id: pod, cgroup: &handle{kernelContainer: m.kernel[pod]}})
 }
 
@@ -86,6 +87,8 @@ func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
 	return needs
 }
 
+func (m *memoryRig) short() bool { return slices.ContainsFunc(m.entries, m.isShort) }
+
 func (m *memoryRig) expect(t *testing.T, usedMiB, want map[string]int64) {
 	t.Helper()
 	if diff := cmp.Diff(want, m.needs(usedMiB)); diff != "" {
@@ -98,18 +101,18 @@ func TestNeeds(t *testing.T) {
 	m.run("a/p", true)
 	m.run("a/lends", false)
 	m.expect(t, map[string]int64{"a/p": 358, "a/lends": 500}, map[string]int64{})
-	if m.nearLimit() {
+	if m.short() {
 		t.Error("said to be near a limit")
 	}
 	m.kernel["a/p"].Memory = 359 * mib
 	if err := m.sampled.get("a/p").sampleWhole(m.clock.Now); err != nil {
 		t.Fatal(err)
 	}
-	if !m.nearLimit() {
+	if !m.short() {
 		t.Error("not said to be near a limit, with 359 of 512 MiB in use")
 	}
 	m.expect(t, map[string]int64{"a/p": 359}, map[string]int64{"a/p": 1024})
-	if m.nearLimit() {
+	if m.short() {
 		t.Error("said to be near a limit after more was asked for")
 	}
 	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib // the kubelet's
@@ -126,7 +129,7 @@ func TestNeeds(t *testing.T) {
 	if got := m.sampled.get("a/q").covered.Load(); got != mostBytes {
 		t.Errorf("told of above %d bytes, though the node has none", got)
 	}
-	if m.nearLimit() {
+	if m.short() {
 		t.Error("asked for again before the next beat")
 	}
 	if n := m.counted("libra.agent.rescues", rescueNoRoom); n < 1 {
@@ -147,6 +150,7 @@ func TestShortOfMemory(t *testing.T) {
 		}
 		m.learn(<-m.link.states)
 	}
+	m.expect(t, map[string]int64{"a/p": 10}, map[string]int64{})
 	m.begin("1", "a/p", api.Resources{}, want)
 	m.beatDue = false
 	hear()
@@ -173,6 +177,7 @@ func TestShortOfMemory(t *testing.T) {
 func TestUnmetNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
+	m.openPool()
 	crowded := map[string]int64{"a/p": 400}
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
 	m.clock.Step(unmetPatience - time.Millisecond)
@@ -189,9 +194,49 @@ func TestUnmetNeeds(t *testing.T) {
 	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
 	m.clock.Step(2 * unmetPatience)
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
-	if n := m.counted("libra.agent.rescues", rescueUnmet); n != 1 {
-		t.Errorf("%d were not given, want 1", n)
+	// More is not to be had, and what there is stays as long as it is used.
+	more := map[string]int64{"a/p": 900}
+	m.expect(t, more, map[string]int64{"a/p": 2048})
+	m.clock.Step(unmetPatience)
+	m.expect(t, more, map[string]int64{"a/p": 1024})
+	m.expect(t, more, map[string]int64{"a/p": 1024})
+	m.clock.Step(unmetRest)
+	m.node.available = 0
+	m.expect(t, more, map[string]int64{"a/p": 1024})
+	m.inform("a/p", func(i *podInfo) { i.borrows = false })
+	m.expect(t, more, map[string]int64{"a/p": 1024})
+	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+	if n := m.counted("libra.agent.rescues", rescueUnmet); n != 2 {
+		t.Errorf("%d were not given, want 2", n)
 	}
+}
+
+// What is in use goes before what is predicted, which is never asked for in part, nor beyond the
+// most that may be needed.
+func TestUseGoesBeforePredictions(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/guess", true)
+	m.run("b/real", true)
+	m.openPool()
+	m.begin("1", "a/guess", api.Resources{}, api.Resources{MemoryBytes: 100 << 30})
+	if err := m.link.read(m.ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.learn(<-m.link.states)
+	m.expect(t, map[string]int64{"a/guess": 10, "b/real": 500}, map[string]int64{"b/real": 1024})
+	m.node = nodeMemory{total: 40 << 30, available: 30 << 30}
+	m.clock.Step(beatEvery)
+	m.expect(t, nil, map[string]int64{"a/guess": 4096, "b/real": 1024})
+}
+
+// A container that was not sampled yet keeps what its spec gives it.
+func TestNeedsBeforeTheFirstSample(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.inform("a/p", func(i *podInfo) { i.limits.MemoryBytes = 1024 * mib })
+	m.expect(t, nil, map[string]int64{"a/p": 1024})
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.expect(t, map[string]int64{"a/p": 10}, map[string]int64{})
 }
 
 // With what is not to be changed, nothing is needed.
@@ -201,7 +246,7 @@ func TestNoNeeds(t *testing.T) {
 	crowded := map[string]int64{"a/p": 500}
 	for name, change := range map[string]func(i *podInfo){
 		"only observed":   func(i *podInfo) { i.observed = "for a reason" },
-		"no memory limit": func(i *podInfo) { i.allocation.MemoryBytes = 0 },
+		"no memory limit": func(i *podInfo) { i.memoryOwed = 0 },
 		"mode lend":       func(i *podInfo) { i.borrows = false },
 	} {
 		var before podInfo

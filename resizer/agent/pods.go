@@ -20,8 +20,10 @@ type podInfo struct {
 	// node says that the node is the source of the pod's CPU, and lends that its mode lets
 	// its weight change.
 	node, lends bool
-	// borrows says that its mode lets it have more memory than it is owed.
-	borrows bool
+	// borrows says that its mode lets it have more memory than it is owed, and memoryOwed is how
+	// many bytes that are, whatever its mode; 0 while it is not known.
+	borrows    bool
+	memoryOwed int64
 	// allocation are the limits in the pod's Revision; zero where there are none, and while
 	// it is not known.
 	allocation api.Resources

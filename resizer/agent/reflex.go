@@ -125,7 +125,7 @@ func (r *reflex) run(ctx context.Context) {
 		case <-r.pods.changed:
 			r.follow(ctx)
 		case <-r.crowded:
-			if !r.nearLimit() {
+			if !slices.ContainsFunc(r.entries, r.isShort) {
 				continue
 			}
 			r.beatDue = true
@@ -191,7 +191,7 @@ func (r *reflex) learn(n news) {
 			e.trace = b.Trace
 		}
 		e.held = e.held && b.Lent.CPUMilli > 0
-		r.beatDue = r.beatDue || b.Short > 0 && !now.Before(e.memory.refusedUntil) && r.needed(e) > e.memory.has()
+		r.beatDue = r.beatDue || b.Short > 0 && r.isShort(e)
 	}
 }
 

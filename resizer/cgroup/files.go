@@ -21,11 +21,12 @@ const (
 	// usualPeriodMicros is the kernel's and the kubelet's default.
 	usualPeriodMicros = 100_000
 
-	// statEvery is how many readings share one read of memory.stat, the only file
-	// that is long and that changes slowly: until two thirds of the limit are charged, when
-	// the kernel reclaims what can be, and use could grow unseen.
-	statEvery = 10
-	fileSize  = 16 << 10
+	// statEvery is how many readings share one read of memory.stat, the only file that is long
+	// and that changes slowly; statNearEvery, while two thirds of the limit are charged: near
+	// it, use grows unseen in place of cache.
+	statEvery     = 10
+	statNearEvery = 3
+	fileSize      = 16 << 10
 )
 
 // file is an open file of a cgroup. It is a bare descriptor because os.File takes two

@@ -86,7 +86,7 @@ func (c *v1) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit {
+	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
 		stat, err := c.text(v1MemoryStat)
 		if err != nil {
 			return r, err

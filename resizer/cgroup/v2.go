@@ -84,7 +84,7 @@ func (c *v2) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit {
+	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
 		if err := c.readInactive(); err != nil {
 			return r, err
 		}

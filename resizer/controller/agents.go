@@ -21,7 +21,7 @@ const (
 	repairAfter = 1500 * time.Millisecond
 	// borrowersFirst is how long the repair of others waits for those that may hold too much,
 	// and so how long the kubelet has for these.
-	borrowersFirst = 3 * time.Second
+	borrowersFirst = 2 * time.Second
 
 	// startSlack is how much younger than this process a pod may seem and still be
 	// taken for older: the clocks are two machines'.
@@ -94,7 +94,7 @@ func (c *Controller) mayHaveChanged(m *managedPod) bool {
 // untilRepair is how long until the agent has to be looked at again.
 func (a *agentWatch) untilRepair(now time.Time) time.Duration {
 	if a.state == agentNotReady {
-		return max(tick, a.since.Add(repairAfter).Sub(now))
+		return max(waitTick, a.since.Add(repairAfter).Sub(now))
 	}
 	return resync
 }

@@ -139,7 +139,7 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 		Named("resizer").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOf)).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(allocatableChanged)).
-		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(c.nodesOfNamespace)).
+		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(c.nodesOfNamespace), builder.WithPredicates(quotaChanged)).
 		WatchesRawSource(c.waker).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,

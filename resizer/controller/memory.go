@@ -38,7 +38,10 @@ type memory struct {
 	keptUntil time.Time // until when nothing is lowered
 	keeping   backoff.Delay
 
-	refusedUntil time.Time // until when no raise is tried, because some were refused
+	// refusedUntil is until when no raise to so many bytes and more is tried, because it was
+	// refused.
+	refusedUntil time.Time
+	refusedBytes int64
 	refusal      backoff.Delay
 }
 
@@ -49,19 +52,27 @@ func newMemory() memory {
 	}
 }
 
-// expect takes in what the limit is to be, in a spec that has asked.
-func (m *memory) expect(due, asked int64, now time.Time) {
+// expect takes in what the limit is to be, in a spec that has asked. While it is not known what
+// is in use, blind, nothing less stands.
+func (m *memory) expect(due, asked int64, blind bool, now time.Time) {
 	m.due = due
 	switch {
 	case due >= asked:
 		m.lessSince = time.Time{}
-	case m.lessSince.IsZero():
+	case m.lessSince.IsZero() || blind:
 		m.lessSince = now
 	}
 }
 
-// refuse keeps raises from being tried for a while, longer each time.
-func (m *memory) refuse(now time.Time) { m.refusedUntil = now.Add(m.refusal.Next()) }
+// refuse keeps raises to so many bytes from being tried for a while, longer each time.
+func (m *memory) refuse(bytes int64, now time.Time) {
+	m.refusedBytes, m.refusedUntil = bytes, now.Add(m.refusal.Next())
+}
+
+// refuses says that a raise to so many bytes is not to be tried yet.
+func (m *memory) refuses(bytes int64, now time.Time) bool {
+	return bytes >= m.refusedBytes && now.Before(m.refusedUntil)
+}
 
 // overdue says, once per time, that a decrease is not going to come into force, and has memory
 // left as it is for a while.
@@ -81,18 +92,21 @@ func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
 }
 
 // memoryTarget is what the memory limit in the spec is to be now, and how long until that may
-// be another by itself. While it is not known what is in use, blind, nothing is lowered.
-func (m *managedPod) memoryTarget(blind bool, now time.Time) (bytes int64, next time.Duration) {
+// be another by itself.
+func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duration) {
 	owed, asked, due := m.owed.MemoryBytes, m.asked.MemoryBytes, m.memory.due
 	held := max(owed, min(asked, m.inForce.MemoryBytes)) // accepted and in force
 	switch {
 	case owed == 0:
 		return 0, resync
 	case now.Before(m.memory.keptUntil):
-		return max(due, asked, m.inForce.MemoryBytes), m.memory.keptUntil.Sub(now)
+		if kept := max(due, asked, m.inForce.MemoryBytes); !m.memory.refuses(kept, now) {
+			return kept, m.memory.keptUntil.Sub(now)
+		}
+		return asked, min(m.memory.keptUntil.Sub(now), m.memory.refusedUntil.Sub(now))
 	case m.standing != takesPart:
 		return owed, resync
-	case now.Before(m.memory.refusedUntil) && due > held:
+	case due > held && m.memory.refuses(due, now):
 		return held, m.memory.refusedUntil.Sub(now)
 	case due >= asked:
 		return due, resync
@@ -100,8 +114,6 @@ func (m *managedPod) memoryTarget(blind bool, now time.Time) (bytes int64, next 
 	switch stood := now.Sub(m.memory.lessSince); {
 	case stood < memoryStands:
 		return asked, memoryStands - stood
-	case blind:
-		return asked, tick
 	case !m.settled:
 		return asked, tick // the kubelet looks at what is in use only when it lowers a limit that it has set
 	case due > owed && asked-due < memoryStep:

@@ -153,7 +153,11 @@ func TestMemoryIsNotLoweredBlindly(t *testing.T) {
 	if got := h.follow(memoryBlind - tick); got != nil {
 		t.Errorf("patches %v, want none", got)
 	}
+	// An agent that has just come has yet to look.
 	h.pool.silent = false
+	if got := h.follow(memoryStands - tick); got != nil {
+		t.Errorf("patches %v before the agent could have looked, want none", got)
+	}
 	h.pool.needs = map[string]int64{"default/p": 400 << 20}
 	h.follow(2 * tick)
 	h.pool.needs = nil
@@ -233,12 +237,14 @@ func TestPoolAway(t *testing.T) {
 	h.clock.Step(memoryBlind - pool.LeaseTTL - time.Millisecond)
 	reconcile()
 	h.clock.Step(time.Millisecond)
+	reconcile()
+	h.clock.Step(memoryStands)
 	reconcile("p 500m/256Mi")
 	h.kubelet()
 	h.clock.Step(tick)
 	reconcile()
-	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 5 {
-		t.Errorf("%v read errors, want 5", got)
+	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 6 {
+		t.Errorf("%v read errors, want 6", got)
 	}
 	h.pool.err = nil // back with what it had
 	reconcile("p 500m/320Mi")
@@ -251,7 +257,7 @@ func TestPoolAway(t *testing.T) {
 func TestPoolNeverRead(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", res(500, 320), byLibra))
 	h.pool.err = errors.New("away")
-	if got := h.follow(memoryBlind); got != nil {
+	if got := h.follow(memoryBlind + memoryStands); got != nil {
 		t.Errorf("patches %v, want none", got)
 	}
 	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*tick)); diff != "" {

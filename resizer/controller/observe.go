@@ -88,7 +88,7 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		if m.leftAlone != "" {
 			continue
 		}
-		m.memory.expect(n.loans.memoryOf(m.name, m.owed.MemoryBytes), m.asked.MemoryBytes, now)
+		m.memory.expect(n.loans.memoryOf(m.name, m.owed.MemoryBytes), m.asked.MemoryBytes, n.loans.blind(now), now)
 		if b := n.loans.pods[m.name]; b.Borrowed.MemoryBytes > 0 {
 			m.calls.trace = b.Trace
 		} else if m.asked.MemoryBytes == m.owed.MemoryBytes {
@@ -111,7 +111,7 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		if m.pending.reason != "" && m.pending.reason != m.pending.told {
 			pendingEvent(m.pod, m.pending.reason, m.pending.message).record(c.recorder)
 			if m.asked.MemoryBytes > m.inForce.MemoryBytes {
-				m.memory.refuse(now)
+				m.memory.refuse(m.asked.MemoryBytes, now)
 			}
 			if m.asked.CPUMilli > max(m.inForce.CPUMilli, m.owed.CPUMilli) {
 				m.ceiling.refuse(now)

@@ -49,9 +49,9 @@ func (r resize) refusable() string {
 }
 
 // canWait says that a resize is for nobody's own, nor keeps a pod from being killed: it gives a
-// pod its ceiling, or takes that back, or has the kubelet write what is mostly right.
+// pod its ceiling, or takes that or memory back, or has the kubelet write what is mostly right.
 func (r resize) canWait() bool {
-	return r.direction != restore && r.limits.MemoryBytes == r.pod.asked.MemoryBytes
+	return r.direction != restore && r.limits.MemoryBytes <= r.pod.asked.MemoryBytes
 }
 
 // plan returns the resizes that may be issued now, in the order to issue them: restores,
@@ -60,7 +60,7 @@ func (r resize) canWait() bool {
 // may be more to do, if nothing changes.
 func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 	next = n.agent.untilRepair(now)
-	if n.loans.state != isRead || n.agent.state == agentNotReady {
+	if n.loans.state != isRead {
 		next = min(next, tick)
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.pods)) {
@@ -88,9 +88,12 @@ func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 // its memory what is due.
 func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Duration) {
 	r = resize{pod: m, limits: api.Resources{CPUMilli: m.cpuTarget(now)}, reason: reasonMemory}
-	r.limits.MemoryBytes, next = m.memoryTarget(n.loans.blind(now), now)
+	r.limits.MemoryBytes, next = m.memoryTarget(now)
 	if m.pod.DeletionTimestamp != nil {
 		r.limits = m.asked.Max(m.owed)
+	}
+	if wait := m.ceiling.refusedUntil.Sub(now); wait > 0 {
+		next = min(next, wait)
 	}
 
 	switch m.repair.stage {
@@ -143,7 +146,7 @@ func (n *node) mayRepair(m *managedPod, now time.Time) (again time.Duration, rea
 	case !m.arrived():
 		return tick, false // its status is an event
 	case !m.repair.first && m.ceiling.milli == 0 && !n.mayRepairOthers(now):
-		return tick / 4, false
+		return waitTick, false
 	}
 	return resync, true
 }

@@ -196,7 +196,7 @@ func (m *managedPod) refused(r resize, now time.Time) (first bool) {
 		m.ceiling.refuse(now)
 	case reasonMemory:
 		first = !m.memory.refusal.Failing()
-		m.memory.refuse(now)
+		m.memory.refuse(r.limits.MemoryBytes, now)
 	default:
 		first = !m.calls.retry.Failing()
 		m.backOff(now)

@@ -7,9 +7,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	crevent "sigs.k8s.io/controller-runtime/pkg/event"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
 // quotas tells which ResourceQuotas count the CPU limits of pods. It is made for one look at
@@ -113,6 +116,16 @@ func mayMatch(scope corev1.ScopedResourceSelectorRequirement, pod *corev1.Pod) b
 		}
 	}
 	return true
+}
+
+// quotaChanged lets only those events of ResourceQuotas through that may change a ceiling: what
+// is used of one changes with every pod.
+var quotaChanged = predicate.Funcs{
+	UpdateFunc: func(e crevent.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.ResourceQuota)
+		after, is := e.ObjectNew.(*corev1.ResourceQuota)
+		return ok && is && !equality.Semantic.DeepEqual(keepCPULimitQuota(before).Spec, keepCPULimitQuota(after).Spec)
+	},
 }
 
 // keepCPULimitQuota is which CPU limits a ResourceQuota counts.

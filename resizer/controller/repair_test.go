@@ -243,8 +243,11 @@ func TestWholeWithinTenSeconds(t *testing.T) {
 			kernel[name] = rapid.Int64Range(100, 2000).Draw(rt, "left")
 		}
 		h.agent(false)
+		h.pool.silent = false // for a lease
 		h.pool.pods = nil
-		run(10*time.Second, late)
+		run(pool.LeaseTTL, late)
+		h.pool.silent = true
+		run(10*time.Second-pool.LeaseTTL, late)
 		for _, name := range names {
 			want := owed
 			if h.following.now == underNode {
