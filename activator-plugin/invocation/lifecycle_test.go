@@ -184,7 +184,7 @@ func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
 }
 
 // A transfer to or from what is about to end would not pay, also when that comes of the
-// pool having been away.
+// pool having been away: but memory that it cannot do without.
 func TestLateBeginTransfersNothingForTooShort(t *testing.T) {
 	for _, concurrency := range []int{1, 2} {
 		testLateBegin(t, concurrency)
@@ -204,7 +204,7 @@ func testLateBegin(t *testing.T, concurrency int) {
 	inv := invocationIn("ns/a", "1")
 	inv.MinRemaining = 300 * time.Millisecond
 	inv.Duration = inv.MinRemaining + beginBackoff
-	inv.Surplus, inv.Want, inv.Concurrency = res(600, 0), res(0, 88), concurrency
+	inv.Surplus, inv.Want, inv.Concurrency = res(600, 0), res(300, 88), concurrency
 	f := l.start(revID, "node-a", inv)
 	for i, backoff := range []time.Duration{beginBackoff, 2 * beginBackoff} {
 		rec.await(t, 1+i)
@@ -217,8 +217,8 @@ func testLateBegin(t *testing.T, concurrency int) {
 
 	for i, want := range []bool{true, true, false} {
 		begin := rec.begins[i]
-		if borrows := !begin.Want.IsZero(); borrows != want {
-			t.Errorf("attempt %d, %v before its end, borrows: %v, want %v", i+1, begin.Duration, borrows, want)
+		if borrows := begin.Want.CPUMilli > 0; borrows != want || begin.Want.MemoryBytes != 88*mi {
+			t.Errorf("attempt %d, %v before its end, wants %v; CPU: want %v", i+1, begin.Duration, begin.Want, want)
 		}
 		// Others in its pod may lend for longer.
 		if lends := !begin.Surplus.IsZero(); lends != (want || concurrency > 1) {
