@@ -371,25 +371,6 @@ func (h *harness) points(name string) int {
 	return 0
 }
 
-// histogram is how often something was recorded, and its sum.
-func (h *harness) histogram(name string) (count uint64, sum float64) {
-	h.t.Helper()
-	var data metricdata.ResourceMetrics
-	if err := h.reader.Collect(h.t.Context(), &data); err != nil {
-		h.t.Fatal(err)
-	}
-	for _, scope := range data.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			if d, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == name {
-				for _, p := range d.DataPoints {
-					count, sum = count+p.Count, sum+p.Sum
-				}
-			}
-		}
-	}
-	return count, sum
-}
-
 func testRevision(limits api.Resources) *servingv1.Revision {
 	r := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f", Labels: map[string]string{api.EnabledLabel: api.EnabledValue}}}
 	r.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: limits.List()}}}
