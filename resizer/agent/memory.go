@@ -77,7 +77,7 @@ func (m *memoryUse) unmet(given int64, now time.Time) bool {
 	case m.unmetSince.IsZero():
 		m.unmetSince = now
 	case now.Sub(m.unmetSince) >= unmetPatience:
-		m.unmetSince, m.refusedUntil, m.need = time.Time{}, now.Add(unmetRest), min(m.need, m.limit)
+		m.unmetSince, m.refusedUntil, m.need = time.Time{}, now.Add(unmetRest), 0
 		return true
 	}
 	return false

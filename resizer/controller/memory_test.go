@@ -126,6 +126,7 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	h.attempts = 0
 	for end := h.clock.Now().Add(time.Hour); h.clock.Now().Before(end); h.clock.Step(tick) {
 		h.reconcile()
+		h.reasons()
 		if specLimits(h.get("p")) == res(500, 320) {
 			h.kubelet()
 		}
@@ -171,7 +172,7 @@ func TestMemoryIsNotLoweredBlindly(t *testing.T) {
 func TestMemoryDoesNotWaitForACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.quotaOf(600)
-	h.follow(10 * time.Minute)
+	h.expect()
 	h.reasons()
 	h.pool.pods = lends(64, "p")
 	h.expect("p 500m/320Mi")

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 )
@@ -54,6 +55,21 @@ func TestRefusedMemory(t *testing.T) {
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultRefused)); got != 4 {
 		t.Errorf("%v refused resizes, want 4", got)
 	}
+}
+
+// That there is no room for much does not keep a pod from less.
+func TestLessThanWasRefused(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.forbidLimits = func(pod string, limits api.Resources) error {
+		if limits.MemoryBytes > 512<<20 {
+			return forbidden(pod)
+		}
+		return nil
+	}
+	h.pool.needs = map[string]int64{"default/p": 4 << 30}
+	h.expect()
+	h.pool.needs = map[string]int64{"default/p": 512 << 20}
+	h.expect("p 500m/512Mi")
 }
 
 func TestBacksOffPerPod(t *testing.T) {
