@@ -112,7 +112,7 @@ func (h *harness) replica(identity string, l *lease, patched chan<- string) (sto
 		return &informertest.FakeInformers{Scheme: h.kube.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
 			podKind: &listed{FakeInformer: controllertest.FakeInformer{Synced: true}, object: h.get("low")},
 			corev1.SchemeGroupVersion.WithKind("Node"):          none,
-			corev1.SchemeGroupVersion.WithKind("ResourceQuota"): none,
+			corev1.SchemeGroupVersion.WithKind("ResourceQuota"): &controllertest.FakeInformer{Synced: true},
 			servingv1.SchemeGroupVersion.WithKind("Revision"):   none,
 		}}, nil
 	}
