@@ -34,7 +34,8 @@ import (
 
 const mib = 1 << 20
 
-var owed = api.Resources{CPUMilli: 500, MemoryBytes: 256 * mib}
+// owed is so little memory that four times as much is within a quarter of a small machine's.
+var owed = api.Resources{CPUMilli: 500, MemoryBytes: 64 * mib}
 
 const donor, borrower = "default/donor", "default/borrower"
 
@@ -225,7 +226,7 @@ func (k *onKernel) debts() int {
 func TestKernelSafeguard(t *testing.T) {
 	k := runOnKernel(t)
 	l := k.donor.made.Start(t)
-	k.lend(api.Resources{CPUMilli: 400, MemoryBytes: 128 * mib})
+	k.lend(api.Resources{CPUMilli: 400, MemoryBytes: 32 * mib})
 	k.borrower.until(900)
 	k.donor.until(100)
 	if k.debts() != 1 {
@@ -262,10 +263,10 @@ func TestKernelRescue(t *testing.T) {
 		}
 	}
 	needs(0)
-	l.Do("hold %d", 190*mib)
+	l.Do("hold %d", 47*mib)
 	needs(2 * owed.MemoryBytes)
 	k.donor.made.Write(fmt.Sprint(2*owed.MemoryBytes), k.donor.made.File("memory.limit_in_bytes", "memory.max"))
-	l.Do("hold %d", 380*mib)
+	l.Do("hold %d", 95*mib)
 	needs(4 * owed.MemoryBytes)
 	l.Do("hold 0")
 	needs(0)
