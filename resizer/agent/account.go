@@ -22,9 +22,11 @@ type sums struct {
 func (r *reflex) account(ctx context.Context) {
 	now := r.clock.Now()
 	passed := min(now.Sub(r.accountedAt), longestAccounted)
-	overTime(ctx, r.metrics.harvestedCPU, nil, api.Resources{CPUMilli: r.sums.harvestedMilli}, passed)
-	overTime(ctx, r.metrics.lentCPU, r.metrics.lentMem, r.sums.lent, passed)
-	overTime(ctx, r.metrics.idleCPU, r.metrics.idleMem, r.sums.idle, passed)
+	coreSeconds(ctx, r.metrics.harvestedCPU, r.sums.harvestedMilli, passed)
+	coreSeconds(ctx, r.metrics.lentCPU, r.sums.lent.CPUMilli, passed)
+	coreSeconds(ctx, r.metrics.idleCPU, r.sums.idle.CPUMilli, passed)
+	byteSeconds(ctx, r.metrics.lentMem, r.sums.lent.MemoryBytes, passed)
+	byteSeconds(ctx, r.metrics.idleMem, r.sums.idle.MemoryBytes, passed)
 	r.accountedAt = now
 
 	r.sums = sums{idle: r.state.Available, lent: api.Resources{MemoryBytes: r.aboveMemory}}

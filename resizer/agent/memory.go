@@ -9,7 +9,7 @@ import (
 
 const (
 	// A container that uses crowdedPart of its memory limit is asked more for, twice what it was
-	// owed or had, before the kernel kills it: a raise takes about 50 ms, and up to a second
+	// owed or had, before the kernel kills it: a raise takes a patch and the kubelet's handling of it, and up to a second
 	// when the kubelet has just handled the pod. It gets back to less when it uses under easyPart
 	// of that.
 	crowdedPart = 0.7

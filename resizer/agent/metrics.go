@@ -8,8 +8,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-
-	"libra.dev/libra/pkg/api"
 )
 
 const (
@@ -257,13 +255,17 @@ func (m *metrics) leaveAlone(ctx context.Context, reason string) {
 	m.leftAlone.Add(ctx, 1, metric.WithAttributes(reasonKey.String(reason)))
 }
 
-// overTime adds volumes that lasted for a time.
-func overTime(ctx context.Context, cores, bytes metric.Float64Counter, volume api.Resources, d time.Duration) {
-	if volume.CPUMilli > 0 {
-		cores.Add(ctx, float64(volume.CPUMilli)/1000*d.Seconds())
+// coreSeconds adds CPU that lasted for a time.
+func coreSeconds(ctx context.Context, counter metric.Float64Counter, milli int64, d time.Duration) {
+	if milli > 0 {
+		counter.Add(ctx, float64(milli)/1000*d.Seconds())
 	}
-	if bytes != nil && volume.MemoryBytes > 0 {
-		bytes.Add(ctx, float64(volume.MemoryBytes)*d.Seconds())
+}
+
+// byteSeconds adds memory that lasted for a time.
+func byteSeconds(ctx context.Context, counter metric.Float64Counter, bytes int64, d time.Duration) {
+	if bytes > 0 {
+		counter.Add(ctx, float64(bytes)*d.Seconds())
 	}
 }
 

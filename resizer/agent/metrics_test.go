@@ -4,10 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
-
-	"libra.dev/libra/pkg/api"
 )
 
 // Prometheus appends units to names, but those in braces: only seconds and bytes are
@@ -38,10 +37,12 @@ func TestMetricNames(t *testing.T) {
 		}
 	}
 	m.opened(t.Context(), true)
-	one := api.Resources{CPUMilli: 1, MemoryBytes: 1}
-	overTime(t.Context(), m.harvestedCPU, nil, one, 1)
-	overTime(t.Context(), m.lentCPU, m.lentMem, one, 1)
-	overTime(t.Context(), m.idleCPU, m.idleMem, one, 1)
+	for _, c := range []metric.Float64Counter{m.harvestedCPU, m.lentCPU, m.idleCPU} {
+		coreSeconds(t.Context(), c, 1, 1)
+	}
+	for _, c := range []metric.Float64Counter{m.lentMem, m.idleMem} {
+		byteSeconds(t.Context(), c, 1, 1)
+	}
 	for name, unit := range collect() {
 		if unit != "" && unit != "s" && unit != "By" && !strings.Contains(unit, "{") || strings.Contains(unit, ".") {
 			t.Errorf("%s has unit %q, of which Prometheus makes a part of its name", name, unit)
