@@ -52,13 +52,24 @@ func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan ti
 	keep = keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
 	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
-	if p.Duration < minLoan {
+	if lasts(a, p) < minLoan {
 		v.want.CPUMilli = 0
 		if concurrency <= 1 {
 			v.surplus = api.Resources{}
 		}
 	}
 	return v
+}
+
+// lasts is for how long an invocation is in flight at least. The predicted duration is a low
+// quantile, so that nobody is promised time that a donor does not have, and where it does not
+// follow the size it is that of small inputs. One that needs more CPU than its own may do so
+// for much longer: it does not end before it has used its CPU time.
+func lasts(a allocation, p predict.Prediction) time.Duration {
+	if p.Demand.CPUMilli <= a.limit.CPUMilli || a.limit.CPUMilli <= 0 {
+		return p.Duration
+	}
+	return max(p.Duration, p.CPUTime*1000/time.Duration(p.Demand.CPUMilli))
 }
 
 // needOf is what an invocation needs of its pod's allocation beside others, without what

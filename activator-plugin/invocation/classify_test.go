@@ -27,6 +27,7 @@ func TestClassify(t *testing.T) {
 		keep           api.Resources
 		demand         api.Resources
 		duration       time.Duration
+		cpuTime        time.Duration
 		concurrency    int
 		surplus, want  api.Resources
 	}{
@@ -55,6 +56,12 @@ func TestClassify(t *testing.T) {
 			surplus: res(600, 0), want: res(0, 88)},
 		{name: "over too soon for CPU", limit: res(1000, 512), request: res(100, 64), demand: res(1700, 600), duration: minLoan - 1,
 			want: res(0, 88)},
+		{name: "long enough for its CPU time", limit: res(1000, 512), request: res(100, 64), demand: res(2000, 600),
+			duration: minLoan / 4, cpuTime: 2 * minLoan, want: res(1000, 88)},
+		{name: "over too soon by its CPU time, too", limit: res(1000, 512), request: res(100, 64), demand: res(2000, 600),
+			duration: minLoan / 4, cpuTime: 2*minLoan - 2, want: res(0, 88)},
+		{name: "a donor's duration is what was predicted", limit: res(1000, 512), request: res(100, 64), demand: res(300, 100),
+			duration: minLoan - 1, cpuTime: time.Hour},
 		{name: "over too soon to lend", limit: res(1000, 512), request: res(100, 64), demand: res(300, 100), duration: minLoan - 1},
 		{name: "over too soon, but its pod may have others that last", limit: res(1000, 512), request: res(100, 64), demand: res(300, 600),
 			duration: minLoan - 1, concurrency: 2, surplus: res(600, 0), want: res(0, 88)},
@@ -65,7 +72,7 @@ func TestClassify(t *testing.T) {
 		{name: "no prediction", limit: res(1000, 512), request: res(100, 64)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration}, minLoan, tc.concurrency)
+			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration, CPUTime: tc.cpuTime}, minLoan, tc.concurrency)
 			if diff := cmp.Diff(volumes{tc.surplus, tc.want}, got, cmp.AllowUnexported(volumes{})); diff != "" {
 				t.Error("classify() (-want, +got):\n" + diff)
 			}

@@ -83,7 +83,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	case !known:
 		why = reasonNoPrediction
 	default:
-		inv.Predicted, inv.Duration = prediction.Demand, prediction.Duration
+		inv.Predicted, inv.Duration = prediction.Demand, lasts(owed, prediction)
 		allowed, withheld = set.allow(could)
 		inv.Surplus, inv.Want = allowed.surplus, allowed.want
 		if inv.Concurrency > 1 {

@@ -188,6 +188,9 @@ func TestAlertsSeeFaults(t *testing.T) {
 			}
 			mend := test.fault(ctx, t)
 			defer func() {
+				if t.Failed() {
+					tellOfLending(t, donor, borrower)
+				}
 				mend()
 				if test.looksBack {
 					return
