@@ -19,13 +19,13 @@ func (s scene) heartbeat(lendable api.Resources, floors map[string]int64) {
 	}
 }
 
-func (s scene) safeguard(id string, cpu, memory bool) api.Resources {
+func (s scene) safeguard(id string) (revokedMilli int64) {
 	s.Helper()
-	revoked, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id, cpu, memory)
+	revokedMilli, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id)
 	if err != nil {
 		s.Fatal(err)
 	}
-	return revoked
+	return revokedMilli
 }
 
 // agentScenes are those of what a node's agent tells the pool.
@@ -66,21 +66,21 @@ var agentScenes = []play{
 		s.heartbeat(unlimited, map[string]int64{"a": 413 << 20, "b": 0})
 		s.expect(2, memory(0), map[string]Balance{"b": {Short: 100 << 20}})
 	}},
-	{"the safeguard takes back what is named, and the borrower gets another loan", func(s scene) {
+	{"the safeguard takes back the CPU, and the borrower gets another loan", func(s scene) {
 		both := api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
 		s.begin(invocation("a", time.Minute, both, cpu(0)))
 		other := invocation("c", time.Minute, cpu(100), cpu(0))
 		other.Function = "default/g-00001"
 		s.begin(invocation("b", time.Minute, cpu(0), both))
 		s.begin(other)
-		s.equal(cpu(300), s.safeguard("a", true, false))
+		s.equal(int64(300), s.safeguard("a"))
 		s.expect(3, cpu(0), map[string]Balance{
 			"a": {Lent: api.Resources{MemoryBytes: 64 << 20}}, "c": {Lent: cpu(100)},
 			"b": {Borrowed: api.Resources{CPUMilli: 100, MemoryBytes: 64 << 20}},
 		})
-		s.equal(cpu(0), s.safeguard("a", true, false))
-		s.equal(cpu(0), s.safeguard("b", true, true))
-		s.equal([]Suspension{{Function: "default/f-00001", CPUUntil: s.clock.Now().Add(SuspendLeast).Local()}}, s.read().Suspended)
+		s.equal(int64(0), s.safeguard("a"))
+		s.equal(int64(0), s.safeguard("b"))
+		s.equal([]Suspension{{Function: "default/f-00001", Until: s.clock.Now().Add(SuspendLeast).Local()}}, s.read().Suspended)
 		s.equal(Outcome{Found: true, Alone: true, Safeguarded: true, Lent: both}, s.end("a"))
 		s.begin(invocation("d", time.Minute, both, cpu(0)))
 		s.expect(3, cpu(0), map[string]Balance{
@@ -94,10 +94,10 @@ var agentScenes = []play{
 			s.open()
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.expect(1, cpu(300), nil)
-			s.safeguard("a", true, true)
+			s.safeguard("a")
 			s.end("a")
 			s.pass(LeaseTTL) // so that the Begin after this is not taken for a late one
-			return s.read().Suspended[0].CPUUntil.Sub(s.clock.Now()) + LeaseTTL
+			return s.read().Suspended[0].Until.Sub(s.clock.Now()) + LeaseTTL
 		}
 		for _, want := range []time.Duration{10, 20, 40, 80, 160, 320, 600, 600} {
 			got := strike()

@@ -116,7 +116,7 @@ var concurrencyScenes = []play{
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
 		s.begin(shared("a2", "a", time.Minute, need(200, 64)))
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(400)))
-		s.equal(cpu(400), s.safeguard("a", true, false))
+		s.equal(int64(400), s.safeguard("a"))
 		s.expect(3, need(0, 384), nil)
 		s.equal(Outcome{Found: true, Safeguarded: true, Lent: cpu(400)}, s.end("a1"))
 		s.expect(2, need(0, 448), nil)

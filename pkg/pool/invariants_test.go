@@ -131,11 +131,9 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 	if len(n.in(b.Pod)) > 1 && put.CPUMilli > before.CPUMilli {
 		t.Fatalf("pod %s had %v in the pool, and %v once %s was in it, too", b.Pod, before, put, b.ID)
 	}
-	for i, of := range volumes {
-		// Invariant 3: whose safeguard has fired does not lend.
-		if n.suspended(now, b.Function, i) && *of(&put) > 0 {
-			t.Fatalf("%s is suspended, and %s put in %v", b.Function, b.ID, put)
-		}
+	// Invariant 4: whose safeguard has fired does not lend.
+	if n.suspended(now, b.Function) && put.CPUMilli > 0 {
+		t.Fatalf("%s is suspended, and %s put in %v", b.Function, b.ID, put)
 	}
 	if !put.IsZero() {
 		m.checkFed(t, b.Domain)

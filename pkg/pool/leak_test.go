@@ -121,7 +121,7 @@ func (d *day) step(ctx context.Context) {
 			begin() // its end is lost, until its activator is
 		case 3:
 			begin()
-			_, err := d.r.Safeguard(ctx, node, inv.Pod, true, true)
+			_, err := d.r.Safeguard(ctx, node, inv.Pod)
 			d.do(err)
 			end()
 		default:

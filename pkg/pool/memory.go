@@ -112,14 +112,14 @@ func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open
 }
 
 // Safeguard implements Pool.
-func (m *Memory) Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error) {
+func (m *Memory) Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error) {
 	if err := checkName("pod", pod); err != nil {
-		return api.Resources{}, err
+		return 0, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
-		revoked = n.safeguard(now, pod, []bool{cpu, memory})
+		revokedMilli = n.safeguard(now, pod)
 	})
-	return revoked, err
+	return revokedMilli, err
 }
 
 // Read implements Pool.

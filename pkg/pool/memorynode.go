@@ -22,7 +22,7 @@ type memoryNode struct {
 	begins     int                   // so far
 	pods       map[string]*memoryPod // with invocations in them, by name
 	loans      map[loan]api.Resources
-	struck     map[string]*[2]strikes // by function, for each of volumes
+	struck     map[string]strikes // by function
 }
 
 type begun struct {
@@ -39,17 +39,17 @@ type loan struct {
 	borrower *begun
 }
 
-// strikes are those of the safeguard against one resource of a function.
+// strikes are those of the safeguard against a function.
 type strikes struct {
 	count int
-	until int64 // lending is suspended
+	until int64 // its CPU is not lent
 }
 
+func cpuOf(r *api.Resources) *int64    { return &r.CPUMilli }
+func memoryOf(r *api.Resources) *int64 { return &r.MemoryBytes }
+
 // volumes are the resources, each of which is lent by itself.
-var volumes = []func(*api.Resources) *int64{
-	func(r *api.Resources) *int64 { return &r.CPUMilli },
-	func(r *api.Resources) *int64 { return &r.MemoryBytes },
-}
+var volumes = []func(*api.Resources) *int64{cpuOf, memoryOf}
 
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
@@ -59,7 +59,7 @@ func newMemoryNode(epoch string) *memoryNode {
 		begun:      make(map[string]*begun),
 		pods:       make(map[string]*memoryPod),
 		loans:      make(map[loan]api.Resources),
-		struck:     make(map[string]*[2]strikes),
+		struck:     make(map[string]strikes),
 	}
 }
 
@@ -127,10 +127,9 @@ func (n *memoryNode) spared(now int64, inv Invocation) (surplus api.Resources) {
 	if _, ok := n.beat.Pods[inv.Pod]; !ok {
 		return surplus
 	}
-	for i, of := range volumes {
-		if !n.suspended(now, inv.Function, i) {
-			*of(&surplus) = *of(&inv.Surplus)
-		}
+	surplus = inv.Surplus
+	if n.suspended(now, inv.Function) {
+		surplus.CPUMilli = 0
 	}
 	return surplus
 }
@@ -238,7 +237,7 @@ func (n *memoryNode) bury(now int64, id string) {
 
 func (n *memoryNode) forget(now int64) {
 	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
-	maps.DeleteFunc(n.struck, func(_ string, s *[2]strikes) bool { return s[0].forgotten(now) && s[1].forgotten(now) })
+	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
 }
 
 func (n *memoryNode) reap(now int64) {
@@ -294,38 +293,25 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	n.feedAll(now)
 }
 
-func (n *memoryNode) safeguard(now int64, pod string, named []bool) (revoked api.Resources) {
+func (n *memoryNode) safeguard(now int64, pod string) (revokedMilli int64) {
 	p, ok := n.pods[pod]
-	if !ok {
-		return revoked
+	if !ok || n.lent(p).Add(p.spare).CPUMilli == 0 {
+		return 0
 	}
-	here, found := n.in(pod), false
-	for i, of := range volumes {
-		put := n.lent(p).Add(p.spare)
-		if named[i] && *of(&put) > 0 {
-			found = true
-			*of(&revoked) = n.forfeit(p, of)
-			n.strike(now, here[0].Function, i)
-		}
+	here := n.in(pod)
+	revokedMilli = n.forfeit(p, cpuOf)
+	n.strike(now, here[0].Function)
+	for _, b := range here {
+		b.safeguarded = true
 	}
-	if found {
-		for _, b := range here {
-			b.safeguarded = true
-		}
-		n.feed(now, p.domain)
-	}
-	return revoked
+	n.feed(now, p.domain)
+	return revokedMilli
 }
 
-func (n *memoryNode) strike(now int64, function string, volume int) {
-	struck, ok := n.struck[function]
-	if !ok {
-		struck = &[2]strikes{}
-		n.struck[function] = struck
-	}
-	s := &struck[volume]
+func (n *memoryNode) strike(now int64, function string) {
+	s := n.struck[function]
 	if s.forgotten(now) {
-		*s = strikes{}
+		s = strikes{}
 	}
 	suspended := SuspendMost
 	if s.count < 10 {
@@ -333,11 +319,12 @@ func (n *memoryNode) strike(now int64, function string, volume int) {
 	}
 	s.count++
 	s.until = now + suspended.Milliseconds()
+	n.struck[function] = s
 }
 
-func (n *memoryNode) suspended(now int64, function string, volume int) bool {
-	struck, ok := n.struck[function]
-	return ok && now < struck[volume].until && !struck[volume].forgotten(now)
+func (n *memoryNode) suspended(now int64, function string) bool {
+	s := n.struck[function]
+	return now < s.until && !s.forgotten(now)
 }
 
 // forgotten says whether strikes do not count any more. Those that suspend for
@@ -378,14 +365,8 @@ func (n *memoryNode) state(now int64) State {
 		}
 	}
 	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
-		suspension := Suspension{Function: function}
-		for i, until := range []*time.Time{&suspension.CPUUntil, &suspension.MemoryUntil} {
-			if n.suspended(now, function, i) {
-				*until = time.UnixMilli(n.struck[function][i].until)
-			}
-		}
-		if suspension != (Suspension{Function: function}) {
-			s.Suspended = append(s.Suspended, suspension)
+		if n.suspended(now, function) {
+			s.Suspended = append(s.Suspended, Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
 		}
 	}
 	for pod := range n.pods {

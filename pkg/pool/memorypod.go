@@ -188,7 +188,7 @@ func (n *memoryNode) forfeit(p *memoryPod, of func(*api.Resources) *int64) int64
 func (n *memoryNode) keepFloor(p *memoryPod) {
 	room := n.lendable(p).MemoryBytes - n.lent(p).MemoryBytes
 	if room < 0 {
-		n.forfeit(p, volumes[1])
+		n.forfeit(p, memoryOf)
 	} else {
 		p.spare.MemoryBytes = min(p.spare.MemoryBytes, room)
 	}

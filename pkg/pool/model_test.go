@@ -408,73 +408,53 @@ func (m *model) checkEpoch(t *rapid.T, specified, got string) {
 func (m *model) safeguard(t *rapid.T) {
 	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
 	pod := domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
-	cpu, memory := rapid.Bool().Draw(t, "of cpu"), rapid.Bool().Draw(t, "of memory")
 	before := m.moment()
-	lent := before.Pods[pod].Lent
+	lent := before.Pods[pod].Lent.CPUMilli
 	var donor *begun
-	var want api.Resources // what is suspended
-	if p := m.node().pods[pod]; p != nil {
-		inIt, first := m.node().lent(p).Add(p.spare), m.node().in(pod)[0]
-		if cpu && inIt.CPUMilli > 0 {
-			donor, want.CPUMilli = first, 1
-		}
-		if memory && inIt.MemoryBytes > 0 {
-			donor, want.MemoryBytes = first, 1
-		}
-	}
-	if !cpu {
-		lent.CPUMilli = 0
-	}
-	if !memory {
-		lent.MemoryBytes = 0
+	if p := m.node().pods[pod]; p != nil && m.node().lent(p).Add(p.spare).CPUMilli > 0 {
+		donor = m.node().in(pod)[0]
 	}
 
-	if revoked := m.safeguardOnce(t, pod, cpu, memory); revoked != lent {
-		t.Fatalf("safeguard of %s revoked %v of %v", pod, revoked, lent)
+	if revoked := m.safeguardOnce(t, pod); revoked != lent {
+		t.Fatalf("safeguard of %s revoked %dm of %dm", pod, revoked, lent)
 	}
 	if donor == nil {
 		m.expectState(t, before.State)
 		return
 	}
 	m.checkFed(t, donor.Domain)
-	for i, of := range volumes {
-		if *of(&want) > 0 && !m.node().suspended(m.nowMillis(), donor.Function, i) {
-			t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
-		}
+	if !m.node().suspended(m.nowMillis(), donor.Function) {
+		t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
 	}
 	after := m.state()
-	if again := m.safeguardOnce(t, pod, cpu, memory); !again.IsZero() {
-		t.Fatalf("safeguard of %s revoked %v when repeated", pod, again)
+	if again := m.safeguardOnce(t, pod); again != 0 {
+		t.Fatalf("safeguard of %s revoked %dm when repeated", pod, again)
 	}
 	m.expectState(t, after)
 }
 
-func (m *model) safeguardOnce(t *rapid.T, pod string, cpu, memory bool) api.Resources {
+func (m *model) safeguardOnce(t *rapid.T, pod string) (revokedMilli int64) {
 	before := m.moment()
 	struck := maps.Clone(m.node().struck)
-	for function, s := range struck {
-		copied := *s
-		struck[function] = &copied
-	}
-	revoked, err := m.memory.Safeguard(context.Background(), m.name, pod, cpu, memory)
+	revokedMilli, err := m.memory.Safeguard(context.Background(), m.name, pod)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		got, err := m.redis.Safeguard(testContext(t), m.name, pod, cpu, memory)
+		got, err := m.redis.Safeguard(testContext(t), m.name, pod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got != revoked {
-			t.Fatalf("safeguard of %s: Redis revoked %v, the specification %v", pod, got, revoked)
+		if got != revokedMilli {
+			t.Fatalf("safeguard of %s: Redis revoked %dm, the specification %dm", pod, got, revokedMilli)
 		}
-		if cmp.Equal(struck, m.node().struck, cmp.AllowUnexported(strikes{})) {
+		if maps.Equal(struck, m.node().struck) {
 			m.expectTold(t, before)
 		} else {
 			m.expectTold(t, before, pod)
 		}
 	}
-	return revoked
+	return revokedMilli
 }
 
 // lose empties Redis, or restarts it as far as its functions can tell.

@@ -18,9 +18,9 @@ const LeaseTTL = 5 * time.Second
 // often, so that a lease is not written by every Begin.
 const renewEvery = LeaseTTL / 5
 
-// A strike of the safeguard suspends lending of a function's resource for
-// SuspendLeast, which doubles with each further one up to SuspendMost. The strikes
-// are forgotten when the resource has been lent again for SuspendMost.
+// A strike of the safeguard suspends lending of a function's CPU for SuspendLeast, which
+// doubles with each further one up to SuspendMost. The strikes are forgotten when it has
+// been lent again for SuspendMost.
 const (
 	SuspendLeast = 10 * time.Second
 	SuspendMost  = 10 * time.Minute
@@ -140,11 +140,10 @@ type Entry struct {
 	Volume  api.Resources
 }
 
-// Suspension says until when a function puts nothing into the pool; each is zero
-// when the function lends that resource.
+// Suspension says until when a function puts no CPU into the pool.
 type Suspension struct {
-	Function              string // namespace/revision
-	CPUUntil, MemoryUntil time.Time
+	Function string // namespace/revision
+	Until    time.Time
 }
 
 // Flight is an invocation in flight that is Ranked.
@@ -183,8 +182,7 @@ type Pool interface {
 	// the longest-lasting entries of its domain first, up to what it wants. It
 	// returns what was borrowed. Nothing is lent on a node that is not open, or to or from
 	// a pod that does not take part (Heartbeat). A pod keeps its memory floor and 1 milli
-	// CPU of its Allocation, and a function puts in nothing of a resource of which it is
-	// suspended (Safeguard).
+	// CPU of its Allocation, and a function that is suspended (Safeguard) puts in no CPU.
 	//
 	// What a pod puts in is one entry. Of several invocations begun in it, no more than
 	// their Concurrency, it is the least of the Allocation less all their Needs and of each
@@ -214,11 +212,11 @@ type Pool interface {
 	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole
 	// under its present epoch. The last heartbeat stands, whoever sent it.
 	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
-	// Safeguard takes out of the node's pool, of the resources named, all that the pod put
-	// in, lent or not, suspends lending of its function, and returns what was on loan. The
-	// invocations in the pod lend nothing more of it. When nothing was put in, nothing
-	// changes.
-	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
+	// Safeguard takes out of the node's pool all the CPU that the pod put in, lent or not,
+	// suspends lending of its function, and returns how much was on loan, in milli CPU. The
+	// invocations in the pod lend no more of it. When none was put in, nothing changes. Memory
+	// needs no safeguard: a limit on it is never lowered.
+	Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error)
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)
 }

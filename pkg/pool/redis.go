@@ -204,20 +204,17 @@ func byPod(bytes map[string]int64) string {
 }
 
 // Safeguard implements Pool.
-func (r *Redis) Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error) {
+func (r *Redis) Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error) {
 	if err := checkName("pod", pod); err != nil {
-		return api.Resources{}, err
+		return 0, err
 	}
-	reply, err := r.call(ctx, "libra_safeguard", node,
-		[]int64{number(cpu), number(memory), SuspendLeast.Milliseconds(), SuspendMost.Milliseconds()}, pod,
-	).Int64Slice()
+	revokedMilli, err = r.call(ctx, "libra_safeguard", node,
+		[]int64{SuspendLeast.Milliseconds(), SuspendMost.Milliseconds()}, pod,
+	).Int64()
 	if err != nil {
-		return api.Resources{}, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
+		return 0, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
 	}
-	if len(reply) != 2 {
-		return api.Resources{}, fmt.Errorf("safeguard pod %s on node %s: the reply has %d numbers, not 2", pod, node, len(reply))
-	}
-	return resources(reply), nil
+	return revokedMilli, nil
 }
 
 // Read implements Pool.

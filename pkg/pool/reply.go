@@ -51,14 +51,6 @@ func (i *items) resources() api.Resources {
 	return api.Resources{CPUMilli: next[int64](i), MemoryBytes: next[int64](i)}
 }
 
-// until is a time, in Unix milliseconds, or 0 for none.
-func (i *items) until() time.Time {
-	if ms := next[int64](i); ms != 0 {
-		return time.UnixMilli(ms)
-	}
-	return time.Time{}
-}
-
 func (i *items) duration() time.Duration { return time.Duration(next[int64](i)) * time.Millisecond }
 
 // parseState reads the reply of libra_read.
@@ -78,7 +70,7 @@ func parseState(reply []any) (State, error) {
 		s.Entries = append(s.Entries, Entry{Domain: next[string](of), Expires: next[int64](of), Volume: of.resources()})
 	})
 	i.each(func(of *items) {
-		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), CPUUntil: of.until(), MemoryUntil: of.until()})
+		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), Until: time.UnixMilli(next[int64](of))})
 	})
 	i.each(func(of *items) {
 		pod := next[string](of)

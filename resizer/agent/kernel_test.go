@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,16 +61,12 @@ func (p *lentPool) Heartbeat(_ context.Context, _ string, hb pool.Heartbeat) (bo
 	return true, nil
 }
 
-func (p *lentPool) Safeguard(_ context.Context, _, _ string, cpu, memory bool) (api.Resources, error) {
+func (p *lentPool) Safeguard(context.Context, string, string) (revokedMilli int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !cpu || memory {
-		return api.Resources{}, errors.New("only CPU is taken back")
-	}
-	revoked := api.Resources{CPUMilli: p.lent.CPUMilli}
-	p.lent.CPUMilli = 0
+	revokedMilli, p.lent.CPUMilli = p.lent.CPUMilli, 0
 	p.fired <- struct{}{}
-	return revoked, nil
+	return revokedMilli, nil
 }
 
 func (p *lentPool) Next(ctx context.Context) (pool.Events, error) {

@@ -8,7 +8,6 @@ import (
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 )
@@ -27,7 +26,7 @@ const (
 type Pool interface {
 	Read(ctx context.Context, node string) (pool.State, error)
 	Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (open bool, err error)
-	Safeguard(ctx context.Context, node, pod string, cpu, memory bool) (revoked api.Resources, err error)
+	Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error)
 }
 
 // news is a state, and when it was asked for.
@@ -162,7 +161,7 @@ func (l *link) revoke(ctx context.Context) error {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		err := failed // after the first, the next would only wait as long again
 		if err == nil {
-			_, err = l.pool.Safeguard(callCtx, l.node, pod, true, false)
+			_, err = l.pool.Safeguard(callCtx, l.node, pod)
 		}
 		cancel()
 		if err != nil {

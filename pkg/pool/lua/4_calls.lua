@@ -1,29 +1,23 @@
 
--- Strikes of the safeguard against one resource of a function: how many, and until
--- when lending is suspended. Those that suspend for longer than any strike does were
--- before the clock went back.
+-- Strikes of the safeguard against a function: how many, and until when it lends no CPU.
+-- Those that suspend for longer than any strike does were before the clock went back.
 local function forgotten(strikes, now, most_ms)
   return strikes.count == 0 or strikes.till + most_ms <= now or now + most_ms < strikes.till
 end
 
-local function suspended_till(node, func, resource, most_ms)
+local function suspended_till(node, func, most_ms)
   local strikes = node.struck[func]
-  strikes = strikes and strikes[resource]
   if strikes and strikes.till > node.now and not forgotten(strikes, node.now, most_ms) then
     return strikes.till
   end
   return 0
 end
 
-local function strike(node, func, resource, least_ms, most_ms)
-  local struck = node.struck[func]
-  if not struck then
-    struck = {{count = 0, till = 0}, {count = 0, till = 0}}
-    node.struck[func] = struck
-  end
-  local strikes = struck[resource]
-  if forgotten(strikes, node.now, most_ms) then
-    strikes.count = 0
+local function strike(node, func, least_ms, most_ms)
+  local strikes = node.struck[func]
+  if not strikes or forgotten(strikes, node.now, most_ms) then
+    strikes = {count = 0, till = 0}
+    node.struck[func] = strikes
   end
   strikes.till = node.now + math.min(least_ms * 2 ^ math.min(strikes.count, 10), most_ms)
   strikes.count = strikes.count + 1
@@ -34,9 +28,7 @@ local function spared(node, pod, func, cpu, memory, most_ms)
   if cpu + memory == 0 or not (node.open and node.floors[pod]) then
     return NOTHING
   end
-  cpu = suspended_till(node, func, CPU, most_ms) == 0 and cpu or 0
-  memory = suspended_till(node, func, MEMORY, most_ms) == 0 and memory or 0
-  return volume(cpu, memory)
+  return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
 end
 
 -- An invocation of which it is not known what it needs, needs all.
@@ -222,24 +214,19 @@ local function heartbeat(node, args, whole, cpu, memory)
   return node.open and 1 or 0
 end
 
-local function safeguard(node, args, cpu, memory, least_ms, most_ms)
-  local pod, named = args[3], {cpu == 1, memory == 1}
-  local revoked, here = {0, 0}, node.in_pod[pod]
-  local found = false
-  for resource = CPU, MEMORY do
-    if named[resource] and here and here.spare[resource] + here.lent[resource] > 0 then
-      found = true
-      revoked[resource] = forfeit(node, here, resource)
-      strike(node, here[1].func, resource, least_ms, most_ms)
-    end
+local function safeguard(node, args, least_ms, most_ms)
+  local pod = args[3]
+  local here = node.in_pod[pod]
+  if not here or here.spare[CPU] + here.lent[CPU] == 0 then
+    return 0
   end
-  if found then
-    for _, inv in ipairs(here) do
-      inv.safeguarded = true
-    end
-    node.woken = pod
-    feed(node, {[here.domain] = true})
+  local revoked = forfeit(node, here, CPU)
+  strike(node, here[1].func, least_ms, most_ms)
+  for _, inv in ipairs(here) do
+    inv.safeguarded = true
   end
+  node.woken = pod
+  feed(node, {[here.domain] = true})
   return revoked
 end
 
@@ -252,8 +239,8 @@ local function reap(node, most_ms)
     end
   end
   lapse(node, node.leases)
-  for func, struck in pairs(node.struck) do
-    if forgotten(struck[CPU], node.now, most_ms) and forgotten(struck[MEMORY], node.now, most_ms) then
+  for func, strikes in pairs(node.struck) do
+    if forgotten(strikes, node.now, most_ms) then
       node.struck[func] = nil
     end
   end
@@ -305,9 +292,9 @@ end
 local function suspensions(node, most_ms)
   local list = {}
   for func in pairs(node.struck) do
-    local cpu, memory = suspended_till(node, func, CPU, most_ms), suspended_till(node, func, MEMORY, most_ms)
-    if cpu + memory > 0 then
-      list[#list + 1] = {func, cpu, memory}
+    local till = suspended_till(node, func, most_ms)
+    if till > 0 then
+      list[#list + 1] = {func, till}
     end
   end
   return list
@@ -363,5 +350,5 @@ register('libra_end', {'allow-oom'}, '<dddd', end_one)
 register('libra_begin_after', {}, '<dddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
-register('libra_safeguard', {'allow-oom'}, '<dddddd', safeguard)
+register('libra_safeguard', {'allow-oom'}, '<dddd', safeguard)
 register('libra_read', {'allow-oom'}, '<dddd', read)
