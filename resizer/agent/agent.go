@@ -11,7 +11,7 @@
 //	when to give back           safeguard.go
 //	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
-//	what needs more memory   memory.go
+//	what needs more memory   memory.go, guard.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go

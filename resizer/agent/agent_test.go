@@ -208,8 +208,17 @@ func TestTracker(t *testing.T) {
 	}
 }
 
+// unguarded has no guards of memory.
+type unguarded struct{}
+
+func (unguarded) GuardMemory(int64) error     { return errors.ErrUnsupported }
+func (unguarded) MemoryGuard() (int64, error) { return 0, nil }
+
 // constantCgroup reads the same always.
-type constantCgroup struct{ cgroup.Reading }
+type constantCgroup struct {
+	cgroup.Reading
+	unguarded
+}
 
 func (c constantCgroup) Read() (cgroup.Reading, error)    { return c.Reading, nil }
 func (c constantCgroup) CPU() (time.Duration, error)      { return c.Reading.CPU, nil }
@@ -221,6 +230,7 @@ type evenCgroup struct {
 	reading  cgroup.Reading
 	now      func() time.Time
 	cpuMilli int64
+	unguarded
 }
 
 func (c evenCgroup) Read() (cgroup.Reading, error) {
@@ -241,6 +251,7 @@ func (evenCgroup) Close() error { return nil }
 type countedCgroup struct {
 	cgroup.Reading
 	whole int
+	unguarded
 }
 
 func (c *countedCgroup) Read() (cgroup.Reading, error) { c.whole++; return c.Reading, nil }

@@ -42,6 +42,8 @@ type container struct {
 	// covered is the memory limit, in bytes, that the container has or that was asked for, as
 	// the reflex knows it.
 	covered atomic.Int64
+	// rescuable says that the limit is raised when the container comes near it.
+	rescuable atomic.Bool
 
 	mu       sync.Mutex
 	cgroup   reader
@@ -50,6 +52,7 @@ type container struct {
 	most     int64    // bytes of memory that it was ever seen to use
 	repeated int      // samples since the container was last read
 	limited  int      // readings since its limits were last read
+	guard    guard
 	activity activity
 }
 
@@ -58,6 +61,8 @@ type reader interface {
 	Read() (cgroup.Reading, error)
 	ReadUse() (cgroup.Reading, error)
 	CPU() (time.Duration, error)
+	GuardMemory(bytes int64) error
+	MemoryGuard() (bytes int64, err error)
 	io.Closer
 }
 
@@ -88,6 +93,10 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 		return c.read(now)
 	}
 	last := *c.kept(len(c.ring) - 1)
+	// One that is slowed down may use none, and have another limit.
+	if c.guard.at != 0 {
+		return c.read(now)
+	}
 	// One that works has used some.
 	if c.repeated < repeatedMost && !(c.activity.busy && c.repeated == 0) {
 		used, err := c.cgroup.CPU()
@@ -235,9 +244,10 @@ func (c *container) rested(i int) bool {
 }
 
 func (c *container) close() {
+	_ = c.release() // it may have ended
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cgroup.Close() //nolint:errcheck // read only
+	c.cgroup.Close() //nolint:errcheck // every write was checked
 }
 
 // first says whether the invocation that was just heard to end is the first to do so

@@ -270,6 +270,50 @@ func TestKernelRescue(t *testing.T) {
 	}
 }
 
+// A container that grows beyond its memory limit is slowed down until that is raised, and not
+// killed, though the raise takes as long as a kubelet may take that has just handled the pod.
+func TestKernelGuard(t *testing.T) {
+	const late = time.Second
+	k := runOnKernel(t)
+	made := k.donor.made
+	if !made.V2 {
+		t.Skip("cgroup v1 has no guards of memory")
+	}
+	guard := func(want string) {
+		t.Helper()
+		deadline := time.Now().Add(time.Minute)
+		for got := ""; got != want; time.Sleep(time.Millisecond) {
+			if got = cgrouptest.Line(t, made.File("", "memory.high")); got != want && time.Now().After(deadline) {
+				t.Fatalf("the guard is %s, want %s", got, want)
+			}
+		}
+	}
+	l := made.Start(t)
+	l.Do("hold %d", 36*mib)
+	guard(fmt.Sprint(56 * mib))
+	l.Tell("hold %d", 96*mib)
+	for asked := int64(0); asked < 2*owed.MemoryBytes; {
+		select {
+		case asked = <-k.pool.needs:
+		case <-time.After(time.Minute):
+			t.Fatal("no more was asked for")
+		}
+	}
+	time.Sleep(late)
+	made.Write(fmt.Sprint(2*owed.MemoryBytes), made.File("memory.limit_in_bytes", "memory.max"))
+	guard(fmt.Sprint(112 * mib))
+	l.Done()
+	l.Do("hold 0")
+	guard("max")
+	l.Do("hold %d", 80*mib)
+	guard(fmt.Sprint(112 * mib))
+	k.stop()
+	guard("max")
+	if kills := made.OOMKills(); kills != 0 {
+		t.Errorf("the kernel killed %d processes", kills)
+	}
+}
+
 // What the runtime puts back is lowered again, and the end of the agent restores all.
 func TestKernelStaleValuesAndEnd(t *testing.T) {
 	k := runOnKernel(t)

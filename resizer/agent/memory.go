@@ -106,6 +106,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		if owed == 0 || !e.takesPart() {
 			*m = memoryUse{}
 			c.covered.Store(mostBytes) // it is not to be told of
+			c.rescuable.Store(false)
 			continue
 		}
 		var most int64
@@ -129,7 +130,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		has := max(m.has(), owed+r.balance(e).Borrowed.MemoryBytes)
 		above += max(0, has-owed)
 		unused += max(0, has-max(m.used, owed))
-		c.covered.Store(r.covers(e))
+		r.watchMemory(e, c)
 	}
 	r.aboveMemory = above
 	// What is in use is known, and what is predicted may be wrong.
@@ -153,8 +154,16 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			m.need, m.refusedUntil = has, now.Add(beatEvery)
 			r.tellRescue(ctx, n.entry, n.need, rescueNoRoom)
 		}
-		n.container.covered.Store(r.covers(n.entry))
+		r.watchMemory(n.entry, n.container)
 	}
+}
+
+// watchMemory tells whoever samples a container what of its memory is to be told, and whether there
+// is more for it.
+func (r *reflex) watchMemory(e *entry, c *container) {
+	covers := r.covers(e)
+	c.covered.Store(covers)
+	c.rescuable.Store(covers < mostBytes && !r.lost)
 }
 
 // inUse is the share of the limit in use.

@@ -102,6 +102,7 @@ type metrics struct {
 	lendableMem   metric.Int64Gauge
 	pins          metric.Int64Gauge
 	rescues       metric.Int64Counter
+	guards        metric.Int64Counter
 	open          metric.Int64Gauge
 	owing         metric.Int64Gauge
 	leftAlone     metric.Int64Counter
@@ -163,6 +164,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
+	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, and are slowed down where they come near them until those are raised")
 	m.rescues = count("libra.agent.rescues", "Containers that came near their memory limits, by function, and whether more was asked for")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")

@@ -32,6 +32,7 @@ func (a *Agent) sampleAll(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			a.releaseAll(ctx)
 			return
 		case <-timer.C():
 		case <-a.containers.stirred:
@@ -52,6 +53,7 @@ func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 		every := c.every(now)
 		if c.due(now, every) {
 			a.sample(ctx, c.pod, c.container)
+			a.guardMemory(ctx, c)
 			every = c.every(now)
 		}
 		wait = min(wait, every)

@@ -31,6 +31,7 @@ type kernelContainer struct {
 	gone   bool
 	broken bool // writes fail
 	writes int
+	guard  int64 // bytes of memory
 	pod    *kernelPod
 }
 
@@ -136,7 +137,15 @@ func (h *handle) ReadUse() (cgroup.Reading, error) { return h.Read() }
 func (h *handle) PodWeight() (cgroup.PodWeight, error) {
 	return &podHandle{kernelPod: h.pod}, h.check()
 }
-func (h *handle) Close() error { h.closed = true; return nil }
+func (h *handle) GuardMemory(bytes int64) error {
+	if err := h.writable(); err != nil {
+		return err
+	}
+	h.guard = bytes
+	return nil
+}
+func (h *handle) MemoryGuard() (int64, error) { return h.guard, h.check() }
+func (h *handle) Close() error                { h.closed = true; return nil }
 
 // fatal is what testing and rapid tests have in common.
 type fatal interface {

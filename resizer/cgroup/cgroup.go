@@ -1,5 +1,5 @@
 // Package cgroup reads the limits of one running container in the kernel, and sets that of
-// CPU, on cgroup v1 and v2. A limit of memory is for the kubelet to set, who looks at what is in
+// CPU, on cgroup v1 and v2. A limit of memory is for the kubelet to set, which looks at what is in
 // use, and for the runtime and systemd to know of.
 //
 // The files of a container are found once and stay open: a reading costs one system
@@ -26,8 +26,7 @@ type Reading struct {
 	Throttled        time.Duration // so far, summed over CPUs
 	ThrottledPeriods int64         // so far
 	Memory           int64         // bytes that cannot be reclaimed at once
-	// Limit is what is in force, zero where there is none: of memory on v2 the smaller
-	// of memory.high and memory.max.
+	// Limit is what is in force, zero where there is none.
 	Limit api.Resources
 }
 
@@ -46,6 +45,13 @@ type Container interface {
 	// SetCPU limits CPU time to so many thousandths of a core, at least 1 ms in each
 	// period, as the kubelet does; 0 is no limit. The period stays what it is.
 	SetCPU(milli int64) error
+
+	// GuardMemory has the kernel slow the container down, and reclaim its caches, while it
+	// uses more memory than so many bytes (memory.high); 0 ends that. Where the kernel cannot,
+	// which is on v1, the error is errors.ErrUnsupported. MemoryGuard is what is set, by
+	// whomever; 0 is nothing.
+	GuardMemory(bytes int64) error
+	MemoryGuard() (bytes int64, err error)
 
 	// Attainable is what Read will report once a CPU limit is set: they have a least. Zero
 	// stays zero.

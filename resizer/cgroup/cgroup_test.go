@@ -25,8 +25,6 @@ func TestRead(t *testing.T) {
 	}
 	unlimited := want
 	unlimited.Limit = api.Resources{}
-	high := want
-	high.Limit.MemoryBytes = 128 << 20
 	with := func(files map[string]string, changes ...string) map[string]string {
 		for i := 0; i < len(changes); i += 2 {
 			for name := range files {
@@ -56,7 +54,7 @@ func TestRead(t *testing.T) {
 		"v2, systemd":                      {files: cgrouptest.V2(systemd), want: want},
 		"v2, CRI-O":                        {files: crio, want: want},
 		"v2, no limits":                    {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "max 100000\n", "memory.max", "max\n"), want: unlimited},
-		"v2, memory.high":                  {files: with(cgrouptest.V2(cgroupfs), "memory.high", "134217728\n"), want: high},
+		"v2, a guard is no limit":          {files: with(cgrouptest.V2(cgroupfs), "memory.high", "134217728\n"), want: want},
 		"v1, the remains of a longer line": {files: with(cgrouptest.V1("cpu", "cpuacct", "memory", cgroupfs), "limit_in_bytes", "268435456\n11\n"), want: want},
 		"v2, the remains of a longer line": {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "50000 100000\n00\n"), want: want},
 		"no such container":                {files: cgrouptest.V2("kubepods/burstable/pod7/other"), err: "container " + id + " was not found below"},

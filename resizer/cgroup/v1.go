@@ -137,6 +137,12 @@ func (c *v1) SetCPU(milli int64) error {
 	return c.writeInt(v1Quota, quota)
 }
 
+// GuardMemory implements Container.
+func (*v1) GuardMemory(int64) error { return errors.ErrUnsupported }
+
+// MemoryGuard implements Container.
+func (*v1) MemoryGuard() (int64, error) { return 0, nil }
+
 // Attainable implements Container.
 func (c *v1) Attainable(milli int64) int64 { return attainable(milli, c.periodMicros) }
 

@@ -31,11 +31,10 @@ const (
 
 func openV2(dir string) (*v2, error) {
 	c := &v2{dir: dir, periodMicros: usualPeriodMicros}
-	if err := c.add(true, filepath.Join(dir, "cpu.max")); err != nil {
+	if err := c.add(true, filepath.Join(dir, "cpu.max"), filepath.Join(dir, "memory.high")); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	if err := c.add(false,
-		filepath.Join(dir, "memory.high"),
 		filepath.Join(dir, "memory.max"),
 		filepath.Join(dir, "cpu.stat"),
 		filepath.Join(dir, "memory.current"),
@@ -55,12 +54,8 @@ func (c *v2) Read() (Reading, error) {
 	if r.Limit.CPUMilli, err = c.CPULimit(); err != nil {
 		return r, err
 	}
-	high, err := c.memoryLimit(v2MemoryHigh)
-	if err != nil {
-		return r, err
-	}
-	most, err := c.memoryLimit(v2MemoryMax)
-	if limit := min(high, most); err == nil && limit < unlimitedBytes {
+	limit, err := c.memoryLimit(v2MemoryMax)
+	if err == nil && limit < unlimitedBytes {
 		r.Limit.MemoryBytes = limit
 	}
 	c.limit = r.Limit.MemoryBytes
@@ -159,6 +154,23 @@ func (c *v2) SetCPU(milli int64) error {
 	}
 	text = append(text, ' ')
 	return c.writeLine(v2CPUMax, strconv.AppendInt(text, period, 10))
+}
+
+// GuardMemory implements Container.
+func (c *v2) GuardMemory(bytes int64) error {
+	if bytes == 0 {
+		return c.writeLine(v2MemoryHigh, append(c.output[:0], none...))
+	}
+	return c.writeInt(v2MemoryHigh, bytes)
+}
+
+// MemoryGuard implements Container.
+func (c *v2) MemoryGuard() (int64, error) {
+	high, err := c.memoryLimit(v2MemoryHigh)
+	if err != nil || high >= unlimitedBytes {
+		return 0, err
+	}
+	return high, nil
 }
 
 func (c *v2) readInactive() error {

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+)
+
+// A container that uses more than guardFrom of its memory limit, in eighths, is slowed down in the
+// last eighth of it until the limit is raised: the kernel has it wait the longer the further it
+// goes on, in all for seconds. It is let go when it uses less than guardUntil.
+const (
+	guardFrom, guardUntil, guardAt, guardParts = 4, 3, 7, 8
+)
+
+var pageSize = int64(os.Getpagesize())
+
+// guardOf is the use, in bytes, beyond which a container with a memory limit is slowed down. The
+// kernel counts in pages.
+func guardOf(limit int64) int64 { return limit / guardParts * guardAt / pageSize * pageSize }
+
+// guard is what of a container's memory its use is slowed down beyond.
+type guard struct {
+	at    int64 // bytes, as the kernel was told last; 0 is nothing
+	known bool  // what it was told before the agent came
+	// others says that it is another's to set, or that the kernel has no such thing.
+	others bool
+}
+
+// guardMemory sets the container's guard to what the last sample asks for, and says whether there
+// is one now where there was none. What an earlier agent left is like one's own.
+func (c *container) guardMemory() (put bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := &c.guard
+	if g.others || len(c.ring) == 0 {
+		return false, nil
+	}
+	last := c.kept(len(c.ring) - 1)
+	limit := last.Limit.MemoryBytes
+	if !g.known {
+		found, err := c.cgroup.MemoryGuard()
+		if err != nil {
+			return false, err
+		}
+		g.known = true
+		if g.others = found != 0 && found != guardOf(limit); g.others {
+			return false, nil
+		}
+		g.at = found
+	}
+	at := int64(0)
+	from := int64(guardFrom)
+	if g.at != 0 {
+		from = guardUntil
+	}
+	if c.rescuable.Load() && limit > 0 && guardParts*last.Memory > from*limit {
+		at = guardOf(limit)
+	}
+	if at == g.at {
+		return false, nil
+	}
+	put = g.at == 0
+	if err := c.setGuard(at); err != nil {
+		return false, err
+	}
+	return put && c.guard.at != 0, nil
+}
+
+// setGuard tells the kernel. The caller holds the lock.
+func (c *container) setGuard(at int64) error {
+	err := c.cgroup.GuardMemory(at)
+	if errors.Is(err, errors.ErrUnsupported) {
+		c.guard.others = true
+		return nil
+	}
+	if err == nil {
+		c.guard.at = at
+	}
+	return err
+}
+
+// release takes the container's guard off.
+func (c *container) release() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.guard.at == 0 {
+		return nil
+	}
+	return c.setGuard(0)
+}
+
+// guardMemory has a container that may get more memory not be killed before it does.
+func (a *Agent) guardMemory(ctx context.Context, s sampledPod) {
+	put, err := s.guardMemory()
+	a.failedSample(ctx, s.pod, err)
+	if put {
+		a.metrics.guards.Add(ctx, 1)
+	}
+}
+
+// releaseAll takes all guards off, of an agent that stops.
+func (a *Agent) releaseAll(ctx context.Context) {
+	for _, s := range a.containers.all() {
+		a.failedSample(ctx, s.pod, s.release())
+	}
+}

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
+)
+
+// guardedCgroup is one whose guard is set, if the kernel has such a thing.
+type guardedCgroup struct {
+	cgroup.Reading
+	guard, writes int64
+	cannot        bool
+}
+
+func (c *guardedCgroup) Read() (cgroup.Reading, error)    { return c.Reading, nil }
+func (c *guardedCgroup) ReadUse() (cgroup.Reading, error) { return c.Reading, nil }
+func (c *guardedCgroup) CPU() (time.Duration, error)      { return c.Reading.CPU, nil }
+func (*guardedCgroup) Close() error                       { return nil }
+func (c *guardedCgroup) MemoryGuard() (int64, error)      { return c.guard, nil }
+func (c *guardedCgroup) GuardMemory(bytes int64) error {
+	c.writes++
+	if c.cannot {
+		return errors.ErrUnsupported
+	}
+	c.guard = bytes
+	return nil
+}
+
+// A container is slowed down near its limit while it uses more than half of it and is to get more,
+// and where that is follows the limit as soon as that is raised.
+func TestGuard(t *testing.T) {
+	const limit = 128 * mib
+	at := int64(0)
+	now := func() time.Time { at++; return epoch.Add(time.Duration(at) * sampleEvery) }
+	made := &guardedCgroup{Reading: cgroup.Reading{Limit: api.Resources{MemoryBytes: limit}}}
+	c := &container{cgroup: made}
+	for _, step := range []struct {
+		name             string
+		memory, limit    int64
+		rescuable        bool
+		guard, newWrites int64
+		still            bool // it uses no CPU
+	}{
+		{"half is in use", limit / 2, limit, true, 0, 0, false},
+		{"more is in use", limit/2 + mib, limit, true, 112 * mib, 1, false},
+		{"a little less is", limit/2 - mib, limit, true, 112 * mib, 0, false},
+		{"it grows", 113 * mib, limit, true, 112 * mib, 0, false},
+		{"the limit is raised, and it has used no CPU", 113 * mib, 160 * mib, true, 140 * mib, 1, true},
+		{"the limit is raised far", 113 * mib, 2048 * mib, true, 0, 1, false},
+		{"it comes near that", 1800 * mib, 2048 * mib, true, 1792 * mib, 1, false},
+		{"there is no more for it", 1800 * mib, 2048 * mib, false, 0, 1, false},
+		{"there is none still", 2040 * mib, 2048 * mib, false, 0, 0, false},
+		{"there is again", 1800 * mib, 2048 * mib, true, 1792 * mib, 1, false},
+		{"it has no limit", 1800 * mib, 0, true, 0, 1, false},
+	} {
+		made.Memory, made.Limit.MemoryBytes = step.memory, step.limit
+		if !step.still {
+			made.Reading.CPU += 10 * time.Millisecond
+		}
+		c.rescuable.Store(step.rescuable)
+		before := made.writes
+		if _, err := c.sample(now); err != nil {
+			t.Fatal(err)
+		}
+		put, err := c.guardMemory()
+		if err != nil || made.guard != step.guard || made.writes-before != step.newWrites {
+			t.Errorf("%s: the guard is %d MiB after %d writes, want %d after %d (%v)",
+				step.name, made.guard/mib, made.writes-before, step.guard/mib, step.newWrites, err)
+		}
+		if put && step.guard == 0 {
+			t.Errorf("%s: it is said to be guarded now", step.name)
+		}
+	}
+}
+
+// What an earlier agent left is taken off, and what others set is theirs.
+func TestGuardOfBefore(t *testing.T) {
+	const limit = 128 * mib
+	for name, tc := range map[string]struct{ found, want int64 }{
+		"an earlier agent's": {guardOf(limit), 0},
+		"another's":          {100 * mib, 100 * mib},
+		"nobody's":           {0, 0},
+	} {
+		made := &guardedCgroup{guard: tc.found, Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: limit}}}
+		c := &container{cgroup: made}
+		c.rescuable.Store(true)
+		for range 2 {
+			if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.guardMemory(); err != nil || made.guard != tc.want {
+				t.Errorf("%s: the guard is %d, %v, want %d", name, made.guard, err, tc.want)
+			}
+		}
+		made.Memory = 127 * mib
+		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+			t.Fatal(err)
+		}
+		put, err := c.guardMemory()
+		if ours := tc.want == 0; err != nil || put != ours || (made.guard == guardOf(limit)) != ours {
+			t.Errorf("%s: near the limit the guard is %d (put: %t), %v", name, made.guard, put, err)
+		}
+		if c.close(); made.guard != tc.want {
+			t.Errorf("%s: the guard is %d when the container is left alone", name, made.guard)
+		}
+	}
+}
+
+// A kernel that has no guards is asked once.
+func TestNoGuards(t *testing.T) {
+	made := &guardedCgroup{cannot: true, Reading: cgroup.Reading{Memory: 100 * mib, Limit: api.Resources{MemoryBytes: 128 * mib}}}
+	c := &container{cgroup: made}
+	c.rescuable.Store(true)
+	for range 3 {
+		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+			t.Fatal(err)
+		}
+		if put, err := c.guardMemory(); put || err != nil {
+			t.Errorf("put: %t, %v", put, err)
+		}
+	}
+	if made.writes != 1 {
+		t.Errorf("%d writes, want one", made.writes)
+	}
+}
