@@ -115,6 +115,10 @@ chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone
 	$(FUNCTIONS_OF_TESTS)
 	bin/chaos $(ON_BOX) $(CHAOS)
 
+.PHONY: node-test
+node-test: box-build bin/node-test ## Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (20 min); NODE=--help for options.
+	bin/node-test run --box $(BOX) $(NODE)
+
 .PHONY: bench-activator bench-resize bench-safeguard box-libra
 bench-activator: bin/bench-activator box-libra ## Libra's activator against the stock one, interleaved (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< $(ON_BOX) $(BENCH)
@@ -149,6 +153,9 @@ bin/chaos: FORCE
 
 bin/bench-%: FORCE
 	@mkdir -p bin && go build -trimpath -o $@ ./loadtest/bench/$*
+
+bin/node-test: FORCE
+	@mkdir -p bin && go build -trimpath -o bin/node-test ./loadtest/nodetest
 
 bin/demo: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo

@@ -57,8 +57,10 @@ func writeConfigs(l layout.Layout, runc string) error {
 
 type object = map[string]any
 
-func kubeletConfig(l layout.Layout) ([]byte, error) {
-	return yaml.Marshal(object{
+func kubeletConfig(l layout.Layout) ([]byte, error) { return yaml.Marshal(kubeletSettings(l)) }
+
+func kubeletSettings(l layout.Layout) object {
+	return object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": object{
@@ -93,7 +95,7 @@ func kubeletConfig(l layout.Layout) ([]byte, error) {
 		// Needs a file system with quotas or the root file system's statistics,
 		// which a tmpfs does not give.
 		"localStorageCapacityIsolation": false,
-	})
+	}
 }
 
 func containerdConfig(l layout.Layout, runc string) []byte {

@@ -42,6 +42,23 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) er
 	return postInstall(dir)
 }
 
+// System installs Debian in dir, with packages and what they need.
+func System(ctx context.Context, dir string, log Logf, packages ...string) error {
+	if err := apt.Ensure(ctx, log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
+		return err
+	}
+	sources, err := debianSources(ctx)
+	if err != nil {
+		return err
+	}
+	if err := emptyDir(dir); err != nil {
+		return err
+	}
+	args := []string{"--quiet", "--mode=root", "--variant=minbase", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
+	_, err = run(ctx, "", "mmdebstrap", append(args, sources...)...)
+	return err
+}
+
 // emptyDir makes dir anew.
 func emptyDir(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {

@@ -6,6 +6,8 @@ package versions
 // and that of dns/ require the same versions.
 const (
 	Kubernetes = "1.36.3"
+	// EarlierKubernetes is that of the kubelet of some emulated machines.
+	EarlierKubernetes = "1.35.4"
 	// KubernetesStaging is the version under which the k8s.io libraries of
 	// that release are published.
 	KubernetesStaging = "v0.36.3"

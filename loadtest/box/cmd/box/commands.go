@@ -33,7 +33,7 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newLogs(), newKubectl(), newKubeconfig(),
-		newLoad(), newPush(), newInit(), newProbe())
+		newLoad(), newPush(), newMachine(), newInit(), newProbe())
 	return root
 }
 

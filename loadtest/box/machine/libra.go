@@ -1,0 +1,105 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/box/layout"
+	"libra.dev/libra/loadtest/box/stack"
+)
+
+// libra is what the machine has of Libra: the tars of images, and the objects of manifests/base
+// that do without KServe, with the definition of the one kind of Knative's that they need.
+type libra struct {
+	images     []string
+	references []byte // of the images by name, in JSON
+	objects    []byte
+}
+
+// images are those that the machine needs, by the names that manifests/base has for them, or by
+// which the program looks for them.
+var images = map[string]string{
+	"libra-agent": "libra-agent", "libra-resizer": "libra-resizer", "redis": "redis:7", "libra-fn-hold": "libra-fn-hold",
+}
+
+// nobody is a node without images, which keeps none: their tars are in the cache.
+type nobody struct{}
+
+func (nobody) Images(context.Context) ([]string, error) { return nil, nil }
+func (nobody) Import(context.Context, string) error     { return nil }
+
+func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log stack.Logf) (libra, error) {
+	file := filepath.Join(dir, "images.json")
+	if err := stack.Load(ctx, l, repository, nobody{}, nil, file, log); err != nil {
+		return libra{}, err
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return libra{}, err
+	}
+	var references map[string]string
+	if err := json.Unmarshal(data, &references); err != nil {
+		return libra{}, fmt.Errorf("%s: %w", file, err)
+	}
+	found := libra{references: data, images: []string{filepath.Join(l.Images(), "pause.tar")}}
+	replace := map[string]string{}
+	for name, as := range images {
+		found.images = append(found.images, filepath.Join(l.Images(), name+".tar"))
+		replace[as] = references[name]
+	}
+	kubectl := exec.CommandContext(ctx, l.Bin("kubelite"), "kubectl", "kustomize", filepath.Join(repository, "manifests", "base"))
+	base, err := kubectl.Output()
+	if err != nil {
+		return libra{}, fmt.Errorf("kubectl kustomize manifests/base: %w", err)
+	}
+	definitions, err := os.ReadFile(filepath.Join(l.Manifests(), "1-definitions.yaml"))
+	if err != nil {
+		return libra{}, err
+	}
+	// Of Knative the machine has the one kind that tells what a pod is owed.
+	revisions, err := objects(nil, definitions, func(o unstructured.Unstructured) bool {
+		return o.GetKind() == "CustomResourceDefinition" && o.GetName() == "revisions.serving.knative.dev"
+	})
+	if err != nil {
+		return libra{}, err
+	}
+	found.objects, err = objects(replace, base, func(o unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
+	found.objects = append(revisions, found.objects...)
+	return found, err
+}
+
+// objects are those of a document that are to be kept, with other images.
+func objects(images map[string]string, document []byte, keep func(unstructured.Unstructured) bool) ([]byte, error) {
+	var kept bytes.Buffer
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(document), 4096)
+	for {
+		var object unstructured.Unstructured
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return kept.Bytes(), nil
+		} else if err != nil {
+			return nil, err
+		}
+		if object.Object == nil || !keep(object) {
+			continue
+		}
+		data, err := yaml.Marshal(object.Object)
+		if err != nil {
+			return nil, err
+		}
+		for name, reference := range images {
+			data = bytes.ReplaceAll(data, []byte("image: "+name+"\n"), []byte("image: "+reference+"\n"))
+		}
+		fmt.Fprintf(&kept, "---\n%s", data)
+	}
+}

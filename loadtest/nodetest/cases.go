@@ -1,0 +1,432 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// forceLimit is how long it may take until loans are in force on an emulated machine.
+	forceLimit = 2 * time.Minute
+	// wholeWithin is how long after a fault and the end of loans all must be whole again, and
+	// wholeLimit how long that is waited for, to say how long it took.
+	wholeWithin = 10 * time.Second
+	wholeLimit  = time.Minute
+	memoryLimit = 3 * time.Minute
+	// lasts is how long a load goes on after a fault.
+	lasts = 10 * time.Second
+)
+
+// nodeCase is something that is done to a node with loans in force.
+type nodeCase struct {
+	name string
+	// fault does it, and mend, which may be nil, undoes it before all is to be whole.
+	fault func(ctx context.Context, g *guest) (mend func(context.Context) error, err error)
+	// stops are the functions whose container the case itself stops.
+	stops []function
+	// failures says that requests in flight may fail.
+	failures bool
+}
+
+// nodeCases are in the order in which they are made; the reboot is the last.
+var nodeCases = []nodeCase{
+	{name: "nothing", fault: nothing},
+	{name: "systemd reloads its units", fault: commands([]string{"systemctl", "daemon-reload"})},
+	{name: "kubelet restarts", fault: commands([]string{"systemctl", "restart", "kubelet"})},
+	{name: "containerd restarts", fault: commands([]string{"systemctl", "restart", "containerd"})},
+	{name: "CPU manager moves a cpuset", fault: takeCPU},
+	{name: "swap is on", fault: swapOn},
+	{name: "agent paused", fault: pauseAgent},
+	{name: "agent gone", fault: loseAgent},
+	{name: "another client resizes CPU", fault: resizeAsAnother},
+	{name: "a probe fails", fault: failProbe, stops: []function{borrower}, failures: true},
+	{name: "reboot", fault: reboot, stops: functions, failures: true},
+}
+
+// outcome is what became of a case.
+type outcome struct {
+	Case      string  `json:"case"`
+	Failed    string  `json:"failed,omitempty"` // why, or empty
+	OOMKills  int64   `json:"oom_kills"`
+	Restarts  int64   `json:"restarts"` // of containers that the case does not stop
+	AwaySecs  float64 `json:"away_s"`   // until all were whole after the loans had ended
+	Answered  int     `json:"answered"`
+	Unanswerd int     `json:"unanswered"`
+}
+
+func (g *guest) cases(ctx context.Context, only []string) error {
+	for _, c := range nodeCases {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		done := slices.ContainsFunc(g.state.Outcomes, func(o outcome) bool { return o.Case == c.name })
+		if done || len(only) > 0 && !slices.Contains(only, c.name) {
+			continue
+		}
+		g.say("case: %s", c.name)
+		o, err := g.try(ctx, c)
+		if o.Case = c.name; err != nil {
+			o.Failed = err.Error()
+			g.say("failed: %v", err)
+			g.tell()
+		} else {
+			g.say("whole %.1f s after the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswerd)
+		}
+		g.state.Outcomes, g.state.Rebooting = append(g.state.Outcomes, o), false
+		if err := g.save(); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(g.state.Outcomes)
+	if err == nil {
+		fmt.Printf("%s%s\n", outcomesLine, data)
+	}
+	return err
+}
+
+func (g *guest) save() error {
+	data, err := json.Marshal(g.state)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(statePath, data, 0o600)
+}
+
+// try makes one case.
+func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
+	if g.state.Rebooting { // the second half of that case
+		// The kernel counts anew.
+		if o.OOMKills, err = oomKills(); err != nil {
+			return o, err
+		}
+		return o, errors.Join(g.judge(ctx, &o, 0), unharmed(o))
+	}
+	if err := g.eventually(ctx, "the functions", wholeLimit, g.functionsRun); err != nil {
+		return o, err
+	}
+	if err := g.noteWeights(); err != nil {
+		return o, err
+	}
+	before := maps.Clone(g.running)
+	kills, err := oomKills()
+	if err != nil {
+		return o, err
+	}
+	l, err := g.startLoad(ctx)
+	if err != nil {
+		return o, err
+	}
+	var mend func(context.Context) error
+	inForce := g.eventually(ctx, "loans in force", forceLimit, func(context.Context) error { return g.inForce() })
+	if inForce == nil {
+		g.say("loans are in force: %s", g.limits())
+		mend, err = c.fault(ctx, g)
+		backOff(ctx, lasts)
+	}
+	err = errors.Join(inForce, err, l.stop(ctx))
+	if mend != nil {
+		err = errors.Join(err, mend(ctx))
+	}
+	o.Answered, o.Unanswerd = l.answered, len(l.failed)
+	if len(l.failed) > 0 && !c.failures {
+		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", len(l.failed), l.failed[0]))
+	}
+	err = errors.Join(err, g.judge(ctx, &o, wholeWithin))
+	after, killsErr := oomKills()
+	o.OOMKills = after - kills
+	g.countRestarts(c, before, &o)
+	return o, errors.Join(err, killsErr, unharmed(o))
+}
+
+// countRestarts counts those of containers that the case does not stop.
+func (g *guest) countRestarts(c nodeCase, before map[string]running, o *outcome) {
+	for _, f := range functions {
+		if !slices.Contains(c.stops, f) {
+			o.Restarts += int64(g.running[f.key()].restarts - before[f.key()].restarts)
+		}
+	}
+}
+
+// judge waits until all are whole, and is an error when that takes longer than within; 0 sets no
+// bound but wholeLimit, for a machine that has just booted.
+func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) error {
+	began := time.Now()
+	if err := g.eventually(ctx, "what all are owed", wholeLimit, g.whole); err != nil {
+		return err
+	}
+	o.AwaySecs = time.Since(began).Seconds()
+	// More memory than that harms nobody, and what is not used any more goes back in its time.
+	if err := g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack); err != nil {
+		return err
+	}
+	if within > 0 && o.AwaySecs > within.Seconds() {
+		return fmt.Errorf("all were whole %.1f s after the loans, not within %v", o.AwaySecs, within)
+	}
+	return nil
+}
+
+// unharmed is an error when something was killed or has restarted.
+func unharmed(o outcome) error {
+	var errs []error
+	if o.OOMKills > 0 {
+		errs = append(errs, fmt.Errorf("the kernel killed %d processes for want of memory", o.OOMKills))
+	}
+	if o.Restarts > 0 {
+		errs = append(errs, fmt.Errorf("%d containers restarted", o.Restarts))
+	}
+	return errors.Join(errs...)
+}
+
+// raised is an error unless every loan is in force.
+func (g *guest) raised() error {
+	of := func(f function) (api.Resources, error) { return g.running[f.key()].scope.limits() }
+	lends, err := of(donor)
+	if err != nil {
+		return err
+	}
+	borrows, err := of(borrower)
+	if err != nil {
+		return err
+	}
+	ceiling, err := of(first)
+	if err != nil {
+		return err
+	}
+	switch {
+	case lends.CPUMilli != donor.owed.CPUMilli-lentMilli:
+		return fmt.Errorf("the donor has %dm", lends.CPUMilli)
+	case borrows.CPUMilli != borrower.owed.CPUMilli+lentMilli:
+		return fmt.Errorf("the borrower has %dm", borrows.CPUMilli)
+	case borrows.MemoryBytes < borrower.owed.MemoryBytes+borrowedMemory:
+		return fmt.Errorf("the borrower has %d MiB", borrows.MemoryBytes/mebibyte)
+	case ceiling.CPUMilli <= first.owed.CPUMilli:
+		return fmt.Errorf("%s has no ceiling above its own %dm", first.name, ceiling.CPUMilli)
+	}
+	return nil
+}
+
+// inForce is an error unless every loan is in force and used, and weights are by what is predicted.
+func (g *guest) inForce() error {
+	used, err := g.running[borrower.key()].scope.memory()
+	if err != nil {
+		return err
+	}
+	if used <= borrower.owed.MemoryBytes {
+		return fmt.Errorf("the borrower uses %d MiB of its own %d", used/mebibyte, borrower.owed.MemoryBytes/mebibyte)
+	}
+	for _, f := range []function{first, second} {
+		r := g.running[f.key()]
+		weight, err := r.scope.weight()
+		if err != nil {
+			return err
+		}
+		if weight != r.weight {
+			return g.raised()
+		}
+	}
+	return errors.New("no weight differs from the kubelet's")
+}
+
+// memoryBack is an error while a container has more memory than it is owed.
+func (g *guest) memoryBack(context.Context) error {
+	for _, f := range functions {
+		limits, err := g.running[f.key()].scope.limits()
+		if err != nil {
+			return err
+		}
+		if limits.MemoryBytes != f.owed.MemoryBytes {
+			return fmt.Errorf("%s has %d MiB of %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte)
+		}
+	}
+	return nil
+}
+
+// whole is an error unless every container has what it is owed: of CPU just that, or under source
+// node its ceiling and the kubelet's weight, and of memory no less.
+func (g *guest) whole(ctx context.Context) error {
+	if err := g.functionsRun(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range functions {
+		r := g.running[f.key()]
+		limits, err := r.scope.limits()
+		if err != nil {
+			return err
+		}
+		weight, err := r.scope.weight()
+		if err != nil {
+			return err
+		}
+		if f.namespace == donor.namespace && limits.CPUMilli != f.owed.CPUMilli || limits.CPUMilli < f.owed.CPUMilli {
+			errs = append(errs, fmt.Errorf("%s has %dm of %dm", f.name, limits.CPUMilli, f.owed.CPUMilli))
+		}
+		if limits.MemoryBytes < f.owed.MemoryBytes {
+			errs = append(errs, fmt.Errorf("%s has %d MiB of %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte))
+		}
+		if r.weight != 0 && weight != r.weight {
+			errs = append(errs, fmt.Errorf("%s has weight %d of %d", f.name, weight, r.weight))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// limits is what is in force, for people.
+func (g *guest) limits() (text string) {
+	for _, f := range functions {
+		limits, _ := g.running[f.key()].scope.limits()
+		weight, _ := g.running[f.key()].scope.weight()
+		text += fmt.Sprintf("%s %v weight %d; ", f.name, limits, weight)
+	}
+	return text
+}
+
+type fault = func(ctx context.Context, g *guest) (mend func(context.Context) error, err error)
+
+func nothing(context.Context, *guest) (func(context.Context) error, error) { return nil, nil }
+
+func commands(all ...[]string) fault {
+	return func(ctx context.Context, _ *guest) (func(context.Context) error, error) {
+		for _, words := range all {
+			if err := command(ctx, words[0], words[1:]...); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+}
+
+// takeCPU has the static CPU manager give a CPU to one container alone, so that it writes the
+// cpuset of all others, and the runtime all else that it knows of them.
+func takeCPU(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	const namespace, name = "default", "guaranteed"
+	own := api.Resources{CPUMilli: 1000, MemoryBytes: 32 * mebibyte}.List()
+	grace := int64(0)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: &grace,
+			Containers:                    []corev1.Container{{Name: "c", Image: pauseImage, Resources: corev1.ResourceRequirements{Limits: own, Requests: own}}},
+		},
+	}
+	if _, err := g.kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	mend := func(ctx context.Context) error {
+		return g.kube.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+	}
+	before, err := g.running[borrower.key()].scope.cpus()
+	if err != nil {
+		return mend, err
+	}
+	return mend, g.eventually(ctx, "another cpuset of the borrower", time.Minute, func(ctx context.Context) error {
+		now, err := g.running[borrower.key()].scope.cpus()
+		if err == nil && now == before {
+			err = fmt.Errorf("it is %q still", now)
+		}
+		return err
+	})
+}
+
+// resizeAsAnother does what a vertical autoscaler does to the borrower's CPU.
+func resizeAsAnother(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	set := func(ctx context.Context, milli int64) error {
+		patch := fmt.Appendf(nil, `{"spec": {"containers": [{"name": %q, "resources": {"limits": {"cpu": "%dm"}}}]}}`, api.UserContainer, milli)
+		_, err := g.kube.CoreV1().Pods(borrower.namespace).Patch(ctx, borrower.name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{FieldManager: "another"}, "resize")
+		return err
+	}
+	return func(ctx context.Context) error { return set(ctx, borrower.owed.CPUMilli) }, set(ctx, borrower.owed.CPUMilli+100)
+}
+
+func pauseAgent(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	agent, err := g.agentScope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.signal(syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	return func(context.Context) error { return agent.signal(syscall.SIGCONT) }, nil
+}
+
+// loseAgent stops the agent, which the kubelet kills when it is to be gone, and lets none come
+// back before all is whole.
+func loseAgent(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	agent, err := g.agentScope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := agent.signal(syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	elsewhere := func(ctx context.Context, value string) error {
+		patch := fmt.Appendf(nil, `{"spec": {"template": {"spec": {"nodeSelector": {"libra.dev/nowhere": %s}}}}}`, value)
+		_, err := g.kube.AppsV1().DaemonSets(agentNamespace).Patch(ctx, "libra-agent", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	if err := elsewhere(ctx, `"true"`); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		// Whole without an agent, and only then with one.
+		err := g.eventually(ctx, "what all are owed, without an agent", wholeLimit, g.whole)
+		return errors.Join(err, elsewhere(ctx, "null"), g.eventually(ctx, "a new agent", upLimit, func(ctx context.Context) error {
+			_, err := g.agentScope(ctx)
+			return err
+		}))
+	}, nil
+}
+
+func swapOn(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	const file = "/swapfile"
+	fault := commands(
+		[]string{"dd", "if=/dev/zero", "of=" + file, "bs=1M", "count=256", "status=none"},
+		[]string{"chmod", "600", file}, []string{"mkswap", file}, []string{"swapon", file})
+	_, err := fault(ctx, g)
+	return func(ctx context.Context) error { return command(ctx, "swapoff", file) }, err
+}
+
+// failProbe lets the borrower answer nobody, until the kubelet restarts its container.
+func failProbe(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	before := g.running[borrower.key()]
+	if err := before.scope.signal(syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	return nil, g.eventually(ctx, "a restart of the borrower's container", 2*time.Minute, func(ctx context.Context) error {
+		if err := g.functionsRun(ctx); err != nil {
+			return err
+		}
+		if g.running[borrower.key()].restarts == before.restarts {
+			return errors.New("it is the container of before")
+		}
+		return nil
+	})
+}
+
+// reboot does not return: the test goes on when the machine is up again.
+func reboot(ctx context.Context, g *guest) (func(context.Context) error, error) {
+	g.state.Rebooting = true
+	if err := g.save(); err != nil {
+		return nil, err
+	}
+	if err := command(ctx, "systemctl", "reboot"); err != nil {
+		return nil, err
+	}
+	<-ctx.Done()
+	os.Exit(0)
+	return nil, nil
+}

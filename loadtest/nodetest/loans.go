@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	nodeName   = "box"
+	owner      = "node-test"
+	renewEvery = time.Second
+
+	lentMilli = 200
+	// needsMiB is 1.5 times what a function is owed of memory, and borrowedMemory what it borrows.
+	needsMiB       = 144
+	borrowedMemory = 96 * mebibyte
+)
+
+// invocations are those that are in flight while loans are in force: a donor of CPU, one that
+// borrows that and needs more memory than its limit, and of two that compete for what the node has
+// one that is predicted to be over at once, and one that is not.
+func invocations(n int) []pool.Invocation {
+	begin := func(f function, surplus, want api.Resources) pool.Invocation {
+		return pool.Invocation{
+			// A function of its own: on an emulated machine a probe may need what is lent, and the
+			// safeguard lets a function rest for a while then.
+			ID: fmt.Sprintf("%s-%d", f.name, n), Function: fmt.Sprintf("%s-%d", f.key(), n), Pod: f.key(), Domain: f.namespace, Owner: owner,
+			Size: api.UnknownSize, Allocation: f.owed, Duration: 10 * time.Minute, Surplus: surplus, Want: want,
+		}
+	}
+	all := []pool.Invocation{
+		begin(donor, api.Resources{CPUMilli: lentMilli}, api.Resources{}),
+		begin(borrower, api.Resources{}, api.Resources{CPUMilli: lentMilli, MemoryBytes: borrowedMemory}),
+		begin(first, api.Resources{}, api.Resources{}),
+		begin(second, api.Resources{}, api.Resources{}),
+	}
+	for i := range all[2:] {
+		all[2+i].Ranked = true
+	}
+	all[2].CPUTime, all[3].CPUTime = 20*time.Millisecond, time.Hour
+	return all
+}
+
+// load is the invocations in flight, as an activator has them, and requests that use what they
+// borrow, one at a time in each function.
+type load struct {
+	pools  *pool.Redis
+	begun  []pool.Invocation
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu       sync.Mutex
+	answered int
+	failed   []error
+}
+
+// startLoad begins the invocations, and requests of those that use what they get.
+func (g *guest) startLoad(ctx context.Context) (*load, error) {
+	g.loads++
+	l := &load{pools: g.pools, begun: invocations(g.loads)}
+	ctx, l.cancel = context.WithCancel(ctx)
+	for _, inv := range l.begun {
+		if err := retry(ctx, time.Minute, func(ctx context.Context) error {
+			_, err := l.pools.Begin(ctx, nodeName, inv)
+			return err
+		}); err != nil {
+			l.cancel()
+			return nil, fmt.Errorf("begin %s: %w", inv.ID, err)
+		}
+	}
+	l.renew(ctx)
+	// The test of how soon a limit of memory rises is another.
+	if err := g.eventually(ctx, "limits above what is owed", forceLimit, func(context.Context) error { return g.raised() }); err != nil {
+		return nil, errors.Join(err, l.stop(context.WithoutCancel(ctx)))
+	}
+	l.request(ctx, g)
+	return l, nil
+}
+
+// renew keeps the invocations for as long as the load is.
+func (l *load) renew(ctx context.Context) {
+	l.done.Go(func() {
+		tick := time.NewTicker(renewEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				// What a lease loses counts as what is not in force.
+				_ = l.pools.Renew(ctx, nodeName, owner)
+			}
+		}
+	})
+}
+
+// request sends to the functions, one request at a time to each, until the load is stopped.
+func (l *load) request(ctx context.Context, g *guest) {
+	for f, mib := range map[function]int{borrower: needsMiB, second: 8} {
+		ip := g.running[f.key()].ip
+		l.done.Go(func() {
+			for ctx.Err() == nil {
+				// One that has begun is let to its end.
+				err := call(context.WithoutCancel(ctx), ip, mib, 4*time.Second)
+				l.mu.Lock()
+				if err == nil {
+					l.answered++
+				} else {
+					l.failed = append(l.failed, fmt.Errorf("%s: %w", f.key(), err))
+				}
+				l.mu.Unlock()
+				if err != nil {
+					backOff(ctx, time.Second)
+				}
+			}
+		})
+	}
+}
+
+// stop lets the requests in flight end, ends the invocations, and returns when both have.
+func (l *load) stop(ctx context.Context) error {
+	l.cancel()
+	l.done.Wait()
+	for _, inv := range l.begun {
+		if err := retry(ctx, time.Minute, func(ctx context.Context) error {
+			_, err := l.pools.End(ctx, nodeName, pool.Ending{ID: inv.ID, Late: true})
+			return err
+		}); err != nil {
+			return fmt.Errorf("end %s: %w", inv.ID, err)
+		}
+	}
+	return nil
+}
+
+// retry does something until it works, for some time.
+func retry(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		attempt, done := context.WithTimeout(ctx, 10*time.Second)
+		err := do(attempt)
+		done()
+		if err == nil {
+			return nil
+		}
+		if !backOff(ctx, 250*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// backOff waits, and says whether the context still is.
+func backOff(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// outcomesLine begins the line in which the machine says what became of its cases.
+const outcomesLine = "outcomes: "
+
+// node is a machine to test on.
+type node struct{ kubelet, runtime string }
+
+// nodes are of each kubelet one, of which one has the runtime that CRI-O has by default.
+var nodes = []node{{"1.36", "runc"}, {"1.35", "crun"}}
+
+func newRun() *cobra.Command {
+	var box, out string
+	var kubelets, only []string
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Boot the machines, one after the other, and make all cases on each",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			chosen, err := choose(kubelets)
+			if err != nil {
+				return err
+			}
+			found := map[string][]outcome{}
+			var errs []error
+			for _, n := range chosen {
+				args := []string{
+					"machine", "--kubelet", n.kubelet, "--runtime", n.runtime, "--program", self, "--limit", limit.String(),
+					"--console", filepath.Join(out, "console-"+n.kubelet+".log"), "--", "guest",
+				}
+				if len(only) > 0 {
+					args = append(args, "--only", strings.Join(only, ","))
+				}
+				outcomes, err := onMachine(cmd.Context(), cmd.OutOrStdout(), box, args)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("kubelet %s: %w", n.kubelet, err))
+				}
+				found[n.kubelet] = outcomes
+			}
+			r := resultsOf(found)
+			errs = append(errs, r.write(cmd.OutOrStdout(), filepath.Join(out, "results.json"), found))
+			if len(only) == 0 {
+				errs = append(errs, complete(found, chosen))
+			}
+			return errors.Join(append(errs, r.judge())...)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&box, "box", "bin/box", "the box's command, which makes the machines")
+	f.StringVar(&out, "out", "out/node-test", "folder for the results")
+	f.StringSliceVar(&kubelets, "kubelet", []string{"1.36", "1.35"}, "kubelets to test on, by their minor version")
+	f.StringSliceVar(&only, "only", nil, "cases to make (default: all)")
+	f.DurationVar(&limit, "limit", 20*time.Minute, "after which a machine is stopped")
+	return cmd
+}
+
+func choose(kubelets []string) (chosen []node, err error) {
+	for _, k := range kubelets {
+		before := len(chosen)
+		for _, n := range nodes {
+			if n.kubelet == k {
+				chosen = append(chosen, n)
+			}
+		}
+		if len(chosen) == before {
+			return nil, fmt.Errorf("--kubelet is %q; it must be 1.36 or 1.35", k)
+		}
+	}
+	return chosen, nil
+}
+
+// onMachine runs a machine and returns what became of its cases. What it says otherwise goes to out.
+func onMachine(ctx context.Context, out io.Writer, box string, args []string) (outcomes []outcome, err error) {
+	cmd := exec.CommandContext(ctx, box, args...)
+	cmd.Stderr = out
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 15 * time.Second
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(pipe)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := strings.TrimRight(lines.Text(), "\r")
+		if data, ok := strings.CutPrefix(line, outcomesLine); ok {
+			err = json.Unmarshal([]byte(data), &outcomes)
+			continue
+		}
+		fmt.Fprintln(out, line)
+	}
+	return outcomes, errors.Join(err, lines.Err(), cmd.Wait())
+}
+
+// complete is an error when a machine did not make all cases.
+func complete(found map[string][]outcome, on []node) error {
+	var errs []error
+	for _, n := range on {
+		if made := len(found[n.kubelet]); made != len(nodeCases) {
+			errs = append(errs, fmt.Errorf("kubelet %s: %d of %d cases were made", n.kubelet, made, len(nodeCases)))
+		}
+	}
+	return errors.Join(errs...)
+}
