@@ -153,14 +153,14 @@ func (r *Rig) machine(ctx context.Context) (string, error) {
 			fmt.Sprintf("%d GiB", n.Status.Capacity.Memory().Value()>>30),
 			info.Architecture, "Linux "+info.KernelVersion, "Kubernetes "+info.KubeletVersion)
 	}
-	if model := cpuModel(); model != "" {
+	if model := CPUModel(); model != "" {
 		said = append(said, model)
 	}
 	return strings.Join(said, ", "), nil
 }
 
-// cpuModel is the model of this machine's CPU, where the kernel tells it.
-func cpuModel() string {
+// CPUModel is the model of this machine's CPU, where the kernel tells it.
+func CPUModel() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return ""

@@ -32,7 +32,7 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newLogs(), newKubectl(), newKubeconfig(),
+	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
 		newLoad(), newPush(), newMachine(), newInit(), newProbe())
 	return root
 }
@@ -297,6 +297,25 @@ func newKubeconfig() *cobra.Command {
 				path := c.Layout.Kubeconfig()
 				if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 					return cluster.ErrNotRunning
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), path)
+				return nil
+			})
+		},
+	}
+}
+
+func newPath() *cobra.Command {
+	return &cobra.Command{
+		Use:     "path BINARY",
+		Short:   "Print where build puts a binary",
+		Example: "  $(box path kubelite) kubectl version --client",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return looking(cmd, func(c cluster.Cluster) error {
+				path := c.Layout.Bin(args[0])
+				if info, err := os.Stat(path); err != nil || info.IsDir() {
+					return fmt.Errorf("there is no %s: \"box build\" makes what the box has, if it is of these", path)
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), path)
 				return nil

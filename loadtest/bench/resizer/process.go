@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/bench/rig"
+)
+
+const (
+	// stopTimeout is for how long a process may tidy up. An agent gives every container back
+	// what it is owed.
+	stopTimeout  = 15 * time.Second
+	readyTimeout = 2 * time.Minute
+	probeTimeout = 2 * time.Second
+	toldLines    = 10
+)
+
+// process is one that this one started, in a process group of its own, so that Ctrl-C does not
+// reach it before what it works with is stopped.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed when it has ended
+}
+
+// launch starts a program, and ends it with the site.
+func (s *site) launch(name, path string, env []string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(s.logs, name+".log"), done: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // the process has its own
+	p.cmd = exec.Command(path, args...)
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + s.dir}, env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.cmd.Wait() //nolint:errcheck // whoever needs it to run sees that it does not
+		close(p.done)
+	}()
+	s.onClose(func() error {
+		p.stop()
+		return nil
+	})
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// signal sends a signal to all of the process group, which may be gone.
+func (p *process) signal(sig syscall.Signal) { syscall.Kill(-p.pid(), sig) } //nolint:errcheck // see above
+
+// kill ends it at once.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// stop lets it end by itself, or else ends it.
+func (p *process) stop() {
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(stopTimeout):
+		p.kill()
+	}
+}
+
+// ended is an error when it has, with the last that it logged.
+func (p *process) ended() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s has ended (%v); the end of %s:\n%s", p.name, p.cmd.ProcessState, p.log, lastLines(p.log, toldLines))
+	default:
+		return nil
+	}
+}
+
+func lastLines(path string, n int) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close() //nolint:errcheck // read only
+	var lines []string
+	for in := bufio.NewScanner(f); in.Scan(); {
+		if lines = append(lines, in.Text()); len(lines) > n {
+			lines = lines[1:]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// awaitReady waits until a process answers a probe.
+func (p *process) awaitReady(ctx context.Context, url string) error {
+	probe := http.Client{Timeout: probeTimeout}
+	failed := func() error { return nil }
+	err := rig.Eventually(ctx, readyTimeout, func(ctx context.Context) error {
+		if err := p.ended(); err != nil {
+			failed = p.ended
+			return nil
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		answer, err := probe.Do(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()                                 //nolint:errcheck // read only
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10)) // it is only told
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("it says %s: %s", answer.Status, said)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s is not ready (its log is %s): %w", p.name, p.log, err)
+	}
+	return failed()
+}
+
+// cpu is how much CPU time the process has used so far. It is the sum of the user and system time in
+// /proc/PID/stat, in nanoseconds in place of hundredths of a second.
+func (p *process) cpu() (time.Duration, error) {
+	const cpuClockSched = 2 // of linux/posix-timers.h; clock_getcpuclockid(3) makes the same
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^p.pid()<<3|cpuClockSched), &t); err != nil {
+		return 0, errors.Join(fmt.Errorf("read the CPU time of %s: %w", p.name, err), p.ended())
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+// memory is the resident set of a process in bytes.
+type memory struct{ now, peak int64 }
+
+func (p *process) memory() (memory, error) {
+	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid()), "status"))
+	if err != nil {
+		return memory{}, errors.Join(err, p.ended())
+	}
+	return parseMemory(string(status))
+}
+
+// parseMemory reads /proc/PID/status.
+func parseMemory(status string) (memory, error) {
+	var m memory
+	for line := range strings.Lines(status) {
+		var into *int64
+		key, value, _ := strings.Cut(line, ":")
+		switch key {
+		case "VmRSS":
+			into = &m.now
+		case "VmHWM":
+			into = &m.peak
+		default:
+			continue
+		}
+		kibibytes, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		if err != nil {
+			return memory{}, fmt.Errorf("%s is %q, not a number of kB", key, value)
+		}
+		*into = kibibytes << 10
+	}
+	if m.now == 0 || m.peak == 0 {
+		return memory{}, errors.New("the process has no VmRSS or no VmHWM")
+	}
+	return m, nil
+}
+
+// freeAddress is one on the loopback that nobody listens on. Another process may take it first,
+// and then who is given it ends, and says so.
+func freeAddress() (string, error) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return free.Addr().String(), free.Close()
+}
