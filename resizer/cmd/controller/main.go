@@ -34,6 +34,10 @@ import (
 	"libra.dev/libra/resizer/telemetry"
 )
 
+// defaultLease is as long as it can be for the next replica to act within ten seconds of a
+// leader's end: the next may have seen the lease renewed late, and see late that it ran out.
+const defaultLease = 6 * time.Second
+
 type options struct {
 	redisAddr     string
 	metricsAddr   string
@@ -87,7 +91,7 @@ func parse() options {
 		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
-	flag.DurationVar(&o.leaseDuration, "lease-duration", 8*time.Second,
+	flag.DurationVar(&o.leaseDuration, "lease-duration", defaultLease,
 		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
 	flag.Float64Var(&o.settings.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
 	flag.IntVar(&o.settings.Burst, "resize-burst", 200, "resizes per node at once")
@@ -120,6 +124,14 @@ func (o options) validate() error {
 	burst("total-resize-burst", o.settings.TotalBurst)
 	return errors.Join(errs...)
 }
+
+// renewDeadline is how long after it last renewed the lease a leader gives up, but for a retry
+// period: as late as it can be before another takes it, because machines do stall for seconds.
+func (o options) renewDeadline() time.Duration { return o.leaseDuration * 3 / 4 }
+
+// retryPeriod is how often the leader renews the lease, and, but for some jitter, the others look
+// whether it did.
+func (o options) retryPeriod() time.Duration { return o.leaseDuration / 8 }
 
 // lock is the lease that elects the leader. Its holder is the pod and not the
 // process: when a container restarts, the one before it is gone for certain.
@@ -177,10 +189,7 @@ func run(o options) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("registering API types: %w", err)
 	}
-	// A leader gives up a retry period and the deadline after it last renewed: as late as it
-	// can be before another takes the lease, because machines do stall for seconds.
-	renewDeadline := o.leaseDuration * 3 / 4
-	retryPeriod := o.leaseDuration / 8
+	renewDeadline, retryPeriod := o.renewDeadline(), o.retryPeriod()
 	lock, err := o.lock(config, renewDeadline)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -71,5 +72,19 @@ func TestLeaseLost(t *testing.T) {
 		if leaseLost(err) {
 			t.Errorf("%v is taken for a lost lease", err)
 		}
+	}
+}
+
+// Another replica acts within ten seconds of a leader's end, at worst: it sees a renewal one look
+// late, counts the lease from then on, and sees one look late that it has run out.
+func TestTakesOverInTime(t *testing.T) {
+	const goal, firstPatch = 10 * time.Second, 500 * time.Millisecond
+	o := options{leaseDuration: defaultLease}
+	look := time.Duration(float64(o.retryPeriod()) * (1 + leaderelection.JitterFactor))
+	if worst := o.leaseDuration + 2*look + firstPatch; worst > goal {
+		t.Errorf("it takes up to %v with a lease of %v, want at most %v", worst, o.leaseDuration, goal)
+	}
+	if o.renewDeadline()+o.retryPeriod() > o.leaseDuration {
+		t.Errorf("a leader may act until %v after it last renewed, and another from %v on", o.renewDeadline()+o.retryPeriod(), o.leaseDuration)
 	}
 }
