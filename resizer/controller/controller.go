@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,7 +53,10 @@ const (
 	concurrentNodes = 64
 
 	patchTimeout      = 2 * time.Second
-	concurrentPatches = 8
+	concurrentPatches = 8 // of a node
+	// concurrentPatient is how many of those that can wait are sent at a time, to all nodes. An API
+	// server that is given more at once than it can answer in patchTimeout does most of it in vain.
+	concurrentPatient = 32
 	backOffMax        = pool.LeaseTTL
 )
 
@@ -80,6 +84,7 @@ type Controller struct {
 	recorder events.EventRecorder
 	settings Settings
 	total    *rate.Limiter
+	patient  *semaphore.Weighted // who is sending what can wait
 	metrics  *metrics
 	tracer   trace.Tracer
 	waker    *waker
@@ -117,6 +122,7 @@ func New(clk clock.Clock, kube client.Client, pools Pools, live Live, follower F
 		recorder: recorder,
 		settings: settings,
 		total:    rate.NewLimiter(rate.Limit(settings.TotalResizesPerSecond), settings.TotalBurst),
+		patient:  semaphore.NewWeighted(concurrentPatient),
 		metrics:  m,
 		tracer:   tracers.Tracer(instrumentation),
 		waker:    newWaker(clk, follower, m),

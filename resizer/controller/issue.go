@@ -29,7 +29,8 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 			next = max(heldTick, min(next, m.calls.retryAt.Sub(now)))
 			continue
 		}
-		if r.canWait() && !(halfLeft(c.total, now) && halfLeft(n.limiter, now)) {
+		patient := r.canWait()
+		if patient && !(halfLeft(c.total, now) && halfLeft(n.limiter, now) && c.patient.TryAcquire(1)) {
 			if !held {
 				c.metrics.resized(ctx, r, resultLimited)
 			}
@@ -38,12 +39,18 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 		}
 		if c.total.TokensAt(now) < 1 || !n.limiter.AllowN(now, 1) || !c.total.AllowN(now, 1) {
 			c.metrics.resized(ctx, r, resultLimited)
+			if patient {
+				c.patient.Release(1)
+			}
 			next = heldTick
 			break
 		}
 		sent = append(sent, m)
 		group.Go(func() error {
 			c.resize(ctx, n, r)
+			if patient {
+				c.patient.Release(1)
+			}
 			return nil
 		})
 	}

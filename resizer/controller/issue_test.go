@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/time/rate"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,5 +75,24 @@ func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	}
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultLimited)); got != 1 {
 		t.Errorf("%v rate-limited, want 1", got)
+	}
+}
+
+// While the API server has been sent as many ceilings as it is given at a time, by whichever
+// nodes, no more are sent, and what cannot wait is.
+func TestNotTooManyCeilingsAtATime(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testNode(2000), testPod("p", owed, ready), testPod("low", res(300, 256), byLibra))
+	h.following.now = underNode
+	if !h.patient.TryAcquire(concurrentPatient) {
+		t.Fatal("something is being sent before anything was due")
+	}
+	got, again := h.reconcileResult()
+	if diff := cmp.Diff([]string{"low 500m/256Mi"}, got); diff != "" || again != waitTick {
+		t.Errorf("again after %v, patches (-want +got):\n%s", again, diff)
+	}
+	h.patient.Release(concurrentPatient)
+	h.expect("p 2000m/256Mi")
+	if !h.patient.TryAcquire(concurrentPatient) {
+		t.Error("what was sent counts as being sent yet")
 	}
 }
