@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+KWOK        := v0.8.0
 VENV        := predictor/.venv
 BOX         := bin/box
 SEED        ?= 1
@@ -109,6 +110,10 @@ bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predict
 bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100 and 1,000 nodes, on one Redis core (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
+.PHONY: bench-resizer
+bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke, BENCH=--help for options.
+	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)
+
 .PHONY: chaos
 chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (three quarters of an hour); CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
 	$(BOX) load --out out/images.json
@@ -156,6 +161,13 @@ bin/bench-%: FORCE
 
 bin/node-test: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/node-test ./loadtest/nodetest
+
+# As they are in their images.
+bin/libra-resizer bin/libra-agent: bin/libra-%: FORCE
+	@mkdir -p bin && go build -trimpath -ldflags "-s -w" -o $@ ./resizer/cmd/$(if $(filter agent,$*),agent,controller)
+
+bin/kwok-$(KWOK)/kwok:
+	GOBIN=$(CURDIR)/$(@D) go install -trimpath -ldflags "-s -w" sigs.k8s.io/kwok/cmd/kwok@$(KWOK)
 
 bin/demo: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo

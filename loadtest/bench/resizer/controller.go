@@ -93,30 +93,29 @@ func (s *site) startNodes(ctx context.Context) error {
 	if err := os.WriteFile(config, stages, 0o600); err != nil {
 		return err
 	}
-	kwok, err := s.launch("kwok", s.kwok, nil, "--kubeconfig", s.kubeconfig, "--config", config)
+	kwok, err := s.launch("kwok", s.kwok, nil, "--kubeconfig", s.kubeconfig, "--config", config, "-v", "WARN")
 	if err != nil {
 		return err
 	}
-	s.onClose(func() error { return nil })
 	if err := s.fill(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	for n := 0; ; n++ {
-		// From the API server's cache: to list them anew each time takes it seconds.
-		pending, err := s.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending", ResourceVersion: "0"})
+		// No more than one: what it costs to list them all, KWOK lacks.
+		pending, err := s.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending", Limit: 1})
 		if err != nil {
-			return err
+			return fmt.Errorf("wait until all pods run, by KWOK (its log is %s): %w", kwok.log, err)
 		}
 		if len(pending.Items) == 0 {
 			return nil
 		}
-		if n%5 == 0 {
-			s.say("  %d pods do not run yet", len(pending.Items))
+		if n%10 == 0 {
+			s.say("  not all pods run yet")
 		}
 		if err := rig.Pause(ctx, 2*time.Second); err != nil {
-			return fmt.Errorf("%d pods do not run, by KWOK (its log is %s): %w", len(pending.Items), kwok.log, err)
+			return fmt.Errorf("pod %s does not run, by KWOK (its log is %s): %w", pending.Items[0].Name, kwok.log, err)
 		}
 		if err := kwok.ended(); err != nil {
 			return err
@@ -276,4 +275,3 @@ func mean(values []float64) float64 {
 	}
 	return sum / float64(len(values))
 }
-

@@ -157,7 +157,7 @@ func (o options) check() error {
 	binary("kubelite", o.kubelite, "`bin/box build` makes it, and `bin/box path kubelite` prints where it is")
 	binary("controller", o.controller, "`make bin/libra-resizer` builds it")
 	if o.measures(ofController) {
-		binary("kwok", o.kwok, "`make bin/kwok` installs it")
+		binary("kwok", o.kwok, "`make bench-resizer` installs it")
 	}
 	if o.measures(ofAgent) {
 		binary("agent", o.agent, "`make bin/libra-agent` builds it")

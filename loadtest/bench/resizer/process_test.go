@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestParseMemory(t *testing.T) {
+	got, err := parseMemory("Name:\tcontroller\nVmHWM:\t  204800 kB\nVmRSS:\t  102400 kB\nThreads:\t9\n")
+	if want := (memory{now: 100 << 20, peak: 200 << 20}); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	for _, status := range []string{"", "VmRSS:\t1 kB\n", "VmHWM:\tmany kB\nVmRSS:\t1 kB\n"} {
+		if m, err := parseMemory(status); err == nil {
+			t.Errorf("%q is %+v", status, m)
+		}
+	}
+}
+
+func testSite(t *testing.T) *site {
+	t.Helper()
+	s, err := newSite(options{out: t.TempDir()}, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// What was started ends with the site, and what it started, too.
+func TestProcessesEndWithTheSite(t *testing.T) {
+	s := testSite(t)
+	p, err := s.launch("shell", "/bin/sh", nil, "-c", "trap '' TERM; sleep 1000 & echo started; wait; wait")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ended(); err != nil {
+		t.Fatal(err)
+	}
+	if cpu, err := p.cpu(); err != nil || cpu < 0 || cpu > time.Minute {
+		t.Errorf("it used %v of CPU, %v", cpu, err)
+	}
+	p.signal(syscall.SIGKILL)
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(-p.pid(), 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("its process group is there yet: %v", err)
+	}
+	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is there yet: %v", s.dir, err)
+	}
+}
+
+// Who waits for a process that has ended is told so at once, and why.
+func TestEndedEarly(t *testing.T) {
+	s := testSite(t)
+	defer s.close() //nolint:errcheck // the test ends
+	p, err := s.launch("shell", "/bin/sh", nil, "-c", "echo no room; exit 3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = p.awaitReady(ctx, "http://127.0.0.1:1/readyz")
+	if err == nil || !strings.Contains(err.Error(), "no room") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("error %v, want one with what it said", err)
+	}
+}
