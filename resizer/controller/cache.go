@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,11 +65,11 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 	}
 	kept.ManagedFields = actuate.Resizes(pod)
 	for _, c := range pod.Spec.Containers {
-		resources := c.Resources
-		if c.Name == api.QueueProxyContainer {
-			resources = corev1.ResourceRequirements{Limits: c.Resources.Limits}
+		if c.Name == api.QueueProxyContainer && len(c.Resources.Limits) == 0 {
+			continue // as most are, and nothing else of one matters
 		}
-		kept.Spec.Containers = append(kept.Spec.Containers, corev1.Container{Name: c.Name, Resources: resources, ResizePolicy: c.ResizePolicy})
+		limits := corev1.ResourceRequirements{Limits: limitLists.of(c.Resources.Limits)}
+		kept.Spec.Containers = append(kept.Spec.Containers, corev1.Container{Name: c.Name, Resources: limits, ResizePolicy: c.ResizePolicy})
 	}
 	for _, c := range pod.Status.Conditions {
 		if slices.Contains(conditionsKept, c.Type) {
@@ -79,7 +82,7 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 		}
 		status := corev1.ContainerStatus{Name: s.Name}
 		if s.Resources != nil {
-			status.Resources = &corev1.ResourceRequirements{Limits: s.Resources.Limits}
+			status.Resources = &corev1.ResourceRequirements{Limits: limitLists.of(s.Resources.Limits)}
 		}
 		if s.State.Running != nil {
 			status.State.Running = &corev1.ContainerStateRunning{}
@@ -98,8 +101,43 @@ var conditionsKept = []corev1.PodConditionType{corev1.PodReady, corev1.PodResize
 func keepRevision(revision *servingv1.Revision) *servingv1.Revision {
 	kept := &servingv1.Revision{ObjectMeta: keepMeta(&revision.ObjectMeta)}
 	user := revision.Spec.GetContainer()
-	kept.Spec.Containers = []corev1.Container{{Name: user.Name, Resources: user.Resources}}
+	kept.Spec.Containers = []corev1.Container{{Name: user.Name, Resources: corev1.ResourceRequirements{Limits: limitLists.of(user.Resources.Limits)}}}
 	return kept
+}
+
+// limitLists are those of all that is kept.
+var limitLists sharedLists
+
+// sharedLists has equal lists be the same one: there are few, all pods of a function have one of
+// them, and each takes the better part of a kilobyte. They are never changed.
+type sharedLists struct {
+	mu     sync.Mutex
+	byText map[string]corev1.ResourceList
+}
+
+// sharedMost bounds how many lists are known to be shared. Those that are not any more stay with
+// who has them.
+const sharedMost = 10_000
+
+func (s *sharedLists) of(list corev1.ResourceList) corev1.ResourceList {
+	if len(list) == 0 {
+		return list
+	}
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		quantity := list[name]
+		fmt.Fprintf(&text, "%s=%s,", name, quantity.String())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if shared, ok := s.byText[text.String()]; ok {
+		return shared
+	}
+	if s.byText == nil || len(s.byText) >= sharedMost {
+		s.byText = map[string]corev1.ResourceList{}
+	}
+	s.byText[text.String()] = list
+	return list
 }
 
 // keepMeta is what is looked at of an object's metadata.

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/rand"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,6 +86,37 @@ func TestKeptOfAPod(t *testing.T) {
 	}
 	if size, limit := len(marshal(t, kept)), len(marshal(t, whole))/4; size > limit {
 		t.Errorf("%d bytes are left of a pod of %d, want %d at most", size, len(marshal(t, whole)), limit)
+	}
+}
+
+// Lists that are equal are the same one, and others are not, however they are written.
+func TestSharedLists(t *testing.T) {
+	list := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	same := func(a, b corev1.ResourceList) bool {
+		return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
+	}
+	var s sharedLists
+	first := s.of(list("500m", "256Mi"))
+	for _, equal := range []corev1.ResourceList{list("500m", "256Mi"), list("0.5", "256Mi")} {
+		if got := s.of(equal); !same(got, first) {
+			t.Errorf("%v is kept beside %v", got, first)
+		}
+	}
+	for _, other := range []corev1.ResourceList{list("501m", "256Mi"), list("500m", "257Mi"), {corev1.ResourceCPU: resource.MustParse("500m")}} {
+		if got := s.of(other); !cmp.Equal(got, other) {
+			t.Errorf("%v is kept as %v", other, got)
+		}
+	}
+	if got := s.of(nil); got != nil {
+		t.Errorf("no list is kept as %v", got)
+	}
+	for i := range 2 * sharedMost {
+		s.of(corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i), resource.DecimalSI)})
+	}
+	if len(s.byText) > sharedMost {
+		t.Errorf("%d lists are known", len(s.byText))
 	}
 }
 

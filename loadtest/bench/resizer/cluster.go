@@ -16,6 +16,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -111,7 +112,9 @@ func (s *site) startCluster(ctx context.Context) error {
 	if err := os.WriteFile(s.kubeconfig, plane.KubeConfig, 0o600); err != nil {
 		return err
 	}
-	if s.kube, err = kubernetes.NewForConfig(s.config); err != nil {
+	fast := rest.CopyConfig(s.config)
+	fast.ContentType = runtime.ContentTypeProtobuf
+	if s.kube, err = kubernetes.NewForConfig(fast); err != nil {
 		return err
 	}
 	if s.knative, err = servingclient.NewForConfig(s.config); err != nil {

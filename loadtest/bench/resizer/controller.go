@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -186,24 +187,53 @@ func (s *site) ceilings() int { return s.nodes * s.optedInEach() / 2 }
 func (s *site) awaitSettled(ctx context.Context, r *replica) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	lack := s.ceilings()
 	for n := 0; ; n++ {
 		if err := s.audit.read(); err != nil {
 			return err
 		}
 		done := len(s.audit.resizes)
-		if done >= s.ceilings() && time.Since(s.audit.resizes[done-1].at) >= quietTime {
-			return nil
+		if done > 0 && time.Since(s.audit.resizes[done-1].at) >= quietTime {
+			var err error
+			if lack, err = s.lackCeilings(ctx); err != nil {
+				return err
+			}
+			if lack == 0 {
+				return nil
+			}
 		}
 		if n%10 == 9 {
 			s.say("  %d resizes", done)
 		}
 		if err := rig.Pause(ctx, time.Second); err != nil {
-			return fmt.Errorf("%d of %d ceilings were set, or it went on to resize (its log is %s): %w", done, s.ceilings(), r.log, err)
+			return fmt.Errorf("%d of %d pods lack their ceilings, or it goes on to resize (its log is %s): %w", lack, s.ceilings(), r.log, err)
 		}
 		if err := r.ended(); err != nil {
 			return err
 		}
 	}
+}
+
+// lackCeilings is how many pods have no ceiling yet. Answers that came too late for the controller
+// are not among the resizes that were accepted, so that it does not follow from those.
+func (s *site) lackCeilings(ctx context.Context) (lack int, err error) {
+	for i := range namespaces {
+		if lends(i) {
+			continue
+		}
+		pods, err := s.kube.CoreV1().Pods(namespaceOf(i)).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return 0, err
+		}
+		for _, pod := range pods.Items {
+			for _, c := range pod.Spec.Containers {
+				if c.Name == api.UserContainer && c.Resources.Limits.Cpu().MilliValue() != nodeCPU {
+					lack++
+				}
+			}
+		}
+	}
+	return lack, nil
 }
 
 // measureLoans measures both replicas while loans pass and nothing else happens.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -31,6 +30,7 @@ const (
 	bystanders = "others"
 
 	createdAtOnce = 24
+	nodeCPU       = 16_000 // milli CPU that a node has for pods
 )
 
 var (
@@ -53,12 +53,7 @@ func revisionName(i int) string { return fmt.Sprintf("f%02d-00001", i) }
 // fill makes the cluster's objects.
 func (s *site) fill(ctx context.Context) error {
 	s.say("making %d nodes, and %d pods on them of which %d opted in", s.nodes, s.pods, s.nodes*s.optedInEach())
-	config := rest.CopyConfig(s.config)
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	kube, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return err
-	}
+	kube := s.kube
 	if err := makeNamespace(ctx, kube, bystanders, nil); err != nil {
 		return err
 	}
@@ -87,7 +82,7 @@ func (s *site) fill(ctx context.Context) error {
 			s.say("  %d nodes", i)
 		}
 		group.Go(func() error {
-			if err := makeNode(ctx, kube, nodeName(i), map[string]string{"type": "kwok"}, 16_000); err != nil {
+			if err := makeNode(ctx, kube, nodeName(i), map[string]string{"type": "kwok"}, nodeCPU); err != nil {
 				return err
 			}
 			for _, pod := range s.podsOf(i, uids) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap/zapcore"
@@ -50,7 +51,15 @@ type options struct {
 	log           zap.Options
 }
 
+// gcPercent is what GOGC is otherwise. Most of the heap is the cache, in which little changes: to
+// go through it more often costs a hundredth of a core in a cluster of 50,000 pods, and less
+// is kept free.
+const gcPercent = 50
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	o := parse()
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
 	err := run(o)
