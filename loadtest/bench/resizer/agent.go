@@ -237,7 +237,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 	if served == 0 || counted < enough*float64(s.inFlight) {
 		return nil, fmt.Errorf("%.1f requests were in flight on average, not %d: this machine has no time for more; see --in-flight", counted, s.inFlight)
 	}
-	metrics["agent_pods"], metrics["agent_in_flight"] = float64(s.agentPods), counted
+	metrics["agent_pods"], metrics["agent_in_flight"], metrics["agent_rss_anonymous_mib"] = float64(s.agentPods), counted, busy[0].anonMiB
 	metrics["agent_requests_per_s"] = float64(served) / (time.Since(begun) + calmTime).Seconds()
 	s.say("  %.1f in flight on average, %.0f requests a second", counted, metrics["agent_requests_per_s"])
 

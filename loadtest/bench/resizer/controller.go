@@ -275,7 +275,7 @@ func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *repli
 	metrics["loans_refused"] = float64(refused)
 	metrics["reconciles_per_s"] = (reconciled - reconciledBefore) / seconds
 	metrics["resizes_while_measured"] = float64(len(s.audit.resizes) - resizesBefore)
-	metrics["controller_rss_settled_mib"] = slices.Max(leader.memory)
+	metrics["controller_rss_settled_mib"], metrics["controller_rss_anonymous_mib"] = slices.Max(leader.memory), leader.anonMiB
 	metrics["standby_rss_mib"] = standby.peakMiB
 	metrics["standby_cores"] = mean(standby.cores)
 	s.say("  %.0f loans a second, %.0f reconciles a second; requests to the API server: %s", metrics["loans_per_s"], metrics["reconciles_per_s"], differences(kindsBefore, s.audit.kinds))

@@ -15,6 +15,7 @@ const block = 5 * time.Second
 type use struct {
 	cores    []float64
 	memory   []float64 // MiB at the end of each
+	anonMiB  float64   // of the last of those
 	peakMiB  float64   // since it was started
 	from, to time.Time
 }
@@ -57,7 +58,7 @@ func (s *site) watch(ctx context.Context, length time.Duration, processes ...*pr
 			u := &uses[i]
 			u.cores = append(u.cores, (cpu-before[i]).Seconds()/passed.Seconds())
 			u.memory = append(u.memory, mebibytes(m.now))
-			u.peakMiB = mebibytes(m.peak)
+			u.anonMiB, u.peakMiB = mebibytes(m.anonymous), mebibytes(m.peak)
 			before[i] = cpu
 		})
 		if err != nil {

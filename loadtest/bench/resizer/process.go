@@ -152,8 +152,8 @@ func (p *process) cpu() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// memory is the resident set of a process in bytes.
-type memory struct{ now, peak int64 }
+// memory is the resident set of a process in bytes. What is not anonymous is mostly its program.
+type memory struct{ now, anonymous, peak int64 }
 
 func (p *process) memory() (memory, error) {
 	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid()), "status"))
@@ -172,6 +172,8 @@ func parseMemory(status string) (memory, error) {
 		switch key {
 		case "VmRSS":
 			into = &m.now
+		case "RssAnon":
+			into = &m.anonymous
 		case "VmHWM":
 			into = &m.peak
 		default:
