@@ -91,7 +91,7 @@ temporary files go when it ends, also by Ctrl-C.`,
 	f.StringVar(&o.out, "out", "out/bench-resizer", "folder for the results, and for what the processes logged")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps on 50 nodes in about two minutes, for figures that mean little")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps on 50 nodes in three minutes, for figures that mean little")
 	f.StringSliceVar(&o.only, "only", []string{ofController, ofAgent}, "what to measure")
 	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where)")
 	f.StringVar(&o.kwok, "kwok", "", "KWOK's binary")
@@ -209,9 +209,14 @@ func bench(ctx context.Context, o options, out io.Writer) (err error) {
 		if !o.measures(part.name) {
 			continue
 		}
+		before := len(s.closers)
 		figures, err := part.measure(ctx, metrics)
 		if err != nil {
 			return fmt.Errorf("the %s: %w", part.name, err)
+		}
+		// Not to run beside the next.
+		if err := s.closeTo(before); err != nil {
+			return fmt.Errorf("after the %s: %w", part.name, err)
 		}
 		measured = append(measured, figures...)
 	}

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,9 +57,15 @@ func newSite(o options, out io.Writer) (*site, error) {
 func (s *site) onClose(f func() error) { s.closers = append(s.closers, f) }
 
 // close undoes everything, last things first.
-func (s *site) close() error {
+func (s *site) close() error { return s.closeTo(0) }
+
+// closeTo undoes all but the first so many things, last things first.
+func (s *site) closeTo(first int) error {
 	var errs []error
-	for _, f := range slices.Backward(s.closers) {
+	for len(s.closers) > first {
+		last := len(s.closers) - 1
+		f := s.closers[last]
+		s.closers = s.closers[:last]
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
