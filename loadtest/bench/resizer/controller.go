@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
@@ -214,8 +215,8 @@ func (s *site) awaitSettled(ctx context.Context, r *replica) error {
 	}
 }
 
-// lackCeilings is how many pods have no ceiling yet. Answers that came too late for the controller
-// are not among the resizes that were accepted, so that it does not follow from those.
+// lackCeilings is how many pods have no ceiling in force yet. Answers that came too late for the
+// controller are not among the resizes that were accepted, so that it does not follow from those.
 func (s *site) lackCeilings(ctx context.Context) (lack int, err error) {
 	for i := range namespaces {
 		if lends(i) {
@@ -226,14 +227,20 @@ func (s *site) lackCeilings(ctx context.Context) (lack int, err error) {
 			return 0, err
 		}
 		for _, pod := range pods.Items {
-			for _, c := range pod.Spec.Containers {
-				if c.Name == api.UserContainer && c.Resources.Limits.Cpu().MilliValue() != nodeCPU {
-					lack++
-				}
+			if !hasCeiling(&pod) {
+				lack++
 			}
 		}
 	}
 	return lack, nil
+}
+
+// hasCeiling says that a pod's ceiling is in its spec, and that its node has it in force.
+func hasCeiling(pod *corev1.Pod) bool {
+	isUser := func(c corev1.Container) bool {
+		return c.Name == api.UserContainer && c.Resources.Limits.Cpu().MilliValue() == nodeCPU
+	}
+	return slices.ContainsFunc(pod.Spec.Containers, isUser) && pod.Status.ObservedGeneration == pod.Generation
 }
 
 // measureLoans measures both replicas while loans pass and nothing else happens.
