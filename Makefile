@@ -111,7 +111,7 @@ bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100 and 1,00
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-resizer
-bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke (3 min), BENCH=--help for options.
 	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: chaos

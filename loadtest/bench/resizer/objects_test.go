@@ -61,3 +61,21 @@ func TestStages(t *testing.T) {
 		t.Errorf("KWOK is told %v", kinds)
 	}
 }
+
+// A pod has its ceiling when its node says so, and not when it is only asked for.
+func TestHasCeiling(t *testing.T) {
+	pod := functionPod("team-1", "p", "n", "f-00001", "u1")
+	pod.Generation, pod.Status.ObservedGeneration = 1, 1
+	if hasCeiling(pod) {
+		t.Error("a pod has one that has its own limits")
+	}
+	pod.Spec.Containers[0].Resources.Limits = api.Resources{CPUMilli: nodeCPU}.List()
+	pod.Generation = 2
+	if hasCeiling(pod) {
+		t.Error("a pod has one that its node has not seen")
+	}
+	pod.Status.ObservedGeneration = 2
+	if !hasCeiling(pod) {
+		t.Error("a pod has none")
+	}
+}
