@@ -39,6 +39,8 @@ type nodeCase struct {
 	stops []function
 	// failures says that requests in flight may fail.
 	failures bool
+	// unmended says that all is to be whole before what was done is undone.
+	unmended bool
 }
 
 // nodeCases are in the order in which they are made; the reboot is the last.
@@ -50,7 +52,7 @@ var nodeCases = []nodeCase{
 	{name: "CPU manager moves a cpuset", fault: takeCPU},
 	{name: "swap is on", fault: swapOn},
 	{name: "agent paused", fault: pauseAgent},
-	{name: "agent gone", fault: loseAgent},
+	{name: "agent gone", fault: loseAgent, unmended: true},
 	{name: "another client resizes CPU", fault: resizeAsAnother},
 	{name: "a probe fails", fault: failProbe, stops: []function{borrower}, failures: true},
 	{name: "reboot", fault: reboot, stops: functions, failures: true},
@@ -137,6 +139,9 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 		backOff(ctx, lasts)
 	}
 	err = errors.Join(inForce, err, l.stop(ctx))
+	if c.unmended {
+		err = errors.Join(err, g.judge(ctx, &o, wholeWithin))
+	}
 	if mend != nil {
 		err = errors.Join(err, mend(ctx))
 	}
@@ -145,6 +150,12 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", len(l.failed), l.failed[0]))
 	}
 	err = errors.Join(err, g.judge(ctx, &o, wholeWithin))
+	// More memory than that harms nobody, and what is not used any more goes back in its time. Of a
+	// container that was started again the kubelet does not know for minutes what it uses, and so
+	// lowers no limit.
+	if len(c.stops) == 0 {
+		err = errors.Join(err, g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack))
+	}
 	after, killsErr := oomKills()
 	o.OOMKills = after - kills
 	g.countRestarts(c, before, &o)
@@ -167,13 +178,10 @@ func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) err
 	if err := g.eventually(ctx, "what all are owed", wholeLimit, g.whole); err != nil {
 		return err
 	}
-	o.AwaySecs = time.Since(began).Seconds()
-	// More memory than that harms nobody, and what is not used any more goes back in its time.
-	if err := g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack); err != nil {
-		return err
-	}
-	if within > 0 && o.AwaySecs > within.Seconds() {
-		return fmt.Errorf("all were whole %.1f s after the loans, not within %v", o.AwaySecs, within)
+	away := time.Since(began)
+	o.AwaySecs = max(o.AwaySecs, away.Seconds())
+	if within > 0 && away > within {
+		return fmt.Errorf("all were whole %.1f s after the loans, not within %v", away.Seconds(), within)
 	}
 	return nil
 }
@@ -382,9 +390,7 @@ func loseAgent(ctx context.Context, g *guest) (func(context.Context) error, erro
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		// Whole without an agent, and only then with one.
-		err := g.eventually(ctx, "what all are owed, without an agent", wholeLimit, g.whole)
-		return errors.Join(err, elsewhere(ctx, "null"), g.eventually(ctx, "a new agent", upLimit, func(ctx context.Context) error {
+		return errors.Join(elsewhere(ctx, "null"), g.eventually(ctx, "a new agent", upLimit, func(ctx context.Context) error {
 			_, err := g.agentScope(ctx)
 			return err
 		}))
