@@ -28,7 +28,7 @@ const (
 	memoryMiB  = "4096"
 	processors = "3"
 
-	// optDir is where the machine has Libra's things, and ProgramPath the program that it runs.
+	// optDir is where the machine has Libra's things, and the program that it runs.
 	optDir      = "/opt/libra"
 	imagesDir   = optDir + "/images"
 	objectsPath = optDir + "/objects.yaml"
