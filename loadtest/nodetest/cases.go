@@ -60,13 +60,13 @@ var nodeCases = []nodeCase{
 
 // outcome is what became of a case.
 type outcome struct {
-	Case      string  `json:"case"`
-	Failed    string  `json:"failed,omitempty"` // why, or empty
-	OOMKills  int64   `json:"oom_kills"`
-	Restarts  int64   `json:"restarts"` // of containers that the case does not stop
-	AwaySecs  float64 `json:"away_s"`   // until all were whole after the loans had ended
-	Answered  int     `json:"answered"`
-	Unanswerd int     `json:"unanswered"`
+	Case       string  `json:"case"`
+	Failed     string  `json:"failed,omitempty"` // why, or empty
+	OOMKills   int64   `json:"oom_kills"`
+	Restarts   int64   `json:"restarts"` // of containers that the case does not stop
+	AwaySecs   float64 `json:"away_s"`   // until all were whole after the loans had ended
+	Answered   int     `json:"answered"`
+	Unanswered int     `json:"unanswered"`
 }
 
 func (g *guest) cases(ctx context.Context, only []string) error {
@@ -85,7 +85,7 @@ func (g *guest) cases(ctx context.Context, only []string) error {
 			g.say("failed: %v", err)
 			g.tell()
 		} else {
-			g.say("whole %.1f s after the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswerd)
+			g.say("whole %.1f s after the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswered)
 		}
 		g.state.Outcomes, g.state.Rebooting = append(g.state.Outcomes, o), false
 		if err := g.save(); err != nil {
@@ -145,7 +145,7 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 	if mend != nil {
 		err = errors.Join(err, mend(ctx))
 	}
-	o.Answered, o.Unanswerd = l.answered, len(l.failed)
+	o.Answered, o.Unanswered = l.answered, len(l.failed)
 	if len(l.failed) > 0 && !c.failures {
 		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", len(l.failed), l.failed[0]))
 	}

@@ -48,7 +48,7 @@ func (r results) write(out io.Writer, path string, found map[string][]outcome) e
 			if o.Failed != "" {
 				said = "FAILED: " + o.Failed
 			}
-			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%.1f s\t%d\t%d\t%s\n", k, o.Case, o.OOMKills, o.Restarts, o.AwaySecs, o.Answered, o.Unanswerd, said)
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%.1f s\t%d\t%d\t%s\n", k, o.Case, o.OOMKills, o.Restarts, o.AwaySecs, o.Answered, o.Unanswered, said)
 		}
 	}
 	if err := table.Flush(); err != nil {

@@ -19,6 +19,12 @@ var pageSize = int64(os.Getpagesize())
 // kernel counts in pages.
 func guardOf(limit int64) int64 { return limit / guardParts * guardAt / pageSize * pageSize }
 
+// isGuard says that some agent may have set a guard, of this limit or of one before or after: what
+// is asked for is a multiple of needStep.
+func isGuard(at, limit int64) bool {
+	return at == guardOf(limit) || at%guardAt == 0 && at/guardAt*guardParts%needStep == 0
+}
+
 // guard is what of a container's memory its use is slowed down beyond.
 type guard struct {
 	at    int64 // bytes, as the kernel was told last; 0 is nothing
@@ -44,21 +50,28 @@ func (c *container) guardMemory() (put bool, err error) {
 			return false, err
 		}
 		g.known = true
-		if g.others = found != 0 && found != guardOf(limit); g.others {
+		if g.others = found != 0 && !isGuard(found, limit); g.others {
 			return false, nil
 		}
 		g.at = found
 	}
-	at := int64(0)
+	at := guardOf(limit)
 	from := int64(guardFrom)
 	if g.at != 0 {
 		from = guardUntil
 	}
-	if c.rescuable.Load() && limit > 0 && guardParts*last.Memory > from*limit {
-		at = guardOf(limit)
+	if !c.rescuable.Load() || guardParts*last.Memory <= from*limit {
+		at = 0
 	}
 	if at == g.at {
 		return false, nil
+	}
+	// A write of less than is in use would wait for the kernel to reclaim that, and the safeguard
+	// for the write.
+	if last.Memory >= at {
+		if at = 0; g.at == 0 {
+			return false, nil
+		}
 	}
 	put = g.at == 0
 	if err := c.setGuard(at); err != nil {

@@ -51,19 +51,23 @@ func TestGuard(t *testing.T) {
 		{"it grows", 113 * mib, limit, true, 112 * mib, 0, false},
 		{"the limit is raised, and it has used no CPU", 113 * mib, 160 * mib, true, 140 * mib, 1, true},
 		{"the limit is raised far", 113 * mib, 2048 * mib, true, 0, 1, false},
-		{"it comes near that", 1800 * mib, 2048 * mib, true, 1792 * mib, 1, false},
+		{"it comes near that", 1700 * mib, 2048 * mib, true, 1792 * mib, 1, false},
 		{"there is no more for it", 1800 * mib, 2048 * mib, false, 0, 1, false},
 		{"there is none still", 2040 * mib, 2048 * mib, false, 0, 0, false},
-		{"there is again", 1800 * mib, 2048 * mib, true, 1792 * mib, 1, false},
+		{"there is again, and it is beyond", 1800 * mib, 2048 * mib, true, 0, 0, false},
+		{"it uses less", 1700 * mib, 2048 * mib, true, 1792 * mib, 1, false},
+		{"the limit falls below what it uses", 1700 * mib, 1800 * mib, true, 0, 1, false},
+		{"it rises", 1700 * mib, 2048 * mib, true, 1792 * mib, 1, false},
 		{"it has no limit", 1800 * mib, 0, true, 0, 1, false},
 	} {
 		made.Memory, made.Limit.MemoryBytes = step.memory, step.limit
-		if !step.still {
-			made.Reading.CPU += 10 * time.Millisecond
-		}
 		c.rescuable.Store(step.rescuable)
 		before := made.writes
-		if _, err := c.sample(now); err != nil {
+		sample := c.sampleWhole
+		if step.still {
+			sample = func(now func() time.Time) error { _, err := c.sample(now); return err }
+		}
+		if err := sample(now); err != nil {
 			t.Fatal(err)
 		}
 		put, err := c.guardMemory()
@@ -81,9 +85,11 @@ func TestGuard(t *testing.T) {
 func TestGuardOfBefore(t *testing.T) {
 	const limit = 128 * mib
 	for name, tc := range map[string]struct{ found, want int64 }{
-		"an earlier agent's": {guardOf(limit), 0},
-		"another's":          {100 * mib, 100 * mib},
-		"nobody's":           {0, 0},
+		"an earlier agent's":    {guardOf(limit), 0},
+		"one of a limit before": {guardOf(96 * mib), 0},
+		"one of a limit after":  {guardOf(200 * mib), 0},
+		"another's":             {100 * mib, 100 * mib},
+		"nobody's":              {0, 0},
 	} {
 		made := &guardedCgroup{guard: tc.found, Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: limit}}}
 		c := &container{cgroup: made}
@@ -96,7 +102,7 @@ func TestGuardOfBefore(t *testing.T) {
 				t.Errorf("%s: the guard is %d, %v, want %d", name, made.guard, err, tc.want)
 			}
 		}
-		made.Memory = 127 * mib
+		made.Memory = 100 * mib
 		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
 			t.Fatal(err)
 		}
