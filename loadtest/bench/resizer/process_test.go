@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"libra.dev/libra/loadtest/bench/rig"
 )
 
 func TestParseMemory(t *testing.T) {
@@ -32,11 +35,37 @@ func testSite(t *testing.T) *site {
 	return s
 }
 
+// hasEnded is an error while a process runs. A zombie has ended: it is there until its parent, or
+// whoever has adopted it, waits for it.
+func hasEnded(pid string) error {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if after := stat[bytes.LastIndexByte(stat, ')')+1:]; !bytes.HasPrefix(after, []byte(" Z")) && !bytes.HasPrefix(after, []byte(" X")) {
+		return fmt.Errorf("process %s runs: %s", pid, stat)
+	}
+	return nil
+}
+
 // What was started ends with the site, and what it started, too.
 func TestProcessesEndWithTheSite(t *testing.T) {
 	s := testSite(t)
-	p, err := s.launch("shell", "/bin/sh", nil, "-c", "trap '' TERM; sleep 1000 & echo started; wait; wait")
+	p, err := s.launch("shell", "/bin/sh", nil, "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait")
 	if err != nil {
+		t.Fatal(err)
+	}
+	var child string
+	if err := rig.Eventually(t.Context(), time.Minute, func(context.Context) error {
+		said, err := os.ReadFile(p.log)
+		if child = strings.TrimSpace(string(said)); err == nil && child == "" {
+			err = errors.New("the shell has not said which child it has")
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.ended(); err != nil {
@@ -49,8 +78,8 @@ func TestProcessesEndWithTheSite(t *testing.T) {
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(-p.pid(), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("its process group is there yet: %v", err)
+	if err := rig.Eventually(t.Context(), time.Minute, func(context.Context) error { return hasEnded(child) }); err != nil {
+		t.Error(err)
 	}
 	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is there yet: %v", s.dir, err)
