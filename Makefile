@@ -12,7 +12,7 @@ SEED        ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 # All of the box but Kubernetes and CoreDNS themselves, which have no tests here.
-BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./stack/... ./versions/...
+BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./machine/... ./stack/... ./versions/...
 
 export CGO_ENABLED ?= 0
 export PATH := $(CURDIR)/bin:$(PATH)

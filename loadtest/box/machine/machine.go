@@ -142,15 +142,22 @@ func released(ctx context.Context, version string) (build.Module, error) {
 	if err != nil {
 		return m, err
 	}
-	gomod, err := modfile.ParseLax("go.mod", data, nil)
+	m.Replace, err = published(data, version)
+	return m, err
+}
+
+// published replaces the libraries that a release of Kubernetes has beside its go.mod by those that
+// are published with it.
+func published(gomod []byte, version string) (replaces []string, err error) {
+	f, err := modfile.Parse("go.mod", gomod, nil)
 	if err != nil {
-		return m, err
+		return nil, err
 	}
 	_, of, _ := strings.Cut(version, ".")
-	for _, r := range gomod.Replace {
-		m.Replace = append(m.Replace, fmt.Sprintf("%s => %s v0.%s", r.Old.Path, r.Old.Path, of))
+	for _, r := range f.Replace {
+		replaces = append(replaces, fmt.Sprintf("%s => %s v0.%s", r.Old.Path, r.Old.Path, of))
 	}
-	return m, nil
+	return replaces, nil
 }
 
 // fill puts onto the machine's file system what makes it a node.
