@@ -44,26 +44,31 @@ func text(seed uint64, size int) []byte {
 
 // send posts one request through the gateway and fails on any answer but 200.
 func send(ctx context.Context, function string, body []byte) error {
+	_, err := sendIn(ctx, functionsNamespace, function, body)
+	return err
+}
+
+// sendIn is send to a function of a namespace, and returns the answer.
+func sendIn(ctx context.Context, namespace, function string, body []byte) (answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	request.Host = function + "." + functionsNamespace + "." + *domain
+	request.Host = function + "." + namespace + "." + *domain
 	response, err := client.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", function, err)
+		return nil, fmt.Errorf("%s: %w", function, err)
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return fmt.Errorf("%s: reading the answer: %w", function, err)
+	if answer, err = io.ReadAll(response.Body); err != nil {
+		return nil, fmt.Errorf("%s: reading the answer: %w", function, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %.200s", function, response.Status, answer)
+		return nil, fmt.Errorf("%s: %s: %.200s", function, response.Status, answer)
 	}
-	return nil
+	return answer, nil
 }
 
 // load is requests to some functions, one to each at a time, until it is stopped.

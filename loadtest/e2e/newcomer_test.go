@@ -83,6 +83,16 @@ func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotation
 // deployCopyIn is deployCopy into a namespace.
 func deployCopyIn(ctx context.Context, t *testing.T, namespace, of, prefix string, annotations map[string]string) *servingv1.Revision {
 	t.Helper()
+	return deployChanged(ctx, t, namespace, of, prefix, func(template *servingv1.RevisionTemplateSpec) {
+		for key, value := range annotations {
+			metav1.SetMetaDataAnnotation(&template.ObjectMeta, key, value)
+		}
+	})
+}
+
+// deployChanged is deployCopyIn with any change of the template.
+func deployChanged(ctx context.Context, t *testing.T, namespace, of, prefix string, change func(*servingv1.RevisionTemplateSpec)) *servingv1.Revision {
+	t.Helper()
 	original, err := knative.ServingV1().Services(functionsNamespace).Get(ctx, of, metav1.GetOptions{})
 	if err != nil {
 		t.Fatalf("reading the Service %s: %v", of, err)
@@ -92,9 +102,7 @@ func deployCopyIn(ctx context.Context, t *testing.T, namespace, of, prefix strin
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{copyLabel: of}}}
 	service.Spec.Template = *original.Spec.Template.DeepCopy()
 	service.Spec.Template.Name = ""
-	for key, value := range annotations {
-		metav1.SetMetaDataAnnotation(&service.Spec.Template.ObjectMeta, key, value)
-	}
+	change(&service.Spec.Template)
 	// Before the creation, whose answer may be lost.
 	t.Cleanup(func() { removeService(t, namespace, name) })
 	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
