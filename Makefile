@@ -85,13 +85,13 @@ cgroup-v2-test: bin/vmlinuz ## The cgroup code, who waits and the agent on a rea
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
 
-e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes under load, faults, opt-out.
+e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes under load, memory beyond the limit, faults, opt-out.
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	bin/demo run $(ON_BOX) --limit 5m --out out/e2e
 	$(FUNCTIONS_OF_TESTS)
-	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -results "$(CURDIR)/out/e2e/results.json"
+	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json"
 	$(BOX) down
 	$(BOX) down
 

@@ -29,6 +29,7 @@ import (
 var (
 	kubeconfig  = flag.String("kubeconfig", "", "kubeconfig of the box")
 	resultsPath = flag.String("results", "", "results.json of a demo run on the box")
+	imagesPath  = flag.String("images", "", "images.json of the box")
 	domain      = flag.String("domain", "box.test", "domain of the functions")
 
 	config  *rest.Config
