@@ -46,6 +46,10 @@ var packages = []string{
 	"runc", "crun", "containernetworking-plugins", "iproute2", "nftables", "procps", "util-linux", "mount", "curl",
 }
 
+// runtimes are the OCI runtimes that a machine may have, by the suite of Debian that it is made of.
+// The crun of an earlier one knows no version of the runtime's specification that containerd 2 writes.
+var runtimes = map[string]string{"runc": versions.DebianSuite, "crun": versions.LaterDebianSuite}
+
 // Kubelets are the releases that a machine may have, by their minor version.
 var Kubelets = map[string]string{"1.36": versions.Kubernetes, "1.35": versions.EarlierKubernetes}
 
@@ -68,7 +72,8 @@ func Build(ctx context.Context, l layout.Layout, repository, dir string, o Optio
 	if _, ok := Kubelets[o.Kubelet]; !ok {
 		return Machine{}, fmt.Errorf("there is no kubelet %q; there are 1.35 and 1.36", o.Kubelet)
 	}
-	if o.Runtime != "runc" && o.Runtime != "crun" {
+	suite, ok := runtimes[o.Runtime]
+	if !ok {
 		return Machine{}, fmt.Errorf("the runtime is %q; it must be runc or crun", o.Runtime)
 	}
 	if err := apt.Ensure(ctx, log,
@@ -79,10 +84,10 @@ func Build(ctx context.Context, l layout.Layout, repository, dir string, o Optio
 	if err != nil {
 		return Machine{}, err
 	}
-	system := filepath.Join(l.Cache, "rootfs", "machine")
+	system := filepath.Join(l.Cache, "rootfs", "machine-"+suite)
 	if err := build.Once(system, packages, func() error {
-		log("the machine's Debian: %d packages and what they need", len(packages))
-		return stack.System(ctx, system, log, packages...)
+		log("the machine's Debian %s: %d packages and what they need", suite, len(packages))
+		return stack.System(ctx, system, suite, log, packages...)
 	}); err != nil {
 		return Machine{}, fmt.Errorf("the machine's Debian: %w", err)
 	}

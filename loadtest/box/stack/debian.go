@@ -21,7 +21,7 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) er
 	if err := apt.Ensure(ctx, b.log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return err
 	}
-	sources, err := debianSources(ctx)
+	sources, err := debianSources(ctx, versions.DebianSuite)
 	if err != nil {
 		return err
 	}
@@ -42,19 +42,19 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) er
 	return postInstall(dir)
 }
 
-// System installs Debian in dir, with packages and what they need.
-func System(ctx context.Context, dir string, log Logf, packages ...string) error {
+// System installs a suite of Debian in dir, with packages and what they need.
+func System(ctx context.Context, dir, suite string, log Logf, packages ...string) error {
 	if err := apt.Ensure(ctx, log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return err
 	}
-	sources, err := debianSources(ctx)
+	sources, err := debianSources(ctx, suite)
 	if err != nil {
 		return err
 	}
 	if err := emptyDir(dir); err != nil {
 		return err
 	}
-	args := []string{"--quiet", "--mode=root", "--variant=minbase", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
+	args := []string{"--quiet", "--mode=root", "--variant=minbase", "--include=" + strings.Join(packages, ","), suite, dir}
 	_, err = run(ctx, "", "mmdebstrap", append(args, sources...)...)
 	return err
 }
@@ -101,28 +101,30 @@ func postInstall(dir string) error {
 	return nil
 }
 
-// debianSources are the places that this machine itself installs the suite from.
-func debianSources(ctx context.Context) ([]string, error) {
+// debianSources are the places that this machine itself installs its suite from, for that or for
+// another.
+func debianSources(ctx context.Context, suite string) ([]string, error) {
 	out, err := run(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages")
 	if err != nil {
 		return nil, err
 	}
-	sources := sourcesOfSuite(string(out), versions.DebianSuite)
+	sources := sourcesOfSuite(string(out), versions.DebianSuite, suite)
 	if len(sources) == 0 {
 		return nil, fmt.Errorf("apt's sources on this machine have no component main of Debian %s; add one to /etc/apt/sources.list.d", versions.DebianSuite)
 	}
 	return sources, nil
 }
 
-// sourcesOfSuite takes the suite and its updates out of lines "URI RELEASE
-// COMPONENT" and writes them as apt's sources.list does.
-func sourcesOfSuite(targets, suite string) []string {
+// sourcesOfSuite takes a suite and its updates out of lines "URI RELEASE COMPONENT", and writes
+// them as apt's sources.list does, with another suite in its place.
+func sourcesOfSuite(targets, suite, wanted string) []string {
 	var sources []string
 	for line := range strings.Lines(targets) {
 		f := strings.Fields(line)
 		if len(f) != 3 || f[2] != "main" || !slices.Contains([]string{suite, suite + "-updates", suite + "-security"}, f[1]) {
 			continue
 		}
+		f[1] = wanted + strings.TrimPrefix(f[1], suite)
 		if s := "deb " + strings.Join(f, " "); !slices.Contains(sources, s) {
 			sources = append(sources, s)
 		}

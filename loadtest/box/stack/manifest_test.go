@@ -179,7 +179,7 @@ metadata: {name: s}
 }
 
 func TestSourcesOfSuite(t *testing.T) {
-	got := sourcesOfSuite(`http://mirror.example/debian/ bookworm main
+	const targets = `http://mirror.example/debian/ bookworm main
 http://mirror.example/debian/ bookworm main
 http://mirror.example/debian/ bookworm contrib
 http://mirror.example/debian/ bookworm-updates main
@@ -187,14 +187,16 @@ http://mirror.example/debian-security/ bookworm-security main
 http://tools.example/apt stable main
 http://tools.example/apt bookworm-tools main
 malformed
-`, "bookworm")
-	want := []string{
-		"deb http://mirror.example/debian/ bookworm main",
-		"deb http://mirror.example/debian/ bookworm-updates main",
-		"deb http://mirror.example/debian-security/ bookworm-security main",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sourcesOfSuite() (-want +got):\n%s", diff)
+`
+	for _, suite := range []string{"bookworm", "trixie"} {
+		want := []string{
+			"deb http://mirror.example/debian/ " + suite + " main",
+			"deb http://mirror.example/debian/ " + suite + "-updates main",
+			"deb http://mirror.example/debian-security/ " + suite + "-security main",
+		}
+		if diff := cmp.Diff(want, sourcesOfSuite(targets, "bookworm", suite)); diff != "" {
+			t.Errorf("sourcesOfSuite() for %s (-want +got):\n%s", suite, diff)
+		}
 	}
 }
 

@@ -59,6 +59,8 @@ const (
 // that the box needs on the machine.
 const (
 	DebianSuite = "bookworm"
-	Python      = "3.11"
-	Redis       = "7" // the tag of the image: Debian's redis-server is 7.0
+	// LaterDebianSuite is that of some emulated machines.
+	LaterDebianSuite = "trixie"
+	Python           = "3.11"
+	Redis            = "7" // the tag of the image: Debian's redis-server is 7.0
 )
