@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -18,8 +19,9 @@ import (
 // layouts are roots with one container each, whose directory is dir.
 func layouts(t testing.TB) map[string]string {
 	return map[string]string{
-		"v1": cgrouptest.Tree(t, cgrouptest.V1("cpu", "cpuacct", "memory", dir)),
-		"v2": cgrouptest.Tree(t, cgrouptest.V2(dir)),
+		"v1":                      cgrouptest.Tree(t, cgrouptest.V1("cpu", "cpuacct", "memory", dir)),
+		"v2":                      cgrouptest.Tree(t, cgrouptest.V2(dir)),
+		"v2 with an inner cgroup": cgrouptest.Tree(t, cgrouptest.V2Inner(dir)),
 	}
 }
 
@@ -91,11 +93,24 @@ func TestSequences(t *testing.T) {
 	}
 }
 
+// cpuMaxes are the files cpu.max of a container.
+func cpuMaxes(t *testing.T, root string) []string {
+	t.Helper()
+	paths := []string{filepath.Join(root, dir, "cpu.max")}
+	inner, err := filepath.Glob(filepath.Join(root, dir, "*", "cpu.max"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(paths, inner...)
+}
+
 func setPeriod(t *testing.T, rt *rapid.T, root, layout string, micros int64) int64 {
 	if layout == "v1" {
 		write(t, fmt.Sprintln(micros), root, "cpu", dir, "cpu.cfs_period_us")
 	} else {
-		write(t, fmt.Sprintln("max", micros), root, dir, "cpu.max")
+		for _, path := range cpuMaxes(t, root) {
+			write(t, fmt.Sprintln("max", micros), path)
+		}
 	}
 	return rapid.Int64Range(1000, 256_000).Draw(rt, "milli")
 }
@@ -108,6 +123,38 @@ func kubeletResets(t *testing.T, root, layout string, bytes int64) int64 {
 		write(t, fmt.Sprintln(bytes), root, dir, "memory.max")
 	}
 	return bytes
+}
+
+// The lesser limit of two cgroups binds, a limit that is set binds in both, and is not written where it
+// is what it was. What each quota holds up counts.
+func TestInnerCgroup(t *testing.T) {
+	root := cgrouptest.Tree(t, cgrouptest.V2Inner(dir))
+	c := mustOpen(t, root)
+	r, err := c.Read()
+	if want := (api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}); err != nil || r.Limit != want || r.ThrottledPeriods != 5 || r.Throttled != 75*time.Millisecond {
+		t.Fatalf("%+v, %v, want the limits %v and 75 ms throttled in 5 periods", r, err, want)
+	}
+	paths := cpuMaxes(t, root)
+	if len(paths) != 2 {
+		t.Fatalf("it has %q, want two", paths)
+	}
+	for i, path := range paths {
+		write(t, "30000 100000\n", path)
+		if got, err := c.CPULimit(); err != nil || got != 300 {
+			t.Errorf("cgroup %d has 300m: the limit is %dm, %v", i, got, err)
+		}
+		// Nothing that is written would leave what is appended here.
+		write(t, "80000 100000\nas it was\n", paths[1-i])
+		if err := c.SetCPU(800); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.CPULimit(); err != nil || got != 800 {
+			t.Errorf("cgroup %d had 300m, and both were set to 800m: the limit is %dm, %v", i, got, err)
+		}
+		if text, err := os.ReadFile(paths[1-i]); err != nil || !strings.Contains(string(text), "as it was") {
+			t.Errorf("cgroup %d was written though it had what it was to get: %q, %v", 1-i, text, err)
+		}
+	}
 }
 
 func TestOutOfRange(t *testing.T) {

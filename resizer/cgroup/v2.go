@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -13,7 +14,10 @@ import (
 
 type v2 struct {
 	files
-	dir          string
+	dir string
+	// inner is the cgroup below it that the processes are in, where the runtime makes one; nil
+	// where it does not. Whatever the runtime sets it sets in both, and the lesser binds.
+	inner        *files
 	reads        int
 	inactive     int64 // bytes
 	limit        int64 // bytes of memory, as read last; 0 is none
@@ -29,6 +33,14 @@ const (
 	v2MemoryStat
 )
 
+// innerName is what crun calls that cgroup, when nobody asks it for another name.
+const innerName = "container"
+
+const (
+	innerCPUMax = iota
+	innerCPUStat
+)
+
 func openV2(dir string) (*v2, error) {
 	c := &v2{dir: dir, periodMicros: usualPeriodMicros}
 	if err := c.add(true, filepath.Join(dir, "cpu.max"), filepath.Join(dir, "memory.high")); err != nil {
@@ -42,7 +54,32 @@ func openV2(dir string) (*v2, error) {
 	); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	if err := c.openInner(filepath.Join(dir, innerName)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	return c, nil
+}
+
+func (c *v2) openInner(dir string) error {
+	inner := &files{}
+	err := inner.add(true, filepath.Join(dir, "cpu.max"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = inner.add(false, filepath.Join(dir, "cpu.stat"))
+	}
+	c.inner = inner
+	return err
+}
+
+// Close implements Container.
+func (c *v2) Close() error {
+	err := c.files.Close()
+	if c.inner != nil {
+		err = errors.Join(err, c.inner.Close())
+	}
+	return err
 }
 
 // Read implements Container.
@@ -69,11 +106,25 @@ func (c *v2) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	var counters [3]int64
-	for i, key := range [...]string{"usage_usec", "throttled_usec", "nr_throttled"} {
-		if counters[i], err = c.keyed(v2CPUStat, stat, key); err != nil {
+	usage, err := c.keyed(v2CPUStat, stat, "usage_usec")
+	if err != nil {
+		return r, err
+	}
+	throttled, periods, err := c.throttled(v2CPUStat, stat)
+	if err != nil {
+		return r, err
+	}
+	if c.inner != nil {
+		// The kernel counts each quota by itself.
+		stat, err := c.inner.text(innerCPUStat)
+		if err != nil {
 			return r, err
 		}
+		innerThrottled, innerPeriods, err := c.inner.throttled(innerCPUStat, stat)
+		if err != nil {
+			return r, err
+		}
+		throttled, periods = throttled+innerThrottled, periods+innerPeriods
 	}
 	memory, err := c.int(v2Memory)
 	if err != nil {
@@ -86,11 +137,21 @@ func (c *v2) ReadUse() (Reading, error) {
 	}
 	c.reads++
 	return Reading{
-		CPU:              time.Duration(counters[0]) * time.Microsecond,
-		Throttled:        time.Duration(counters[1]) * time.Microsecond,
-		ThrottledPeriods: counters[2],
+		CPU:              time.Duration(usage) * time.Microsecond,
+		Throttled:        time.Duration(throttled) * time.Microsecond,
+		ThrottledPeriods: periods,
 		Memory:           max(0, memory-c.inactive),
 	}, nil
+}
+
+// throttled is for how long, in microseconds, and how often the quota held processes up, by a file
+// cpu.stat.
+func (f *files) throttled(i int, stat []byte) (micros, periods int64, err error) {
+	if micros, err = f.keyed(i, stat, "throttled_usec"); err != nil {
+		return 0, 0, err
+	}
+	periods, err = f.keyed(i, stat, "nr_throttled")
+	return micros, periods, err
 }
 
 // CPULimit implements Container.
@@ -100,7 +161,17 @@ func (c *v2) CPULimit() (int64, error) {
 		return 0, err
 	}
 	c.periodMicros = period
-	return cpuMilli(quota, period), nil
+	limit := cpuMilli(quota, period)
+	if c.inner == nil {
+		return limit, nil
+	}
+	if quota, period, err = c.inner.cpuMax(innerCPUMax); err != nil {
+		return 0, err
+	}
+	if inner := cpuMilli(quota, period); limit == 0 || inner != 0 && inner < limit {
+		limit = inner
+	}
+	return limit, nil
 }
 
 // cpuMax is the quota, 0 for none, and the period, both in microseconds.
@@ -140,20 +211,33 @@ func (c *v2) CPU() (time.Duration, error) {
 
 // SetCPU implements Container.
 func (c *v2) SetCPU(milli int64) error {
-	_, period, err := c.cpuMax(v2CPUMax)
+	err := c.setCPUMax(v2CPUMax, milli)
+	if err == nil && c.inner != nil {
+		err = c.inner.setCPUMax(innerCPUMax, milli)
+	}
+	return err
+}
+
+// setCPUMax writes a file cpu.max, unless it says that already: each write gives the quota of a whole
+// period anew.
+func (f *files) setCPUMax(i int, milli int64) error {
+	before, period, err := f.cpuMax(i)
 	if err != nil {
 		return err
 	}
-	text := append(c.output[:0], none...)
+	text := append(f.output[:0], none...)
+	var quota int64
 	if milli != 0 {
-		quota, err := quotaMicros(milli, period)
-		if err != nil {
+		if quota, err = quotaMicros(milli, period); err != nil {
 			return err
 		}
-		text = strconv.AppendInt(c.output[:0], quota, 10)
+		text = strconv.AppendInt(f.output[:0], quota, 10)
+	}
+	if quota == before {
+		return nil
 	}
 	text = append(text, ' ')
-	return c.writeLine(v2CPUMax, strconv.AppendInt(text, period, 10))
+	return f.writeLine(i, strconv.AppendInt(text, period, 10))
 }
 
 // GuardMemory implements Container.

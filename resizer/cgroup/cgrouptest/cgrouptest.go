@@ -47,6 +47,14 @@ func V2(dir string) map[string]string {
 	}
 }
 
+// V2Inner are the files of the same container where crun has made it a cgroup of its own.
+func V2Inner(dir string) map[string]string {
+	all := V2(dir)
+	all[filepath.Join(dir, "container", "cpu.max")] = "50000 100000\n"
+	all[filepath.Join(dir, "container", "cpu.stat")] = "usage_usec 1500000\nuser_usec 1\nnr_throttled 2\nthrottled_usec 5000\n"
+	return all
+}
+
 // Tree writes files, named by their path below the root that it returns.
 func Tree(t testing.TB, content map[string]string) (root string) {
 	t.Helper()
