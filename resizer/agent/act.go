@@ -4,12 +4,13 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // look reads a container, and lets the safeguard act at once on what it sees.
 func (r *reflex) look(ctx context.Context, e *entry) {
-	at := r.clock.Now()
-	reading, err := e.info.cgroup.Read()
+	reading, at, err := r.readContainer(e)
 	switch {
 	case isGone(err):
 		r.lose(e)
@@ -31,6 +32,19 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 	if !r.settings.Unguarded && e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold) {
 		r.fire(ctx, e, at)
 	}
+}
+
+// readContainer reads a container, unless nobody has changed it or is to: then what was sampled of
+// it lately will do.
+func (r *reflex) readContainer(e *entry) (cgroup.Reading, time.Time, error) {
+	now := r.clock.Now()
+	if c := r.sampled.get(e.pod); c != nil && c.id == e.info.container && e.read && e.whole && e.debtor == "" && !r.concerns(e) {
+		if s, ok := c.lately(now); ok {
+			return s.Reading, s.at, nil
+		}
+	}
+	reading, err := e.info.cgroup.Read()
+	return reading, now, err
 }
 
 func (r *reflex) setWhole(e *entry, whole bool) {

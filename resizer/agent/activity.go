@@ -6,6 +6,8 @@ const (
 	// A container rests when it uses less CPU than leastUse in all of restTime.
 	restTime = 100 * time.Millisecond
 	leastUse = time.Millisecond
+	// It sleeps when it has rested for sleepTime.
+	sleepTime = 5 * time.Second
 )
 
 // activity is what a container uses between two rests, whether its requests are seen or
@@ -17,6 +19,8 @@ type activity struct {
 	since  time.Time
 	before time.Duration
 	used   time.Duration // since then
+	// restsSince is since when it rests, if it does.
+	restsSince time.Time
 
 	// The present window, which leastUse or restTime ends.
 	windowAt  time.Time
@@ -27,16 +31,21 @@ type activity struct {
 func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 	switch {
 	case a.windowAt.IsZero() || cpu < a.windowCPU:
-		*a = activity{windowAt: at, windowCPU: cpu}
+		*a = activity{windowAt: at, windowCPU: cpu, restsSince: at}
 	case cpu-a.windowCPU >= leastUse:
 		if woke = !a.busy; woke {
 			a.busy, a.since, a.before = true, a.windowAt, a.windowCPU
 		}
 		a.windowAt, a.windowCPU = at, cpu
 	case at.Sub(a.windowAt) >= restTime:
-		a.busy = false
+		if a.busy {
+			a.busy, a.restsSince = false, a.windowAt
+		}
 		a.windowAt, a.windowCPU = at, cpu
 	}
 	a.at, a.used = at, cpu-a.before
 	return woke
 }
+
+// sleeps says that it has rested for long.
+func (a *activity) sleeps() bool { return !a.busy && a.at.Sub(a.restsSince) >= sleepTime }

@@ -327,26 +327,6 @@ func exactSample(i, resting int) sample {
 	return s
 }
 
-func TestRingKeepsTheNewest(t *testing.T) {
-	clk := clocktesting.NewFakeClock(epoch)
-	c := &container{cgroup: constantCgroup{}}
-	for range ringSize + 7 {
-		if _, err := c.sample(clk.Now); err != nil {
-			t.Fatal(err)
-		}
-		clk.Step(sampleEvery)
-	}
-	samples := c.samples(epoch)
-	if len(samples) != ringSize {
-		t.Fatalf("%d samples kept, want %d", len(samples), ringSize)
-	}
-	for i, s := range samples {
-		if want := epoch.Add(time.Duration(i+7) * sampleEvery); !s.at.Equal(want) {
-			t.Fatalf("sample %d is of %v, want %v", i, s.at, want)
-		}
-	}
-}
-
 func TestObserve(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)

@@ -18,6 +18,8 @@ const (
 	// inForceEvery is how often the quota of a container is read that the agent leaves as it is
 	// and that does not use more than its allocation. That of any other is every regainEvery.
 	inForceEvery = time.Second
+	// idleEvery is how often all are looked at while they rest, and none is held.
+	idleEvery = 5 * time.Second
 	// settleTime is how long functions are held until what bystanders wait is not for what
 	// those used before: a write gives a whole period's quota, and so does the next period.
 	settleTime = 200 * time.Millisecond
@@ -155,7 +157,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	case pressed && !c.off:
 		c.nextAt = now.Add(lookEvery)
 	case idle:
-		c.nextAt = now.Add(inForceEvery) // or when a container stirs
+		c.nextAt = now.Add(idleEvery) // or when a container stirs
 	default:
 		c.nextAt = now.Add(regainEvery)
 	}

@@ -11,11 +11,6 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// ringSize is how many samples are kept of a container: a minute's. A longer
-// invocation is not covered by them and so never observed; its function keeps its
-// user allocation. A longer ring would cost each container memory and each end time.
-const ringSize = int(time.Minute / sampleEvery)
-
 const (
 	// repeatedMost is how often in a row a container is not read that rests: its limits may
 	// be changed meanwhile.
@@ -47,11 +42,10 @@ type container struct {
 
 	mu       sync.Mutex
 	cgroup   reader
-	ring     []sample // grows to ringSize, then wraps
-	next     int      // where the next sample goes
-	most     int64    // bytes of memory that it was ever seen to use
-	repeated int      // samples since the container was last read
-	limited  int      // readings since its limits were last read
+	ring     ring
+	most     int64 // bytes of memory that it was ever seen to use
+	repeated int   // samples since the container was last read
+	limited  int   // readings since its limits were last read
 	guard    guard
 	activity activity
 }
@@ -71,10 +65,10 @@ type reader interface {
 func (c *container) memory() (used, limit, most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.ring) == 0 {
+	if c.ring.len() == 0 {
 		return 0, 0, c.most
 	}
-	last := c.kept(len(c.ring) - 1)
+	last := c.ring.last()
 	return last.Memory, last.Limit.MemoryBytes, c.most
 }
 
@@ -89,10 +83,10 @@ func filling(r cgroup.Reading) bool {
 func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.ring) == 0 {
+	if c.ring.len() == 0 {
 		return c.read(now)
 	}
-	last := *c.kept(len(c.ring) - 1)
+	last := *c.ring.last()
 	// One that is slowed down may use none, and have another limit.
 	if c.guard.at != 0 {
 		return c.read(now)
@@ -152,12 +146,7 @@ func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 
 // keep keeps a sample. The caller holds the lock.
 func (c *container) keep(s sample) (woke bool) {
-	if len(c.ring) < ringSize {
-		c.ring = append(c.ring, s)
-	} else {
-		c.ring[c.next] = s
-		c.next = (c.next + 1) % ringSize
-	}
+	c.ring.add(s)
 	return c.activity.add(s.at, s.CPU)
 }
 
@@ -169,7 +158,37 @@ func (c *container) rests(now time.Time) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.activity.busy && now.Sub(c.activity.at) <= longestGap
+	return !c.activity.busy && c.fresh(now)
+}
+
+// fresh says that the last sample tells what goes on in the container. The caller holds the lock.
+func (c *container) fresh(now time.Time) bool {
+	gap := longestGap
+	if c.activity.sleeps() {
+		gap += sleepEvery
+	}
+	return now.Sub(c.activity.at) <= gap
+}
+
+// lately is what was sampled last of the container, unless that was too long ago to tell what goes
+// on in it. Its limits may be up to repeatedMost samples older.
+func (c *container) lately(now time.Time) (s sample, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring.len() == 0 || !c.fresh(now) {
+		return sample{}, false
+	}
+	return *c.ring.last(), true
+}
+
+// sleeps says that the container has rested for long, and is told of requests that begin.
+func (c *container) sleeps(now time.Time) bool {
+	if !c.rests(now) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.activity.sleeps()
 }
 
 // every is how often the container is sampled. What is left out needs no samples: they only
@@ -177,6 +196,8 @@ func (c *container) rests(now time.Time) bool {
 func (c *container) every(now time.Time) time.Duration {
 	leftOut := c.ranked.Load() && c.leftOut.Load()
 	switch {
+	case c.sleeps(now) && !c.fills.Load():
+		return sleepEvery
 	case c.rests(now):
 		return restEvery
 	case c.fills.Load():
@@ -212,11 +233,11 @@ func (c *container) active() activity {
 func (c *container) samples(since time.Time) []sample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := sort.Search(len(c.ring), func(i int) bool { return c.kept(i).at.After(since) })
+	first := sort.Search(c.ring.len(), func(i int) bool { return c.ring.at(i).at.After(since) })
 	first = max(0, first-1)
-	samples := make([]sample, 0, len(c.ring)-first)
-	for i := first; i < len(c.ring); i++ {
-		samples = append(samples, *c.kept(i))
+	samples := make([]sample, 0, c.ring.len()-first)
+	for i := first; i < c.ring.len(); i++ {
+		samples = append(samples, *c.ring.at(i))
 	}
 	if len(samples) > 0 && samples[0].at.Before(since) && c.rested(first) {
 		samples[0].at = since
@@ -224,15 +245,12 @@ func (c *container) samples(since time.Time) []sample {
 	return samples
 }
 
-// kept is a sample, by how many older ones there are. The caller holds the lock.
-func (c *container) kept(i int) *sample { return &c.ring[(c.next+i)%len(c.ring)] }
-
 // rested says that the container had used hardly any CPU for a while when that sample was
 // taken. The caller holds the lock.
 func (c *container) rested(i int) bool {
-	s := c.kept(i)
+	s := c.ring.at(i)
 	for i--; i >= 0; i-- {
-		before := c.kept(i)
+		before := c.ring.at(i)
 		if s.CPU-before.CPU >= leastUse {
 			return false
 		}
@@ -339,6 +357,7 @@ func (s *containers) put(pod string, c *container) {
 		return
 	}
 	s.byPod[pod] = c
+	s.stir()
 }
 
 // all are those that there are now. Nobody waits for reads of files meanwhile.

@@ -39,10 +39,10 @@ func (c *container) guardMemory() (put bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := &c.guard
-	if g.others || len(c.ring) == 0 {
+	if g.others || c.ring.len() == 0 {
 		return false, nil
 	}
-	last := c.kept(len(c.ring) - 1)
+	last := c.ring.last()
 	limit := last.Limit.MemoryBytes
 	if !g.known {
 		found, err := c.cgroup.MemoryGuard()

@@ -16,6 +16,10 @@ const (
 	// restEvery is how often one is that rests, when the agent is told of requests that begin
 	// in it: then this is how soon it notices those that it is not told of.
 	restEvery = 100 * time.Millisecond
+	// sleepEvery is how often one is that sleeps, unless more than half of its memory is in use: to
+	// read each of a hundred such ten times a second was most of what the agent did on a node at
+	// rest.
+	sleepEvery = 500 * time.Millisecond
 	// peakWindow is the time over which CPU use is averaged: the period of a CPU
 	// quota, within which the kernel does not care how use is spread.
 	peakWindow = 100 * time.Millisecond

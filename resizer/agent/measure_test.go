@@ -239,11 +239,26 @@ func TestHowOftenAContainerIsSampled(t *testing.T) {
 		c.told.Store(true)
 		return c
 	}
+	rested := func(c *container, from, to time.Duration) *container {
+		c.activity.add(epoch.Add(from), 0)
+		c.activity.add(epoch.Add(to), 0)
+		return c
+	}
+	sleeping := func() *container { return rested(working(true, 0), -sleepTime, 0) }
+	filled := func(c *container) *container {
+		c.fills.Store(true)
+		return c
+	}
 	for _, tc := range []struct {
 		name string
 		c    *container
 		want time.Duration
 	}{
+		{"that sleeps", told(sleeping()), sleepEvery},
+		{"that sleeps, not told of requests", sleeping(), rankedEvery},
+		{"that sleeps and fills its memory", filled(told(sleeping())), restEvery},
+		{"that slept too long ago", told(rested(working(true, 0), -time.Minute, -sleepEvery-longestGap-1)), rankedEvery},
+		{"that rests", told(rested(working(true, 0), 1-sleepTime, 0)), restEvery},
 		{"of which each is observed", working(true, 0), rankedEvery},
 		{"with requests, of which the next is left out", working(true, 2), leftOutEvery},
 		{"without, of which the next is left out", told(working(true, 2)), restEvery},

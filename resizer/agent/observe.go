@@ -48,7 +48,7 @@ func (a *Agent) sampleAll(ctx context.Context) {
 func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 	all := a.containers.all()
 	now := a.clock.Now()
-	wait := restEvery
+	wait := sleepEvery
 	for _, c := range all {
 		every := c.every(now)
 		if c.due(now, every) {
@@ -58,7 +58,7 @@ func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 		}
 		wait = min(wait, every)
 	}
-	a.containers.slow.Store(wait == restEvery)
+	a.containers.slow.Store(wait >= restEvery)
 	if len(all) != a.counted {
 		a.counted = len(all)
 		a.metrics.containers.Record(ctx, int64(len(all)))
