@@ -79,8 +79,8 @@ unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
 
-cgroup-v2-test: bin/vmlinuz ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
-	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz ./resizer/cgroup ./resizer/pressure ./resizer/agent
+cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
+	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz -module "bin/brd.ko rd_nr=1 rd_size=131072" ./resizer/cgroup ./resizer/pressure ./resizer/agent
 
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
@@ -185,14 +185,15 @@ deps:
 	if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; \
 	mkdir -p bin; command -v redis-server >/dev/null || ln -s "$$(command -v redis-check-rdb)" bin/redis-server
 
-# Debian's kernel for clouds needs no modules and no installation to boot.
-bin/vmlinuz: | deps
+# Debian's kernel for clouds needs no modules and no installation to boot. A disk is a module (a
+# file in an initramfs cannot be dropped from memory, as one on a disk can).
+bin/vmlinuz bin/brd.ko &: | deps
 	@rm -rf bin/kernel; mkdir -p bin/kernel; cd bin/kernel; \
 	named() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $$2; exit}'; }; \
 	package=$$(named); test -n "$$package" || { apt-get update -qq; package=$$(named); }; \
 	echo "unpacking $$package"; apt-get download -qq "$$package" 2>/dev/null || { apt-get update -qq; apt-get download -qq "$$(named)"; }; \
-	dpkg-deb --fsys-tarfile ./*.deb | tar -x --wildcards './boot/vmlinuz-*'
-	@mv bin/kernel/boot/vmlinuz-* $@; rm -r bin/kernel
+	dpkg-deb --fsys-tarfile ./*.deb | tar -x --wildcards './boot/vmlinuz-*' '*/brd.ko'
+	@mv bin/kernel/boot/vmlinuz-* bin/vmlinuz; mv bin/kernel/lib/modules/*/kernel/drivers/block/brd.ko bin/brd.ko; rm -r bin/kernel
 
 $(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock | deps
 	python3.11 -m venv $(VENV)

@@ -3,6 +3,7 @@ package cgrouptest
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // asLoad makes a test binary a load, which does what its standard input says.
@@ -26,9 +29,11 @@ func init() {
 }
 
 // serve obeys one line after the other: "ping", "burn" (for good, beside the rest), "doze"
-// (wakes now and then, likewise), "hold <bytes>" (in all; locked where that is allowed).
+// (wakes now and then, likewise), "hold <bytes>" (in all; locked where that is allowed), "read
+// <file>".
 func serve() {
 	var held []byte
+	var read *os.File
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		command, argument, _ := strings.Cut(in.Text(), " ")
@@ -37,6 +42,19 @@ func serve() {
 			go burn()
 		case "doze":
 			go doze()
+		case "read":
+			if read == nil { // the kernel drops what it keeps of a disk when nobody has that open
+				var err error
+				if read, err = os.Open(argument); err != nil {
+					panic(err)
+				}
+			}
+			if _, err := read.Seek(0, io.SeekStart); err != nil {
+				panic(err)
+			}
+			if _, err := io.Copy(io.Discard, read); err != nil {
+				panic(err)
+			}
 		case "hold":
 			bytes, err := strconv.Atoi(argument)
 			if err != nil {
@@ -144,9 +162,46 @@ func (l *Load) Done() {
 }
 
 // Do sends a command and waits for its end: "ping", "burn" or "doze", which go on for good,
-// or "hold <bytes>".
+// "hold <bytes>" or "read <file>", always the same.
 func (l *Load) Do(format string, args ...any) {
 	l.t.Helper()
 	l.Tell(format, args...)
 	l.Done()
+}
+
+// disk is one that vmtest's machine has, which has no other files that the kernel can drop.
+const disk = "/dev/ram0"
+
+// Cold is a file of 128 MiB of which the kernel has nothing in memory, and keeps what is read.
+func Cold(t testing.TB) string {
+	t.Helper()
+	if _, err := os.Stat(disk); err == nil {
+		return disk
+	}
+	const bytes = 128 << 20
+	f, err := os.Create(filepath.Join(t.TempDir(), "cold"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // it is synced
+	var system unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &system); err != nil {
+		t.Fatal(err)
+	}
+	if system.Type == unix.TMPFS_MAGIC {
+		t.Skipf("%s is in memory, so the kernel cannot drop what is read there", f.Name())
+	}
+	chunk := make([]byte, 1<<20)
+	for range bytes / len(chunk) {
+		if _, err := f.Write(chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
 }

@@ -24,6 +24,7 @@ import (
 
 func main() {
 	kernel := flag.String("kernel", "", "the kernel to boot, a bzImage")
+	module := flag.String("module", "", "a module to load into it, and its parameters with spaces before each")
 	run := flag.String("run", "^TestKernel", "which tests, as of go test")
 	timeout := flag.Duration("timeout", 5*time.Minute, "after which the virtual machine is stopped")
 	flag.Usage = func() {
@@ -37,13 +38,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := test(ctx, *kernel, *run, *timeout, flag.Args()); err != nil {
+	if err := test(ctx, *kernel, *module, *run, *timeout, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "vmtest:", err)
 		os.Exit(1)
 	}
 }
 
-func test(ctx context.Context, kernel, run string, timeout time.Duration, packages []string) error {
+func test(ctx context.Context, kernel, module, run string, timeout time.Duration, packages []string) error {
 	dir, err := os.MkdirTemp("", "libra-vmtest-")
 	if err != nil {
 		return err
@@ -52,7 +53,7 @@ func test(ctx context.Context, kernel, run string, timeout time.Duration, packag
 
 	arguments := []string{"-test.v", "-test.run=" + run, fmt.Sprint("-test.timeout=", timeout)}
 	image := filepath.Join(dir, "initramfs")
-	if err := build(ctx, dir, image, arguments, packages); err != nil {
+	if err := build(ctx, dir, image, module, arguments, packages); err != nil {
 		return err
 	}
 
@@ -72,7 +73,7 @@ func test(ctx context.Context, kernel, run string, timeout time.Duration, packag
 }
 
 // build makes the initramfs.
-func build(ctx context.Context, dir, image string, arguments, packages []string) error {
+func build(ctx context.Context, dir, image, module string, arguments, packages []string) error {
 	out, err := os.Create(image)
 	if err != nil {
 		return err
@@ -99,6 +100,10 @@ func build(ctx context.Context, dir, image string, arguments, packages []string)
 
 	errs := []error{a.directory("dev"), a.console(), a.directory("tests"), a.file("arguments", 0o644, []byte(strings.Join(arguments, "\n")))}
 	errs = append(errs, add("init", "build", "libra.dev/libra/resizer/cgroup/vmtest/init"))
+	if path, parameters, _ := strings.Cut(module, " "); path != "" {
+		content, err := os.ReadFile(path)
+		errs = append(errs, err, a.file("module", 0o644, content), a.file("parameters", 0o644, []byte(parameters)))
+	}
 	for i, p := range packages {
 		errs = append(errs, add(fmt.Sprintf("tests/%d-%s", i, filepath.Base(p)), "test", "-c", "-vet=off", p))
 	}

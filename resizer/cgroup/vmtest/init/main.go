@@ -1,8 +1,9 @@
 // Command init is the first process of the virtual machine that vmtest starts: it
-// mounts what tests need, runs each test binary in /tests, and powers off.
+// mounts what tests need, loads the module if there is one, runs each test binary in /tests, and powers off.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // results is the serial port that the kernel does not write to.
@@ -37,6 +40,9 @@ func run() error {
 			return fmt.Errorf("mounting %s: %w", m.at, err)
 		}
 	}
+	if err := load(); err != nil {
+		return err
+	}
 	out, err := os.OpenFile(results, os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -56,6 +62,25 @@ func run() error {
 	}
 	fmt.Fprintln(out, "DONE")
 	return out.Close()
+}
+
+// load loads the module, if there is one.
+func load() error {
+	module, err := os.Open("/module")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer module.Close() //nolint:errcheck // read only
+	parameters, err := os.ReadFile("/parameters")
+	if err != nil {
+		return err
+	}
+	if err := unix.FinitModule(int(module.Fd()), string(parameters), 0); err != nil {
+		return fmt.Errorf("loading a module with %q: %w", parameters, err)
+	}
+	return nil
 }
 
 // test runs one binary. What is sent by way of a pipe is whole when Wait returns.
