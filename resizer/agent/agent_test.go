@@ -208,11 +208,13 @@ func TestTracker(t *testing.T) {
 	}
 }
 
-// unguarded has no guards of memory.
+// unguarded has no guards of memory, and gives none.
 type unguarded struct{}
 
 func (unguarded) GuardMemory(int64) error     { return errors.ErrUnsupported }
 func (unguarded) MemoryGuard() (int64, error) { return 0, nil }
+
+func (unguarded) Reclaimer() (cgroup.Reclaimer, error) { return nil, errors.ErrUnsupported }
 
 // constantCgroup reads the same always.
 type constantCgroup struct {

@@ -144,8 +144,9 @@ func (h *handle) GuardMemory(bytes int64) error {
 	h.guard = bytes
 	return nil
 }
-func (h *handle) MemoryGuard() (int64, error) { return h.guard, h.check() }
-func (h *handle) Close() error                { h.closed = true; return nil }
+func (h *handle) MemoryGuard() (int64, error)          { return h.guard, h.check() }
+func (h *handle) Reclaimer() (cgroup.Reclaimer, error) { return nil, errors.ErrUnsupported }
+func (h *handle) Close() error                         { h.closed = true; return nil }
 
 // fatal is what testing and rapid tests have in common.
 type fatal interface {

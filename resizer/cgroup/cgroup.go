@@ -53,6 +53,10 @@ type Container interface {
 	GuardMemory(bytes int64) error
 	MemoryGuard() (bytes int64, err error)
 
+	// Reclaimer opens what takes memory from the container, and is to be closed. Where the kernel has
+	// no such thing (v1, before Linux 5.19, without PSI), the error is errors.ErrUnsupported.
+	Reclaimer() (Reclaimer, error)
+
 	// Attainable is what Read will report once a CPU limit is set: they have a least. Zero
 	// stays zero.
 	Attainable(milli int64) int64

@@ -42,6 +42,8 @@ func V2(dir string) map[string]string {
 		filepath.Join(dir, "memory.current"):      "104857600\n",
 		filepath.Join(dir, "memory.high"):         "max\n",
 		filepath.Join(dir, "memory.max"):          "268435456\n",
+		filepath.Join(dir, "memory.pressure"):     "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n",
+		filepath.Join(dir, "memory.reclaim"):      "",
 		filepath.Join(dir, "memory.events.local"): "low 0\nhigh 4\nmax 0\noom 0\noom_kill 0\n",
 		filepath.Join(dir, "memory.stat"):         "anon 5\ninactive_file 4857600\n",
 	}
