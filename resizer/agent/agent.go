@@ -12,6 +12,7 @@
 //	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
 //	what needs more memory   memory.go, guard.go
+//	memory of who rests      reclaim.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
@@ -185,7 +186,7 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 	var group errgroup.Group
 	for _, f := range []func(context.Context){
-		a.sampleAll, a.watch, a.append, a.link.run, a.react,
+		a.sampleAll, a.watch, a.append, a.link.run, a.react, a.reclaimAll,
 	} {
 		group.Go(func() error {
 			f(ctx)

@@ -39,6 +39,11 @@ type container struct {
 	covered atomic.Int64
 	// rescuable says that the limit is raised when the container comes near it.
 	rescuable atomic.Bool
+	// quiet is since when no request is known in it, of one of which memory may be taken; nil while
+	// one is, or it may not.
+	quiet atomic.Pointer[time.Time]
+	// idling is touched by who reclaims alone.
+	idling idling
 
 	mu       sync.Mutex
 	cgroup   reader
@@ -57,6 +62,7 @@ type reader interface {
 	CPU() (time.Duration, error)
 	GuardMemory(bytes int64) error
 	MemoryGuard() (bytes int64, err error)
+	Reclaimer() (cgroup.Reclaimer, error)
 	io.Closer
 }
 

@@ -76,6 +76,7 @@ func (r *reflex) tellOf(e *entry, none bool) {
 	}
 	c.told.Store(none)
 	if !none {
+		c.quiet.Store(nil)
 		r.sampled.stir()
 		r.clamps.stir(r.clock.Now())
 	}

@@ -12,6 +12,7 @@ import (
 // guardedCgroup is one whose guard is set, if the kernel has such a thing.
 type guardedCgroup struct {
 	cgroup.Reading
+	unguarded
 	guard, writes int64
 	cannot        bool
 }

@@ -103,6 +103,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			*m = memoryUse{}
 			continue
 		}
+		r.setQuiet(e, c, node)
 		if owed == 0 || !e.takesPart() {
 			*m = memoryUse{}
 			c.covered.Store(mostBytes) // it is not to be told of

@@ -55,7 +55,7 @@ type memoryRig struct {
 }
 
 func newMemoryRig(t *testing.T) *memoryRig {
-	return &memoryRig{newTestRig(t), nodeMemory{total: 10 << 30, available: 8 << 30}}
+	return &memoryRig{newTestRig(t), nodeMemory{total: 10 << 30, free: 1 << 30, available: 8 << 30}}
 }
 
 func (m *memoryRig) run(pod string, borrows bool) {

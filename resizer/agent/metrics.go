@@ -76,6 +76,13 @@ var ofRescue = map[string]metric.MeasurementOption{
 	rescueUnmet:  metric.WithAttributes(resultKey.String(rescueUnmet)),
 }
 
+var ofReclaim = map[string]metric.MeasurementOption{
+	reclaimTaken:   metric.WithAttributes(resultKey.String(reclaimTaken)),
+	reclaimLess:    metric.WithAttributes(resultKey.String(reclaimLess)),
+	reclaimPressed: metric.WithAttributes(resultKey.String(reclaimPressed)),
+	reclaimFailed:  metric.WithAttributes(resultKey.String(reclaimFailed)),
+}
+
 type metrics struct {
 	invocations  metric.Int64Counter
 	containers   metric.Int64Gauge
@@ -103,6 +110,8 @@ type metrics struct {
 	pins          metric.Int64Gauge
 	rescues       metric.Int64Counter
 	guards        metric.Int64Counter
+	reclaims      metric.Int64Counter
+	reclaimed     metric.Int64Counter
 	open          metric.Int64Gauge
 	owing         metric.Int64Gauge
 	leftAlone     metric.Int64Counter
@@ -165,6 +174,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
 	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, and are slowed down where they come near them until those are raised")
+	m.reclaims = count("libra.agent.reclaims", "Times that memory of idle containers was to be taken, by what became of that")
 	m.rescues = count("libra.agent.rescues", "Containers that came near their memory limits, by function, and whether more was asked for")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
@@ -176,6 +186,9 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	var err error
 	m.credits, err = meter.Float64Gauge("libra.agent.credits", metric.WithUnit("{core_second}"),
 		metric.WithDescription("CPU that a function may still use above its allocation while others wait, the least of its containers, by function"))
+	errs = append(errs, err)
+	m.reclaimed, err = meter.Int64Counter("libra.agent.reclaimed", metric.WithUnit("By"),
+		metric.WithDescription("Memory taken of idle containers, by function"))
 	errs = append(errs, err)
 	violations, err := meter.Int64Counter("libra.agent.invariant.violations",
 		metric.WithDescription("Times that an invariant did not hold by what was read, by rule; always 0"))

@@ -34,7 +34,7 @@ func (t cpuTimes) idleMilli(since cpuTimes) int64 {
 }
 
 // nodeMemory is in bytes.
-type nodeMemory struct{ total, available int64 }
+type nodeMemory struct{ total, free, available int64 }
 
 func readCPUTimes(procRoot string) (cpuTimes, error) {
 	text, err := os.ReadFile(filepath.Join(procRoot, "stat"))
@@ -104,6 +104,8 @@ func parseNodeMemory(text []byte) (nodeMemory, error) {
 			continue
 		case fields[0] == "MemTotal:":
 			bytes = &m.total
+		case fields[0] == "MemFree:":
+			bytes = &m.free
 		case fields[0] == "MemAvailable:":
 			bytes = &m.available
 		default:

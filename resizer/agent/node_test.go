@@ -37,7 +37,7 @@ func TestIdleCPU(t *testing.T) {
 
 func TestNodeMemory(t *testing.T) {
 	m, err := parseNodeMemory([]byte("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n"))
-	if err != nil || m != (nodeMemory{total: 1000 << 10, available: 400 << 10}) {
+	if err != nil || m != (nodeMemory{total: 1000 << 10, free: 1 << 10, available: 400 << 10}) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	for _, tc := range []struct {

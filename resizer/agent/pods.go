@@ -112,6 +112,13 @@ func (p *podInfos) names() []string {
 	return slices.Collect(maps.Keys(p.byPod))
 }
 
+// function is that of a pod, as namespace/revision.
+func (p *podInfos) function(pod string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byPod[pod].function
+}
+
 // has says whether the pod's container is known with its cgroup.
 func (p *podInfos) has(pod, container string) bool {
 	p.mu.Lock()
