@@ -49,7 +49,7 @@ type holder struct {
 }
 
 // Who needs half as much again as its memory limit is killed with stock, and never with Libra,
-// under either source, before it is learned and after.
+// under either source.
 func TestMemoryBeyondTheLimit(t *testing.T) {
 	ctx := t.Context()
 	var namespaces []string

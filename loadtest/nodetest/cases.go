@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	// forceLimit is how long it may take until loans are in force on an emulated machine.
-	forceLimit = 2 * time.Minute
+	// forceLimit is how long it may take until loans are in force on an emulated machine, and
+	// attemptLimit until those are that begin at one time.
+	forceLimit   = 2 * time.Minute
+	attemptLimit = 40 * time.Second
 	// wholeWithin is how long after a fault and the end of loans all must be whole again, and
 	// wholeLimit how long that is waited for, to say how long it took.
 	wholeWithin = 10 * time.Second
@@ -35,6 +37,8 @@ type nodeCase struct {
 	name string
 	// fault does it, and mend, which may be nil, undoes it before all is to be whole.
 	fault func(ctx context.Context, g *guest) (mend func(context.Context) error, err error)
+	// alone is done in place of a fault, and without loans that are in force before.
+	alone func(ctx context.Context, g *guest) (outcome, error)
 	// stops are the functions whose container the case itself stops.
 	stops []function
 	// failures says that requests in flight may fail.
@@ -54,6 +58,7 @@ var nodeCases = []nodeCase{
 	{name: "agent paused", fault: pauseAgent},
 	{name: "agent gone", fault: loseAgent, unmended: true},
 	{name: "another client resizes CPU", fault: resizeAsAnother},
+	{name: "memory beyond the limit", alone: memoryBeyond},
 	{name: "a probe fails", fault: failProbe, stops: []function{borrower}, failures: true},
 	{name: "reboot", fault: reboot, stops: functions, failures: true},
 }
@@ -121,6 +126,9 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 	}
 	if err := g.noteWeights(); err != nil {
 		return o, err
+	}
+	if c.alone != nil {
+		return c.alone(ctx, g)
 	}
 	before := maps.Clone(g.running)
 	kills, err := oomKills()

@@ -60,27 +60,43 @@ type load struct {
 	failed   []error
 }
 
-// startLoad begins the invocations, and requests of those that use what they get.
+// startLoad begins the invocations, and requests of those that use what they get. A donor that has
+// taken back what it lends does not lend it again: then all begin anew.
 func (g *guest) startLoad(ctx context.Context) (*load, error) {
-	g.loads++
-	l := &load{pools: g.pools, begun: invocations(g.loads)}
-	ctx, l.cancel = context.WithCancel(ctx)
+	for began := time.Now(); ; {
+		g.loads++
+		l := &load{pools: g.pools, begun: invocations(g.loads)}
+		var going context.Context
+		going, l.cancel = context.WithCancel(ctx)
+		err := l.begin(going)
+		if err == nil {
+			// How soon a limit of memory rises is another test's.
+			err = g.eventually(going, "limits above what is owed", attemptLimit, func(context.Context) error { return g.raised() })
+		}
+		if err == nil {
+			l.request(going, g)
+			return l, nil
+		}
+		err = errors.Join(err, l.stop(context.WithoutCancel(ctx)))
+		if ctx.Err() != nil || time.Since(began) > forceLimit {
+			return nil, err
+		}
+		g.say("all begin anew: %v", err)
+	}
+}
+
+// begin begins the invocations, and keeps them.
+func (l *load) begin(ctx context.Context) error {
+	l.renew(ctx)
 	for _, inv := range l.begun {
 		if err := retry(ctx, time.Minute, func(ctx context.Context) error {
 			_, err := l.pools.Begin(ctx, nodeName, inv)
 			return err
 		}); err != nil {
-			l.cancel()
-			return nil, fmt.Errorf("begin %s: %w", inv.ID, err)
+			return fmt.Errorf("begin %s: %w", inv.ID, err)
 		}
 	}
-	l.renew(ctx)
-	// The test of how soon a limit of memory rises is another.
-	if err := g.eventually(ctx, "limits above what is owed", forceLimit, func(context.Context) error { return g.raised() }); err != nil {
-		return nil, errors.Join(err, l.stop(context.WithoutCancel(ctx)))
-	}
-	l.request(ctx, g)
-	return l, nil
+	return nil
 }
 
 // renew keeps the invocations for as long as the load is.
@@ -108,19 +124,24 @@ func (l *load) request(ctx context.Context, g *guest) {
 			for ctx.Err() == nil {
 				// One that has begun is let to its end.
 				err := call(context.WithoutCancel(ctx), ip, mib, 4*time.Second)
-				l.mu.Lock()
-				if err == nil {
-					l.answered++
-				} else {
-					l.failed = append(l.failed, fmt.Errorf("%s: %w", f.key(), err))
-				}
-				l.mu.Unlock()
+				l.note(f, err)
 				if err != nil {
 					backOff(ctx, time.Second)
 				}
 			}
 		})
 	}
+}
+
+// note takes in what became of a request.
+func (l *load) note(f function, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.answered++
+		return
+	}
+	l.failed = append(l.failed, fmt.Errorf("%s: %w", f.key(), err))
 }
 
 // stop lets the requests in flight end, ends the invocations, and returns when both have.

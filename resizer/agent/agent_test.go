@@ -283,7 +283,7 @@ func TestLimitsAreSeldomRead(t *testing.T) {
 			}
 		}
 	}
-	const resting, working, throttled = 10 * (repeatedMost + 1), 10 * limitsEvery, 7
+	const resting, working, throttled = 10 * int(limitsFor/sampleEvery), 10 * limitsEvery, 7
 	sample(resting, 0, 5, 0)
 	if made.whole != 10 {
 		t.Errorf("the limits of a container that rests were read %d times of %d, want 10", made.whole, resting)

@@ -93,7 +93,7 @@ func (u clampUse) rests() bool { return u.used < u.allocation/2 }
 // A container that is not among them is forgotten. What is to be in force is by quota
 // then.
 func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
-	passed := max(0, now.Sub(c.at))
+	passed := min(max(0, now.Sub(c.at)), longestAccounted)
 	if c.at.IsZero() {
 		passed = 0
 	}

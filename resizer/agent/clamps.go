@@ -50,8 +50,11 @@ type capped struct {
 	// back; refused says that the API server cannot take the ceiling.
 	spec    int64
 	refused bool
-	// rests says that the container has used hardly any CPU lately.
-	rests bool
+	// rests says that the container has used hardly any CPU lately, and restCPU is what it had
+	// used at restAt, the last time at which it is known to have rested.
+	rests   bool
+	restAt  time.Time
+	restCPU time.Duration
 	// cpu is what it had used at cpuAt, a moment ago; cpuAt is zero where nobody has read that.
 	cpu   time.Duration
 	cpuAt time.Time
@@ -137,6 +140,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	for id, k := range c.known {
 		u, ok := c.look(ctx, k, now)
 		if !ok {
+			idle = false
 			continue
 		}
 		u.container = id
@@ -220,7 +224,7 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 	var err error
 	u := clampUse{allocation: k.allocation, ceiling: k.ceiling}
 	if k.rested && !k.rests {
-		k.window.begin(now, k.used)
+		k.window.begin(k.restAt, k.restCPU)
 	}
 	at := now
 	switch k.rested = k.rests; {

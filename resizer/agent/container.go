@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// repeatedMost is how often in a row a container is not read that rests: its limits may
-	// be changed meanwhile.
-	repeatedMost = 8
+	// limitsFor is how old the limits may be of a container that rests.
+	limitsFor = 5 * time.Second
 	// limitsEvery is how many samples share a reading of limits, of a container that works and
 	// is not throttled: what it could have used makes no difference to what it did.
 	limitsEvery = 4
@@ -29,6 +28,8 @@ type container struct {
 	// thinning is touched by the same, and leftOut is whether it leaves the next out.
 	thinning thinning
 	leftOut  atomic.Bool
+	// replaced says that the pod has another one, or none.
+	replaced atomic.Bool
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
@@ -48,9 +49,10 @@ type container struct {
 	mu       sync.Mutex
 	cgroup   reader
 	ring     ring
-	most     int64 // bytes of memory that it was ever seen to use
-	repeated int   // samples since the container was last read
-	limited  int   // readings since its limits were last read
+	most     int64     // bytes of memory that it was ever seen to use
+	repeated int       // samples since the container was last read
+	limited  int       // readings since its limits were last read
+	limitsAt time.Time // when they were
 	guard    guard
 	activity activity
 }
@@ -98,7 +100,7 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 		return c.read(now)
 	}
 	// One that works has used some.
-	if c.repeated < repeatedMost && !(c.activity.busy && c.repeated == 0) {
+	if now().Sub(c.limitsAt) < limitsFor && !(c.activity.busy && c.repeated == 0) {
 		used, err := c.cgroup.CPU()
 		if err != nil {
 			return false, err
@@ -138,8 +140,9 @@ func (c *container) read(now func() time.Time) (woke bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	c.limited = 0
-	return c.keepReading(r, now()), nil
+	at := now()
+	c.limited, c.limitsAt = 0, at
+	return c.keepReading(r, at), nil
 }
 
 // keepReading keeps what was read. The caller holds the lock.
@@ -177,7 +180,7 @@ func (c *container) fresh(now time.Time) bool {
 }
 
 // lately is what was sampled last of the container, unless that was too long ago to tell what goes
-// on in it. Its limits may be up to repeatedMost samples older.
+// on in it. Its limits may be older by limitsFor.
 func (c *container) lately(now time.Time) (s sample, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,11 +222,25 @@ func (c *container) every(now time.Time) time.Duration {
 	}
 }
 
-// due says that it is time to sample a container that is sampled so often.
-func (c *container) due(now time.Time, every time.Duration) bool {
+// due says that it is time to sample a container that is sampled so often, or how long it is until
+// then. Those that sleep are sampled together, whenever they fell asleep.
+func (c *container) due(now time.Time, every time.Duration) (due bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return now.Sub(c.activity.at) > every-sampleEvery/2
+	early := sampleEvery / 2
+	if every == sleepEvery {
+		early = sleepEvery / 2
+	}
+	since := now.Sub(c.activity.at)
+	return since > every-early, max(min(every, restEvery), every-since)
+}
+
+// rest is the last time at which the container is known to have rested, and what it had used by
+// then.
+func (c *container) rest() (time.Time, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.activity.rest()
 }
 
 // active is what the container did since it last rested.
@@ -257,10 +274,11 @@ func (c *container) rested(i int) bool {
 	s := c.ring.at(i)
 	for i--; i >= 0; i-- {
 		before := c.ring.at(i)
-		if s.CPU-before.CPU >= leastUse {
+		passed := s.at.Sub(before.at)
+		if worked(s.CPU-before.CPU, passed) {
 			return false
 		}
-		if s.at.Sub(before.at) >= restTime {
+		if passed >= restTime {
 			return true
 		}
 	}
@@ -355,6 +373,7 @@ func (s *containers) put(pod string, c *container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.byPod[pod]; old != nil {
+		old.replaced.Store(true)
 		old.close()
 	}
 	s.list = nil

@@ -220,7 +220,7 @@ func BenchmarkKernelAgent(b *testing.B) {
 				each := time.Duration(float64(work) * float64(bb.busy) / (2 * bb.share)) // from one Begin to the next
 				s.serve(i, work, each-work)
 			}
-			time.Sleep(3 * time.Second)
+			time.Sleep(sleepTime + 2*time.Second)
 			before, at := cpuOfUsage(syscall.RUSAGE_SELF), time.Now()
 			var heap, heapAfter runtime.MemStats
 			runtime.ReadMemStats(&heap)

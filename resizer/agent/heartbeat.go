@@ -92,11 +92,11 @@ func (r *reflex) borrowedCPU(now time.Time) int64 {
 		if !e.read {
 			continue
 		}
-		passed := now.Sub(e.beatAt)
+		passed := e.readAt.Sub(e.beatAt)
 		if e.managed() && e.owed != 0 && !e.beatAt.IsZero() && passed > 0 {
 			used += max(0, milli(float64(e.reading.CPU-e.beatCPU), passed)-e.owed)
 		}
-		e.beatAt, e.beatCPU = now, e.reading.CPU
+		e.beatAt, e.beatCPU = e.readAt, e.reading.CPU
 	}
 	return used
 }

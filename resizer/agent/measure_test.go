@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
@@ -269,4 +273,76 @@ func TestHowOftenAContainerIsSampled(t *testing.T) {
 			t.Errorf("one %s: every %v, want %v", tc.name, got, tc.want)
 		}
 	}
+}
+
+// What uses less than leastUse in each restTime rests, however seldom it is sampled, and what uses more
+// is found within a sleepEvery.
+func TestSleepersWake(t *testing.T) {
+	for cpuMilli := int64(0); cpuMilli < 40; cpuMilli++ {
+		clk := clocktesting.NewFakeClock(epoch)
+		c := &container{cgroup: evenCgroup{now: clk.Now, cpuMilli: cpuMilli}}
+		c.told.Store(true)
+		wakes, slept := 0, false
+		for clk.Since(epoch) < time.Minute {
+			woke, err := c.sample(clk.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if woke {
+				wakes++
+			}
+			every := c.every(clk.Now())
+			slept = slept || every == sleepEvery
+			clk.Step(every)
+		}
+		switch rests := cpuMilli < 10; {
+		case rests && (wakes > 0 || !slept):
+			t.Errorf("%dm: it woke %d times; it slept: %v", cpuMilli, wakes, slept)
+		case !rests && (wakes != 1 || slept):
+			t.Errorf("%dm: it woke %d times; it slept: %v", cpuMilli, wakes, slept)
+		}
+	}
+}
+
+// Containers that sleep are sampled together and every half second, whenever they fell asleep, and
+// none of them later.
+func TestSleepersAreSampledTogether(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		clk := clocktesting.NewFakeClock(epoch)
+		a, _, err := New(clk, nil, Settings{}, Redis{}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wakeUps := 0
+		add := func(pod string) {
+			c := &container{id: pod, cgroup: constantCgroup{}}
+			c.told.Store(true)
+			a.containers.put(pod, c)
+		}
+		last := map[string]time.Time{}
+		pass := func(d time.Duration) {
+			for until := clk.Now().Add(d); clk.Now().Before(until); wakeUps++ {
+				now := clk.Now()
+				wait := a.sampleDue(t.Context())
+				for _, s := range a.containers.all() {
+					if before, ok := last[s.pod]; ok && s.activity.at.Sub(before) > sleepEvery+sampleEvery {
+						t.Fatalf("%s was not sampled for %v", s.pod, s.activity.at.Sub(before))
+					}
+					last[s.pod] = s.activity.at
+				}
+				clk.Step(together(now, wait))
+			}
+		}
+		for i, gap := range rapid.SliceOfN(rapid.IntRange(0, 900), 1, 5).Draw(t, "gaps") {
+			add(fmt.Sprintf("default/p%d", i))
+			pass(time.Duration(gap) * time.Millisecond)
+		}
+		pass(sleepTime + 2*time.Second)
+		wakeUps = 0
+		const seconds = 10
+		pass(seconds * time.Second)
+		if most := seconds*int(time.Second/sleepEvery) + 1; wakeUps > most {
+			t.Fatalf("the agent woke up %d times in %d s to sample what sleeps, want %d", wakeUps, seconds, most)
+		}
+	})
 }

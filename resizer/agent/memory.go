@@ -98,7 +98,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	var near []crowdedContainer
 	for _, e := range r.entries {
 		m, owed := &e.memory, e.info.memoryOwed
-		c := r.sampled.get(e.pod)
+		c := r.containerOf(e)
 		if c == nil {
 			*m = memoryUse{}
 			continue
@@ -204,7 +204,7 @@ func (r *reflex) needed(e *entry) int64 {
 
 // isShort says that a container needs more than it has and than was asked for.
 func (r *reflex) isShort(e *entry) bool {
-	m, c := &e.memory, r.sampled.get(e.pod)
+	m, c := &e.memory, r.containerOf(e)
 	if c == nil || !e.takesPart() || !e.info.borrows || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
 		return false
 	}

@@ -67,7 +67,21 @@ func (m *model) replace(pod string) {
 	}
 	m.made++
 	m.containers[pod] = fmt.Sprintf("c%d", m.made)
-	m.run(pod, m.containers[pod], userLimits)
+	m.runs(pod)
+}
+
+// runs has the agent know of a pod's container, and sample it.
+func (m *model) runs(pod string) {
+	c := m.run(pod, m.containers[pod], userLimits)
+	m.sampled.put(pod, &container{id: m.containers[pod], cgroup: &handle{kernelContainer: c}})
+}
+
+func (m *model) samples() {
+	for _, s := range m.sampled.all() {
+		if _, err := s.sample(m.clock.Now); err != nil && !isGone(err) {
+			m.Fatalf("%v", err)
+		}
+	}
 }
 
 func (m *model) begins(t *rapid.T) {
@@ -112,8 +126,12 @@ func (m *model) passes(t *rapid.T) {
 	d := rapid.SampledFrom([]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 6 * time.Second})
 	const rounds = 30
 	step := d.Draw(t, "time") / rounds
+	samples := rapid.Bool().Draw(t, "samples")
 	for range rounds {
 		m.clock.Step(step)
+		if samples {
+			m.samples()
+		}
 		m.round(m.ctx)
 	}
 }
@@ -136,7 +154,7 @@ func (m *model) restarts(*rapid.T) {
 	m.start()
 	for i := range 4 {
 		pod := fmt.Sprintf("default/p%d", i)
-		m.run(pod, m.containers[pod], userLimits)
+		m.runs(pod)
 	}
 }
 

@@ -46,17 +46,19 @@ func (a *Agent) sampleAll(ctx context.Context) {
 // asked of it is mostly whether somebody works who rested, so it wakes up no more often than
 // that takes: that costs as much as to read ten containers.
 func (a *Agent) sampleDue(ctx context.Context) time.Duration {
+	// Whoever stirs meanwhile may be of one that was looked at already.
+	a.containers.slow.Store(true)
 	all := a.containers.all()
 	now := a.clock.Now()
 	wait := sleepEvery
 	for _, c := range all {
-		every := c.every(now)
-		if c.due(now, every) {
+		due, until := c.due(now, c.every(now))
+		if due {
 			a.sample(ctx, c.pod, c.container)
 			a.guardMemory(ctx, c)
-			every = c.every(now)
+			until = c.every(now)
 		}
-		wait = min(wait, every)
+		wait = min(wait, until)
 	}
 	a.containers.slow.Store(wait >= restEvery)
 	if len(all) != a.counted {

@@ -130,7 +130,8 @@ func (c *container) reclaims(now time.Time) bool {
 	}
 	a := c.active()
 	c.idling.follow(now, c.quiet.Load(), a.before+a.used)
-	return !a.busy && now.Sub(a.at) <= longestGap && c.idling.due(now)
+	_, fresh := c.lately(now)
+	return fresh && !a.busy && c.idling.due(now)
 }
 
 // reclaim takes memory of the container, once, and says how many bytes that was and what became

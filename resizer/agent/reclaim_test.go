@@ -330,11 +330,11 @@ func TestReclaimOnlyWhileIdle(t *testing.T) {
 	g.expect(c, "after CPU was used", 0)
 	g.pass(2 * time.Second)
 	g.expect(c, "a minute later", 2)
-	for range 6 {
-		c.Reading.CPU += 2 * leastUse
-		g.pass(10 * time.Second)
+	for range 5 {
+		c.Reading.CPU += 10 * leastUse
+		g.pass(12 * time.Second)
 	}
-	g.expect(c, "with probes", 54) // not while they are answered
+	g.expect(c, "with probes", 55) // not while they are answered
 }
 
 // That the kernel cannot is said once.

@@ -279,6 +279,7 @@ func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
 		e.debtor = ""
 	}
 	e.owe(0)
+	r.clamps.stir(r.clock.Now()) // they have its ceiling from now on
 }
 
 // concerns says that the state has the pod lend or borrow.
@@ -311,6 +312,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 	}
 	if !foreign && r.concerns(e) && due != e.owed && e.info.observed == "" {
 		r.owe(ctx, e)
+		r.clamps.stir(r.clock.Now())
 	}
 }
 

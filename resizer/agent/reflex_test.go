@@ -478,3 +478,41 @@ func TestStop(t *testing.T) {
 		t.Errorf("the pool is %+v (%v), want it closed and empty of loans", s, err)
 	}
 }
+
+// A container is read anew as soon as anybody has changed it, is to, or may have.
+func TestWhatIsReadAnew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(g *rig, e *entry)
+		anew   bool
+	}{
+		"nothing is done to it": {func(*rig, *entry) {}, false},
+		"it was never read":     {func(_ *rig, e *entry) { e.read = false }, true},
+		"it was not seen whole": {func(_ *rig, e *entry) { e.whole = false }, true},
+		"the journal names it":  {func(_ *rig, e *entry) { e.debtor = "c" }, true},
+		"it is to lend": {func(g *rig, _ *entry) {
+			g.state.Pods = map[string]pool.Balance{"default/d": {Lent: api.Resources{CPUMilli: 1}}}
+		}, true},
+		"it is to borrow": {func(g *rig, _ *entry) {
+			g.state.Pods = map[string]pool.Balance{"default/d": {Borrowed: api.Resources{CPUMilli: 1}}}
+		}, true},
+		"the agent stops":            {func(g *rig, _ *entry) { g.stopping = true }, true},
+		"it is another container":    {func(_ *rig, e *entry) { e.info.container = "other" }, true},
+		"it was sampled a while ago": {func(g *rig, _ *entry) { g.clock.Step(longestGap + 1) }, true},
+	} {
+		g := newRig(t, t.Context(), t.TempDir())
+		kernel := g.run("default/d", "c", userLimits)
+		sampled := &container{id: "c", cgroup: &handle{kernelContainer: kernel}}
+		g.sampled.put("default/d", sampled)
+		if err := sampled.sampleWhole(g.clock.Now); err != nil {
+			t.Fatal(err)
+		}
+		kernel.Limit.CPUMilli++
+		e := g.get("default/d")
+		g.lost = false
+		tc.change(g, e)
+		reading, _, err := g.readContainer(e)
+		if anew := reading.Limit == kernel.Limit; err != nil || anew != tc.anew {
+			t.Errorf("%s: read anew: %v (%v), want %v", name, anew, err, tc.anew)
+		}
+	}
+}

@@ -3,10 +3,12 @@ package agent
 import "time"
 
 const (
-	// keptFor is for how long samples are kept of a container. A longer invocation is not covered
-	// by them and so never observed; its function keeps its user allocation. To keep more would
-	// cost each container memory and each end time.
-	keptFor = time.Minute
+	// keptFor is for how long samples are kept of a container, but for no more than mostKept, which
+	// are a minute's of one that lends or borrows. A longer invocation is not covered by them and so
+	// never observed; its function keeps its user allocation. To keep more would cost each
+	// container memory and each end time.
+	keptFor  = 2 * time.Minute
+	mostKept = int(time.Minute / sampleEvery)
 	// leastRoom is for how many samples there is room at least.
 	leastRoom = 16
 )
@@ -31,13 +33,13 @@ func (r *ring) last() *sample { return r.at(r.kept - 1) }
 
 // add adds the newest, and leaves out those that are too old by its time.
 func (r *ring) add(s sample) {
-	for r.kept > 0 && s.at.Sub(r.at(0).at) > keptFor {
+	for r.kept == mostKept || r.kept > 0 && s.at.Sub(r.at(0).at) > keptFor {
 		r.oldest = (r.oldest + 1) % len(r.room)
 		r.kept--
 	}
 	switch {
 	case r.kept == len(r.room):
-		r.resize(max(leastRoom, 2*len(r.room)))
+		r.resize(min(mostKept, max(leastRoom, 2*len(r.room))))
 	case len(r.room) > leastRoom && 4*r.kept <= len(r.room):
 		r.resize(len(r.room) / 2)
 	}

@@ -23,8 +23,8 @@ func (w *window) add(at time.Time, cpu time.Duration) int64 {
 	return max(0, milli(float64(cpu-oldest.cpu), max(at.Sub(oldest.at), peakWindow)))
 }
 
-// begin makes all that is used above what was used so far count as of the last period: what
-// was before it is known to have been a rest.
-func (w *window) begin(now time.Time, cpu time.Duration) {
-	w.uses = append(w.uses[:0], cpuUse{now.Add(-peakWindow), cpu})
+// begin makes all count that is used above what was used by a time: what was before it is known to
+// have been a rest.
+func (w *window) begin(at time.Time, cpu time.Duration) {
+	w.uses = append(w.uses[:0], cpuUse{at, cpu})
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
@@ -26,8 +27,14 @@ const (
 	// it, use grows unseen in place of cache.
 	statEvery     = 10
 	statNearEvery = 3
-	fileSize      = 16 << 10
+	// fileSize is more than any other file has, and longSize than that has.
+	fileSize = 1 << 10
+	longSize = 16 << 10
 )
+
+// long is room for long files, which whoever reads one borrows: each of a hundred containers is open
+// twice.
+var long = sync.Pool{New: func() any { return new([longSize]byte) }}
 
 // file is an open file of a cgroup. It is a bare descriptor because os.File takes two
 // system calls to read a file of unknown size and registers it with the runtime's
@@ -127,11 +134,24 @@ func (f *files) Close() error {
 }
 
 // text is valid until the next call.
-func (f *files) text(i int) ([]byte, error) {
+func (f *files) text(i int) ([]byte, error) { return f.textIn(i, f.input[:]) }
+
+func (f *files) textIn(i int, room []byte) ([]byte, error) {
 	if f.closed {
 		return nil, os.ErrClosed
 	}
-	return f.open[i].read(f.input[:])
+	return f.open[i].read(room)
+}
+
+// longKeyed is the number beside key in a long file.
+func (f *files) longKeyed(i int, key string) (int64, error) {
+	room := long.Get().(*[longSize]byte)
+	defer long.Put(room)
+	text, err := f.textIn(i, room[:])
+	if err != nil {
+		return 0, err
+	}
+	return f.keyed(i, text, key)
 }
 
 // writeLine writes text, which is in output or appended to it.

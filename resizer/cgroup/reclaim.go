@@ -85,7 +85,9 @@ func (r *reclaimer) Read() (Cache, error) {
 	if c.Used, err = r.int(reclaimUsed); err != nil {
 		return c, err
 	}
-	stat, err := r.text(reclaimStat)
+	room := long.Get().(*[longSize]byte)
+	defer long.Put(room)
+	stat, err := r.textIn(reclaimStat, room[:])
 	if err != nil {
 		return c, err
 	}

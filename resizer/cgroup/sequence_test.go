@@ -121,6 +121,9 @@ func kubeletResets(t *testing.T, root, layout string, bytes int64) int64 {
 		write(t, fmt.Sprintln(bytes), root, "memory", dir, "memory.limit_in_bytes")
 	} else {
 		write(t, fmt.Sprintln(bytes), root, dir, "memory.max")
+		if _, err := os.Stat(filepath.Join(root, dir, innerName)); err == nil {
+			write(t, fmt.Sprintln(bytes), root, dir, innerName, "memory.max")
+		}
 	}
 	return bytes
 }
@@ -143,15 +146,15 @@ func TestInnerCgroup(t *testing.T) {
 		if got, err := c.CPULimit(); err != nil || got != 300 {
 			t.Errorf("cgroup %d has 300m: the limit is %dm, %v", i, got, err)
 		}
-		// Nothing that is written would leave what is appended here.
-		write(t, "80000 100000\nas it was\n", paths[1-i])
+		const unwritten = "080000 100000\n" // as the kernel would not say it
+		write(t, unwritten, paths[1-i])
 		if err := c.SetCPU(800); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := c.CPULimit(); err != nil || got != 800 {
 			t.Errorf("cgroup %d had 300m, and both were set to 800m: the limit is %dm, %v", i, got, err)
 		}
-		if text, err := os.ReadFile(paths[1-i]); err != nil || !strings.Contains(string(text), "as it was") {
+		if text, err := os.ReadFile(paths[1-i]); err != nil || string(text) != unwritten {
 			t.Errorf("cgroup %d was written though it had what it was to get: %q, %v", 1-i, text, err)
 		}
 	}

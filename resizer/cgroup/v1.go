@@ -87,11 +87,7 @@ func (c *v1) ReadUse() (Reading, error) {
 		return r, err
 	}
 	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
-		stat, err := c.text(v1MemoryStat)
-		if err != nil {
-			return r, err
-		}
-		if c.inactive, err = c.keyed(v1MemoryStat, stat, "total_inactive_file"); err != nil {
+		if c.inactive, err = c.longKeyed(v1MemoryStat, "total_inactive_file"); err != nil {
 			return r, err
 		}
 	}

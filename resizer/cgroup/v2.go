@@ -39,6 +39,7 @@ const innerName = "container"
 const (
 	innerCPUMax = iota
 	innerCPUStat
+	innerMemoryMax
 )
 
 func openV2(dir string) (*v2, error) {
@@ -67,7 +68,7 @@ func (c *v2) openInner(dir string) error {
 		return nil
 	}
 	if err == nil {
-		err = inner.add(false, filepath.Join(dir, "cpu.stat"))
+		err = inner.add(false, filepath.Join(dir, "cpu.stat"), filepath.Join(dir, "memory.max"))
 	}
 	c.inner = inner
 	return err
@@ -92,6 +93,11 @@ func (c *v2) Read() (Reading, error) {
 		return r, err
 	}
 	limit, err := c.memoryLimit(v2MemoryMax)
+	if err == nil && c.inner != nil {
+		var inner int64
+		inner, err = c.inner.memoryLimit(innerMemoryMax)
+		limit = min(limit, inner)
+	}
 	if err == nil && limit < unlimitedBytes {
 		r.Limit.MemoryBytes = limit
 	}
@@ -131,7 +137,7 @@ func (c *v2) ReadUse() (Reading, error) {
 		return r, err
 	}
 	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
-		if err := c.readInactive(); err != nil {
+		if c.inactive, err = c.longKeyed(v2MemoryStat, "inactive_file"); err != nil {
 			return r, err
 		}
 	}
@@ -255,15 +261,6 @@ func (c *v2) MemoryGuard() (int64, error) {
 		return 0, err
 	}
 	return high, nil
-}
-
-func (c *v2) readInactive() error {
-	stat, err := c.text(v2MemoryStat)
-	if err != nil {
-		return err
-	}
-	c.inactive, err = c.keyed(v2MemoryStat, stat, "inactive_file")
-	return err
 }
 
 // Attainable implements Container.

@@ -54,6 +54,7 @@ func V2Inner(dir string) map[string]string {
 	all := V2(dir)
 	all[filepath.Join(dir, "container", "cpu.max")] = "50000 100000\n"
 	all[filepath.Join(dir, "container", "cpu.stat")] = "usage_usec 1500000\nuser_usec 1\nnr_throttled 2\nthrottled_usec 5000\n"
+	all[filepath.Join(dir, "container", "memory.max")] = "268435456\n"
 	return all
 }
 

@@ -1,6 +1,6 @@
 // Command hold uses as much memory as the body says, and for how long ("150 4s": 150 MiB): it
 // grows evenly for the first half of that time and keeps all of it for the second, computing on
-// one thread. It does nothing for an empty body. It is what tests of limits need.
+// one thread. Where it has too little CPU for that, it takes longer. It does nothing for an empty body. It is what tests of limits need.
 package main
 
 import (
@@ -44,7 +44,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	}
 	defer unix.Munmap(memory) //nolint:errcheck // it is what was mapped
 	start, used := time.Now(), 0
-	for passed := time.Duration(0); passed < last; passed = time.Since(start) {
+	for passed := time.Duration(0); passed < last || used < mib; passed = time.Since(start) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

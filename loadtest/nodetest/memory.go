@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	// beyondEach is how many requests that need more than their function's memory limit each
+	// function gets, one at a time: 200 in all.
+	beyondEach = 50
+	beyondLast = 2 * time.Second
+)
+
+// memoryBeyond has a function that did not opt in need half as much again as its memory limit, which
+// kills it, and then those that did, of which nothing is predicted: none of them may be killed.
+func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
+	if err := g.killStock(ctx); err != nil {
+		return o, err
+	}
+	before := maps.Clone(g.running)
+	kills, err := oomKills()
+	if err != nil {
+		return o, err
+	}
+	l := &load{pools: g.pools}
+	renewing, cancel := context.WithCancel(ctx)
+	l.cancel = cancel
+	l.renew(renewing)
+	var requests sync.WaitGroup
+	for _, f := range functions {
+		requests.Go(func() {
+			for i := range beyondEach {
+				l.note(f, l.beyond(ctx, f, i, g.running[f.key()].ip))
+			}
+		})
+	}
+	requests.Wait()
+	err = l.stop(ctx)
+	if o.Answered, o.Unanswered = l.answered, len(l.failed); o.Unanswered > 0 {
+		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", o.Unanswered, l.failed[0]))
+	}
+	err = errors.Join(err, g.judge(ctx, &o, wholeWithin), g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack))
+	after, killsErr := oomKills()
+	o.OOMKills = after - kills
+	g.countRestarts(nodeCase{}, before, &o)
+	return o, errors.Join(err, killsErr, unharmed(o))
+}
+
+// beyond sends a function a request that needs more than its limit, and tells the pool of it as an
+// activator does which does not know that.
+func (l *load) beyond(ctx context.Context, f function, i int, ip string) error {
+	inv := pool.Invocation{
+		ID: fmt.Sprintf("beyond-%s-%d", f.name, i), Function: f.key(), Pod: f.key(), Domain: f.namespace, Owner: owner,
+		Size: api.UnknownSize, Allocation: f.owed, Ranked: f.namespace == first.namespace,
+	}
+	if _, err := l.pools.Begin(ctx, nodeName, inv); err != nil {
+		return fmt.Errorf("begin %s: %w", inv.ID, err)
+	}
+	err := call(ctx, ip, needsMiB, beyondLast)
+	_, endErr := l.pools.End(ctx, nodeName, pool.Ending{ID: inv.ID, BeginAnswered: true})
+	return errors.Join(err, endErr)
+}
+
+// killStock has a function that did not opt in need as much, and is an error unless that kills it.
+func (g *guest) killStock(ctx context.Context) error {
+	stock := function{namespace: first.namespace, name: "stock", owed: first.owed}
+	grace := int64(0)
+	pods := g.kube.CoreV1().Pods(stock.namespace)
+	if _, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: stock.namespace, Name: stock.name},
+		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{stock.container(g.images[holdImage])}},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	defer pods.Delete(context.WithoutCancel(ctx), stock.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}) //nolint:errcheck // it is in nobody's way
+	var ip string
+	if err := g.eventually(ctx, "the function of stock", upLimit, func(ctx context.Context) error {
+		pod, err := pods.Get(ctx, stock.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if ip = pod.Status.PodIP; ip == "" || pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("its pod is %s", pod.Status.Phase)
+		}
+		return call(ctx, ip, 1, 10*time.Millisecond)
+	}); err != nil {
+		return err
+	}
+	if err := call(ctx, ip, needsMiB, beyondLast); err == nil {
+		return fmt.Errorf("stock used %d MiB of %d", needsMiB, stock.owed.MemoryBytes/mebibyte)
+	}
+	return g.eventually(ctx, "the kill of stock", time.Minute, func(ctx context.Context) error {
+		pod, err := pods.Get(ctx, stock.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if s := userStatus(pod); s == nil || !slices.ContainsFunc([]*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated},
+			func(t *corev1.ContainerStateTerminated) bool { return t != nil && t.Reason == "OOMKilled" }) {
+			return fmt.Errorf("its container is %+v", s)
+		}
+		return nil
+	})
+}
