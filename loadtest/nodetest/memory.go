@@ -38,6 +38,7 @@ func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	renewing, cancel := context.WithCancel(ctx)
 	l.cancel = cancel
 	l.renew(renewing)
+	l.done.Go(func() { g.tellOfMemory(renewing) })
 	var requests sync.WaitGroup
 	for _, f := range functions {
 		requests.Go(func() {
@@ -56,6 +57,23 @@ func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	o.OOMKills = after - kills
 	g.countRestarts(nodeCase{}, before, &o)
 	return o, errors.Join(err, killsErr, unharmed(o))
+}
+
+// tellOfMemory prints how limits of memory change, until the context ends.
+func (g *guest) tellOfMemory(ctx context.Context) {
+	last := map[function]int64{}
+	for backOff(ctx, 50*time.Millisecond) {
+		for _, f := range functions {
+			scope := g.running[f.key()].scope
+			limits, err := scope.limits()
+			used, usedErr := scope.memory()
+			if err != nil || usedErr != nil || limits.MemoryBytes == last[f] {
+				continue
+			}
+			g.say("%s has %d MiB of memory and uses %d", f.name, limits.MemoryBytes/mebibyte, used/mebibyte)
+			last[f] = limits.MemoryBytes
+		}
+	}
 }
 
 // beyond sends a function a request that needs more than its limit, and tells the pool of it as an

@@ -38,6 +38,8 @@ type container struct {
 	// covered is the memory limit, in bytes, that the container has or that was asked for, as
 	// the reflex knows it.
 	covered atomic.Int64
+	// sinking says that the limit in force is to become that.
+	sinking atomic.Bool
 	// rescuable says that the limit is raised when the container comes near it.
 	rescuable atomic.Bool
 	// quiet is since when no request is known in it, of one of which memory may be taken; nil while

@@ -67,6 +67,15 @@ type memoryUse struct {
 // has is the limit that there is, or is to be.
 func (m *memoryUse) has() int64 { return max(m.limit, m.need) }
 
+// keeps is the limit that there will be, in bytes: the kubelet may be about to lower it to what the
+// spec says, and looks at what was in use a while ago.
+func (m *memoryUse) keeps(spec int64) int64 {
+	if spec > 0 && spec < m.limit {
+		return max(spec, m.need)
+	}
+	return m.has()
+}
+
 // unmet says that what was asked for has not been given for long, by a limit that is in force or
 // in the spec, and gives it up for a while: a quota may have no room for it, and others could
 // use what the node has.
@@ -107,6 +116,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		if owed == 0 || !e.takesPart() {
 			*m = memoryUse{}
 			c.covered.Store(mostBytes) // it is not to be told of
+			c.sinking.Store(false)
 			c.rescuable.Store(false)
 			continue
 		}
@@ -164,6 +174,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 func (r *reflex) watchMemory(e *entry, c *container) {
 	covers := r.covers(e)
 	c.covered.Store(covers)
+	c.sinking.Store(covers < e.memory.limit)
 	c.rescuable.Store(covers < mostBytes && !r.lost)
 }
 
@@ -183,7 +194,7 @@ func (r *reflex) covers(e *entry) int64 {
 	if !e.info.borrows || e.memory.has() >= needMost*e.info.memoryOwed || r.clock.Now().Before(e.memory.refusedUntil) {
 		return mostBytes
 	}
-	return e.memory.has()
+	return e.memory.keeps(e.info.limits.MemoryBytes)
 }
 
 // needed is the least that a container's limit is to be by what was sampled last and by what is
@@ -209,7 +220,7 @@ func (r *reflex) isShort(e *entry) bool {
 		return false
 	}
 	m.used, m.limit, _ = c.memory()
-	return m.limit > 0 && r.needed(e) > m.has()
+	return m.limit > 0 && r.needed(e) > m.keeps(e.info.limits.MemoryBytes)
 }
 
 // needs are what the pods' memory limits have to be at least.

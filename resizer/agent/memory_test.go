@@ -96,6 +96,27 @@ func (m *memoryRig) expect(t *testing.T, usedMiB, want map[string]int64) {
 	}
 }
 
+// A limit that is about to be lowered is kept as soon as more of it is in use again than the lower
+// one would be for: the kubelet lowers it by what was in use a while ago.
+func TestNeedsOfALimitThatIsLowered(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+	m.kernel["a/p"].Memory = 400 * mib
+	if err := m.sampled.get("a/p").sampleWhole(m.clock.Now); err != nil {
+		t.Fatal(err)
+	}
+	c := m.sampled.get("a/p")
+	if covered := c.covered.Load(); covered != userLimits.MemoryBytes || !c.sinking.Load() || !m.short() {
+		t.Errorf("told of above %d bytes, sinking: %v, said to be near a limit: %v", covered, c.sinking.Load(), m.short())
+	}
+	m.expect(t, nil, map[string]int64{"a/p": 1024})
+	if c.sinking.Load() || m.short() {
+		t.Errorf("sinking: %v, said to be near a limit: %v, after it was asked for", c.sinking.Load(), m.short())
+	}
+}
+
 func TestNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)

@@ -80,7 +80,11 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 	if woke {
 		signal(a.reflex.awake)
 	}
-	if used, limit, _ := c.memory(); crowds(used, max(limit, c.covered.Load())) {
+	used, limit, _ := c.memory()
+	if c.sinking.Load() {
+		limit = 0
+	}
+	if crowds(used, max(limit, c.covered.Load())) {
 		signal(a.reflex.crowded)
 	}
 }

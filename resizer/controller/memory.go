@@ -33,6 +33,7 @@ const (
 type memory struct {
 	due       int64     // what the limit is to be
 	lessSince time.Time // since when that is less than the spec has; zero when it is not
+	dues      recent
 
 	lateSince time.Time // since when a decrease is not in force
 	keptUntil time.Time // until when nothing is lowered
@@ -56,12 +57,48 @@ func newMemory() memory {
 // is in use, blind, nothing less stands.
 func (m *memory) expect(due, asked int64, blind bool, now time.Time) {
 	m.due = due
+	m.dues.add(now, due)
 	switch {
 	case due >= asked:
 		m.lessSince = time.Time{}
 	case m.lessSince.IsZero() || blind:
 		m.lessSince = now
 	}
+}
+
+// recent is what was due lately, for as long as it may be the most of memoryStands: each less than the
+// one before it.
+type recent []wasDue
+
+type wasDue struct {
+	bytes int64
+	from  time.Time // since when what is before it is due no more
+}
+
+func (r *recent) add(now time.Time, bytes int64) {
+	all, from := *r, now
+	for len(all) > 0 && all[len(all)-1].bytes <= bytes {
+		from = all[len(all)-1].from
+		all = all[:len(all)-1]
+	}
+	*r = append(all, wasDue{bytes, from})
+	for len(*r) > 1 && now.Sub((*r)[1].from) >= memoryStands {
+		*r = (*r)[1:]
+	}
+}
+
+// most is the most that was due within memoryStands, and how long until it may be less.
+func (r recent) most(now time.Time) (bytes int64, next time.Duration) {
+	if len(r) == 0 {
+		return 0, resync
+	}
+	for len(r) > 1 && now.Sub(r[1].from) >= memoryStands {
+		r = r[1:]
+	}
+	if len(r) == 1 {
+		return r[0].bytes, resync
+	}
+	return r[0].bytes, memoryStands - now.Sub(r[1].from)
 }
 
 // refuse keeps raises to so many bytes from being tried for a while, longer each time.
@@ -111,13 +148,15 @@ func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duratio
 	case due >= asked:
 		return due, resync
 	}
+	// What is due ends with each request, and comes back with the next.
+	most, next := m.memory.dues.most(now)
 	switch stood := now.Sub(m.memory.lessSince); {
 	case stood < memoryStands:
 		return asked, memoryStands - stood
 	case !m.settled:
 		return asked, tick // the kubelet looks at what is in use only when it lowers a limit that it has set
-	case due > owed && asked-due < memoryStep:
-		return asked, resync
+	case most > owed && asked-most < memoryStep:
+		return asked, next
 	}
-	return due, resync
+	return most, next
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -86,6 +87,69 @@ func TestMemoryThatIsLentAgain(t *testing.T) {
 	if got := h.total("libra.resizer.resizes"); got != 1 {
 		t.Errorf("%v resizes, want 1", got)
 	}
+}
+
+// Requests that follow each other need less than the one before them, and between them nothing is
+// needed: the limit goes down to what each of them needs, and no further until they end.
+func TestMemoryThatIsNeededAgainAndAgain(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	need := func(mi int64) { h.pool.needs = map[string]int64{"default/p": mi << 20} }
+	need(400)
+	h.expect("p 500m/400Mi")
+	h.kubelet()
+	var got []string
+	for range 20 {
+		h.pool.needs = nil
+		got = append(got, h.follow(time.Second)...)
+		need(300)
+		got = append(got, h.follow(2*time.Second)...)
+		h.kubelet()
+	}
+	if diff := cmp.Diff([]string{"p 500m/300Mi"}, got); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+	h.pool.needs = nil
+	if got := h.follow(memoryStands - time.Second); got != nil {
+		t.Errorf("patches %v at once, want none", got)
+	}
+	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*time.Second)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// What was due is the most of any moment of memoryStands.
+func TestRecent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r recent
+		type held struct {
+			from, until time.Time
+			bytes       int64
+		}
+		now := time.Unix(0, 0)
+		var all []held
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			bytes := rapid.Int64Range(0, 4).Draw(t, "bytes")
+			r.add(now, bytes)
+			if len(all) > 0 {
+				all[len(all)-1].until = now
+			}
+			all = append(all, held{from: now, bytes: bytes})
+			now = now.Add(time.Duration(rapid.Int64Range(0, 8).Draw(t, "gap")) * time.Second)
+			var want int64
+			for i, h := range all {
+				if i == len(all)-1 || now.Sub(h.until) < memoryStands {
+					want = max(want, h.bytes)
+				}
+			}
+			got, next := r.most(now)
+			if got != want {
+				t.Fatalf("%v is the most of %v, want %d", got, all, want)
+			}
+			if later, _ := r.most(now.Add(next - 1)); later != got {
+				t.Fatalf("%d is the most for %v, and before that %d", got, next, later)
+			}
+		}
+	})
 }
 
 // What a pod needs shrinks while it runs, a little at a time, and is not followed so.
