@@ -4,15 +4,15 @@
 // when Redis is lost or the agent stops. It tells the pool what the node can lend, and
 // the predictor what each invocation really used.
 //
-//	sampling and observations   observe.go, container.go, measure.go
+//	sampling and observations   observe.go, container.go, ring.go, measure.go
 //	pods of the node            tracker.go, pods.go
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, entries.go, account.go
 //	when to give back           safeguard.go
 //	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
-//	what needs more memory   memory.go, guard.go
-//	memory of who rests      reclaim.go
+//	what needs more memory      memory.go, guard.go
+//	cold memory of idle pods    reclaim.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
 //	what is owed, on disk       journal.go, clamps_journal.go
