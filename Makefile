@@ -121,7 +121,7 @@ chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone
 	bin/chaos $(ON_BOX) $(CHAOS)
 
 .PHONY: node-test
-node-test: box-build bin/node-test ## Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (20 min); NODE=--help for options.
+node-test: box-build bin/node-test ## Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (25 min); NODE=--help for options.
 	bin/node-test run --box $(BOX) $(NODE)
 
 .PHONY: bench-activator bench-resize bench-safeguard box-libra
