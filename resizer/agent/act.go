@@ -38,7 +38,7 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 // it lately will do.
 func (r *reflex) readContainer(e *entry) (cgroup.Reading, time.Time, error) {
 	now := r.clock.Now()
-	if c := r.containerOf(e); c != nil && c.id == e.info.container && e.read && e.whole && e.debtor == "" && !r.stopping && !r.concerns(e) {
+	if c := r.sampled.get(e.pod); c != nil && c.id == e.info.container && e.read && e.whole && e.debtor == "" && !r.stopping && !r.concerns(e) {
 		if s, ok := c.lately(now); ok {
 			return s.Reading, s.at, nil
 		}

@@ -30,7 +30,7 @@ func (r *reflex) capped() []capped {
 		if c, ok := take(e); ok {
 			c.pod, c.function, c.container, c.quotas = e.pod, e.info.function, e.info.container, e.info.cgroup
 			c.rests = r.rests(e, now)
-			if s := r.containerOf(e); s != nil {
+			if s := r.sampled.get(e.pod); s != nil {
 				c.restAt, c.restCPU = s.rest()
 			}
 			if w := &e.weighing; len(w.flights.known) > 0 && r.attributeNow(e, now) {

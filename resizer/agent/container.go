@@ -28,8 +28,6 @@ type container struct {
 	// thinning is touched by the same, and leftOut is whether it leaves the next out.
 	thinning thinning
 	leftOut  atomic.Bool
-	// replaced says that the pod has another one, or none.
-	replaced atomic.Bool
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
@@ -375,7 +373,6 @@ func (s *containers) put(pod string, c *container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.byPod[pod]; old != nil {
-		old.replaced.Store(true)
 		old.close()
 	}
 	s.list = nil

@@ -124,14 +124,6 @@ func (r *reflex) follow(ctx context.Context) {
 	r.clamps.stir(r.clock.Now())
 }
 
-// containerOf is the container of a pod that is sampled; nil while none is.
-func (r *reflex) containerOf(e *entry) *container {
-	if e.container == nil || e.container.replaced.Load() {
-		e.container = r.sampled.get(e.pod)
-	}
-	return e.container
-}
-
 // update takes in what the Tracker knows of a pod.
 func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 	e.present = true

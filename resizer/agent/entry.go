@@ -60,8 +60,6 @@ type entry struct {
 	heldSince time.Time
 	heldLate  bool
 
-	container *container // that is sampled of the pod, as was found last
-
 	reading cgroup.Reading
 	read    bool // whether there is a reading
 	readAt  time.Time

@@ -70,7 +70,7 @@ func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
 // tellOf tells who samples the pod's container whether no request is in it, as far as is
 // known of a pod of which that is told.
 func (r *reflex) tellOf(e *entry, none bool) {
-	c := r.containerOf(e)
+	c := r.sampled.get(e.pod)
 	if c == nil || c.told.Load() == none {
 		return
 	}
@@ -84,7 +84,7 @@ func (r *reflex) tellOf(e *entry, none bool) {
 
 // rests says that nothing is known to go on in the pod.
 func (r *reflex) rests(e *entry, now time.Time) bool {
-	c := r.containerOf(e)
+	c := r.sampled.get(e.pod)
 	return c != nil && c.id == e.info.container && len(e.weighing.flights.known) == 0 && c.rests(now)
 }
 
@@ -140,7 +140,7 @@ func (r *reflex) unseen(e *entry) []work {
 
 // activity is what the pod does that no flight tells of.
 func (r *reflex) activity(e *entry) (activity, bool) {
-	c := r.containerOf(e)
+	c := r.sampled.get(e.pod)
 	if c == nil || c.id != e.info.container {
 		return activity{}, false
 	}

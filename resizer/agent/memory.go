@@ -107,7 +107,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	var near []crowdedContainer
 	for _, e := range r.entries {
 		m, owed := &e.memory, e.info.memoryOwed
-		c := r.containerOf(e)
+		c := r.sampled.get(e.pod)
 		if c == nil {
 			*m = memoryUse{}
 			continue
@@ -215,7 +215,7 @@ func (r *reflex) needed(e *entry) int64 {
 
 // isShort says that a container needs more than it has and than was asked for.
 func (r *reflex) isShort(e *entry) bool {
-	m, c := &e.memory, r.containerOf(e)
+	m, c := &e.memory, r.sampled.get(e.pod)
 	if c == nil || !e.takesPart() || !e.info.borrows || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
 		return false
 	}

@@ -12,15 +12,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
 
 const (
-	owner = "bench-pool"
-	// beatEvery is how often each node has a heartbeat and its lease renewed.
-	beatEvery   = time.Second
+	owner       = "bench-pool"
 	beatsAtOnce = 4
 	callTimeout = 5 * time.Second
 	cpuTime     = 40 * time.Millisecond
@@ -65,7 +64,9 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 		}
 		l.nodes = append(l.nodes, n)
 	}
-	go func() { l.beating <- l.beat(beatCtx) }()
+	go func() {
+		l.beating <- rig.Beat(beatCtx, len(l.nodes), beatsAtOnce, func(ctx context.Context, i int) error { return l.beatOf(ctx, l.nodes[i]) })
+	}()
 	if err := l.fill(ctx); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
@@ -89,40 +90,6 @@ func (l *load) fill(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// beat does for each node what its agent and the activator do every second, at a moment
-// of its own, as those of many nodes do.
-func (l *load) beat(ctx context.Context) error {
-	ticker := time.NewTicker(beatEvery)
-	defer ticker.Stop()
-	failures := 0 // in succession
-	for {
-		start := time.Now()
-		var g errgroup.Group
-		g.SetLimit(beatsAtOnce)
-		for i, n := range l.nodes {
-			time.Sleep(time.Until(start.Add(beatEvery * time.Duration(i) / time.Duration(len(l.nodes)))))
-			g.Go(func() error { return l.beatOf(ctx, n) })
-		}
-		err := g.Wait()
-		if ctx.Err() != nil {
-			return nil
-		}
-		failures++
-		if err == nil {
-			failures = 0
-		}
-		// Three seconds without a heartbeat do not close a node.
-		if failures > 3 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
 }
 
 func (l *load) beatOf(ctx context.Context, n node) error {

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -64,7 +62,7 @@ func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 		}
 		l.nodes = append(l.nodes, beat)
 	}
-	go func() { l.beating <- l.beat(beatCtx) }()
+	go func() { l.beating <- rig.Beat(beatCtx, len(l.nodes), beatsAtOnce, l.beatOf) }()
 	return l, nil
 }
 
@@ -74,42 +72,10 @@ func (l *lenders) close() error {
 	return errors.Join(<-l.beating, l.pools.Close(), l.beats.Close())
 }
 
-// beat does for each node what its agent and the activator do every second, at a moment of its
-// own, as those of many nodes do.
-func (l *lenders) beat(ctx context.Context) error {
-	failures := 0 // in succession
-	for {
-		start := time.Now()
-		var group errgroup.Group
-		group.SetLimit(beatsAtOnce)
-		for i := range l.nodes {
-			if rig.Pause(ctx, time.Until(start.Add(beatEvery*time.Duration(i)/time.Duration(len(l.nodes))))) != nil {
-				break
-			}
-			group.Go(func() error { return l.beatOf(ctx, i) })
-		}
-		err := group.Wait()
-		if ctx.Err() != nil {
-			return nil
-		}
-		failures++
-		if err == nil {
-			failures = 0
-		}
-		// Three seconds without a heartbeat do not close a node.
-		if failures > 3 {
-			return err
-		}
-		rig.Pause(ctx, time.Until(start.Add(beatEvery))) //nolint:errcheck // seen above
-	}
-}
-
 func (l *lenders) beatOf(ctx context.Context, i int) error {
 	l.mu.Lock()
 	beat := l.nodes[i]
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	open, err := l.beats.Heartbeat(ctx, nodeName(i), beat)
 	if err == nil && !open {
 		err = fmt.Errorf("node %s is closed after a heartbeat", nodeName(i))

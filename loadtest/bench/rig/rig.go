@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -189,6 +190,47 @@ func Eventually(ctx context.Context, timeout time.Duration, attempt func(ctx con
 			return fmt.Errorf("within %v: %w", timeout, err)
 		case <-time.After(100 * time.Millisecond):
 		}
+	}
+}
+
+const (
+	beatEvery   = time.Second
+	beatTimeout = 5 * time.Second
+	// beatsMissed are not enough to close a node's pool.
+	beatsMissed = 3
+)
+
+// Beat does for each of n nodes what its agent and the activator do every second, at a moment of its
+// own, as those of many nodes do. It returns nil when ctx ends, and an error when too many seconds
+// in succession had one. No more than atOnce are made at a time.
+func Beat(ctx context.Context, n, atOnce int, beat func(ctx context.Context, i int) error) error {
+	failures := 0 // in succession
+	for {
+		start := time.Now()
+		var group errgroup.Group
+		group.SetLimit(atOnce)
+		for i := range n {
+			if Pause(ctx, time.Until(start.Add(beatEvery*time.Duration(i)/time.Duration(n)))) != nil {
+				break
+			}
+			group.Go(func() error {
+				ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+				defer cancel()
+				return beat(ctx, i)
+			})
+		}
+		err := group.Wait()
+		if ctx.Err() != nil {
+			return nil
+		}
+		failures++
+		if err == nil {
+			failures = 0
+		}
+		if failures > beatsMissed {
+			return err
+		}
+		Pause(ctx, time.Until(start.Add(beatEvery))) //nolint:errcheck // seen above
 	}
 }
 
