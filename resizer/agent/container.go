@@ -38,6 +38,10 @@ type container struct {
 	covered atomic.Int64
 	// sinking says that the limit in force is to become that.
 	sinking atomic.Bool
+	// spec is the memory limit, in bytes, that the kubelet is to set or has; 0 is none. lookAgain
+	// says that it is another than at the last sample.
+	spec      atomic.Int64
+	lookAgain atomic.Bool
 	// rescuable says that the limit is raised when the container comes near it.
 	rescuable atomic.Bool
 	// quiet is since when no request is known in it, of one of which memory may be taken; nil while

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 )
 
 // A container that uses more than guardFrom of its memory limit, in eighths, is slowed down in the
 // last eighth of it until the limit is raised: the kernel has it wait the longer the further it
 // goes on, in all for seconds. It is let go when it uses less than guardUntil.
+//
+// One whose limit is about to be lowered is guarded by what that will be, whatever it uses: the
+// kubelet looks at what is in use a while before it sets the limit, and a request that grows
+// beyond it meanwhile would be killed.
 const (
 	guardFrom, guardUntil, guardAt, guardParts = 4, 3, 7, 8
 )
@@ -19,10 +24,11 @@ var pageSize = int64(os.Getpagesize())
 // kernel counts in pages.
 func guardOf(limit int64) int64 { return limit / guardParts * guardAt / pageSize * pageSize }
 
-// isGuard says that some agent may have set a guard, of this limit or of one before or after: what
-// is asked for is a multiple of needStep.
-func isGuard(at, limit int64) bool {
-	return at == guardOf(limit) || at%guardAt == 0 && at/guardAt*guardParts%needStep == 0
+// isGuard says that some agent may have set a guard, of one of the limits or of one before or after:
+// what is asked for is a multiple of needStep.
+func isGuard(at int64, limits ...int64) bool {
+	return at%guardAt == 0 && at/guardAt*guardParts%needStep == 0 ||
+		slices.ContainsFunc(limits, func(limit int64) bool { return at == guardOf(limit) })
 }
 
 // guard is what of a container's memory its use is slowed down beyond.
@@ -43,23 +49,26 @@ func (c *container) guardMemory() (put bool, err error) {
 		return false, nil
 	}
 	last := c.ring.last()
-	limit := last.Limit.MemoryBytes
+	limit, spec := last.Limit.MemoryBytes, c.spec.Load()
 	if !g.known {
 		found, err := c.cgroup.MemoryGuard()
 		if err != nil {
 			return false, err
 		}
 		g.known = true
-		if g.others = found != 0 && !isGuard(found, limit); g.others {
+		if g.others = found != 0 && !isGuard(found, limit, spec); g.others {
 			return false, nil
 		}
 		g.at = found
 	}
-	at := guardOf(limit)
 	from := int64(guardFrom)
-	if g.at != 0 {
+	switch {
+	case spec > 0 && spec < limit:
+		limit, from = spec, 0
+	case g.at != 0:
 		from = guardUntil
 	}
+	at := guardOf(limit)
 	if !c.rescuable.Load() || guardParts*last.Memory <= from*limit {
 		at = 0
 	}

@@ -82,6 +82,59 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// A limit that is about to be lowered is guarded by what it will be, however little is in use.
+func TestGuardOfALimitThatIsLowered(t *testing.T) {
+	made := &guardedCgroup{Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
+	c := &container{cgroup: made}
+	c.rescuable.Store(true)
+	for _, step := range []struct {
+		name                       string
+		memory, limit, spec, guard int64
+	}{
+		{"the spec has as much", 1, 384, 384, 0},
+		{"the spec has less", 1, 384, 96, 84},
+		{"more is in use", 83, 384, 96, 84},
+		{"more than the guard is, which it had before", 90, 384, 96, 84},
+		{"less again", 60, 384, 96, 84},
+		{"the spec has less still", 60, 384, 80, 70},
+		{"the limit is lowered", 20, 80, 80, 0},
+		{"the spec has more", 20, 80, 384, 0},
+		{"it is near the limit that is about to be raised", 60, 80, 384, 70},
+		{"it has no limit in the spec", 10, 384, 0, 0},
+	} {
+		made.Memory, made.Limit.MemoryBytes = step.memory*mib, step.limit*mib
+		c.spec.Store(step.spec * mib)
+		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.guardMemory(); err != nil || made.guard != step.guard*mib {
+			t.Errorf("%s: the guard is %d MiB, want %d (%v)", step.name, made.guard/mib, step.guard, err)
+		}
+	}
+}
+
+// A guard by the limit to come of an agent that died before it came is its successor's.
+func TestGuardOfBeforeByALimitToCome(t *testing.T) {
+	const owed = 100_000_000 // what owners write need not be whole steps
+	made := &guardedCgroup{guard: guardOf(owed), Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
+	c := &container{cgroup: made}
+	c.rescuable.Store(true)
+	c.spec.Store(owed)
+	if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+		t.Fatal(err)
+	}
+	if put, err := c.guardMemory(); put || err != nil || made.guard != guardOf(owed) {
+		t.Errorf("the guard is %d (put: %t), %v, want it kept", made.guard, put, err)
+	}
+	made.Limit.MemoryBytes = owed
+	if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.guardMemory(); err != nil || made.guard != 0 {
+		t.Errorf("the guard is %d when the limit is lowered, %v, want none", made.guard, err)
+	}
+}
+
 // What an earlier agent left is taken off, and what others set is theirs.
 func TestGuardOfBefore(t *testing.T) {
 	const limit = 128 * mib

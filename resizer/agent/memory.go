@@ -172,10 +172,16 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 // watchMemory tells whoever samples a container what of its memory is to be told, and whether there
 // is more for it.
 func (r *reflex) watchMemory(e *entry, c *container) {
-	covers := r.covers(e)
+	covers, spec := r.covers(e), e.info.limits.MemoryBytes
 	c.covered.Store(covers)
 	c.sinking.Store(covers < e.memory.limit)
 	c.rescuable.Store(covers < mostBytes && !r.lost)
+	if c.spec.Swap(spec) != spec {
+		// To set a guard may take the kernel as long as the container's caches are large, for which
+		// the safeguard cannot wait.
+		c.lookAgain.Store(true)
+		r.sampled.stir()
+	}
 }
 
 // inUse is the share of the limit in use.

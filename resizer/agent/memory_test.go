@@ -108,6 +108,9 @@ func TestNeedsOfALimitThatIsLowered(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := m.sampled.get("a/p")
+	if spec := c.spec.Load(); spec != userLimits.MemoryBytes || !c.lookAgain.Load() {
+		t.Errorf("the sampler is told of a limit of %d bytes in the spec, to look again: %v", spec, c.lookAgain.Load())
+	}
 	if covered := c.covered.Load(); covered != userLimits.MemoryBytes || !c.sinking.Load() || !m.short() {
 		t.Errorf("told of above %d bytes, sinking: %v, said to be near a limit: %v", covered, c.sinking.Load(), m.short())
 	}

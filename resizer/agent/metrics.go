@@ -173,7 +173,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
-	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, and are slowed down where they come near them until those are raised")
+	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, or whose limits are about to be lowered, and which are slowed down near them until those are raised")
 	m.reclaims = count("libra.agent.reclaims", "Times that memory of idle containers was to be taken, by what became of that")
 	m.rescues = count("libra.agent.rescues", "Containers that came near their memory limits, by function, and whether more was asked for")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
