@@ -21,6 +21,8 @@ import (
 // already built from the same things is left alone.
 type Builder struct {
 	Bin string
+	// Arch is the architecture to build for, as Go names it; empty is this machine's.
+	Arch string
 	// Log takes one line per binary.
 	Log func(format string, args ...any)
 }
@@ -119,6 +121,9 @@ func (b Builder) build(ctx context.Context, dir, mod, pkg, name string, o Option
 	cmd := exec.CommandContext(ctx, "go", append(o.args(filepath.Join(b.Bin, name)), mod, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = environment()
+	if b.Arch != "" {
+		cmd.Env = append(cmd.Env, "GOARCH="+b.Arch)
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, tail(out))
 	}

@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"os"
 	"path/filepath"
@@ -218,5 +219,32 @@ func TestDigest(t *testing.T) {
 	}
 	if _, err := Digest(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a digest of no file")
+	}
+}
+
+func TestLocalForAnotherArchitecture(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"go.mod": "module example.com/m\n\ngo 1.24\n", "cmd/run/main.go": "package main\n\nfunc main() {}\n"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		b := Builder{Bin: t.TempDir(), Arch: arch, Log: t.Logf}
+		if err := b.Local(t.Context(), dir, Options{}, Binary{Name: "run", Package: "cmd/run"}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.Open(filepath.Join(b.Bin, "run"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Machine != want {
+			t.Errorf("a program for %s is for %v, want %v", arch, f.Machine, want)
+		}
+		f.Close()
 	}
 }

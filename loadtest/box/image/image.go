@@ -4,7 +4,7 @@
 package image
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +12,10 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -27,10 +25,12 @@ const NonRoot = "65532"
 
 // Config is how a container of the image starts.
 type Config struct {
-	User       string
-	Entrypoint []string
-	Env        []string
-	WorkingDir string
+	// Architecture is as Go names it; empty is this machine's.
+	Architecture string
+	User         string
+	Entrypoint   []string
+	Env          []string
+	WorkingDir   string
 }
 
 // Image is layers and a Config.
@@ -52,7 +52,7 @@ func New(c Config, layers ...Layer) (Image, error) {
 
 func assemble(c Config, layers []v1.Layer) (v1.Image, error) {
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
-		Architecture: runtime.GOARCH,
+		Architecture: cmp.Or(c.Architecture, runtime.GOARCH),
 		OS:           "linux",
 		RootFS:       v1.RootFS{Type: "layers"},
 		Config: v1.Config{
@@ -113,27 +113,15 @@ func (i Image) isIn(path, as string) (bool, error) {
 	return m[0].Config == config.String() && m[0].RepoTags[0] == as, nil
 }
 
-// Push sends the image to a registry, with compressed layers and the
-// credentials of the user's own Docker configuration.
-func (i Image) Push(ctx context.Context, as string) error {
-	tag, err := name.NewTag(as)
-	if err != nil {
-		return err
-	}
+// packed is the image with compressed layers.
+func (i Image) packed() (v1.Image, error) {
 	packed := make([]v1.Layer, 0, len(i.layers))
 	for _, l := range i.layers {
 		p, err := tarball.LayerFromFile(l.path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		packed = append(packed, p)
 	}
-	img, err := assemble(i.config, packed)
-	if err != nil {
-		return err
-	}
-	if err := remote.Write(tag, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-		return fmt.Errorf("push %s: %w", as, err)
-	}
-	return nil
+	return assemble(i.config, packed)
 }

@@ -2,7 +2,6 @@ package image
 
 import (
 	"archive/tar"
-	"context"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -165,7 +164,7 @@ func TestPush(t *testing.T) {
 	defer s.Close()
 	img := testImage(t, time.Now(), Config{User: NonRoot, Entrypoint: []string{"/opt/app/bin/run"}})
 	as := strings.TrimPrefix(s.URL, "http://") + "/libra/app:1"
-	if err := img.Push(context.Background(), as); err != nil {
+	if err := (Index{img}).Push(t.Context(), as); err != nil {
 		t.Fatal(err)
 	}
 	tag, err := name.NewTag(as)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 const (
@@ -46,6 +47,15 @@ func Default() (Layout, error) {
 		}
 	}
 	return l, nil
+}
+
+// For is where what is built for an architecture is kept: what is for this machine is in Cache
+// itself.
+func (l Layout) For(arch string) Layout {
+	if arch != runtime.GOARCH {
+		l.Cache = filepath.Join(l.Cache, arch)
+	}
+	return l
 }
 
 // marker is the file by which a state folder is known to be the box's.

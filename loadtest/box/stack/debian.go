@@ -29,6 +29,10 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) er
 		return err
 	}
 	args := []string{"--quiet", "--mode=root", "--variant=extract", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
+	if b.foreign() {
+		// Nothing of what is unpacked is run.
+		args = append([]string{"--architectures=" + b.arch, "--skip=check/qemu"}, args...)
+	}
 	if _, err := run(ctx, "", "mmdebstrap", append(args, sources...)...); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,25 +84,47 @@ func Load(ctx context.Context, l layout.Layout, root string, node Node, with []s
 	return writeJSON(out, references)
 }
 
-// Push builds the same images and pushes them to a registry's repository,
-// for a cluster that is not the box.
-func Push(ctx context.Context, l layout.Layout, root, repo string, with []string, out string, log Logf) error {
-	b := &builder{layout: l, log: log}
-	images, err := b.loaded(ctx, root, with, out)
-	if err != nil {
-		return err
+// Architectures are those that Push makes images for.
+func Architectures() []string { return slices.Sorted(maps.Keys(wheelMachines)) }
+
+// Push builds the same images, for each of the architectures, and pushes them to a registry's
+// repository, for a cluster that is not the box. Of several architectures each image is an index.
+func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with []string, out string, log Logf) error {
+	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
+	if len(archs) == 0 {
+		return fmt.Errorf("no architecture to push images for; there are %s", strings.Join(Architectures(), ", "))
+	}
+	for _, arch := range archs {
+		if !slices.Contains(Architectures(), arch) {
+			return fmt.Errorf("no images can be made for the architecture %q; there are %s", arch, strings.Join(Architectures(), ", "))
+		}
+	}
+	var names []string
+	indexes := map[string]image.Index{}
+	for _, arch := range archs {
+		log("images for %s", arch)
+		b := &builder{layout: l.For(arch), log: log, arch: arch}
+		images, err := b.loaded(ctx, root, with, out)
+		if err != nil {
+			return fmt.Errorf("images for %s: %w", arch, err)
+		}
+		names = names[:0]
+		for _, o := range images {
+			names = append(names, o.name)
+			indexes[o.name] = append(indexes[o.name], o.image)
+		}
 	}
 	references := map[string]string{}
-	for _, o := range images {
-		id, err := o.image.ContentID()
+	for _, name := range names {
+		id, err := indexes[name].ContentID()
 		if err != nil {
 			return err
 		}
-		reference := strings.TrimSuffix(repo, "/") + "/" + o.name + ":" + id
-		if err := o.image.Push(ctx, reference); err != nil {
+		reference := strings.TrimSuffix(repo, "/") + "/" + name + ":" + id
+		if err := indexes[name].Push(ctx, reference); err != nil {
 			return err
 		}
-		references[o.name] = reference
+		references[name] = reference
 		log("%s: pushed", reference)
 	}
 	return writeJSON(out, references)
@@ -145,7 +168,7 @@ func (b *builder) program(name string) (own, error) {
 	if err != nil {
 		return own{}, err
 	}
-	img, err := image.New(image.Config{User: image.NonRoot, Entrypoint: []string{to}}, layer)
+	img, err := image.New(image.Config{Architecture: b.arch, User: image.NonRoot, Entrypoint: []string{to}}, layer)
 	return own{name, img}, err
 }
 
@@ -180,10 +203,11 @@ func (b *builder) predictor(source string) (image.Image, error) {
 		return image.Image{}, err
 	}
 	return image.New(image.Config{
-		User:       image.NonRoot,
-		Entrypoint: []string{"/usr/bin/python" + versions.Python, "-m", predictorName},
-		Env:        []string{"PYTHONPATH=/app", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8", "HOME=/tmp"},
-		WorkingDir: "/app",
+		Architecture: b.arch,
+		User:         image.NonRoot,
+		Entrypoint:   []string{"/usr/bin/python" + versions.Python, "-m", predictorName},
+		Env:          []string{"PYTHONPATH=/app", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8", "HOME=/tmp"},
+		WorkingDir:   "/app",
 	}, append(layers, app)...)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"libra.dev/libra/loadtest/box/build"
+	"libra.dev/libra/loadtest/box/layout"
 )
 
 func TestFunctionBinaries(t *testing.T) {
@@ -34,5 +35,25 @@ func TestFunctionBinaries(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("functionBinaries() (-want +got):\n%s", diff)
+	}
+}
+
+func TestWithWheels(t *testing.T) {
+	const lock = "# As pip left it.\nprotobuf==6.33.6\npsutil==5.9.8\npsutilx==1.0\n"
+	if diff := cmp.Diff(lock, string(withWheels("amd64", []byte(lock)))); diff != "" {
+		t.Errorf("for amd64 (-want +got):\n%s", diff)
+	}
+	want := "# As pip left it.\nprotobuf==6.33.6\npsutilx==1.0\n"
+	if diff := cmp.Diff(want, string(withWheels("arm64", []byte(lock)))); diff != "" {
+		t.Errorf("for arm64 (-want +got):\n%s", diff)
+	}
+}
+
+func TestPushNamesArchitectures(t *testing.T) {
+	for _, archs := range [][]string{nil, {"amd64", "riscv64"}} {
+		err := Push(t.Context(), layout.Layout{}, t.TempDir(), "localhost:1/libra", archs, nil, "", t.Logf)
+		if err == nil || !strings.HasSuffix(err.Error(), "there are amd64, arm64") {
+			t.Errorf("Push() for %v = %v, want an error that names the architectures", archs, err)
+		}
 	}
 }

@@ -1,10 +1,13 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"libra.dev/libra/loadtest/box/apt"
 	"libra.dev/libra/loadtest/box/image"
@@ -27,10 +30,10 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err != nil {
 		return fmt.Errorf("virtual environment: %w", err)
 	}
-	if err := b.once(b.pythonLayer(), pythonPackages, func() error {
+	if err := b.once(b.pythonLayer(), b.debianPackages(), func() error {
 		dir := b.dir("rootfs/python")
 		defer os.RemoveAll(dir)
-		if err := b.rootfs(ctx, dir, pythonPackages...); err != nil {
+		if err := b.rootfs(ctx, dir, b.debianPackages()...); err != nil {
 			return err
 		}
 		library := "/usr/lib/python" + versions.Python
@@ -46,10 +49,10 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err != nil {
 		return fmt.Errorf("the predictor's requirements: %w", err)
 	}
-	if err := b.once(b.sitePackagesLayer(), []any{string(requirements), pythonPackages}, func() error {
+	if err := b.once(b.sitePackagesLayer(), []any{string(requirements), b.debianPackages()}, func() error {
 		dir := b.dir("rootfs/site-packages")
 		defer os.RemoveAll(dir)
-		if err := installPython(ctx, venv, dir, requirements); err != nil {
+		if err := b.installPython(ctx, venv, dir, requirements); err != nil {
 			return err
 		}
 		_, err := image.WriteLayer(b.sitePackagesLayer(), image.Copy{From: dir, To: sitePackages, Skip: []string{"tests"}})
@@ -60,18 +63,65 @@ func (b *builder) python(ctx context.Context, root string) error {
 	return nil
 }
 
+// wheelMachines are the names of architectures in those of wheels.
+var wheelMachines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// leastGlibc and debianGlibc are the minor versions of glibc 2 that wheels may be made for: from
+// the first that there are such wheels for to that of the suite.
+const leastGlibc, debianGlibc = 17, 36
+
+// withoutWheels are, by architecture, requirements that have no wheel for it, and Debian's packages
+// in their place. KServe asks for a psutil before 6, and only later ones have a wheel for arm64.
+var withoutWheels = map[string]map[string]string{"arm64": {"psutil": "python3-psutil"}}
+
+// debianPackages are the Debian packages under the predictor.
+func (b *builder) debianPackages() []string {
+	packages := slices.Clone(pythonPackages)
+	if b.foreign() {
+		packages = append(packages, slices.Sorted(maps.Values(withoutWheels[b.arch]))...)
+	}
+	return packages
+}
+
+// ofWheels has pip install, on this machine, what another one is to run. It takes only what is
+// built: of the requirements each is named, so that nothing has to be asked of the packages, which
+// would answer for this machine.
+func ofWheels(arch string) []string {
+	args := []string{"--only-binary", ":all:", "--no-deps", "--implementation", "cp", "--python-version", versions.Python}
+	for minor := debianGlibc; minor >= leastGlibc; minor-- {
+		args = append(args, "--platform", fmt.Sprintf("manylinux_2_%d_%s", minor, wheelMachines[arch]))
+	}
+	return append(args, "--platform", "manylinux2014_"+wheelMachines[arch])
+}
+
+// withWheels are the lines of requirements but for those that have no wheel.
+func withWheels(arch string, requirements []byte) []byte {
+	var kept []byte
+	for line := range bytes.Lines(requirements) {
+		name, _, _ := bytes.Cut(line, []byte("=="))
+		if _, lacks := withoutWheels[arch][string(name)]; !lacks {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
+}
+
 // installPython installs requirements into dir, compiled to byte code.
-func installPython(ctx context.Context, venv, dir string, requirements []byte) error {
+func (b *builder) installPython(ctx context.Context, venv, dir string, requirements []byte) error {
 	if err := emptyDir(dir); err != nil {
 		return err
 	}
 	file := dir + ".txt"
+	var args []string
+	if b.foreign() {
+		args, requirements = ofWheels(b.arch), withWheels(b.arch, requirements)
+	}
 	if err := os.WriteFile(file, requirements, 0o644); err != nil {
 		return err
 	}
 	defer os.Remove(file)
-	if _, err := run(ctx, "", filepath.Join(venv, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--prefer-binary",
-		"--target", dir, "--requirement", file); err != nil {
+	args = append([]string{"install", "--quiet", "--disable-pip-version-check", "--no-compile", "--prefer-binary", "--target", dir, "--requirement", file}, args...)
+	if _, err := run(ctx, "", filepath.Join(venv, "bin", "pip"), args...); err != nil {
 		return err
 	}
 	return compilePython(ctx, venv, dir, sitePackages)

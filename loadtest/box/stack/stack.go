@@ -5,6 +5,7 @@ package stack
 import (
 	"context"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,11 +21,18 @@ type Logf func(format string, args ...any)
 type builder struct {
 	layout layout.Layout
 	log    Logf
+	// arch is the architecture to build for, as Go names it; empty is this machine's.
+	arch string
 }
 
 func (b *builder) dir(name string) string { return filepath.Join(b.layout.Cache, name) }
 
-func (b *builder) compiler() build.Builder { return build.Builder{Bin: b.layout.Bin(""), Log: b.log} }
+func (b *builder) compiler() build.Builder {
+	return build.Builder{Bin: b.layout.Bin(""), Arch: b.arch, Log: b.log}
+}
+
+// foreign says that what is built does not run on this machine.
+func (b *builder) foreign() bool { return b.arch != "" && b.arch != runtime.GOARCH }
 
 // once is build.Once with a line of progress.
 func (b *builder) once(path string, inputs any, make func() error) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -353,21 +354,22 @@ func newLoad() *cobra.Command {
 
 func newPush() *cobra.Command {
 	var (
-		with    []string
-		to, out string
+		archs, with []string
+		to, out     string
 	)
 	cmd := &cobra.Command{
 		Use:   "push",
 		Short: "Build Libra's own images from the repository and push them to a registry",
 		Long: `push is for a cluster that is not the box. It uses the credentials of the user's
-own Docker configuration.
+own Docker configuration. An image for several architectures is one index, of
+which each node takes its own.
 
 ` + withHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withRepository(func(l layout.Layout, root string) error {
 				log, done := progress(cmd)
-				if err := stack.Push(cmd.Context(), l, root, to, with, out, log); err != nil {
+				if err := stack.Push(cmd.Context(), l, root, to, archs, with, out, log); err != nil {
 					return err
 				}
 				done("the images are in %s, their references in %s", to, out)
@@ -375,6 +377,7 @@ own Docker configuration.
 			})
 		},
 	}
+	cmd.Flags().StringSliceVar(&archs, "arch", []string{runtime.GOARCH}, "architectures of the cluster's nodes, of "+strings.Join(stack.Architectures(), ", "))
 	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; each image is named below it")
 	outFlags(cmd, &with, &out)
 	cobra.CheckErr(cmd.MarkFlagRequired("to"))

@@ -1,0 +1,131 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// machines are the architectures that there are images for, and what programs for them say of
+// themselves.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// Index is the same image for several architectures, of each one.
+type Index []Image
+
+// ContentID identifies what is in the images, like an Image's. An index of one has that one's.
+func (x Index) ContentID() (string, error) {
+	ids := make([]string, 0, len(x))
+	for _, i := range x {
+		id, err := i.ContentID()
+		if err != nil {
+			return "", err
+		}
+		ids = append(ids, id)
+	}
+	if len(ids) == 1 {
+		return ids[0], nil
+	}
+	sum := sha256.Sum256([]byte(strings.Join(ids, " ")))
+	return hex.EncodeToString(sum[:])[:12], nil
+}
+
+// Push sends the images to a registry, with compressed layers and the credentials of the user's
+// own Docker configuration. It refuses an image with a program for another architecture in it.
+func (x Index) Push(ctx context.Context, as string) error {
+	tag, err := name.NewTag(as)
+	if err != nil {
+		return err
+	}
+	var all []mutate.IndexAddendum
+	for _, i := range x {
+		if err := i.checkPrograms(); err != nil {
+			return fmt.Errorf("push %s: %w", as, err)
+		}
+		img, err := i.packed()
+		if err != nil {
+			return err
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			return err
+		}
+		all = append(all, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
+			Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture},
+		}})
+	}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	if len(all) == 1 {
+		err = remote.Write(tag, all[0].Add.(v1.Image), options...)
+	} else {
+		err = remote.WriteIndex(tag, mutate.AppendManifests(empty.Index, all...), options...)
+	}
+	if err != nil {
+		return fmt.Errorf("push %s: %w", as, err)
+	}
+	return nil
+}
+
+// checkPrograms is an error when a program or a library in the image, whatever its name, is for
+// another architecture than the image.
+func (i Image) checkPrograms() error {
+	config, err := i.local.ConfigFile()
+	if err != nil {
+		return err
+	}
+	machine, ok := machines[config.Architecture]
+	if !ok {
+		return fmt.Errorf("an image for %s: there are only those for amd64 and arm64", config.Architecture)
+	}
+	for _, l := range i.layers {
+		if err := l.checkPrograms(machine); err != nil {
+			return fmt.Errorf("an image for %s: %w", config.Architecture, err)
+		}
+	}
+	return nil
+}
+
+// elfHeader is how much of an ELF file tells for what machine it is.
+const elfHeader = 20
+
+func (l Layer) checkPrograms(want elf.Machine) error {
+	f, err := l.Uncompressed()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var head [elfHeader]byte
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("layer %s: %w", l.path, err)
+		}
+		if h.Typeflag != tar.TypeReg || h.Size < elfHeader {
+			continue
+		}
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return fmt.Errorf("layer %s: %s: %w", l.path, h.Name, err)
+		}
+		// All that we have images for are little-endian.
+		if got := elf.Machine(binary.LittleEndian.Uint16(head[18:])); string(head[:4]) == elf.ELFMAG && got != want {
+			return fmt.Errorf("/%s is for %v, not for %v", h.Name, got, want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package image
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// programImage is an image for an architecture with the head of a program for a machine in it.
+func programImage(t *testing.T, arch string, machine elf.Machine) Image {
+	t.Helper()
+	dir := t.TempDir()
+	program := make([]byte, 64)
+	copy(program, elf.ELFMAG)
+	binary.LittleEndian.PutUint16(program[18:], uint16(machine))
+	for name, content := range map[string][]byte{"run": program, "short": []byte("x"), "script": []byte("#!/bin/sh\necho something\n")} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := WriteLayer(filepath.Join(t.TempDir(), "layer.tar"), Copy{From: dir, To: "/opt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := New(Config{Architecture: arch, User: NonRoot, Entrypoint: []string{"/opt/run"}}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func TestPushIndex(t *testing.T) {
+	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer s.Close()
+	x := Index{programImage(t, "amd64", elf.EM_X86_64), programImage(t, "arm64", elf.EM_AARCH64)}
+	as := strings.TrimPrefix(s.URL, "http://") + "/libra/app:1"
+	if err := x.Push(t.Context(), as); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What nodes of each do: they take their own of what the tag names.
+	var ids []string
+	for i, arch := range []string{"amd64", "arm64"} {
+		img, err := remote.Image(tag, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Architecture != arch {
+			t.Errorf("a node of %s gets an image for %s", arch, config.Architecture)
+		}
+		id, err := img.ConfigName()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id.Hex[:12])
+		if want := contentID(t, x[i]); id.Hex[:12] != want {
+			t.Errorf("the image for %s has the content id %s, want %s", arch, id.Hex[:12], want)
+		}
+	}
+	whole, err := x.ContentID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		if whole == id {
+			t.Errorf("the index has the content id of one of its images, %s", id)
+		}
+	}
+	if one, err := x[:1].ContentID(); err != nil || one != ids[0] {
+		t.Errorf("an index of one image has the content id %s (%v), want that image's, %s", one, err, ids[0])
+	}
+}
+
+func TestPushRefusesOtherPrograms(t *testing.T) {
+	tests := []struct {
+		name    string
+		image   Image
+		wantErr string
+	}{
+		{"another machine", programImage(t, "arm64", elf.EM_X86_64), "an image for arm64: /opt/run is for EM_X86_64, not for EM_AARCH64"},
+		{"an unknown architecture", programImage(t, "riscv64", elf.EM_RISCV), "an image for riscv64: there are only those for amd64 and arm64"},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			err := Index{tc.image}.Push(t.Context(), "localhost:1/libra/app:1")
+			if err == nil || !strings.HasSuffix(err.Error(), tc.wantErr) {
+				t.Errorf("Push() error = %v, want %q", err, tc.wantErr)
+			}
+		})
+	}
+}
