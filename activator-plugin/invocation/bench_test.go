@@ -105,7 +105,7 @@ func benchManager(b *testing.B, kind string, p pool.Pool, pods *Pods) *Manager {
 	b.Cleanup(client.Close)
 	m, err := NewManager(Options{
 		Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: provider,
-		Pool: p, Predictor: client, Pods: pods, Owner: "owner", MinLoan: 100 * time.Millisecond, Settings: full,
+		Pool: p, Predictor: client, Pods: pods, Owner: "owner", Settings: full,
 	})
 	if err != nil {
 		b.Fatal(err)

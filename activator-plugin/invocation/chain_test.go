@@ -51,6 +51,8 @@ func newRevision() *v1.Revision {
 	}
 }
 
+const testMinLoan = 300 * time.Millisecond
+
 // fixed are settings that say the same of all.
 type fixed struct {
 	mode   api.Mode
@@ -72,6 +74,7 @@ func (f fixed) Mode(annotations map[string]string) api.Mode {
 }
 
 func (f fixed) Source(string, string) api.Source { return f.source }
+func (fixed) MinLoan() time.Duration             { return testMinLoan }
 
 // predictions answers with the prediction of a revision, for any size.
 type predictions map[types.NamespacedName]predict.Prediction
@@ -169,7 +172,6 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		Predictor:     counted{o.predictions, &c.asked},
 		Pods:          runPods(t, newPod("a", ip, o.pods...)),
 		Owner:         "owner",
-		MinLoan:       300 * time.Millisecond,
 		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners)},
 		Events:        o.events,
 	})

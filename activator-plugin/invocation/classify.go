@@ -44,21 +44,30 @@ type volumes struct {
 	surplus, want api.Resources
 }
 
-// classify keeps the container's request and at least keep. Nothing is transferred to
-// or from an invocation that is predicted to end before minLoan, for it would not pay: but
-// memory that it cannot do without. Of one that may have others in its pod the surplus counts
+// classify keeps the container's request and at least keep. No CPU is lent to an invocation that
+// would end before minLoan without a loan, and nothing by one that will have ended by then, for
+// it would not pay; memory is lent to one that cannot do without. Of one that may have others in its pod the surplus counts
 // all the same: without it the pod could not lend what the others leave.
 func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration, concurrency int) (v volumes) {
 	keep = keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
 	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
-	if lasts(a, p) < minLoan {
+	if alone(a, p) < minLoan {
 		v.want.CPUMilli = 0
-		if concurrency <= 1 {
-			v.surplus = api.Resources{}
-		}
+	}
+	if lasts(a, p) < minLoan && concurrency <= 1 {
+		v.surplus = api.Resources{}
 	}
 	return v
+}
+
+// alone is for how long an invocation would be in flight at least if it borrowed no CPU: what it
+// is predicted to use takes so long at its limit. A loan is worth what it takes off that.
+func alone(a allocation, p predict.Prediction) time.Duration {
+	if p.Demand.CPUMilli <= a.limit.CPUMilli || a.limit.CPUMilli <= 0 {
+		return p.Duration
+	}
+	return max(p.Duration, p.CPUTime*1000/time.Duration(a.limit.CPUMilli))
 }
 
 // lasts is for how long an invocation is in flight at least. The predicted duration is a low

@@ -49,7 +49,6 @@ func TestSixHoursLeaveNothing(t *testing.T) {
 			Predictor:     predictions{revID: {Demand: res(300, 600), Duration: 2 * time.Second}},
 			Pods:          watched,
 			Owner:         "owner",
-			MinLoan:       100 * time.Millisecond,
 			Settings:      full,
 		})
 		if err != nil {

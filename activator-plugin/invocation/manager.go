@@ -39,6 +39,8 @@ type Settings interface {
 	Mode(annotations map[string]string) api.Mode
 	// Source is where what is lent to and by the pods of a namespace on a node comes from.
 	Source(namespace, node string) api.Source
+	// MinLoan is the least time that a loan of CPU must last to pay.
+	MinLoan() time.Duration
 }
 
 // Options are a Manager's collaborators and settings.
@@ -53,9 +55,7 @@ type Options struct {
 	Pods           *Pods
 	// Owner is this incarnation of the activator: unlike every other, also of the
 	// same pod before a restart.
-	Owner string
-	// MinLoan is the least time that a transfer must last to pay.
-	MinLoan  time.Duration
+	Owner    string
 	Settings Settings
 	// Events records what is wrong with a revision on it. It may be nil.
 	Events record.EventRecorder
@@ -69,7 +69,6 @@ type Manager struct {
 	metrics   *metrics
 	predictor Predictor
 	pods      *Pods
-	minLoan   time.Duration
 	settings  Settings
 	lifecycle *lifecycle
 	events    record.EventRecorder
@@ -90,7 +89,6 @@ func NewManager(o Options) (*Manager, error) {
 		metrics:   m,
 		predictor: o.Predictor,
 		pods:      o.Pods,
-		minLoan:   o.MinLoan,
 		settings:  o.Settings,
 		events:    o.Events,
 		lifecycle: l,

@@ -69,7 +69,6 @@ func testLending(t *testing.T, p pool.Pool) {
 		},
 		Pods:     runPods(t, donor, borrower),
 		Owner:    "owner",
-		MinLoan:  300 * time.Millisecond,
 		Settings: full,
 	})
 	if err != nil {

@@ -300,6 +300,7 @@ type places map[[2]string]api.Source
 
 func (p places) Mode(map[string]string) api.Mode          { return api.ModeFull }
 func (p places) Source(namespace, node string) api.Source { return p[[2]string{namespace, node}] }
+func (places) MinLoan() time.Duration                     { return testMinLoan }
 
 func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 	settings := places{{"ns", "node-a"}: api.SourceNode, {"ns", "node-b"}: api.SourceOwners}
@@ -455,7 +456,6 @@ func newRankingManager(t *testing.T, p pool.Pool, settings Settings, known predi
 		Predictor:     known,
 		Pods:          runPods(t, objects...),
 		Owner:         "owner",
-		MinLoan:       300 * time.Millisecond,
 		Settings:      settings,
 	})
 	if err != nil {

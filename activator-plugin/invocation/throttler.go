@@ -57,7 +57,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		Domain:       revID.Namespace,
 		Size:         req.size,
 		Allocation:   owed.limit,
-		MinRemaining: m.minLoan,
+		MinRemaining: m.settings.MinLoan(),
 	}
 	if n := req.rev.Spec.GetContainerConcurrency(); n > 1 {
 		inv.Concurrency = int(n)
@@ -68,7 +68,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
-		could = classify(owed, set.keep, prediction, m.minLoan, inv.Concurrency)
+		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -144,6 +145,9 @@ func (l *Live) Mode(annotations map[string]string) api.Mode {
 	}
 	return mode
 }
+
+// MinLoan is the least time that a loan of CPU must last to pay.
+func (l *Live) MinLoan() time.Duration { return l.Settings().MinLoan }
 
 // Source is where what is lent to and by the pods of a namespace on a node comes from.
 func (l *Live) Source(namespace, node string) api.Source {

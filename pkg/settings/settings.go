@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -26,6 +27,7 @@ const (
 	modeKey       = "mode"
 	sourceKey     = "source"
 	cpuReserveKey = "cpu-reserve"
+	minLoanKey    = "min-loan"
 	platformKey   = "platform-namespaces"
 	exampleKey    = "_example"
 )
@@ -37,6 +39,8 @@ type Settings struct {
 	// CPUReserveMilli is how much of a node's allocatable CPU no container may use beyond
 	// its user allocation.
 	CPUReserveMilli int64
+	// MinLoan is the least time that a loan of CPU must last to pay.
+	MinLoan time.Duration
 	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
 	Platform Namespaces
 }
@@ -55,7 +59,7 @@ func (n Namespaces) Has(namespace string) bool {
 }
 
 // Default changes nothing on the cluster.
-var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: "istio-system,knative-serving,kserve"}
+var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, Platform: "istio-system,knative-serving,kserve"}
 
 // Parse reads a ConfigMap's data as a part of Libra does that starts.
 func Parse(data map[string]string) (Settings, error) { return Default.Edit(data) }
@@ -77,11 +81,13 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
 		case cpuReserveKey:
 			err = edit(&edited.CPUReserveMilli, s.CPUReserveMilli, fmt.Sprintf("%dm", s.CPUReserveMilli), value, parseReserve)
+		case minLoanKey:
+			err = edit(&edited.MinLoan, s.MinLoan, s.MinLoan.String(), value, parseMinLoan)
 		case platformKey:
 			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
 		case exampleKey:
 		default:
-			err = fmt.Errorf("there is no such setting, want %s, %s, %s or %s", modeKey, sourceKey, cpuReserveKey, platformKey)
+			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s or %s", modeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))
@@ -110,6 +116,17 @@ func parseReserve(value string) (milli int64, err error) {
 		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0 to %d, such as 200m or 1.5", value, mostReserve)
 	}
 	return q.MilliValue(), nil
+}
+
+// mostMinLoan is longer than Knative lets a request take by default, so that nothing is lent.
+const mostMinLoan = time.Hour
+
+func parseMinLoan(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > mostMinLoan {
+		return 0, fmt.Errorf("it is %.64q, want a duration from 0s to %v, such as 100ms", value, mostMinLoan)
+	}
+	return d, nil
 }
 
 func parseNamespaces(value string) (Namespaces, error) {

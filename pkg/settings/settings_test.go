@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -18,19 +19,22 @@ func TestParse(t *testing.T) {
 		data map[string]string
 		want Settings
 	}{
-		{"nothing", nil, Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: Default.Platform}},
+		{"nothing", nil, Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"an example only", map[string]string{"_example": "mode: full"}, Default},
-		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: Default.Platform}},
-		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners, Platform: Default.Platform}},
+		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
-			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200, Platform: Default.Platform}},
-		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500, Platform: Default.Platform}},
+			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"no reserve", map[string]string{"cpu-reserve": "0"}, Default},
+		{"a least loan", map[string]string{"min-loan": "1.5s"},
+			Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform}},
+		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: Default.Platform}},
 		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: "knative-serving,kourier-system"}},
-		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, Source: api.SourceNode}},
+			Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system"}},
+		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan}},
 		{"the most", map[string]string{"cpu-reserve": "1048576"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1048576_000, Platform: Default.Platform}},
+			Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -45,7 +49,10 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseNamesWhatIsWrong(t *testing.T) {
-	const reserve = "want an amount of CPU from 0 to 1048576, such as 200m or 1.5"
+	const (
+		reserve = "want an amount of CPU from 0 to 1048576, such as 200m or 1.5"
+		loan    = "want a duration from 0s to 1h0m0s, such as 100ms"
+	)
 	for _, tc := range []struct{ key, value, want string }{
 		{"mode", "on", `mode is "on", want observe, lend or full`},
 		{"mode", "", "want observe, lend or full"},
@@ -56,8 +63,12 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"cpu-reserve", "-1m", reserve},
 		{"cpu-reserve", "1048577", reserve},
 		{"cpu-reserve", strings.Repeat("9", 1000), reserve},
+		{"min-loan", "", loan},
+		{"min-loan", "300", `it is "300", ` + loan},
+		{"min-loan", "-1ms", loan},
+		{"min-loan", "61m", loan},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
-		{"Mode", "full", "there is no such setting, want mode, source, cpu-reserve or platform-namespaces"},
+		{"Mode", "full", "there is no such setting, want mode, source, cpu-reserve, min-loan or platform-namespaces"},
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
@@ -91,22 +102,22 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 // A key that cannot be read stays what it was, whatever else the edit says; one that is gone
 // is the default.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
-	was := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 250, Platform: "a,b"}
+	was := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b"}
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want Settings
 		says string
 	}{
 		"mode": {map[string]string{"mode": "on", "source": "node"},
-			Settings{Mode: api.ModeFull, Source: api.SourceNode, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
+			Settings{Mode: api.ModeFull, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
 		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceOwners, CPUReserveMilli: 1000, Platform: Default.Platform}, `until then it is "owners"`},
+			Settings{Mode: api.ModeObserve, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "owners"`},
 		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, CPUReserveMilli: 250, Platform: Default.Platform}, `until then it is "250m"`},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "250m"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: "a,b"}, `until then it is "a,b"`},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b"}, `until then it is "a,b"`},
 		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, Platform: Default.Platform}, "there is no such setting"},
+			Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, "there is no such setting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := was.Edit(tc.data)

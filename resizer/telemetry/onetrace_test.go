@@ -155,6 +155,7 @@ type owners struct{}
 
 func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
+func (owners) MinLoan() time.Duration           { return 100 * time.Millisecond }
 
 // runActivator runs the activator's chain of handlers in front of the functions.
 func (s *site) runActivator(told *telemetry.Telemetry) {
@@ -174,7 +175,7 @@ func (s *site) runActivator(told *telemetry.Telemetry) {
 		Clock: clock.RealClock{}, Logger: logger, MeterProvider: told.Meters, TracerProvider: told.Tracers,
 		Pool: s.pools, Pods: pods,
 		Predictor: demands{"donor": {CPUMilli: 240, MemoryBytes: 64 * mib}, "borrower": {CPUMilli: 700, MemoryBytes: 320 * mib}},
-		Owner:     "activator", MinLoan: 100 * time.Millisecond, Settings: owners{},
+		Owner:     "activator", Settings: owners{},
 	})
 	if err != nil {
 		s.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/kelseyhightower/envconfig"
 	"go.opentelemetry.io/otel/metric"
@@ -35,9 +34,7 @@ import (
 type libraConfig struct {
 	RedisAddr    string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
 	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
-	MinLoan      string `split_words:"true" default:"100ms"`
 
-	minLoan    time.Duration
 	duplicator duplicatorConfig
 }
 
@@ -55,10 +52,6 @@ func libraConfigFromEnv() (libraConfig, error) {
 	}
 	if _, err := predict.ParseURL(cfg.PredictorURL); err != nil {
 		errs = append(errs, fmt.Errorf("LIBRA_PREDICTOR_URL: %w", err))
-	}
-	var err error
-	if cfg.minLoan, err = time.ParseDuration(cfg.MinLoan); err != nil || cfg.minLoan < 0 {
-		errs = append(errs, fmt.Errorf("LIBRA_MIN_LOAN is %q, want a duration such as 100ms", cfg.MinLoan))
 	}
 	errs = append(errs, cfg.duplicator.fromEnv())
 	return cfg, errors.Join(errs...)
@@ -121,7 +114,6 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Predictor:      predictor,
 		Pods:           pods,
 		Owner:          owner,
-		MinLoan:        cfg.minLoan,
 		Settings:       live,
 		Events:         events,
 	})
@@ -155,7 +147,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go live.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "minLoan", cfg.minLoan, "duplicator", cfg.duplicator.on)
+	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))

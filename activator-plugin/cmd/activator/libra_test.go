@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
@@ -18,9 +17,6 @@ func TestLibraConfigDefaults(t *testing.T) {
 	cfg, err := libraConfigFromEnv()
 	if err != nil {
 		t.Fatal("libraConfigFromEnv() =", err)
-	}
-	if cfg.minLoan != 100*time.Millisecond {
-		t.Errorf("minLoan = %v, want 100ms", cfg.minLoan)
 	}
 	if cfg.duplicator.on {
 		t.Error("the duplicator is on")
@@ -44,7 +40,6 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 		{"LIBRA_REDIS_ADDR", "redis-0:6379, redis-1:6379", "want HOST:PORT"},
 		{"LIBRA_REDIS_ADDR", "redis-0:6379,", "want HOST:PORT"},
 		{"LIBRA_PREDICTOR_URL", "predictor:80", "want http://HOST[:PORT]"},
-		{"LIBRA_MIN_LOAN", "300", "want a duration such as 100ms"},
 		{"LIBRA_DUPLICATOR", "perhaps", "want true or false"},
 		{"LIBRA_DUPLICATOR_CPU", "0", "want an amount of CPU"},
 		{"LIBRA_DUPLICATOR_MEMORY", "1 GB", "want an amount of memory"},
@@ -60,7 +55,7 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestBadSettingsLeaveStock(t *testing.T) {
-	t.Setenv("LIBRA_MIN_LOAN", "soon")
+	t.Setenv("LIBRA_PREDICTOR_URL", "predictor")
 	l := startLibra(t.Context(), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), nil, zaptest.NewLogger(t).Sugar())
 	defer l.stop()
 
