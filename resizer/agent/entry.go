@@ -127,9 +127,16 @@ func (e *entry) unopened() bool {
 func (e *entry) managed() bool { return e.info.cgroup != nil && e.debtor != "" }
 
 // takesPart says that the pod may lend and borrow.
-func (e *entry) takesPart() bool {
-	return e.present && e.info.cgroup != nil && e.info.observed == "" && !e.foreign && !e.replaced && e.read
+func (e *entry) takesPart() bool { return e.eligible() && !e.foreign && !e.replaced }
+
+// eligible says that the pod may take part, or did and has what it borrowed of memory until it
+// uses it no more.
+func (e *entry) eligible() bool {
+	return e.present && e.info.cgroup != nil && e.info.observed == "" && e.read
 }
+
+// mayBorrow says that the pod may have more memory than it is owed.
+func (e *entry) mayBorrow() bool { return e.info.borrows && e.takesPart() }
 
 // owe takes in what the container is owed. Where the node is the source, its CPU limit is
 // none of the loans': it is the kubelet's, up to a ceiling, as soon as no loan is left of

@@ -113,7 +113,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			continue
 		}
 		r.setQuiet(e, c, node)
-		if owed == 0 || !e.takesPart() {
+		if owed == 0 || !e.eligible() {
 			*m = memoryUse{}
 			c.covered.Store(mostBytes) // it is not to be told of
 			c.sinking.Store(false)
@@ -195,21 +195,23 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 	}
 }
 
-// covers is up to which limit the reflex need not be told that use comes near it.
+// covers is up to which limit the reflex need not be told that use comes near it. What may borrow
+// nothing may keep what it has.
 func (r *reflex) covers(e *entry) int64 {
-	if !e.info.borrows || e.memory.has() >= needMost*e.info.memoryOwed || r.clock.Now().Before(e.memory.refusedUntil) {
+	m, keeps := &e.memory, e.memory.keeps(e.info.limits.MemoryBytes)
+	if r.clock.Now().Before(m.refusedUntil) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
 		return mostBytes
 	}
-	return e.memory.keeps(e.info.limits.MemoryBytes)
+	return keeps
 }
 
 // needed is the least that a container's limit is to be by what was sampled last and by what is
-// predicted of those in it; 0 when what it is owed will do. What may not have more, by its mode,
-// needs what it uses of what it has.
+// predicted of those in it; 0 when what it is owed will do. What may not have more, by its mode or
+// because another manager changed its pod, needs what it uses of what it has.
 func (r *reflex) needed(e *entry) int64 {
 	m, owed := &e.memory, e.info.memoryOwed
 	need := needOf(m.used, owed, m.need)
-	if r.stopping || !e.info.borrows {
+	if r.stopping || !e.mayBorrow() {
 		return min(need, m.limit)
 	}
 	if b := r.balance(e); b.Short > 0 {
@@ -222,7 +224,7 @@ func (r *reflex) needed(e *entry) int64 {
 // isShort says that a container needs more than it has and than was asked for.
 func (r *reflex) isShort(e *entry) bool {
 	m, c := &e.memory, r.sampled.get(e.pod)
-	if c == nil || !e.takesPart() || !e.info.borrows || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
+	if c == nil || !e.eligible() || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
 		return false
 	}
 	m.used, m.limit, _ = c.memory()

@@ -120,6 +120,30 @@ func TestNeedsOfALimitThatIsLowered(t *testing.T) {
 	}
 }
 
+// A container in whose pod another manager has changed a limit may have nothing more, and keeps what
+// it uses of what it has until it uses it no more.
+func TestNeedsOfAPodThatAnotherManages(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.get("a/p").foreign = true
+	m.expect(t, map[string]int64{"a/p": 500}, map[string]int64{})
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.expect(t, map[string]int64{"a/p": 1000}, map[string]int64{"a/p": 1024})
+	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+	c := m.sampled.get("a/p")
+	if covered := c.covered.Load(); covered != userLimits.MemoryBytes {
+		t.Errorf("told of above %d bytes, want above what it is owed, to which the limit is lowered", covered)
+	}
+	m.kernel["a/p"].Memory = 400 * mib
+	if err := c.sampleWhole(m.clock.Now); err != nil {
+		t.Fatal(err)
+	}
+	if !m.short() {
+		t.Error("not said to be near the lower limit")
+	}
+	m.expect(t, nil, map[string]int64{"a/p": 1024})
+}
+
 func TestNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)

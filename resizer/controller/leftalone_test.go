@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -165,9 +166,17 @@ func TestPutsBackItsOwnBeforeItLeavesAPod(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", res(900, 320), byLibra, func(p *corev1.Pod) {
 		p.ManagedFields[0].FieldsV1.Raw = bytes.Replace(p.ManagedFields[0].FieldsV1.Raw, []byte(`"f:cpu":{},`), nil, 1)
 	}))
-	h.pool.pods = lends(64, "p")
 	h.keepOwner = true
-	h.expect("p 900m/256Mi")
+	h.pool.needs = map[string]int64{"default/p": 320 << 20}
+	if got := h.follow(2 * memoryStands); got != nil {
+		t.Errorf("patches %v while it uses what it has, want none", got)
+	}
+	h.pool.needs = map[string]int64{"default/p": 400 << 20}
+	h.expect() // it gets nothing more
+	h.pool.needs = nil
+	if diff := cmp.Diff([]string{"p 900m/256Mi"}, h.follow(memoryStands+time.Second)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
 	h.expect()
 	if diff := cmp.Diff([]string{"LibraLeftAlone"}, h.reasons()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

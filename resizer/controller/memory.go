@@ -132,6 +132,9 @@ func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
 // be another by itself.
 func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duration) {
 	owed, asked, due := m.owed.MemoryBytes, m.asked.MemoryBytes, m.memory.due
+	if m.standing == leaves {
+		due = min(due, max(owed, asked, m.inForce.MemoryBytes))
+	}
 	held := max(owed, min(asked, m.inForce.MemoryBytes)) // accepted and in force
 	switch {
 	case owed == 0:
@@ -141,7 +144,7 @@ func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duratio
 			return kept, m.memory.keptUntil.Sub(now)
 		}
 		return asked, min(m.memory.keptUntil.Sub(now), m.memory.refusedUntil.Sub(now))
-	case m.standing != takesPart:
+	case m.standing == departed, m.standing == gone:
 		return owed, resync
 	case due > held && m.memory.refuses(due, now):
 		return held, m.memory.refusedUntil.Sub(now)

@@ -45,8 +45,8 @@ type standing int
 
 const (
 	takesPart standing = iota
-	// leaves is one that gets back what it is owed and nothing more: another manager changed
-	// its limits.
+	// leaves is one that gets back what it is owed and nothing more, of memory as soon as it does
+	// not use it any more: another manager changed its limits.
 	leaves
 	// departed is one that opted out while its limits were not what it is owed, so that the
 	// cache does not tell of it any more. It gets that back, too.
