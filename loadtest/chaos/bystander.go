@@ -28,7 +28,7 @@ func (c *cluster) crowd(ctx context.Context) error {
 	if _, err := pods.Create(ctx, bystander(image), metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err = c.readyOf(ctx, place{rig.Namespace, "app=" + bystanderName}, "")
+	_, err = c.readyOf(ctx, place{namespace: rig.Namespace, selector: "app=" + bystanderName}, "")
 	return err
 }
 

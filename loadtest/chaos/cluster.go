@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 
 	"libra.dev/libra/loadtest/bench/rig"
@@ -38,16 +39,17 @@ const (
 	readyTimeout = 2 * time.Minute
 )
 
-// place is where the only pod of a part is.
-type place struct{ namespace, selector string }
+// place is where the pod of a part is that does its work: the only one, or of several the one
+// that holds their lease.
+type place struct{ namespace, selector, lease string }
 
 // places are the parts that are pods. The kubelet and the API server are processes.
 var places = map[part]place{
-	activator:  {servingNamespace, "app=activator"},
-	predictor:  {rig.LibraNamespace, "serving.kserve.io/inferenceservice=libra"},
-	redisPart:  {rig.LibraNamespace, "app=libra-redis"},
-	controller: {rig.LibraNamespace, "app=libra-resizer"},
-	agent:      {settings.AgentNamespace, "app=libra-agent"},
+	activator:  {namespace: servingNamespace, selector: "app=activator"},
+	predictor:  {namespace: rig.LibraNamespace, selector: "serving.kserve.io/inferenceservice=libra"},
+	redisPart:  {namespace: rig.LibraNamespace, selector: "app=libra-redis"},
+	controller: {namespace: rig.LibraNamespace, selector: "app=libra-resizer", lease: "libra-resizer"},
+	agent:      {namespace: settings.AgentNamespace, selector: "app=libra-agent"},
 }
 
 // components are the names that the box gives to its processes.
@@ -199,12 +201,12 @@ type running struct {
 	restarts int32
 }
 
-// ready waits for the only pod of a part.
+// ready waits for the pod of a part.
 func (c *cluster) ready(ctx context.Context, p part) (running, error) {
 	return c.readyOf(ctx, places[p], "")
 }
 
-// readyOf waits for the only pod of a place, and for its first container (of a
+// readyOf waits for the pod of a place, and for its first container (of a
 // function, the user container); not is a container that it must not be.
 func (c *cluster) readyOf(ctx context.Context, at place, not string) (found running, err error) {
 	err = rig.Eventually(ctx, readyTimeout, func(ctx context.Context) error {
@@ -217,6 +219,17 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 			return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning
 		})
+		if at.lease != "" {
+			lease, err := c.Kube.CoordinationV1().Leases(at.namespace).Get(ctx, at.lease, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+			pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Name != holder })
+			if len(pods.Items) == 0 {
+				return fmt.Errorf("none of the running pods has the name of who holds lease %s, %q", at.lease, holder)
+			}
+		}
 		if len(pods.Items) != 1 {
 			return fmt.Errorf("%d running pods, not 1", len(pods.Items))
 		}
@@ -241,21 +254,21 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 }
 
 // fresh is the part's container, after a new pod where it was restarted before: the
-// kubelet waits longer and longer before it starts a container once more.
+// kubelet waits longer and longer before it starts a container once more. The next of
+// several pods may have been restarted before, too.
 func (c *cluster) fresh(ctx context.Context, at place) (running, error) {
 	found, err := c.readyOf(ctx, at, "")
-	if err != nil || found.restarts == 0 {
-		return found, err
+	for err == nil && found.restarts > 0 {
+		if err := c.Kube.CoreV1().Pods(at.namespace).Delete(ctx, found.pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+			return running{}, err
+		}
+		found, err = c.readyOf(ctx, at, found.id)
 	}
-	none := int64(0)
-	if err := c.Kube.CoreV1().Pods(at.namespace).Delete(ctx, found.pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
-		return running{}, err
-	}
-	return c.readyOf(ctx, at, found.id)
+	return found, err
 }
 
 func placeOf(function string) place {
-	return place{rig.Namespace, serving.ServiceLabelKey + "=" + function}
+	return place{namespace: rig.Namespace, selector: serving.ServiceLabelKey + "=" + function}
 }
 
 // awaitFunctions waits until each function has its pod.

@@ -9,6 +9,15 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/schedule"
 )
 
@@ -35,6 +44,34 @@ node box is Ready
 		if _, err := processesOf([]byte(output)); err == nil || !strings.Contains(err.Error(), "box status") {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// Who strikes another pod than the one that holds the lease breaks nothing.
+func TestOfSeveralPodsTheOneWithTheLeaseIsStruck(t *testing.T) {
+	at := places[controller]
+	replica := func(name string, restarts int32) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: name, Labels: map[string]string{"app": "libra-resizer"}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "controller", Ready: true, ContainerID: "containerd://in-" + name, RestartCount: restarts}}},
+		}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: at.namespace, Name: at.lease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("b")}}
+	client := fake.NewClientset(replica("a", 0), replica("b", 1), lease)
+	c := &cluster{Rig: &rig.Rig{Kube: client}}
+	found, err := c.ready(t.Context(), controller)
+	if err != nil || found.pod.Name != "b" || found.id != "in-b" {
+		t.Errorf("got %s in pod %q, %v; want in-b in pod b, which holds the lease", found.id, found.pod.Name, err)
+	}
+
+	// That one was restarted, so that it makes way for the other.
+	client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		lease.Spec.HolderIdentity = ptr.To("a")
+		return false, nil, client.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), lease, at.namespace)
+	})
+	if found, err = c.fresh(t.Context(), at); err != nil || found.pod.Name != "a" {
+		t.Errorf("got pod %q, %v; want a", found.pod.Name, err)
 	}
 }
 

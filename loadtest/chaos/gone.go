@@ -16,9 +16,14 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// deployments are the parts that are gone when they are scaled down, and agentSet the one
-// that is when its pods may run nowhere.
-var deployments = map[part]string{redisPart: "redis", controller: "libra-resizer"}
+// deployments are the parts that are gone when they are scaled down, with as many pods as the
+// manifests give them, and agentSet the one that is when its pods may run nowhere.
+var deployments = map[part]deployment{redisPart: {"redis", 1}, controller: {"libra-resizer", 2}}
+
+type deployment struct {
+	name     string
+	replicas int
+}
 
 const (
 	agentSet = "libra-agent"
@@ -86,7 +91,7 @@ func (c *cluster) bringBack(ctx context.Context, p part) error {
 	if p == agent {
 		return c.placeAgents(ctx, map[string]any{nowhereKey: nil})
 	}
-	return c.scale(ctx, p, 1)
+	return c.scale(ctx, p, deployments[p].replicas)
 }
 
 // bringAllBack is for what an interrupted run left.
@@ -103,7 +108,7 @@ func (c *cluster) scale(ctx context.Context, p part, replicas int) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Kube.AppsV1().Deployments(rig.LibraNamespace).Patch(ctx, deployments[p], types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.Kube.AppsV1().Deployments(rig.LibraNamespace).Patch(ctx, deployments[p].name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/settings"
@@ -26,8 +29,8 @@ func partsOf() *fake.Clientset {
 	}
 	ofAgent := meta(settings.AgentNamespace, agentSet)
 	client := fake.NewClientset(&appsv1.DaemonSet{ObjectMeta: ofAgent}, &corev1.Pod{ObjectMeta: ofAgent})
-	for _, name := range deployments {
-		_ = client.Tracker().Add(&appsv1.Deployment{ObjectMeta: meta(rig.LibraNamespace, name), Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}})
+	for _, d := range deployments {
+		_ = client.Tracker().Add(&appsv1.Deployment{ObjectMeta: meta(rig.LibraNamespace, d.name), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(d.replicas))}})
 	}
 	return client
 }
@@ -36,8 +39,8 @@ func partsOf() *fake.Clientset {
 func there(t *testing.T, client *fake.Clientset) map[part]int32 {
 	t.Helper()
 	found := map[part]int32{}
-	for p, name := range deployments {
-		d, err := client.AppsV1().Deployments(rig.LibraNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	for p, is := range deployments {
+		d, err := client.AppsV1().Deployments(rig.LibraNamespace).Get(t.Context(), is.name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +95,25 @@ func TestWhatAKilledRunTookAwayIsBroughtBack(t *testing.T) {
 	if err := c.bringAllBack(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := there(t, client); got[agent] != 1 || got[redisPart] != 1 || got[controller] != 1 {
+	if got := there(t, client); got[agent] != 1 || got[redisPart] != 1 || got[controller] != 2 {
 		t.Errorf("%v are there", got)
+	}
+}
+
+func TestWhatWasGoneComesBackInTheManifestsReplicas(t *testing.T) {
+	for _, is := range deployments {
+		path := filepath.Join("../../manifests/base", strings.TrimPrefix(is.name, "libra-"), "deployment.yaml")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d appsv1.Deployment
+		if err := yaml.UnmarshalStrict(data, &d); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if d.Name != is.name || ptr.Deref(d.Spec.Replicas, 1) != int32(is.replicas) {
+			t.Errorf("%s has %d replicas of %s, chaos brings back %d of %s", path, ptr.Deref(d.Spec.Replicas, 1), d.Name, is.replicas, is.name)
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func TestEveryKindCanBeMade(t *testing.T) {
 		if _, isPod := places[k.part]; !isPod && components[k.part] == "" && k.part != pod && k.part != sourcePart {
 			t.Errorf("nobody knows where %s is", k.part)
 		}
-		if k.action == gone && k.part != agent && deployments[k.part] == "" {
+		if k.action == gone && k.part != agent && deployments[k.part].name == "" {
 			t.Errorf("nobody knows how to take %s away", k.part)
 		}
 	}

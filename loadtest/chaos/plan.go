@@ -95,7 +95,8 @@ var kinds = []kind{
 const (
 	// A pause outlives a lease, so that leases run out in it, and stays below what
 	// makes liveness probes (three times ten seconds) and leader elections (ten
-	// seconds) take action: another fault than the one that is named.
+	// seconds) take action: another fault than the one that is named. The resizer's lease is
+	// shorter, so that its other pod may take over.
 	leastPause, mostPause = 6 * time.Second, 9 * time.Second
 	// What is gone is so for longer than the agent waits for the controller to set a
 	// ceiling, and the controller for an agent (docs/resizer.md).

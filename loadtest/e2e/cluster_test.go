@@ -6,13 +6,16 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 
 	"libra.dev/libra/pkg/api"
@@ -163,23 +166,29 @@ func restarts(ctx context.Context, t *testing.T, functions ...function) int32 {
 	return n
 }
 
-// container returns the id of the only container of the only ready pod of Libra's with a
-// label.
+// resizerSelector selects several pods, of which one resizes.
+const resizerSelector = "app=libra-resizer"
+
+// container returns the id of the only container of the ready pod of Libra's with a label, of
+// the resizer's pods of the one that holds their lease.
 func container(ctx context.Context, t *testing.T, selector string) string {
 	t.Helper()
 	var id string
 	eventually(t, time.Minute, "a running pod "+selector, func() error {
-		var all []corev1.Pod
-		for _, namespace := range []string{libraNamespace, agentNamespace} {
-			pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		all, err := podsOfPart(ctx, selector)
+		if err != nil {
+			return err
+		}
+		if selector == resizerSelector {
+			lease, err := kube.CoordinationV1().Leases(libraNamespace).Get(ctx, "libra-resizer", metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
-			all = append(all, pods.Items...)
+			all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Name != ptr.Deref(lease.Spec.HolderIdentity, "") })
 		}
 		for _, pod := range all {
 			for _, status := range pod.Status.ContainerStatuses {
-				if pod.DeletionTimestamp == nil && status.Ready && status.State.Running != nil {
+				if status.Ready && status.State.Running != nil {
 					id = containerID(status)
 					return nil
 				}
@@ -188,6 +197,47 @@ func container(ctx context.Context, t *testing.T, selector string) string {
 		return fmt.Errorf("none of %d pods is ready", len(all))
 	})
 	return id
+}
+
+// containersOf returns the ids of the containers of all pods of Libra's with a label, in order,
+// when all are ready.
+func containersOf(ctx context.Context, t *testing.T, selector string) []string {
+	t.Helper()
+	var ids []string
+	eventually(t, time.Minute, "ready pods "+selector, func() error {
+		all, err := podsOfPart(ctx, selector)
+		if err != nil {
+			return err
+		}
+		ids = nil
+		for _, pod := range all {
+			for _, status := range pod.Status.ContainerStatuses {
+				if !status.Ready {
+					return fmt.Errorf("%s of pod %s is not ready", status.Name, pod.Name)
+				}
+				ids = append(ids, containerID(status))
+			}
+		}
+		if len(ids) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	slices.Sort(ids)
+	return ids
+}
+
+// podsOfPart are the pods of Libra's with a label that are to stay.
+func podsOfPart(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	var all []corev1.Pod
+	for _, namespace := range []string{libraNamespace, agentNamespace} {
+		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, pods.Items...)
+	}
+	return slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }), nil
 }
 
 // eventually polls check until it succeeds, and fails with its last error at the limit.

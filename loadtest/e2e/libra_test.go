@@ -144,7 +144,7 @@ func TestFaults(t *testing.T) {
 		fault: withoutRedis,
 	}, {
 		name:   "resizer killed",
-		killed: "app=libra-resizer",
+		killed: resizerSelector,
 	}, {
 		name:   "agent killed",
 		killed: "app=libra-agent",

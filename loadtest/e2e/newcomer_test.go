@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,10 +24,10 @@ const copyLabel = "libra.dev/e2e-copy"
 // from its requests alone: it becomes modelled, and borrows by its model.
 func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 	ctx := t.Context()
-	parts := []string{"serving.kserve.io/inferenceservice=libra", "app=libra-resizer", "app=libra-agent", "app=libra-redis"}
-	before := map[string]string{}
+	parts := []string{"serving.kserve.io/inferenceservice=libra", resizerSelector, "app=libra-agent", "app=libra-redis"}
+	before := map[string][]string{}
 	for _, selector := range parts {
-		before[selector] = container(ctx, t, selector)
+		before[selector] = containersOf(ctx, t, selector)
 	}
 
 	deployed := deployCopy(ctx, t, "compression", "newcomer", nil)
@@ -59,8 +60,8 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 	waitWhole(t, ended.Add(wholeWithin), function)
 
 	for _, selector := range parts {
-		if now := container(ctx, t, selector); now != before[selector] {
-			t.Errorf("%s was restarted: container %s is now %s", selector, before[selector], now)
+		if now := containersOf(ctx, t, selector); !slices.Equal(now, before[selector]) {
+			t.Errorf("%s was restarted: its containers %s are now %s", selector, before[selector], now)
 		}
 	}
 }

@@ -158,8 +158,8 @@ func (g *guest) libraRuns(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if deployment.Status.ReadyReplicas == 0 {
-				return fmt.Errorf("deployment %s is not ready", d)
+			if ready, all := deployment.Status.ReadyReplicas, *deployment.Spec.Replicas; ready < all {
+				return fmt.Errorf("%d of %d pods of deployment %s are ready", ready, all, d)
 			}
 		}
 		_, err := g.agentScope(ctx)
@@ -237,7 +237,7 @@ func (g *guest) tell() {
 	for _, words := range [][]string{
 		{"kubectl", "get", "pods", "-A", "-o", "wide"},
 		{"kubectl", "-n", agentNamespace, "logs", "daemonset/libra-agent", "--tail=20"},
-		{"kubectl", "-n", libraNamespace, "logs", "deployment/libra-resizer", "--tail=20"},
+		{"kubectl", "-n", libraNamespace, "logs", "deployment/libra-resizer", "--all-pods", "--tail=20"},
 		{"journalctl", "-u", "kubelet", "-n", "30", "--no-pager"},
 		{"journalctl", "-u", "containerd", "-n", "15", "--no-pager"},
 	} {

@@ -45,7 +45,7 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 		return nil, unknownLog(name, workloads)
 	}
 	return Kubectl(ctx, c.Layout, "logs", "-n", w.namespace, w.kind+"/"+w.name,
-		"--all-containers", "--prefix", "--tail="+lines, "--follow="+strconv.FormatBool(o.Follow)), nil
+		"--all-pods", "--all-containers", "--prefix", "--tail="+lines, "--follow="+strconv.FormatBool(o.Follow)), nil
 }
 
 // findWorkload finds the one workload that name means.
