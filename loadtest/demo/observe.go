@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// predictorFunctions is the path of the predictor's list of functions.
-	predictorFunctions = "/api/v1/namespaces/" + libraNamespace + "/services/libra-predictor:80/proxy/libra/v1/functions"
+	// predictorPython is what the predictor's image has, and predictorFunctions a program in it
+	// that prints the predictor's list of functions.
+	predictorPython    = "python3.11"
+	predictorFunctions = `import urllib.request as u; print(u.urlopen("http://127.0.0.1:8080/libra/v1/functions", timeout=10).read().decode())`
 	predictorState     = "libra:predictor:{state}:functions"
 	predictorLock      = "libra:predictor:{state}:lock"
 )
@@ -25,8 +27,9 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 	var said struct {
 		Functions []struct{ Name, Stage string }
 	}
-	// A predictor that does not answer has none of any.
-	if out, err := d.kubectl.run(ctx, "get", "--raw", predictorFunctions); err == nil {
+	// Asked inside its pod, because its NetworkPolicy need not let the API server's proxy in.
+	// One that does not answer has none of any.
+	if out, err := d.kubectl.run(ctx, "-n", libraNamespace, "exec", "deployment/libra-predictor", "--", predictorPython, "-c", predictorFunctions); err == nil {
 		_ = json.Unmarshal(out, &said)
 	}
 	known := map[string]bool{}

@@ -39,7 +39,7 @@ func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
 		"functions that are known and not learned": {"2", `echo '{"functions":[{"name":"default/mst-1","stage":"profiling"}]}'`, true, false},
 		"models, and they do not go":               {"2", `echo '{"functions":[{"name":"default/mst-1","stage":"modelled"}]}'`, true, true},
 	} {
-		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.keys+`;; *--raw*) `+c.explain+`;; esac`)
+		k, log := fakeKubectl(t, `case "$*" in *redis-cli*) echo `+c.keys+`;; */libra/v1/functions*) `+c.explain+`;; esac`)
 		d := demo{services: services{optedIn: []string{"mst"}}, kubectl: k, out: io.Discard, targets: targets{revisions: map[string]string{"mst": "default/mst-1"}}}
 		if err := d.forget(t.Context()); (err != nil) != c.failed {
 			t.Errorf("%s: got %v", name, err)
