@@ -2,7 +2,9 @@ package manifests
 
 import (
 	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -188,6 +190,20 @@ func TestTheAgentHasAnSELinuxType(t *testing.T) {
 		for _, c := range p.Spec.Containers {
 			if o := c.SecurityContext.SELinuxOptions; o == nil || o.Type != "spc_t" {
 				t.Errorf("%s of %s has the options %v, want the type spc_t", c.Name, p.name, o)
+			}
+		}
+	}
+}
+
+// A tag that moves would have an upgrade happen at the restart of a pod.
+var exactly = regexp.MustCompile(`:\d+\.\d+\.\d+-[a-z]+(@sha256:[0-9a-f]{64})?$`)
+
+func TestImagesThatAreNotOursAreOneVersion(t *testing.T) {
+	for _, p := range pods(t) {
+		for _, c := range p.Spec.Containers {
+			// Of ours, the name is all there is: who installs them says which.
+			if !strings.HasPrefix(c.Image, "libra-") && !exactly.MatchString(c.Image) {
+				t.Errorf("the image %s of %s is of any version, want one such as redis:7.4.11-bookworm", c.Image, p.name)
 			}
 		}
 	}

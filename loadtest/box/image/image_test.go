@@ -164,14 +164,15 @@ func TestPush(t *testing.T) {
 	defer s.Close()
 	img := testImage(t, time.Now(), Config{User: NonRoot, Entrypoint: []string{"/opt/app/bin/run"}})
 	as := strings.TrimPrefix(s.URL, "http://") + "/libra/app:1"
-	if err := (Index{img}).Push(t.Context(), as); err != nil {
-		t.Fatal(err)
-	}
-	tag, err := name.NewTag(as)
+	reference, err := Index{img}.Push(t.Context(), as)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pushed, err := remote.Image(tag)
+	digest, err := name.NewDigest(reference)
+	if err != nil {
+		t.Fatalf("%s is not by digest: %v", reference, err)
+	}
+	pushed, err := remote.Image(digest)
 	if err != nil {
 		t.Fatal(err)
 	}

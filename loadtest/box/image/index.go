@@ -45,39 +45,47 @@ func (x Index) ContentID() (string, error) {
 }
 
 // Push sends the images to a registry, with compressed layers and the credentials of the user's
-// own Docker configuration. It refuses an image with a program for another architecture in it.
-func (x Index) Push(ctx context.Context, as string) error {
+// own Docker configuration, and returns their reference by digest. It refuses an image with a
+// program for another architecture in it.
+func (x Index) Push(ctx context.Context, as string) (reference string, err error) {
 	tag, err := name.NewTag(as)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var all []mutate.IndexAddendum
 	for _, i := range x {
 		if err := i.checkPrograms(); err != nil {
-			return fmt.Errorf("push %s: %w", as, err)
+			return "", fmt.Errorf("push %s: %w", as, err)
 		}
 		img, err := i.packed()
 		if err != nil {
-			return err
+			return "", err
 		}
 		config, err := img.ConfigFile()
 		if err != nil {
-			return err
+			return "", err
 		}
 		all = append(all, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
 			Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture},
 		}})
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	var pushed interface{ Digest() (v1.Hash, error) }
 	if len(all) == 1 {
-		err = remote.Write(tag, all[0].Add.(v1.Image), options...)
+		image := all[0].Add.(v1.Image)
+		pushed, err = image, remote.Write(tag, image, options...)
 	} else {
-		err = remote.WriteIndex(tag, mutate.AppendManifests(empty.Index, all...), options...)
+		index := mutate.AppendManifests(empty.Index, all...)
+		pushed, err = index, remote.WriteIndex(tag, index, options...)
 	}
 	if err != nil {
-		return fmt.Errorf("push %s: %w", as, err)
+		return "", fmt.Errorf("push %s: %w", as, err)
 	}
-	return nil
+	digest, err := pushed.Digest()
+	if err != nil {
+		return "", err
+	}
+	return tag.Digest(digest.String()).String(), nil
 }
 
 // checkPrograms is an error when a program or a library in the image, whatever its name, is for

@@ -45,17 +45,18 @@ func TestPushIndex(t *testing.T) {
 	defer s.Close()
 	x := Index{programImage(t, "amd64", elf.EM_X86_64), programImage(t, "arm64", elf.EM_AARCH64)}
 	as := strings.TrimPrefix(s.URL, "http://") + "/libra/app:1"
-	if err := x.Push(t.Context(), as); err != nil {
-		t.Fatal(err)
-	}
-	tag, err := name.NewTag(as)
+	reference, err := x.Push(t.Context(), as)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What nodes of each do: they take their own of what the tag names.
+	digest, err := name.NewDigest(reference)
+	if err != nil {
+		t.Fatalf("%s is not by digest: %v", reference, err)
+	}
+	// What nodes of each do: they take their own of what the digest names.
 	var ids []string
 	for i, arch := range []string{"amd64", "arm64"} {
-		img, err := remote.Image(tag, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
+		img, err := remote.Image(digest, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestPushRefusesOtherPrograms(t *testing.T) {
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			err := Index{tc.image}.Push(t.Context(), "localhost:1/libra/app:1")
+			_, err := Index{tc.image}.Push(t.Context(), "localhost:1/libra/app:1")
 			if err == nil || !strings.HasSuffix(err.Error(), tc.wantErr) {
 				t.Errorf("Push() error = %v, want %q", err, tc.wantErr)
 			}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -29,9 +30,7 @@ type libra struct {
 
 // images are those that the machine needs, by the names that manifests/base has for them, or by
 // which the program looks for them.
-var images = map[string]string{
-	"libra-agent": "libra-agent", "libra-resizer": "libra-resizer", "redis": "redis:7", "libra-fn-hold": "libra-fn-hold",
-}
+var images = []string{"libra-agent", "libra-resizer", "redis", "libra-fn-hold"}
 
 // nobody is a node without images, which keeps none: their tars are in the cache.
 type nobody struct{}
@@ -54,9 +53,9 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 	}
 	found := libra{references: data, images: []string{filepath.Join(l.Images(), "pause.tar")}}
 	replace := map[string]string{}
-	for name, as := range images {
+	for _, name := range images {
 		found.images = append(found.images, filepath.Join(l.Images(), name+".tar"))
-		replace[as] = references[name]
+		replace[name] = references[name]
 	}
 	kubectl := exec.CommandContext(ctx, l.Bin("kubelite"), "kubectl", "kustomize", filepath.Join(repository, "manifests", "base"))
 	base, err := kubectl.Output()
@@ -79,7 +78,8 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 	return found, err
 }
 
-// objects are those of a document that are to be kept, with other images.
+// objects are those of a document that are to be kept, with other images in place of any version
+// of those that are named.
 func objects(images map[string]string, document []byte, keep func(unstructured.Unstructured) bool) ([]byte, error) {
 	var kept bytes.Buffer
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(document), 4096)
@@ -98,7 +98,8 @@ func objects(images map[string]string, document []byte, keep func(unstructured.U
 			return nil, err
 		}
 		for name, reference := range images {
-			data = bytes.ReplaceAll(data, []byte("image: "+name+"\n"), []byte("image: "+reference+"\n"))
+			versions := regexp.MustCompile(`(?m)image: ` + regexp.QuoteMeta(name) + `(:\S+)?$`)
+			data = versions.ReplaceAllLiteral(data, []byte("image: "+reference))
 		}
 		fmt.Fprintf(&kept, "---\n%s", data)
 	}

@@ -21,13 +21,13 @@ spec:
   template:
     spec:
       containers:
-      - {name: redis, image: redis:7}
+      - {name: redis, image: redis:7.4.11-bookworm}
 ---
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
 metadata: {name: libra}
 `
-	got, err := objects(map[string]string{"redis:7": "dev.local/redis:1"}, []byte(document),
+	got, err := objects(map[string]string{"redis": "dev.local/redis:1"}, []byte(document),
 		func(o unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
 	if err != nil {
 		t.Fatal(err)

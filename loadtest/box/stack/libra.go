@@ -89,6 +89,7 @@ func Architectures() []string { return slices.Sorted(maps.Keys(wheelMachines)) }
 
 // Push builds the same images, for each of the architectures, and pushes them to a registry's
 // repository, for a cluster that is not the box. Of several architectures each image is an index.
+// Their references are by digest: a tag may come to mean another image.
 func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with []string, out string, log Logf) error {
 	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
 	if len(archs) == 0 {
@@ -120,12 +121,11 @@ func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with [
 		if err != nil {
 			return err
 		}
-		reference := strings.TrimSuffix(repo, "/") + "/" + name + ":" + id
-		if err := indexes[name].Push(ctx, reference); err != nil {
+		as := strings.TrimSuffix(repo, "/") + "/" + name + ":" + id
+		if references[name], err = indexes[name].Push(ctx, as); err != nil {
 			return err
 		}
-		references[name] = reference
-		log("%s: pushed", reference)
+		log("%s: pushed", as)
 	}
 	return writeJSON(out, references)
 }
