@@ -68,7 +68,7 @@ box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet
 test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
 
 lint: $(VENV)/.stamp ## Linters, Go and Python.
-	@bad=$$(gofmt -l activator-plugin dashboards manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
+	@bad=$$(gofmt -l activator-plugin dashboards docs manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 	go vet ./... && go vet -tags e2e ./loadtest/e2e/...
 	go run $(STATICCHECK) -tags e2e ./...
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
