@@ -44,7 +44,55 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	}
 }
 
+// Pages say which tests hold what they promise.
+func TestTestsThatPagesNameAreThere(t *testing.T) {
+	root := os.DirFS("..")
+	tests := map[string]bool{}
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "bin" || name == "out" || name != "." && strings.HasPrefix(entry.Name(), ".")):
+			return fs.SkipDir // what is made here
+		case !strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		for _, match := range testFunction.FindAllSubmatch(text, -1) {
+			tests[string(match[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, pattern := range pages {
+		names, err := fs.Glob(root, pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := read(root, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range testName.FindAllStringSubmatch(text, -1) {
+				if named++; !tests[match[1]] {
+					t.Errorf("%s names the test %s, which there is not", name, match[1])
+				}
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no page names a test")
+	}
+}
+
 var (
+	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testName     = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+
 	fence   = regexp.MustCompile("(?ms)^```.*?^```")
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
