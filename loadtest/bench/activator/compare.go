@@ -28,22 +28,16 @@ type measured struct {
 // series is what was measured of one revision: by arm and block.
 type series [][]measured
 
-// goal is what a ratio is to reach: the favourable end of its interval.
-type goal struct {
-	at     float64
-	atMost bool
+var goals = map[string]map[string]stats.Goal{
+	optedOut: {"p99": {Bound: 1.02}, "rps": {Bound: 0.98, AtLeast: true}},
+	optedIn:  {"p99": {Bound: 1.10}, "rps": {Bound: 0.90, AtLeast: true}},
 }
 
-func (g goal) reached(in stats.Interval) bool {
-	if g.atMost {
-		return in.Low <= g.at
+func tolerance(figure string) float64 {
+	if figure == "p99" {
+		return stats.ToleranceP99
 	}
-	return in.High >= g.at
-}
-
-var goals = map[string]map[string]goal{
-	optedOut: {"p99_ratio": {1.02, true}, "rps_ratio": {0.98, false}},
-	optedIn:  {"p99_ratio": {1.10, true}, "rps_ratio": {0.90, false}},
+	return stats.Tolerance
 }
 
 // figure is a number of one arm, over blocks that count as often as counts says.
@@ -140,20 +134,14 @@ func writeTable(w io.Writer, comparisons map[string][]compared) error {
 	fmt.Fprintln(t, "revision\tfigure\tstock\tagain\tLibra\tLibra/stock\t95 %\tagain/stock\t95 %\tto reach\t\t")
 	for _, revision := range revisions {
 		for _, c := range comparisons[revision] {
-			to, verdict := "", ""
-			if g, ok := goals[revision][c.name+"_ratio"]; ok {
-				sign := "≥"
-				if g.atMost {
-					sign = "≤"
-				}
-				to, verdict = fmt.Sprintf("%s %.2f", sign, g.at), "no"
-				if g.reached(c.ratio) {
-					verdict = "yes"
-				}
+			to, said := "", ""
+			if g, ok := goals[revision][c.name]; ok {
+				verdict, why := g.Ratio(c.ratio, c.again, tolerance(c.name))
+				to, said = g.String(), stats.Said(verdict, why)
 			}
 			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.3f\t%.3f-%.3f\t%.3f\t%.3f-%.3f\t%s\t%s\t\n",
 				revision, c.name, c.arms[stock], c.arms[stockAgain], c.arms[libra],
-				c.ratio.Estimate, c.ratio.Low, c.ratio.High, c.again.Estimate, c.again.Low, c.again.High, to, verdict)
+				c.ratio.Estimate, c.ratio.Low, c.ratio.High, c.again.Estimate, c.again.Low, c.again.High, to, said)
 		}
 	}
 	return t.Flush()

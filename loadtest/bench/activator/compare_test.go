@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
-	"libra.dev/libra/loadtest/bench/stats"
 )
 
 // constant is a series in which each arm's requests take so many milliseconds.
@@ -48,31 +48,38 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-func TestGoalsGoByTheFavourableEnd(t *testing.T) {
-	wide := stats.Interval{Estimate: 1.2, Low: 1.0, High: 1.4}
-	for _, tc := range []struct {
-		goal goal
-		want bool
-	}{
-		{goal{1.02, true}, true}, {goal{0.99, true}, false},
-		{goal{1.3, false}, true}, {goal{1.5, false}, false},
-	} {
-		if got := tc.goal.reached(wide); got != tc.want {
-			t.Errorf("%+v of %+v: %v", tc.goal, wide, got)
+// varying is a series whose blocks differ so much that a ratio of two arms means nothing.
+func varying() series {
+	s := constant(2, 10, 10, 10)
+	for arm, factor := range map[int]float64{stock: 2, stockAgain: 2, libra: 3} {
+		for i := range s[arm][1].paced.latencies {
+			s[arm][1].paced.latencies[i] *= factor
 		}
 	}
+	return s
 }
 
 func TestTable(t *testing.T) {
-	var out bytes.Buffer
-	comparisons := map[string][]compared{optedOut: constant(2, 10, 10, 10).compare(1), optedIn: constant(2, 10, 10, 20).compare(1)}
-	if err := writeTable(&out, comparisons); err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range strings.Split(out.String(), "\n") {
-		if strings.Contains(line, "p99") && strings.Contains(line, optedOut) && !strings.Contains(line, "≤ 1.02  yes") ||
-			strings.Contains(line, "rps") && strings.Contains(line, optedIn) && !strings.Contains(line, "≥ 0.90   no") {
-			t.Errorf("not judged right: %s", line)
+	for name, c := range map[string]struct {
+		series series
+		want   map[string]string // by figure
+	}{
+		"the same":       {constant(2, 10, 10, 10), map[string]string{"p99": "at most 1.1  holds", "rps": "at least 0.9  holds"}},
+		"twice as long":  {constant(2, 10, 10, 20), map[string]string{"p99": "at most 1.1  does not hold", "rps": "at least 0.9  does not hold"}},
+		"a friendly end": {varying(), map[string]string{"p99": "at most 1.1  not known: the interval is wider than ±10 %"}},
+		"one block":      {constant(1, 10, 10, 10), map[string]string{"p99": "at most 1.1  not known: the interval is wider than ±10 %"}},
+	} {
+		var out bytes.Buffer
+		if err := writeTable(&out, map[string][]compared{optedIn: c.series.compare(1)}); err != nil {
+			t.Fatal(err)
+		}
+		for figure, want := range c.want {
+			i := slices.IndexFunc(strings.Split(out.String(), "\n"), func(line string) bool {
+				return strings.Contains(line, figure) && strings.HasSuffix(strings.TrimSpace(line), want)
+			})
+			if i < 0 {
+				t.Errorf("%s: no line of %s ends in %q:\n%s", name, figure, want, out.String())
+			}
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
@@ -288,9 +289,9 @@ func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *repli
 	s.say("  %.0f loans a second, %.0f reconciles a second; requests to the API server: %s", metrics["loans_per_s"], metrics["reconciles_per_s"], differences(kindsBefore, s.audit.kinds))
 	over := fmt.Sprintf("%.0f s", seconds)
 	return []figure{
-		{name: "controller_rss_mib", what: "controller: memory, MiB (its peak since the start)", estimate: exactly(leader.peakMiB), most: 300, of: over},
-		{name: "controller_cores", what: "controller: cores while loans pass", estimate: meanOf(leader.cores, s.seed), most: 0.2, of: over},
-		{name: "api_requests_per_s", what: "API requests a second, of both replicas", estimate: meanOf(asked, s.seed), most: 5, of: over},
+		{name: "controller_rss_mib", what: "controller: memory, MiB (its peak since the start)", estimate: stats.Exactly(leader.peakMiB), goal: stats.Goal{Bound: 300}, of: over},
+		{name: "controller_cores", what: "controller: cores while loans pass", estimate: stats.Mean(leader.cores, s.seed), goal: stats.Goal{Bound: 0.2}, of: over},
+		{name: "api_requests_per_s", what: "API requests a second, of both replicas", estimate: stats.Mean(asked, s.seed), goal: stats.Goal{Bound: 5}, of: over},
 	}, nil
 }
 

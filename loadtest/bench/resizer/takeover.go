@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/settings"
 )
@@ -69,11 +70,11 @@ func (s *site) measureTakeovers(ctx context.Context, l *lenders, replicas []*rep
 		replicas = append(replicas, next)
 	}
 	metrics["takeovers"] = float64(len(took))
-	median := medianOf(took, s.seed)
+	median := stats.Percentile(took, 50, 1, s.seed)
 	metrics["takeover_median_s"], metrics["takeover_median_low_s"], metrics["takeover_median_high_s"] = median.Estimate, median.Low, median.High
-	worst := exactly(report.Percentile(took, 100))
+	worst := stats.Exactly(report.Percentile(took, 100))
 	what := fmt.Sprintf("leader killed, to the next one's patch: worst, s (median %.1f, %.1f to %.1f)", median.Estimate, median.Low, median.High)
-	return figure{name: "takeover_s", what: what, estimate: worst, most: 10, of: fmt.Sprintf("%d times", len(took))}, nil
+	return figure{name: "takeover_s", what: what, estimate: worst, goal: stats.Goal{Bound: 10}, of: fmt.Sprintf("%d times", len(took))}, nil
 }
 
 // leader is who holds the lease.

@@ -25,7 +25,10 @@ func Bootstrap(blocks int, seed uint64, statistic func(counts []int) float64) In
 	for i := range counts {
 		counts[i] = 1
 	}
-	in := Interval{Estimate: statistic(counts)}
+	in := Interval{Estimate: statistic(counts), Low: math.NaN(), High: math.NaN()}
+	if blocks < 2 {
+		return in
+	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	drawn := make([]float64, Resamples)
 	for i := range drawn {
@@ -38,6 +41,24 @@ func Bootstrap(blocks int, seed uint64, statistic func(counts []int) float64) In
 	slices.Sort(drawn)
 	in.Low, in.High = drawn[Resamples*25/1000], drawn[Resamples-1-Resamples*25/1000]
 	return in
+}
+
+// Mean estimates that of values, one of each block.
+func Mean(blocks []float64, seed uint64) Interval {
+	return Bootstrap(len(blocks), seed, func(counts []int) float64 {
+		sum := 0.0
+		for i, n := range counts {
+			sum += blocks[i] * float64(n)
+		}
+		return sum / float64(len(blocks))
+	})
+}
+
+// Percentile estimates that of values, in the order in which they were measured. They are drawn in
+// blocks of successive ones, atOnce each: what disturbs a machine for a while disturbs several.
+func Percentile(values []float64, percent float64, atOnce int, seed uint64) Interval {
+	pooled := Pool(slices.Collect(slices.Chunk(values, atOnce)))
+	return Bootstrap(len(pooled.sizes), seed, func(counts []int) float64 { return pooled.Percentile(counts, percent) })
 }
 
 // Pooled are the values of all blocks of an arm.

@@ -65,6 +65,41 @@ func TestBootstrapOfEqualBlocks(t *testing.T) {
 	}
 }
 
+func TestMean(t *testing.T) {
+	if m := Mean([]float64{1, 2, 3, 4, 100}, 1); m.Estimate != 22 || m.Low >= 22 || m.High <= 22 {
+		t.Errorf("mean %+v, want 22 in an interval", m)
+	}
+	if m := Mean([]float64{2, 2, 2}, 1); m != Exactly(2) {
+		t.Errorf("mean of what does not differ %+v", m)
+	}
+}
+
+// One block is always drawn: that it does not differ from itself says nothing.
+func TestOneBlockHasNoInterval(t *testing.T) {
+	got := Percentile([]float64{1, 2, 3}, 50, 3, 1)
+	if got.Estimate != 2 || !math.IsNaN(got.Low) || !math.IsNaN(got.High) {
+		t.Errorf("got %+v", got)
+	}
+	if got := Percentile(nil, 50, 3, 1); !math.IsNaN(got.Estimate) {
+		t.Errorf("of nothing: %+v", got)
+	}
+}
+
+// A stretch in which all was slow is drawn, or not drawn, as a whole.
+func TestPercentileDrawsSuccessiveValuesTogether(t *testing.T) {
+	values := slices.Repeat([]float64{1}, 200)
+	for i := range 20 {
+		values[100+i] = 9
+	}
+	one, twenty := Percentile(values, 95, 1, 1), Percentile(values, 95, 20, 1)
+	if want := Exactly(9); one != want {
+		t.Errorf("one by one: %+v, want %+v", one, want)
+	}
+	if want := (Interval{9, 1, 9}); twenty != want {
+		t.Errorf("twenty at once: %+v, want %+v", twenty, want)
+	}
+}
+
 func TestOrders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := rapid.IntRange(0, 30).Draw(t, "blocks")

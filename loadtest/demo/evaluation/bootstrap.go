@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"libra.dev/libra/loadtest/bench/stats"
 )
 
 // resamples are how often the schedule is put together anew.
@@ -157,5 +159,9 @@ func (i interval) measured() bool { return !math.IsNaN(i.value) && !math.IsInf(i
 
 // known says whether the interval is narrow enough for the ratio to mean something.
 func (i interval) known(tolerance float64) bool {
-	return (i.high-i.low)/2 <= tolerance*i.value
+	return i.plain().Narrow(tolerance)
+}
+
+func (i interval) plain() stats.Interval {
+	return stats.Interval{Estimate: i.value, Low: i.low, High: i.high}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
@@ -25,6 +26,8 @@ const (
 	faster  = "faster"
 	slower  = "slower"
 	theSame = "the same"
+
+	notKnown = string(stats.NotKnown)
 )
 
 // told is what can be told of an arm's figure over stock's.

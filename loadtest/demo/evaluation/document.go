@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
@@ -49,18 +50,14 @@ func (c *comparison) document() []section {
 
 func (c *comparison) goalsSection() section {
 	all := c.judge()
-	count := map[string]int{}
+	count := map[stats.Verdict]int{}
 	t := table{Head: []string{"load", "figure", "against", "wanted", "measured (95 % interval)", "stock again / stock", "verdict"}}
 	for _, j := range all {
 		count[j.verdict]++
-		verdict := j.verdict
-		if j.why != "" {
-			verdict += ": " + j.why
-		}
-		t.add(j.k.String(), j.figure.title+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), verdict)
+		t.add(j.k.String(), j.figure.title+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), stats.Said(j.verdict, j.why))
 	}
 	return section{Title: "What Libra is to reach", brief: true, Text: []string{
-		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[holds], count[holdsNot], count[notKnown]),
+		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[stats.Holds], count[stats.DoesNotHold], count[stats.NotKnown]),
 		fmt.Sprintf("A goal holds when the ratio that was measured does and is sure: its 95 %% interval is at most ±5 %% wide (a P99's ±10 %%), stock, measured twice, differs from itself by no more than that, and in none of its blocks did the hypervisor take more than %s of the CPU. What is not sure is not known, however good or bad it looks.", percentText(mostStolen)),
 	}, Tables: []table{t}}
 }
@@ -110,7 +107,7 @@ func (c *comparison) harmedAndUndecided() section {
 	}
 	open := table{Caption: "Undecided", Head: []string{"load", "figure", "against", "measured (95 % interval)", "why it is not known"}}
 	for _, j := range c.judge() {
-		if j.verdict == notKnown {
+		if j.verdict == stats.NotKnown {
 			open.add(j.k.String(), j.figure.title, c.title(j.baseline), j.ratio.String(), j.why)
 		}
 	}

@@ -1,5 +1,7 @@
 package evaluation
 
+import "libra.dev/libra/loadtest/bench/stats"
+
 // figure is something that one number says of an arm.
 type figure struct {
 	name  string // unique
@@ -20,9 +22,9 @@ type figure struct {
 // and by how much stock again may differ from stock.
 func (f figure) tolerance() float64 {
 	if f.percentile >= 99 {
-		return 0.10
+		return stats.ToleranceP99
 	}
-	return 0.05
+	return stats.Tolerance
 }
 
 func tookAll(a answer) float64 { return a.took }

@@ -2,7 +2,8 @@ package evaluation
 
 import (
 	"fmt"
-	"math"
+
+	"libra.dev/libra/loadtest/bench/stats"
 )
 
 // goal is a line of section 8 of the design: a figure of Libra's over another arm's.
@@ -11,8 +12,7 @@ type goal struct {
 	figure   figure
 	arm      string
 	baseline string
-	bound    float64
-	atLeast  bool // at most otherwise
+	bound    stats.Goal
 }
 
 // goals are all of them, in the order of the report.
@@ -21,7 +21,7 @@ var goals = makeGoals()
 func makeGoals() []goal {
 	var all []goal
 	add := func(part string, load, pods int, f figure, baseline string, bound float64) {
-		all = append(all, goal{combination{part, load, pods}, f, Libra, baseline, bound, f.name == bystanderCPU.name})
+		all = append(all, goal{combination{part, load, pods}, f, Libra, baseline, stats.Goal{Bound: bound, AtLeast: f.name == bystanderCPU.name}})
 	}
 	for _, load := range []int{15, 40} {
 		add(PartRequests, load, 10, p99Computing, NoLimits, 1.03)
@@ -44,51 +44,29 @@ func makeGoals() []goal {
 }
 
 func (g goal) wanted() string {
-	if g.atLeast {
-		return fmt.Sprintf("at least %.2f", g.bound)
+	if g.bound.AtLeast {
+		return fmt.Sprintf("at least %.2f", g.bound.Bound)
 	}
-	return fmt.Sprintf("at most %.2f", g.bound)
+	return fmt.Sprintf("at most %.2f", g.bound.Bound)
 }
-
-// Verdicts on a goal.
-const (
-	holds    = "holds"
-	holdsNot = "does not hold"
-	notKnown = "not known"
-)
 
 // judged is a goal with what was measured.
 type judged struct {
 	goal
 	ratio   interval
 	noise   interval // the figure of stock again over stock
-	verdict string
+	verdict stats.Verdict
 	why     string // it is not known
 }
 
-// judge says which goals hold. One is not known if it was not measured, if the hypervisor
-// took CPU from what it is about, if its ratio may as well be another one, or if the same
-// arm measured twice differs by as much.
+// judge says which goals hold. Where the hypervisor took CPU from what one is about, it is not known.
 func (c *comparison) judge() []judged {
 	var all []judged
 	for _, g := range goals {
-		j := judged{goal: g, ratio: c.ratio(g.k, g.arm, g.baseline, g.figure), noise: c.ratio(g.k, Again, Stock, g.figure), verdict: notKnown}
-		tolerance := g.figure.tolerance()
-		switch {
-		case !j.ratio.measured():
-			j.why = "not measured"
-		case !j.noise.measured():
-			j.why = "stock was not measured again"
-		case c.disturbed(g.k, g.arm, g.baseline) > 0:
-			j.why = fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), c.disturbed(g.k, g.arm, g.baseline))
-		case math.Abs(j.noise.value-1) > tolerance:
-			j.why = fmt.Sprintf("stock again is %s of stock, more than %s away", ratioText(j.noise.value), percentText(tolerance))
-		case !j.ratio.known(tolerance):
-			j.why = fmt.Sprintf("the interval is wider than ±%s", percentText(tolerance))
-		case g.atLeast && j.ratio.value >= g.bound, !g.atLeast && j.ratio.value <= g.bound:
-			j.verdict = holds
-		default:
-			j.verdict = holdsNot
+		j := judged{goal: g, ratio: c.ratio(g.k, g.arm, g.baseline, g.figure), noise: c.ratio(g.k, Again, Stock, g.figure)}
+		j.verdict, j.why = g.bound.Ratio(j.ratio.plain(), j.noise.plain(), g.figure.tolerance())
+		if n := c.disturbed(g.k, g.arm, g.baseline); n > 0 && j.ratio.measured() {
+			j.verdict, j.why = stats.NotKnown, fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
 		}
 		all = append(all, j)
 	}
@@ -111,7 +89,7 @@ func (c *comparison) disturbed(k combination, arms ...string) int {
 func undecided(all []judged) int {
 	n := 0
 	for _, j := range all {
-		if j.verdict == notKnown {
+		if j.verdict == stats.NotKnown {
 			n++
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"libra.dev/libra/loadtest/bench/stats"
 )
 
 func verdictOn(t *testing.T, d Data, f figure) judged {
@@ -48,18 +50,18 @@ func TestVerdicts(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		data    Data
-		verdict string
+		verdict stats.Verdict
 		why     string
 	}{
-		"clearly better":            {with(0.7, 1, 0.1), holds, ""},
-		"not better":                {with(0.9, 1, 0.1), holdsNot, ""},
-		"stock differs from itself": {with(0.7, 1.2, 0.1), notKnown, "stock again is 1.20 of stock, more than 5 % away"},
-		"its CPU was taken":         {robbed(with(0.7, 1, 0.1), Libra, 1), notKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
-		"the baseline's was":        {robbed(with(0.7, 1, 0.1), NoLimits, 1), notKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
-		"a little was taken":        {robbed(with(0.7, 1, 0.1), Libra, 0.6), holds, ""},
-		"stock was measured once":   {without(with(0.7, 1, 0.1), Again), notKnown, "stock was not measured again"},
-		"no baseline":               {without(with(0.7, 1, 0.1), NoLimits), notKnown, "not measured"},
-		"too few to tell":           {tooFew(), notKnown, "the interval is wider than ±5 %"},
+		"clearly better":            {with(0.7, 1, 0.1), stats.Holds, ""},
+		"not better":                {with(0.9, 1, 0.1), stats.DoesNotHold, ""},
+		"stock differs from itself": {with(0.7, 1.2, 0.1), stats.NotKnown, "stock again is 1.20 of stock, more than 5 % away"},
+		"its CPU was taken":         {robbed(with(0.7, 1, 0.1), Libra, 1), stats.NotKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
+		"the baseline's was":        {robbed(with(0.7, 1, 0.1), NoLimits, 1), stats.NotKnown, "the hypervisor took more than 2 % of the CPU in 1 of the blocks"},
+		"a little was taken":        {robbed(with(0.7, 1, 0.1), Libra, 0.6), stats.Holds, ""},
+		"stock was measured once":   {without(with(0.7, 1, 0.1), Again), stats.NotKnown, "stock was not measured again"},
+		"no baseline":               {without(with(0.7, 1, 0.1), NoLimits), stats.NotKnown, "not measured"},
+		"too few to tell":           {tooFew(), stats.NotKnown, "the interval is wider than ±5 %"},
 	} {
 		if j := verdictOn(t, c.data, meanSlowdown); j.verdict != c.verdict || j.why != c.why {
 			t.Errorf("%s: %s, %q (%v, noise %v); want %s, %q", name, j.verdict, j.why, j.ratio, j.noise, c.verdict, c.why)
