@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 )
@@ -41,6 +42,9 @@ const (
 	// A donor lends from leastLoan to leastLoan + loanSteps x 100m of its CPU.
 	leastLoan = 500
 	loanSteps = 3
+
+	// atOnce is how many successive loans are one block of an interval.
+	atOnce = 20
 )
 
 // One thread of spin can use all of it.
@@ -309,19 +313,26 @@ func (g *guarding) request(ctx context.Context, cpu time.Duration) error {
 	return err
 }
 
+// goals are those of a P99, in milliseconds.
+var goals = map[string]stats.Goal{"restore": {Bound: 20}, "donor_whole": {Bound: 10}}
+
 func (g *guarding) report(ctx context.Context, out io.Writer) error {
 	metrics := map[string]float64{"loans_refused": float64(g.refused), "restores_missed": float64(g.missed), "restores_early": float64(g.early), "restores_blurred": float64(g.blurred)}
+	p99 := map[string]stats.Interval{}
 	for name, times := range g.times {
 		metrics[name+"_count"] = float64(len(times))
 		for percent, suffix := range map[float64]string{50: "_p50_ms", 99: "_p99_ms", 100: "_worst_ms"} {
 			metrics[name+suffix] = report.Percentile(times, percent)
 		}
+		p99[name] = stats.Percentile(times, 99, atOnce, g.Seed)
+		metrics[name+"_p99_low_ms"], metrics[name+"_p99_high_ms"] = p99[name].Low, p99[name].High
 	}
-	maps.Copy(metrics, g.wrong.metrics())
+	wrong := g.wrong.figures(g.Seed)
+	maps.Copy(metrics, wrong.metrics())
 	if err := g.Write(ctx, metrics); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%-52s %6s %9s %9s %9s\n", "", "times", "P50 ms", "P99 ms", "worst ms")
+	fmt.Fprintf(out, "\n%-52s %6s %9s %9s %18s %9s  %s\n", "", "times", "P50 ms", "P99 ms", "95 % interval", "worst ms", "P99, the goal")
 	for _, row := range []struct{ name, what string }{
 		{"restore", "usage at the threshold, to limit back"},
 		{"restore_as_seen", "the same, from when the kernel's counters showed it"},
@@ -329,11 +340,15 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 		{"overlap", "limit back, to the borrower's taken back"},
 		{"donor_whole", "End of the donor, to limit back"},
 	} {
-		fmt.Fprintf(out, "%-52s %6.0f %9.3f %9.3f %9.3f\n", row.what, metrics[row.name+"_count"],
-			metrics[row.name+"_p50_ms"], metrics[row.name+"_p99_ms"], metrics[row.name+"_worst_ms"])
+		said := ""
+		if goal, ok := goals[row.name]; ok {
+			said = fmt.Sprintf("%s: %s", goal, stats.Said(goal.Absolute(p99[row.name])))
+		}
+		fmt.Fprintf(out, "%-52s %6.0f %9.3f %9.3f %18s %9.3f  %s\n", row.what, metrics[row.name+"_count"],
+			metrics[row.name+"_p50_ms"], metrics[row.name+"_p99_ms"], fmt.Sprintf("%.3f to %.3f", p99[row.name].Low, p99[row.name].High), metrics[row.name+"_worst_ms"], said)
 	}
 	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d, seen late by the bench itself: %d.\n", g.refused, g.early, g.missed, g.blurred)
-	g.wrong.print(out, metrics)
+	wrong.print(out)
 	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
 		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v, %d after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
 	}

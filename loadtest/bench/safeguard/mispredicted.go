@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"libra.dev/libra/loadtest/bench/rig"
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 )
@@ -96,37 +96,55 @@ func (g *guarding) timed(ctx context.Context, times []float64, function string) 
 	return append(times, rig.Milliseconds(took)), lent, g.lender.End(ctx, ids...)
 }
 
-func (m *mispredictions) metrics() map[string]float64 {
+// figures are what the requests come to: by how much longer than right ones those took, overall, whose
+// prediction was wrong. A round of all kinds is one block of an interval.
+type figures struct {
+	*mispredictions
+	slower, unsuspendedSlower stats.Interval
+}
+
+func (m *mispredictions) figures(seed uint64) figures {
+	return figures{m, slowdown(m.wrong, m.right, seed), slowdown(m.unsuspended, m.right, seed)}
+}
+
+// slowdown is by how much of it times are longer than base, overall; both have one of each round.
+func slowdown(times, base []float64, seed uint64) stats.Interval {
+	return stats.Bootstrap(len(times), seed, func(counts []int) float64 {
+		var all, of float64
+		for round, n := range counts {
+			all += float64(n) * times[round]
+			of += float64(n) * base[round]
+		}
+		return all/of - 1
+	})
+}
+
+func (f figures) metrics() map[string]float64 {
 	return map[string]float64{
-		"wrong_requests":             float64(len(m.wrong)),
-		"wrong_slowdown":             slowdown(m.wrong, m.right),
-		"wrong_lent":                 float64(m.lent),
-		"wrong_lent_late":            float64(m.lentLate),
-		"wrong_unsuspended_slowdown": slowdown(m.unsuspended, m.right),
-		"wrong_unsuspended_lent":     float64(m.unsuspendedLent),
-		"wrong_right_p50_ms":         report.Percentile(m.right, 50),
-		"wrong_p50_ms":               report.Percentile(m.wrong, 50),
-		"wrong_unsuspended_p50_ms":   report.Percentile(m.unsuspended, 50),
+		"wrong_requests":                  float64(len(f.wrong)),
+		"wrong_slowdown":                  f.slower.Estimate,
+		"wrong_slowdown_low":              f.slower.Low,
+		"wrong_slowdown_high":             f.slower.High,
+		"wrong_lent":                      float64(f.lent),
+		"wrong_lent_late":                 float64(f.lentLate),
+		"wrong_unsuspended_slowdown":      f.unsuspendedSlower.Estimate,
+		"wrong_unsuspended_slowdown_low":  f.unsuspendedSlower.Low,
+		"wrong_unsuspended_slowdown_high": f.unsuspendedSlower.High,
+		"wrong_unsuspended_lent":          float64(f.unsuspendedLent),
+		"wrong_right_p50_ms":              report.Percentile(f.right, 50),
+		"wrong_p50_ms":                    report.Percentile(f.wrong, 50),
+		"wrong_unsuspended_p50_ms":        report.Percentile(f.unsuspended, 50),
 	}
 }
 
-// slowdown is by how much of it times are longer than base, overall.
-func slowdown(times, base []float64) float64 {
-	return sum(times)/sum(base)*float64(len(base))/float64(len(times)) - 1
-}
-
-func sum(of []float64) (all float64) {
-	for v := range slices.Values(of) {
-		all += v
+func (f figures) print(out io.Writer) {
+	fmt.Fprintf(out, "\nPredicted to need half of what they need, requests of %v, each kind %d times:\n", longSpin, len(f.wrong))
+	fmt.Fprintf(out, "%-52s %6s %9s %10s %22s\n", "", "lent", "P50 ms", "slow-down", "95 % interval")
+	fmt.Fprintf(out, "%-52s %6d %9.0f\n", "predicted rightly: nothing to lend", 0, report.Percentile(f.right, 50))
+	row := func(what string, lent int, times []float64, by stats.Interval) {
+		fmt.Fprintf(out, "%-52s %6d %9.0f %+8.1f %% %22s\n", what, lent, report.Percentile(times, 50), 100*by.Estimate, fmt.Sprintf("%+.1f to %+.1f %%", 100*by.Low, 100*by.High))
 	}
-	return all
-}
-
-func (m *mispredictions) print(out io.Writer, metrics map[string]float64) {
-	fmt.Fprintf(out, "\nPredicted to need half of what they need, requests of %v, each kind %d times:\n", longSpin, len(m.wrong))
-	fmt.Fprintf(out, "%-52s %6s %9s %10s\n", "", "lent", "P50 ms", "slow-down")
-	fmt.Fprintf(out, "%-52s %6d %9.0f\n", "predicted rightly: nothing to lend", 0, metrics["wrong_right_p50_ms"])
-	fmt.Fprintf(out, "%-52s %6d %9.0f %+9.1f %%\n", "predicted wrongly, one function", m.lent, metrics["wrong_p50_ms"], 100*metrics["wrong_slowdown"])
-	fmt.Fprintf(out, "%-52s %6d %9.0f %+9.1f %%\n", "predicted wrongly, each of a function not yet known", m.unsuspendedLent, metrics["wrong_unsuspended_p50_ms"], 100*metrics["wrong_unsuspended_slowdown"])
-	fmt.Fprintf(out, "Of the one function, %d of the last %d lent.\n", m.lentLate, len(m.wrong)-len(m.wrong)/2)
+	row("predicted wrongly, one function", f.lent, f.wrong, f.slower)
+	row("predicted wrongly, each of a function not yet known", f.unsuspendedLent, f.unsuspended, f.unsuspendedSlower)
+	fmt.Fprintf(out, "The one function lent in %d of its last %d.\n", f.lentLate, len(f.wrong)-len(f.wrong)/2)
 }

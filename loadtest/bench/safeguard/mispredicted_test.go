@@ -12,13 +12,22 @@ func TestSlowdownIsOfAllRequestsTogether(t *testing.T) {
 	}{
 		"as long":                    {[]float64{100, 300}, []float64{200, 200}, 0},
 		"one of two twice as long":   {[]float64{100, 200}, []float64{100, 100}, 0.5},
-		"fewer to compare with":      {[]float64{110, 110, 110}, []float64{100}, 0.1},
-		"faster than what is normal": {[]float64{90}, []float64{100, 100}, -0.1},
+		"faster than what is normal": {[]float64{90, 90}, []float64{100, 100}, -0.1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := slowdown(test.times, test.base); math.Abs(got-test.want) > 1e-9 {
+			if got := slowdown(test.times, test.base, 1).Estimate; math.Abs(got-test.want) > 1e-9 {
 				t.Errorf("slow-down %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// What took all requests of a round longer is no slow-down.
+func TestSlowdownIsOfRounds(t *testing.T) {
+	got := slowdown([]float64{110, 220, 330, 440}, []float64{100, 200, 300, 400}, 1)
+	for _, v := range []float64{got.Estimate, got.Low, got.High} {
+		if math.Abs(v-0.1) > 1e-9 {
+			t.Errorf("slow-down %+v, want 0.1 and no doubt", got)
+		}
 	}
 }
