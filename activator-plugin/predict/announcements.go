@@ -234,7 +234,7 @@ func (f *function) drop(now time.Time) {
 // answered before. It presumes that f.mu is held.
 func (f *function) mark(now time.Time, s state) {
 	f.marks++
-	s.due = now
+	s.due, s.same = now, 0
 	f.state.Store(&s)
 }
 

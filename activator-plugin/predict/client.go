@@ -29,14 +29,20 @@ const (
 	// than dropAfter is so only as long as nothing speaks against it, for what changes is
 	// announced and the predictor there; and not beyond keepFor.
 	refreshAfter = 5 * time.Second
-	dropAfter    = time.Minute
-	keepFor      = time.Hour
+	// refreshHeard is how old what is confirmed may be while changes of it are heard of. It is asked
+	// for again nevertheless, soon enough that a predictor that is gone is seen before dropAfter.
+	refreshHeard = 50 * time.Second
+	// confirmed is after how many equal answers. One may be that of a replica which has not heard of a
+	// change yet; what was announced needs no other.
+	confirmed = 2
+	dropAfter = time.Minute
+	keepFor   = time.Hour
 
 	// idleConnTimeout is long enough that a function that is called now and then does not
 	// pay for a connection each time.
 	idleConnTimeout = 5 * time.Minute
 
-	maxFunctions = 4096
+	maxFunctions = 16384
 	forgetAfter  = time.Minute
 	// All functions are looked at to find those to forget, with none added
 	// meanwhile.
@@ -108,6 +114,7 @@ type state struct {
 	due      time.Time // of the next fetch
 	failures int       // in a row
 	lags     int       // answers in a row that were older than what was announced
+	same     int       // answers in a row that said this
 }
 
 // New returns a Client. It does not contact the predictor before it is asked.
@@ -183,7 +190,7 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 	f.use(now)
 	s := f.state.Load()
 	from := fromTable
-	if !now.Before(s.due) {
+	if c.due(s, now) {
 		from = fromStale
 		c.refresh(ctx, name, f, size, now)
 	}
@@ -211,6 +218,14 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 	c.metrics.answered(from)
 	c.metrics.used(now.Sub(s.fetched))
 	return p, true
+}
+
+// due says whether the state is to be fetched anew.
+func (c *Client) due(s *state, now time.Time) bool {
+	if now.Before(s.due) {
+		return false
+	}
+	return s.same < confirmed || now.Sub(s.fetched) >= refreshHeard || !c.nothingSpeaksAgainst(s)
 }
 
 // usable says whether the state is good for an answer, be it that there is none.

@@ -59,7 +59,7 @@ func (c *Client) refresh(ctx context.Context, name types.NamespacedName, f *func
 		return
 	}
 	// The fetch that the caller saw to be due may have ended just now.
-	if now.Before(f.state.Load().due) {
+	if !c.due(f.state.Load(), now) {
 		f.land(fl)
 		return
 	}
@@ -99,7 +99,7 @@ func (c *Client) take(name types.NamespacedName, f *function, marks int, table *
 	old := f.state.Load()
 	next, result := nextState(now, old, f.announced, table, err)
 	if f.marks != marks && result != fetchError {
-		next.due = now
+		next.due, next.same = now, 0
 	}
 	f.state.Store(next)
 	f.mu.Unlock()
@@ -114,7 +114,7 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 		table.Version < old.table.Version && table.Version != heard.version:
 		// It is from a replica that lags, and must not take back what is known better.
 		next := *old
-		next.due, next.lags, next.failures = now.Add(retryAfter(old.lags)), old.lags+1, 0
+		next.due, next.lags, next.failures, next.same = now.Add(retryAfter(old.lags)), old.lags+1, 0, 0
 		return &next, fetchOlder
 	case err == nil && table.Version < heard.version:
 		return &state{
@@ -122,19 +122,33 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 			due: now.Add(retryAfter(old.lags)), lags: old.lags + 1,
 		}, fetchOK
 	case err == nil && table.predictsNothing():
-		return &state{table: table, fetched: now, due: now.Add(emptyRetry)}, fetchOK
+		return &state{table: table, fetched: now, due: now.Add(emptyRetry), same: answersLike(old, heard, table)}, fetchOK
 	case err == nil:
-		return &state{table: table, fetched: now, due: now.Add(refreshAfter)}, fetchOK
+		return &state{table: table, fetched: now, due: now.Add(refreshAfter), same: answersLike(old, heard, table)}, fetchOK
 	case errors.Is(err, errNotFound):
-		return &state{fetched: now, due: now.Add(emptyRetry)}, fetchNotFound
+		return &state{fetched: now, due: now.Add(emptyRetry), same: answersLike(old, heard, nil)}, fetchNotFound
 	case errors.Is(err, errMalformed):
 		result = fetchMalformed
 	default:
 		result = fetchError
 	}
 	failed := *old
+	failed.same = 0
 	failed.due, failed.failures = now.Add(retryAfter(old.failures)), old.failures+1
 	return &failed, result
+}
+
+// answersLike is how many answers in a row have said what this one does; table is nil where there is
+// none.
+func answersLike(old *state, heard announced, table *Table) int {
+	switch {
+	case table != nil && heard.version != 0 && table.Version == heard.version:
+		return confirmed
+	case table == nil && old.table == nil, table != nil && old.table != nil && table.Version == old.table.Version:
+		return min(old.same+1, confirmed)
+	default:
+		return 1
+	}
 }
 
 // retryAfter bounds the shift, so that it cannot overflow.

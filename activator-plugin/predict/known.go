@@ -18,7 +18,7 @@ func (c *Client) Known(ctx context.Context, name types.NamespacedName, size int6
 	}
 	f.use(now)
 	s := f.state.Load()
-	if !now.Before(s.due) {
+	if c.due(s, now) {
 		c.refresh(ctx, name, f, size, now)
 	}
 	if s.table == nil || !c.usable(s, now) {
