@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -196,4 +198,40 @@ func redisCPU(b *testing.B, addr string) time.Duration {
 		seconds += s
 	}
 	return time.Duration(seconds * float64(time.Second))
+}
+
+// BenchmarkMetricsOf10000Revisions is what the metrics of many revisions hold: eight sets of each, as
+// an activator has of one whose requests lend, borrow and are sampled.
+func BenchmarkMetricsOf10000Revisions(b *testing.B) {
+	b.Setenv("OTEL_GO_X_CARDINALITY_LIMIT", strconv.Itoa(maxOptions))
+	held := func() float64 {
+		goruntime.GC()
+		var stats goruntime.MemStats
+		goruntime.ReadMemStats(&stats)
+		return float64(stats.HeapAlloc) / (1 << 20)
+	}
+	for b.Loop() {
+		before := held()
+		reader := sdkmetric.NewManualReader()
+		m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range 10_000 {
+			rev := types.NamespacedName{Namespace: fmt.Sprintf("team-%03d", i%200), Name: fmt.Sprintf("function-%05d-00001", i)}
+			m.onDispatch(rev, roleDonor, reasonNone, false)
+			m.onDispatch(rev, roleNeither, reasonNone, false)
+			m.onDispatch(rev, roleUnmanaged, reasonSampled, false)
+			m.onDispatch(rev, roleUnmanaged, reasonFirst, false)
+			m.onEnded(rev, pool.Outcome{Found: true})
+			m.onEnded(rev, pool.Outcome{Found: true, Lent: api.Resources{CPUMilli: 1}})
+			m.onVolumes(rev, volumes{surplus: api.Resources{CPUMilli: 1}, want: api.Resources{CPUMilli: 1}}, false, time.Second)
+		}
+		b.ReportMetric(held()-before, "MiB")
+		var all metricdata.ResourceMetrics
+		if err := reader.Collect(context.Background(), &all); err != nil {
+			b.Fatal(err)
+		}
+		goruntime.KeepAlive(m)
+	}
 }

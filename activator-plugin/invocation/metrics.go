@@ -99,8 +99,9 @@ type (
 	poolCallKey struct{ operation, result string }
 )
 
-// maxOptions bounds what an optionsOf keeps. Past it all is made anew.
-const maxOptions = 4096
+// maxOptions bounds what an optionsOf keeps: as many sets as a metric has at most. Past it all is made
+// anew.
+const maxOptions = 100_000
 
 // optionsOf keeps the options of the attributes that there have been.
 type optionsOf[K comparable] struct {

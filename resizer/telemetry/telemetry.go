@@ -34,6 +34,10 @@ const (
 	// flushTime is how long a process that ends tries to send the spans that it has left:
 	// a collector that is away must not take up the grace period of its pod.
 	flushTime = time.Second
+
+	// metricSets is how many sets of attributes a metric has at most: the resizer has one for each of
+	// some thousand nodes. The SDK keeps 2,000, and what is observed of all others is one series.
+	metricSets = 20_000
 )
 
 // Telemetry is a process's providers.
@@ -66,7 +70,7 @@ func New(ctx context.Context, service string, registerer prometheus.Registerer, 
 		return nil, fmt.Errorf("exporting metrics: %w", err)
 	}
 	t := &Telemetry{
-		Meters:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(described)),
+		Meters:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(described), sdkmetric.WithCardinalityLimit(metricSets)),
 		Tracers: noop.NewTracerProvider(),
 		flush:   func(context.Context) error { return nil },
 	}

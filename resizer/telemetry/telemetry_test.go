@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 )
 
 func newTelemetry(t *testing.T) (*Telemetry, *prometheus.Registry) {
@@ -51,6 +53,32 @@ func TestServiceHasAName(t *testing.T) {
 	_, registry = newTelemetry(t)
 	if got := targetInfo(t, registry)["service_name"]; got != "agents-of-blue" {
 		t.Errorf("with OTEL_SERVICE_NAME the service is %q", got)
+	}
+}
+
+// The resizer has a series for each node.
+func TestMetricsOfManyNodes(t *testing.T) {
+	told, registry := newTelemetry(t)
+	const nodes = 10_000
+	gauge, err := told.Meters.Meter("").Int64Gauge("silent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes {
+		gauge.Record(t.Context(), 1, metric.WithAttributes(attribute.Int("node", i)))
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := 0
+	for _, f := range families {
+		if f.GetName() == "silent" {
+			series = len(f.GetMetric())
+		}
+	}
+	if series != nodes {
+		t.Errorf("%d series of %d nodes", series, nodes)
 	}
 }
 
