@@ -1,6 +1,5 @@
 """Prints what was measured, and gives it names."""
 
-import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ import numpy as np
 
 from bench import drift
 from bench.calls import Say
+from bench.goals import percentile, percentile_interval
 from bench.heldout import (
     ALLOCATION,
     ARG_MAX,
@@ -36,11 +36,6 @@ _MODELS = ("LR", "SVM", "NN", "RF", OURS)
 _ANSWERED = f"{OURS}, answered"
 _FROZEN = (OURS, ARG_MAX, RF, HISTOGRAM, MOVING_WINDOW)
 _ONLINE = (OURS, HISTOGRAM, MOVING_WINDOW)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that at least a share of the values does not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def table(say: Say, title: str, rows: Iterable[Sequence[str]]) -> None:
@@ -298,7 +293,7 @@ def drift_recovery(found: Sequence[drift.Drift], step: int, say: Say) -> tuple[M
     return {k: s.value for k, s in shares.items()}, {k: (s.low, s.high) for k, s in shares.items()}
 
 
-def learning_times(times: Times, say: Say) -> Metrics:
+def learning_times(times: Times, say: Say) -> tuple[Metrics, Intervals]:
     rows = [["", "median ms", "p99 ms", "count"]]
     for what, values in (
         ("training three models", times.training),
@@ -307,7 +302,7 @@ def learning_times(times: Times, say: Say) -> Metrics:
     ):
         rows.append([what, f"{median(values):.3f}", f"{percentile(values, 0.99):.3f}", str(len(values))])
     table(say, "Time to learn, one thread.", rows)
-    return {
+    metrics = {
         "train_ms": percentile(times.training, 0.99),
         "train_median_ms": median(times.training),
         "refit_ms": percentile(times.refit, 0.99),
@@ -315,3 +310,9 @@ def learning_times(times: Times, say: Say) -> Metrics:
         "update_ms": percentile(times.update, 0.99),
         "update_median_ms": median(times.update),
     }
+    intervals = {
+        "train_ms": percentile_interval(times.training, 0.99),
+        "refit_ms": percentile_interval(times.refit, 0.99),
+        "update_ms": percentile_interval(times.update, 0.99),
+    }
+    return metrics, {name: interval for name, interval in intervals.items() if interval is not None}

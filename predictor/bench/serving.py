@@ -49,6 +49,7 @@ class Served:
     server_mismatches: int  # of answers of the server itself with its own table
     pinned: bool  # server and clients each on a core of their own
     metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Served:
@@ -86,6 +87,7 @@ def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Serv
         if load["errors"]:
             raise NotMeasuredError(f"{load['errors']} requests failed, the first: {load['first_error']}")
     served.metrics = _metrics(served)
+    served.intervals = _intervals(served)
     return served
 
 
@@ -136,6 +138,21 @@ def _metrics(served: Served) -> dict[str, float]:
         else:
             metrics[f"{prefix}_rps"] = max(metrics.get(f"{prefix}_rps", 0.0), load["achieved_rps"])
     return metrics
+
+
+def _intervals(served: Served) -> dict[str, tuple[float, float]]:
+    """Of what has one: the client gives none of a single second, or of a thousand look-ups."""
+    named = [("table_lookup_p99_us", served.lookup, "us")]
+    named += [
+        ("infer_p99_ms" if load["protocol"] == "rest" else "infer_grpc_p99_ms", load, "ms")
+        for load in served.loads
+        if load["mode"] == "open"
+    ]
+    return {
+        name: (of[f"p99_low_{unit}"], of[f"p99_high_{unit}"])
+        for name, of, unit in named
+        if f"p99_low_{unit}" in of
+    }
 
 
 def _core(pinned: bool, core: int) -> list[str]:

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/bench/stats"
 )
 
 // asker asks the predictor over a connection of its own.
@@ -41,8 +44,11 @@ type loadResult struct {
 	P50         float64 `json:"p50_ms"`
 	P90         float64 `json:"p90_ms"`
 	P99         float64 `json:"p99_ms"`
-	P999        float64 `json:"p999_ms"`
-	Max         float64 `json:"max_ms"`
+	// P99Low and P99High are the ends of its 95 % interval, by seconds; nil of less than two.
+	P99Low  *float64 `json:"p99_low_ms,omitempty"`
+	P99High *float64 `json:"p99_high_ms,omitempty"`
+	P999    float64  `json:"p999_ms"`
+	Max     float64  `json:"max_ms"`
 }
 
 func newLoad() *cobra.Command {
@@ -111,7 +117,8 @@ type worker struct {
 	asker
 	rng    *rand.Rand
 	times  []time.Duration
-	last   time.Time // when its last answer came
+	dues   []time.Time // of those
+	last   time.Time   // when its last answer came
 	errors int
 	first  error
 }
@@ -192,6 +199,7 @@ func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due tim
 		return
 	}
 	w.times = append(w.times, answered.Sub(due))
+	w.dues = append(w.dues, due)
 	w.last = answered
 }
 
@@ -201,9 +209,14 @@ func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult 
 		r.Mode = "open"
 	}
 	var times []time.Duration
+	seconds := make([][]float64, max(1, int(o.duration/time.Second)))
 	last := measured
 	for _, w := range workers {
 		times = append(times, w.times...)
+		for i, took := range w.times {
+			second := min(int(w.dues[i].Sub(measured)/time.Second), len(seconds)-1)
+			seconds[second] = append(seconds[second], milliseconds(took))
+		}
 		r.Errors += w.errors
 		if w.first != nil && r.FirstError == "" {
 			r.FirstError = w.first.Error()
@@ -218,5 +231,15 @@ func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult 
 	q := quantiles(times, .5, .9, .99, .999, 1)
 	r.P50, r.P90, r.P99 = milliseconds(q[0]), milliseconds(q[1]), milliseconds(q[2])
 	r.P999, r.Max = milliseconds(q[3]), milliseconds(q[4])
+	pooled := stats.Pool(seconds)
+	r.P99Low, r.P99High = ends(stats.Bootstrap(len(seconds), o.seed, func(counts []int) float64 { return pooled.Percentile(counts, 99) }))
 	return r
+}
+
+// ends are those of an interval that has them.
+func ends(in stats.Interval) (low, high *float64) {
+	if math.IsNaN(in.Low) || math.IsNaN(in.High) {
+		return nil, nil
+	}
+	return &in.Low, &in.High
 }

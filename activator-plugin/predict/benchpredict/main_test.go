@@ -93,11 +93,22 @@ func TestCheck(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	var got lookupResult
-	if err := run(t, &got, "lookup", "--lookups", "1000", inputFile(t, "[999, 1000, -1]", "[]")); err != nil {
+	if err := run(t, &got, "lookup", "--lookups", "2000", inputFile(t, "[999, 1000, -1]", "[]")); err != nil {
 		t.Fatal("lookup:", err)
 	}
-	if got.Functions != 2 || got.Lookups != 1000 || got.Mean <= 0 || got.P50 <= 0 || got.P99 < got.P50 || got.Max < got.P99 {
+	if got.Functions != 2 || got.Lookups != 2000 || got.Mean <= 0 || got.P50 <= 0 || got.P99 < got.P50 || got.Max < got.P99 {
 		t.Errorf("lookup = %+v", got)
+	}
+	// Whichever thousand is drawn: the P99 of all is between those of each.
+	if got.P99Low == nil || got.P99High == nil || *got.P99Low > got.P99 || *got.P99High < got.P50 {
+		t.Errorf("its P99 %v is from %v to %v", got.P99, got.P99Low, got.P99High)
+	}
+	var once lookupResult
+	if err := run(t, &once, "lookup", "--lookups", "1000", inputFile(t, "[999, 1000, -1]", "[]")); err != nil {
+		t.Fatal("lookup:", err)
+	}
+	if once.P99Low != nil || once.P99High != nil {
+		t.Errorf("one thousand has an interval, from %v to %v", *once.P99Low, *once.P99High)
 	}
 }
 

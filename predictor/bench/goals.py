@@ -1,0 +1,105 @@
+"""What the figures are to reach, and what can be said of each."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+NOT_KNOWN = "not known"
+
+_RESAMPLES = 500
+_AT_ONCE = 20
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    bound: float
+    at_least: bool = False  # at most otherwise
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.bound:g}"
+
+    def reached(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def verdict(self, interval: Interval | None) -> str:
+        """All of the 95 % interval decides, so that nothing holds by its friendly end."""
+        if interval is None:
+            return NOT_KNOWN
+        ends = {self.reached(end) for end in interval}
+        if len(ends) == 2:
+            return NOT_KNOWN
+        return HOLDS if ends.pop() else DOES_NOT_HOLD
+
+
+# Shares, except for the names' units.
+GOALS = {
+    "under_cpu_related": Goal(0.01),
+    "under_mem_related": Goal(0.01),
+    "under_cpu_unrelated": Goal(0.03),
+    "under_mem_unrelated": Goal(0.03),
+    "harvest_cpu_related": Goal(0.90, at_least=True),
+    "harvest_cpu_unrelated": Goal(0.80, at_least=True),
+    "drift_under_first60": Goal(0.10),
+    "drift_under_later": Goal(0.03),
+    "table_mismatches": Goal(0.0),
+    "table_lookup_p99_us": Goal(10.0),
+    "infer_p99_ms": Goal(2.0),
+    "train_ms": Goal(120.0),
+    "update_ms": Goal(1.0),
+}
+# All that there are were counted: no sample, and no interval.
+COUNTED = frozenset({"table_mismatches"})
+
+
+def judged(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> dict[str, str]:
+    """The verdict on each goal; not known is also what was not measured."""
+    found = {}
+    for name, goal in GOALS.items():
+        interval = intervals.get(name)
+        if name in COUNTED and name in metrics:
+            interval = (metrics[name], metrics[name])
+        found[name] = goal.verdict(interval if name in metrics else None)
+    return found
+
+
+def rows(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> list[Sequence[str]]:
+    """For a table, of which the first is the head."""
+    written: list[Sequence[str]] = [["goal", "", "measured", "95 %", ""]]
+    for name, verdict in judged(metrics, intervals).items():
+        interval = intervals.get(name)
+        written.append(
+            [
+                name,
+                str(GOALS[name]),
+                f"{metrics[name]:.4g}" if name in metrics else "-",
+                f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else "-",
+                verdict,
+            ]
+        )
+    return written
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that at least a share of the values does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def percentile_interval(values: Sequence[float], share: float) -> Interval | None:
+    """The 95 % interval of a percentile; None when there are no two blocks to draw from.
+
+    Successive values are drawn together: what disturbs a machine for a while disturbs several.
+    """
+    blocks = [values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE)]
+    if len(blocks) < 2:
+        return None
+    rng = random.Random(0)  # noqa: S311
+    found = sorted(
+        percentile([v for block in rng.choices(blocks, k=len(blocks)) for v in block], share)
+        for _ in range(_RESAMPLES)
+    )
+    return percentile(found, 0.025), percentile(found, 0.975)
