@@ -22,6 +22,7 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // limits are durations. They are fields for tests, which must not depend on how busy
@@ -76,7 +77,7 @@ type Options struct {
 	MeterProvider metric.MeterProvider
 	Kube          kubernetes.Interface
 	Serving       servingclient.Interface
-	RedisAddr     string
+	Redis         redisconn.Server
 	// Owner is this incarnation of the activator, unlike every other.
 	Owner string
 	// Activator is where this activator serves HTTP.
@@ -107,7 +108,7 @@ func New(o Options) (*Duplicator, error) {
 		return nil, err
 	}
 	recorder, stopEvents := newRecorder(o.Kube)
-	locks := newRedisLocks(o.RedisAddr, o.Owner)
+	locks := newRedisLocks(o.Redis, o.Owner)
 	limits := defaultLimits()
 	replayer := newReplayer(o.Activator, limits.replay)
 	return &Duplicator{

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -51,23 +51,9 @@ type redisLocks struct {
 	holder string
 }
 
-func newRedisLocks(addr, holder string) *redisLocks {
-	addrs := strings.Split(addr, ",")
+func newRedisLocks(server redisconn.Server, holder string) *redisLocks {
 	return &redisLocks{
-		client: redis.NewUniversalClient(&redis.UniversalOptions{
-			Addrs:                    addrs,
-			IsClusterMode:            len(addrs) > 1,
-			PoolSize:                 2,
-			ContextTimeoutEnabled:    true,
-			DialTimeout:              redisWithin,
-			ReadTimeout:              redisWithin,
-			WriteTimeout:             redisWithin,
-			PoolTimeout:              redisWithin,
-			MaxRetries:               -1,
-			DialerRetries:            1,
-			DisableIdentity:          true,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		}),
+		client: server.NewClient(redisconn.Options{Connections: 2, Timeout: redisWithin}),
 		// No holder is mistaken for a verdict.
 		holder: "held by " + holder,
 	}

@@ -1,12 +1,15 @@
 package duplicator
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func TestRedisLocks(t *testing.T) {
@@ -15,7 +18,8 @@ func TestRedisLocks(t *testing.T) {
 }
 
 func testRedisLocks(t *testing.T, addr string) {
-	one, two := newRedisLocks(addr, "one"), newRedisLocks(addr, "two")
+	server := redisconn.MustParse(addr)
+	one, two := newRedisLocks(server, "one"), newRedisLocks(server, "two")
 	defer one.close()
 	defer two.close()
 	ctx := t.Context()
@@ -85,6 +89,27 @@ func testRedisLocks(t *testing.T, addr string) {
 	look(verdictFailed)
 }
 
+func TestRightsOfTheActivator(t *testing.T) {
+	s := redistest.StartSecured(t)
+	server := s.As(t, "activator")
+	s.CheckRights(t, "activator", 2, func(ctx context.Context) error {
+		l := newRedisLocks(server, "one")
+		defer l.close()
+		done, failed := keyOf(newRevision("shop-00001")), keyOf(newRevision("shop-00002"))
+		_, err := l.look(ctx, done)
+		for _, k := range []key{done, failed} {
+			v, acquireErr := l.acquire(ctx, k, time.Minute)
+			if acquireErr == nil && v != verdictHeld {
+				acquireErr = fmt.Errorf("the lock of %s is %q", k, v)
+			}
+			err = errors.Join(err, acquireErr)
+		}
+		return errors.Join(err,
+			l.renew(ctx, done, time.Hour), l.settle(ctx, done, verdictDone, time.Minute), l.prolong(ctx, done, time.Hour),
+			l.settle(ctx, failed, verdictFailed, 0))
+	})
+}
+
 func TestNoLockWithoutRedis(t *testing.T) {
 	k := keyOf(newRevision("shop-00001"))
 	for name, ask := range map[string]func(*redisLocks) (verdict, error){
@@ -93,7 +118,7 @@ func TestNoLockWithoutRedis(t *testing.T) {
 	} {
 		// One each: after as many failures as it has connections, a client tries for
 		// another second in a goroutine of its own.
-		l := newRedisLocks(t.TempDir()+"/none.sock", "one")
+		l := newRedisLocks(redisconn.MustParse(t.TempDir()+"/none.sock"), "one")
 		if v, err := ask(l); err == nil {
 			t.Errorf("%s() = %q without Redis", name, v)
 		}

@@ -21,6 +21,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // Requests to an activator lead to replays through that same activator and to
@@ -53,7 +54,7 @@ func TestFromRequestsToReplays(t *testing.T) {
 		MeterProvider: noop.NewMeterProvider(),
 		Kube:          kube,
 		Serving:       c.client,
-		RedisAddr:     redistest.Start(t),
+		Redis:         redisconn.MustParse(redistest.Start(t)),
 		Owner:         "activator-0.x",
 		Activator:     base,
 		Largest:       largest,

@@ -27,6 +27,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // BenchmarkRequest is what Libra adds to requests, those of a few connections that each
@@ -50,7 +51,7 @@ func BenchmarkRequest(b *testing.B) {
 					objects = append(objects, newPod("pod-"+strconv.Itoa(i), benchIP(i)))
 				}
 				addr := redistest.StartServer(b).Addr // over TCP, as in a cluster
-				p := pool.NewRedis(addr)
+				p := pool.NewRedis(redisconn.MustParse(addr))
 				defer p.Close()
 				m := benchManager(b, kind, p, runPods(b, objects...))
 				for i := range connections {

@@ -19,6 +19,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // TestLending lets a borrower run beside a donor on real pools.
@@ -26,7 +27,7 @@ func TestLending(t *testing.T) {
 	t.Run("Memory", func(t *testing.T) { testLending(t, pool.NewMemory(clock.RealClock{})) })
 	t.Run("Redis", func(t *testing.T) {
 		addr := redistest.Start(t)
-		p := pool.NewRedis(addr)
+		p := pool.NewRedis(redisconn.MustParse(addr))
 		defer p.Close()
 		testLending(t, p)
 

@@ -27,6 +27,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // A wire is one way in which a client and a function talk, or stop talking, over real
@@ -362,7 +363,7 @@ func TestEveryWireEndsOnce(t *testing.T) {
 // The same, all at once and more than once, against a real Redis.
 func TestAllWiresEndOnceInRedis(t *testing.T) {
 	const rounds = 5
-	p := pool.NewRedis(redistest.Start(t))
+	p := pool.NewRedis(redisconn.MustParse(redistest.Start(t)))
 	defer p.Close()
 	// Redis has the functions from here on: loading them again would make a new epoch,
 	// which begins with no invocation.

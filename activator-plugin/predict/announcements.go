@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -44,24 +44,10 @@ type functionChange struct {
 // Run follows what the predictor announces until ctx is done. A change that is not
 // heard of, because Redis is away, is seen when the table is fetched again.
 func (c *Client) Run(ctx context.Context) {
-	if c.redisAddr == "" {
+	if c.redis.IsZero() {
 		return
 	}
-	addrs := strings.Split(c.redisAddr, ",")
-	client := redis.NewUniversalClient(&redis.UniversalOptions{
-		Addrs:                 addrs,
-		IsClusterMode:         len(addrs) > 1,
-		ContextTimeoutEnabled: true,
-		DialTimeout:           redisTimeout,
-		ReadTimeout:           redisTimeout,
-		WriteTimeout:          redisTimeout,
-		MaxRetries:            -1,
-		DialerRetries:         1,
-		DisableIdentity:       true,
-		MaintNotificationsConfig: &maintnotifications.Config{
-			Mode: maintnotifications.ModeDisabled,
-		},
-	})
+	client := c.redis.NewClient(redisconn.Options{Connections: 1, Timeout: redisTimeout})
 	defer client.Close()
 
 	delay, away := minReconnect, false

@@ -17,13 +17,16 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func announce(changes string) string { return `{"v":1,"functions":[` + changes + `]}` }
@@ -255,8 +258,12 @@ func TestAnnouncementsKeepNoFunction(t *testing.T) {
 
 func newListener(t *testing.T, redisAddr string) *Client {
 	t.Helper()
+	var server redisconn.Server
+	if redisAddr != "" {
+		server = redisconn.MustParse(redisAddr)
+	}
 	c, err := New(Options{
-		URL: "http://localhost", RedisAddr: redisAddr,
+		URL: "http://localhost", Redis: server,
 		Clock: clock.RealClock{}, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider(),
 	})
 	if err != nil {
@@ -338,6 +345,47 @@ func TestRunWithCluster(t *testing.T) {
 			return f.state.Load().table.offset.CPUMilli == offset
 		})
 	}
+}
+
+// When nothing is announced it also asks whether Redis is there.
+func TestRightsOfTheActivator(t *testing.T) {
+	s := redistest.StartSecured(t)
+	server := s.As(t, "activator")
+	s.CheckRights(t, "activator", 1, func(ctx context.Context) error {
+		c, err := New(Options{
+			URL: "http://localhost", Redis: server,
+			Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
+		})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.silence = 20 * time.Millisecond
+		f := know(c, name, state{table: exampleTable(), fetched: time.Now(), due: time.Now().Add(time.Hour)})
+		ctx, cancel := context.WithCancel(ctx)
+		stopped := make(chan struct{})
+		go func() {
+			c.Run(ctx)
+			close(stopped)
+		}()
+		defer func() {
+			cancel()
+			<-stopped
+		}()
+		for _, offset := range []int64{300, 301} {
+			err := wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(ctx context.Context) (bool, error) {
+				s.Admin.Publish(ctx, announcementsChannel, announce(change("8", offset)))
+				// As soon as anything is refused, there is nothing more to wait for.
+				log, err := s.Admin.ACLLog(ctx, 1).Result()
+				return len(log) > 0 || f.state.Load().table.offset.CPUMilli == offset, err
+			})
+			if err != nil {
+				return err
+			}
+			time.Sleep(5 * c.silence)
+		}
+		return nil
+	})
 }
 
 // forward forwards connections to addr. Those made before it is muted stay open, and

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -55,9 +56,9 @@ const (
 // Options are a Client's collaborators.
 type Options struct {
 	URL string // of the predictor, http://HOST[:PORT]
-	// RedisAddr is where the predictor announces changes, as pool.NewRedis takes it.
-	// Without it changes are seen when a table is fetched again.
-	RedisAddr     string
+	// Redis is where the predictor announces changes. Without it changes are seen when a
+	// table is fetched again.
+	Redis         redisconn.Server
 	Clock         clock.Clock
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
@@ -65,15 +66,15 @@ type Options struct {
 
 // Client holds the step tables of the functions that it was asked about.
 type Client struct {
-	base      *url.URL
-	http      *http.Client
-	redisAddr string
-	clock     clock.Clock
-	logger    *zap.SugaredLogger
-	metrics   *metrics
-	breaker   *gobreaker.TwoStepCircuitBreaker[any]
-	budget    time.Duration
-	silence   time.Duration
+	base    *url.URL
+	http    *http.Client
+	redis   redisconn.Server
+	clock   clock.Clock
+	logger  *zap.SugaredLogger
+	metrics *metrics
+	breaker *gobreaker.TwoStepCircuitBreaker[any]
+	budget  time.Duration
+	silence time.Duration
 
 	fetchCtx context.Context
 	stop     context.CancelFunc
@@ -137,16 +138,16 @@ func New(o Options) (*Client, error) {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		redisAddr: o.RedisAddr,
-		clock:     o.Clock,
-		logger:    o.Logger,
-		metrics:   m,
-		breaker:   newBreaker(o.Logger, m),
-		budget:    askBudget,
-		silence:   longestSilence,
-		fetchCtx:  ctx,
-		stop:      stop,
-		slots:     make(chan struct{}, maxFetches),
+		redis:    o.Redis,
+		clock:    o.Clock,
+		logger:   o.Logger,
+		metrics:  m,
+		breaker:  newBreaker(o.Logger, m),
+		budget:   askBudget,
+		silence:  longestSilence,
+		fetchCtx: ctx,
+		stop:     stop,
+		slots:    make(chan struct{}, maxFetches),
 	}
 	c.functions.Store(&map[types.NamespacedName]*function{})
 	return c, nil

@@ -26,6 +26,7 @@ import (
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -97,7 +98,7 @@ func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (
 		return nil, errors.New("deployment/redis has no argument --maxmemory, to which it could be set back")
 	}
 	c.maxMemory = args[at]
-	c.pool, c.redis = pool.NewRedis(address), redis.NewClient(&redis.Options{Addr: address})
+	c.pool, c.redis = pool.NewRedis(redisconn.MustParse(address)), redis.NewClient(&redis.Options{Addr: address})
 	if err := c.mend(ctx); err != nil {
 		return nil, err
 	}

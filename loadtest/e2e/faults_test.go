@@ -21,6 +21,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -153,7 +154,7 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pools := pool.NewRedis(service.Spec.ClusterIP + ":6379")
+	pools := pool.NewRedis(redisconn.MustParse(service.Spec.ClusterIP + ":6379"))
 	pod, err := kube.CoreV1().Pods(functionsNamespace).Get(ctx, lends.pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // tellOfLending logs what decides whether anything is lent: the node's pool, what the
@@ -56,7 +57,7 @@ func readPool(ctx context.Context) (pool.State, error) {
 	if err != nil {
 		return pool.State{}, err
 	}
-	pools := pool.NewRedis(service.Spec.ClusterIP + ":6379")
+	pools := pool.NewRedis(redisconn.MustParse(service.Spec.ClusterIP + ":6379"))
 	defer pools.Close() //nolint:errcheck // read only
 	return pools.Read(ctx, boxNode)
 }

@@ -20,6 +20,7 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -174,7 +175,7 @@ func (g *guest) libraRuns(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.pools = pool.NewRedis(service.Spec.ClusterIP + ":6379")
+	g.pools = pool.NewRedis(redisconn.MustParse(service.Spec.ClusterIP + ":6379"))
 	return g.eventually(ctx, "the pool's opening", upLimit, func(ctx context.Context) error {
 		s, err := g.pools.Read(ctx, nodeName)
 		if err == nil && !s.Open {

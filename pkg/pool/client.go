@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/logging"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"golang.org/x/sync/singleflight"
+
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -39,43 +39,13 @@ type Redis struct {
 	nowMillis func() int64
 }
 
-// NewRedis makes a pool in the Redis at addr: host:port, the path of a unix socket, or
-// the host:port of several of a Redis Cluster's masters with commas between them. It
-// connects when it is first used.
-func NewRedis(addr string) *Redis {
-	// What fails is returned; its own lines would say it again for each attempt.
-	logging.Disable()
+// NewRedis makes a pool in a Redis. It connects when it is first used.
+func NewRedis(server redisconn.Server) *Redis {
 	return &Redis{
-		calls:     newClient(addr, callConnections, idleConnections),
-		waits:     newClient(addr, waitConnections, 0),
+		calls:     server.NewClient(redisconn.Options{Connections: callConnections, Idle: idleConnections, Timeout: callTimeout}),
+		waits:     server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),
 		nowMillis: func() int64 { return 0 },
 	}
-}
-
-// newClient makes a client with at most so many connections to each Redis, of which
-// it keeps some ready.
-func newClient(addr string, connections, idle int) redis.UniversalClient {
-	addrs := strings.Split(addr, ",")
-	options := &redis.UniversalOptions{
-		Addrs:                 addrs,
-		IsClusterMode:         len(addrs) > 1,
-		PoolSize:              connections,
-		MinIdleConns:          idle,
-		PipelinePoolSize:      -1, // nothing is pipelined
-		ContextTimeoutEnabled: true,
-		DialTimeout:           callTimeout,
-		ReadTimeout:           callTimeout,
-		WriteTimeout:          callTimeout,
-		PoolTimeout:           callTimeout,
-		// A call that failed is the caller's to repeat: only it knows whether that
-		// still helps.
-		MaxRetries:    -1,
-		DialerRetries: 1,
-		// Both would cost every new connection a round trip.
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	return redis.NewUniversalClient(options)
 }
 
 // Close closes all connections. Calls and waits under way fail.

@@ -13,10 +13,11 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func newRedis(t testing.TB, addr string) *Redis {
-	r := NewRedis(addr)
+	r := NewRedis(redisconn.MustParse(addr))
 	t.Cleanup(func() { r.Close() })
 	return r
 }

@@ -29,6 +29,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
@@ -511,7 +512,7 @@ func TestReady(t *testing.T) {
 // out.
 func TestWithRedis(t *testing.T) {
 	addr := redistest.Start(t)
-	pools := pool.NewRedis(addr)
+	pools := pool.NewRedis(redisconn.MustParse(addr))
 	defer pools.Close()
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()

@@ -27,6 +27,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 	"libra.dev/libra/resizer/pressure"
 )
@@ -57,7 +58,7 @@ func serveRequests() {
 	}()
 	runtime.LockOSThread()
 	random := rand.New(rand.NewPCG(seed, 1))
-	pools := pool.NewRedis(addr)
+	pools := pool.NewRedis(redisconn.MustParse(addr))
 	ctx := context.Background()
 	renewed := time.Time{}
 	for n := 0; ; n++ {
@@ -111,7 +112,7 @@ const costBystanders = 10
 func newCostSite(b *testing.B, functions int) *costSite {
 	b.Helper()
 	s := &costSite{B: b, addr: redistest.Start(b), name: cgrouptest.Name()}
-	s.pools = pool.NewRedis(s.addr)
+	s.pools = pool.NewRedis(redisconn.MustParse(s.addr))
 	b.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the benchmark ends
 	for i := range functions {
 		made := cgrouptest.NewIn(b, s.name, "kubepods", "burstable", fmt.Sprintf("pod%s-f%d", s.name, i), fmt.Sprintf("f%02d-%s", i, s.name))

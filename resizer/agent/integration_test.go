@@ -31,6 +31,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
@@ -66,7 +67,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	addr := redistest.Start(t)
-	s := &site{T: t, journal: t.TempDir(), pools: pool.NewRedis(addr), seen: map[string]cgroup.Container{}}
+	s := &site{T: t, journal: t.TempDir(), pools: pool.NewRedis(redisconn.MustParse(addr)), seen: map[string]cgroup.Container{}}
 	t.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the test ends
 
 	client := redis.NewClient(&redis.Options{Addr: addr})

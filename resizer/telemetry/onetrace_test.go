@@ -45,6 +45,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
@@ -107,7 +108,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	s := &site{T: t, redis: redistest.Start(t), held: make(chan struct{}), revisions: map[string]*servingv1.Revision{}}
-	s.pools = pool.NewRedis(s.redis)
+	s.pools = pool.NewRedis(redisconn.MustParse(s.redis))
 	t.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the test ends
 	files := map[string]string{}
 	for _, name := range []string{"donor", "borrower"} {

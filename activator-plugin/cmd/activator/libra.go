@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"strings"
 
 	"github.com/kelseyhightower/envconfig"
 	"go.opentelemetry.io/otel/metric"
@@ -27,14 +25,17 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // libraConfig is read as text, so that all that is wrong with it is said at once,
 // each with the form that is accepted.
 type libraConfig struct {
-	RedisAddr    string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
-	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
+	RedisAddr        string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
+	RedisCredentials string `split_words:"true"`
+	PredictorURL     string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
 
+	redis      redisconn.Server
 	duplicator duplicatorConfig
 }
 
@@ -44,11 +45,9 @@ func libraConfigFromEnv() (libraConfig, error) {
 		return cfg, err
 	}
 	var errs []error
-	for addr := range strings.SplitSeq(cfg.RedisAddr, ",") {
-		if host, port, err := net.SplitHostPort(addr); err != nil || port == "" || strings.TrimSpace(host) != host {
-			errs = append(errs, fmt.Errorf("LIBRA_REDIS_ADDR is %q, want HOST:PORT, or HOST:PORT,HOST:PORT of a Redis Cluster", cfg.RedisAddr))
-			break
-		}
+	var err error
+	if cfg.redis, err = redisconn.Parse(cfg.RedisAddr, cfg.RedisCredentials); err != nil {
+		errs = append(errs, fmt.Errorf("LIBRA_REDIS_ADDR, LIBRA_REDIS_CREDENTIALS: %w", err))
 	}
 	if _, err := predict.ParseURL(cfg.PredictorURL); err != nil {
 		errs = append(errs, fmt.Errorf("LIBRA_PREDICTOR_URL: %w", err))
@@ -94,7 +93,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 	predictor, err := predict.New(predict.Options{
 		URL:           cfg.PredictorURL,
-		RedisAddr:     cfg.RedisAddr,
+		Redis:         cfg.redis,
 		Clock:         clock.RealClock{},
 		Logger:        logger,
 		MeterProvider: mp,
@@ -103,7 +102,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		return libra{}, err
 	}
 	owner := podName + "." + rand.String(8)
-	redis := pool.NewRedis(cfg.RedisAddr)
+	redis := pool.NewRedis(cfg.redis)
 	events, stopEvents := newRecorder(kube)
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:          clock.RealClock{},
@@ -134,7 +133,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			MeterProvider: mp,
 			Kube:          kube,
 			Serving:       servingclient.Get(ctx),
-			RedisAddr:     cfg.RedisAddr,
+			Redis:         cfg.redis,
 			Owner:         owner,
 			Largest:       cfg.duplicator.largest,
 		})
@@ -147,7 +146,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go live.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	logger.Infow("Libra is on", "redis", cfg.RedisAddr, "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
+	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))

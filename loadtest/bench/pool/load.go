@@ -16,6 +16,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -48,7 +49,7 @@ type node struct {
 
 func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, error) {
 	beatCtx, stop := context.WithCancel(ctx)
-	l := &load{options: o, pools: pool.NewRedis(addr), beats: pool.NewRedis(addr), stop: stop, beating: make(chan error, 1)}
+	l := &load{options: o, pools: pool.NewRedis(redisconn.MustParse(addr)), beats: pool.NewRedis(redisconn.MustParse(addr)), stop: stop, beating: make(chan error, 1)}
 	for i := range nodes {
 		n := node{name: fmt.Sprintf("node-%04d", i)}
 		state, err := l.pools.Read(ctx, n.name)

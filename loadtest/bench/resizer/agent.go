@@ -22,6 +22,7 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 )
@@ -184,7 +185,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 		return nil, err
 	}
 	renewing, stop := context.WithCancel(ctx)
-	pools := pool.NewRedis(s.redis)
+	pools := pool.NewRedis(redisconn.MustParse(s.redis))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -15,6 +15,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // function is what runs in a container of the agent's node.
@@ -81,7 +82,7 @@ func (f function) run(in io.Reader, out io.Writer) error {
 // serve has one request in flight all the time.
 func (f function) serve(ctx context.Context) (served int, err error) {
 	runtime.LockOSThread()
-	pools := pool.NewRedis(f.redis)
+	pools := pool.NewRedis(redisconn.MustParse(f.redis))
 	defer pools.Close() //nolint:errcheck // the process ends
 	random := rand.New(rand.NewPCG(f.seed, 4))
 	for ; ctx.Err() == nil; served++ {

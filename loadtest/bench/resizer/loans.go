@@ -12,6 +12,7 @@ import (
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -47,7 +48,7 @@ type lenders struct {
 // newLenders opens the pools of all nodes, until it is closed.
 func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 	beatCtx, stop := context.WithCancel(ctx)
-	l := &lenders{pools: pool.NewRedis(s.redis), beats: pool.NewRedis(s.redis), seed: s.seed, functions: s.optedInEach() / namespaces, stop: stop, beating: make(chan error, 1)}
+	l := &lenders{pools: pool.NewRedis(redisconn.MustParse(s.redis)), beats: pool.NewRedis(redisconn.MustParse(s.redis)), seed: s.seed, functions: s.optedInEach() / namespaces, stop: stop, beating: make(chan error, 1)}
 	for i := range s.nodes {
 		state, err := l.pools.Read(ctx, nodeName(i))
 		if err != nil {

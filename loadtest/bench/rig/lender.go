@@ -11,6 +11,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 const (
@@ -45,7 +46,7 @@ func (r *Rig) NewLender(ctx context.Context) (*Lender, error) {
 func newLender(ctx context.Context, addr string) *Lender {
 	ctx, stop := context.WithCancel(ctx)
 	l := &Lender{
-		pool:   pool.NewRedis(addr),
+		pool:   pool.NewRedis(redisconn.MustParse(addr)),
 		owner:  fmt.Sprintf("bench.%d", time.Now().UnixNano()),
 		renews: make(chan struct{}),
 		stop:   stop,

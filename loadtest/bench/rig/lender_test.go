@@ -8,6 +8,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,7 +23,7 @@ func TestLender(t *testing.T) {
 	owed := api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}
 	donor, borrower := Pod{Name: "donor", Allocation: owed}, Pod{Name: "borrower", Allocation: owed}
 
-	agent := pool.NewRedis(addr)
+	agent := pool.NewRedis(redisconn.MustParse(addr))
 	defer agent.Close() //nolint:errcheck // only a test's
 	state, err := agent.Read(ctx, Node)
 	if err != nil {

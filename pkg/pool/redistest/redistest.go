@@ -4,10 +4,12 @@ package redistest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,9 @@ import (
 )
 
 const startTimeout = 30 * time.Second
+
+// inMemory keeps a Redis from writing to a disk by itself.
+var inMemory = []string{"--save", "", "--appendonly", "no"}
 
 // Start starts an empty Redis for the rest of the test, and returns its address:
 // the path of a unix socket, which go-redis takes as an Addr.
@@ -31,7 +36,7 @@ func Start(t testing.TB) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	addr := filepath.Join(dir, "redis.sock")
-	run(t, addr, "--port", "0", "--unixsocket", addr, "--dir", dir)
+	Run(t, &redis.Options{Addr: addr}, append([]string{"--port", "0", "--unixsocket", addr, "--dir", dir}, inMemory...)...)
 	return addr
 }
 
@@ -49,7 +54,7 @@ type Server struct {
 // command line of redis-server.
 func StartServer(t testing.TB, options ...string) *Server {
 	t.Helper()
-	s := &Server{Addr: freeAddr(t), Dir: t.TempDir(), options: options}
+	s := &Server{Addr: FreeAddr(t), Dir: t.TempDir(), options: options}
 	s.start(t)
 	return s
 }
@@ -67,7 +72,7 @@ func (s *Server) start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.stop = run(t, s.Addr, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.Dir}, s.options...)...)
+	s.stop = Run(t, &redis.Options{Addr: s.Addr}, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.Dir}, slices.Concat(inMemory, s.options)...)...)
 }
 
 // StartCluster starts a Redis Cluster of three masters without replicas, and returns
@@ -78,7 +83,7 @@ func StartCluster(t testing.TB) []string {
 	var addrs []string
 	var clients []*redis.Client
 	for range 3 {
-		_, bus, err := net.SplitHostPort(freeAddr(t))
+		_, bus, err := net.SplitHostPort(FreeAddr(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,8 +118,28 @@ func StartCluster(t testing.TB) []string {
 	return addrs
 }
 
-// freeAddr is a port that is free now. Redis does not take port 0.
-func freeAddr(t testing.TB) string {
+// StartSentinel starts a Sentinel for the rest of the test, with a password of its own, of a
+// primary that it knows by a name, and returns its address.
+func StartSentinel(t testing.TB, name, primary, primaryPassword, password string) string {
+	t.Helper()
+	addr := FreeAddr(t)
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, primaryPort, err := net.SplitHostPort(primary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "sentinel.conf") // it writes what it learns into it
+	write(t, config, fmt.Appendf(nil, "sentinel monitor %s %s %s 1\nsentinel auth-pass %[1]s %s\n", name, host, primaryPort, primaryPassword))
+	Run(t, &redis.Options{Addr: addr}, config, "--sentinel", "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--requirepass", password)
+	return addr
+}
+
+// FreeAddr is an address with a port that is free now. Redis does not take port 0.
+func FreeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -124,9 +149,9 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// run runs a redis-server until the end of the test or until stop is called, and waits
-// until it answers.
-func run(t testing.TB, addr string, options ...string) (stop func()) {
+// Run runs a redis-server until the end of the test or until stop is called, and waits
+// until it answers a client.
+func Run(t testing.TB, answers *redis.Options, options ...string) (stop func()) {
 	t.Helper()
 	server, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -136,7 +161,7 @@ func run(t testing.TB, addr string, options ...string) (stop func()) {
 	// test is killed.
 	var output bytes.Buffer
 	cmd := exec.Command("sh", append([]string{
-		"-c", `"$@" & read -r _; kill -9 $!; wait`, "sh", server, "--save", "", "--appendonly", "no",
+		"-c", `"$@" & read -r _; kill -9 $!; wait`, "sh", server,
 	}, options...)...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	input, err := cmd.StdinPipe()
@@ -152,10 +177,14 @@ func run(t testing.TB, addr string, options ...string) (stop func()) {
 	})
 	t.Cleanup(stop)
 
-	client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+	answers.MaxRetries = -1
+	client := redis.NewClient(answers)
 	defer client.Close()
 	err = wait.PollUntilContextTimeout(context.Background(), 5*time.Millisecond, startTimeout, true,
-		func(ctx context.Context) (bool, error) { return client.Ping(ctx).Err() == nil, nil })
+		func(ctx context.Context) (bool, error) {
+			err := client.Ping(ctx).Err()
+			return err == nil || redis.HasErrorPrefix(err, "NOAUTH"), nil
+		})
 	if err != nil {
 		stop() // so that its output is complete
 		t.Fatalf("%s does not answer after %s; it printed:\n%s", server, startTimeout, output.String())

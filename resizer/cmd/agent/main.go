@@ -23,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/pkg/timerslack"
 	"libra.dev/libra/resizer/agent"
@@ -31,10 +32,11 @@ import (
 
 type options struct {
 	agent.Settings
-	redisAddr   string
-	metricsAddr string
-	healthAddr  string
-	log         zap.Options
+	redisAddr        string
+	redisCredentials string
+	metricsAddr      string
+	healthAddr       string
+	log              zap.Options
 }
 
 // gcPercent is what GOGC is otherwise. The agent makes little garbage, and each of its pods takes what
@@ -60,8 +62,10 @@ func main() {
 func parse() options {
 	var o options
 	flag.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
-	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
-		"host:port of the Redis that holds the pools, or of several masters of a Redis Cluster with commas between; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), redisconn.DefaultAddr),
+		"the Redis that holds the pools: "+redisconn.Accepted+"; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.redisCredentials, "redis-credentials", os.Getenv("LIBRA_REDIS_CREDENTIALS"),
+		"folder with the files username, password and ca.crt for Redis, each of which may be missing; default from LIBRA_REDIS_CREDENTIALS")
 	flag.StringVar(&o.CgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
 		"where the host's cgroups are mounted, read-write; default from LIBRA_CGROUP_ROOT")
 	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/run/libra-agent"),
@@ -88,6 +92,10 @@ func run(o options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	server, err := redisconn.Parse(o.redisAddr, o.redisCredentials)
+	if err != nil {
+		return fmt.Errorf("--redis-addr, --redis-credentials: %w", err)
+	}
 	ctx := ctrl.SetupSignalHandler()
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -111,7 +119,7 @@ func run(o options) error {
 		return fmt.Errorf("making the manager: %w", err)
 	}
 
-	pools := pool.NewRedis(o.redisAddr)
+	pools := pool.NewRedis(server)
 	defer pools.Close() //nolint:errcheck // the process ends
 	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
 		Pool: pools, Watcher: pools.Watch(o.Node), Observer: pools,

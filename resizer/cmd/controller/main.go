@@ -30,6 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/controller"
 	"libra.dev/libra/resizer/telemetry"
@@ -40,15 +41,16 @@ import (
 const defaultLease = 6 * time.Second
 
 type options struct {
-	redisAddr     string
-	metricsAddr   string
-	healthAddr    string
-	leaderElect   bool
-	leaseNS       string
-	podName       string
-	leaseDuration time.Duration
-	settings      controller.Settings
-	log           zap.Options
+	redisAddr        string
+	redisCredentials string
+	metricsAddr      string
+	healthAddr       string
+	leaderElect      bool
+	leaseNS          string
+	podName          string
+	leaseDuration    time.Duration
+	settings         controller.Settings
+	log              zap.Options
 }
 
 // gcPercent is what GOGC is otherwise. Most of the heap is the cache, in which little changes: to
@@ -91,8 +93,10 @@ func beginAnew() error {
 
 func parse() options {
 	var o options
-	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), "redis.libra-system.svc.cluster.local:6379"),
-		"host:port of the Redis that holds the pools, or of several masters of a Redis Cluster with commas between; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), redisconn.DefaultAddr),
+		"the Redis that holds the pools: "+redisconn.Accepted+"; default from LIBRA_REDIS_ADDR")
+	flag.StringVar(&o.redisCredentials, "redis-credentials", os.Getenv("LIBRA_REDIS_CREDENTIALS"),
+		"folder with the files username, password and ca.crt for Redis, each of which may be missing; default from LIBRA_REDIS_CREDENTIALS")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
@@ -181,6 +185,10 @@ func run(o options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	server, err := redisconn.Parse(o.redisAddr, o.redisCredentials)
+	if err != nil {
+		return fmt.Errorf("--redis-addr, --redis-credentials: %w", err)
+	}
 	ctx := ctrl.SetupSignalHandler()
 	config, err := ctrl.GetConfig()
 	if err != nil {
@@ -228,7 +236,7 @@ func run(o options) error {
 	if err := mgr.Add(leaderOrNot(live.Run)); err != nil {
 		return fmt.Errorf("following the settings: %w", err)
 	}
-	pools := pool.NewRedis(o.redisAddr)
+	pools := pool.NewRedis(server)
 	defer pools.Close() //nolint:errcheck // the process ends
 	follower := pools.FollowMemory()
 	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, live, follower,

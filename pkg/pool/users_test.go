@@ -1,0 +1,181 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// as makes the pool as a user has it.
+func as(t *testing.T, s *redistest.Secured, user string) *Redis {
+	t.Helper()
+	r := NewRedis(s.As(t, user))
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
+// timed is how many calls ask Redis for the time in each way that they know (lua/1_node.lua):
+// the one that begins an epoch, the one after it, and those after that.
+const timed = 3
+
+// foul leaves something of another type where a node's key is to be.
+func foul(ctx context.Context, t *testing.T, s *redistest.Secured, node string) {
+	t.Helper()
+	if err := s.Admin.HSet(ctx, nodeKey(node), "epoch", "old").Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lapse leaves loans on a node whose leases have run out for r, from when on its clock stands.
+func lapse(t *testing.T, s *redistest.Secured, r *Redis, node string) {
+	t.Helper()
+	lender, now := as(t, s, "admin"), time.Now()
+	lender.nowMillis = now.UnixMilli
+	lendOnce(t, lender, node)
+	r.nowMillis = now.Add(LeaseTTL + time.Second).UnixMilli
+}
+
+func TestRightsOfTheActivator(t *testing.T) {
+	s := redistest.StartSecured(t)
+	r := as(t, s, "activator")
+	s.CheckRights(t, "activator", 0, func(ctx context.Context) error {
+		foul(ctx, t, s, "node")
+		for range timed {
+			if err := r.Renew(ctx, "node", "activator-1"); err != nil {
+				return err
+			}
+		}
+		openNode(t, as(t, s, "admin"), "node", "default/donor", "default/borrower", "default/next")
+		for _, id := range []string{"donor", "borrower"} {
+			inv := donor(id)
+			if id == "borrower" {
+				inv = borrower(id)
+			}
+			if _, err := r.Begin(ctx, "node", inv); err != nil {
+				return err
+			}
+		}
+		// Its end stands, and is asked for by the Begin after it.
+		if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
+			return err
+		}
+		ranked := donor("next")
+		ranked.Ranked = true
+		if _, _, err := r.BeginAfter(ctx, "node", []Ending{{ID: "borrower"}}, ranked); err != nil {
+			return err
+		}
+		const pruneEvery = 64 // as in lua/1_node.lua
+		for i := range pruneEvery {
+			if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("late-", i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestRightsOfTheController(t *testing.T) {
+	s := redistest.StartSecured(t)
+	t.Run("pools", func(t *testing.T) {
+		s.CheckRights(t, "controller", 0, func(ctx context.Context) error {
+			r := as(t, s, "controller")
+			foul(ctx, t, s, "node")
+			for range timed {
+				if _, err := r.Read(ctx, "node"); err != nil {
+					return err
+				}
+			}
+			lapse(t, s, r, "lapsed")
+			_, err := r.Read(ctx, "lapsed")
+			return err
+		})
+	})
+	t.Run("changes of memory", func(t *testing.T) {
+		s.CheckRights(t, "controller", 1, func(ctx context.Context) error {
+			follower := as(t, s, "controller").FollowMemory()
+			defer follower.Close() //nolint:errcheck // the test ends
+			if node, err := follower.Next(ctx); err != nil || node != "" {
+				return fmt.Errorf("it begins with %q: %w", node, err)
+			}
+			lendOnce(t, as(t, s, "admin"), "node")
+			if node, err := follower.Next(ctx); err != nil || node != "node" {
+				return fmt.Errorf("it hears of %q: %w", node, err)
+			}
+			// So long nothing happens that it asks whether Redis is there.
+			ctx, cancel := context.WithTimeout(ctx, followSlice+followSlice/2)
+			defer cancel()
+			if _, err := follower.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("it hears when nothing happens: %w", err)
+			}
+			return nil
+		})
+	})
+}
+
+func TestRightsOfTheAgent(t *testing.T) {
+	s := redistest.StartSecured(t)
+	t.Run("pools", func(t *testing.T) {
+		s.CheckRights(t, "agent", 0, func(ctx context.Context) error {
+			r := as(t, s, "agent")
+			foul(ctx, t, s, "node")
+			for range timed {
+				if _, err := r.Heartbeat(ctx, "node", Heartbeat{Agent: "agent-1", Lendable: unlimited}); err != nil {
+					return err
+				}
+			}
+			lendOnce(t, as(t, s, "admin"), "lending")
+			if revoked, err := r.Safeguard(ctx, "lending", "default/donor"); err != nil || revoked == 0 {
+				return fmt.Errorf("a safeguard revokes %d: %w", revoked, err)
+			}
+			lapse(t, s, r, "lapsed")
+			_, err := r.Read(ctx, "lapsed")
+			return err
+		})
+	})
+	t.Run("events", func(t *testing.T) {
+		s.CheckRights(t, "agent", 1, func(ctx context.Context) error {
+			watcher := as(t, s, "agent").Watch("node")
+			if _, err := watcher.Next(ctx); err != nil {
+				return err
+			}
+			lendOnce(t, as(t, s, "admin"), "node")
+			if events, err := watcher.Next(ctx); err != nil || !events.Changed {
+				return fmt.Errorf("it is told of a loan by %+v: %w", events, err)
+			}
+			return nil
+		})
+	})
+	t.Run("observations", func(t *testing.T) {
+		s.CheckRights(t, "agent", 2, func(ctx context.Context) error {
+			return as(t, s, "agent").Observe(ctx, api.Observation{})
+		})
+	})
+}
+
+// Each user has its own streams, keys and channels only.
+func TestUsersHaveNoOthersKeys(t *testing.T) {
+	s := redistest.StartSecured(t)
+	lendOnce(t, as(t, s, "admin"), "node")
+	ctx := testContext(t)
+	for user, refused := range map[string][][]any{
+		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, nodeKey("node")}, {"SUBSCRIBE", memoryChannel}},
+		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", intentsStream("node"), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
+		"agent":      {{"XREAD", "STREAMS", api.ObservationsStream, "0"}, {"GET", "libra:duplicator:x"}, {"PUBLISH", "libra:predictor:announcements", "x"}, {"EVAL", "return 1", 0}},
+		"predictor":  {{"GET", nodeKey("node")}, {"FCALL", "libra_read", 1, nodeKey("node")}, {"PUBLISH", memoryChannel, "node"}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
+	} {
+		refused = append(refused, []any{"KEYS", "*"}, []any{"FLUSHALL"}, []any{"CONFIG", "GET", "*"}, []any{"ACL", "LIST"}, []any{"SCAN", "0"}, []any{"GET", "others"})
+		r := as(t, s, user)
+		for _, command := range refused {
+			if err := r.calls.Do(ctx, command...).Err(); err == nil || !redis.HasErrorPrefix(err, "NOPERM") {
+				t.Errorf("%s may %v: %v", user, command, err)
+			}
+		}
+	}
+}

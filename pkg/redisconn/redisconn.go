@@ -1,0 +1,248 @@
+// Package redisconn makes the clients of Redis of all parts in Go: it alone knows the forms of
+// an address, and where the password is.
+package redisconn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// DefaultAddr is the Redis that Libra ships.
+const DefaultAddr = "redis.libra-system.svc.cluster.local:6379"
+
+// Accepted are the forms of an address, for messages.
+const Accepted = "HOST:PORT, or redis://HOST:PORT, or rediss://HOST:PORT with TLS, each with several " +
+	"HOST:PORT with commas between for a Redis Cluster; or redis-sentinel://HOST:PORT,HOST:PORT/NAME " +
+	"(rediss-sentinel:// with TLS) for the Sentinels of the primary NAME"
+
+// Files of the credentials, each of which may be missing.
+const (
+	usernameFile = "username"
+	passwordFile = "password"
+	caFile       = "ca.crt" // in PEM, instead of the system's
+	// For Sentinels that want a password; theirs is not Redis's.
+	sentinelUsernameFile = "sentinel-username"
+	sentinelPasswordFile = "sentinel-password"
+)
+
+// Server is where a Redis is, and where what is needed to be let in. The zero value is none.
+type Server struct {
+	address     string
+	addrs       []string
+	master      string // the name that Sentinels know it by; empty without them
+	tls         bool
+	credentials string // a folder; empty is none
+	sentinel    login
+}
+
+type login struct{ username, password string }
+
+// Parse takes an address of one of the Accepted forms, or the path of a unix socket, and the
+// folder of the credentials: a mounted Secret with the files username, password and ca.crt, each
+// of which may be missing, as all of them without a folder. They are read whenever a
+// connection is made, those of Sentinels (sentinel-username, sentinel-password) now.
+func Parse(address, credentials string) (Server, error) {
+	s := Server{address: address, credentials: credentials}
+	scheme, rest, isURL := strings.Cut(address, "://")
+	if !isURL {
+		scheme, rest = "redis", address
+	}
+	if strings.Contains(address, "@") {
+		// It may be a password: it is not repeated.
+		return Server{}, fmt.Errorf("address has a user in it, want %s; user and password are read from the files %s and %s of the folder of credentials",
+			Accepted, usernameFile, passwordFile)
+	}
+	sentinel := false
+	switch scheme {
+	case "redis":
+	case "rediss":
+		s.tls = true
+	case "redis-sentinel":
+		sentinel = true
+	case "rediss-sentinel":
+		sentinel, s.tls = true, true
+	default:
+		return Server{}, wrong(address)
+	}
+	if sentinel {
+		var named bool
+		if rest, s.master, named = strings.Cut(rest, "/"); !named || s.master == "" || strings.ContainsAny(s.master, "/?# ") {
+			return Server{}, wrong(address)
+		}
+	}
+	s.addrs = strings.Split(rest, ",")
+	if !isURL && filepath.IsAbs(address) {
+		s.addrs = []string{address}
+	} else if !allHostPorts(s.addrs) {
+		return Server{}, wrong(address)
+	}
+	if credentials == "" {
+		return s, nil
+	}
+	info, err := os.Stat(credentials)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is no folder")
+	}
+	if err != nil {
+		return Server{}, fmt.Errorf("credentials of Redis in %s, want a folder with the files %s, %s and %s, each of which may be missing: %w",
+			credentials, usernameFile, passwordFile, caFile, err)
+	}
+	if sentinel {
+		s.sentinel, err = readLogin(credentials, sentinelUsernameFile, sentinelPasswordFile)
+	}
+	return s, err
+}
+
+func wrong(address string) error { return fmt.Errorf("address is %q, want %s", address, Accepted) }
+
+func allHostPorts(addrs []string) bool {
+	for _, addr := range addrs {
+		host, port, err := net.SplitHostPort(addr)
+		number, portErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || portErr != nil || number == 0 || host == "" || strings.ContainsAny(host, "/?# \t\n") {
+			return false
+		}
+	}
+	return true
+}
+
+// MustParse is Parse without credentials, for addresses that are known to be right.
+func MustParse(address string) Server {
+	s, err := Parse(address, "")
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// IsZero says that there is no Redis.
+func (s Server) IsZero() bool { return s.address == "" }
+
+// String is the address, which has no secret in it.
+func (s Server) String() string { return s.address }
+
+// Options are what clients differ in.
+type Options struct {
+	Connections int // the most to each Redis, but for subscriptions
+	Idle        int // are ready without a call
+	// Timeout bounds each step whose context has no nearer deadline: to connect, to write, to
+	// read, and to wait for a connection.
+	Timeout time.Duration
+}
+
+// NewClient makes a client, which connects when it is first used. A call that failed is the
+// caller's to repeat: only it knows whether that still helps.
+func (s Server) NewClient(o Options) redis.UniversalClient {
+	// What fails is returned; its own lines would say it again for each attempt.
+	logging.Disable()
+	options := &redis.UniversalOptions{
+		Addrs:                 s.addrs,
+		IsClusterMode:         s.master == "" && len(s.addrs) > 1,
+		MasterName:            s.master,
+		SentinelUsername:      s.sentinel.username,
+		SentinelPassword:      s.sentinel.password,
+		PoolSize:              o.Connections,
+		MinIdleConns:          o.Idle,
+		PipelinePoolSize:      -1, // nothing is pipelined
+		ContextTimeoutEnabled: true,
+		DialTimeout:           o.Timeout,
+		ReadTimeout:           o.Timeout,
+		WriteTimeout:          o.Timeout,
+		PoolTimeout:           o.Timeout,
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		// Both would cost every new connection a round trip.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	if s.credentials != "" {
+		options.CredentialsProviderContext = s.login
+	}
+	if s.tls {
+		options.Dialer = s.dialer(o.Timeout)
+	}
+	return redis.NewUniversalClient(options)
+}
+
+// login is read for each connection, so that a Secret that changes is followed.
+func (s Server) login(context.Context) (username, password string, err error) {
+	l, err := readLogin(s.credentials, usernameFile, passwordFile)
+	return l.username, l.password, err
+}
+
+func readLogin(dir, usernameFile, passwordFile string) (login, error) {
+	username, err := readLine(dir, usernameFile)
+	if err != nil {
+		return login{}, err
+	}
+	password, err := readLine(dir, passwordFile)
+	if err != nil {
+		return login{}, err
+	}
+	if username != "" && password == "" {
+		return login{}, fmt.Errorf("credentials of Redis in %s: the file %s names a user, and the file %s is missing or empty", dir, usernameFile, passwordFile)
+	}
+	return login{username, password}, nil
+}
+
+// readLine reads a file without the end of its line; one that is missing is empty.
+func readLine(dir, name string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("credentials of Redis: %w", err)
+	}
+	return strings.TrimRight(string(data), "\r\n"), nil
+}
+
+// dialer dials with TLS, and reads the CA for each connection, as the password.
+func (s Server) dialer(timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		roots, err := s.roots()
+		if err != nil {
+			return nil, err
+		}
+		dialer := tls.Dialer{
+			NetDialer: &net.Dialer{
+				Timeout: timeout,
+				// What go-redis has without a dialer of ours.
+				KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
+			},
+			Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+		}
+		return dialer.DialContext(ctx, network, addr)
+	}
+}
+
+// roots are nil for those of the system.
+func (s Server) roots() (*x509.CertPool, error) {
+	if s.credentials == "" {
+		return nil, nil
+	}
+	path := filepath.Join(s.credentials, caFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("CA of Redis: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("CA of Redis: %s has no certificate in PEM", path)
+	}
+	return roots, nil
+}
