@@ -2,18 +2,23 @@
 
 import logging
 import random
+from pathlib import Path
+from typing import Any, cast
 
 import redis.asyncio
 from opentelemetry.metrics import get_meter
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 
-from libra_predictor.settings import split_address
+from libra_predictor.settings import parse_address
 
 log = logging.getLogger(__name__)
 
-UNREACHABLE = (RedisError, OSError)
+UNREACHABLE = (RedisError, RedisClusterException, OSError)
 
 _CONNECT_SECONDS = 2.0
 _REPLY_SECONDS = 5.0  # more than any of our reads blocks
@@ -38,23 +43,72 @@ class BackOff:
         self._delay = _LEAST_SECONDS
 
 
+class Credentials(CredentialProvider):
+    """User and password from files, read for each connection, so that a Secret that changes is followed."""
+
+    def __init__(self, folder: str, username: str = "username", password: str = "password") -> None:  # noqa: S107
+        self._username, self._password = Path(folder, username), Path(folder, password)
+
+    def get_credentials(self) -> Any:
+        username, password = _line(self._username), _line(self._password)
+        if username and not password:
+            raise AuthenticationError(
+                f"{self._username} names a user, and {self._password} is missing or empty"
+            )
+        return (username, password) if username else (password,) if password else ()
+
+    async def get_credentials_async(self) -> Any:
+        return self.get_credentials()
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().rstrip("\r\n")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise AuthenticationError(f"{path} could not be read: {type(error).__name__}") from error
+
+
 class Connection:
     """A client of Redis that says once when Redis goes away, and once when it is back.
 
-    It never tries again by itself: whoever asks knows for how long trying makes sense.
+    It never tries again by itself: whoever asks knows for how long trying makes sense. credentials is a
+    folder with the files username, password and ca.crt, and those of Sentinels that want a password,
+    sentinel-username and sentinel-password. Each may be missing; the CA is read once.
     """
 
-    def __init__(self, address: str) -> None:
-        host, port = split_address(address)
+    def __init__(self, address: str, credentials: str = "") -> None:
+        at = parse_address(address)
         self.address = address
-        self.client = redis.asyncio.Redis(
-            host=host,
-            port=port,
-            protocol=2,
-            socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=_REPLY_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        options: dict[str, Any] = {
+            "socket_connect_timeout": _CONNECT_SECONDS,
+            "socket_timeout": _REPLY_SECONDS,
+            "driver_info": None,  # it would cost every new connection a round trip
+        }
+        if at.tls:
+            options["ssl"] = True
+            ca = Path(credentials, "ca.crt")
+            if credentials and ca.exists():
+                options["ssl_ca_certs"] = str(ca)
+        own = options | {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        if credentials:
+            own["credential_provider"] = Credentials(credentials)
+        self._sentinel: Sentinel | None = None
+        if at.primary is not None:
+            if credentials:
+                options["credential_provider"] = Credentials(
+                    credentials, "sentinel-username", "sentinel-password"
+                )
+            options["retry"] = Retry(NoBackoff(), 0)
+            self._sentinel = Sentinel(at.hosts, sentinel_kwargs=options, **own)  # type: ignore[no-untyped-call]
+            self.client: redis.asyncio.Redis = self._sentinel.master_for(at.primary)
+        elif len(at.hosts) > 1:
+            nodes = [ClusterNode(host, port) for host, port in at.hosts]
+            # It has all of the other's commands that are used here.
+            self.client = cast(redis.asyncio.Redis, RedisCluster(startup_nodes=nodes, **own))
+        else:
+            self.client = redis.asyncio.Redis(host=at.hosts[0][0], port=at.hosts[0][1], **own)
         self._away = False
 
     def failed(self, error: Exception) -> None:
@@ -71,3 +125,5 @@ class Connection:
 
     async def close(self) -> None:
         await self.client.aclose()
+        if self._sentinel is not None:
+            await self._sentinel.aclose()

@@ -35,7 +35,7 @@ class Predictor:
     ) -> None:
         self._settings = settings
         self._lease = lease_seconds
-        self._connection = Connection(settings.redis_addr)
+        self._connection = Connection(settings.redis_addr, settings.redis_credentials)
         self._store = open_store(settings.store, self._connection)
         self._replica = Replica(repository, self._store, self._connection)
         self._lock = Lock(self._connection, lease_seconds)

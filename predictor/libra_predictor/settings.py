@@ -4,24 +4,61 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\s\[\]]+):(\d{1,5})")
+_URL = re.compile(r"(?:(rediss?(?:-sentinel)?)://)?([^/?#]*)(?:/([^/?#\s]+))?")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:,@\s\[\]]+):(\d{1,5})")
+
+ACCEPTED = (
+    "host:port, or redis://host:port, or rediss://host:port with TLS, each with several host:port with commas"
+    " between for a Redis Cluster; or redis-sentinel://host:port,host:port/name (rediss-sentinel:// with TLS)"
+    " for the Sentinels of the primary name"
+)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Takes "host:port" or "[IPv6]:port" apart."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match[2]) < 65536:
-        raise ValueError("accepted is host:port, with a port from 1 to 65535")
-    return match[1].strip("[]"), int(match[2])
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where Redis is; primary is the name that Sentinels know it by, None when hosts are its own."""
+
+    hosts: tuple[tuple[str, int], ...]
+    tls: bool
+    primary: str | None
+
+
+def parse_address(address: str) -> Address:
+    """Raises ValueError, without a password that is in the address."""
+    if "@" in address:
+        raise ValueError(
+            f"accepted is {ACCEPTED}; user and password are read from the files username and password of the"
+            " folder of credentials"
+        )
+    url = _URL.fullmatch(address)
+    if url is not None:
+        scheme, primary = url[1] or "redis", url[3]
+        matches = [_HOST_PORT.fullmatch(part) for part in url[2].split(",")]
+        hosts = tuple(
+            (match[1].strip("[]"), int(match[2])) for match in matches if match and 0 < int(match[2]) < 65536
+        )
+        if len(hosts) == len(matches) and scheme.endswith("-sentinel") == (primary is not None):
+            return Address(hosts, scheme.startswith("rediss"), primary)
+    raise ValueError(f"accepted is {ACCEPTED}")
 
 
 def _address(address: str) -> str:
-    split_address(address)
+    parse_address(address)
     return address
+
+
+def _folder(path: str) -> str:
+    if path and not Path(path).is_dir():
+        raise ValueError(
+            "accepted is a folder with the files username, password and ca.crt, each of which may be missing"
+        )
+    return path
 
 
 def _store(store: str) -> str:
@@ -37,7 +74,12 @@ class Settings(BaseModel):
 
     redis_addr: Annotated[str, AfterValidator(_address)] = Field(
         "redis.libra-system.svc.cluster.local:6379",
-        description="host:port of Redis",
+        description="host:port of Redis, or its URL",
+    )
+    redis_credentials: Annotated[str, AfterValidator(_folder)] = Field(
+        "",
+        description="folder with the files username, password and ca.crt for Redis, each of which may be"
+        " missing",
     )
     http_port: int = Field(8080, ge=1, le=65535, description="port of the REST server")
     grpc_port: int = Field(8081, ge=1, le=65535, description="port of the gRPC server")
@@ -103,6 +145,11 @@ def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def _shown(given: object) -> object:
+    """What was given, without the password that a URL may have in it."""
+    return re.sub(r".*@", "…@", given, flags=re.DOTALL) if isinstance(given, str) else given
+
+
 def _variable(field: str) -> str:
     return "LIBRA_" + field.upper()
 
@@ -124,7 +171,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     except ValidationError as error:
         parser.error(
             "; ".join(
-                f"{_flag(str(e['loc'][0]))} (or {_variable(str(e['loc'][0]))}) is {e['input']!r}: {e['msg']}"
+                f"{_flag(str(e['loc'][0]))} (or {_variable(str(e['loc'][0]))}) is {_shown(e['input'])!r}:"
+                f" {e['msg']}"
                 for e in error.errors()
             )
         )

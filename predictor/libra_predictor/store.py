@@ -127,6 +127,7 @@ def open_store(store: str, connection: Connection) -> Store:
         ) from error
 
 
+_INDEX = "return {redis.call('GET', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
 _SAVE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, #ARGV, 3 do
@@ -150,18 +151,18 @@ class RedisStore:
 
     def __init__(self, connection: Connection) -> None:
         self._client = connection.client
+        self._index = self._client.register_script(_INDEX)
         self._save = self._client.register_script(_SAVE)
         self._drop = self._client.register_script(_DROP)
 
     async def index(self) -> Index:
         try:
-            async with self._client.pipeline(transaction=True) as pipeline:
-                pipeline.get(FENCE)
-                pipeline.hgetall(VERSIONS)
-                fence, tokens = await pipeline.execute()
+            reply = self._index(keys=[FENCE, VERSIONS])
+            fence, tokens = await cast(Awaitable[tuple[bytes | None, list[bytes]]], reply)
         except UNREACHABLE as error:
             raise StoreUnreachableError(f"index in Redis: {error}") from error
-        return Index(int(fence or 0), {name.decode(): token.decode() for name, token in tokens.items()})
+        names = [text.decode() for text in tokens]
+        return Index(int(fence or 0), dict(zip(names[::2], names[1::2], strict=True)))
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}

@@ -76,33 +76,23 @@ def observation(**changes: Any) -> dict[str, Any]:
 
 
 class RedisServer:
-    """A real redis-server on a loopback port, without a disk."""
+    """A real redis-server on a loopback port, without a disk; options go after what comes before them."""
 
-    def __init__(self, binary: str, directory: Path) -> None:
+    def __init__(self, binary: str, directory: Path, *options: str, **client: Any) -> None:
         self.port = free_port()
-        self._binary = binary
+        self._command = [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory)]
+        self._command += ["--save", "", "--appendonly", "no", *options]
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self.client = redis.Redis(host="127.0.0.1", port=self.port, protocol=2)
+        self.client = redis.Redis(host="127.0.0.1", port=self.port, protocol=2, **client)
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [
-            self._binary,
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(self._directory),
-        ]
         with (self._directory / "redis.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                [*command, "--save", "", "--appendonly", "no"], stdout=output, stderr=subprocess.STDOUT
-            )
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=subprocess.STDOUT)
         eventually("redis-server answers", self._answers)
 
     def _answers(self) -> bool | None:
@@ -211,12 +201,17 @@ class PublishedServer(Server):
 
 
 @pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A redis-server, not yet started."""
+def redis_binary() -> str:
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.fail("there is no redis-server on the PATH: apt-get install redis-server", pytrace=False)
-    server = RedisServer(binary, tmp_path)
+    return binary
+
+
+@pytest.fixture
+def redis_server(redis_binary: str, tmp_path: Path) -> Iterator[RedisServer]:
+    """A redis-server, not yet started."""
+    server = RedisServer(redis_binary, tmp_path)
     yield server
     server.client.close()
     server.stop()

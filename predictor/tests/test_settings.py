@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from libra_predictor.settings import Settings, parse, split_address
+from libra_predictor.settings import Address, Settings, parse, parse_address
 
 
 def test_option_before_environment_before_default() -> None:
@@ -31,18 +33,51 @@ def test_help_states_every_default(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("address", "parts"),
     [
-        ("redis.libra-system.svc:6379", ("redis.libra-system.svc", 6379)),
-        ("10.0.0.1:1", ("10.0.0.1", 1)),
-        ("[::1]:65535", ("::1", 65535)),
+        ("redis.libra-system.svc:6379", Address((("redis.libra-system.svc", 6379),), False, None)),
+        ("10.0.0.1:1", Address((("10.0.0.1", 1),), False, None)),
+        ("[::1]:65535", Address((("::1", 65535),), False, None)),
+        ("redis://redis:6379", Address((("redis", 6379),), False, None)),
+        ("rediss://redis:6379", Address((("redis", 6379),), True, None)),
+        ("a:1,b:2", Address((("a", 1), ("b", 2)), False, None)),
+        ("rediss://a:1,[::1]:2", Address((("a", 1), ("::1", 2)), True, None)),
+        ("redis-sentinel://a:1,b:2/libra", Address((("a", 1), ("b", 2)), False, "libra")),
+        ("rediss-sentinel://a:1/libra", Address((("a", 1),), True, "libra")),
     ],
 )
-def test_address(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
+def test_address(address: str, parts: Address) -> None:
+    assert parse_address(address) == parts
 
 
+# Those that Go refuses, too: pkg/redisconn.
 @pytest.mark.parametrize(
-    "address", ["", "redis", "redis:", ":6379", "redis:0", "redis:65536", "::1:6379", "a b:1"]
+    "address",
+    [
+        *("", "redis", "redis:", ":6379", "redis:0", "redis:65536", "::1:6379", "a b:1", "a:1,b", "a:1, b:2"),
+        *("a:1,", "redis://", "redis://redis", "redis://redis:6379/3", "redis://redis:6379?db=3"),
+        *("http://redis:6379", "redis-sentinel://a:1", "redis-sentinel://a:1/", "redis-sentinel://a:1/a/b"),
+        "rediss:///run/redis.sock",
+    ],
 )
 def test_no_address(address: str) -> None:
     with pytest.raises(ValueError, match="accepted is host:port"):
-        split_address(address)
+        parse_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["redis://user:hunter2@redis:1", "redis://:hu/nter2@redis:1", "u:hunter2@r:1"]
+)
+def test_a_password_in_an_address_is_refused_and_not_repeated(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--redis-addr", address], {})
+    told = capsys.readouterr().err
+    assert "files username and password" in told
+    assert "nter2" not in told
+
+
+def test_credentials_are_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(["--redis-credentials", str(tmp_path)], {}).redis_credentials == str(tmp_path)
+    with pytest.raises(SystemExit):
+        parse(["--redis-credentials", str(tmp_path / "none")], {})
+    assert "accepted is a folder with the files username, password and ca.crt" in capsys.readouterr().err
