@@ -31,6 +31,16 @@ type kustomization struct {
 	Namespace       string   `json:"namespace"`
 	Resources       []string `json:"resources"`
 	Labels          []any    `json:"labels"`
+	Patches         []patch  `json:"patches"`
+}
+
+// patch changes objects that are there.
+type patch struct {
+	Path   string `json:"path"`
+	Target struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	} `json:"target"`
 }
 
 // object is what identifies an object.
@@ -73,8 +83,12 @@ func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(objects) == 0 {
-			t.Errorf("%s has no object", dir)
+		k, err := readKustomization(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(objects)+len(k.Patches) == 0 {
+			t.Errorf("%s has no object, and changes none", dir)
 		}
 		for _, o := range objects {
 			if !o.ours() {
@@ -172,13 +186,12 @@ func TestPredictorIsClusterLocal(t *testing.T) {
 // that it reads are added to used.
 func render(dir string, used map[string]bool) ([]object, error) {
 	path := filepath.Join(dir, kustomizationFile)
-	data, err := os.ReadFile(path)
+	k, err := readKustomization(dir)
 	if err != nil {
 		return nil, err
 	}
-	var k kustomization
-	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	for _, p := range k.Patches {
+		used[filepath.Join(dir, p.Path)] = true
 	}
 	var objects []object
 	for _, resource := range k.Resources {
@@ -205,6 +218,19 @@ func render(dir string, used map[string]bool) ([]object, error) {
 		}
 	}
 	return objects, nil
+}
+
+func readKustomization(dir string) (kustomization, error) {
+	path := filepath.Join(dir, kustomizationFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return kustomization{}, err
+	}
+	var k kustomization
+	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
+		return kustomization{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return k, nil
 }
 
 func objectsOf(path string) ([]object, error) {
