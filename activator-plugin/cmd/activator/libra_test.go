@@ -26,10 +26,15 @@ func TestLibraConfigDefaults(t *testing.T) {
 	}
 }
 
-func TestLibraConfigTakesACluster(t *testing.T) {
-	t.Setenv("LIBRA_REDIS_ADDR", "redis-0.redis:6379,redis-1.redis:6379,[fd00::7]:6379")
-	if _, err := libraConfigFromEnv(); err != nil {
-		t.Error("libraConfigFromEnv() =", err)
+func TestLibraConfigTakesEachFormOfAddress(t *testing.T) {
+	t.Setenv("LIBRA_REDIS_CREDENTIALS", t.TempDir())
+	for _, address := range []string{
+		"redis-0.redis:6379,redis-1.redis:6379,[fd00::7]:6379", "rediss://redis:6379", "redis-sentinel://sentinel:26379/libra",
+	} {
+		t.Setenv("LIBRA_REDIS_ADDR", address)
+		if cfg, err := libraConfigFromEnv(); err != nil || cfg.redis.String() != address {
+			t.Errorf("libraConfigFromEnv() has %v, %v, want %s", cfg.redis, err, address)
+		}
 	}
 }
 
@@ -39,6 +44,7 @@ func TestLibraConfigNamesWhatIsWrong(t *testing.T) {
 		{"LIBRA_REDIS_ADDR", "redis-0:6379,redis-1", "want HOST:PORT"},
 		{"LIBRA_REDIS_ADDR", "redis-0:6379, redis-1:6379", "want HOST:PORT"},
 		{"LIBRA_REDIS_ADDR", "redis-0:6379,", "want HOST:PORT"},
+		{"LIBRA_REDIS_CREDENTIALS", "/none", "want a folder"},
 		{"LIBRA_PREDICTOR_URL", "predictor:80", "want http://HOST[:PORT]"},
 		{"LIBRA_DUPLICATOR", "perhaps", "want true or false"},
 		{"LIBRA_DUPLICATOR_CPU", "0", "want an amount of CPU"},
