@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,10 @@ type lifecycle struct {
 	// nodes those on a node.
 	inFlight int
 	nodes    map[string]int
+	// started is the Number of the last to start, and inPod has, by pod, those of its in flight,
+	// in order.
+	started int64
+	inPod   map[string][]int64
 	// lending counts, by pod, those that could lend something.
 	lending map[string]int
 	// ending has, by pod, the invocation whose End is the last one under way.
@@ -100,6 +105,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		giveUp: giveUp,
 
 		nodes:     make(map[string]int),
+		inPod:     make(map[string][]int64),
 		lending:   make(map[string]int),
 		ending:    make(map[string]*flight),
 		lingering: make(map[string][]*lingering),
@@ -127,6 +133,9 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	}
 	l.inFlight++
 	l.nodes[node]++
+	l.started++
+	f.inv.Number = l.started
+	l.inPod[f.inv.Pod] = append(l.inPod[f.inv.Pod], l.started)
 	if !f.inv.Surplus.IsZero() {
 		l.lending[f.inv.Pod]++
 	}
@@ -218,6 +227,7 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 		along, _ = f.takeAlong(f.node, nil)
 	}
 	*sent = true
+	inv.Others += f.others(along)
 	borrowed, err := f.callBegin(ctx, inv, along)
 	addVolume(span, "libra.surplus", inv.Surplus)
 	addVolume(span, "libra.want", inv.Want)
@@ -229,6 +239,20 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
 	}
 	return err == nil
+}
+
+// others is how many began in the pod before, but for those whose End goes along with the Begin.
+// What the pool has lost, and a Begin that is to be tried again, is among them.
+func (f *flight) others(along []*lingering) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, _ := slices.BinarySearch(f.inPod[f.inv.Pod], f.inv.Number)
+	for _, end := range along {
+		if end.flight.inv.Pod == f.inv.Pod && end.flight.inv.Number < f.inv.Number {
+			n--
+		}
+	}
+	return n
 }
 
 // end tries until the pool answers. The pool does not end an invocation by itself
@@ -284,9 +308,14 @@ func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took ti
 }
 
 func (f *flight) forget() {
-	close(f.answered)
 	f.mu.Lock()
 	f.inFlight--
+	here := f.inPod[f.inv.Pod]
+	if i, _ := slices.BinarySearch(here, f.inv.Number); len(here) == 1 {
+		delete(f.inPod, f.inv.Pod)
+	} else {
+		f.inPod[f.inv.Pod] = slices.Delete(here, i, i+1)
+	}
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
 	}
@@ -299,6 +328,7 @@ func (f *flight) forget() {
 		delete(f.ending, f.inv.Pod)
 	}
 	f.mu.Unlock()
+	close(f.answered) // a Begin that waits for it counts the others next
 	f.metrics.onInFlight(-1)
 }
 

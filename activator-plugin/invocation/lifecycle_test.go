@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -17,6 +18,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
 )
 
 func newTestLifecycle(t testing.TB, p pool.Pool, clk clock.WithTicker) *lifecycle {
@@ -59,7 +61,7 @@ func TestBeginThenEnd(t *testing.T) {
 	drain(t, l)
 
 	want := invocationIn("ns/a", "1")
-	want.Owner = "owner"
+	want.Owner, want.Number = "owner", 1
 	if diff := cmp.Diff([]pool.Invocation{want}, rec.begins); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
 	}
@@ -523,5 +525,92 @@ func TestLeasesAreRenewedWhereInvocationsAre(t *testing.T) {
 		t.Error("Renewal (-want, +got):\n" + diff)
 	}
 	b.finish(200)
+	drain(t, l)
+}
+
+// A Begin counts the others in the pod of which the pool may not know, and not those whose End
+// is answered or goes along with it.
+func TestBeginCountsOthers(t *testing.T) {
+	hold := make(chan struct{})
+	rec := &recorder{beginHook: func(_ context.Context, inv pool.Invocation) error {
+		if inv.ID == "1" {
+			<-hold
+		}
+		return nil
+	}}
+	l := newTestLifecycle(t, rec, clock.RealClock{})
+	begin := func(pod, id string, calls int) *flight {
+		f := l.start(revID, "node-a", invocationIn(pod, id))
+		rec.await(t, calls)
+		return f
+	}
+	first := l.start(revID, "node-a", invocationIn("ns/a", "1"))
+	second := begin("ns/a", "2", 1)
+	elsewhere := begin("ns/b", "3", 2)
+	second.finish(200)
+	rec.await(t, 3)
+	<-second.answered
+	third := begin("ns/a", "4", 4)
+	close(hold)
+	rec.await(t, 5)
+	first.finish(200)
+	third.finish(200)
+	elsewhere.finish(200)
+	drain(t, l)
+
+	others := map[string]int{}
+	for _, inv := range rec.begins {
+		others[inv.ID] = inv.Others
+	}
+	if diff := cmp.Diff(map[string]int{"1": 0, "2": 1, "3": 0, "4": 1}, others); diff != "" {
+		t.Error("Others (-want, +got):\n" + diff)
+	}
+}
+
+// What the pool has lost is in the pod all the same: the next Begin there tells of it.
+func TestWhatThePoolHasLostIsNotLent(t *testing.T) {
+	addr := redistest.Start(t)
+	p := pool.NewRedis(addr)
+	defer p.Close()
+	l := newTestLifecycle(t, p, clock.RealClock{})
+	begin := func(id string, want int) (*flight, pool.State) {
+		inv := invocationIn("ns/a", id)
+		inv.Allocation, inv.Surplus, inv.Need = res(1000, 512), res(600, 0), res(400, 512)
+		inv.Concurrency, inv.Duration = 3, time.Minute
+		f := l.start(revID, "node-a", inv)
+		var state pool.State
+		waitFor(t, "the Begin of "+id, func() bool {
+			openNode(t, p, "ns/a")
+			var err error
+			if state, err = p.Read(t.Context(), "node-a"); err != nil {
+				t.Fatal("Read() =", err)
+			}
+			return state.Begun == want
+		})
+		return f, state
+	}
+	openNode(t, p, "ns/a")
+	before, state := begin("1", 1)
+	if state.Available != res(600, 0) {
+		t.Fatalf("Available is %v, want what the one in the pod leaves", state.Available)
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal("FlushAll() =", err)
+	}
+	openNode(t, p, "ns/a")
+	after, state := begin("2", 1)
+	if !state.Available.IsZero() {
+		t.Errorf("Available is %v beside one that the pool has lost", state.Available)
+	}
+	before.finish(200)
+	<-before.answered
+	last, state := begin("3", 2)
+	if state.Available != res(200, 0) {
+		t.Errorf("Available is %v, want what the two in the pod leave", state.Available)
+	}
+	after.finish(200)
+	last.finish(200)
 	drain(t, l)
 }

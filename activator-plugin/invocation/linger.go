@@ -16,10 +16,10 @@ const lingerFor = 50 * time.Millisecond
 // lingering is an End that waits for the next Begin on its node, and is sent with it. Sent by
 // itself it would cost the activator, Redis and the agent about as much as the Begin does.
 type lingering struct {
-	ending   pool.Ending
-	since    time.Time
-	answered <-chan struct{} // of its flight
-	answer   chan endAnswer  // carries one
+	ending pool.Ending
+	since  time.Time
+	flight *flight
+	answer chan endAnswer // carries one
 }
 
 // endAnswer is what became of an End that was sent with a Begin.
@@ -37,7 +37,7 @@ func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() }
 // itself, as one that ended some time ago. It says whether the pool has answered, and whether
 // the End was sent.
 func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
-	l := &lingering{ending: *e, since: f.clock.Now(), answered: f.answered, answer: make(chan endAnswer, 1)}
+	l := &lingering{ending: *e, since: f.clock.Now(), flight: f, answer: make(chan endAnswer, 1)}
 	f.mu.Lock()
 	f.lingering[f.node] = append(f.lingering[f.node], l)
 	f.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *lifecycle) takeAlong(node string, before <-chan struct{}) (taken []*lin
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken = l.lingering[node]
-	if before != nil && !slices.ContainsFunc(taken, func(end *lingering) bool { return end.answered == before }) {
+	if before != nil && !slices.ContainsFunc(taken, func(end *lingering) bool { return end.flight.answered == before }) {
 		return nil, false
 	}
 	l.keepLingering(node, nil)

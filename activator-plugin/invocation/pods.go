@@ -62,6 +62,14 @@ func (u *untold) begin() (end func(status int)) {
 	return func(int) { u.inFlight.Add(-1) }
 }
 
+// others is how many are in flight.
+func (u *untold) others() int {
+	if u == nil {
+		return 0
+	}
+	return int(u.inFlight.Load())
+}
+
 // beside begins to look for others, and returns what says whether there was one. None is
 // there of a container in which nothing has ended yet.
 func (u *untold) beside() func() bool {

@@ -106,6 +106,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
 	inv.Configuration = configurationOf(req.rev)
 	inv.Trace = api.Traceparent(req.span)
+	inv.Others = in.untold.others()
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)

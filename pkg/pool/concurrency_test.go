@@ -144,8 +144,10 @@ var concurrencyScenes = []play{
 		third.Owner = "activator-2"
 		s.begin(third)
 		s.expect(2, cpu(0), nil)
-		s.end("a2")
-		s.expect(1, need(700, 448), nil)
+		s.equal(Outcome{Found: true}, s.end("a2"))
+		s.expect(1, cpu(0), nil)
+		s.begin(shared("a4", "a", time.Minute, need(300, 64)))
+		s.expect(2, need(400, 384), nil)
 	}},
 	{"a pod with several in it keeps its memory floor", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))

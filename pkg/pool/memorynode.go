@@ -23,6 +23,7 @@ type memoryNode struct {
 	pods       map[string]*memoryPod // with invocations in them, by name
 	loans      map[loan]api.Resources
 	struck     map[string]strikes // by function
+	unseen     map[inPod]unseen
 }
 
 type begun struct {
@@ -45,6 +46,15 @@ type strikes struct {
 	until int64 // its CPU is not lent
 }
 
+type inPod struct{ pod, owner string }
+
+// unseen are invocations of an owner in a pod of which the pool does not know which they are.
+type unseen struct {
+	count  int
+	number int64 // the highest Number there that counted, or was counted
+	until  int64 // it is taken that they are there; 0 is not known yet
+}
+
 func cpuOf(r *api.Resources) *int64    { return &r.CPUMilli }
 func memoryOf(r *api.Resources) *int64 { return &r.MemoryBytes }
 
@@ -60,6 +70,7 @@ func newMemoryNode(epoch string) *memoryNode {
 		pods:       make(map[string]*memoryPod),
 		loans:      make(map[loan]api.Resources),
 		struck:     make(map[string]strikes),
+		unseen:     make(map[inPod]unseen),
 	}
 }
 
@@ -82,7 +93,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 	if n.open(now) {
 		b.surplus = n.spared(now, inv)
 	}
-	moved := n.join(b)
+	moved := n.join(now, b)
 	if n.open(now) {
 		n.take(now, b)
 	}
@@ -98,7 +109,7 @@ func (n *memoryNode) end(now int64, e Ending) Outcome {
 		n.bury(now, e.ID)
 		return Outcome{}
 	}
-	moved := n.release(b, false)
+	moved := n.release(now, b, false)
 	if !e.BeginAnswered {
 		n.bury(now, e.ID)
 	}
@@ -221,9 +232,9 @@ func (n *memoryNode) giveBack(b *begun) (freed bool) {
 }
 
 // release ends b, and says whether there is something to lend or a want unmet after it.
-func (n *memoryNode) release(b *begun, lapsed bool) (moved bool) {
+func (n *memoryNode) release(now int64, b *begun, lapsed bool) (moved bool) {
 	moved = n.giveBack(b)
-	return n.leave(b, lapsed) || moved
+	return n.leave(now, b, lapsed) || moved
 }
 
 // bury lets an end stand for one lease time, whatever was known of the
@@ -238,6 +249,7 @@ func (n *memoryNode) bury(now int64, id string) {
 func (n *memoryNode) forget(now int64) {
 	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
 	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
+	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
 }
 
 func (n *memoryNode) reap(now int64) {
@@ -266,8 +278,15 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 				continue
 			}
 			n.bury(now, b.ID)
-			if n.release(b, true) {
+			if n.release(now, b, true) {
 				domains = append(domains, b.Domain)
+			}
+		}
+		// It may be alive, and cut off, so that what it has in pods does not end with it.
+		for in, u := range n.unseen {
+			if in.owner == owner && u.until == 0 {
+				u.until = now + UnseenMost.Milliseconds()
+				n.unseen[in] = u
 			}
 		}
 	}

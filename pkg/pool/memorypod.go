@@ -22,42 +22,89 @@ func (n *memoryNode) in(pod string) []*begun {
 }
 
 // join makes b one of its pod's, and says what settle does.
-func (n *memoryNode) join(b *begun) (moved bool) {
-	for _, other := range n.in(b.Pod) {
-		other.alone, b.alone = false, false
-	}
+func (n *memoryNode) join(now int64, b *begun) (moved bool) {
 	n.begun[b.ID] = b
+	n.count(now, b)
+	if here := n.in(b.Pod); len(here) > 1 || n.hasUnseen(now, b.Pod) {
+		for _, in := range here {
+			in.alone = false
+		}
+	}
 	p, ok := n.pods[b.Pod]
 	if !ok {
 		p = &memoryPod{name: b.Pod, domain: b.Domain}
 		n.pods[b.Pod] = p
 	}
-	moved = n.settle(p)
+	moved = n.settle(now, p)
 	b.mostLent = n.lent(p)
 	return moved
 }
 
-// leave is the opposite. What lapsed may still run: while those that it leaves in the
-// pod do, it lends nothing.
-func (n *memoryNode) leave(b *begun, lapsed bool) (moved bool) {
+// leave is the opposite. What lapsed may still run.
+func (n *memoryNode) leave(now int64, b *begun, lapsed bool) (moved bool) {
 	delete(n.begun, b.ID)
-	p := n.pods[b.Pod]
 	if lapsed {
-		for _, of := range volumes {
-			moved = n.forfeit(p, of) > 0 || moved
-		}
+		in := inPod{b.Pod, b.Owner}
+		u := n.unseenIn(now, in)
+		n.unseen[in] = unseen{u.count + 1, max(u.number, b.Number), max(u.until, now+UnseenMost.Milliseconds())}
 	}
-	moved = n.settle(p) || moved
+	p := n.pods[b.Pod]
+	moved = n.settle(now, p)
 	if len(n.in(p.name)) == 0 {
 		delete(n.pods, p.name)
 	}
 	return moved
 }
 
+// count takes in what b says of the Others. Begins may arrive in another order than that in
+// which they were sent: one that a later one has counted already is unseen no more.
+func (n *memoryNode) count(now int64, b *begun) {
+	in := inPod{b.Pod, b.Owner}
+	u := n.unseenIn(now, in)
+	if b.Number < u.number {
+		u.count--
+	} else {
+		u = unseen{count: b.Others, number: b.Number}
+		for _, other := range n.in(b.Pod) {
+			if other != b && other.Owner == b.Owner && other.Number <= b.Number {
+				u.count--
+			}
+		}
+	}
+	if u.count > 0 {
+		n.unseen[in] = u
+	} else {
+		delete(n.unseen, in)
+	}
+}
+
+func (n *memoryNode) unseenIn(now int64, in inPod) unseen {
+	if u := n.unseen[in]; !u.forgotten(now) {
+		return u
+	}
+	return unseen{}
+}
+
+// hasUnseen says whether there may be more in a pod than what is known.
+func (n *memoryNode) hasUnseen(now int64, pod string) bool {
+	for in, u := range n.unseen {
+		if in.pod == pod && !u.forgotten(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// forgotten says that it is not taken any more that they are there. Those that are for much
+// longer than any are were before the clock went back.
+func (u unseen) forgotten(now int64) bool {
+	return u.until != 0 && (u.until <= now || now+2*UnseenMost.Milliseconds() < u.until)
+}
+
 // settle comes after one has joined or left a pod. It ends loans as far as those in it
 // need what is on loan, and says whether there is something to lend or a want unmet.
-func (n *memoryNode) settle(p *memoryPod) (moved bool) {
-	left := n.leftOver(p)
+func (n *memoryNode) settle(now int64, p *memoryPod) (moved bool) {
+	left := n.leftOver(now, p)
 	for _, of := range volumes {
 		lent := n.lent(p)
 		if excess := *of(&lent) - *of(&left); excess > 0 {
@@ -71,9 +118,9 @@ func (n *memoryNode) settle(p *memoryPod) (moved bool) {
 
 // leftOver is what those in a pod leave of what it is owed: what the only one can
 // spare, and of several no more than each could and all together do not need.
-func (n *memoryNode) leftOver(p *memoryPod) api.Resources {
+func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 	here := n.in(p.name)
-	if len(here) == 0 {
+	if len(here) == 0 || n.hasUnseen(now, p.name) {
 		return api.Resources{}
 	}
 	left, needs := here[0].surplus, api.Resources{}

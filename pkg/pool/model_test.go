@@ -51,6 +51,11 @@ type model struct {
 	epochs                map[string]string        // Redis's, by the specification's
 	onLoan                api.Resources            // after the last operation
 	put                   map[string]api.Resources // into the pool, by pod, before a Begin
+	hadUnseen             map[string]bool          // by pod, before a Begin
+
+	running map[string]*running // as they are, whatever the pool knows of them
+	number  int64               // of the last to run
+	held    []Invocation        // Begins on their way
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -59,7 +64,8 @@ func runModel(t *rapid.T, r *Redis) {
 		clock:      testingclock.NewFakePassiveClock(epoch),
 		redis:      r,
 		lastIntent: streamStart, lastEvent: streamStart,
-		epochs: make(map[string]string),
+		epochs:  make(map[string]string),
+		running: make(map[string]*running),
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
@@ -76,6 +82,8 @@ func runModel(t *rapid.T, r *Redis) {
 		"share":      func(t *rapid.T) { m.begin(t, drawShared(t)) },
 		"share 2":    func(t *rapid.T) { m.begin(t, drawShared(t)) }, // as often again, or else little is ever lent
 		"end":        func(t *rapid.T) { m.end(t, drawID(t)) },
+		"hold":       m.hold,
+		"deliver":    m.deliver,
 		"end, begin": func(t *rapid.T) { m.beginAfter(t, drawInvocation(t)) },
 		"renew":      m.renew,
 		"hear":       m.hear,
@@ -183,11 +191,14 @@ func drawInvocation(t *rapid.T) Invocation {
 	}
 }
 
-func (m *model) begin(t *rapid.T, inv Invocation) {
+func (m *model) begin(t *rapid.T, inv Invocation) { m.send(t, m.run(t, inv)) }
+
+func (m *model) send(t *rapid.T, inv Invocation) {
 	known := m.node().begun[inv.ID]
-	m.put = make(map[string]api.Resources)
+	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
 		m.put[p.name] = m.node().lent(p).Add(p.spare)
+		m.hadUnseen[p.name] = m.node().hasUnseen(m.nowMillis(), p.name)
 	}
 
 	borrowed := m.beginOnce(t, inv)
@@ -196,6 +207,7 @@ func (m *model) begin(t *rapid.T, inv Invocation) {
 	if isNew {
 		m.checkBegun(t, begun)
 	}
+	m.heard(inv, known)
 
 	after := m.state()
 	if again := m.beginOnce(t, inv); again != borrowed {
@@ -243,7 +255,12 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 		ended, known = append(ended, drawEnding(t, id)), append(known, m.node().begun[id])
 		delete(before.ranked, id) // of which the record of the end tells
 	}
+	for _, e := range ended {
+		delete(m.running, e.ID)
+	}
+	inv = m.run(t, inv)
 	was := m.node().begun[inv.ID]
+	defer m.heard(inv, was)
 	outcomes, borrowed, err := m.memory.BeginAfter(context.Background(), m.name, ended, inv)
 	if err != nil {
 		t.Fatal(err)
@@ -268,6 +285,7 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 }
 
 func (m *model) end(t *rapid.T, id string) {
+	delete(m.running, id)
 	e := drawEnding(t, id)
 	known := m.node().begun[id]
 	before := m.moment()
@@ -460,6 +478,9 @@ func (m *model) safeguardOnce(t *rapid.T, pod string) (revokedMilli int64) {
 // lose empties Redis, or restarts it as far as its functions can tell.
 func (m *model) lose(t *rapid.T) {
 	flush := rapid.Bool().Draw(t, "flush")
+	for _, r := range m.running {
+		r.untold = true
+	}
 	m.read(t) // or there is nothing to lose
 	m.memory.mu.Lock()
 	delete(m.memory.nodes, m.name)

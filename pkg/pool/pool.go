@@ -26,6 +26,11 @@ const (
 	SuspendMost  = 10 * time.Minute
 )
 
+// UnseenMost is how long what has lapsed is taken to be in its pod, unless its owner says
+// otherwise: as long as a request may last where Knative's max-revision-timeout-seconds is
+// its default.
+const UnseenMost = 10 * time.Minute
+
 // EntriesMost is the most entries that a State has.
 const EntriesMost = 64
 
@@ -53,6 +58,11 @@ type Invocation struct {
 	// need there is lent. Zero is not known, which is all. Needs add up, so that the pool
 	// counts what they share in each.
 	Need api.Resources
+	// Others is how many others, with lower Numbers, its Owner has in its Pod: all whose End
+	// the pool has not answered, whether it was told of them or not. Those of them that the
+	// pool does not know may have begun in another epoch, have lapsed, or are to be told of.
+	Others int
+	Number int64 // of its Owner's, in the order in which they began
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
 	// of itself to borrow after its Begin: below it a transfer would be over before it
 	// pays. Of one that runs for longer than was predicted nothing is known: once it is
@@ -189,6 +199,12 @@ type Pool interface {
 	// Surplus; what is on loan above that ends, of the borrower that is the first to end
 	// first. With more begun than their Concurrency it is nothing.
 	//
+	// A pod lends nothing, and nobody counts as alone in it, while there are unseen ones in it:
+	// Others that the pool does not know, until their Owner's next Begin there counts fewer or
+	// what it did not know of begins; and what has lapsed, until its Owner's next Begin there
+	// does not count it, or for UnseenMost. What was in flight when an epoch ended is unseen
+	// from its Owner's next Begin in its pod on; other Owners' Begins do not tell of it.
+	//
 	// What an invocation still wants, because there was not enough or a donor has
 	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
 	// Heartbeat comes: the last to end first, and only while it and the donor both
@@ -205,8 +221,7 @@ type Pool interface {
 	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
 	// called every second while there are any: a Begin starts a lease, and renews only
 	// one that is older than that. After a lease ran out, both first end what its owner
-	// had. What that leaves in a pod lends nothing more, for what it was there with may
-	// still run.
+	// had, all of which may still run, unseen.
 	Renew(ctx context.Context, node, owner string) error
 	// Heartbeat says who takes part and how much may be lent on the node, and returns
 	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole

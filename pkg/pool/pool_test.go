@@ -382,7 +382,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes) {
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)

@@ -16,6 +16,9 @@ const maxVolume = 1 << 40
 // maxNumber is more invocations than any pod takes, and exact in Lua's numbers.
 const maxNumber = 1 << 30
 
+// maxExact is the most to which Lua's numbers are exact.
+const maxExact = 1 << 53
+
 // maxName is longer than any name is, and fits in the two bytes that it has.
 const maxName = 1024
 
@@ -48,9 +51,9 @@ func checkDuration(field string, d time.Duration) error {
 	return nil
 }
 
-func checkNumber(field string, n int) error {
-	if n < 0 || n > maxNumber {
-		return fmt.Errorf("%s is %d: it must be from 0 to %d", field, n, maxNumber)
+func checkNumber(field string, n, most int64) error {
+	if n < 0 || n > most {
+		return fmt.Errorf("%s is %d: it must be from 0 to %d", field, n, most)
 	}
 	return nil
 }
@@ -66,7 +69,9 @@ func (inv Invocation) check() error {
 		checkVolume("Surplus", inv.Surplus),
 		checkVolume("Want", inv.Want),
 		checkVolume("Need", inv.Need),
-		checkNumber("Concurrency", inv.Concurrency),
+		checkNumber("Concurrency", int64(inv.Concurrency), maxNumber),
+		checkNumber("Others", int64(inv.Others), maxNumber),
+		checkNumber("Number", inv.Number, maxExact),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
 		checkDuration("CPUTime", inv.CPUTime),

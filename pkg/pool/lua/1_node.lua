@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '20'
+local VERSION = '21'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -198,6 +198,7 @@ local function begin_epoch(first_key, now, had_epoch)
     domains = {},    -- by name: the pods that put something in, and who wants something
     on_loan = {0, 0},
     struck = {},     -- by function
+    unseen = {},     -- by pod and owner: invocations of which it is not known which they are
   }
   nodes[first_key] = node
   call('UNLINK', node.key.tombstones)

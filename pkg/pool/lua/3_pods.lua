@@ -35,13 +35,72 @@ local function lendable(node, here, resource)
   return math.max(least_owed(here, resource) - math.max(least, 1), 0)
 end
 
+-- How many of an owner's are in a pod unseen, the highest Number there that counted or was
+-- counted, and until when it is taken that they are there, or 0 while that is not known. Those
+-- that are for much longer than any are were before the clock went back.
+local UNSEEN_MOST_MS = 10 * 60 * 1000
+
+local function unseen_forgotten(u, now)
+  return u.till ~= 0 and (u.till <= now or now + 2 * UNSEEN_MOST_MS < u.till)
+end
+
+local function unseen_in(node, pod, owner)
+  local by_owner = node.unseen[pod]
+  local u = by_owner and by_owner[owner]
+  return u and not unseen_forgotten(u, node.now) and u or nil
+end
+
+local function set_unseen(node, pod, owner, u)
+  local by_owner = node.unseen[pod] or {}
+  by_owner[owner] = u
+  node.unseen[pod] = next(by_owner) and by_owner or nil
+end
+
+local function has_unseen(node, pod)
+  local by_owner = node.unseen[pod]
+  if by_owner then
+    for _, u in pairs(by_owner) do
+      if not unseen_forgotten(u, node.now) then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- count takes in what an invocation that is in its pod says of the others there. Begins may
+-- arrive in another order than that in which they were sent: one that a later one has counted
+-- already is unseen no more.
+local function count(node, here, inv, others)
+  local u = unseen_in(node, inv.pod, inv.owner)
+  if u and inv.number < u.number then
+    u.count = u.count - 1
+  else
+    for _, other in ipairs(here) do
+      if other ~= inv and other.owner == inv.owner and other.number <= inv.number then
+        others = others - 1
+      end
+    end
+    u = {count = others, number = inv.number, till = 0}
+  end
+  set_unseen(node, inv.pod, inv.owner, u.count > 0 and u or nil)
+end
+
+-- note_unseen counts one that has lapsed.
+local function note_unseen(node, inv)
+  local u = unseen_in(node, inv.pod, inv.owner) or {count = 0, number = 0, till = 0}
+  u.count, u.number = u.count + 1, math.max(u.number, inv.number)
+  u.till = math.max(u.till, node.now + UNSEEN_MOST_MS)
+  set_unseen(node, inv.pod, inv.owner, u)
+end
+
 -- left_over is what those in a pod leave of what it is owed: what the only one can
 -- spare, and of several no more than each could and all together do not need. Of many it
 -- need not ask all: a few need all that there is.
 local function left_over(node, here, resource)
   local count = #here
   local left = count > 0 and here[1].surplus[resource] or 0
-  if left == 0 then
+  if left == 0 or has_unseen(node, here.id) then
     return 0
   end
   if count > 1 then
@@ -99,7 +158,7 @@ local function settle(node, here)
 end
 
 -- join_pod makes an invocation one of its pod's, and says what settle does.
-local function join_pod(node, inv)
+local function join_pod(node, inv, others)
   local here = node.in_pod[inv.pod]
   if not here then
     here = reuse('pod') -- which has no loans, nothing to spare and is not listed
@@ -108,10 +167,15 @@ local function join_pod(node, inv)
     end
     here[1], here.id, here.domain, here.expires = inv, inv.pod, inv.domain, inv.expires
     node.in_pod[inv.pod] = here
+    if others > 0 or node.unseen[inv.pod] then
+      count(node, here, inv, others)
+      inv.alone = not has_unseen(node, inv.pod)
+    end
     return inv.surplus ~= NOTHING and settle(node, here)
   end
   here[1].alone, inv.alone = false, false -- and so are the others
   here[#here + 1] = inv
+  count(node, here, inv, others)
   local moved = settle(node, here)
   if not is_nothing(here.lent) then
     inv.most_lent = {here.lent[CPU], here.lent[MEMORY]}
@@ -119,8 +183,7 @@ local function join_pod(node, inv)
   return moved
 end
 
--- leave_pod is the opposite. What lapsed may still run: while those that it leaves in
--- the pod do, it lends nothing.
+-- leave_pod is the opposite. What lapsed may still run.
 local function leave_pod(node, inv, lapsed)
   local here = node.in_pod[inv.pod]
   for i, other in ipairs(here) do
@@ -129,17 +192,16 @@ local function leave_pod(node, inv, lapsed)
       break
     end
   end
+  if lapsed then
+    note_unseen(node, inv)
+  end
   if not here[1] then
     node.in_pod[inv.pod] = nil
     local moved = here.listed and settle(node, here)
     discard('pod', here)
     return moved
   end
-  local ended = 0
-  if lapsed then
-    ended = forfeit(node, here, CPU) + forfeit(node, here, MEMORY)
-  end
-  return settle(node, here) or ended > 0
+  return settle(node, here)
 end
 
 -- An end stands for one lease time, whatever was known of the invocation: a Begin
@@ -211,6 +273,15 @@ local function lapse(node, owners)
   for _, inv in ipairs(over) do
     if release(node, inv, true) then
       domains[inv.domain] = true
+    end
+  end
+  -- They may be alive, and cut off, so that what they have in pods does not end with it.
+  for _, by_owner in pairs(node.unseen) do
+    for owner in pairs(lapsed) do
+      local u = by_owner[owner]
+      if u and u.till == 0 then
+        u.till = node.now + UNSEEN_MOST_MS
+      end
     end
   end
   feed(node, domains)

@@ -81,7 +81,7 @@ end
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -105,7 +105,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   inv.expires, inv.least_remaining = now + duration_ms, math.max(least_ms, 1)
   inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
   inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
-  inv.concurrency, inv.need = concurrency, NOTHING
+  inv.concurrency, inv.need, inv.number = concurrency, NOTHING, number
   inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
   inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
   inv.trace, inv.traced, inv.cpu_time = nil, nil, nil
@@ -118,7 +118,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     inv.cpu_time, inv.begun_at = rank, now
     node.ranked = inv
   end
-  local moved = join_pod(node, inv)
+  local moved = join_pod(node, inv, others)
   if inv.want ~= NOTHING then
     list(node, 'borrowers', inv)
   end
@@ -244,6 +244,13 @@ local function reap(node, most_ms)
       node.struck[func] = nil
     end
   end
+  for pod, by_owner in pairs(node.unseen) do
+    for owner, u in pairs(by_owner) do
+      if unseen_forgotten(u, node.now) then
+        set_unseen(node, pod, owner, nil)
+      end
+    end
+  end
 end
 
 local function add(balance, index, v)
@@ -345,9 +352,9 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<dddddddddddddddd', begin)
+register('libra_begin', {}, '<dddddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<dddd', end_one)
-register('libra_begin_after', {}, '<dddddddddddddddd', begin_after)
+register('libra_begin_after', {}, '<dddddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<dddd', safeguard)
