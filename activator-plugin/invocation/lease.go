@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -10,13 +11,16 @@ import (
 const (
 	renewEvery   = time.Second
 	renewTimeout = 800 * time.Millisecond
-	// maxRenewals bounds how many nodes are renewed at a time.
+	// maxRenewals bounds how many nodes are renewed at a time, but for those that have not
+	// answered for slowAfter, of which there is one renewal each at most.
 	maxRenewals = 16
+	slowAfter   = 50 * time.Millisecond
 )
 
 // renewLeases keeps this activator's invocations in the pool, on every node that
 // has some, until ctx is done.
 func (l *lifecycle) renewLeases(ctx context.Context) {
+	defer l.renewals.Wait()
 	ticker := l.clock.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
@@ -29,29 +33,65 @@ func (l *lifecycle) renewLeases(ctx context.Context) {
 	}
 }
 
+// renew renews every node once. Nodes whose shard hangs hold up the others for slowAfter, and
+// from then on come after them.
 func (l *lifecycle) renew(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
-	defer cancel()
 	var g errgroup.Group
 	g.SetLimit(maxRenewals)
-	for _, node := range l.occupied() {
+	for _, node := range l.due() {
 		g.Go(func() error {
-			started := l.clock.Now()
-			err := l.pool.Renew(ctx, node, l.owner)
-			l.metrics.onPoolCall(opRenew, resultOf(err), l.clock.Since(started))
-			l.noteHealth(err)
+			answered := make(chan struct{})
+			l.renewals.Go(func() {
+				defer close(answered)
+				l.renewOne(ctx, node)
+			})
+			select {
+			case <-answered:
+			case <-l.clock.After(slowAfter):
+			}
 			return nil
 		})
 	}
 	g.Wait()
 }
 
-func (l *lifecycle) occupied() []string {
+func (l *lifecycle) renewOne(ctx context.Context, node string) {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	started := l.clock.Now()
+	err := l.pool.Renew(ctx, node, l.owner)
+	l.metrics.onPoolCall(opRenew, resultOf(err), l.clock.Since(started))
+	l.noteHealth(err)
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	nodes := make([]string, 0, len(l.nodes))
+	if err == nil {
+		delete(l.unrenewed, node)
+	} else {
+		l.unrenewed[node] = false
+	}
+}
+
+// due are the nodes that have invocations, but for those of which a renewal is under way. Those
+// that answered the last one are first.
+func (l *lifecycle) due() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var nodes, failed []string
 	for node := range l.nodes {
-		nodes = append(nodes, node)
+		switch underWay, unrenewed := l.unrenewed[node]; {
+		case underWay:
+			continue
+		case unrenewed:
+			failed = append(failed, node)
+		default:
+			nodes = append(nodes, node)
+		}
+	}
+	maps.DeleteFunc(l.unrenewed, func(node string, underWay bool) bool { return !underWay && l.nodes[node] == 0 })
+	nodes = append(nodes, failed...)
+	for _, node := range nodes {
+		l.unrenewed[node] = true
 	}
 	return nodes
 }

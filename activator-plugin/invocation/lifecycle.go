@@ -48,7 +48,7 @@ type lifecycle struct {
 	// busy a machine is.
 	beginTimeout, lateAfter time.Duration
 
-	running sync.WaitGroup
+	running, renewals sync.WaitGroup
 	// ends is done when no End is to be tried any more.
 	ends    context.Context
 	giveUp  context.CancelFunc
@@ -67,6 +67,9 @@ type lifecycle struct {
 	lending map[string]int
 	// ending has, by pod, the invocation whose End is the last one under way.
 	ending map[string]*flight
+	// unrenewed are the nodes whose last renewal has not been answered, and says whether it is
+	// under way.
+	unrenewed map[string]bool
 	// lingering are, by node, the Ends that wait for a Begin.
 	lingering map[string][]*lingering
 }
@@ -106,6 +109,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 
 		nodes:     make(map[string]int),
 		inPod:     make(map[string][]int64),
+		unrenewed: make(map[string]bool),
 		lending:   make(map[string]int),
 		ending:    make(map[string]*flight),
 		lingering: make(map[string][]*lingering),

@@ -518,7 +518,11 @@ func TestLeasesAreRenewedWhereInvocationsAre(t *testing.T) {
 	}
 
 	a.finish(200)
-	waitFor(t, "the end on node-a", func() bool { return len(l.occupied()) == 1 })
+	waitFor(t, "the end on node-a, and the renewals", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.nodes) == 1 && len(l.unrenewed) == 0
+	})
 	clk.Step(renewEvery)
 	calls := rec.await(t, 6)
 	if diff := cmp.Diff("renew node-b owner", calls[5]); diff != "" {
