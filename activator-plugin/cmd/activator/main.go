@@ -98,16 +98,14 @@ func main() {
 	configStore.WatchConfigs(configMaps)
 
 	// Statistics for the autoscaler.
-	stats := make(chan []asmetrics.StatMessage)
-	defer close(stats)
 	autoscaler := "ws://" + pkgnet.GetServiceHostname("autoscaler", system.Namespace()) + autoscalerPort
 	logger.Infow("Reporting statistics to the autoscaler", "url", autoscaler)
 	statSink := websocket.NewDurableSendingConnection(autoscaler, logger,
 		activator.AutoscalerConnectionOptions(logger, mp)...)
 	defer statSink.Shutdown()
-	go activator.ReportStats(logger, statSink, stats)
+	stats := make(chan []asmetrics.StatMessage)
 	concurrencyReporter := activatorhandler.NewConcurrencyReporter(ctx, env.PodName, stats, mp)
-	go concurrencyReporter.Run(ctx.Done())
+	defer startStats(stats, concurrencyReporter.Run, statSink, logger)()
 
 	// The chain of handlers, from the innermost to the outermost.
 	var ah http.Handler = activatorhandler.New(ctx, libra.throttler(knativeThrottler), transport,
