@@ -60,7 +60,7 @@ func (l *lifecycle) renewOne(ctx context.Context, node string) {
 	defer cancel()
 	started := l.clock.Now()
 	err := l.pool.Renew(ctx, node, l.owner)
-	l.metrics.onPoolCall(opRenew, resultOf(err), l.clock.Since(started))
+	l.onCall(opRenew, err, l.clock.Since(started))
 	l.noteHealth(err)
 
 	l.mu.Lock()

@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -30,6 +32,10 @@ const (
 	endBackoff = 100 * time.Millisecond
 	maxBackoff = time.Second
 
+	// An End that is refused for so long is not sent again. Renewals are refused likewise, so
+	// that its lease has run out.
+	refusedMost = 2 * pool.LeaseTTL
+
 	// maxInFlight bounds what is kept for invocations in flight, and for ended ones
 	// while Redis is away. An invocation beyond it is not managed.
 	maxInFlight = 4096
@@ -50,9 +56,10 @@ type lifecycle struct {
 
 	running, renewals sync.WaitGroup
 	// ends is done when no End is to be tried any more.
-	ends    context.Context
-	giveUp  context.CancelFunc
-	failing atomic.Bool // whether the pool's last answer was an error
+	ends     context.Context
+	giveUp   context.CancelFunc
+	failing  atomic.Bool // whether the pool's last answer was an error
+	refusals rate.Sometimes
 
 	mu sync.Mutex
 	// inFlight counts the invocations between start and the answer to their End,
@@ -106,6 +113,8 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 
 		ends:   ends,
 		giveUp: giveUp,
+
+		refusals: rate.Sometimes{Interval: time.Minute},
 
 		nodes:     make(map[string]int),
 		inPod:     make(map[string][]int64),
@@ -179,14 +188,24 @@ func (f *flight) finish(status int) {
 	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status, Late: f.besideUntold}
 }
 
-// begin tries until the pool answers or the invocation is over, and returns when it
-// is over. It says whether a Begin was sent, answered or not.
+// begin tries until the pool answers, or refuses it, or the invocation is over, and returns
+// when it is over. It says whether a Begin was sent that was not refused, answered or not.
 func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	inv, timeout, backoff := f.inv, f.beginTimeout, beginBackoff
 	again := false
-	for !f.tryBegin(before, inv, timeout, &sent) {
+	for {
+		err := f.tryBegin(before, inv, timeout)
+		refused := pool.Refused(err)
+		sent = sent || !refused && !errors.Is(err, errNotSent)
+		if err == nil {
+			break
+		}
+		var retry <-chan time.Time
+		if !refused {
+			retry = f.clock.After(backoff)
+		}
 		select {
-		case <-f.clock.After(backoff):
+		case <-retry:
 		case ending = <-f.finished:
 			ending.Late = ending.Late || again
 			return sent, ending
@@ -212,7 +231,7 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 // tryBegin sends a Begin after the End of the invocation that was in the pod before:
 // were it first, the pool would see two at a time, lend nothing, and count neither as
 // alone in its pod.
-func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration, sent *bool) (answered bool) {
+func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	span := f.span(spanBegin)
@@ -226,11 +245,10 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 		case <-ctx.Done():
 			addError(span, errNotSent)
 			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(started))
-			return false
+			return errNotSent
 		}
 		along, _ = f.takeAlong(f.node, nil)
 	}
-	*sent = true
 	inv.Others += f.others(along)
 	borrowed, err := f.callBegin(ctx, inv, along)
 	addVolume(span, "libra.surplus", inv.Surplus)
@@ -238,11 +256,11 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	addVolume(span, "libra.borrowed", borrowed)
 	addRank(span, inv)
 	addError(span, err)
-	f.metrics.onPoolCall(opBegin, resultOf(err), f.clock.Since(started))
+	f.onCall(opBegin, err, f.clock.Since(started))
 	if err != nil {
 		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
 	}
-	return err == nil
+	return err
 }
 
 // others is how many began in the pod before, but for those whose End goes along with the Begin.
@@ -259,8 +277,8 @@ func (f *flight) others(along []*lingering) int {
 	return n
 }
 
-// end tries until the pool answers. The pool does not end an invocation by itself
-// while this activator has others on the node and renews its lease there.
+// end tries until the pool answers, or has refused it for long. The pool does not end an
+// invocation by itself while this activator has others on the node and renews its lease there.
 func (f *flight) end(e pool.Ending) {
 	timeout, backoff, first := f.lateAfter, endBackoff, true
 	if f.mayLinger() {
@@ -272,7 +290,19 @@ func (f *flight) end(e pool.Ending) {
 			e.Late, first, timeout = true, false, retryTimeout
 		}
 	}
-	for !f.tryEnd(e, timeout, first) {
+	var refusedSince time.Time
+	for {
+		err := f.tryEnd(e, timeout, first)
+		switch {
+		case err == nil:
+			return
+		case !pool.Refused(err):
+			refusedSince = time.Time{}
+		case refusedSince.IsZero():
+			refusedSince = f.clock.Now()
+		case f.clock.Since(refusedSince) >= refusedMost:
+			return
+		}
 		select {
 		case <-f.clock.After(backoff):
 		case <-f.ends.Done():
@@ -283,7 +313,7 @@ func (f *flight) end(e pool.Ending) {
 	}
 }
 
-func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) (answered bool) {
+func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) error {
 	ctx, cancel := context.WithTimeout(f.ends, timeout)
 	defer cancel()
 	span := f.span(spanEnd)
@@ -294,7 +324,8 @@ func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) (answe
 	if err == nil || !first {
 		f.noteHealth(err)
 	}
-	return f.onEnd(span, outcome, err, f.clock.Since(started))
+	f.onEnd(span, outcome, err, f.clock.Since(started))
+	return err
 }
 
 // onEnd takes in the pool's answer to an End, if there was one.
@@ -302,7 +333,7 @@ func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took ti
 	addVolume(span, "libra.lent", outcome.Lent)
 	addVolume(span, "libra.borrowed", outcome.Borrowed)
 	addError(span, err)
-	f.metrics.onPoolCall(opEnd, resultOf(err), took)
+	f.onCall(opEnd, err, took)
 	if err != nil {
 		f.log("Failed to end an invocation; trying again", err)
 		return false
@@ -339,6 +370,19 @@ func (f *flight) forget() {
 func (f *flight) log(msg string, err error) {
 	f.logger.Debugw(msg, "invocation", f.inv.ID, "function", f.inv.Function,
 		"pod", f.inv.Pod, "node", f.node, zap.Error(err))
+}
+
+// onCall counts a call of the pool, and logs now and then that calls are refused.
+func (l *lifecycle) onCall(operation string, err error, took time.Duration) {
+	result := resultOf(err)
+	l.metrics.onPoolCall(operation, result, took)
+	if result == resultRefused {
+		l.refusals.Do(func() {
+			l.logger.Errorw("Redis refuses the activator's calls, and requests run with their user allocation until that is put right: "+
+				"it has to be version 7 or later, to take the activator's user and password, to let that user call functions, and to have "+
+				"no newer functions than the activator's. This is logged once a minute.", zap.Error(err))
+		})
+	}
 }
 
 // noteHealth logs when the pool goes away and when it is back. A Begin is no sign of

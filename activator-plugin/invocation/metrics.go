@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -59,6 +60,7 @@ const (
 
 	resultOK       = "ok"
 	resultDeadline = "deadline"
+	resultRefused  = "refused" // until somebody changes something
 	resultError    = "error"
 	resultNotSent  = "not_sent"
 )
@@ -162,7 +164,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	}
 	m.poolCallSets = make(map[poolCallKey][]metric.RecordOption)
 	for _, operation := range []string{opBegin, opEnd, opRenew} {
-		for _, result := range []string{resultOK, resultDeadline, resultError, resultNotSent} {
+		for _, result := range []string{resultOK, resultDeadline, resultRefused, resultError, resultNotSent} {
 			m.poolCallSets[poolCallKey{operation, result}] = []metric.RecordOption{withSet(
 				attribute.String("operation", operation),
 				attribute.String("result", result),
@@ -248,9 +250,18 @@ func resultOf(err error) string {
 	switch {
 	case err == nil:
 		return resultOK
-	case errors.Is(err, context.DeadlineExceeded):
+	case timedOut(err):
 		return resultDeadline
+	case pool.Refused(err):
+		return resultRefused
 	default:
 		return resultError
 	}
+}
+
+// timedOut says whether time ran out, be it the call's or its connection's: a client of Redis
+// makes of the one deadline the other.
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }

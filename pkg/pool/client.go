@@ -147,7 +147,7 @@ func libraryIn(answer error) (inRedis, error) {
 		return ours, fmt.Errorf("version of the library libra in Redis: %w", err)
 	}
 	if loaded > libraryVersion {
-		return ours, fmt.Errorf("the library libra in Redis has version %d, this binary works with version %d only: upgrade it", loaded, libraryVersion)
+		return ours, newerLibraryError{loaded}
 	}
 	return older, nil
 }
