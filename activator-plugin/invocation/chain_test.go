@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 	pkgnet "knative.dev/pkg/network"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	"knative.dev/serving/pkg/apis/autoscaling"
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 	servinghandler "knative.dev/serving/pkg/http/handler"
@@ -33,13 +34,13 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// newRevision opted in, and is owed 1 CPU and 512Mi.
+// newRevision opted in, keeps the activator in its path, and is owed 1 CPU and 512Mi.
 func newRevision() *v1.Revision {
 	return &v1.Revision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: revID.Namespace, Name: revID.Name,
 			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: "rev"},
-			Annotations: map[string]string{},
+			Annotations: map[string]string{autoscaling.TargetBurstCapacityKey: "-1"},
 		},
 		Spec: v1.RevisionSpec{
 			ContainerConcurrency: ptr.To[int64](1),

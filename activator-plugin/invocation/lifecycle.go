@@ -89,7 +89,7 @@ type flight struct {
 	inv        pool.Invocation
 	dispatched time.Time
 	// withheld is what the pool was not told of, and besideUntold says that others were in the
-	// pod of which it was not told, either. They are set before finish.
+	// pod, or may have been, of which it was not told, either. They are set before finish.
 	withheld     volumes
 	besideUntold bool
 

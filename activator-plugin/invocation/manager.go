@@ -6,6 +6,7 @@ package invocation
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -70,6 +71,7 @@ type Manager struct {
 	predictor Predictor
 	pods      *Pods
 	settings  Settings
+	path      *path
 	lifecycle *lifecycle
 	events    record.EventRecorder
 	warned    once
@@ -81,6 +83,10 @@ func NewManager(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	path, err := newPath()
+	if err != nil {
+		return nil, fmt.Errorf("reading the autoscaler's defaults: %w", err)
+	}
 	l := newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m)
 	l.tracer = newTracer(o.TracerProvider)
 	return &Manager{
@@ -90,6 +96,7 @@ func NewManager(o Options) (*Manager, error) {
 		predictor: o.Predictor,
 		pods:      o.Pods,
 		settings:  o.Settings,
+		path:      path,
 		events:    o.Events,
 		lifecycle: l,
 	}, nil

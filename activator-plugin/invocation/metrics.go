@@ -40,6 +40,7 @@ const (
 	reasonClusterIP        reason = "cluster_ip"          // the pod is not known to the activator
 	reasonPodUnknown       reason = "pod_unknown"         // not in the informer
 	reasonTooMany          reason = "too_many_in_flight"  // the bound was reached
+	reasonNotInPath        reason = "not_in_path"         // requests can reach its pods past the activator
 	reasonConcurrency      reason = "concurrency"         // containerConcurrency is 0, without a bound
 	reasonQueueProxyLimits reason = "queue_proxy_limits"  // the pod's own quota would bind
 	reasonNoLimits         reason = "no_limits"           // nothing is owed

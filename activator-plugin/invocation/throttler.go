@@ -66,11 +66,15 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
 	why = m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
+	bypassed := m.bypassed(req.rev)
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)
+		}
+		if bypassed {
+			could.surplus = api.Resources{}
 		}
 	}
 	quick := known && inv.Ranked && m.quick(prediction, could, req, pod)
@@ -113,11 +117,14 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		return nil
 	}
 	f.withheld = withheld
+	if bypassed {
+		why = reasonNotInPath
+	}
 	m.metrics.onDispatch(revID, r, why, inv.Ranked)
 	besideUntold := in.untold.beside()
 	return func(status int) {
 		m.pods.noteServed(pod)
-		f.besideUntold = besideUntold()
+		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev)
 		f.finish(status)
 	}
 }

@@ -15,6 +15,7 @@ const (
 	eventAnnotationRefused = "AnnotationRefused"
 	eventInputSizeRefused  = "InputSizeRefused"
 	eventPodsNotReached    = "PodsNotReached"
+	eventNotInPath         = "ActivatorNotInPath"
 )
 
 const (

@@ -11,12 +11,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	"knative.dev/pkg/configmap"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	autoscalerconfig "knative.dev/serving/pkg/autoscaler/config"
 	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 	servingclient "knative.dev/serving/pkg/client/injection/client"
 
@@ -178,6 +181,16 @@ func (l libra) throttler(next activatorhandler.Throttler) activatorhandler.Throt
 		return next
 	}
 	return l.manager.Throttler(l.lines.Throttler(next))
+}
+
+// watch follows what Knative's own settings say to Libra. A ConfigMap that is not there, without
+// which stock starts as well, is as an empty one.
+func (l libra) watch(configMaps configmap.DefaultingWatcher, namespace string) {
+	if l.manager == nil {
+		return
+	}
+	empty := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: autoscalerconfig.ConfigName}}
+	configMaps.WatchWithDefault(empty, l.manager.FollowAutoscaler)
 }
 
 func (l libra) handler(next http.Handler) http.Handler {

@@ -133,6 +133,7 @@ func main() {
 
 	configMaps.Watch(pkglogging.ConfigMapName(), pkglogging.UpdateLevelFromConfigMap(logger, level, component))
 	configMaps.Watch(o11yconfigmap.Name(), updateRequestLog(requestLog, logger), pprof.UpdateFromConfigMap)
+	libra.watch(configMaps, system.Namespace())
 	if err := configMaps.Start(ctx.Done()); err != nil {
 		logger.Fatalw("The config maps cannot be watched", "namespace", system.Namespace(), zap.Error(err))
 	}
