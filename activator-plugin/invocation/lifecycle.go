@@ -36,9 +36,11 @@ const (
 	// that its lease has run out.
 	refusedMost = 2 * pool.LeaseTTL
 
-	// maxInFlight bounds what is kept for invocations in flight, and for ended ones
-	// while Redis is away. An invocation beyond it is not managed.
-	maxInFlight = 4096
+	// maxInFlight bounds what is kept for invocations in flight, and for ended ones while Redis
+	// is away: 18 KB each while it hangs. maxOfRevision leaves room for other revisions. What is
+	// beyond these joins its pod's crowd.
+	maxInFlight   = 4096
+	maxOfRevision = 1024
 )
 
 // lifecycle tells the pool of invocations: one Begin each, and after it one End,
@@ -63,13 +65,16 @@ type lifecycle struct {
 
 	mu sync.Mutex
 	// inFlight counts the invocations between start and the answer to their End,
-	// nodes those on a node.
-	inFlight int
-	nodes    map[string]int
+	// nodes those on a node, and revisions those of a revision.
+	inFlight  int
+	nodes     map[string]int
+	revisions map[types.NamespacedName]int
 	// started is the Number of the last to start, and inPod has, by pod, those of its in flight,
 	// in order.
 	started int64
 	inPod   map[string][]int64
+	// crowds are, by pod, the invocations that are not told of one by one.
+	crowds map[string]*crowd
 	// lending counts, by pod, those that could lend something.
 	lending map[string]int
 	// ending has, by pod, the invocation whose End is the last one under way.
@@ -119,6 +124,8 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		nodes:     make(map[string]int),
 		inPod:     make(map[string][]int64),
 		unrenewed: make(map[string]bool),
+		revisions: make(map[types.NamespacedName]int),
+		crowds:    make(map[string]*crowd),
 		lending:   make(map[string]int),
 		ending:    make(map[string]*flight),
 		lingering: make(map[string][]*lingering),
@@ -128,6 +135,16 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 // start begins the invocation and returns at once. The caller must finish it,
 // exactly once. It is nil when too many are in flight.
 func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invocation) *flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inFlight >= maxInFlight || l.revisions[rev] >= maxOfRevision {
+		return nil
+	}
+	return l.startAnyway(rev, node, inv)
+}
+
+// startAnyway is start without a bound. It presumes that mu is held.
+func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.Invocation) *flight {
 	f := &flight{
 		lifecycle:  l,
 		rev:        rev,
@@ -139,13 +156,9 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	}
 	f.inv.Owner = l.owner
 
-	l.mu.Lock()
-	if l.inFlight >= maxInFlight {
-		l.mu.Unlock()
-		return nil
-	}
 	l.inFlight++
 	l.nodes[node]++
+	l.revisions[rev]++
 	l.started++
 	f.inv.Number = l.started
 	l.inPod[f.inv.Pod] = append(l.inPod[f.inv.Pod], l.started)
@@ -156,7 +169,6 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	if last := l.ending[f.inv.Pod]; last != nil {
 		before = last.answered
 	}
-	l.mu.Unlock()
 
 	l.metrics.onInFlight(1)
 	l.running.Go(func() {
@@ -354,6 +366,9 @@ func (f *flight) forget() {
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
 	}
+	if f.revisions[f.rev]--; f.revisions[f.rev] == 0 {
+		delete(f.revisions, f.rev)
+	}
 	if !f.inv.Surplus.IsZero() {
 		if f.lending[f.inv.Pod]--; f.lending[f.inv.Pod] == 0 {
 			delete(f.lending, f.inv.Pod)
@@ -362,6 +377,7 @@ func (f *flight) forget() {
 	if f.ending[f.inv.Pod] == f {
 		delete(f.ending, f.inv.Pod)
 	}
+	f.forgetCrowd(f)
 	f.mu.Unlock()
 	close(f.answered) // a Begin that waits for it counts the others next
 	f.metrics.onInFlight(-1)

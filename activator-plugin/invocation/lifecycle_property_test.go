@@ -202,7 +202,7 @@ func live(plan []planned, faults []fault) (wrong []string) {
 	renewing.Wait()
 	faulty.late.Wait()
 	wrong = book.mistakes("node-a", "node-b")
-	if l.inFlight+len(l.nodes)+len(l.ending)+len(l.lingering) != 0 {
+	if l.inFlight+len(l.nodes)+len(l.revisions)+len(l.crowds)+len(l.ending)+len(l.lingering) != 0 {
 		wrong = append(wrong, "the lifecycle has not forgotten all")
 	}
 	return wrong

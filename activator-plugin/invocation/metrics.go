@@ -39,7 +39,7 @@ const (
 	reasonNone             reason = ""
 	reasonClusterIP        reason = "cluster_ip"          // the pod is not known to the activator
 	reasonPodUnknown       reason = "pod_unknown"         // not in the informer
-	reasonTooMany          reason = "too_many_in_flight"  // the bound was reached
+	reasonTooMany          reason = "too_many_in_flight"  // a bound was reached
 	reasonNotInPath        reason = "not_in_path"         // requests can reach its pods past the activator
 	reasonConcurrency      reason = "concurrency"         // containerConcurrency is 0, without a bound
 	reasonQueueProxyLimits reason = "queue_proxy_limits"  // the pod's own quota would bind

@@ -99,22 +99,32 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		inv.CPUTime = prediction.CPUTime
 	}
 	in := m.pods.servedBy(pod)
-	// What is in a pod with others is told where it counts for what they leave, and with the
-	// Begin its pod gets back what may be lent of it.
-	if (quick || r == roleNeither && !inv.Ranked && inv.Concurrency <= 1) &&
-		!m.lifecycle.lends(pod.pod) && !in.sample(m.clock.Now()) {
+	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
+	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && why != reasonCopy
+	alone := req.rev.Spec.GetContainerConcurrency() == 1
+	// With a Begin the pod gets back what may be lent of it.
+	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod)
+	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
-		return in.untold.begin()
+		var leave func(status int)
+		if unneeded {
+			leave = in.untold.begin()
+		} else {
+			// Others in its pod, from other activators too, are to lend nothing that it needs and not to count as alone.
+			leave = m.lifecycle.join(revID, pod.node, named(inv, req, revID))
+		}
+		began := m.clock.Now()
+		return func(status int) {
+			leave(status)
+			m.metrics.onVolumes(revID, withheld, true, m.clock.Since(began))
+		}
 	}
-	inv.ID = req.invocationID()
-	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
-	inv.Configuration = configurationOf(req.rev)
-	inv.Trace = api.Traceparent(req.span)
+	inv = named(inv, req, revID)
 	inv.Others = in.untold.others()
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
-		return nil
+		return m.lifecycle.join(revID, pod.node, inv)
 	}
 	f.withheld = withheld
 	if bypassed {
@@ -127,6 +137,15 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev)
 		f.finish(status)
 	}
+}
+
+// named adds what only an invocation that the pool is told of needs.
+func named(inv pool.Invocation, req *request, revID types.NamespacedName) pool.Invocation {
+	inv.ID = req.invocationID()
+	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
+	inv.Configuration = configurationOf(req.rev)
+	inv.Trace = api.Traceparent(req.span)
+	return inv
 }
 
 // predict asks only for a prediction that can be used, for it may have to be waited for.

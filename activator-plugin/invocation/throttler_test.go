@@ -11,8 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -269,40 +271,99 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 	drain(t, c.manager.lifecycle)
 }
 
+// What an invocation is in the pool for, or is not.
 func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 	const requests = samplesFirst + 30
+	lends := predict.Prediction{Demand: res(300, 100), Duration: time.Minute}
+	short := predict.Prediction{Demand: res(300, 100), Duration: time.Millisecond}
+	needsAll := predict.Prediction{Demand: res(1000, 512), Duration: time.Minute}
+	borrows := predict.Prediction{Demand: res(1400, 512), Duration: time.Minute}
+	const (
+		each  = "each told of"
+		some  = "some told of"
+		crowd = "some told of, and the others as one"
+	)
 	for name, test := range map[string]struct {
-		demand      api.Resources
-		duration    time.Duration
+		known       predictions
 		concurrency int64
-		sampled     bool
+		mode        api.Mode
+		copy        bool
+		want        string
 	}{
-		"too short to lend": {demand: res(300, 100), duration: time.Millisecond, concurrency: 1, sampled: true},
-		"lend":              {demand: res(300, 100), duration: time.Minute, concurrency: 1},
-		"need all":          {demand: res(1000, 512), duration: time.Minute, concurrency: 1, sampled: true},
-		// Others in the pod must not lend what they need.
-		"need all beside others": {demand: res(1000, 512), duration: time.Minute, concurrency: 2},
+		"too short to lend":            {known: predictions{revID: short}, concurrency: 1, want: some},
+		"lend":                         {known: predictions{revID: lends}, concurrency: 1, want: each},
+		"borrow":                       {known: predictions{revID: borrows}, concurrency: 1, want: each},
+		"need all":                     {known: predictions{revID: needsAll}, concurrency: 1, want: some},
+		"not known":                    {concurrency: 1, want: some},
+		"only observed":                {known: predictions{revID: lends}, concurrency: 1, mode: api.ModeObserve, want: some},
+		"copies":                       {concurrency: 1, copy: true, want: each},
+		"lend beside others":           {known: predictions{revID: lends}, concurrency: 2, want: each},
+		"need all beside others":       {known: predictions{revID: needsAll}, concurrency: 2, want: crowd},
+		"not known beside others":      {concurrency: 2, want: crowd},
+		"only observed beside others":  {known: predictions{revID: lends}, concurrency: 2, mode: api.ModeObserve, want: crowd},
+		"any number at once":           {known: predictions{revID: lends}, concurrency: 0, want: crowd},
+		"any number that are observed": {concurrency: 0, mode: api.ModeObserve, want: crowd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := &recorder{}
 			rev := newRevision()
 			rev.Spec.ContainerConcurrency = &test.concurrency
-			c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{revID: {Demand: test.demand, Duration: test.duration}}})
+			if test.copy {
+				rev.Labels[api.CopyOfLabel] = "original-00001"
+			}
+			c := newChain(t, chainOptions{pool: rec, rev: rev, mode: test.mode, predictions: test.known})
 			for range requests {
 				if status, _ := c.send(t, "hello"); status != http.StatusOK {
 					t.Fatalf("status = %d, want 200", status)
 				}
 			}
 			drain(t, c.manager.lifecycle)
-			counts := c.counts(t, "libra.invocations")
-			if begun, skipped := int64(len(rec.begins)), counts["sampled unmanaged"]; begun+skipped != requests {
-				t.Errorf("%d begun and %d sampled out (%v), want %d in all", begun, skipped, counts, requests)
-			} else if test.sampled != (skipped > 0) || begun < samplesFirst {
-				t.Errorf("%d begun and %d sampled out, want sampling: %t", begun, skipped, test.sampled)
+			told, late := 0, 0
+			for i, inv := range rec.begins {
+				if inv.Size != api.UnknownSize {
+					told++
+				}
+				if rec.ends[i].Late {
+					late++
+				}
 			}
-			if len(rec.ends) != len(rec.begins) {
-				t.Errorf("%d ended of %d begun", len(rec.ends), len(rec.begins))
+			skipped := int(c.counts(t, "libra.invocations")["sampled unmanaged"])
+			if told+skipped != requests || told < samplesFirst || (skipped > 0) != (test.want != each) {
+				t.Errorf("%d told of and %d not, want %d in all: %s", told, skipped, requests, test.want)
+			}
+			if others := len(rec.begins) - told; (others > 0) != (test.want == crowd) || others > skipped || late != others || len(rec.ends) != len(rec.begins) {
+				t.Errorf("%d Begins for others, %d late Ends and %d Ends of %d Begins: want %s", others, late, len(rec.ends), len(rec.begins), test.want)
+			}
+			if test.mode == api.ModeObserve && test.known != nil {
+				if got := c.volumes(t, "libra.invocations.cpu")["surplus true"]; got <= 0 {
+					t.Errorf("%v core seconds of surplus were withheld, want some", got)
+				}
 			}
 		})
+	}
+}
+
+// What the mode withheld of requests is counted, whether the pool is told of them or not.
+func TestWithheldVolumesAreCountedOfAll(t *testing.T) {
+	m := newRankingManager(t, &recorder{}, fixed{api.ModeObserve, api.SourceOwners},
+		predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))
+	reader := sdkmetric.NewManualReader()
+	counted, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	if err != nil {
+		t.Fatal("newMetrics() =", err)
+	}
+	clk := clocktesting.NewFakePassiveClock(time.Now())
+	m.metrics, m.lifecycle.metrics, m.clock = counted, counted, clk
+	for range samplesFirst + 1 {
+		dispatchOnce(m, newRevision(), "10.0.0.1:80")
+	}
+	m.lifecycle.running.Wait()
+	before := values[float64](t, reader, "libra.invocations.cpu")["surplus true"]
+	end := m.dispatch(t.Context(), newRequest(newRevision()), revID, "10.0.0.1:80", false)
+	clk.SetTime(clk.Now().Add(2 * time.Second))
+	end(200)
+	drain(t, m.lifecycle)
+	if got := values[float64](t, reader, "libra.invocations.cpu")["surplus true"] - before; got != 2*.6 {
+		t.Errorf("a request of 2 s that is not told of adds %v core seconds, want 1.2", got)
 	}
 }

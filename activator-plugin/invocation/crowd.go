@@ -1,0 +1,73 @@
+package invocation
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// crowd are the invocations in a pod of which the pool is not told one by one: because they are
+// beyond the bounds, or because it would do nothing for them. One flight stands for them all: it
+// leaves nothing of its pod, so that the pod lends nothing while it is there and nobody else in
+// it counts as alone. A pod has one at a time, until the pool has answered its End, so that what
+// is kept for crowds is bounded, too.
+type crowd struct {
+	rev      types.NamespacedName
+	node     string
+	newest   pool.Invocation // of those that have joined
+	in       int
+	flight   *flight
+	finished bool // the flight
+}
+
+// join makes an invocation one of its pod's crowd until end is called.
+func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocation) (end func(status int)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.crowds[inv.Pod]
+	if c == nil {
+		c = &crowd{rev: rev, node: node, newest: inv}
+		l.crowds[inv.Pod] = c
+		l.standIn(c)
+	}
+	c.newest = inv
+	c.in++
+	return func(int) {
+		if l.leaveCrowd(c) {
+			c.flight.finish(0)
+		}
+	}
+}
+
+// standIn starts the flight of a crowd. It presumes that mu is held.
+func (l *lifecycle) standIn(c *crowd) {
+	c.flight = l.startAnyway(c.rev, c.node, pool.Invocation{
+		ID: c.newest.ID, Function: c.newest.Function, Configuration: c.newest.Configuration, Pod: c.newest.Pod, Domain: c.newest.Domain,
+		Size: api.UnknownSize, Allocation: c.newest.Allocation, Concurrency: c.newest.Concurrency, Ranked: c.newest.Ranked,
+	})
+	c.flight.besideUntold, c.finished = true, false
+}
+
+// leaveCrowd says whether the crowd's flight is to be finished.
+func (l *lifecycle) leaveCrowd(c *crowd) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.in--; c.in > 0 || c.finished {
+		return false
+	}
+	c.finished = true
+	return true
+}
+
+// forgetCrowd is told that a flight is over, and starts another for those that have joined since
+// it was finished. It presumes that mu is held.
+func (l *lifecycle) forgetCrowd(f *flight) {
+	switch c := l.crowds[f.inv.Pod]; {
+	case c == nil || c.flight != f:
+	case c.in > 0:
+		l.standIn(c)
+	default:
+		delete(l.crowds, f.inv.Pod)
+	}
+}
