@@ -32,6 +32,9 @@ type request struct {
 	upgrade  bool
 	span     trace.SpanContext // of the request
 	response *statusWriter
+	// abandoned says that the client went away before it had the whole response. It is set before
+	// the invocation ends.
+	abandoned bool
 }
 
 type requestKey struct{}
@@ -104,6 +107,12 @@ func requestID(h http.Header) string {
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+	cut    bool // the client did not take all that was written
+}
+
+// failed says that there is no response, or one that the proxy may have made up.
+func (w *statusWriter) failed() bool {
+	return w.status == 0 || w.status >= http.StatusInternalServerError
 }
 
 func (w *statusWriter) WriteHeader(status int) {
@@ -118,7 +127,9 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	return w.ResponseWriter.Write(p)
+	n, err := w.ResponseWriter.Write(p)
+	w.cut = w.cut || err != nil
+	return n, err
 }
 
 // Hijack is how the reverse proxy takes over an upgraded connection.

@@ -98,8 +98,12 @@ func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *pathError) {
 		return true, &pathError{"target-burst-capacity of ConfigMap " + autoscalerconfig.ConfigName,
 			strconv.FormatFloat(otherwise.capacity, 'g', -1, 64), wantCapacity}
 	}
-	longest := time.Duration(ptr.Deref(rev.Spec.TimeoutSeconds, config.DefaultRevisionTimeoutSeconds)) * time.Second
-	return now.Sub(otherwise.since) < pathSettles+longest, nil
+	return now.Sub(otherwise.since) < pathSettles+longest(rev), nil
+}
+
+// longest is how long a request of a revision may run.
+func longest(rev *v1.Revision) time.Duration {
+	return time.Duration(ptr.Deref(rev.Spec.TimeoutSeconds, config.DefaultRevisionTimeoutSeconds)) * time.Second
 }
 
 // FollowAutoscaler takes in the ConfigMap config-autoscaler, each time that it changes.

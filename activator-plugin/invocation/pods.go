@@ -49,6 +49,15 @@ type served struct {
 	container string
 	samples   *samples
 	untold    *untold
+	// abandoned is until when a request whose client went away may be computing, in Unix
+	// nanoseconds.
+	abandoned *atomic.Int64
+}
+
+// computing says whether a request whose client went away may still be computing in the
+// container.
+func (s served) computing(now time.Time) bool {
+	return s.abandoned != nil && now.UnixNano() < s.abandoned.Load()
 }
 
 // untold counts a container's invocations of which the pool is not told, so that those of
@@ -174,7 +183,23 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, newSamples(), &untold{}}
+		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Int64{}}
+	}
+}
+
+// noteAbandoned notes that an invocation has ended whose client went away, and that the
+// container may compute for it until then.
+func (p *Pods) noteAbandoned(t target, until time.Time) {
+	p.noteServed(t)
+	in := p.servedBy(t)
+	if in.abandoned == nil || in.container != t.container {
+		return
+	}
+	for nanos := until.UnixNano(); ; {
+		last := in.abandoned.Load()
+		if last >= nanos || in.abandoned.CompareAndSwap(last, nanos) {
+			return
+		}
 	}
 }
 

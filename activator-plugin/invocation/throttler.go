@@ -33,24 +33,42 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		return t.next.Try(ctx, revID, fn)
 	}
 	return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
-		if end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP); end != nil {
-			// Deferred, because a client that goes away makes fn panic.
-			defer func() { end(req.response.status) }()
+		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
+		if end == nil {
+			return fn(dest, isClusterIP)
 		}
-		return fn(dest, isClusterIP)
+		whole := false
+		// Deferred, because a client that goes away makes fn panic.
+		defer func() {
+			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed())
+			end(req.response.status)
+		}()
+		err := fn(dest, isClusterIP)
+		whole = true
+		return err
 	})
 }
 
 // dispatch begins the invocation and returns what ends it, to be called exactly once
 // with the status of the response; nil for one that nothing is noted of.
 func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
-	container := req.rev.Spec.GetContainer()
-	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, container.Name)
+	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, req.rev.Spec.GetContainer().Name)
 	if why != reasonNone {
 		m.metrics.onDispatch(revID, roleUnmanaged, why, false)
 		return nil
 	}
+	begun := m.begin(ctx, req, revID, pod)
+	return func(status int) {
+		if req.abandoned {
+			m.pods.noteAbandoned(pod, m.clock.Now().Add(longest(req.rev)))
+		}
+		begun(status)
+	}
+}
 
+// begin is dispatch to a pod.
+func (m *Manager) begin(ctx context.Context, req *request, revID types.NamespacedName, pod target) (end func(status int)) {
+	container := req.rev.Spec.GetContainer()
 	owed := allocationOf(container)
 	inv := pool.Invocation{
 		Pod:          pod.pod,
@@ -64,16 +82,17 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	}
 	set := m.settingsOf(req.rev)
 	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
-	why = m.whyNoLoan(req, pod)
+	why := m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
-	bypassed := m.bypassed(req.rev)
+	in := m.pods.servedBy(pod)
+	bypassed, computing := m.bypassed(req.rev), in.computing(m.clock.Now())
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)
 		}
-		if bypassed {
+		if bypassed || computing {
 			could.surplus = api.Resources{}
 		}
 	}
@@ -98,7 +117,6 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
-	in := m.pods.servedBy(pod)
 	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
 	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
@@ -127,14 +145,17 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		return m.lifecycle.join(revID, pod.node, inv)
 	}
 	f.withheld = withheld
-	if bypassed {
+	switch {
+	case bypassed:
 		why = reasonNotInPath
+	case computing && why == reasonNone:
+		why = reasonAbandoned
 	}
 	m.metrics.onDispatch(revID, r, why, inv.Ranked)
 	besideUntold := in.untold.beside()
 	return func(status int) {
 		m.pods.noteServed(pod)
-		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev)
+		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned
 		f.finish(status)
 	}
 }
