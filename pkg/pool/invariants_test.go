@@ -145,8 +145,16 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 // checkRaised is invariant 9, as far as it is the pool's: no call raises what is on
 // loan above what may be.
 func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
-	before, now := m.onLoan, m.node().onLoan()
-	m.onLoan = now
+	n, was := m.node(), m.onLoan
+	m.onLoan = map[string]api.Resources{}
+	for _, domain := range []string{"", "a", "ab", "b"} {
+		m.onLoan[domain] = n.onLoan(domain)
+	}
+	if m.begunIn != anyDomain {
+		m.checkFair(t, was)
+	}
+	m.begunIn = ""
+	before, now := was[""], m.onLoan[""]
 	if now != onLoan {
 		t.Fatalf("%v is on loan, and pods have lent %v", now, onLoan)
 	}
@@ -158,6 +166,33 @@ func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
 	}
 }
 
+// anyDomain is what an operation changes that ends some and then begins another.
+const anyDomain = "any"
+
+// checkFair checks that no call raises what a domain has on loan above its part, while others
+// want some that they have surplus for. What a call begins wants nothing yet when what has
+// lapsed is lent to others.
+func (m *model) checkFair(t *rapid.T, was map[string]api.Resources) {
+	n, now := m.node(), m.nowMillis()
+	for domain, is := range m.onLoan {
+		before := was[domain]
+		for _, of := range volumes {
+			if domain == "" || *of(&is) <= *of(&before) {
+				continue
+			}
+			claims := map[string]bool{domain: true}
+			for _, b := range n.begun {
+				if b.Domain != m.begunIn && n.claims(now, b, of) {
+					claims[b.Domain] = true
+				}
+			}
+			if part := *of(&n.beat.Lendable) / int64(len(claims)); len(claims) > 1 && *of(&is) > part {
+				t.Fatalf("%s came to have %d on loan, and a part among %d is %d", domain, *of(&is), len(claims), part)
+			}
+		}
+	}
+}
+
 // checkFed checks, after a change in a domain, that nobody goes without what others
 // could lend.
 func (m *model) checkFed(t *rapid.T, domain string) {
@@ -165,7 +200,6 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 	if !n.open(now) {
 		return
 	}
-	room := n.beat.Lendable.Sub(n.onLoan())
 	for _, b := range n.begun {
 		if _, ok := n.beat.Pods[b.Pod]; !ok {
 			continue
@@ -177,7 +211,7 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 				continue
 			}
 			for _, of := range volumes {
-				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 && *of(&room) > 0 {
+				if *of(&borrowed) < *of(&b.Want) && *of(&d.spare) > 0 && n.room(now, domain, of) > 0 {
 					t.Fatalf("%s wants %v and borrowed %v, while %s has %v to spare", b.ID, b.Want, borrowed, d.name, d.spare)
 				}
 			}

@@ -24,6 +24,7 @@ type memoryNode struct {
 	loans      map[loan]api.Resources
 	struck     map[string]strikes // by function
 	unseen     map[inPod]unseen
+	turn       string // the domain that was the first to be lent to, the last time that several wanted
 }
 
 type begun struct {
@@ -150,9 +151,9 @@ func (n *memoryNode) take(now int64, b *begun) {
 	if _, ok := n.beat.Pods[b.Pod]; !ok {
 		return
 	}
-	borrowed, room := n.borrowed(b), n.beat.Lendable.Sub(n.onLoan())
+	borrowed := n.borrowed(b)
 	for _, of := range volumes {
-		want := min(*of(&b.Want)-*of(&borrowed), *of(&room))
+		want := min(*of(&b.Want)-*of(&borrowed), n.room(now, b.Domain, of))
 		for _, p := range n.donors(b.Domain) {
 			if p.name == b.Pod || n.expires(p) < now+b.leastRemaining() {
 				continue
@@ -165,21 +166,77 @@ func (n *memoryNode) take(now int64, b *begun) {
 	}
 }
 
+// room is how much more of a resource a domain may borrow.
+func (n *memoryNode) room(now int64, domain string, of func(*api.Resources) *int64) int64 {
+	lendable, onLoan := *of(&n.beat.Lendable), n.onLoan("")
+	room := lendable - *of(&onLoan)
+	claims := map[string]bool{domain: true}
+	for _, b := range n.begun {
+		if n.claims(now, b, of) {
+			claims[b.Domain] = true
+		}
+	}
+	if len(claims) > 1 {
+		own := n.onLoan(domain)
+		room = min(room, lendable/int64(len(claims))-*of(&own))
+	}
+	return room
+}
+
+// claims says that b wants more of a resource, and that there is some in its domain.
+func (n *memoryNode) claims(now int64, b *begun, of func(*api.Resources) *int64) bool {
+	borrowed := n.borrowed(b)
+	if _, ok := n.beat.Pods[b.Pod]; !ok || *of(&borrowed) >= *of(&b.Want) || !b.pays(now) {
+		return false
+	}
+	return slices.ContainsFunc(n.donors(b.Domain), func(p *memoryPod) bool {
+		return p.name != b.Pod && n.expires(p) >= now+b.leastRemaining() && *of(&p.spare) > 0
+	})
+}
+
 // feed comes after all that may leave surplus in the pool or a want unmet. Those of
 // the domains who want more take it, the last to end first. What may be on loan may
-// not be enough for all, so the order of the domains is their names'.
+// not be enough for all: one domain's part grows when another has all that it wants, and
+// the first of them is another each time.
 func (n *memoryNode) feed(now int64, domains ...string) {
 	if !n.open(now) {
 		return
 	}
-	slices.Sort(domains)
-	for _, domain := range slices.Compact(domains) {
-		for _, b := range slices.SortedFunc(maps.Values(n.begun), latestFirst) {
-			if b.Domain == domain && b.pays(now) {
-				n.take(now, b)
+	order := n.inTurn(domains)
+	first := ""
+	for again := true; again; {
+		again = false
+		for _, domain := range order {
+			before := n.onLoan("")
+			for _, b := range slices.SortedFunc(maps.Values(n.begun), latestFirst) {
+				if b.Domain == domain && b.pays(now) {
+					n.take(now, b)
+				}
+			}
+			if n.onLoan("") != before {
+				again, first = true, cmp.Or(first, domain)
 			}
 		}
 	}
+	if len(order) > 1 {
+		n.turn = cmp.Or(first, n.turn)
+	}
+}
+
+// inTurn are those of the domains in which somebody wants something: by name, beginning after
+// the one that had the last turn.
+func (n *memoryNode) inTurn(domains []string) (order []string) {
+	for _, b := range n.begun {
+		if !b.Want.IsZero() && slices.Contains(domains, b.Domain) {
+			order = append(order, b.Domain)
+		}
+	}
+	slices.Sort(order)
+	order = slices.Compact(order)
+	if next := slices.IndexFunc(order, func(domain string) bool { return domain > n.turn }); next > 0 {
+		order = slices.Concat(order[next:], order[:next])
+	}
+	return order
 }
 
 func (n *memoryNode) feedAll(now int64) {
@@ -212,9 +269,12 @@ func (n *memoryNode) borrowed(b *begun) (sum api.Resources) {
 	return sum
 }
 
-func (n *memoryNode) onLoan() (sum api.Resources) {
-	for _, volume := range n.loans {
-		sum = sum.Add(volume)
+// onLoan is what is on loan in a domain; in all when it is "".
+func (n *memoryNode) onLoan(domain string) (sum api.Resources) {
+	for l, volume := range n.loans {
+		if domain == "" || l.donor.domain == domain {
+			sum = sum.Add(volume)
+		}
 	}
 	return sum
 }

@@ -49,8 +49,9 @@ type model struct {
 
 	lastIntent, lastEvent string                   // what was seen of the streams
 	epochs                map[string]string        // Redis's, by the specification's
-	onLoan                api.Resources            // after the last operation
+	onLoan                map[string]api.Resources // by domain, or "" for all, after the last operation
 	put                   map[string]api.Resources // into the pool, by pod, before a Begin
+	begunIn               string                   // the domain of the last operation's Begin, or anyDomain
 	hadUnseen             map[string]bool          // by pod, before a Begin
 
 	running map[string]*running // as they are, whatever the pool knows of them
@@ -168,7 +169,7 @@ func trace(digit rune) string {
 
 func drawInvocation(t *rapid.T) Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
-	domain := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain")
+	domain := rapid.SampledFrom([]string{"a", "ab", "b"}).Draw(t, "domain")
 	return Invocation{
 		ID:            drawID(t),
 		Trace:         rapid.SampledFrom([]string{"", trace('a'), trace('b'), trace('c')}).Draw(t, "trace"),
@@ -194,6 +195,7 @@ func drawInvocation(t *rapid.T) Invocation {
 func (m *model) begin(t *rapid.T, inv Invocation) { m.send(t, m.run(t, inv)) }
 
 func (m *model) send(t *rapid.T, inv Invocation) {
+	m.begunIn = inv.Domain
 	known := m.node().begun[inv.ID]
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
@@ -248,6 +250,7 @@ func drawEnding(t *rapid.T, id string) Ending {
 }
 
 func (m *model) beginAfter(t *rapid.T, inv Invocation) {
+	m.begunIn = anyDomain
 	before := m.moment()
 	var ended []Ending
 	var known []*begun
@@ -349,7 +352,7 @@ func (m *model) hear(t *rapid.T) {
 	if rapid.IntRange(0, 5).Draw(t, "of another epoch") == 0 {
 		hb.Epoch = "another"
 	}
-	for _, domain := range []string{"a", "ab"} {
+	for _, domain := range []string{"a", "ab", "b"} {
 		for _, pod := range []string{"p", "q", "r", "s"} {
 			// Twice as likely than not to take part, without a floor.
 			if floor := rapid.SampledFrom([]int64{0, 0, 0, 0, 100 << 20, 500 << 20, -1}).Draw(t, pod); floor >= 0 {
@@ -376,6 +379,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 		before := m.moment()
 		m.sameEpoch(t)
 		m.expectTold(t, before)
+		m.checkInvariants(t)
 	}
 	before := m.moment()
 	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)

@@ -119,7 +119,11 @@ type Heartbeat struct {
 	// least once under Epoch, so that nothing is lent that nobody would give back.
 	Whole bool
 	// Lendable is the most that may be on loan on the node at one time. When more is,
-	// nothing more is lent, and what is on loan stays.
+	// nothing more is lent, and what is on loan stays. Domains share it: while others want some
+	// that there is surplus in their domain for, a domain borrows no more than an equal part of
+	// it, counting itself and those others, and keeps what it had beyond that until it ends.
+	// Where there is not enough for all that a Heartbeat finds wanting, the domains take turns
+	// to be the first to be lent to.
 	Lendable api.Resources
 	// Pods are, by namespace/name, the pods that take part, and the bytes of memory that each
 	// keeps. What a pod lends of those, and all loans to and from a pod that takes part no

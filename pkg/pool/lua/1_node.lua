@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '21'
+local VERSION = '22'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -195,7 +195,10 @@ local function begin_epoch(first_key, now, had_epoch)
     begun = {},      -- by id
     begun_count = 0,
     in_pod = {},     -- by pod: its invocations in the order of their Begins, and what it lends
-    domains = {},    -- by name: the pods that put something in, and who wants something
+    -- By name: the pods that put something in, who wants something, and what is on loan.
+    domains = {}, domains_count = 0,
+    turn = '',       -- the domain that was the first to be lent to, the last time that several wanted
+    capped = false,  -- a domain has been lent no more for the sake of others
     on_loan = {0, 0},
     struck = {},     -- by function
     unseen = {},     -- by pod and owner: invocations of which it is not known which they are

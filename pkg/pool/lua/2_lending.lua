@@ -50,6 +50,8 @@ end
 -- lend raises the loan from a pod to a borrower; a negative amount lowers it. Until
 -- then they share NOTHING.
 local function lend(node, donor, borrower, resource, amount)
+  local on_loan = node.domains[donor.domain].on_loan
+  on_loan[resource] = on_loan[resource] + amount
   node.on_loan[resource] = node.on_loan[resource] + amount
 
   if donor.lent == NOTHING then
@@ -140,6 +142,50 @@ local function give_back(node, inv)
   return true
 end
 
+-- One that has outlived its prediction may go on for long: who ran without a loan takes longer
+-- than was predicted of those who had one.
+local function pays(node, inv)
+  return math.abs(inv.expires - node.now) >= inv.least_remaining
+end
+
+-- claims says whether somebody in a domain wants more of a resource that there is some of.
+local function claims(node, domain, resource)
+  for _, inv in ipairs(domain.borrowers) do
+    if inv.want[resource] > inv.borrowed[resource] and node.floors[inv.pod] and pays(node, inv) then
+      local least_expires = node.now + inv.least_remaining
+      for _, donor in ipairs(domain.donors) do
+        if donor.expires < least_expires then
+          break
+        end
+        if donor.spare[resource] > 0 and donor.id ~= inv.pod then
+          return true
+        end
+      end
+    end
+  end
+  return false
+end
+
+-- part_of is how much of what it wants a domain may borrow beside others.
+local function part_of(node, name, resource, want)
+  local lendable, own = node.lendable[resource], node.domains[name].on_loan[resource]
+  if own + want <= math.floor(lendable / node.domains_count) then
+    return want
+  end
+  local count = 1
+  for other, domain in pairs(node.domains) do
+    if other ~= name and claims(node, domain, resource) then
+      count = count + 1
+    end
+  end
+  local left = math.floor(lendable / count) - own
+  if count == 1 or left >= want then
+    return want
+  end
+  node.capped = true
+  return left
+end
+
 -- take lends an invocation what it still wants, from the donors of its domain that
 -- last as long as it needs.
 local function take(node, inv, resource)
@@ -147,6 +193,10 @@ local function take(node, inv, resource)
     return
   end
   local want = math.min(inv.want[resource] - inv.borrowed[resource], node.lendable[resource] - node.on_loan[resource])
+  if want <= 0 then
+    return
+  end
+  want = part_of(node, inv.domain, resource, want)
   if want <= 0 then
     return
   end
@@ -173,9 +223,7 @@ local function feed_domain(node, domain)
     return
   end
   for _, inv in ipairs(here.borrowers) do
-    -- One that has outlived its prediction may go on for long: who ran without a loan
-    -- takes longer than was predicted of those who had one.
-    if math.abs(inv.expires - node.now) >= inv.least_remaining then
+    if pays(node, inv) then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
     end
@@ -184,17 +232,35 @@ end
 
 -- feed comes after all that may leave surplus in the pool or a want unmet. Those of
 -- the domains who want more take it, the last to end first. What may be on loan may
--- not be enough for all, so the order of the domains is their names'.
+-- not be enough for all: one domain's part grows when another has all that it wants, and
+-- the first of them is another each time.
 local function feed(node, domains)
   if not node.open then
     return
   end
   local names = {}
-  for domain in pairs(domains) do
-    names[#names + 1] = domain
+  for name in pairs(domains) do
+    if node.domains[name] and node.domains[name].borrowers[1] then
+      names[#names + 1] = name
+    end
   end
   table.sort(names)
-  for _, domain in ipairs(names) do
-    feed_domain(node, domain)
+  local first, served = 1, nil
+  while names[first] and names[first] <= node.turn do
+    first = first + 1
+  end
+  repeat
+    node.capped = false
+    local again = false
+    for i = first, first + #names - 1 do
+      local name, cpu, memory = names[(i - 1) % #names + 1], node.on_loan[CPU], node.on_loan[MEMORY]
+      feed_domain(node, name)
+      if node.on_loan[CPU] ~= cpu or node.on_loan[MEMORY] ~= memory then
+        again, served = true, served or name
+      end
+    end
+  until not (again and node.capped)
+  if names[2] then
+    node.turn = served or node.turn
   end
 end

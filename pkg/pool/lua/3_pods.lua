@@ -5,8 +5,8 @@
 local function list(node, side, who)
   local domain = node.domains[who.domain]
   if not domain then
-    domain = {donors = {}, borrowers = {}}
-    node.domains[who.domain] = domain
+    domain = {donors = {}, borrowers = {}, on_loan = {0, 0}}
+    node.domains[who.domain], node.domains_count = domain, node.domains_count + 1
   end
   insert(domain[side], who)
 end
@@ -15,7 +15,7 @@ local function unlist(node, side, who)
   local domain = node.domains[who.domain]
   remove(domain[side], who)
   if not (domain.donors[1] or domain.borrowers[1]) then
-    node.domains[who.domain] = nil
+    node.domains[who.domain], node.domains_count = nil, node.domains_count - 1
   end
 end
 

@@ -1,0 +1,67 @@
+package pool
+
+import (
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// of puts an invocation in a domain.
+func of(domain string, inv Invocation) Invocation {
+	inv.Domain = domain
+	return inv
+}
+
+// fairScenes are those of several domains that share what may be on loan on a node.
+var fairScenes = []play{
+	{"a domain that has more than its part takes no more while another wants some", func(s scene) {
+		pods := map[string]int64{"a": 0, "a1": 0, "a2": 0, "z": 0, "z1": 0}
+		s.heartbeat(cpu(600), pods)
+		s.begin(of("a", invocation("a", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(300), s.begin(of("a", invocation("a1", time.Hour, cpu(0), cpu(300)))))
+		s.equal(cpu(300), s.begin(of("a", invocation("a2", time.Hour, cpu(0), cpu(600)))))
+		s.begin(of("z", invocation("z", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(0), s.begin(of("z", invocation("z1", time.Hour, cpu(0), cpu(200)))))
+		s.end("a1")
+		s.expect(4, cpu(1500), map[string]Balance{"a": {Lent: cpu(300)}, "a2": {Borrowed: cpu(300)}})
+		s.heartbeat(cpu(600), pods)
+		// Once z has what it wants, the rest is for a.
+		s.expect(4, cpu(1200), map[string]Balance{
+			"a": {Lent: cpu(400)}, "a2": {Borrowed: cpu(400)}, "z": {Lent: cpu(200)}, "z1": {Borrowed: cpu(200)},
+		})
+	}},
+	{"a want that there is no surplus for keeps nothing from others", func(s scene) {
+		s.heartbeat(cpu(600), map[string]int64{"a": 0, "a1": 0, "z": 0, "z1": 0})
+		s.equal(cpu(0), s.begin(of("z", invocation("z1", time.Hour, cpu(0), cpu(600)))))
+		s.begin(of("a", invocation("a", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(600), s.begin(of("a", invocation("a1", time.Hour, cpu(0), cpu(600)))))
+	}},
+	{"domains take turns at what is not enough for all", func(s scene) {
+		pods := map[string]int64{"x": 0, "x1": 0, "y": 0, "y1": 0, "z": 0, "z1": 0}
+		s.heartbeat(cpu(900), pods)
+		s.begin(of("x", invocation("x", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(900), s.begin(of("x", invocation("x1", time.Hour, cpu(0), cpu(900)))))
+		for _, domain := range []string{"y", "z"} {
+			s.begin(of(domain, invocation(domain, time.Hour, cpu(900), cpu(0))))
+			s.equal(cpu(0), s.begin(of(domain, invocation(domain+"1", time.Hour, cpu(0), cpu(300)))))
+		}
+		all := map[string]Balance{"x": {Lent: cpu(900)}, "x1": {Borrowed: cpu(900)}}
+		lent := map[string]int64{}
+		for i := range int64(4) {
+			s.heartbeat(cpu(1000+100*i), pods)
+			state := s.read()
+			for _, domain := range []string{"y", "z"} {
+				if now := state.Pods["default/"+domain].Lent.CPUMilli; now > lent[domain] {
+					lent[domain] = now
+				}
+			}
+			if i%2 == 1 && lent["y"] != lent["z"] {
+				s.Fatalf("after %d heartbeats y has %dm on loan and z has %dm", i+1, lent["y"], lent["z"])
+			}
+		}
+		for domain := range lent {
+			all[domain], all[domain+"1"] = Balance{Lent: cpu(200)}, Balance{Borrowed: cpu(200)}
+		}
+		s.expect(6, api.Resources{CPUMilli: 1400}, all)
+	}},
+}
