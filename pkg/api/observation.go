@@ -49,6 +49,9 @@ type Observation struct {
 	CPUTime time.Duration `json:"cpu_time_ns"`
 	// Limit is the least effective limit that was in force while it ran.
 	Limit Resources `json:"limit"`
+	// LimitAtPeak is the effective limit that was in force at the peak: what was lent to
+	// a borrower shows in it, and not in Limit, when it came after the request.
+	LimitAtPeak Resources `json:"limit_at_peak"`
 	// ThrottledShare is the share of the invocation's time, 0 to 1, that its
 	// container was throttled at its CPU quota.
 	ThrottledShare float64 `json:"throttled_share"`

@@ -107,6 +107,7 @@ func TestObserve(t *testing.T) {
 			ID: "a", Function: "default/resize-00001", Configuration: "default/resize", Size: 7, Alone: true,
 		},
 		Peak:           api.Resources{CPUMilli: 900, MemoryBytes: 64 << 20},
+		LimitAtPeak:    api.Resources{CPUMilli: 1000},
 		ThrottledShare: 0.25,
 		First:          true,
 	}
@@ -119,7 +120,7 @@ func TestObserve(t *testing.T) {
 	}
 	wantData := `{"id":"a","function":"default/resize-00001","configuration":"default/resize","pod":"","size":7,"duration_ns":0,` +
 		`"predicted":{"cpu_milli":0,"memory_bytes":0},"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0},` +
-		`"alone":true,"safeguarded":false,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"cpu_time_ns":0,"limit":{"cpu_milli":0,"memory_bytes":0},"throttled_share":0.25,"first":true}`
+		`"alone":true,"safeguarded":false,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"cpu_time_ns":0,"limit":{"cpu_milli":0,"memory_bytes":0},"limit_at_peak":{"cpu_milli":1000,"memory_bytes":0},"throttled_share":0.25,"first":true}`
 	if diff := cmp.Diff(map[string]any{"v": "1", "data": wantData}, entries[0].Values); diff != "" {
 		t.Errorf("entry differs (-want +got):\n%s", diff)
 	}

@@ -277,6 +277,7 @@ def _observation(name: str, call: Call) -> dict[str, Any]:
         "status": 200,
         "peak": {"cpu_milli": call.cpu_milli, "memory_bytes": call.memory_bytes},
         "limit": nothing,
+        "limit_at_peak": nothing,
         "throttled_share": 0.0,
         "cpu_time_ns": call.cpu_time_ns,
     }

@@ -48,7 +48,8 @@ class Observation(BaseModel):
     status: int
     peak: Resources
     cpu_time_ns: int = Field(0, ge=0, le=_MAX_CPU_TIME_NS)  # older agents do not tell it
-    limit: Resources
+    limit: Resources  # the least in force
+    limit_at_peak: Resources | None = None  # older agents do not tell it
     throttled_share: float = Field(ge=0, le=1)
 
 
@@ -60,7 +61,7 @@ class Sample:
     duration_ns: int
     peak_cpu_milli: int
     peak_memory_bytes: int
-    limit_cpu_milli: int
+    limit_cpu_milli: int  # at the peak; 0: none
     limit_memory_bytes: int
     throttled_share: float
     first: bool = False
@@ -102,13 +103,14 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         return Useless("malformed", "; ".join(problems))
     if not observation.alone:
         return Useless("not_alone")
+    limit = observation.limit if observation.limit_at_peak is None else observation.limit_at_peak
     sample = Sample(
         size=observation.size,
         duration_ns=observation.duration_ns,
         peak_cpu_milli=observation.peak.cpu_milli,
         peak_memory_bytes=observation.peak.memory_bytes,
-        limit_cpu_milli=observation.limit.cpu_milli,
-        limit_memory_bytes=observation.limit.memory_bytes,
+        limit_cpu_milli=limit.cpu_milli,
+        limit_memory_bytes=limit.memory_bytes,
         throttled_share=observation.throttled_share,
         first=observation.first,
         failed=not 200 <= observation.status < 300,

@@ -71,6 +71,7 @@ def observation(**changes: Any) -> dict[str, Any]:
         "peak": {"cpu_milli": 250, "memory_bytes": 50 << 20},
         "cpu_time_ns": 22_000_000,
         "limit": {"cpu_milli": 1000, "memory_bytes": 256 << 20},
+        "limit_at_peak": {"cpu_milli": 1000, "memory_bytes": 256 << 20},
         "throttled_share": 0,
     } | changes
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from conftest import observation
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -14,7 +15,14 @@ from pydantic import ValidationError
 from libra_predictor.estimators import HISTOGRAM, INHERITED, NO_ESTIMATOR, XGBOOST
 from libra_predictor.function import Function, FunctionState, Haste, Scored
 from libra_predictor.labels import option
-from libra_predictor.observations import MAX_CPU_MILLI, MAX_MEMORY_BYTES, UNKNOWN_SIZE, Sample
+from libra_predictor.observations import (
+    MAX_CPU_MILLI,
+    MAX_MEMORY_BYTES,
+    UNKNOWN_SIZE,
+    Observed,
+    Sample,
+    parse,
+)
 from libra_predictor.published import Answers, Published, Stage
 from libra_predictor.settings import Settings
 from libra_predictor.tables import constant
@@ -158,6 +166,29 @@ def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(call
     assert caller.refits <= refits + 1
     caller.call(*[sample(peak_cpu_milli=1150, limit_cpu_milli=2000)] * 60)
     assert at(caller.function.published)[0] <= 2000
+
+
+def test_what_was_lent_counts_as_what_it_had(caller: Caller) -> None:
+    def lent(cpu_milli: int, peak: int) -> Sample:
+        """Of a call whose limit was still the owner's when it began."""
+        changes: dict[str, Any] = {
+            "limit": {"cpu_milli": 500, "memory_bytes": 512 * MI},
+            "limit_at_peak": {"cpu_milli": cpu_milli, "memory_bytes": 512 * MI},
+            "peak": {"cpu_milli": peak, "memory_bytes": 50 * MI},
+        }
+        observed = parse(
+            {b"v": b"1", b"data": json.dumps(observation(throttled_share=0.1, **changes)).encode()}
+        )
+        assert isinstance(observed, Observed)
+        return observed.sample
+
+    caller.call(*[lent(500, 500)] * 12)
+    assert caller.function.published.at(4096)[0] == 1000
+    caller.call(*[lent(1000, 1000)] * 12)
+    assert caller.function.published.at(4096)[0] == 2000
+    caller.call(*[lent(2000, 1150)] * 12)
+    assert caller.function.published.at(4096)[0] == 1200
+    assert caller.function.published.censored == 0, "the demand was seen"
 
 
 def test_near_its_memory_limit_a_function_may_have_twice_of_it(caller: Caller) -> None:

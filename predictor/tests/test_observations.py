@@ -28,12 +28,21 @@ def test_reads_what_go_writes() -> None:
     assert (sample.throttled_share, sample.cpu_time_ns) == (0.25, 22_000_000)
 
 
+def test_what_a_borrower_was_lent_is_in_the_limit() -> None:
+    limits = {"limit": {"cpu_milli": 500, "memory_bytes": 128 << 20}}
+    lent = {"limit_at_peak": {"cpu_milli": 1500, "memory_bytes": 0}}
+    observed = parse(entry(**limits, **lent))
+    assert isinstance(observed, Observed)
+    assert (observed.sample.limit_cpu_milli, observed.sample.limit_memory_bytes) == (1500, 0)
+
+
 def test_an_older_writer_leaves_out_what_is_optional() -> None:
     older = observation()
-    del older["cpu_time_ns"]
+    del older["cpu_time_ns"], older["limit_at_peak"]
     observed = parse({b"v": b"1", b"data": json.dumps(older).encode()})
     assert isinstance(observed, Observed)
     assert (observed.configuration, observed.sample.first, observed.sample.cpu_time_ns) == ("", False, 0)
+    assert (observed.sample.limit_cpu_milli, observed.sample.limit_memory_bytes) == (1000, 256 << 20)
 
 
 def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
@@ -65,6 +74,7 @@ def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
         (entry(status=404, peak=AT_LIMIT), "failed", ""),
         (entry(peak={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.peak.cpu_milli: "),
         (entry(limit={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.limit.cpu_milli: "),
+        (entry(limit_at_peak={"cpu_milli": -1, "memory_bytes": 0}), "malformed", "data.limit_at_peak.cpu_m"),
         (entry(peak={"cpu_milli": 0, "memory_bytes": 10**12 + 1}), "malformed", "data.peak.memory_bytes: "),
         (entry(duration_ns=24 * 3600 * 10**9 + 1), "malformed", "data.duration_ns: "),
         (entry(cpu_time_ns=-1), "malformed", "data.cpu_time_ns: "),

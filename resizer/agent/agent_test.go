@@ -359,7 +359,7 @@ func TestObserve(t *testing.T) {
 		Ended:   api.Ended{Pod: "default/p", Alone: true, Duration: 500 * time.Millisecond},
 		Peak:    api.Resources{CPUMilli: 200, MemoryBytes: 5 << 20},
 		CPUTime: (500*time.Millisecond + slack) / 5,
-		Limit:   api.Resources{CPUMilli: 500},
+		Limit:   api.Resources{CPUMilli: 500}, LimitAtPeak: api.Resources{CPUMilli: 500},
 	}
 	if diff := cmp.Diff(want, <-a.queue); diff != "" {
 		t.Errorf("observation (-want +got):\n%s", diff)
@@ -568,7 +568,7 @@ func TestWithRedis(t *testing.T) {
 	want := api.Observation{
 		Ended: api.Ended{ID: got.ID, Function: "default/f-00001", Configuration: "default/f", Pod: "default/p", Size: 4711, Duration: duration, Alone: true, Status: 200},
 		Peak:  api.Resources{MemoryBytes: 100_000_000},
-		Limit: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
+		Limit: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}, LimitAtPeak: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
 		First: got.First, // unless one before it was heard of and not covered
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

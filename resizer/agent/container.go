@@ -322,7 +322,10 @@ func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok
 	}
 	e.Ago = 0
 	m, ok := measure(samples, from, to)
-	return api.Observation{Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, ThrottledShare: m.throttledShare}, ok
+	return api.Observation{
+		Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, LimitAtPeak: m.limitAtPeak,
+		ThrottledShare: m.throttledShare,
+	}, ok
 }
 
 // endAt has what was used until the first sample after a time used by then: nothing else was

@@ -56,6 +56,7 @@ type measurement struct {
 	peak           api.Resources
 	cpuTime        time.Duration
 	limit          api.Resources // least in force; zero where there was none
+	limitAtPeak    api.Resources // in force when the peak was; zero where there was none
 	throttledShare float64       // 0 to 1
 }
 
@@ -73,11 +74,16 @@ func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
 		if i > 0 && s.at.Sub(samples[i-1].at) > longestGap {
 			return m, false
 		}
-		m.peak.MemoryBytes = max(m.peak.MemoryBytes, s.Memory)
+		switch {
+		case i == 0 || s.Memory > m.peak.MemoryBytes:
+			m.peak.MemoryBytes, m.limitAtPeak.MemoryBytes = s.Memory, s.Limit.MemoryBytes
+		case s.Memory == m.peak.MemoryBytes:
+			m.limitAtPeak.MemoryBytes = most(m.limitAtPeak.MemoryBytes, s.Limit.MemoryBytes)
+		}
 		m.limit.CPUMilli = least(m.limit.CPUMilli, s.Limit.CPUMilli)
 		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.Limit.MemoryBytes)
 	}
-	m.peak.CPUMilli = peakCPUMilli(samples, from, to)
+	m.peak.CPUMilli, m.limitAtPeak.CPUMilli = peakCPUMilli(samples, from, to)
 	m.cpuTime = time.Duration(between(samples, from, to, cpuOf) + 0.5)
 	m.throttledShare = min(1, between(samples, from, to, throttledOf)/float64(to.Sub(from)))
 	return m, true
@@ -91,23 +97,33 @@ func least(a, b int64) int64 {
 	return min(a, b)
 }
 
-// peakCPUMilli is the most CPU used in any peakWindow between from and to. The first
-// and the last sample enclose them.
-func peakCPUMilli(samples []sample, from, to time.Time) int64 {
+// most is the larger of two limits, of which 0 is none.
+func most(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return 0
+	}
+	return max(a, b)
+}
+
+// peakCPUMilli is the most CPU used in any peakWindow between from and to, and the limit that
+// was in force then. The first and the last sample enclose them.
+func peakCPUMilli(samples []sample, from, to time.Time) (peak, limit int64) {
 	if to.Sub(from) <= peakWindow {
 		// Where between two samples so short a time lies is not known well: count all
 		// that was used around it, but not as if in less time than a sample takes.
 		used := samples[len(samples)-1].CPU - samples[0].CPU
-		return milli(float64(used), max(to.Sub(from), sampleEvery))
+		return milli(float64(used), max(to.Sub(from), sampleEvery)), limitCPUMilli(samples, from, to)
 	}
 	// Use between two samples is even, so the best window starts or ends at a sample
 	// or at an edge.
-	var most float64
+	best, used := from, 0.0
 	try := func(start time.Time) {
 		if start.Before(from) || start.Add(peakWindow).After(to) {
 			return
 		}
-		most = max(most, between(samples, start, start.Add(peakWindow), cpuOf))
+		if in := between(samples, start, start.Add(peakWindow), cpuOf); in > used {
+			best, used = start, in
+		}
 	}
 	try(from)
 	try(to.Add(-peakWindow))
@@ -115,7 +131,27 @@ func peakCPUMilli(samples []sample, from, to time.Time) int64 {
 		try(s.at)
 		try(s.at.Add(-peakWindow))
 	}
-	return milli(most, peakWindow)
+	return milli(used, peakWindow), limitCPUMilli(samples, best, best.Add(peakWindow))
+}
+
+// limitCPUMilli is the mean of the limits in force between from and to, which the samples
+// enclose; 0 where there was none at some time. When between two samples a limit changed is not
+// known: the larger one is taken.
+func limitCPUMilli(samples []sample, from, to time.Time) int64 {
+	var sum float64
+	for i := 1; i < len(samples); i++ {
+		before, after := samples[i-1], samples[i]
+		in := min(after.at.Sub(from), to.Sub(from)) - max(before.at.Sub(from), 0)
+		if in <= 0 {
+			continue
+		}
+		limit := most(before.Limit.CPUMilli, after.Limit.CPUMilli)
+		if limit == 0 {
+			return 0
+		}
+		sum += float64(limit) * float64(in)
+	}
+	return int64(sum/float64(to.Sub(from)) + 0.5)
 }
 
 func milli(used float64, in time.Duration) int64 {

@@ -50,30 +50,83 @@ func TestMeasure(t *testing.T) {
 	}{
 		"even use": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 890,
-			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit},
+			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, limitAtPeak: limit},
 		},
 		"a burst of one window": {
 			samples: steady(0, 1000, limit, burst), from: 100, to: 900,
-			want: measurement{cpuTime: 160 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 900}, limit: limit},
+			want: measurement{cpuTime: 160 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 900}, limit: limit, limitAtPeak: limit},
 		},
 		"only a part of the burst": {
 			samples: steady(0, 1000, limit, burst), from: 100, to: 550,
-			want: measurement{cpuTime: 85 * time.Millisecond, peak: api.Resources{CPUMilli: 500, MemoryBytes: 550}, limit: limit},
+			want: measurement{cpuTime: 85 * time.Millisecond, peak: api.Resources{CPUMilli: 500, MemoryBytes: 550}, limit: limit, limitAtPeak: limit},
 		},
 		"shorter than a window: all that was used around it": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 160,
-			want: measurement{cpuTime: 15 * time.Millisecond, peak: api.Resources{CPUMilli: 450, MemoryBytes: 175}, limit: limit},
+			want: measurement{cpuTime: 15 * time.Millisecond, peak: api.Resources{CPUMilli: 450, MemoryBytes: 175}, limit: limit, limitAtPeak: limit},
 		},
 		"shorter than a sample": {
 			samples: steady(0, 1000, limit, constant(300)), from: 110, to: 112,
-			want: measurement{cpuTime: 600 * time.Microsecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 125}, limit: limit},
+			want: measurement{cpuTime: 600 * time.Microsecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 125}, limit: limit, limitAtPeak: limit},
 		},
 		"the least limit": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
 				s[10].Limit = api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}
 				s[12].Limit = api.Resources{CPUMilli: 500}
 			}), from: 110, to: 890,
-			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}},
+			want: measurement{cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: api.Resources{CPUMilli: 400, MemoryBytes: 1 << 20}, limitAtPeak: limit},
+		},
+		"lent more in the midst of it, and used": {
+			samples: with(steady(0, 1000, limit, burst), func(s []sample) {
+				for i := range s { // the window of the burst is half before and half after
+					if s[i].at.Before(at(550)) {
+						s[i].Limit = api.Resources{CPUMilli: 500, MemoryBytes: 600}
+					}
+				}
+			}), from: 110, to: 890,
+			want: measurement{
+				cpuTime: 158 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 900},
+				limit: api.Resources{CPUMilli: 500, MemoryBytes: 600},
+				// From the last sample with the lower limit on, it may have been the higher.
+				limitAtPeak: api.Resources{CPUMilli: 875, MemoryBytes: 1 << 20},
+			},
+		},
+		"lent more after its peak": {
+			samples: with(steady(0, 1000, limit, burst), func(s []sample) {
+				for i := range s[:30] {
+					s[i].Limit, s[i].Memory = api.Resources{CPUMilli: 900, MemoryBytes: 600}, 550
+				}
+				for i := range s[30:] {
+					s[30+i].Memory = 500
+				}
+			}), from: 110, to: 890,
+			want: measurement{
+				cpuTime: 158 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 550},
+				limit:       api.Resources{CPUMilli: 900, MemoryBytes: 600},
+				limitAtPeak: api.Resources{CPUMilli: 900, MemoryBytes: 600},
+			},
+		},
+		"as much memory before as after it was lent more": {
+			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
+				for i := range s {
+					s[i].Memory = 550
+				}
+				s[20].Limit.MemoryBytes = 600
+			}), from: 110, to: 890,
+			want: measurement{
+				cpuTime: 234 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 550},
+				limit: api.Resources{CPUMilli: 1000, MemoryBytes: 600}, limitAtPeak: limit,
+			},
+		},
+		"without a limit for a part of it": {
+			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
+				for i := range s {
+					s[i].Memory = 550
+				}
+				s[20].Limit = api.Resources{}
+			}), from: 480, to: 520,
+			want: measurement{
+				cpuTime: 12 * time.Millisecond, peak: api.Resources{CPUMilli: 375, MemoryBytes: 550}, limit: limit,
+			},
 		},
 		"throttled for a quarter of it": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
@@ -81,7 +134,7 @@ func TestMeasure(t *testing.T) {
 					s[21+i].Throttled = 200 * time.Millisecond
 				}
 			}), from: 100, to: 900,
-			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 0.25},
+			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, limitAtPeak: limit, throttledShare: 0.25},
 		},
 		"throttled on several CPUs at once": {
 			samples: with(steady(0, 1000, limit, constant(300)), func(s []sample) {
@@ -89,7 +142,7 @@ func TestMeasure(t *testing.T) {
 					s[i].Throttled = time.Duration(i) * 100 * time.Millisecond
 				}
 			}), from: 100, to: 900,
-			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, throttledShare: 1},
+			want: measurement{cpuTime: 240 * time.Millisecond, peak: api.Resources{CPUMilli: 300, MemoryBytes: 900}, limit: limit, limitAtPeak: limit, throttledShare: 1},
 		},
 		"began before the samples": {samples: steady(200, 1000, limit, constant(300)), from: 110, to: 890, no: true},
 		"ended after them":         {samples: steady(0, 800, limit, constant(300)), from: 110, to: 890, no: true},
