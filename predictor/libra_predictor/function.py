@@ -53,10 +53,11 @@ class Scored:
     """What an observation says of the answer that was published when it came."""
 
     repeated: bool = False  # it was applied before: nothing has changed
-    # None when there was no answer, when the demand could not be seen, or at the start-up of a container.
+    # None when there was no answer, when the demand could not be seen and was not seen to be above the
+    # answer, or at the start-up of a container.
     missed_cpu: bool | None = None
     missed_memory: bool | None = None
-    error_cpu: float | None = None  # answer - option needed, in options
+    error_cpu: float | None = None  # answer - option needed, in options; if censored, it may be lower still
     error_memory: float | None = None
     error_duration: float | None = None  # answer / actual - 1; None also of a throttled run
     ratio_cpu_time: float | None = None  # answer / used
@@ -349,7 +350,7 @@ class Function:
         answered = self.published.at(sample.size)
         for answer, resource, tally in zip(answered[:2], self._resources, self._tallies[:2], strict=True):
             use = resource.use(sample)
-            if use.censored or use.failed or not answer:
+            if not resource.tells(use, answer):
                 missed.append(None)
                 errors.append(None)
                 continue
@@ -372,13 +373,14 @@ class Function:
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
         tables = (self._answers.cpu_milli, self._answers.memory_bytes)
+        answered = self.published.at(sample.size)
         for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
             use = resource.use(sample)
             if use.censored:
                 target = labels.target(use, self.published.largest[i])
-                if resource.option(target) > self.published.at(sample.size)[i]:
+                if resource.option(target) > answered[i]:
                     self._urgent = self._observed
-            elif raw[i] and not use.failed:
+            if raw[i] and resource.tells(use, answered[i]):
                 highest = max(*tables[i].values, self._answers.unknown[i])
                 offset.observe(use.peak, raw[i], highest, self._memory_floor if i else 0)
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
@@ -457,9 +459,9 @@ class Function:
                 raw = max(answer, (call.cpu_milli, call.memory_bytes)[i])
                 derived.append((resource.use(call.sample).peak, raw))
             for call in newer:
-                use = resource.use(call.sample)
-                if not use.censored and not use.failed:
-                    derived.append((use.peak, self._answers.at(use.size)[i]))
+                use, raw = resource.use(call.sample), self._answers.at(call.sample.size)[i]
+                if resource.tells(use, raw):
+                    derived.append((use.peak, raw))
             offset.derive(derived)
 
     def _spared(self, fitted: Fitted, i: int) -> list[float]:

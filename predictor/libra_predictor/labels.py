@@ -68,6 +68,10 @@ class Resource:
     def option(self, volume: int) -> int:
         return option(volume, self.step)
 
+    def tells(self, use: Use, answer: int) -> bool:
+        """Whether a use says if an answer sufficed: a censored one only says when it did not."""
+        return answer > 0 and not use.failed and (not use.censored or self.option(use.peak) > answer)
+
     def largest_seen(self, use: Use) -> int:
         """The largest option to try after a use: not less than what the function already has."""
         return max(self.largest, self.option(max(use.limit, use.peak)))

@@ -46,7 +46,7 @@ class Record:
 
     estimator: str
     calls: int = 0
-    under_predicted: int = 0  # calls whose peak needed a larger option than was answered
+    under_predicted: int = 0  # calls whose peak, seen or censored, needed a larger option than was answered
     # Of answer - option needed, in options; of a duration, of answer / actual - 1; of a CPU time, of
     # log2(answer / used).
     mean_error: float = 0.0

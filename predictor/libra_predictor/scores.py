@@ -106,7 +106,7 @@ _meter.create_observable_counter(
     "libra.predictor.calls",
     [_calls],
     unit="{call}",
-    description="Calls whose demand could be seen and compared with the answer, by function and resource.",
+    description="Calls whose demand was seen, or seen to be above the answer, by function and resource.",
 )
 _meter.create_observable_counter(
     "libra.predictor.under_predictions",

@@ -154,7 +154,7 @@ def test_memory_is_never_below_what_was_ever_seen_of_any_size() -> None:
 def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(caller: Caller) -> None:
     caller.call(*[CALM] * 40)
     (scored,) = caller.call(THROTTLED)
-    assert (scored.missed_cpu, scored.error_cpu, scored.error_duration) == (None, None, None)
+    assert (scored.missed_cpu, scored.error_cpu, scored.error_duration) == (True, -2.0, None)
     assert (scored.missed_memory, scored.error_memory) == (False, 0.0)
     assert at(caller.function.published)[0] == 1000
     assert caller.function.published.censored == 1
@@ -191,6 +191,36 @@ def test_what_was_lent_counts_as_what_it_had(caller: Caller) -> None:
     assert caller.function.published.censored == 0, "the demand was seen"
 
 
+def test_a_peak_above_the_answer_is_a_miss_of_a_censored_call_as_well(caller: Caller) -> None:
+    function = caller.function
+    caller.call(*[CALM] * 60)
+    before = function.published
+    scored = function.observe("1800000000000-0", THROTTLED)
+    assert (scored.missed_cpu, scored.error_cpu) == (True, -2.0), "by two options at least"
+    assert function.published.cpu.calls == before.cpu.calls + 1
+    assert function.published.cpu.under_predicted == 1
+    assert function.published.offset[0] == 200, "before any refit"
+    near = sample(size=2000, peak_memory_bytes=500 * MI)
+    scored = function.observe("1800000000001-0", near)
+    assert (scored.missed_memory, scored.error_memory) == (True, -7.0)
+    assert function.published.offset[1] == 448 * MI
+    function.observe("1800000000002-0", THROTTLED)
+    scored = function.observe("1800000000003-0", sample(THROTTLED, peak_cpu_milli=1000, limit_cpu_milli=1000))
+    assert function.published.stage == "modelled"
+    assert scored.missed_cpu
+    function.observe("1800000000004-0", sample(THROTTLED, peak_cpu_milli=2000, limit_cpu_milli=2000))
+    assert function.published.stage == "drifted"
+
+
+def test_a_censored_call_within_the_answer_tells_nothing_of_it(caller: Caller) -> None:
+    function = caller.function
+    caller.call(*[sample(peak_cpu_milli=490)] * 60)
+    before = function.published
+    scored = function.observe("1800000000000-0", THROTTLED)
+    assert (scored.missed_cpu, scored.error_cpu) == (None, None)
+    assert (function.published.cpu, function.published.offset) == (before.cpu, before.offset)
+
+
 def test_near_its_memory_limit_a_function_may_have_twice_of_it(caller: Caller) -> None:
     caller.call(*[CALM] * 40, sample(peak_memory_bytes=500 * MI))
     assert at(caller.function.published)[1] == 1024 * MI
@@ -199,7 +229,7 @@ def test_near_its_memory_limit_a_function_may_have_twice_of_it(caller: Caller) -
 def test_a_call_that_failed_for_want_of_memory_tells_of_memory_alone(caller: Caller) -> None:
     caller.call(*[CALM] * 40)
     killed = sample(failed=True, peak_memory_bytes=511 * MI, peak_cpu_milli=480, duration_ns=1)
-    assert caller.call(killed) == [Scored()]
+    assert caller.call(killed) == [Scored(missed_memory=True, error_memory=-7.0)]
     assert at(caller.function.published) == (300, 1024 * MI, 100)
     caller.call(*[killed] * 3)
     assert at(caller.function.published) == (300, 1024 * MI, 100)
