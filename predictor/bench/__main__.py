@@ -11,7 +11,7 @@ from typing import Any
 
 from bench import drift, exactness, goals, heldout, machine, report, serving
 from bench.calls import NotMeasuredError, measured
-from bench.heldout import Times
+from bench.learner import Times
 from bench.workloads import WORKLOADS
 
 _ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.calls import Calls
-from bench.heldout import SETTINGS, Learner, sample
+from bench.learner import SETTINGS, Learner, sample
 from bench.scores import Outcome, Share, harvested, under_predicted
 from bench.zygote import Call
 from libra_predictor import labels

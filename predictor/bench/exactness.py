@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from bench.calls import Calls, Say
-from bench.heldout import needed, sample
+from bench.learner import needed, sample
 from bench.zygote import Call
 from libra_predictor.estimators import (
     DURATION_QUANTILE,

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from bench import baselines
 from bench.baselines import MODELS, Model, Values
 from bench.calls import Calls, Say
+from bench.learner import SETTINGS, Learner, Pair, Times, needed, sample
 from bench.scores import Outcome
 from bench.workloads import WORKLOADS
 from bench.zygote import Call
 from libra_predictor import labels
 from libra_predictor.estimators import MEDIAN, ClassModel, QuantileModel, microseconds, milliseconds, ranked
-from libra_predictor.function import Function
-from libra_predictor.observations import Sample
-from libra_predictor.settings import Settings
 
 RESOURCES = ("cpu", "memory")
 OURS = "ours"
@@ -29,86 +27,10 @@ HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving window"
 MEDIAN_OF_ALL = "median of all"
 
-# An owner's node may have any kind of cgroups; the floor is for one kind, and would hide what is predicted.
-SETTINGS = Settings.model_validate({"memory_floor": False})
-
 # What the owner of each function has set: two cores and 1,024 MB are the paper's example (LIBRA, section 3).
 ALLOCATION = (2000, 1 << 30)
 
-_FIRST_ENTRY = 1_700_000_000_000  # Unix milliseconds
 _HISTOGRAM_PEAK = 0.99
-
-Pair = tuple[int, int]  # CPU in millicores and memory in bytes
-
-
-def sample(call: Call, memory_factor: float = 1.0) -> Sample:
-    """As the node agent would report a call that no limit was in the way of."""
-    return Sample(
-        size=call.size,
-        duration_ns=call.duration_ns,
-        peak_cpu_milli=call.cpu_milli,
-        peak_memory_bytes=int(call.memory_bytes * memory_factor),
-        limit_cpu_milli=0,
-        limit_memory_bytes=0,
-        throttled_share=0.0,
-        first=False,
-        cpu_time_ns=call.cpu_time_ns,
-    )
-
-
-def needed(call: Call) -> Pair:
-    return (
-        labels.option(call.cpu_milli, SETTINGS.cpu_step_milli),
-        labels.option(call.memory_bytes, SETTINGS.memory_step_bytes),
-    )
-
-
-@dataclass
-class Times:
-    """How long learning took, in milliseconds."""
-
-    training: list[float] = field(default_factory=list)  # of three models, once
-    refit: list[float] = field(default_factory=list)  # with all that chooses between estimators
-    update: list[float] = field(default_factory=list)  # an observation
-
-    def extend(self, other: "Times") -> None:
-        self.training += other.training
-        self.refit += other.refit
-        self.update += other.update
-
-
-class Learner:
-    """A Function that observations come to one after another, and that is refitted when it says so."""
-
-    def __init__(self, name: str, settings: Settings = SETTINGS) -> None:
-        self._settings = settings
-        self.function = Function(f"bench/{name}", f"bench/{name}", settings)
-        self.times = Times()
-        self._entries = 0
-
-    def copy(self) -> "Learner":
-        """One that has learned the same, and learns on by itself."""
-        other = Learner(self.function.name, self._settings)
-        other.function = Function.restore(self.function.state(), self._settings)
-        other._entries = self._entries
-        return other
-
-    def observe(self, observed: Sample, refit: bool = True) -> None:
-        self._entries += 1
-        began = time.perf_counter()
-        self.function.observe(f"{_FIRST_ENTRY + self._entries}-0", observed)
-        self.times.update.append(1e3 * (time.perf_counter() - began))
-        if refit and self.function.refit_due():
-            self.refit()
-
-    def refit(self) -> None:
-        began = time.perf_counter()
-        fitted = self.function.start_refit()()
-        self.times.refit.append(1e3 * (time.perf_counter() - began))
-        self.function.adopt(fitted)
-
-    def answer(self, size: int) -> Pair:
-        return self.function.published.at(size)[:2]
 
 
 @dataclass

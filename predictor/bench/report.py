@@ -19,10 +19,9 @@ from bench.heldout import (
     OURS,
     RESOURCES,
     RF,
-    Pair,
-    Times,
     Trial,
 )
+from bench.learner import Pair, Times
 from bench.scores import Outcome, Share, harvested, least_constant, ordered, under_predicted
 from bench.workloads import WORKLOADS
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.learner import SETTINGS
 from bench.scores import Outcome, harvested, least_constant, ordered, under_predicted, wilson
 from bench.workloads import WORKLOADS, storage
 from bench.zygote import Reading, measure, peak_cpu_milli
+from libra_predictor.settings import parse
 
 _MS = 1_000_000
 
@@ -126,6 +128,10 @@ def test_function_answers_and_always_the_same(name: str) -> None:
     answer = workload.run(body)
     assert answer > 0
     assert workload.run(body) == answer
+
+
+def test_what_is_measured_is_what_is_served() -> None:
+    assert parse([], {}) == SETTINGS
 
 
 def test_both_kinds_of_functions_are_measured() -> None:
