@@ -46,12 +46,16 @@ type volumes struct {
 
 // classify keeps the container's request and at least keep. No CPU is lent to an invocation that
 // would end before minLoan without a loan, and nothing by one that will have ended by then, for
-// it would not pay; memory is lent to one that cannot do without. Of one that may have others in its pod the surplus counts
-// all the same: without it the pod could not lend what the others leave.
+// it would not pay; memory is lent to one that cannot do without. Of one that may have others in
+// its pod the surplus counts all the same: without it the pod could not lend what the others
+// leave. One whose input is larger than all that were learned from may borrow, and lends nothing.
 func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration, concurrency int) (v volumes) {
 	keep = keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
 	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
+	if p.Beyond {
+		v.surplus = api.Resources{}
+	}
 	if alone(a, p) < minLoan {
 		v.want.CPUMilli = 0
 	}
@@ -84,6 +88,9 @@ func lasts(a allocation, p predict.Prediction) time.Duration {
 // needOf is what an invocation needs of its pod's allocation beside others, without what
 // the pod keeps anyway. What it does not say of a resource is 0.
 func needOf(a allocation, p predict.Prediction) api.Resources {
+	if p.Beyond {
+		return api.Resources{}
+	}
 	of := func(limit, demand, step int64) int64 {
 		if demand <= 0 {
 			return 0

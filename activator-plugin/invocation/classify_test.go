@@ -28,6 +28,7 @@ func TestClassify(t *testing.T) {
 		demand         api.Resources
 		duration       time.Duration
 		cpuTime        time.Duration
+		beyond         bool
 		concurrency    int
 		surplus, want  api.Resources
 	}{
@@ -72,9 +73,14 @@ func TestClassify(t *testing.T) {
 		{name: "no memory predicted", limit: res(1000, 512), request: res(100, 64), demand: res(300, 0), duration: time.Second,
 			surplus: res(600, 0)},
 		{name: "no prediction", limit: res(1000, 512), request: res(100, 64)},
+		{name: "beyond what was learned from", limit: res(1000, 512), request: res(100, 64), demand: res(300, 100), duration: time.Second, beyond: true},
+		{name: "beyond it, borrower", limit: res(1000, 512), request: res(100, 64), demand: res(1700, 100), duration: time.Second, beyond: true,
+			want: res(700, 0)},
+		{name: "beyond it, beside others", limit: res(1000, 512), request: res(100, 64), demand: res(300, 100), duration: time.Second, beyond: true,
+			concurrency: 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration, CPUTime: tc.cpuTime}, minLoan, tc.concurrency)
+			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration, CPUTime: tc.cpuTime, Beyond: tc.beyond}, minLoan, tc.concurrency)
 			if diff := cmp.Diff(volumes{tc.surplus, tc.want}, got, cmp.AllowUnexported(volumes{})); diff != "" {
 				t.Error("classify() (-want, +got):\n" + diff)
 			}
@@ -97,6 +103,12 @@ func TestNeedOf(t *testing.T) {
 				t.Errorf("needOf() = %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestNeedOfWhatIsBeyondIsNotKnown(t *testing.T) {
+	if got := needOf(allocation{limit: res(1000, 512)}, predict.Prediction{Demand: res(300, 100), Beyond: true}); !got.IsZero() {
+		t.Errorf("needOf() = %v, want none", got)
 	}
 }
 

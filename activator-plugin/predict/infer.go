@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -65,7 +66,7 @@ func ParseTable(body io.Reader) (*Table, error) {
 
 	p := resp.Parameters
 	t := &Table{Estimator: p.Estimator, Stage: p.Stage, Reason: p.Reason}
-	var errs [8]error
+	var errs [9]error
 	t.cpuMilli, errs[0] = stepsOf(outputs, "cpu_milli", maxCPUMilli)
 	t.memoryBytes, errs[1] = stepsOf(outputs, "memory_bytes", maxMemoryBytes)
 	t.durationMillis, errs[2] = stepsOf(outputs, "duration_ms", maxDurationMillis)
@@ -74,6 +75,7 @@ func ParseTable(body io.Reader) (*Table, error) {
 	t.offset, errs[5] = resourcesOf(outputs, "offset")
 	t.largest, errs[6] = resourcesOf(outputs, "largest")
 	errs[7] = t.readCPUTime(outputs)
+	t.largestSize, errs[8] = largestSizeOf(outputs)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -174,6 +176,18 @@ func resourcesOf(outputs map[string][]int64, name string) (api.Resources, error)
 		return api.Resources{}, nil
 	}
 	return parseResources(name, v)
+}
+
+// largestSizeOf has no end for an output that is not given: older predictors have none.
+func largestSizeOf(outputs map[string][]int64) (int64, error) {
+	v, ok := outputs["largest_size"]
+	if !ok {
+		return math.MaxInt64, nil
+	}
+	if len(v) != 1 || v[0] < api.UnknownSize {
+		return 0, fmt.Errorf(`output "largest_size" is %v, want one value, not below %d`, v, api.UnknownSize)
+	}
+	return v[0], nil
 }
 
 func parseResources(name string, v []int64) (api.Resources, error) {

@@ -19,7 +19,7 @@ func exampleAnswer() map[string][]int64 {
 		"duration_ms_thresholds": {0, 5000}, "duration_ms_values": {1, 40, 700},
 		"cpu_time_us": {35_000}, "cpu_time_us_thresholds": {1000}, "cpu_time_us_values": {900, 35_000},
 		"unknown": {1200, 128 << 20, 5}, "unknown_cpu_time_us": {4000},
-		"offset": {200, 0}, "largest": {1300, 1 << 30},
+		"offset": {200, 0}, "largest": {1300, 1 << 30}, "largest_size": {8000},
 	}
 }
 
@@ -104,6 +104,19 @@ func TestParseTableWithoutOffset(t *testing.T) {
 	}
 }
 
+// Predictors from before there was an end answer all sizes alike.
+func TestParseTableWithoutEnd(t *testing.T) {
+	outputs := exampleAnswer()
+	delete(outputs, "largest_size")
+	table, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
+	if err != nil {
+		t.Fatal("ParseTable() =", err)
+	}
+	if table.Lookup(1 << 50).Beyond {
+		t.Error("a size is beyond an end that is not known")
+	}
+}
+
 // Predictors from before there was a CPU time answer without one.
 func TestParseTableWithoutCPUTime(t *testing.T) {
 	outputs := exampleAnswer()
@@ -171,6 +184,8 @@ func TestParseTableRefuses(t *testing.T) {
 		{"short offset", with("offset", 1), `"offset" has 1 values, want 2: cpu_milli, memory_bytes`},
 		{"negative offset", with("offset", -1, 0), `"offset" has value -1, want 0 to 1048576`},
 		{"absurd largest", with("largest", 1, 1<<41), `"largest" has value 2199023255552, want 0 to 1099511627776`},
+		{"no largest size", with("largest_size"), `output "largest_size" is [], want one value, not below -1`},
+		{"negative largest size", with("largest_size", -2), `output "largest_size" is [-2], want one value, not below -1`},
 		{"no version", encodeAnswer(t, "", exampleAnswer()), `version is "", want a whole number`},
 		{"negative version", encodeAnswer(t, "-1", exampleAnswer()), `version is "-1", want a whole number`},
 		{"no CPU time of an unknown size", without("unknown_cpu_time_us"), `output "unknown_cpu_time_us" has 0 values, want 1`},

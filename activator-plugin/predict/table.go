@@ -14,6 +14,9 @@ type Prediction struct {
 	Demand   api.Resources
 	Duration time.Duration
 	CPUTime  time.Duration
+	// Beyond says that the input is larger than all that were learned from. It is predicted
+	// as the largest of them, which it may borrow; that it needs no more is not known.
+	Beyond bool
 }
 
 // Table is all that the predictor knows of one function: with the input size as
@@ -31,6 +34,7 @@ type Table struct {
 	// offset is added to what the steps say, as the function's recent errors ask for,
 	// but raises nothing beyond largest.
 	offset, largest api.Resources
+	largestSize     int64 // bytes of the largest input learned from; api.UnknownSize when no size was known
 }
 
 // steps has one value more than thresholds: values[i] holds for the sizes that
@@ -58,6 +62,7 @@ func (t *Table) Lookup(size int64) Prediction {
 			},
 			Duration: time.Duration(t.durationMillis.at(size)) * time.Millisecond,
 			CPUTime:  time.Duration(t.cpuTimeMicros.at(size)) * time.Microsecond,
+			Beyond:   size > t.largestSize,
 		}
 	}
 	p.Demand.CPUMilli = raised(p.Demand.CPUMilli, t.offset.CPUMilli, t.largest.CPUMilli)

@@ -30,12 +30,18 @@ func exampleTable() *Table {
 		unknown:        Prediction{Demand: api.Resources{CPUMilli: 1200, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond, CPUTime: 4 * time.Millisecond},
 		offset:         api.Resources{CPUMilli: 200},
 		largest:        api.Resources{CPUMilli: 1300, MemoryBytes: 1 << 30},
+		largestSize:    8000,
 	}
 }
 
 func TestLookup(t *testing.T) {
 	at := func(cpu int64, d, cpuTime time.Duration) Prediction {
 		return Prediction{Demand: api.Resources{CPUMilli: cpu, MemoryBytes: 64 << 20}, Duration: d, CPUTime: cpuTime}
+	}
+	beyond := func(cpu int64, d, cpuTime time.Duration) Prediction {
+		p := at(cpu, d, cpuTime)
+		p.Beyond = true
+		return p
 	}
 	for _, tc := range []struct {
 		name string
@@ -46,7 +52,9 @@ func TestLookup(t *testing.T) {
 		{"below a threshold", 999, at(300, 40*time.Millisecond, 900*time.Microsecond)},
 		{"at a threshold", 1000, at(700, 40*time.Millisecond, 35*time.Millisecond)},
 		{"at the last threshold", 5000, at(1300, 700*time.Millisecond, 35*time.Millisecond)},
-		{"far above", 1 << 50, at(1300, 700*time.Millisecond, 35*time.Millisecond)},
+		{"the largest learned from", 8000, at(1300, 700*time.Millisecond, 35*time.Millisecond)},
+		{"larger", 8001, beyond(1300, 700*time.Millisecond, 35*time.Millisecond)},
+		{"far above", 1 << 50, beyond(1300, 700*time.Millisecond, 35*time.Millisecond)},
 		{"unknown", api.UnknownSize, Prediction{
 			Demand: api.Resources{CPUMilli: 1300, MemoryBytes: 128 << 20}, Duration: 5 * time.Millisecond, CPUTime: 4 * time.Millisecond}},
 	} {
@@ -55,6 +63,17 @@ func TestLookup(t *testing.T) {
 				t.Errorf("Lookup(%d) (-want, +got):\n%s", tc.size, diff)
 			}
 		})
+	}
+}
+
+// Of a function whose inputs all had no known size, nothing was learned of any that has one.
+func TestWithoutAKnownSizeEachIsBeyond(t *testing.T) {
+	table := exampleTable()
+	table.largestSize = api.UnknownSize
+	for size, want := range map[int64]bool{api.UnknownSize: false, 0: true, 7: true} {
+		if got := table.Lookup(size).Beyond; got != want {
+			t.Errorf("Lookup(%d).Beyond = %v, want %v", size, got, want)
+		}
 	}
 }
 
@@ -92,6 +111,7 @@ func TestLookupIsItsDefinition(t *testing.T) {
 			unknown:        Prediction{Demand: drawResources(t, "unknown"), CPUTime: time.Duration(rapid.Int64Range(0, 9).Draw(t, "unknown CPU time"))},
 			offset:         drawResources(t, "offset"),
 			largest:        drawResources(t, "largest"),
+			largestSize:    rapid.Int64Range(-1, 22).Draw(t, "largest size"),
 		}
 		for size := int64(-1); size < 22; size++ {
 			raw := table.unknown
@@ -103,6 +123,9 @@ func TestLookupIsItsDefinition(t *testing.T) {
 				}
 			}
 			got := table.Lookup(size)
+			if want := size >= 0 && size > table.largestSize; got.Beyond != want {
+				t.Fatalf("beyond at %d: %v, want %v", size, got.Beyond, want)
+			}
 			if got.Duration != raw.Duration {
 				t.Fatalf("duration at %d is %v, want %v", size, got.Duration, raw.Duration)
 			}

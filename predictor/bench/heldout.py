@@ -120,10 +120,11 @@ def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[
     probable[OURS] = _both(lambda i: models[i].most_probable(asked))
     durations[OURS] = middle.evaluate(asked).astype(np.float64)
 
+    allocation = (max(ALLOCATION[0], least[0]), max(ALLOCATION[1], least[1]))
     highest = (_histogram(options, 0), _histogram(options, 1))
     latest = (_latest(options, 0), _latest(options, 1))
     frozen = {
-        OURS: [learner.answer(call.size) for call in held_out],
+        OURS: [learner.answer(call.size, allocation) for call in held_out],
         ARG_MAX: probable[OURS],
         RF: probable[RF],
         HISTOGRAM: [highest] * len(held_out),
@@ -133,12 +134,12 @@ def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[
         seed=seed,
         name=name,
         size_related=WORKLOADS[name].size_related,
-        allocation=(max(ALLOCATION[0], least[0]), max(ALLOCATION[1], least[1])),
+        allocation=allocation,
         least=least,
         calls=held_out,
         needed=[needed(call) for call in held_out],
         frozen=frozen,
-        online=_online(learner, options, held_out),
+        online=_online(learner, allocation, options, held_out),
         probable=probable,
         durations=durations,
         used=microseconds([sample(call) for call in held_out]),
@@ -158,12 +159,14 @@ def _classified(model: Model, sizes: Values, options: list[Pair], asked: Values,
     return baselines.classified(model, sizes, np.array([o[resource] for o in options]))(asked)
 
 
-def _online(learner: Learner, options: list[Pair], held_out: list[Call]) -> dict[str, list[Pair]]:
+def _online(
+    learner: Learner, allocation: Pair, options: list[Pair], held_out: list[Call]
+) -> dict[str, list[Pair]]:
     """Every call is answered before it is learned from."""
     seen = deque(options, maxlen=SETTINGS.window)
     answers: dict[str, list[Pair]] = {OURS: [], HISTOGRAM: [], MOVING_WINDOW: []}
     for call in held_out:
-        answers[OURS].append(learner.answer(call.size))
+        answers[OURS].append(learner.answer(call.size, allocation))
         answers[HISTOGRAM].append((_histogram(seen, 0), _histogram(seen, 1)))
         answers[MOVING_WINDOW].append((_latest(seen, 0), _latest(seen, 1)))
         learner.observe(sample(call))

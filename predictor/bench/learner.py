@@ -82,5 +82,9 @@ class Learner:
         self.times.refit.append(1e3 * (time.perf_counter() - began))
         self.function.adopt(fitted)
 
-    def answer(self, size: int) -> Pair:
-        return self.function.published.at(size)[:2]
+    def answer(self, size: int, allocation: Pair = (0, 0)) -> Pair:
+        """What a call is taken to need: at least its allocation, if the answers end below its size."""
+        cpu, memory = self.function.published.at(size)[:2]
+        if size <= self.function.published.answers.largest_size:
+            return cpu, memory
+        return max(cpu, allocation[0]), max(memory, allocation[1])

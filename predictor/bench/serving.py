@@ -345,7 +345,13 @@ def _published(answer: dict[str, Any]) -> Published:
         stage=Stage(answer["parameters"]["stage"]),
         reason="",
         answers=Answers(
-            cpu, memory, duration, _three(outputs["unknown"]), cpu_time, outputs["unknown_cpu_time_us"][0]
+            cpu,
+            memory,
+            duration,
+            _three(outputs["unknown"]),
+            cpu_time,
+            outputs["unknown_cpu_time_us"][0],
+            outputs["largest_size"][0],
         ),
         offset=_two(outputs["offset"]),
         largest=_two(outputs["largest"]),

@@ -37,7 +37,7 @@ from libra_predictor.estimators import (
     unlimited,
 )
 from libra_predictor.labels import Label, Resource, labels
-from libra_predictor.observations import UNKNOWN_SIZE, Sample
+from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers
 from libra_predictor.tables import constant, raised_from
 
@@ -68,6 +68,7 @@ class _Choice:
     held_out: dict[int, int]
     censored: int
     accuracy: float | None
+    largest_size: int  # of the answers
 
 
 def fit(
@@ -91,8 +92,9 @@ def fit(
             Estimate(INHERITED, table, unknown)
             for table, unknown in zip(tables, inherited.unknown, strict=True)
         ]
+    sizes_before = UNKNOWN_SIZE if inherited is None else inherited.largest_size
     cpu, memory = (
-        _resource(samples, resource, most, estimator, old)
+        _resource(samples, resource, most, estimator, old, sizes_before)
         for resource, most, old in zip(resources, largest, before[:2], strict=True)
     )
     duration, fitted = _duration(samples, estimator, before[2])
@@ -107,6 +109,7 @@ def fit(
             (cpu.estimate.unknown, memory.estimate.unknown, duration.unknown),
             cpu_time.table,
             cpu_time.unknown,
+            min(cpu.largest_size, memory.largest_size),
         ),
         estimators=(cpu.estimate.estimator, memory.estimate.estimator, duration.estimator),
         cpu_time_estimator=cpu_time.estimator,
@@ -124,7 +127,12 @@ def _folds(count: int) -> list[int]:
 
 
 def _resource(
-    samples: Sequence[Sample], resource: Resource, largest: int, estimator: str, inherited: Estimate | None
+    samples: Sequence[Sample],
+    resource: Resource,
+    largest: int,
+    estimator: str,
+    inherited: Estimate | None,
+    sizes_before: int,
 ) -> _Choice:
     if estimator == MOVING_WINDOW:
         return _moving_window(samples, resource, largest)
@@ -162,6 +170,7 @@ def _resource(
         {found[i].use: answer for i, answer in answered[best].items()},
         censored,
         sum(right) / len(right) if right else None,
+        sizes_before if own[best] is inherited else max(label.size for label in found),
     )
 
 
@@ -180,7 +189,7 @@ def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) 
         else label
         for label in labels(lately, resource.step, largest)
     ]
-    return _Choice(moving_window(found), {}, sum(label.censored for label in found), None)
+    return _Choice(moving_window(found), {}, sum(label.censored for label in found), None, MAX_SIZE)
 
 
 def _rank(

@@ -83,6 +83,7 @@ class Explanation(BaseModel):
     raw: Answer
     offset: Allocation
     largest: Allocation
+    largest_size: int  # bytes; of a larger input the answer may be borrowed, and nothing is lent
     observations: int
     censored: int
     records: Records
@@ -142,6 +143,7 @@ def _explanation(published: Published, size: int) -> Explanation:
         raw=_answer(published.answers.at(size), published.answers.cpu_time_at(size)),
         offset=_allocation(published.offset),
         largest=_allocation(published.largest),
+        largest_size=published.answers.largest_size,
         observations=published.observations,
         censored=published.censored,
         records=Records(

@@ -86,7 +86,7 @@ class FunctionState(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    format: Literal[1, 2] = 2
+    format: Literal[1, 2, 3] = 3  # before 3, answers have no largest size
     name: str
     configuration: str
     learned_to: str

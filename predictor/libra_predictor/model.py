@@ -155,6 +155,7 @@ class FunctionModel(Model):
         outputs["unknown_cpu_time_us"] = [answers.unknown_cpu_time_us]
         outputs["offset"] = list(published.offset)
         outputs["largest"] = list(published.largest)
+        outputs["largest_size"] = [answers.largest_size]
         return outputs
 
     @cached_property

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from libra_predictor.observations import UNKNOWN_SIZE
+from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE
 from libra_predictor.tables import StepTable, constant, merged
 
 _NOT_PREDICTED = constant(0)
@@ -29,6 +29,9 @@ class Answers:
     # there before the others are.
     cpu_time_us: StepTable = _NOT_PREDICTED
     unknown_cpu_time_us: int = 0
+    # Bytes of the largest input learned from; UNKNOWN_SIZE when the size of none was known. Larger ones are
+    # answered as it is: that may be borrowed, but they may need more, and so lend nothing.
+    largest_size: int = MAX_SIZE
 
     def at(self, size: int) -> tuple[int, int, int]:
         if size == UNKNOWN_SIZE:

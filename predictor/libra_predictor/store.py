@@ -22,8 +22,8 @@ from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
 
 FUNCTIONS: Final = "libra:predictor:{state}:functions"
 VERSIONS: Final = "libra:predictor:{state}:versions"
-FORMAT: Final = 2
-_READ = (1, FORMAT)  # before format 2 there was no CPU time
+FORMAT: Final = 3
+_READ = (1, 2, FORMAT)  # before format 2 there was no CPU time, before 3 no largest size
 
 _HEADER = re.compile(rb'\{"format":(\d{1,9}),("sha256":"([0-9a-f]{64})","state":)?')
 _OBJECT = re.compile(r"functions/([^/]+/[^/]+)/(\d{20})\.json")
@@ -92,7 +92,7 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
         return _refused("corrupt", f"entry {key} does not begin as one does")
     if int(header[1]) not in _READ:
         _refusals.add(1, {"reason": "format"})
-        problem = f"entry {key} has format {int(header[1])}, accepted are {_READ[0]} and {FORMAT}"
+        problem = f"entry {key} has format {int(header[1])}, accepted are {_READ[0]} to {FORMAT}"
         return Refused(problem, newer=int(header[1]) > FORMAT)
     body, end = entry[header.end() : -1], entry[-1:]
     if header[3] is None or end != b"}" or hashlib.sha256(body).hexdigest().encode() != header[3]:

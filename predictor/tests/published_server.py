@@ -25,6 +25,7 @@ MODELLED = Published(
         unknown=(1900, 128 << 20, 20),
         cpu_time_us=StepTable((9000,), (850, 74_000)),
         unknown_cpu_time_us=4200,
+        largest_size=80_000,
     ),
     offset=(300, 64 << 20),
     largest=(2000, 1 << 30),

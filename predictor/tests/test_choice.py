@@ -9,7 +9,7 @@ from libra_predictor import labels
 from libra_predictor.choice import Fit, fit
 from libra_predictor.estimators import HISTOGRAM, INHERITED, MOVING_WINDOW, NO_ESTIMATOR, XGBOOST
 from libra_predictor.labels import Resource, option
-from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
+from libra_predictor.observations import MAX_DURATION_MS, MAX_SIZE, UNKNOWN_SIZE, Sample
 from libra_predictor.published import Answers
 from libra_predictor.tables import StepTable, constant
 
@@ -134,6 +134,19 @@ def test_after_a_call_that_a_lowered_limit_throttled_a_moving_window_lends_nothi
     assert windowed([*calm, *starved, *called(640)])[0] == 700
     # One that its own limit throttled is given more, as ever.
     assert windowed([*calm, *called(990, throttled=0.4)])[0] == 2000
+
+
+def test_answers_end_where_what_they_were_learned_from_does() -> None:
+    largest = max(s.size for s in drawn(related))
+    assert fitted(drawn(related)).answers.largest_size == largest
+    assert fitted(drawn(unrelated)).answers.largest_size == max(s.size for s in drawn(unrelated))
+    assert fitted(drawn(related), MOVING_WINDOW).answers.largest_size == MAX_SIZE, "it knows no sizes"
+    # What is answered as the revision before was ends where that did.
+    few = drawn(related)[:12]
+    before = replace(fitted(drawn(related)).answers, largest_size=10 * largest)
+    learned = fitted(few, inherited=before)
+    assert learned.estimators[:2] == (INHERITED, INHERITED)
+    assert learned.answers.largest_size == 10 * largest
 
 
 def test_unlimited_durations_are_of_every_estimator() -> None:

@@ -76,6 +76,7 @@ def test_explains_an_answer(published_server: PublishedServer) -> None:
             },
             "offset": {"cpu_milli": 300, "memory_bytes": 64 << 20},
             "largest": {"cpu_milli": 2000, "memory_bytes": 1 << 30},
+            "largest_size": 80_000,
             "observations": 140,
             "censored": 3,
             "records": {

@@ -18,6 +18,7 @@ from libra_predictor.labels import option
 from libra_predictor.observations import (
     MAX_CPU_MILLI,
     MAX_MEMORY_BYTES,
+    MAX_SIZE,
     UNKNOWN_SIZE,
     Observed,
     Sample,
@@ -551,10 +552,38 @@ def test_a_revision_starts_from_the_cpu_time_of_the_one_before() -> None:
     assert cpu_time(function) == 20_000, "its own was better"
 
 
+def test_above_the_largest_size_learned_from_the_answers_end(caller: Caller) -> None:
+    sizes = [1000 * 2**i for i in range(10)]
+    caller.call(*(sample(size=size, peak_cpu_milli=size // 1000) for size in sizes * 4))
+    published = caller.function.published
+    assert published.answers.largest_size == sizes[-1]
+    assert published.at(10 * sizes[-1]) == published.at(sizes[-1]), "which may be borrowed"
+    successor = Function("default/f-00002", "default/f", SETTINGS, published.answers_with_offset())
+    assert successor.published.answers.largest_size == sizes[-1]
+    caller.call(*[sample(size=10**9)] * 20)
+    assert caller.function.published.answers.largest_size == 10**9
+
+
+def test_without_a_known_size_the_answers_end_before_any(caller: Caller) -> None:
+    caller.call(*[sample(size=UNKNOWN_SIZE)] * 20)
+    assert caller.function.published.answers.largest_size == UNKNOWN_SIZE
+
+
+def test_what_was_stored_without_a_largest_size_has_none_until_a_refit(caller: Caller) -> None:
+    caller.call(*[CALM] * 19)
+    stored = json.loads(caller.function.state().model_dump_json())
+    assert stored["format"] == 3
+    stored["format"] = 2
+    del stored["answers"]["largest_size"], stored["published"]["answers"]["largest_size"]
+    restored = Caller(Function.restore(FunctionState.model_validate_json(json.dumps(stored)), SETTINGS))
+    assert restored.function.published.answers.largest_size == MAX_SIZE
+    restored.function.adopt(restored.function.start_refit()())
+    assert restored.function.published.answers.largest_size == 1000
+
+
 def test_what_was_stored_before_there_was_a_cpu_time_is_read(caller: Caller) -> None:
     caller.call(*[CALM] * 20)
     stored = json.loads(caller.function.state().model_dump_json())
-    assert stored["format"] == 2
     stored["format"] = 1
     del stored["cpu_time_tally"], stored["cpu_time_estimator"], stored["published"]["cpu_time"]
     for kept in (stored["window"], stored["startups"]):
@@ -609,7 +638,7 @@ def test_a_corrupt_state_is_refused(caller: Caller) -> None:
         with pytest.raises(ValidationError):
             FunctionState.model_validate_json(json.dumps(state | changes))
 
-    refused(format=3)
+    refused(format=4)
     refused(window=state["window"] | {"size": [1]})
     refused(observed="14")
     with pytest.raises(ValidationError, match="extra"):

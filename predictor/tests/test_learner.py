@@ -276,7 +276,7 @@ def test_answers_and_versions_are_the_same_after_a_restart(redis_server: RedisSe
     ("entry", "problem"),
     [
         (b"{", "does not begin as one does"),
-        (b'{"format":3,"body":{}}', "has format 3, accepted are 1 and 2"),
+        (b'{"format":4,"body":{}}', "has format 4, accepted are 1 to 3"),
         (None, "does not have the checksum that it claims"),
     ],
 )

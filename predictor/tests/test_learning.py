@@ -243,7 +243,7 @@ def test_what_cannot_be_read_nor_rebuilt_is_dropped_unless_a_newer_predictor_wro
 ) -> None:
     async def scene() -> None:
         append(redis_server, 12)
-        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":3,"body":{}}'}
+        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":4,"body":{}}'}
         for name, entry in entries.items():
             redis_server.client.hset(FUNCTIONS, name, entry)
             redis_server.client.hset(VERSIONS, name, "1:modelled:12")
@@ -327,7 +327,7 @@ def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server
 
             def saved() -> bool:
                 state = stored()
-                return state is not None and state.published.stage is Stage.MODELLED
+                return state is not None and state.published.observations == 40
 
             await eventually("its answers are saved", saved)
             state = stored()

@@ -44,6 +44,7 @@ def published_functions(draw: st.DrawFn) -> Published:
             (draw(AMOUNTS), draw(AMOUNTS), draw(AMOUNTS)),
             draw(tables()),
             draw(AMOUNTS),
+            draw(SIZES),
         ),
         offset=(draw(AMOUNTS), draw(AMOUNTS)),
         largest=(draw(AMOUNTS), draw(AMOUNTS)),
@@ -97,6 +98,7 @@ def test_a_reader_of_the_tables_comes_to_the_same_answer(published: Published, s
         assert outputs[name] == [0 if raw == 0 else max(raw, min(raw + offset, largest))]
         assert outputs[name][0] >= raw
         assert all(a < b for a, b in pairwise(thresholds))
+    assert outputs["largest_size"] == [published.answers.largest_size]
     thresholds, values = outputs["cpu_time_us_thresholds"], outputs["cpu_time_us_values"]
     expected = outputs["unknown_cpu_time_us"][0] if size < 0 else values[sum(t <= size for t in thresholds)]
     assert outputs["cpu_time_us"] == [expected] == [published.answers.cpu_time_at(size)]
@@ -123,7 +125,7 @@ def test_only_the_outputs_that_were_asked_for() -> None:
         ("offset", [300, 64 << 20]),
         ("cpu_milli", [900]),
     ]
-    assert len(answered(model, request(grpc=True)).outputs) == 16, "the template stays whole"
+    assert len(answered(model, request(grpc=True)).outputs) == 17, "the template stays whole"
     with pytest.raises(InvalidInput, match="the output 'gpu' is asked for: accepted are cpu_milli, memory_b"):
         asyncio.run(model(request(outputs=("gpu",))))
 

@@ -69,10 +69,10 @@ def test_an_entry_with_more_after_it_is_refused() -> None:
 def test_an_entry_of_another_function_or_format_is_refused() -> None:
     other = unpacked("key", "default/other", ENTRY)
     assert other == Refused(f"entry key is of function {NAME!r}")
-    newer = unpacked("key", NAME, ENTRY.replace(b'"format":2', b'"format":12', 1))
-    assert newer == Refused("entry key has format 12, accepted are 1 and 2", newer=True)
-    older = unpacked("key", NAME, ENTRY.replace(b'"format":2', b'"format":0', 1))
-    assert older == Refused("entry key has format 0, accepted are 1 and 2")
+    newer = unpacked("key", NAME, ENTRY.replace(b'"format":3', b'"format":12', 1))
+    assert newer == Refused("entry key has format 12, accepted are 1 to 3", newer=True)
+    older = unpacked("key", NAME, ENTRY.replace(b'"format":3', b'"format":0', 1))
+    assert older == Refused("entry key has format 0, accepted are 1 to 3")
 
 
 def test_a_store_that_is_not_known_is_refused() -> None:
