@@ -38,6 +38,7 @@ from libra_predictor.estimators import (
 )
 from libra_predictor.labels import Label, Resource, labels
 from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE, Sample
+from libra_predictor.offset import covering
 from libra_predictor.published import Answers
 from libra_predictor.tables import constant, raised_from
 
@@ -201,8 +202,7 @@ def _rank(
         return (1.0, 0.0, estimate.estimator != HISTOGRAM)
     needed = [found[i].option for i in answered]
     raws = list(answered.values())
-    shortfalls = sorted(need - raw for need, raw in zip(needed, raws, strict=True))
-    offset = max(0, shortfalls[-1 - int(_MISSES_ALLOWED * len(shortfalls))])
+    offset = max(0, covering(need - raw for need, raw in zip(needed, raws, strict=True)))
     offered = [max(raw, min(raw + offset, largest)) for raw in raws]
     missed = sum(offer < need for offer, need in zip(offered, needed, strict=True)) / len(needed)
     spare = sum(max(0, offer - need) for offer, need in zip(offered, needed, strict=True)) / len(needed)

@@ -249,6 +249,7 @@ class Function:
         if self._settings.estimator == MOVING_WINDOW:
             self._due_after = 1  # it would otherwise be of the last five calls of long ago
         self._answers = fitted.fit.answers
+        changed = [i for i in range(2) if fitted.fit.estimators[i] != self._estimators[i]]
         self._estimators = fitted.fit.estimators
         self._cpu_time_estimator = fitted.fit.cpu_time_estimator
         if INHERITED not in (*self._estimators, self._cpu_time_estimator):
@@ -256,7 +257,8 @@ class Function:
         for missed in self._missed:
             missed.clear()
         self._memory_floor = self._floor([*self._window, *self._startups])
-        self._derive_offsets(fitted)
+        self._derive_offsets(fitted, changed)
+        self._forget_answers(changed)
         self._spare = (self._spared(fitted, 0), self._spared(fitted, 1))
         self.published = replace(
             self.published,
@@ -447,8 +449,11 @@ class Function:
             self._window = deque([*kept, *calls], maxlen=self._settings.window)
         self._drift = None
 
-    def _derive_offsets(self, fitted: Fitted) -> None:
-        """Starts the offsets anew for new answers, from what these would have missed."""
+    def _derive_offsets(self, fitted: Fitted, changed: Sequence[int]) -> None:
+        """Starts the offsets anew for new answers, from what these would have missed.
+
+        changed are the resources that another estimator answers for than before.
+        """
         unlearned = min(self._observed - fitted.observed, len(self._window))
         newer = list(self._window)[len(self._window) - unlearned :]
         for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
@@ -456,13 +461,20 @@ class Function:
             for position, answer in sorted(fitted.fit.held_out[i].items()):
                 call = fitted.calls[position]
                 # Half of the window teaches less than all of it, as the answer of that time may tell.
-                raw = max(answer, (call.cpu_milli, call.memory_bytes)[i])
-                derived.append((resource.use(call.sample).peak, raw))
+                met = 0 if i in changed else (call.cpu_milli, call.memory_bytes)[i]
+                derived.append((resource.use(call.sample).peak, max(answer, met)))
             for call in newer:
                 use, raw = resource.use(call.sample), self._answers.at(call.sample.size)[i]
                 if resource.tells(use, raw):
                     derived.append((use.peak, raw))
             offset.derive(derived)
+
+    def _forget_answers(self, changed: Sequence[int]) -> None:
+        """Leaves out of later offsets what another estimator answered."""
+        if changed:
+            cpu, memory = (i not in changed for i in range(2))
+            calls = (Call(c.sample, c.cpu_milli * cpu, c.memory_bytes * memory) for c in self._window)
+            self._window = deque(calls, maxlen=self._settings.window)
 
     def _spared(self, fitted: Fitted, i: int) -> list[float]:
         """What calls like those learned from are spared, with what is tried of demands not seen yet."""

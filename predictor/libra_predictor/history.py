@@ -14,7 +14,10 @@ _BLOCK = 500  # calls
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A sample with the raw answers that it met, without floor and offset; 0 when there were none."""
+    """A sample with the raw answers that it met, without floor and offset.
+
+    0 when there were none, or when another estimator than today's gave them.
+    """
 
     sample: Sample
     cpu_milli: int

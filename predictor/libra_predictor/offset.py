@@ -9,11 +9,22 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from libra_predictor.labels import option
 
-_CALLS = 100  # that the offset is derived from
-_MISSES_ALLOWED = 1  # of these
+_CALLS = 200  # that the offset is derived from; below 199 of them it covers all
+_ONE_IN = 100  # calls may be missed
 _LATELY = 15  # calls within which a second miss is taken for a drift
 _MOST_RATIO = 4.0
 _DECAY = 0.5 ** (1 / 20)  # a rise halves in twenty calls that suffice
+
+
+def covering(shortfalls: Iterable[int]) -> int:
+    """What the next call's shortfall is within in 99 of 100 cases, or in as many as these can tell of.
+
+    It is as likely to be of any rank among n of them, and so within the ⌈0.99 (n + 1)⌉th; there is at least
+    one.
+    """
+    ranked = sorted(shortfalls)
+    count = len(ranked)
+    return ranked[min(count, count + 1 - (count + 1) // _ONE_IN) - 1]
 
 
 class OffsetState(BaseModel):
@@ -36,8 +47,8 @@ class OffsetState(BaseModel):
 class Offset:
     """The offset of one resource, in its unit and a multiple of its options.
 
-    It is the larger of two: the shortfall that all but the allowed share of the last calls stayed within,
-    which keeps the rate of misses in the long run, and a rise that follows each miss at once and decays.
+    It is the larger of two: the conformal quantile of the last calls' shortfalls, which keeps the rate of
+    misses in the long run, and a rise that follows each miss at once and decays.
     """
 
     def __init__(self, step: int) -> None:
@@ -81,13 +92,13 @@ class Offset:
 
     def value(self, floor: int = 0) -> int:
         rise = math.ceil(self._rise - 0.5) * self._step
-        if len(self._calls) <= _MISSES_ALLOWED:
-            return max(0, rise)
+        if not self._calls:
+            return rise
         if floor != self._floor:
             self._floor = floor
             self._measure()
         if self._covering is None:
-            self._covering = sorted(self._shortfalls)[-1 - _MISSES_ALLOWED]
+            self._covering = covering(self._shortfalls)
         return max(0, rise, self._covering)
 
     def derive(self, calls: Iterable[tuple[int, int]]) -> None:

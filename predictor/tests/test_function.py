@@ -493,6 +493,17 @@ def test_a_revision_starts_from_the_answers_of_the_one_before() -> None:
 USING = dataclasses.replace(CALM, cpu_time_ns=20_000_000)
 
 
+def test_after_a_change_of_estimator_the_offset_rests_on_answers_of_the_new_one() -> None:
+    plenty = Answers(constant(2000), constant(1024 * MI), constant(50), (2000, 1024 * MI, 40))
+    caller, draw = Caller(Function("default/f-00002", "", SETTINGS, plenty)), random.Random(1)  # noqa: S311
+    caller.call(*(follows_size(draw) for _ in range(60)))
+    state = caller.function.state()
+    assert state.estimators[:2] == (XGBOOST, XGBOOST)
+    for i, most in enumerate((1100, 512 * MI)):
+        assert state.offsets[i].raws, "there are calls to derive it from"
+        assert max(state.offsets[i].raws) <= most, "the answers from before are none of these"
+
+
 def cpu_time(function: Function, size: int = 1000) -> int:
     return function.published.answers.cpu_time_at(size)
 

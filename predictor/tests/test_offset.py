@@ -34,15 +34,16 @@ def test_a_second_miss_soon_raises_the_largest_answer_in_proportion() -> None:
     assert offset(*CALM * 50, (350, 300), *CALM * 15, (480, 300)).value() == 200, "not when it comes late"
 
 
-def test_a_miss_that_stays_the_only_one_is_forgotten_soon() -> None:
-    assert offset(*CALM * 50, *MISS, *CALM * 19).value() == 100
-    assert offset(*CALM * 50, *MISS, *CALM * 21).value() == 0
+def test_a_miss_is_covered_until_it_is_one_in_a_hundred() -> None:
+    assert offset(*CALM * 50, *MISS, *CALM * 100).value() == 100
+    assert offset(*CALM * 178, *MISS, *CALM * 19).value() == 100
+    assert offset(*CALM * 178, *MISS, *CALM * 21).value() == 0, "the rise is gone, too"
 
 
 def test_misses_that_come_again_keep_it_up() -> None:
-    again = (MISS + CALM * 24) * 4
+    again = (MISS + CALM * 49) * 4
     assert offset(*again).value() == 100
-    assert offset(*again, *CALM * 100).value() == 0, "until they stop"
+    assert offset(*again, *CALM * 200).value() == 0, "until they stop"
 
 
 def test_about_one_call_in_a_hundred_is_missed_in_the_long_run() -> None:
@@ -62,10 +63,14 @@ def test_a_floor_that_covers_the_calls_needs_no_offset() -> None:
     assert after.value(floor=400) == 0
 
 
-def test_derived_it_covers_all_but_the_allowed_share() -> None:
+@pytest.mark.parametrize(("count", "missed"), [(1, 0), (12, 0), (100, 0), (198, 0), (199, 1), (200, 1)])
+def test_derived_it_covers_as_many_calls_as_that_the_next_is_missed_once_in_a_hundred(
+    count: int, missed: int
+) -> None:
+    """Of n calls, the ⌈0.99 (n + 1)⌉ that need least."""
     late = Offset(STEP)
-    late.derive([*CALM * 97, (450, 300), (550, 300), (950, 300)])
-    assert late.value() == 300
+    late.derive((300 + STEP * (i + 1), 300) for i in range(count))
+    assert late.value() == STEP * (count - missed)
     late.derive(CALM * 100)
     assert late.value() == 0
 
