@@ -231,6 +231,9 @@ def _duration(
     model = duration_model(own)
     if estimator == HISTOGRAM or model is None:
         return without_size, None
+    # Whether size tells the duration: the model against a constant, both at the model's quantile. Scored as
+    # it is served, lower than that because nothing tells the duration, the histogram would lose to any model;
+    # on the bench's functions twice as many calls would then end before they were predicted to.
     actual = milliseconds(own)
     by_model, by_constant, medians = (np.zeros(len(own)) for _ in range(3))
     folds = np.array(_folds(len(own)))

@@ -149,6 +149,15 @@ def test_answers_end_where_what_they_were_learned_from_does() -> None:
     assert learned.answers.largest_size == 10 * largest
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_duration_that_size_does_not_tell_is_low(seed: int) -> None:
+    learned = fitted(drawn(unrelated, seed=seed))
+    assert learned.estimators[2] == HISTOGRAM
+    later = drawn(unrelated, seed=100 + seed)
+    sooner = sum(1e6 * learned.answers.at(s.size)[2] > s.duration_ns for s in later)
+    assert sooner <= 0.12 * len(later), "a fifth of these and more would be at the quantile of a model"
+
+
 def test_unlimited_durations_are_of_every_estimator() -> None:
     for estimator in ("auto", XGBOOST, HISTOGRAM, MOVING_WINDOW):
         predicted = fitted(drawn(related, 40), estimator)
