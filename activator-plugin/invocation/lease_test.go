@@ -13,6 +13,7 @@ import (
 
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // renewed is a pool that notes the nodes whose renewals it has answered.
@@ -36,7 +37,7 @@ func (r *renewed) Renew(ctx context.Context, node, owner string) error {
 // nodes it has.
 func TestHungShardHoldsUpNoOthersLeases(t *testing.T) {
 	addrs := redistest.StartCluster(t)
-	p := pool.NewRedis(strings.Join(addrs, ","))
+	p := pool.NewRedis(redisconn.MustParse(strings.Join(addrs, ",")))
 	defer p.Close()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	defer cluster.Close()

@@ -19,6 +19,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func newTestLifecycle(t testing.TB, p pool.Pool, clk clock.WithTicker) *lifecycle {
@@ -566,7 +567,7 @@ func TestBeginCountsOthers(t *testing.T) {
 // What the pool has lost is in the pod all the same: the next Begin there tells of it.
 func TestWhatThePoolHasLostIsNotLent(t *testing.T) {
 	addr := redistest.Start(t)
-	p := pool.NewRedis(addr)
+	p := pool.NewRedis(redisconn.MustParse(addr))
 	defer p.Close()
 	l := newTestLifecycle(t, p, clock.RealClock{})
 	begin := func(id string, want int) (*flight, pool.State) {

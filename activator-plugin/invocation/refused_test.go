@@ -14,13 +14,14 @@ import (
 
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func TestResultOf(t *testing.T) {
 	addr := redistest.Start(t)
 	admin := redis.NewClient(&redis.Options{Addr: addr})
 	defer admin.Close()
-	p := pool.NewRedis(addr)
+	p := pool.NewRedis(redisconn.MustParse(addr))
 	defer p.Close()
 	call := func(timeout time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -62,7 +63,7 @@ func refusal(t *testing.T) error {
 	if err := client.Do(t.Context(), "acl", "setuser", "default", "-fcall").Err(); err != nil {
 		t.Fatal(err)
 	}
-	p := pool.NewRedis(addr)
+	p := pool.NewRedis(redisconn.MustParse(addr))
 	defer p.Close()
 	err := p.Renew(t.Context(), "node", "owner")
 	if !pool.Refused(err) {
