@@ -230,7 +230,9 @@ func Beat(ctx context.Context, n, atOnce int, beat func(ctx context.Context, i i
 		if failures > beatsMissed {
 			return err
 		}
-		Pause(ctx, time.Until(start.Add(beatEvery))) //nolint:errcheck // seen above
+		if Pause(ctx, time.Until(start.Add(beatEvery))) != nil {
+			return nil
+		}
 	}
 }
 
