@@ -115,7 +115,7 @@ func newSite(t *testing.T) *site {
 	for _, name := range []string{"donor", "borrower"} {
 		maps.Copy(files, cgrouptest.V2(cgroupOf(name)))
 		meta := metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
-			Labels: map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: name, serving.RevisionUID: name},
+			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: name, serving.RevisionUID: name},
 			Annotations: map[string]string{autoscaling.TargetBurstCapacityKey: "-1"}}
 		container := corev1.Container{Name: api.UserContainer, Resources: corev1.ResourceRequirements{
 			Limits: owed.List(), Requests: api.Resources{CPUMilli: 100, MemoryBytes: 64 * mib}.List()}}
