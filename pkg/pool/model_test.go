@@ -107,7 +107,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -360,9 +360,6 @@ func (m *model) hear(t *rapid.T) {
 			}
 		}
 	}
-	if rapid.IntRange(0, 3).Draw(t, "some at rest") == 0 {
-		hb.Rested = rapid.SliceOfDistinct(rapid.SampledFrom(append(m.state().Unseen, "a/p")), rapid.ID[string]).Draw(t, "rested")
-	}
 	m.hearOnce(t, hb)
 	for _, b := range m.node().begun {
 		m.checkFed(t, b.Domain)
@@ -385,7 +382,6 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 		m.checkInvariants(t)
 	}
 	before := m.moment()
-	m.rest(hb.Rested)
 	open, err := m.memory.Heartbeat(context.Background(), m.name, hb)
 	if err != nil {
 		t.Fatal(err)

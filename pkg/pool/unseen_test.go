@@ -61,28 +61,6 @@ var unseenScenes = []play{
 		s.begin(late)
 		s.expect(1, cpu(300), nil)
 	}},
-	{"what has lapsed is over when its pod rests", func(s scene) {
-		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-		s.pass(LeaseTTL)
-		s.open()
-		other := invocation("a2", time.Hour, cpu(300), cpu(0))
-		other.Pod, other.Owner = "default/a", "activator-2"
-		s.begin(other)
-		s.expect(1, cpu(0), nil)
-		s.rest("default/b")
-		s.expect(1, cpu(0), nil)
-		s.rest("default/a")
-		s.expect(1, cpu(300), nil)
-		s.equal(Outcome{Found: true}, s.end("a2"))
-		other.ID = "a3"
-		s.begin(other)
-		s.equal(Outcome{Found: true, Alone: true}, s.end("a3"))
-	}},
-	{"what its owner counts is not over when its pod rests", func(s scene) {
-		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
-		s.rest("default/a")
-		s.expect(1, cpu(0), nil)
-	}},
 	{"what has lapsed is taken to be over in the end", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.pass(LeaseTTL)
@@ -156,16 +134,6 @@ func (m *model) deliver(t *rapid.T) {
 	m.held = slices.Delete(m.held, i, i+1)
 	if r := m.running[inv.ID]; r != nil && r.number == inv.Number {
 		m.send(t, inv)
-	}
-}
-
-// rest ends what has lapsed in pods.
-func (m *model) rest(pods []string) {
-	n := m.node()
-	for id, r := range m.running {
-		if slices.Contains(pods, r.pod) && n.begun[id] == nil && n.unseen[inPod{r.pod, r.owner}].lapsed() {
-			delete(m.running, id)
-		}
 	}
 }
 
