@@ -550,4 +550,5 @@ func (m *model) letPass(t *rapid.T) {
 		}),
 	).Draw(t, "ms")
 	m.clock.SetTime(m.clock.Now().Add(time.Duration(d) * time.Millisecond))
+	m.giveUp()
 }

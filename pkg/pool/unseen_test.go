@@ -137,6 +137,15 @@ func (m *model) deliver(t *rapid.T) {
 	}
 }
 
+// giveUp ends what the pool has missed for UnseenMost: no request lasts for longer.
+func (m *model) giveUp() {
+	for id, r := range m.running {
+		if !r.missed.IsZero() && m.clock.Now().Sub(r.missed).Abs() >= UnseenMost {
+			delete(m.running, id)
+		}
+	}
+}
+
 // heard comes after a Begin. What the latest of an owner's in a pod counts, the pool was told of.
 func (m *model) heard(inv Invocation, known *begun) {
 	b := m.node().begun[inv.ID]
@@ -161,10 +170,6 @@ func (m *model) checkUnseen(t *rapid.T) {
 		}
 		if r.missed.IsZero() {
 			r.missed = now
-		}
-		if past := now.Sub(r.missed).Abs(); past >= UnseenMost {
-			r.untold = true // it is given up
-			continue
 		}
 		if p := n.pods[r.pod]; p != nil && n.lent(p).Add(p.spare) != (api.Resources{}) {
 			t.Fatalf("%s runs in %s unseen, which has %v in the pool", id, r.pod, n.lent(p).Add(p.spare))
