@@ -14,6 +14,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -128,6 +129,8 @@ func (g *group) until(milli int64) {
 
 // onKernel is an agent with two containers in this machine's own cgroups.
 type onKernel struct {
+	// resize has the spec of a pod have another memory limit, in bytes.
+	resize func(pod string, memory int64)
 	*testing.T
 	pool            *lentPool
 	donor, borrower *group
@@ -159,6 +162,24 @@ func runOnKernel(t *testing.T) *onKernel {
 	tracker.Follow(owners{}, kube)
 	for _, pod := range []string{donor, borrower} {
 		if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: named(pod)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.resize = func(name string, memory int64) {
+		t.Helper()
+		var pod corev1.Pod
+		if err := kube.Get(t.Context(), named(name), &pod); err != nil {
+			t.Fatal(err)
+		}
+		for i := range pod.Spec.Containers {
+			if limits := pod.Spec.Containers[i].Resources.Limits; limits != nil {
+				limits[corev1.ResourceMemory] = *resource.NewQuantity(memory, resource.BinarySI)
+			}
+		}
+		if err := kube.Update(t.Context(), &pod); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: named(name)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -300,6 +321,7 @@ func TestKernelGuard(t *testing.T) {
 		}
 	}
 	time.Sleep(late)
+	k.resize(donor, 2*owed.MemoryBytes)
 	made.Write(fmt.Sprint(2*owed.MemoryBytes), made.File("memory.limit_in_bytes", "memory.max"))
 	guard(fmt.Sprint(112 * mib))
 	l.Done()
