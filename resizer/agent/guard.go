@@ -11,7 +11,7 @@ import (
 // last eighth of it until the limit is raised: the kernel has it wait the longer the further it
 // goes on, in all for seconds. It is let go when it uses less than guardUntil.
 //
-// One whose limit is about to be lowered is guarded by what that will be, whatever it uses: the
+// One whose limit is about to be lowered is guarded by what that will be, however little it uses: the
 // kubelet looks at what is in use a while before it sets the limit, and a request that grows
 // beyond it meanwhile would be killed.
 const (
@@ -63,7 +63,7 @@ func (c *container) guardMemory() (put bool, err error) {
 	}
 	from := int64(guardFrom)
 	switch {
-	case spec > 0 && spec < limit:
+	case spec > 0 && spec < limit && (last.Memory < guardOf(spec) || g.at == guardOf(spec)):
 		limit, from = spec, 0
 	case g.at != 0:
 		from = guardUntil

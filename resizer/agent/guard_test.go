@@ -113,6 +113,20 @@ func TestGuardOfALimitThatIsLowered(t *testing.T) {
 	}
 }
 
+// A limit that cannot be lowered, because more is in use, is guarded as it is.
+func TestGuardOfALimitThatCannotBeLowered(t *testing.T) {
+	made := &guardedCgroup{Reading: cgroup.Reading{Memory: 300 * mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
+	c := &container{cgroup: made}
+	c.rescuable.Store(true)
+	c.spec.Store(96 * mib)
+	if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+		t.Fatal(err)
+	}
+	if put, err := c.guardMemory(); !put || err != nil || made.guard != guardOf(384*mib) {
+		t.Errorf("the guard is %d MiB (put: %t), %v, want that of the limit in force", made.guard/mib, put, err)
+	}
+}
+
 // A guard by the limit to come of an agent that died before it came is its successor's.
 func TestGuardOfBeforeByALimitToCome(t *testing.T) {
 	const owed = 100_000_000 // what owners write need not be whole steps
