@@ -67,23 +67,13 @@ func TestTestsThatPagesNameAreThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	for _, pattern := range pages {
-		names, err := fs.Glob(root, pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			text, err := read(root, name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, match := range testName.FindAllStringSubmatch(text, -1) {
-				if named++; !tests[match[1]] {
-					t.Errorf("%s names the test %s, which there is not", name, match[1])
-				}
+	eachPage(t, root, func(name, text string) {
+		for _, match := range testName.FindAllStringSubmatch(text, -1) {
+			if named++; !tests[match[1]] {
+				t.Errorf("%s names the test %s, which there is not", name, match[1])
 			}
 		}
-	}
+	})
 	if named == 0 {
 		t.Error("no page names a test")
 	}
@@ -102,6 +92,23 @@ var (
 // or to no heading in it. Other sites are not asked.
 func links(t *testing.T, root fs.FS) (found int, broken []string) {
 	t.Helper()
+	eachPage(t, root, func(name, text string) {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			found++
+			if err := follow(root, name, match[1]); err != nil {
+				broken = append(broken, fmt.Sprintf("%s: %s: %v", name, match[1], err))
+			}
+		}
+	})
+	return found, broken
+}
+
+// eachPage visits the pages, without their blocks of code.
+func eachPage(t *testing.T, root fs.FS, visit func(name, text string)) {
+	t.Helper()
 	for _, pattern := range pages {
 		names, err := fs.Glob(root, pattern)
 		if err != nil {
@@ -112,18 +119,9 @@ func links(t *testing.T, root fs.FS) (found int, broken []string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, match := range link.FindAllStringSubmatch(text, -1) {
-				if strings.Contains(match[1], "://") {
-					continue
-				}
-				found++
-				if err := follow(root, name, match[1]); err != nil {
-					broken = append(broken, fmt.Sprintf("%s: %s: %v", name, match[1], err))
-				}
-			}
+			visit(name, text)
 		}
 	}
-	return found, broken
 }
 
 // follow looks for what a link on a page leads to.

@@ -56,7 +56,7 @@ func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan ti
 	if p.Beyond {
 		v.surplus = api.Resources{}
 	}
-	if alone(a, p) < minLoan {
+	if withoutLoan(a, p) < minLoan {
 		v.want.CPUMilli = 0
 	}
 	if lasts(a, p) < minLoan && concurrency <= 1 {
@@ -65,9 +65,9 @@ func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan ti
 	return v
 }
 
-// alone is for how long an invocation would be in flight at least if it borrowed no CPU: what it
+// withoutLoan is for how long an invocation would be in flight at least if it borrowed no CPU: what it
 // is predicted to use takes so long at its limit. A loan is worth what it takes off that.
-func alone(a allocation, p predict.Prediction) time.Duration {
+func withoutLoan(a allocation, p predict.Prediction) time.Duration {
 	if p.Demand.CPUMilli <= a.limit.CPUMilli || a.limit.CPUMilli <= 0 {
 		return p.Duration
 	}
