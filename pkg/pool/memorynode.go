@@ -369,6 +369,9 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	for _, p := range n.pods {
 		n.keepFloor(p)
 	}
+	for _, pod := range hb.Rested {
+		n.rest(now, pod)
+	}
 	n.feedAll(now)
 }
 
@@ -448,6 +451,12 @@ func (n *memoryNode) state(now int64) State {
 			s.Suspended = append(s.Suspended, Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
 		}
 	}
+	for in, u := range n.unseen {
+		if u.lapsed() && !u.forgotten(now) && !slices.Contains(s.Unseen, in.pod) {
+			s.Unseen = append(s.Unseen, in.pod)
+		}
+	}
+	slices.Sort(s.Unseen)
 	for pod := range n.pods {
 		if short := n.shortOfMemory(pod); short > 0 {
 			balance := s.Pods[pod]

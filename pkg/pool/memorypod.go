@@ -95,10 +95,21 @@ func (n *memoryNode) hasUnseen(now int64, pod string) bool {
 	return false
 }
 
+// rest ends what has lapsed in a pod.
+func (n *memoryNode) rest(now int64, pod string) {
+	maps.DeleteFunc(n.unseen, func(in inPod, u unseen) bool { return in.pod == pod && u.lapsed() })
+	if p := n.pods[pod]; p != nil {
+		n.settle(now, p)
+	}
+}
+
+// lapsed says that it is not their owner who told of them last.
+func (u unseen) lapsed() bool { return u.until != 0 }
+
 // forgotten says that it is not taken any more that they are there. Those that are for much
 // longer than any are were before the clock went back.
 func (u unseen) forgotten(now int64) bool {
-	return u.until != 0 && (u.until <= now || now+2*UnseenMost.Milliseconds() < u.until)
+	return u.lapsed() && (u.until <= now || now+2*UnseenMost.Milliseconds() < u.until)
 }
 
 // settle comes after one has joined or left a pod. It ends loans as far as those in it

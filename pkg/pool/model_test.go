@@ -107,7 +107,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -360,6 +360,9 @@ func (m *model) hear(t *rapid.T) {
 			}
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "some at rest") == 0 {
+		hb.Rested = rapid.SliceOfDistinct(rapid.SampledFrom(append(m.state().Unseen, "a/p")), rapid.ID[string]).Draw(t, "rested")
+	}
 	m.hearOnce(t, hb)
 	for _, b := range m.node().begun {
 		m.checkFed(t, b.Domain)
@@ -386,6 +389,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.rest(hb.Rested)
 	if m.redis != nil {
 		if hb.Epoch == m.node().epoch {
 			hb.Epoch = m.epochs[hb.Epoch]
@@ -553,6 +557,7 @@ func (m *model) letPass(t *rapid.T) {
 		// What is over is forgotten by a Read, and would be there again without: the specification
 		// is read more often than Redis.
 		m.read(t)
+		m.checkUnseen(t)
 	}
 	m.clock.SetTime(m.clock.Now().Add(time.Duration(d) * time.Millisecond))
 	m.giveUp()

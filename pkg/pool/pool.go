@@ -27,8 +27,8 @@ const (
 )
 
 // UnseenMost is how long what has lapsed is taken to be in its pod, unless its owner says
-// otherwise: as long as a request may last where Knative's max-revision-timeout-seconds is
-// its default.
+// otherwise or the pod is seen at rest: as long as a request may last where Knative's
+// max-revision-timeout-seconds is its default.
 const UnseenMost = 10 * time.Minute
 
 // EntriesMost is the most entries that a State has.
@@ -133,6 +133,9 @@ type Heartbeat struct {
 	// owed, whatever is on loan: of so many bytes at least. It is what they use already, or
 	// what they need so as not to be killed.
 	Needs map[string]int64
+	// Rested are those of a State's Unseen pods that were seen to use no CPU since: what has
+	// lapsed there is over.
+	Rested []string
 }
 
 // Balance is what a pod has borrowed and lent now. Its effective limit is
@@ -186,7 +189,9 @@ type State struct {
 	Available api.Resources       // surplus in the pool that nobody has borrowed
 	Entries   []Entry             // of Available, the EntriesMost that last longest, these first
 	Suspended []Suspension        // by Function
-	Begun     int                 // invocations in flight
+	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed.
+	Unseen []string
+	Begun  int // invocations in flight
 }
 
 // Pool is the pool of all nodes. Every method is atomic per node, takes one
@@ -206,7 +211,7 @@ type Pool interface {
 	// A pod lends nothing, and nobody counts as alone in it, while there are unseen ones in it:
 	// Others that the pool does not know, until their Owner's next Begin there counts fewer or
 	// what it did not know of begins; and what has lapsed, until its Owner's next Begin there
-	// does not count it, or for UnseenMost. What was in flight when an epoch ended is unseen
+	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost. What was in flight when an epoch ended is unseen
 	// from its Owner's next Begin in its pod on; other Owners' Begins do not tell of it.
 	//
 	// What an invocation still wants, because there was not enough or a donor has

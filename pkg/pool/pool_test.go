@@ -81,6 +81,15 @@ func (s scene) open() {
 	openNode(s, s.pool, sceneNode, pods...)
 }
 
+// rest is an open node's heartbeat that says that a pod rests.
+func (s scene) rest(pod string) {
+	s.Helper()
+	hb := Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
+	if open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb); err != nil || !open {
+		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
+	}
+}
+
 func (s scene) read() State {
 	s.Helper()
 	state, err := s.pool.Read(testContext(s), sceneNode)
@@ -112,7 +121,7 @@ func (s scene) expect(begun int, available api.Resources, pods map[string]Balanc
 	for id, b := range pods {
 		want.Pods["default/"+id] = b
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Suspended")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Suspended", "Unseen")); diff != "" {
 		s.Fatalf("state differs (-want +got):\n%s", diff)
 	}
 }

@@ -80,6 +80,10 @@ func parseState(reply []any) (State, error) {
 	})
 	s.Now = time.UnixMilli(next[int64](i))
 	i.each(func(of *items) { s.Needs[next[string](of)] = next[int64](of) })
+	for _, pod := range next[[]any](i) {
+		s.Unseen = append(s.Unseen, fmt.Sprint(pod))
+	}
+	slices.Sort(s.Unseen)
 	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
 	return s, i.err
 }

@@ -61,6 +61,28 @@ var unseenScenes = []play{
 		s.begin(late)
 		s.expect(1, cpu(300), nil)
 	}},
+	{"what has lapsed is over when its pod rests", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.pass(LeaseTTL)
+		s.open()
+		other := invocation("a2", time.Hour, cpu(300), cpu(0))
+		other.Pod, other.Owner = "default/a", "activator-2"
+		s.begin(other)
+		s.expect(1, cpu(0), nil)
+		s.rest("default/b")
+		s.expect(1, cpu(0), nil)
+		s.rest("default/a")
+		s.expect(1, cpu(300), nil)
+		s.equal(Outcome{Found: true}, s.end("a2"))
+		other.ID = "a3"
+		s.begin(other)
+		s.equal(Outcome{Found: true, Alone: true}, s.end("a3"))
+	}},
+	{"what its owner counts is not over when its pod rests", func(s scene) {
+		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
+		s.rest("default/a")
+		s.expect(1, cpu(0), nil)
+	}},
 	{"what has lapsed is taken to be over in the end", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.pass(LeaseTTL)
@@ -141,6 +163,17 @@ func (m *model) deliver(t *rapid.T) {
 func (m *model) giveUp() {
 	for id, r := range m.running {
 		if !r.missed.IsZero() && m.clock.Now().Sub(r.missed).Abs() >= UnseenMost {
+			delete(m.running, id)
+		}
+	}
+}
+
+// rest comes after a heartbeat. What has lapsed in a pod at rest is over; what its owner counts is not.
+func (m *model) rest(pods []string) {
+	n := m.node()
+	for id, r := range m.running {
+		_, counted := n.unseen[inPod{r.pod, r.owner}]
+		if slices.Contains(pods, r.pod) && !r.untold && n.begun[id] == nil && !counted {
 			delete(m.running, id)
 		}
 	}

@@ -95,6 +95,9 @@ func (hb Heartbeat) check() error {
 	for pod, bytes := range hb.Needs {
 		errs = append(errs, checkName("Needs", pod), checkVolume("Needs", api.Resources{MemoryBytes: bytes}))
 	}
+	for _, pod := range hb.Rested {
+		errs = append(errs, checkName("Rested", pod))
+	}
 	for pod, floor := range hb.Pods {
 		errs = append(errs, checkName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
 	}

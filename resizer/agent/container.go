@@ -174,6 +174,14 @@ func (c *container) rests(now time.Time) bool {
 	return !c.activity.busy && c.fresh(now)
 }
 
+// usesNothing says that the container has used hardly any CPU for restTime until now, whatever is
+// known of requests in it.
+func (c *container) usesNothing(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.activity.busy && c.fresh(now) && c.activity.at.Sub(c.activity.restsSince) >= restTime
+}
+
 // fresh says that the last sample tells what goes on in the container. The caller holds the lock.
 func (c *container) fresh(now time.Time) bool {
 	gap := longestGap

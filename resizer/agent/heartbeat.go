@@ -37,8 +37,22 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 		}
 	}
 	hb.Needs = r.needs()
+	hb.Rested = r.rested()
 	latest(r.link.beats, hb)
 	r.beatDue = false
+}
+
+// rested are the pods of the state's Unseen that use no CPU now. What has lapsed in them may wait
+// for something, and needs nothing of what its pod is owed meanwhile.
+func (r *reflex) rested() (pods []string) {
+	now := r.clock.Now()
+	for _, pod := range r.state.Unseen {
+		e, c := r.get(pod), r.sampled.get(pod)
+		if e != nil && c != nil && c.id == e.info.container && c.usesNothing(now) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // lendable is the most that may be on loan: what borrowers use of it already, and

@@ -295,6 +295,55 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
+// What an activator that is gone had in a pod is over when the pod uses no CPU any more, and the pod
+// lends again.
+func TestLapsedIsOverWhenItsPodRests(t *testing.T) {
+	g := newTestRig(t)
+	donor := g.run("default/d", "donor", userLimits)
+	sampled := &container{id: "donor", cgroup: &handle{kernelContainer: donor}}
+	g.sampled.put("default/d", sampled)
+	g.openPool()
+	g.begin("1", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+	pass := func(d time.Duration, cpu time.Duration) {
+		t.Helper()
+		for range int(d / (100 * time.Millisecond)) {
+			g.pass(100 * time.Millisecond)
+			donor.CPU += cpu
+			if err := sampled.sampleWhole(g.clock.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.exchange()
+	}
+	lends := func(id string) bool {
+		_, err := g.pool.Begin(g.ctx, node, pool.Invocation{
+			ID: id, Function: "default/f-00001", Pod: "default/d", Domain: "default", Owner: "another activator",
+			Duration: time.Minute, Allocation: userLimits, Surplus: api.Resources{CPUMilli: 200},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.end(id)
+		s, err := g.pool.Read(g.ctx, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Available.CPUMilli > 0
+	}
+	for range 7 {
+		pass(time.Second, 20*time.Millisecond)
+	}
+	if lends("2") {
+		t.Error("the pod lends while what has lapsed in it computes")
+	}
+	for range 2 {
+		pass(time.Second, 0)
+	}
+	if !lends("3") {
+		t.Error("the pod does not lend, though it uses nothing")
+	}
+}
+
 // A pool that was lost is closed until all that the agent changed is whole.
 func TestNewEpoch(t *testing.T) {
 	g := newTestRig(t)

@@ -183,6 +183,19 @@ local function join_pod(node, inv, others)
   return moved
 end
 
+-- rest ends what has lapsed in a pod.
+local function rest(node, pod)
+  for owner, u in pairs(node.unseen[pod] or {}) do
+    if u.till ~= 0 then
+      set_unseen(node, pod, owner, nil)
+    end
+  end
+  local here = node.in_pod[pod]
+  if here then
+    settle(node, here)
+  end
+end
+
 -- leave_pod is the opposite. What lapsed may still run.
 local function leave_pod(node, inv, lapsed)
   local here = node.in_pod[inv.pod]

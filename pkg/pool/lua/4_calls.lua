@@ -198,13 +198,16 @@ local function take_part(node, text)
 end
 
 local function heartbeat(node, args, whole, cpu, memory)
-  local agent, epoch, text, needs = args[3], args[4], args[5], args[6]
+  local agent, epoch, text, needs, rested = args[3], args[4], args[5], args[6], args[7]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   node.heard, node.open = true, node.whole
   if text ~= node.pods_text then
     take_part(node, text)
+  end
+  for pod in string.gmatch(rested, '[^\n]+') do
+    rest(node, pod)
   end
   if needs ~= node.needs_text or forgotten_needs then
     node.needs_text = needs
@@ -307,6 +310,20 @@ local function suspensions(node, most_ms)
   return list
 end
 
+-- unseen_pods are those in which there may be what has lapsed.
+local function unseen_pods(node)
+  local list = {}
+  for pod, by_owner in pairs(node.unseen) do
+    for _, u in pairs(by_owner) do
+      if u.till ~= 0 and not unseen_forgotten(u, node.now) then
+        list[#list + 1] = pod
+        break
+      end
+    end
+  end
+  return list
+end
+
 -- needs are those of the last heartbeat, as long as it counts.
 local function needs(node)
   local list = {}
@@ -326,7 +343,7 @@ local function read(node, _, entries_most, most_ms)
   return {
     node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node),
+    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node),
   }
 end
 
