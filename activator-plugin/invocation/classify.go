@@ -65,6 +65,12 @@ func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan ti
 	return v
 }
 
+// idleCPU is how much CPU, in milli, a pod can spare while nothing is in flight in it: what the
+// smallest prediction would leave of its limit.
+func idleCPU(a allocation, keep api.Resources) int64 {
+	return max(0, a.limit.CPUMilli-max(keep.CPUMilli, a.request.CPUMilli, cpuStepMilli))
+}
+
 // withoutLoan is for how long an invocation would be in flight at least if it borrowed no CPU: what it
 // is predicted to use takes so long at its limit. A loan is worth what it takes off that.
 func withoutLoan(a allocation, p predict.Prediction) time.Duration {

@@ -139,6 +139,17 @@ func TestShareProperties(t *testing.T) {
 	})
 }
 
+func TestIdleCPU(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		amount := rapid.Int64Range(0, 4000)
+		limit, request, keep := amount.Draw(t, "limit"), amount.Draw(t, "request"), amount.Draw(t, "keep")
+		idle := idleCPU(allocation{limit: res(limit, 0), request: res(request, 0)}, res(keep, 0))
+		if kept := limit - idle; idle < 0 || idle > 0 && kept < max(request, keep, cpuStepMilli) || idle == 0 && limit > max(request, keep, cpuStepMilli) {
+			t.Fatalf("%dm are lent of %dm, of which %dm are requested and %dm to be kept", idle, limit, request, keep)
+		}
+	})
+}
+
 func TestAllocationOf(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		l := corev1.ResourceList{}

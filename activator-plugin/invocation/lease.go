@@ -17,8 +17,8 @@ const (
 	slowAfter   = 50 * time.Millisecond
 )
 
-// renewLeases keeps this activator's invocations in the pool, on every node that
-// has some, until ctx is done.
+// renewLeases keeps this activator's invocations and idle donors in the pool, on every
+// node that has some, until ctx is done.
 func (l *lifecycle) renewLeases(ctx context.Context) {
 	defer l.renewals.Wait()
 	ticker := l.clock.NewTicker(renewEvery)
@@ -72,13 +72,19 @@ func (l *lifecycle) renewOne(ctx context.Context, node string) {
 	}
 }
 
-// due are the nodes that have invocations, but for those of which a renewal is under way. Those
-// that answered the last one are first.
+// due are the nodes that have invocations or idle donors, but for those of which a renewal is under
+// way. Those that answered the last one are first.
 func (l *lifecycle) due() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.clock.Now()
+	maps.DeleteFunc(l.idle, func(_ string, until time.Time) bool { return !now.Before(until) })
+	leased := maps.Clone(l.nodes)
+	for node := range l.idle {
+		leased[node]++
+	}
 	var nodes, failed []string
-	for node := range l.nodes {
+	for node := range leased {
 		switch underWay, unrenewed := l.unrenewed[node]; {
 		case underWay:
 			continue
@@ -88,7 +94,7 @@ func (l *lifecycle) due() []string {
 			nodes = append(nodes, node)
 		}
 	}
-	maps.DeleteFunc(l.unrenewed, func(node string, underWay bool) bool { return !underWay && l.nodes[node] == 0 })
+	maps.DeleteFunc(l.unrenewed, func(node string, underWay bool) bool { return !underWay && leased[node] == 0 })
 	nodes = append(nodes, failed...)
 	for _, node := range nodes {
 		l.unrenewed[node] = true

@@ -7,9 +7,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
@@ -83,6 +86,33 @@ func TestHungShardHoldsUpNoOthersLeases(t *testing.T) {
 	l.renewals.Wait()
 	if len(l.unrenewed) != 0 {
 		t.Errorf("After the shard answers again, %v are not renewed", l.unrenewed)
+	}
+}
+
+// The pool ends idle donors with their owner's lease, which has to last as long as they may.
+func TestIdleDonorsAreRenewed(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, &recorder{}, clk)
+	for node, idle := range map[string]int64{"leaves-none": 0, "leaves-some": 300} {
+		f := l.start(revID, node, pool.Invocation{ID: node, Function: "ns/rev", Pod: "ns/" + node, Domain: "ns", IdleCPUMilli: idle})
+		f.finish(200)
+	}
+	drain(t, l)
+	due := func() []string {
+		nodes := l.due()
+		clear(l.unrenewed)
+		return nodes
+	}
+	if diff := cmp.Diff([]string{"leaves-some"}, due()); diff != "" {
+		t.Error("renewed after the End (-want, +got):\n" + diff)
+	}
+	clk.Step(pool.IdleMost - time.Nanosecond)
+	if diff := cmp.Diff([]string{"leaves-some"}, due()); diff != "" {
+		t.Error("renewed for as long as it is lent of (-want, +got):\n" + diff)
+	}
+	clk.Step(time.Nanosecond)
+	if nodes := due(); len(nodes) > 0 || len(l.idle) > 0 {
+		t.Errorf("%v are renewed and %v kept after that, want none", nodes, l.idle)
 	}
 }
 

@@ -69,6 +69,8 @@ type lifecycle struct {
 	inFlight  int
 	nodes     map[string]int
 	revisions map[types.NamespacedName]int
+	// idle is, by node, until when a pod is an idle donor there.
+	idle map[string]time.Time
 	// started is the Number of the last to start, and inPod has, by pod, those of its in flight,
 	// in order.
 	started int64
@@ -122,6 +124,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		refusals: rate.Sometimes{Interval: time.Minute},
 
 		nodes:     make(map[string]int),
+		idle:      make(map[string]time.Time),
 		inPod:     make(map[string][]int64),
 		unrenewed: make(map[string]bool),
 		revisions: make(map[types.NamespacedName]int),
@@ -365,6 +368,9 @@ func (f *flight) forget() {
 	}
 	if f.nodes[f.node]--; f.nodes[f.node] == 0 {
 		delete(f.nodes, f.node)
+	}
+	if f.inv.IdleCPUMilli > 0 {
+		f.idle[f.node] = f.clock.Now().Add(pool.IdleMost)
 	}
 	if f.revisions[f.rev]--; f.revisions[f.rev] == 0 {
 		delete(f.revisions, f.rev)

@@ -21,14 +21,15 @@ func TestModes(t *testing.T) {
 		annotation     string
 		count          string
 		surplus, want  api.Resources // of Begin
+		idle           int64         // milli CPU, of Begin
 		lent, borrowed string        // kinds of volumes counted
 	}{
-		{"full by default", api.ModeFull, "", "donor_and_borrower", res(600, 0), res(0, 88), "false", "false"},
-		{"lend by default", api.ModeLend, "", "mode donor", res(600, 0), res(0, 0), "false", "true"},
-		{"observe by default", api.ModeObserve, "", "mode observed", res(0, 0), res(0, 0), "true", "true"},
-		{"the annotation says more", api.ModeObserve, "full", "donor_and_borrower", res(600, 0), res(0, 88), "false", "false"},
-		{"the annotation says less", api.ModeFull, "lend", "mode donor", res(600, 0), res(0, 0), "false", "true"},
-		{"refused", api.ModeFull, "on", "mode observed", res(0, 0), res(0, 0), "true", "true"},
+		{"full by default", api.ModeFull, "", "donor_and_borrower", res(600, 0), res(0, 88), 900, "false", "false"},
+		{"lend by default", api.ModeLend, "", "mode donor", res(600, 0), res(0, 0), 900, "false", "true"},
+		{"observe by default", api.ModeObserve, "", "mode observed", res(0, 0), res(0, 0), 0, "true", "true"},
+		{"the annotation says more", api.ModeObserve, "full", "donor_and_borrower", res(600, 0), res(0, 88), 900, "false", "false"},
+		{"the annotation says less", api.ModeFull, "lend", "mode donor", res(600, 0), res(0, 0), 900, "false", "true"},
+		{"refused", api.ModeFull, "on", "mode observed", res(0, 0), res(0, 0), 0, "true", "true"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rec := &recorder{}
@@ -41,8 +42,9 @@ func TestModes(t *testing.T) {
 			drain(t, c.manager.lifecycle)
 
 			begin := rec.begins[0]
-			if begin.Surplus != tc.surplus || begin.Want != tc.want {
-				t.Errorf("Begin has surplus %v and want %v, want %v and %v", begin.Surplus, begin.Want, tc.surplus, tc.want)
+			if begin.Surplus != tc.surplus || begin.Want != tc.want || begin.IdleCPUMilli != tc.idle {
+				t.Errorf("Begin has surplus %v, want %v and leaves %dm idle, want %v, %v and %dm",
+					begin.Surplus, begin.Want, begin.IdleCPUMilli, tc.surplus, tc.want, tc.idle)
 			}
 			// The record of an invocation is the same whatever its mode.
 			if begin.Predicted != prediction.Demand || begin.Duration != prediction.Duration || begin.Allocation != res(1000, 512) {
@@ -79,6 +81,26 @@ func TestBoundsOfADonor(t *testing.T) {
 	drain(t, c.manager.lifecycle)
 	if got := rec.begins[0].Surplus; got != res(300, 0) {
 		t.Errorf("surplus = %v, want what is above 700m, and no memory", got)
+	}
+}
+
+// While a pod may be lent of, its next invocation takes that back, whatever it is for itself.
+func TestIdleDonorIsToldOfWhatDoesNotLend(t *testing.T) {
+	rec := &recorder{}
+	rev := newRevision()
+	rev.Annotations[api.ModeAnnotation] = "full"
+	c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{revID: {Demand: res(1000, 512), Duration: time.Minute}}})
+	for range samplesFirst {
+		c.send(t, "hello")
+	}
+	rec.await(t, 2*samplesFirst)
+	rev.Annotations[api.ModeAnnotation] = "observe"
+	for range 10 {
+		c.send(t, "hello")
+	}
+	drain(t, c.manager.lifecycle)
+	if told := len(rec.begins) - samplesFirst; told < 1 || told == 10 || rec.begins[samplesFirst].IdleCPUMilli != 0 {
+		t.Errorf("told of %d of 10 once it is only observed, want the first and not all; Begins are %+v", told, rec.begins[samplesFirst:])
 	}
 }
 

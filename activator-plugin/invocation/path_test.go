@@ -153,6 +153,12 @@ func TestWhatIsNotAlwaysInThePathLendsAndTeachesNothing(t *testing.T) {
 			if len(rec.begins) != 2 || rec.begins[0].Surplus != tc.surplus || rec.begins[0].Want != tc.want {
 				t.Errorf("Begins %+v, want two with the surplus %v and the want %v", rec.begins, tc.surplus, tc.want)
 			}
+			// The pod may lend on if the invocations themselves may, unless requests go past the activator.
+			for _, begin := range rec.begins {
+				if begin.IdleCPUMilli > 0 && (tc.late || tc.source == api.SourceNode || tc.mode == api.ModeObserve) {
+					t.Errorf("Begin %+v leaves its pod to be lent of", begin)
+				}
+			}
 			if len(rec.ends) != 2 || rec.ends[0].Late != tc.late {
 				t.Errorf("Ends %+v, want two, late: %t", rec.ends, tc.late)
 			}

@@ -52,6 +52,8 @@ type served struct {
 	// abandoned is until when a request whose client went away may be computing, in Unix
 	// nanoseconds.
 	abandoned *atomic.Int64
+	// idles says that the pool may lend of the pod, since an End, while nothing is in flight in it.
+	idles *atomic.Bool
 }
 
 // computing says whether a request whose client went away may still be computing in the
@@ -183,7 +185,7 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Int64{}}
+		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Int64{}, &atomic.Bool{}}
 	}
 }
 
@@ -202,6 +204,16 @@ func (p *Pods) noteAbandoned(t target, until time.Time) {
 		}
 	}
 }
+
+// noteIdle notes whether the pool may lend of a pod after an End.
+func (p *Pods) noteIdle(t target, idles bool) {
+	if in := p.servedBy(t); in.idles != nil {
+		in.idles.Store(idles)
+	}
+}
+
+// lendsIdle says whether the pool may lend of the pod while nothing is in flight in it.
+func (s served) lendsIdle() bool { return s.idles != nil && s.idles.Load() }
 
 // sample says whether an invocation that neither lends nor borrows is to be reported.
 func (s served) sample(now time.Time) bool { return s.samples == nil || s.samples.take(now) }

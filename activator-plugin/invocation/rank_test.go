@@ -30,7 +30,7 @@ import (
 func TestRankedByModeAndSource(t *testing.T) {
 	const cpuTime = 1400 * time.Millisecond
 	prediction := predict.Prediction{Demand: res(300, 600), Duration: 2 * time.Second, CPUTime: cpuTime}
-	owners := pool.Invocation{Surplus: res(600, 0), Want: res(0, 88)}
+	owners := pool.Invocation{Surplus: res(600, 0), Want: res(0, 88), IdleCPUMilli: 900}
 	for _, tc := range []struct {
 		mode     api.Mode
 		source   api.Source
@@ -40,7 +40,7 @@ func TestRankedByModeAndSource(t *testing.T) {
 	}{
 		{api.ModeObserve, api.SourceOwners, pool.Invocation{}, "mode observed", map[string]float64{"surplus true": 0, "want true": 88 * mi}},
 		{api.ModeObserve, api.SourceNode, pool.Invocation{}, "mode observed", map[string]float64{"surplus true": 0, "want true": 88 * mi}},
-		{api.ModeLend, api.SourceOwners, pool.Invocation{Surplus: owners.Surplus}, "mode donor",
+		{api.ModeLend, api.SourceOwners, pool.Invocation{Surplus: owners.Surplus, IdleCPUMilli: owners.IdleCPUMilli}, "mode donor",
 			map[string]float64{"surplus false": 0, "want true": 88 * mi}},
 		{api.ModeLend, api.SourceNode, pool.Invocation{Ranked: true, CPUTime: cpuTime}, "true mode neither", map[string]float64{"want true": 88 * mi}},
 		{api.ModeFull, api.SourceOwners, owners, "donor_and_borrower", map[string]float64{"surplus false": 0, "want false": 88 * mi}},
@@ -372,8 +372,8 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 			}
 			return
 		}
-		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 {
-			t.Errorf("of the node, surplus is %v and want %v, with CPU in them", node.Surplus, node.Want)
+		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 || node.IdleCPUMilli != 0 {
+			t.Errorf("of the node, surplus is %v, want %v and idle %dm, with CPU in them", node.Surplus, node.Want, node.IdleCPUMilli)
 		}
 		if !node.Ranked || node.CPUTime != known[revID].CPUTime {
 			t.Errorf("of the node, Ranked is %t and CPUTime %v, want true and that of %+v", node.Ranked, node.CPUTime, known)
@@ -382,7 +382,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		if quick || concurrency > 1 {
 			owners.Surplus = api.Resources{}
 		}
-		owners.Surplus.CPUMilli, owners.Want.CPUMilli = 0, 0
+		owners.Surplus.CPUMilli, owners.Want.CPUMilli, owners.IdleCPUMilli = 0, 0, 0
 		if diff := cmp.Diff(owners, node, cmpopts.IgnoreFields(pool.Invocation{}, "ID", "Number", "Ranked", "CPUTime")); diff != "" {
 			t.Error("The source makes a difference (-owners, +node):\n" + diff)
 		}

@@ -72,6 +72,9 @@ func settingsOf(annotations map[string]string, of Settings) (s settings, refused
 // isSane says whether q is a bound, and one that its milli value can be had of.
 func isSane(q resource.Quantity) bool { return q.Sign() >= 0 && q.CmpInt64(maxSize) <= 0 }
 
+// lends says whether the mode lets the pool lend of its pods.
+func (s settings) lends() bool { return s.mode != api.ModeObserve }
+
 // allow splits volumes into those that the mode lets the pool know, and the rest.
 func (s settings) allow(v volumes) (allowed, withheld volumes) {
 	switch s.mode {

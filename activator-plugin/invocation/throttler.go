@@ -112,16 +112,19 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if inv.Concurrency > 1 {
 			inv.Need = needOf(owed, prediction)
 		}
+		if !inv.Ranked && set.lends() && !bypassed && !computing {
+			inv.IdleCPUMilli = idleCPU(owed, set.keep)
+		}
 		r, why = set.roleOf(allowed, withheld)
 	}
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
 	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
-	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && why != reasonCopy
+	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.IdleCPUMilli == 0 && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
 	// With a Begin the pod gets back what may be lent of it.
-	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod)
+	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle()
 	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		var leave func(status int)
@@ -155,7 +158,8 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	besideUntold := in.untold.beside()
 	return func(status int) {
 		m.pods.noteServed(pod)
-		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned
+		m.pods.noteIdle(pod, inv.IdleCPUMilli > 0)
+		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned || m.pods.servedBy(pod).computing(m.clock.Now())
 		f.finish(status)
 	}
 }

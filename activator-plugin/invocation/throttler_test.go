@@ -43,7 +43,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	if diff := cmp.Diff([]pool.Invocation{{
 		ID: id, Function: "ns/rev-00001", Configuration: "ns/rev", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
 		Allocation: res(1000, 512), Predicted: res(300, 600), Duration: 2 * time.Second,
-		Surplus: res(600, 0), Want: res(0, 88), MinRemaining: 300 * time.Millisecond, Number: 1,
+		Surplus: res(600, 0), Want: res(0, 88), MinRemaining: 300 * time.Millisecond, Number: 1, IdleCPUMilli: 900,
 	}}, rec.begins); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
 	}
@@ -288,17 +288,19 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 		concurrency int64
 		mode        api.Mode
 		copy        bool
+		requests    int64 // milli CPU; 0 is as usual
 		want        string
 	}{
-		"too short to lend":            {known: predictions{revID: short}, concurrency: 1, want: some},
+		"too short to lend":            {known: predictions{revID: short}, concurrency: 1, requests: 1000, want: some},
+		"lend when it has ended":       {known: predictions{revID: short}, concurrency: 1, want: each},
 		"lend":                         {known: predictions{revID: lends}, concurrency: 1, want: each},
 		"borrow":                       {known: predictions{revID: borrows}, concurrency: 1, want: each},
-		"need all":                     {known: predictions{revID: needsAll}, concurrency: 1, want: some},
+		"need all":                     {known: predictions{revID: needsAll}, concurrency: 1, requests: 1000, want: some},
 		"not known":                    {concurrency: 1, want: some},
 		"only observed":                {known: predictions{revID: lends}, concurrency: 1, mode: api.ModeObserve, want: some},
 		"copies":                       {concurrency: 1, copy: true, want: each},
 		"lend beside others":           {known: predictions{revID: lends}, concurrency: 2, want: each},
-		"need all beside others":       {known: predictions{revID: needsAll}, concurrency: 2, want: crowd},
+		"need all beside others":       {known: predictions{revID: needsAll}, concurrency: 2, requests: 1000, want: crowd},
 		"not known beside others":      {concurrency: 2, want: crowd},
 		"only observed beside others":  {known: predictions{revID: lends}, concurrency: 2, mode: api.ModeObserve, want: crowd},
 		"any number at once":           {known: predictions{revID: lends}, concurrency: 0, want: crowd},
@@ -308,6 +310,9 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 			rec := &recorder{}
 			rev := newRevision()
 			rev.Spec.ContainerConcurrency = &test.concurrency
+			if test.requests != 0 {
+				rev.Spec.GetContainer().Resources.Requests = res(test.requests, 64).List()
+			}
 			if test.copy {
 				rev.Labels[api.CopyOfLabel] = "original-00001"
 			}

@@ -21,7 +21,12 @@ func (s scene) heartbeat(lendable api.Resources, floors map[string]int64) {
 
 func (s scene) safeguard(id string) (revokedMilli int64) {
 	s.Helper()
-	revokedMilli, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id)
+	return s.safeguardSeen(id, false)
+}
+
+func (s scene) safeguardSeen(id string, idle bool) (revokedMilli int64) {
+	s.Helper()
+	revokedMilli, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id, idle)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -81,8 +81,16 @@ func (m *model) checkInvariants(t *rapid.T) {
 func (m *model) checkPod(t *rapid.T, p *memoryPod) {
 	n := m.node()
 	here, put := n.in(p.name), n.lent(p).Add(p.spare)
-	if len(here) == 0 {
-		t.Fatalf("pod %s is known, and nothing is in it", p.name)
+	if idle := p.idle != nil; idle != (len(here) == 0) {
+		t.Fatalf("pod %s is known, idle: %t, and %d are in it", p.name, idle, len(here))
+	}
+	if b := p.idle; b != nil {
+		if put.CPUMilli > b.IdleCPUMilli || put.CPUMilli > 0 && put.CPUMilli >= b.Allocation.CPUMilli || put.MemoryBytes != 0 {
+			t.Fatalf("%s idles with %v in the pool: %s left it %dm of %v", p.name, put, b.ID, b.IdleCPUMilli, b.Allocation)
+		}
+		if _, leased := n.leases[b.Owner]; !leased {
+			t.Fatalf("%s idles, and %s has no lease", p.name, b.Owner)
+		}
 	}
 	if min(p.spare.CPUMilli, p.spare.MemoryBytes) < 0 {
 		t.Fatalf("%s has spare %v: less than nothing", p.name, p.spare)
@@ -276,10 +284,10 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	}
 }
 
-// changed are the pods whose loans are not what they were.
+// changed are the pods whose loans are not what they were, or not of what they were.
 func changed(before, after map[string]Balance) (pods []string) {
 	for pod, is := range after {
-		if was := before[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent {
+		if was, ok := before[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent || ok && was.Idle != is.Idle {
 			pods = append(pods, pod)
 		}
 	}

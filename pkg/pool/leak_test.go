@@ -104,7 +104,7 @@ func (d *day) step(ctx context.Context) {
 		id := fmt.Sprintf("invocation-%d-%d", d.n, i)
 		inv := Invocation{
 			ID: id, Function: fmt.Sprint("default/f-", d.n/50), Pod: d.pods[d.random.IntN(len(d.pods))], Domain: "default", Owner: d.owner,
-			Allocation: allocation, Duration: time.Duration(d.random.IntN(20)) * time.Second,
+			Allocation: allocation, Duration: time.Duration(d.random.IntN(20)) * time.Second, IdleCPUMilli: int64(300 * d.random.IntN(2)),
 		}
 		if d.random.IntN(2) == 0 {
 			inv.Surplus = api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
@@ -121,7 +121,7 @@ func (d *day) step(ctx context.Context) {
 			begin() // its end is lost, until its activator is
 		case 3:
 			begin()
-			_, err := d.r.Safeguard(ctx, node, inv.Pod)
+			_, err := d.r.Safeguard(ctx, node, inv.Pod, false)
 			d.do(err)
 			end()
 		default:

@@ -112,12 +112,12 @@ func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open
 }
 
 // Safeguard implements Pool.
-func (m *Memory) Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error) {
+func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error) {
 	if err := checkName("pod", pod); err != nil {
 		return 0, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
-		revokedMilli = n.safeguard(now, pod)
+		revokedMilli = n.safeguard(now, pod, idle)
 	})
 	return revokedMilli, err
 }

@@ -110,7 +110,11 @@ func (n *memoryNode) end(now int64, e Ending) Outcome {
 		n.bury(now, e.ID)
 		return Outcome{}
 	}
-	moved := n.release(now, b, false)
+	how := ended
+	if e.Late {
+		how = endedLate
+	}
+	moved := n.release(now, b, how)
 	if !e.BeginAnswered {
 		n.bury(now, e.ID)
 	}
@@ -292,9 +296,9 @@ func (n *memoryNode) giveBack(b *begun) (freed bool) {
 }
 
 // release ends b, and says whether there is something to lend or a want unmet after it.
-func (n *memoryNode) release(now int64, b *begun, lapsed bool) (moved bool) {
+func (n *memoryNode) release(now int64, b *begun, how parting) (moved bool) {
 	moved = n.giveBack(b)
-	return n.leave(now, b, lapsed) || moved
+	return n.leave(now, b, how) || moved
 }
 
 // bury lets an end stand for one lease time, whatever was known of the
@@ -338,8 +342,13 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 				continue
 			}
 			n.bury(now, b.ID)
-			if n.release(now, b, true) {
+			if n.release(now, b, lapsed) {
 				domains = append(domains, b.Domain)
+			}
+		}
+		for _, p := range n.pods {
+			if p.idle != nil && p.idle.Owner == owner && n.wake(now, p) {
+				domains = append(domains, p.domain)
 			}
 		}
 		// It may be alive, and cut off, so that what it has in pods does not end with it.
@@ -357,13 +366,18 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
 	n.beat, n.beatAt = hb, now
 	for _, p := range n.pods {
-		if _, ok := hb.Pods[p.name]; !ok {
-			for _, of := range volumes {
-				n.forfeit(p, of)
-			}
-			for _, b := range n.in(p.name) {
-				n.giveBack(b)
-			}
+		if _, ok := hb.Pods[p.name]; ok {
+			continue
+		}
+		if p.idle != nil {
+			n.wake(now, p)
+			continue
+		}
+		for _, of := range volumes {
+			n.forfeit(p, of)
+		}
+		for _, b := range n.in(p.name) {
+			n.giveBack(b)
 		}
 	}
 	for _, p := range n.pods {
@@ -375,14 +389,20 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	n.feedAll(now)
 }
 
-func (n *memoryNode) safeguard(now int64, pod string) (revokedMilli int64) {
+func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli int64) {
 	p, ok := n.pods[pod]
-	if !ok || n.lent(p).Add(p.spare).CPUMilli == 0 {
+	if !ok || n.lent(p).Add(p.spare).CPUMilli == 0 || idle != (p.idle != nil) {
 		return 0
 	}
 	here := n.in(pod)
-	revokedMilli = n.forfeit(p, cpuOf)
-	n.strike(now, here[0].Function)
+	if idle {
+		revokedMilli = n.lent(p).CPUMilli
+		n.strike(now, p.idle.Function)
+		n.wake(now, p)
+	} else {
+		revokedMilli = n.forfeit(p, cpuOf)
+		n.strike(now, here[0].Function)
+	}
 	for _, b := range here {
 		b.safeguarded = true
 	}
@@ -465,8 +485,12 @@ func (n *memoryNode) state(now int64) State {
 		}
 	}
 	for pod, balance := range s.Pods {
-		here := n.in(pod)
-		balance.Allocation = here[len(here)-1].Allocation
+		if p := n.pods[pod]; p.idle != nil {
+			balance.Allocation, balance.Idle = p.idle.Allocation, true
+		} else {
+			here := n.in(pod)
+			balance.Allocation = here[len(here)-1].Allocation
+		}
 		s.Pods[pod] = balance
 	}
 	n.addTraces(s.Pods)

@@ -9,10 +9,11 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// memoryPod is what a pod with invocations in it lends.
+// memoryPod is what a pod with invocations in it lends, or one that is an idle donor.
 type memoryPod struct {
 	name, domain string
 	spare        api.Resources // put into the pool and not lent
+	idle         *begun        // the last that was in it, of an idle donor, which expires when that does
 }
 
 // in are the invocations in a pod, in the order of their Begins.
@@ -35,25 +36,57 @@ func (n *memoryNode) join(now int64, b *begun) (moved bool) {
 		p = &memoryPod{name: b.Pod, domain: b.Domain}
 		n.pods[b.Pod] = p
 	}
+	p.idle = nil
 	moved = n.settle(now, p)
 	b.mostLent = n.lent(p)
 	return moved
 }
 
+// parting is how an invocation leaves its pod.
+type parting int
+
+const (
+	ended parting = iota
+	endedLate
+	lapsed
+)
+
 // leave is the opposite. What lapsed may still run.
-func (n *memoryNode) leave(now int64, b *begun, lapsed bool) (moved bool) {
+func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 	delete(n.begun, b.ID)
-	if lapsed {
+	if how == lapsed {
 		in := inPod{b.Pod, b.Owner}
 		u := n.unseenIn(now, in)
 		n.unseen[in] = unseen{u.count + 1, max(u.number, b.Number), max(u.until, now+UnseenMost.Milliseconds())}
 	}
 	p := n.pods[b.Pod]
+	if len(n.in(p.name)) == 0 && how == ended && n.idles(now, b) {
+		p.idle, b.expires = b, now+IdleMost.Milliseconds()
+	}
 	moved = n.settle(now, p)
-	if len(n.in(p.name)) == 0 {
+	n.drop(p)
+	return moved
+}
+
+// idles says whether the pod of one that was the last in it lends on.
+func (n *memoryNode) idles(now int64, b *begun) bool {
+	_, takesPart := n.beat.Pods[b.Pod]
+	return b.IdleCPUMilli > 0 && n.open(now) && takesPart && !n.suspended(now, b.Function)
+}
+
+// wake ends what an idle donor lends, and says what settle does.
+func (n *memoryNode) wake(now int64, p *memoryPod) (moved bool) {
+	p.idle = nil
+	moved = n.settle(now, p)
+	n.drop(p)
+	return moved
+}
+
+// drop forgets a pod that lends nothing any more.
+func (n *memoryNode) drop(p *memoryPod) {
+	if p.idle == nil && len(n.in(p.name)) == 0 {
 		delete(n.pods, p.name)
 	}
-	return moved
 }
 
 // count takes in what b says of the Others. Begins may arrive in another order than that in
@@ -131,7 +164,12 @@ func (n *memoryNode) settle(now int64, p *memoryPod) (moved bool) {
 // spare, and of several no more than each could and all together do not need.
 func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 	here := n.in(p.name)
-	if len(here) == 0 || n.hasUnseen(now, p.name) {
+	switch {
+	case n.hasUnseen(now, p.name):
+		return api.Resources{}
+	case p.idle != nil:
+		return api.Resources{CPUMilli: min(p.idle.IdleCPUMilli, n.lendable(p).CPUMilli)}
+	case len(here) == 0:
 		return api.Resources{}
 	}
 	left, needs := here[0].surplus, api.Resources{}
@@ -160,6 +198,9 @@ func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 
 // owed is what a pod is owed, of which all in it are to say the same.
 func (n *memoryNode) owed(p *memoryPod) api.Resources {
+	if p.idle != nil {
+		return p.idle.Allocation
+	}
 	here := n.in(p.name)
 	least := here[0].Allocation
 	for _, b := range here {
@@ -180,6 +221,9 @@ func (n *memoryNode) lendable(p *memoryPod) api.Resources {
 // expires is the predicted end of the last: until then the pod needs no more than now,
 // unless another begins.
 func (n *memoryNode) expires(p *memoryPod) (latest int64) {
+	if p.idle != nil {
+		return p.idle.expires
+	}
 	for _, b := range n.in(p.name) {
 		latest = max(latest, b.expires)
 	}

@@ -106,6 +106,14 @@ func runModel(t *rapid.T, r *Redis) {
 		m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
 	}
 	m.read(t)
+	if open := m.state(); len(open.Pods) > 0 || open.Begun > 0 {
+		t.Fatalf("after the last invocation, there are %d, and loans: %v", open.Begun, open.Pods)
+	}
+	// Idle donors last as long as their leases.
+	m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+	m.read(t)
+	m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+	m.read(t)
 	got := m.state()
 	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -189,6 +197,7 @@ func drawInvocation(t *rapid.T) Invocation {
 		Ranked:        rapid.Bool().Draw(t, "ranked"),
 		CPUTime:       time.Duration(rapid.SampledFrom([]int{0, 300, 40_000, 2_500_100}).Draw(t, "cpu µs")) * time.Microsecond,
 		MinRemaining:  time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
+		IdleCPUMilli:  rapid.SampledFrom([]int64{0, 300, 900}).Draw(t, "idle milli"),
 	}
 }
 
@@ -436,12 +445,17 @@ func (m *model) safeguard(t *rapid.T) {
 	pod := domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
 	before := m.moment()
 	lent := before.Pods[pod].Lent.CPUMilli
+	idle := rapid.IntRange(0, 2).Draw(t, "seen idle") == 0
 	var donor *begun
-	if p := m.node().pods[pod]; p != nil && m.node().lent(p).Add(p.spare).CPUMilli > 0 {
-		donor = m.node().in(pod)[0]
+	if p := m.node().pods[pod]; p != nil && m.node().lent(p).Add(p.spare).CPUMilli > 0 && idle == (p.idle != nil) {
+		if donor = p.idle; !idle {
+			donor = m.node().in(pod)[0]
+		}
+	} else {
+		lent = 0
 	}
 
-	if revoked := m.safeguardOnce(t, pod); revoked != lent {
+	if revoked := m.safeguardOnce(t, pod, idle); revoked != lent {
 		t.Fatalf("safeguard of %s revoked %dm of %dm", pod, revoked, lent)
 	}
 	if donor == nil {
@@ -453,21 +467,21 @@ func (m *model) safeguard(t *rapid.T) {
 		t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
 	}
 	after := m.state()
-	if again := m.safeguardOnce(t, pod); again != 0 {
+	if again := m.safeguardOnce(t, pod, idle); again != 0 {
 		t.Fatalf("safeguard of %s revoked %dm when repeated", pod, again)
 	}
 	m.expectState(t, after)
 }
 
-func (m *model) safeguardOnce(t *rapid.T, pod string) (revokedMilli int64) {
+func (m *model) safeguardOnce(t *rapid.T, pod string, idle bool) (revokedMilli int64) {
 	before := m.moment()
 	struck := maps.Clone(m.node().struck)
-	revokedMilli, err := m.memory.Safeguard(context.Background(), m.name, pod)
+	revokedMilli, err := m.memory.Safeguard(context.Background(), m.name, pod, idle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		got, err := m.redis.Safeguard(testContext(t), m.name, pod)
+		got, err := m.redis.Safeguard(testContext(t), m.name, pod, idle)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,11 @@ const (
 // max-revision-timeout-seconds is its default.
 const UnseenMost = 10 * time.Minute
 
+// IdleMost is how long after an End its pod is lent from to those who begin to borrow, as an idle
+// donor. What is on loan by then stays: that ends with the next Begin in the pod, or with its
+// Owner's lease.
+const IdleMost = time.Minute
+
 // EntriesMost is the most entries that a State has.
 const EntriesMost = 64
 
@@ -63,6 +68,9 @@ type Invocation struct {
 	// pool does not know may have begun in another epoch, have lapsed, or are to be told of.
 	Others int
 	Number int64 // of its Owner's, in the order in which they began
+	// IdleCPUMilli is how much of the Allocation's CPU its pod lends when this one has ended and
+	// none is left in it, until another begins there.
+	IdleCPUMilli int64
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
 	// of itself to borrow after its Begin: below it a transfer would be over before it
 	// pays. Of one that runs for longer than was predicted nothing is known: once it is
@@ -93,7 +101,7 @@ type Ending struct {
 	Status   int           // HTTP status of the response
 	// Late says that the Begin was not sent as soon as the invocation began, that it is not
 	// known how long ago it ended, or that others were in the pod of which the pool was not
-	// told, so that what is measured may be another's, too.
+	// told, so that what is measured may be another's, too. The pod may not be idle after it.
 	Late bool
 	// BeginAnswered says that the pool has answered every Begin that was sent, so that none
 	// can arrive any more.
@@ -140,9 +148,10 @@ type Heartbeat struct {
 
 // Balance is what a pod has borrowed and lent now. Its effective limit is
 // Allocation + Borrowed - Lent, where Allocation is that of the latest to begin
-// of its invocations in flight.
+// of its invocations in flight, or of the last that was.
 type Balance struct {
 	Borrowed, Lent, Allocation api.Resources
+	Idle                       bool // nothing is in flight in it
 	// Short is how many bytes of memory the invocations in it want and have not borrowed.
 	Short int64
 	// Trace is that of the newest that has one, of the invocations in the pod and in those
@@ -214,6 +223,11 @@ type Pool interface {
 	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost. What was in flight when an epoch ended is unseen
 	// from its Owner's next Begin in its pod on; other Owners' Begins do not tell of it.
 	//
+	// An End that leaves a pod empty makes it an idle donor, which lends the CPU that the
+	// invocation said, but for one that is Late or of a function that is suspended. It is one
+	// until the next Begin in the pod, of which the loans count like others', until its
+	// safeguard fires or its Owner's lease runs out, and lasts for IdleMost.
+	//
 	// What an invocation still wants, because there was not enough or a donor has
 	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
 	// Heartbeat comes: the last to end first, and only while it and the donor both
@@ -227,8 +241,8 @@ type Pool interface {
 	// BeginAfter is an End of each that has ended, and then a Begin. With an error it is not
 	// known which of them were done, if any.
 	BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) ([]Outcome, api.Resources, error)
-	// Renew keeps the owner's invocations on the node for another LeaseTTL. It is to be
-	// called every second while there are any: a Begin starts a lease, and renews only
+	// Renew keeps the owner's invocations on the node, and its idle donors, for another
+	// LeaseTTL. It is to be called every second while there are any: a Begin starts a lease, and renews only
 	// one that is older than that. After a lease ran out, both first end what its owner
 	// had, all of which may still run, unseen.
 	Renew(ctx context.Context, node, owner string) error
@@ -238,9 +252,10 @@ type Pool interface {
 	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
 	// Safeguard takes out of the node's pool all the CPU that the pod put in, lent or not,
 	// suspends lending of its function, and returns how much was on loan, in milli CPU. The
-	// invocations in the pod lend no more of it. When none was put in, nothing changes. Memory
-	// needs no safeguard: a limit on it is never lowered.
-	Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error)
+	// invocations in the pod lend no more of it. When none was put in, nothing changes, nor when
+	// the pod is not idle any more as it was seen, or not yet: that what it used was not what lends
+	// now. Memory needs no safeguard: a limit on it is never lowered.
+	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)
 }

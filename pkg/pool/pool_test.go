@@ -391,7 +391,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes) {
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)

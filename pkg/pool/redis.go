@@ -70,7 +70,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 			renewEvery.Milliseconds(), SuspendMost.Milliseconds(), wholeMillis(inv.Duration), ceilMillis(inv.MinRemaining),
 			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 			inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
-			inv.rank(), int64(inv.Others), inv.Number,
+			inv.rank(), int64(inv.Others), inv.Number, inv.IdleCPUMilli,
 		},
 		[]any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record, inv.Trace},
 	}, nil
@@ -108,7 +108,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 		return Outcome{}, err
 	}
 	reply, err := r.numbers(ctx, "libra_end", node, arguments{
-		[]int64{number(e.Late), number(r.noneArrives(e))}, []any{e.ID, record},
+		[]int64{number(e.Late), number(r.noneArrives(e)), SuspendMost.Milliseconds()}, []any{e.ID, record},
 	}, outcomeNumbers)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
@@ -204,12 +204,12 @@ func byPod(bytes map[string]int64) string {
 }
 
 // Safeguard implements Pool.
-func (r *Redis) Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error) {
+func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error) {
 	if err := checkName("pod", pod); err != nil {
 		return 0, err
 	}
 	revokedMilli, err = r.call(ctx, "libra_safeguard", node,
-		[]int64{SuspendLeast.Milliseconds(), SuspendMost.Milliseconds()}, pod,
+		[]int64{SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(), number(idle)}, pod,
 	).Int64()
 	if err != nil {
 		return 0, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)

@@ -64,6 +64,7 @@ func parseState(reply []any) (State, error) {
 	i.each(func(of *items) {
 		s.Pods[next[string](of)] = Balance{
 			Borrowed: of.resources(), Lent: of.resources(), Allocation: of.resources(), Trace: next[string](of), Short: next[int64](of),
+			Idle: next[int64](of) == 1,
 		}
 	})
 	i.each(func(of *items) {

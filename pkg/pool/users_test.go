@@ -131,7 +131,7 @@ func TestRightsOfTheAgent(t *testing.T) {
 				}
 			}
 			lendOnce(t, as(t, s, "admin"), "lending")
-			if revoked, err := r.Safeguard(ctx, "lending", "default/donor"); err != nil || revoked == 0 {
+			if revoked, err := r.Safeguard(ctx, "lending", "default/donor", false); err != nil || revoked == 0 {
 				return fmt.Errorf("a safeguard revokes %d: %w", revoked, err)
 			}
 			lapse(t, s, r, "lapsed")

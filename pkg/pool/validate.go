@@ -71,6 +71,7 @@ func (inv Invocation) check() error {
 		checkVolume("Need", inv.Need),
 		checkNumber("Concurrency", int64(inv.Concurrency), maxNumber),
 		checkNumber("Others", int64(inv.Others), maxNumber),
+		checkVolume("IdleCPUMilli", api.Resources{CPUMilli: inv.IdleCPUMilli}),
 		checkNumber("Number", inv.Number, maxExact),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),

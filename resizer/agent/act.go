@@ -86,20 +86,21 @@ func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 // fire gives a donor back, at once, what it lends. The pool then hears of it, and its
 // borrowers are shrunk by the state that follows.
 func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
-	if e.due(r.balance(e)) >= e.owed {
+	b := r.balance(e)
+	if e.due(b) >= e.owed {
 		return // it gets it back in this round anyway
 	}
-	e.held, e.heldSince, e.heldLate = true, at, false
+	e.held, e.heldIdle, e.heldSince, e.heldLate = true, b.Idle, at, false
 	limit := e.reading.Limit.CPUMilli
 	if r.write(ctx, e, write{e.pod, restore, e.owed}) {
 		e.reading.Limit.CPUMilli = e.owed // the next reading will tell
 	}
 	r.metrics.safeguarded(ctx, e.info.function, r.clock.Since(at))
 	r.revokedBy = r.clock.Now().Add(revokeTime)
-	r.link.strike(e.pod)
+	r.link.strike(e.pod, b.Idle)
 	if times, ok := r.repeats.tell(e.pod, "restored", at); ok {
 		r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function,
-			"limit", limit, "allocation", e.owed, "times", times)
+			"idle", b.Idle, "limit", limit, "allocation", e.owed, "times", times)
 	}
 }
 

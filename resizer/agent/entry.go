@@ -55,8 +55,9 @@ type entry struct {
 	// void until a state names none.
 	replaced bool
 	// held says that the safeguard took back what the container lends, until a state names
-	// no loan of it.
+	// no loan of it, or it is lent by what has begun in an idle pod since.
 	held      bool
+	heldIdle  bool
 	heldSince time.Time
 	heldLate  bool
 

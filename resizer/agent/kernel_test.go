@@ -62,7 +62,7 @@ func (p *lentPool) Heartbeat(_ context.Context, _ string, hb pool.Heartbeat) (bo
 	return true, nil
 }
 
-func (p *lentPool) Safeguard(context.Context, string, string) (revokedMilli int64, err error) {
+func (p *lentPool) Safeguard(context.Context, string, string, bool) (revokedMilli int64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	revokedMilli, p.lent.CPUMilli = p.lent.CPUMilli, 0

@@ -26,7 +26,7 @@ const (
 type Pool interface {
 	Read(ctx context.Context, node string) (pool.State, error)
 	Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (open bool, err error)
-	Safeguard(ctx context.Context, node, pod string) (revokedMilli int64, err error)
+	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)
 }
 
 // news is a state, and when it was asked for.
@@ -50,7 +50,7 @@ type link struct {
 	states chan news           // for the reflex
 
 	mu      sync.Mutex
-	strikes map[string]struct{} // by pod, which is what bounds them
+	strikes map[string]bool // whether it was idle, by pod, which is what bounds them
 }
 
 func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
@@ -60,7 +60,7 @@ func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 		struck:  make(chan struct{}, 1),
 		beats:   make(chan pool.Heartbeat, 1),
 		states:  make(chan news, 1),
-		strikes: map[string]struct{}{},
+		strikes: map[string]bool{},
 	}
 }
 
@@ -81,19 +81,19 @@ func signal(c chan struct{}) {
 	}
 }
 
-// strike makes the pool revoke what a donor lends of its CPU.
-func (l *link) strike(pod string) {
+// strike makes the pool revoke what a donor lends of its CPU, as it was seen.
+func (l *link) strike(pod string, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.strikes[pod] = struct{}{}
+	l.strikes[pod] = idle
 	signal(l.struck)
 }
 
-func (l *link) takeStrikes() map[string]struct{} {
+func (l *link) takeStrikes() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := l.strikes
-	l.strikes = map[string]struct{}{}
+	l.strikes = map[string]bool{}
 	return taken
 }
 
@@ -157,17 +157,17 @@ func (l *link) read(ctx context.Context) error {
 // What fails stays to be done.
 func (l *link) revoke(ctx context.Context) error {
 	var failed error
-	for pod := range l.takeStrikes() {
+	for pod, idle := range l.takeStrikes() {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		err := failed // after the first, the next would only wait as long again
 		if err == nil {
-			_, err = l.pool.Safeguard(callCtx, l.node, pod)
+			_, err = l.pool.Safeguard(callCtx, l.node, pod, idle)
 		}
 		cancel()
 		if err != nil {
 			failed = err
 			l.metrics.redisFailed(ctx, "safeguard")
-			l.strike(pod)
+			l.strike(pod, idle)
 		}
 	}
 	return failed

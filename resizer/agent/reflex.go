@@ -190,7 +190,7 @@ func (r *reflex) learn(n news) {
 		} else {
 			e.trace = b.Trace
 		}
-		e.held = e.held && b.Lent.CPUMilli > 0
+		e.held = e.held && b.Lent.CPUMilli > 0 && b.Idle == e.heldIdle
 		r.beatDue = r.beatDue || b.Short > 0 && r.isShort(e)
 	}
 }

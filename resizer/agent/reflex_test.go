@@ -66,6 +66,66 @@ func TestSafeguardRestoresAtOnce(t *testing.T) {
 	}
 }
 
+// lendIdle makes the donor's pod idle, and the borrower one of what it does not need meanwhile.
+func (g *rig) lendIdle() {
+	g.Helper()
+	g.run("default/d", "donor", userLimits)
+	g.run("default/b", "borrower", userLimits)
+	g.openPool()
+	g.beginIdling("1", "default/d")
+	g.begin("2", "default/b", api.Resources{}, api.Resources{CPUMilli: 400})
+	g.exchange()
+	g.want("borrower", 500)
+	g.end("1")
+	g.exchange()
+	g.want("donor", 100)
+	g.want("borrower", 900)
+}
+
+func TestIdleDonor(t *testing.T) {
+	g := newTestRig(t)
+	g.lendIdle()
+	g.beginIdling("3", "default/d")
+	g.exchange()
+	g.want("donor", 500)
+	g.want("borrower", 500)
+	g.end("3")
+	g.exchange()
+	g.want("donor", 100)
+	g.want("borrower", 900)
+}
+
+func TestSafeguardOfAnIdleDonor(t *testing.T) {
+	g := newTestRig(t)
+	g.lendIdle()
+	g.kernel["donor"].CPU += 9 * time.Millisecond
+	g.pass(10 * time.Millisecond)
+	g.kernel["donor"].CPU += time.Millisecond
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500)
+	g.exchange()
+	g.want("borrower", 500)
+	g.beginIdling("3", "default/d")
+	g.end("3")
+	g.exchange()
+	g.want("donor", 500) // its function is suspended
+}
+
+func TestAnInvocationOfAnIdleDonorIsNotHeldAgainstItsFunction(t *testing.T) {
+	g := newTestRig(t)
+	g.lendIdle()
+	g.begin("3", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+	g.kernel["donor"].ThrottledPeriods++ // by what has begun, of which the agent hears later
+	g.pass(10 * time.Millisecond)
+	g.want("donor", 500)
+	g.exchange()
+	g.want("donor", 300)
+	g.want("borrower", 700)
+	if s, err := g.pool.Read(g.ctx, node); err != nil || len(s.Suspended) > 0 {
+		t.Errorf("suspended are %v, %v, want none", s.Suspended, err)
+	}
+}
+
 func TestSafeguardWithoutRedis(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()

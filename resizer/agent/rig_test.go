@@ -323,6 +323,18 @@ func (g *rig) begin(id, pod string, surplus, want api.Resources) {
 	}
 }
 
+// beginIdling begins one whose pod lends 400m when it has ended.
+func (g *rig) beginIdling(id, pod string) {
+	g.Helper()
+	_, err := g.pool.Begin(g.ctx, node, pool.Invocation{
+		ID: id, Function: "default/f-00001", Pod: pod, Domain: "default", Owner: "activator",
+		Duration: time.Minute, Allocation: userLimits, IdleCPUMilli: 400,
+	})
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+}
+
 func (g *rig) end(id string) {
 	g.Helper()
 	if _, err := g.pool.End(g.ctx, node, pool.Ending{ID: id}); err != nil {

@@ -42,7 +42,7 @@ func TestLender(t *testing.T) {
 		if err != nil || loan.Volume != volume || refused != 0 {
 			t.Fatalf("lent %v, refused %d times: %v", loan.Volume, refused, err)
 		}
-		if revoked, err := agent.Safeguard(ctx, Node, donor.Key()); err != nil || revoked != volume.CPUMilli {
+		if revoked, err := agent.Safeguard(ctx, Node, donor.Key(), false); err != nil || revoked != volume.CPUMilli {
 			t.Fatalf("revoked %dm, %v", revoked, err)
 		}
 		if err := l.End(ctx, loan.Borrower, loan.Donor); err != nil {

@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '23'
+local VERSION = '24'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -194,7 +194,7 @@ local function begin_epoch(first_key, now, had_epoch)
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
-    in_pod = {},     -- by pod: its invocations in the order of their Begins, and what it lends
+    in_pod = {},     -- by pod: its invocations in the order of their Begins, or of whom it is idle, and what it lends
     -- By name: the pods that put something in, who wants something, and what is on loan.
     domains = {}, domains_count = 0,
     turn = '',       -- the domain that was the first to be lent to, the last time that several wanted
@@ -276,7 +276,7 @@ local function move(node, pod, index, amount)
   end
   local by = moved[pod]
   if not by then
-    by = {0, 0, 0, 0, 0} -- borrowed, lent, and LAPSED
+    by = {0, 0, 0, 0, 0, 0} -- borrowed, lent, LAPSED and IDLE
     moved[pod] = by
   end
   by[index] = by[index] + amount
@@ -286,12 +286,15 @@ end
 -- tells.
 local LAPSED = 5
 
+-- Of a pod with loans, whether it has come to be an idle donor, 1, or is none any more, -1.
+local IDLE = 6
+
 local function note_lapsed(node, pod)
   move(node, pod, LAPSED, 1)
 end
 
 local function changes(by)
-  return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0
+  return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0 or by[IDLE] ~= 0
 end
 
 -- publish_memory tells who resizes pods that what some have borrowed of memory, or need of it,

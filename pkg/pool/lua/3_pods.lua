@@ -21,6 +21,9 @@ end
 
 -- least_owed is what a pod is owed, of which all in it are to say the same.
 local function least_owed(here, resource)
+  if here.idle then
+    return here.idle.allocation[resource]
+  end
   local owed = here[1].allocation[resource]
   for i = 2, #here do
     owed = math.min(owed, here[i].allocation[resource])
@@ -98,7 +101,11 @@ end
 -- spare, and of several no more than each could and all together do not need. Of many it
 -- need not ask all: a few need all that there is.
 local function left_over(node, here, resource)
-  local count = #here
+  local count, idle = #here, here.idle
+  if idle then
+    local left = resource == CPU and not has_unseen(node, here.id) and idle.cpu or 0
+    return left > 0 and math.min(left, lendable(node, here, CPU)) or 0
+  end
   local left = count > 0 and here[1].surplus[resource] or 0
   if left == 0 or has_unseen(node, here.id) then
     return 0
@@ -139,7 +146,9 @@ local function settle(node, here)
   local spares = not is_nothing(here.spare)
   local puts = spares or not is_nothing(here.lent)
   local expires = 0
-  if puts then
+  if puts and here.idle then
+    expires = here.idle.till
+  elseif puts then
     -- Until the last of them ends the pod needs no more than now, unless another begins.
     for _, inv in ipairs(here) do
       expires = math.max(expires, inv.expires)
@@ -160,25 +169,32 @@ end
 -- join_pod makes an invocation one of its pod's, and says what settle does.
 local function join_pod(node, inv, others)
   local here = node.in_pod[inv.pod]
+  local was_idle = here and here.idle
   if not here then
     here = reuse('pod') -- which has no loans, nothing to spare and is not listed
     if not here.lent then
       here.listed, here.spare, here.lent, here.borrowers = false, NOTHING, NOTHING, NOTHING
     end
-    here[1], here.id, here.domain, here.expires = inv, inv.pod, inv.domain, inv.expires
+    here.id, here.domain, here.expires = inv.pod, inv.domain, inv.expires
     node.in_pod[inv.pod] = here
-    if others > 0 or node.unseen[inv.pod] then
-      count(node, here, inv, others)
-      inv.alone = not has_unseen(node, inv.pod)
-    end
+  elseif not was_idle then
+    here[1].alone, inv.alone = false, false -- and so are the others
+  end
+  here.idle = nil
+  here[#here + 1] = inv
+  if here[2] or others > 0 or node.unseen[inv.pod] then
+    count(node, here, inv, others)
+    inv.alone = inv.alone and not has_unseen(node, inv.pod)
+  end
+  if not (here[2] or was_idle) then
     return inv.surplus ~= NOTHING and settle(node, here)
   end
-  here[1].alone, inv.alone = false, false -- and so are the others
-  here[#here + 1] = inv
-  count(node, here, inv, others)
   local moved = settle(node, here)
   if not is_nothing(here.lent) then
     inv.most_lent = {here.lent[CPU], here.lent[MEMORY]}
+    if was_idle then
+      move(node, inv.pod, IDLE, -1)
+    end
   end
   return moved
 end
@@ -196,8 +212,24 @@ local function rest(node, pod)
   end
 end
 
--- leave_pod is the opposite. What lapsed may still run.
-local function leave_pod(node, inv, lapsed)
+-- drop_pod forgets a pod with nothing in it, and says what settle does.
+local function drop_pod(node, here)
+  if here.idle and not is_nothing(here.lent) then
+    move(node, here.id, IDLE, -1)
+  end
+  here.idle = nil
+  node.in_pod[here.id] = nil
+  local moved = here.listed and settle(node, here)
+  discard('pod', here)
+  return moved
+end
+
+-- How long an idle donor lends to those who begin to borrow.
+local IDLE_MOST_MS = 60 * 1000
+
+-- leave_pod is the opposite of join_pod. What lapsed may still run, and when it idles the pod is
+-- an idle donor from now on.
+local function leave_pod(node, inv, lapsed, idles)
   local here = node.in_pod[inv.pod]
   for i, other in ipairs(here) do
     if other == inv then
@@ -209,10 +241,15 @@ local function leave_pod(node, inv, lapsed)
     note_unseen(node, inv)
   end
   if not here[1] then
-    node.in_pod[inv.pod] = nil
-    local moved = here.listed and settle(node, here)
-    discard('pod', here)
-    return moved
+    if not idles then
+      return drop_pod(node, here)
+    end
+    here.idle = {
+      owner = inv.owner, func = inv.func, allocation = inv.allocation, cpu = inv.idle_cpu, till = node.now + IDLE_MOST_MS,
+    }
+    if not is_nothing(here.lent) then
+      move(node, here.id, IDLE, 1)
+    end
   end
   return settle(node, here)
 end
@@ -244,9 +281,9 @@ end
 
 -- release ends an invocation, and says whether there is something to lend or a want
 -- unmet after it. What the invocation was is still there until the next Begin.
-local function release(node, inv, lapsed, answered)
+local function release(node, inv, lapsed, answered, idles)
   local moved = give_back(node, inv)
-  moved = leave_pod(node, inv, lapsed) or moved
+  moved = leave_pod(node, inv, lapsed, idles) or moved
   if inv.want ~= NOTHING then
     unlist(node, 'borrowers', inv)
   end
@@ -286,6 +323,11 @@ local function lapse(node, owners)
   for _, inv in ipairs(over) do
     if release(node, inv, true) then
       domains[inv.domain] = true
+    end
+  end
+  for _, here in pairs(node.in_pod) do
+    if here.idle and lapsed[here.idle.owner] and drop_pod(node, here) then
+      domains[here.domain] = true
     end
   end
   -- They may be alive, and cut off, so that what they have in pods does not end with it.

@@ -31,6 +31,11 @@ local function spared(node, pod, func, cpu, memory, most_ms)
   return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
 end
 
+-- idles says whether the pod of one that ends lends on.
+local function idles(node, inv, late, most_ms)
+  return not late and inv.idle_cpu > 0 and node.open and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0
+end
+
 -- An invocation of which it is not known what it needs, needs all.
 local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
@@ -43,13 +48,13 @@ local ALONE_PART = '"alone":true,"safeguarded":false,'
 
 -- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
 -- pool's. To join them is the reader's.
-local function finish(node, id, ending, late, answered)
+local function finish(node, id, ending, late, answered, most_ms)
   local inv = node.begun[id]
   if not inv then
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  if release(node, inv, false, answered) and node.open then
+  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and node.open then
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
@@ -66,8 +71,8 @@ local function finish(node, id, ending, late, answered)
   return reply
 end
 
-local function end_one(node, args, late, answered)
-  return finish(node, args[3], args[4], late == 1, answered == 1)
+local function end_one(node, args, late, answered, most_ms)
+  return finish(node, args[3], args[4], late == 1, answered == 1, most_ms)
 end
 
 -- short_of_memory is what an invocation wants of memory and nobody lends it. The agent is to
@@ -81,7 +86,7 @@ end
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -105,7 +110,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   inv.expires, inv.least_remaining = now + duration_ms, math.max(least_ms, 1)
   inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
   inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
-  inv.concurrency, inv.need, inv.number = concurrency, NOTHING, number
+  inv.concurrency, inv.need, inv.number, inv.idle_cpu = concurrency, NOTHING, number, idle_cpu
   inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
   inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
   inv.trace, inv.traced, inv.cpu_time = nil, nil, nil
@@ -147,13 +152,13 @@ end
 local ENDINGS_FROM = 10
 local ENDING_FLAGS = {['00'] = {false, false}, ['01'] = {false, true}, ['10'] = {true, false}, ['11'] = {true, true}}
 
-local function begin_after(node, args, ...)
+local function begin_after(node, args, every_ms, most_ms, ...)
   local outcomes = {}
   for i = ENDINGS_FROM, #args, 3 do
     local flags = ENDING_FLAGS[args[i + 2]]
-    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2])
+    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2], most_ms)
   end
-  local borrowed = begin(node, args, ...)
+  local borrowed = begin(node, args, every_ms, most_ms, ...)
   local reply = {borrowed[CPU], borrowed[MEMORY]}
   for _, outcome in ipairs(outcomes) do
     for _, n in ipairs(outcome) do
@@ -179,7 +184,10 @@ local function take_part(node, text)
     node.floors[pod] = tonumber(floor)
   end
   for pod, here in pairs(node.in_pod) do
-    if not node.floors[pod] then
+    local leaves = not node.floors[pod]
+    if leaves and here.idle then
+      drop_pod(node, here)
+    elseif leaves then
       forfeit(node, here, CPU)
       forfeit(node, here, MEMORY)
       for _, inv in ipairs(here) do
@@ -217,19 +225,24 @@ local function heartbeat(node, args, whole, cpu, memory)
   return node.open and 1 or 0
 end
 
-local function safeguard(node, args, least_ms, most_ms)
+local function safeguard(node, args, least_ms, most_ms, seen_idle)
   local pod = args[3]
   local here = node.in_pod[pod]
-  if not here or here.spare[CPU] + here.lent[CPU] == 0 then
+  if not here or here.spare[CPU] + here.lent[CPU] == 0 or (here.idle ~= nil) ~= (seen_idle == 1) then
     return 0
   end
-  local revoked = forfeit(node, here, CPU)
-  strike(node, here[1].func, least_ms, most_ms)
+  local func, domain, revoked = here.idle and here.idle.func or here[1].func, here.domain, here.lent[CPU]
   for _, inv in ipairs(here) do
     inv.safeguarded = true
   end
+  if here.idle then
+    drop_pod(node, here)
+  else
+    forfeit(node, here, CPU)
+  end
+  strike(node, func, least_ms, most_ms)
   node.woken = pod
-  feed(node, {[here.domain] = true})
+  feed(node, {[domain] = true})
   return revoked
 end
 
@@ -285,8 +298,8 @@ local function survey(node, entries_most)
       end
     end
     if b[2] + b[3] + b[4] + b[5] + short > 0 then
-      local latest = here[#here]
-      b[6], b[7], b[8], b[9] = latest.allocation[CPU], latest.allocation[MEMORY], '', short
+      local allocation = (here.idle or here[#here]).allocation
+      b[6], b[7], b[8], b[9], b[10] = allocation[CPU], allocation[MEMORY], '', short, here.idle and 1 or 0
       balances[#balances + 1] = b
     end
   end
@@ -369,10 +382,10 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<dddddddddddddddddd', begin)
-register('libra_end', {'allow-oom'}, '<dddd', end_one)
-register('libra_begin_after', {}, '<dddddddddddddddddd', begin_after)
+register('libra_begin', {}, '<ddddddddddddddddddd', begin)
+register('libra_end', {'allow-oom'}, '<ddddd', end_one)
+register('libra_begin_after', {}, '<ddddddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
-register('libra_safeguard', {'allow-oom'}, '<dddd', safeguard)
+register('libra_safeguard', {'allow-oom'}, '<ddddd', safeguard)
 register('libra_read', {'allow-oom'}, '<dddd', read)
