@@ -13,6 +13,10 @@ const (
 	cpuStepMilli    int64 = 100
 	memoryStepBytes int64 = 64 << 20
 
+	// An invocation without a prediction borrows at most so many times its limit, by what it turns
+	// out to use.
+	unpredictedMost int64 = 3
+
 	// A donor keeps so much that its predicted peak is at most 4/5 of it, which is
 	// the threshold of the safeguard: a correct prediction never trips it.
 	headroomNum, headroomDen int64 = 4, 5

@@ -11,6 +11,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 func TestModes(t *testing.T) {
@@ -88,19 +89,22 @@ func TestBoundsOfADonor(t *testing.T) {
 func TestIdleDonorIsToldOfWhatDoesNotLend(t *testing.T) {
 	rec := &recorder{}
 	rev := newRevision()
-	rev.Annotations[api.ModeAnnotation] = "full"
 	c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{revID: {Demand: res(1000, 512), Duration: time.Minute}}})
-	for range samplesFirst {
-		c.send(t, "hello")
+	send := func(mode api.Mode, requests int) (told []pool.Invocation) {
+		before := len(rec.begins)
+		rev.Annotations[api.ModeAnnotation] = string(mode)
+		for range requests {
+			c.send(t, "hello")
+		}
+		drain(t, c.manager.lifecycle)
+		return rec.begins[before:]
 	}
-	rec.await(t, 2*samplesFirst)
-	rev.Annotations[api.ModeAnnotation] = "observe"
-	for range 10 {
-		c.send(t, "hello")
+	send(api.ModeObserve, samplesFirst+10) // no more are told of for a while
+	if told := send(api.ModeFull, 2); len(told) != 2 || told[1].IdleCPUMilli != 900 {
+		t.Errorf("told of %+v, want two after which 900m are lent", told)
 	}
-	drain(t, c.manager.lifecycle)
-	if told := len(rec.begins) - samplesFirst; told < 1 || told == 10 || rec.begins[samplesFirst].IdleCPUMilli != 0 {
-		t.Errorf("told of %d of 10 once it is only observed, want the first and not all; Begins are %+v", told, rec.begins[samplesFirst:])
+	if told := send(api.ModeObserve, 10); len(told) != 1 || told[0].IdleCPUMilli != 0 {
+		t.Errorf("told of %+v, want the first of 10", told)
 	}
 }
 

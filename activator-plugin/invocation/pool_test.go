@@ -123,8 +123,8 @@ func testLending(t *testing.T, p pool.Pool) {
 		"ns/borrower": {Borrowed: res(400, 0), Allocation: res(1000, 512)},
 	}})
 	finishBorrower()
-	awaitState(pool.State{Begun: 1, Available: res(600, 384)})
+	awaitState(pool.State{Begun: 1, Available: res(600+900, 384)}) // its pod is idle
 	finishDonor()
-	awaitState(pool.State{})
+	awaitState(pool.State{Available: res(900+900, 0)})
 	drain(t, m.lifecycle)
 }

@@ -372,8 +372,8 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 			}
 			return
 		}
-		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 || node.IdleCPUMilli != 0 {
-			t.Errorf("of the node, surplus is %v, want %v and idle %dm, with CPU in them", node.Surplus, node.Want, node.IdleCPUMilli)
+		if node.Surplus.CPUMilli != 0 || node.Want.CPUMilli != 0 || node.IdleCPUMilli != 0 || node.WantMostMilli != 0 {
+			t.Errorf("of the node, Begin is %+v, with CPU in it", node)
 		}
 		if !node.Ranked || node.CPUTime != known[revID].CPUTime {
 			t.Errorf("of the node, Ranked is %t and CPUTime %v, want true and that of %+v", node.Ranked, node.CPUTime, known)
@@ -382,7 +382,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 		if quick || concurrency > 1 {
 			owners.Surplus = api.Resources{}
 		}
-		owners.Surplus.CPUMilli, owners.Want.CPUMilli, owners.IdleCPUMilli = 0, 0, 0
+		owners.Surplus.CPUMilli, owners.Want.CPUMilli, owners.IdleCPUMilli, owners.WantMostMilli = 0, 0, 0, 0
 		if diff := cmp.Diff(owners, node, cmpopts.IgnoreFields(pool.Invocation{}, "ID", "Number", "Ranked", "CPUTime")); diff != "" {
 			t.Error("The source makes a difference (-owners, +node):\n" + diff)
 		}

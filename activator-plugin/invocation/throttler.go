@@ -105,6 +105,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	case why != reasonNone:
 	case !known:
 		why = reasonNoPrediction
+		if !inv.Ranked && set.mode == api.ModeFull {
+			inv.WantMostMilli = unpredictedMost * owed.limit.CPUMilli
+		}
 	default:
 		inv.Predicted, inv.Duration = prediction.Demand, lasts(owed, prediction)
 		allowed, withheld = set.allow(could)
@@ -121,7 +124,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		inv.CPUTime = prediction.CPUTime
 	}
 	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
-	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.IdleCPUMilli == 0 && why != reasonCopy
+	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.WantMostMilli == 0 && inv.IdleCPUMilli == 0 && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
 	// With a Begin the pod gets back what may be lent of it.
 	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle()

@@ -76,7 +76,7 @@ func joinFiles(files fs.FS) string {
 }
 
 // libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 24
+const libraryVersion = 25
 
 // nodeKey is the key that the functions are given. All keys of a node begin alike,
 // with a hash tag, so that a Redis Cluster keeps them together.

@@ -122,6 +122,14 @@ func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (re
 	return revokedMilli, err
 }
 
+// Ask implements Pool.
+func (m *Memory) Ask(ctx context.Context, node, pod string, milli int64) error {
+	if err := checkAsk(pod, milli); err != nil {
+		return err
+	}
+	return m.with(ctx, node, func(n *memoryNode, now int64) { n.ask(now, pod, milli) })
+}
+
 // Read implements Pool.
 func (m *Memory) Read(ctx context.Context, node string) (s State, err error) {
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {

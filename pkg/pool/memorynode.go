@@ -89,6 +89,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 		n.leases[inv.Owner] = now
 	}
 
+	inv.WantMostMilli = max(inv.WantMostMilli, inv.Want.CPUMilli)
 	n.begins++
 	b := &begun{Invocation: inv, number: n.begins, begunAt: now, expires: now + wholeMillis(inv.Duration), alone: true}
 	if n.open(now) {
@@ -408,6 +409,23 @@ func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli i
 	}
 	n.feed(now, p.domain)
 	return revokedMilli
+}
+
+func (n *memoryNode) ask(now int64, pod string, milli int64) {
+	here := n.in(pod)
+	if len(here) != 1 {
+		return
+	}
+	b := here[0]
+	b.Want.CPUMilli = min(milli, b.WantMostMilli)
+	excess := n.borrowed(b).CPUMilli - b.Want.CPUMilli
+	for _, p := range slices.Backward(n.donors(b.Domain)) {
+		if back := min(excess, n.loans[loan{p, b}].CPUMilli); back > 0 {
+			n.lend(p, b, cpuOf, -back)
+			excess -= back
+		}
+	}
+	n.feed(now, b.Domain)
 }
 
 func (n *memoryNode) strike(now int64, function string) {

@@ -247,11 +247,14 @@ func (n *memoryNode) lent(p *memoryPod) (sum api.Resources) {
 	return sum
 }
 
-// lend raises the loan from a pod to a borrower.
+// lend raises the loan from a pod to a borrower; a negative amount lowers it.
 func (n *memoryNode) lend(p *memoryPod, b *begun, of func(*api.Resources) *int64, amount int64) {
 	l := n.loans[loan{p, b}]
-	*of(&l) += amount
-	n.loans[loan{p, b}] = l
+	if *of(&l) += amount; l.IsZero() {
+		delete(n.loans, loan{p, b})
+	} else {
+		n.loans[loan{p, b}] = l
+	}
 	*of(&p.spare) -= amount
 	for _, here := range n.in(p.name) {
 		here.mostLent = here.mostLent.Max(n.lent(p))

@@ -91,6 +91,7 @@ func runModel(t *rapid.T, r *Redis) {
 		"hear 2":     m.hear,
 		"safeguard":  m.safeguard,
 		"lose":       m.lose,
+		"ask":        m.ask,
 		"read":       m.read,
 		"let pass":   m.letPass,
 		"":           m.checkInvariants,
@@ -197,6 +198,7 @@ func drawInvocation(t *rapid.T) Invocation {
 		Ranked:        rapid.Bool().Draw(t, "ranked"),
 		CPUTime:       time.Duration(rapid.SampledFrom([]int{0, 300, 40_000, 2_500_100}).Draw(t, "cpu µs")) * time.Microsecond,
 		MinRemaining:  time.Duration(rapid.SampledFrom([]int{0, 0, 99_500, 500_000}).Draw(t, "least µs")) * time.Microsecond,
+		WantMostMilli: rapid.SampledFrom([]int64{0, 500, 2000}).Draw(t, "may want milli"),
 		IdleCPUMilli:  rapid.SampledFrom([]int64{0, 300, 900}).Draw(t, "idle milli"),
 	}
 }
@@ -471,6 +473,28 @@ func (m *model) safeguard(t *rapid.T) {
 		t.Fatalf("safeguard of %s revoked %dm when repeated", pod, again)
 	}
 	m.expectState(t, after)
+}
+
+// ask has an invocation want more, or less, than it said.
+func (m *model) ask(t *rapid.T) {
+	pod := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain") + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
+	milli := rapid.SampledFrom([]int64{0, 100, 400, 1500, 4000}).Draw(t, "milli")
+	here := m.node().in(pod)
+	for range 2 {
+		before := m.moment()
+		m.do(t, func(p Pool) error { return p.Ask(testContext(t), m.name, pod, milli) })
+		if m.redis != nil {
+			m.expectTold(t, before)
+		}
+	}
+	if len(here) != 1 {
+		return
+	}
+	b := here[0]
+	if want := min(milli, b.WantMostMilli); b.Want.CPUMilli != want || m.node().borrowed(b).CPUMilli > want {
+		t.Fatalf("%s asked for %dm and may want %dm: it wants %v and borrowed %v", b.ID, milli, b.WantMostMilli, b.Want, m.node().borrowed(b))
+	}
+	m.checkFed(t, b.Domain)
 }
 
 func (m *model) safeguardOnce(t *rapid.T, pod string, idle bool) (revokedMilli int64) {

@@ -56,6 +56,9 @@ type Invocation struct {
 	Duration   time.Duration // predicted; 0 when there was no prediction
 	Surplus    api.Resources // what its pod can spare while it runs there alone
 	Want       api.Resources // what it would borrow
+	// WantMostMilli is how much CPU it may come to want by what it turns out to use (Ask): at
+	// least the Want.
+	WantMostMilli int64
 	// Concurrency is how many invocations its pod takes at one time; 0 is as 1. Up to so
 	// many in a pod leave what they can spare together, and more leave nothing.
 	Concurrency int
@@ -256,6 +259,11 @@ type Pool interface {
 	// the pod is not idle any more as it was seen, or not yet: that what it used was not what lends
 	// now. Memory needs no safeguard: a limit on it is never lowered.
 	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)
+	// Ask says how much CPU, in milli, the only invocation in a pod wants to borrow in all, by what
+	// it turns out to use. It wants that from then on, or its WantMostMilli where that is less, and
+	// what it has borrowed above it goes back, to the donors that are the first to end first. Of a
+	// pod with none or several nothing changes.
+	Ask(ctx context.Context, node, pod string, milli int64) error
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)
 }

@@ -391,7 +391,7 @@ func TestScenes(t *testing.T) {
 	}
 
 	addr := redistest.Start(t)
-	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes) {
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes, askScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)

@@ -71,6 +71,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 			inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
 			inv.rank(), int64(inv.Others), inv.Number, inv.IdleCPUMilli,
+			max(inv.WantMostMilli, inv.Want.CPUMilli),
 		},
 		[]any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record, inv.Trace},
 	}, nil
@@ -215,6 +216,17 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (rev
 		return 0, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
 	}
 	return revokedMilli, nil
+}
+
+// Ask implements Pool.
+func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
+	if err := checkAsk(pod, milli); err != nil {
+		return err
+	}
+	if err := r.call(ctx, "libra_ask", node, []int64{milli}, pod).Err(); err != nil {
+		return fmt.Errorf("ask for CPU for pod %s on node %s: %w", pod, node, err)
+	}
+	return nil
 }
 
 // Read implements Pool.

@@ -72,6 +72,7 @@ func (inv Invocation) check() error {
 		checkNumber("Concurrency", int64(inv.Concurrency), maxNumber),
 		checkNumber("Others", int64(inv.Others), maxNumber),
 		checkVolume("IdleCPUMilli", api.Resources{CPUMilli: inv.IdleCPUMilli}),
+		checkVolume("WantMostMilli", api.Resources{CPUMilli: inv.WantMostMilli}),
 		checkNumber("Number", inv.Number, maxExact),
 		checkDuration("Duration", inv.Duration),
 		checkDuration("MinRemaining", inv.MinRemaining),
@@ -89,6 +90,10 @@ func (e Ending) check() error {
 		return fmt.Errorf("ending %q: %w", e.ID, err)
 	}
 	return nil
+}
+
+func checkAsk(pod string, milli int64) error {
+	return errors.Join(checkName("pod", pod), checkNumber("milli", milli, maxVolume))
 }
 
 func (hb Heartbeat) check() error {

@@ -71,6 +71,7 @@ type noPool struct{}
 func (noPool) Read(context.Context, string) (pool.State, error)                { return pool.State{}, nil }
 func (noPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) { return false, nil }
 func (noPool) Safeguard(context.Context, string, string, bool) (int64, error)  { return 0, nil }
+func (noPool) Ask(context.Context, string, string, int64) error                { return nil }
 func (noPool) Next(ctx context.Context) (pool.Events, error) {
 	<-ctx.Done()
 	return pool.Events{}, ctx.Err()

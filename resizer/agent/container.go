@@ -33,6 +33,10 @@ type container struct {
 	// ranked says that the node is its source, so that nothing is lent of it that it could
 	// want back, and fills that its memory may run short.
 	ranked, fills atomic.Bool
+	// borrowsBeyond is the milli CPU that it is owed, of one that may borrow more; 0 when it may not.
+	borrowsBeyond atomic.Int64
+	// wanting is touched by who samples alone.
+	wanting wanting
 	// covered is the memory limit, in bytes, that the container has or that was asked for, as
 	// the reflex knows it.
 	covered atomic.Int64
@@ -128,6 +132,21 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	r.Limit = last.Limit
 	c.limited++
 	return c.keepReading(r, now()), nil
+}
+
+// wants is how much CPU the container wants to borrow by its last sample, when that is to be
+// asked for.
+func (c *container) wants() (milli int64, ask bool) {
+	owed := c.borrowsBeyond.Load()
+	if owed == 0 {
+		return 0, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring.len() == 0 {
+		return 0, false
+	}
+	return c.wanting.add(*c.ring.last(), owed)
 }
 
 // sampleWhole samples the container whatever it did.

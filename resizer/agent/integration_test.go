@@ -61,13 +61,14 @@ type site struct {
 	redis   int // process
 	pods    []*corev1.Pod
 	seen    map[string]cgroup.Container // by pod
-	named   *atomic.Int64               // pods, by the last heartbeat of the agent made last
+	made    map[string]*cgrouptest.Container
+	named   *atomic.Int64 // pods, by the last heartbeat of the agent made last
 	begun   int
 }
 
 func newSite(t *testing.T) *site {
 	addr := redistest.Start(t)
-	s := &site{T: t, journal: t.TempDir(), pools: pool.NewRedis(redisconn.MustParse(addr)), seen: map[string]cgroup.Container{}}
+	s := &site{T: t, journal: t.TempDir(), pools: pool.NewRedis(redisconn.MustParse(addr)), seen: map[string]cgroup.Container{}, made: map[string]*cgrouptest.Container{}}
 	t.Cleanup(func() { s.pools.Close() }) //nolint:errcheck // the test ends
 
 	client := redis.NewClient(&redis.Options{Addr: addr})
@@ -98,7 +99,7 @@ func newSite(t *testing.T) *site {
 		pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
 		pod.Spec.Containers[1].Resources.Limits = userLimits.List()
 		s.pods = append(s.pods, pod)
-		s.seen["default/"+name] = c
+		s.seen["default/"+name], s.made["default/"+name] = c, made
 	}
 	return s
 }
@@ -256,6 +257,49 @@ func TestWithRedisAndCgroups(t *testing.T) {
 	if debts, err := (&journal{dir: s.journal}).load(); err != nil || len(debts) != 0 {
 		t.Errorf("debts %v, %v are left by an agent that stopped", debts, err)
 	}
+}
+
+// Who has no prediction borrows by what it turns out to want, here of an idle donor, and gives back
+// what it does not use.
+func TestWantsAreFoundByUse(t *testing.T) {
+	s := newSite(t)
+	s.run(s.agent().Start)
+	donor := s.lend()
+	s.end(donor)
+	for _, inv := range []pool.Invocation{
+		{ID: "idle", Pod: "default/donor", IdleCPUMilli: 400},
+		{ID: "unpredicted", Pod: "default/borrower", WantMostMilli: 1500},
+	} {
+		inv.Function, inv.Domain, inv.Owner, inv.Allocation = "default/f-00001", "default", "activator", userLimits
+		if _, err := s.pools.Begin(s.Context(), node, inv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renewing, stop := context.WithCancel(t.Context())
+	var renewals sync.WaitGroup
+	renewals.Go(func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for renewing.Err() == nil {
+			s.pools.Renew(renewing, node, "activator") //nolint:errcheck // the next one may do
+			select {
+			case <-ticker.C:
+			case <-renewing.Done():
+			}
+		}
+	})
+	defer renewals.Wait()
+	defer stop()
+	load := s.made["default/borrower"].Start(t)
+	load.Do("burn")
+	if _, err := s.pools.End(s.Context(), node, pool.Ending{ID: "idle"}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("it was throttled, and an idle donor has some", 100, 900)
+	load.Do("rest")
+	s.until("what is not used goes back", 500, 500)
+	load.Do("burn")
+	s.until("it wants some again", 100, 900)
 }
 
 // An agent that starts while there is neither an API server nor Redis gives back what the

@@ -70,6 +70,8 @@ func (p *lentPool) Safeguard(context.Context, string, string, bool) (revokedMill
 	return revokedMilli, nil
 }
 
+func (p *lentPool) Ask(context.Context, string, string, int64) error { return nil }
+
 func (p *lentPool) Next(ctx context.Context) (pool.Events, error) {
 	select {
 	case <-p.woken:

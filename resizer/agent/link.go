@@ -27,6 +27,7 @@ type Pool interface {
 	Read(ctx context.Context, node string) (pool.State, error)
 	Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (open bool, err error)
 	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)
+	Ask(ctx context.Context, node, pod string, milli int64) error
 }
 
 // news is a state, and when it was asked for.
@@ -46,11 +47,13 @@ type link struct {
 
 	woken  chan struct{}       // of capacity 1, as are all here: the latest counts
 	struck chan struct{}       // strikes has something
+	asking chan struct{}       // asks has something
 	beats  chan pool.Heartbeat // to send
 	states chan news           // for the reflex
 
 	mu      sync.Mutex
-	strikes map[string]bool // whether it was idle, by pod, which is what bounds them
+	strikes map[string]bool  // whether it was idle, by pod, which is what bounds them
+	asks    map[string]int64 // milli CPU, by pod
 }
 
 func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
@@ -58,9 +61,11 @@ func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 		clock: clk, pool: p, node: node, metrics: m,
 		woken:   make(chan struct{}, 1),
 		struck:  make(chan struct{}, 1),
+		asking:  make(chan struct{}, 1),
 		beats:   make(chan pool.Heartbeat, 1),
 		states:  make(chan news, 1),
 		strikes: map[string]bool{},
+		asks:    map[string]int64{},
 	}
 }
 
@@ -97,6 +102,23 @@ func (l *link) takeStrikes() map[string]bool {
 	return taken
 }
 
+// ask has the pool lend a container so much CPU, if it can: the latest counts, and whoever wants it
+// still asks again.
+func (l *link) ask(pod string, milli int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asks[pod] = milli
+	signal(l.asking)
+}
+
+func (l *link) takeAsks() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := l.asks
+	l.asks = map[string]int64{}
+	return taken
+}
+
 // run makes the calls, one at a time, what revokes loans first.
 func (l *link) run(ctx context.Context) {
 	ticker := l.clock.NewTicker(readEvery)
@@ -118,6 +140,9 @@ func (l *link) run(ctx context.Context) {
 		case <-ticker.C():
 		case hb := <-l.beats:
 			l.beat(ctx, hb)
+			continue
+		case <-l.asking:
+			l.sendAsks(ctx)
 			continue
 		}
 		err := l.revoke(ctx)
@@ -171,6 +196,19 @@ func (l *link) revoke(ctx context.Context) error {
 		}
 	}
 	return failed
+}
+
+// sendAsks gives up at the first that fails: the others would only wait as long again.
+func (l *link) sendAsks(ctx context.Context) {
+	for pod, milli := range l.takeAsks() {
+		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		err := l.pool.Ask(callCtx, l.node, pod, milli)
+		cancel()
+		if err != nil {
+			l.metrics.redisFailed(ctx, "ask")
+			return
+		}
+	}
 }
 
 func (l *link) beat(ctx context.Context, hb pool.Heartbeat) {

@@ -109,6 +109,7 @@ type metrics struct {
 	lendableMem   metric.Int64Gauge
 	pins          metric.Int64Gauge
 	rescues       metric.Int64Counter
+	asks          metric.Int64Counter
 	guards        metric.Int64Counter
 	reclaims      metric.Int64Counter
 	reclaimed     metric.Int64Counter
@@ -175,6 +176,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
 	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, or whose limits are about to be lowered, and which are slowed down near them until those are raised")
 	m.reclaims = count("libra.agent.reclaims", "Times that memory of idle containers was to be taken, by what became of that")
+	m.asks = count("libra.agent.asks", "Changes that were asked for of what a container borrows of CPU, by what it used")
 	m.rescues = count("libra.agent.rescues", "Containers that came near their memory limits, by function, and whether more was asked for")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")

@@ -80,6 +80,10 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 	if woke {
 		signal(a.reflex.awake)
 	}
+	if milli, ask := c.wants(); ask {
+		a.metrics.asks.Add(ctx, 1)
+		a.link.ask(pod, milli)
+	}
 	used, limit, _ := c.memory()
 	if c.sinking.Load() {
 		limit = 0

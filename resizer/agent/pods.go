@@ -20,7 +20,7 @@ type podInfo struct {
 	// node says that the node is the source of the pod's CPU, and lends that its mode lets
 	// its weight change.
 	node, lends bool
-	// borrows says that its mode lets it have more memory than it is owed, and memoryOwed is how
+	// borrows says that its mode lets it have more than it is owed, and memoryOwed is how
 	// many bytes that are, whatever its mode; 0 while it is not known.
 	borrows    bool
 	memoryOwed int64
@@ -35,6 +35,15 @@ type podInfo struct {
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the
 	// container does not run.
 	cgroup cgroup.Container
+}
+
+// borrowsBeyond is how much CPU, in milli, it is owed that may borrow more from others; 0 when it
+// may not.
+func (i *podInfo) borrowsBeyond() int64 {
+	if !i.borrows || i.node || i.observed != "" {
+		return 0
+	}
+	return i.allocation.CPUMilli
 }
 
 // podInfos hands what the Tracker knows to the reflex.

@@ -163,6 +163,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	if known := t.containers.get(name); known != nil && known.id == info.container && t.pods.has(name, info.container) {
 		known.ranked.Store(info.node)
 		info.observed = t.pods.observed(name, info.observed)
+		known.borrowsBeyond.Store(info.borrowsBeyond())
 		t.pods.set(name, info)
 		return ctrl.Result{}, unknown
 	}
@@ -185,6 +186,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 	}
 	c := &container{id: info.container, cgroup: measured}
 	c.ranked.Store(info.node)
+	c.borrowsBeyond.Store(info.borrowsBeyond())
 	t.containers.put(name, c)
 	t.pods.set(name, info)
 	return ctrl.Result{}, unknown

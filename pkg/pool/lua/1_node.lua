@@ -16,7 +16,7 @@
 -- milliseconds, the time in milliseconds or 0 for the server's own, and what the
 -- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
-local VERSION = '24'
+local VERSION = '25'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends

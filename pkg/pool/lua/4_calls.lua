@@ -86,7 +86,7 @@ end
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most)
   local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -111,6 +111,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
   inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
   inv.concurrency, inv.need, inv.number, inv.idle_cpu = concurrency, NOTHING, number, idle_cpu
+  inv.want_most = want_most
   inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
   inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
   inv.trace, inv.traced, inv.cpu_time = nil, nil, nil
@@ -244,6 +245,37 @@ local function safeguard(node, args, least_ms, most_ms, seen_idle)
   node.woken = pod
   feed(node, {[domain] = true})
   return revoked
+end
+
+-- ask has the only invocation in a pod want so much CPU, as far as it may.
+local function ask(node, args, milli)
+  local here = node.in_pod[args[3]]
+  if not here or #here ~= 1 then
+    return 0
+  end
+  local inv = here[1]
+  local was, is = inv.want, volume(math.min(milli, inv.want_most), inv.want[MEMORY])
+  if was == NOTHING and is ~= NOTHING then
+    list(node, 'borrowers', inv)
+  end
+  inv.want = is
+  local domain, excess = node.domains[inv.domain], inv.borrowed[CPU] - is[CPU]
+  if excess > 0 then
+    for i = #domain.donors, 1, -1 do
+      local donor = domain.donors[i]
+      local loan = inv.donors[donor]
+      local back = loan and math.min(excess, loan[CPU]) or 0
+      if back > 0 then
+        lend(node, donor, inv, CPU, -back)
+        donor.spare[CPU], excess = donor.spare[CPU] + back, excess - back
+      end
+    end
+  end
+  if was ~= NOTHING and is == NOTHING then
+    unlist(node, 'borrowers', inv)
+  end
+  feed(node, {[inv.domain] = true})
+  return 0
 end
 
 -- reap ends what the owners have whose leases have run out, and forgets strikes.
@@ -382,10 +414,11 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<ddddddddddddddddddd', begin)
+register('libra_begin', {}, '<dddddddddddddddddddd', begin)
 register('libra_end', {'allow-oom'}, '<ddddd', end_one)
-register('libra_begin_after', {}, '<ddddddddddddddddddd', begin_after)
+register('libra_begin_after', {}, '<dddddddddddddddddddd', begin_after)
 register('libra_renew', {}, '<dd', renew)
 register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('libra_safeguard', {'allow-oom'}, '<ddddd', safeguard)
+register('libra_ask', {'allow-oom'}, '<ddd', ask)
 register('libra_read', {'allow-oom'}, '<dddd', read)

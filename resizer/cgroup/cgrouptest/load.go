@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// serve obeys one line after the other: "ping", "burn" (for good, beside the rest), "doze"
+// serve obeys one line after the other: "ping", "burn" (until "rest", beside the others), "doze"
 // (wakes now and then, likewise), "hold <bytes>" (in all; locked where that is allowed), "read
 // <file>".
 func serve() {
@@ -39,7 +39,10 @@ func serve() {
 		command, argument, _ := strings.Cut(in.Text(), " ")
 		switch command {
 		case "burn":
+			burning.Store(true)
 			go burn()
+		case "rest":
+			burning.Store(false)
 		case "doze":
 			go doze()
 		case "read":
@@ -83,8 +86,10 @@ func serve() {
 
 var turns atomic.Uint64
 
+var burning atomic.Bool
+
 func burn() {
-	for {
+	for burning.Load() {
 		turns.Add(1)
 	}
 }
@@ -161,8 +166,8 @@ func (l *Load) Done() {
 	}
 }
 
-// Do sends a command and waits for its end: "ping", "burn" or "doze", which go on for good,
-// "hold <bytes>" or "read <file>", always the same.
+// Do sends a command and waits for its end: "ping", "burn", which goes on until "rest", "doze",
+// which goes on for good, "hold <bytes>" or "read <file>", always the same.
 func (l *Load) Do(format string, args ...any) {
 	l.t.Helper()
 	l.Tell(format, args...)

@@ -1,0 +1,61 @@
+package pool
+
+import "time"
+
+func (s scene) ask(id string, milli int64) {
+	s.Helper()
+	if err := s.pool.Ask(testContext(s), sceneNode, "default/"+id, milli); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// askScenes are those of invocations that turn out to want more CPU, or less, than they said.
+var askScenes = []play{
+	{"who has no prediction is lent what it turns out to want", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
+		b := invocation("b", 0, cpu(0), cpu(0))
+		b.WantMostMilli = 500
+		s.begin(b)
+		s.pass(time.Millisecond) // as long as it must have run
+		s.expect(2, cpu(800), nil)
+		s.ask("b", 200)
+		s.expect(2, cpu(600), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+		s.ask("b", 2000)
+		s.expect(2, cpu(300), map[string]Balance{"a": {Lent: cpu(500)}, "b": {Borrowed: cpu(500)}})
+		s.ask("b", 0)
+		s.expect(2, cpu(800), nil)
+		s.end("b")
+		s.expect(1, cpu(800), nil)
+	}},
+	{"who has a prediction wants no more than that, and again what it gave back", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
+		s.begin(invocation("b", time.Hour, cpu(0), cpu(300)))
+		s.ask("b", 2000)
+		s.expect(2, cpu(500), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+		s.ask("b", 100)
+		s.expect(2, cpu(700), map[string]Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		s.ask("b", 2000)
+		s.expect(2, cpu(500), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+	}},
+	{"what is given back comes from the donors that are the first to end, and goes to others", func(s scene) {
+		s.begin(invocation("long", time.Hour, cpu(200), cpu(0)))
+		s.begin(invocation("short", time.Minute, cpu(200), cpu(0)))
+		s.begin(invocation("b", time.Hour, cpu(0), cpu(400)))
+		s.begin(invocation("c", time.Minute, cpu(0), cpu(100)))
+		s.ask("b", 250)
+		s.expect(4, cpu(50), map[string]Balance{
+			"long": {Lent: cpu(200)}, "short": {Lent: cpu(150)}, "b": {Borrowed: cpu(250)}, "c": {Borrowed: cpu(100)},
+		})
+	}},
+	{"nothing is asked for beside others, or for nobody", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
+		for _, id := range []string{"b", "b2"} {
+			b := shared(id, "b", time.Hour, allocation)
+			b.WantMostMilli = 500
+			s.begin(b)
+		}
+		s.ask("b", 200)
+		s.ask("c", 200)
+		s.expect(3, cpu(800), nil)
+	}},
+}
