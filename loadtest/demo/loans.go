@@ -67,15 +67,15 @@ func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
 	const mb = 1e6
 	for _, c := range counters {
 		switch c.name {
-		case "libra_agent_harvested_cpu_total":
-			l.Harvested.CoreSeconds += c.value
 		case "libra_agent_lent_cpu_total":
+			l.Harvested.CoreSeconds += c.value
+		case "libra_agent_borrowed_cpu_total":
 			l.Accelerated.CoreSeconds += c.value
-		case "libra_agent_lent_memory_total":
+		case "libra_agent_borrowed_memory_total":
 			l.Accelerated.MBSeconds += c.value / mb
-		case "libra_agent_idle_cpu_total":
+		case "libra_agent_available_cpu_total":
 			l.Idle.CoreSeconds += c.value
-		case "libra_agent_idle_memory_total":
+		case "libra_agent_available_memory_total":
 			l.Idle.MBSeconds += c.value / mb
 		case "libra_agent_safeguards_total":
 			l.Safeguarded += c.value

@@ -10,14 +10,14 @@ import (
 func TestLoansAreTheAgentsCounters(t *testing.T) {
 	k, _ := fakeKubectl(t, `case "$*" in
 *--raw*/namespaces/libra-node/*) cat <<'EOF'
-# TYPE libra_agent_harvested_cpu_total counter
-libra_agent_harvested_cpu_total{otel_scope_name="a"} 1.5
 # TYPE libra_agent_lent_cpu_total counter
-libra_agent_lent_cpu_total{otel_scope_name="a"} 1.25
-# TYPE libra_agent_lent_memory_total counter
-libra_agent_lent_memory_total 3e+06
-# TYPE libra_agent_idle_memory_total counter
-libra_agent_idle_memory_total 5e+05
+libra_agent_lent_cpu_total{otel_scope_name="a"} 1.5
+# TYPE libra_agent_borrowed_cpu_total counter
+libra_agent_borrowed_cpu_total{otel_scope_name="a"} 1.25
+# TYPE libra_agent_borrowed_memory_total counter
+libra_agent_borrowed_memory_total 3e+06
+# TYPE libra_agent_available_memory_total counter
+libra_agent_available_memory_total 5e+05
 # TYPE libra_agent_safeguards_total counter
 libra_agent_safeguards_total{function="a/b",resource="cpu"} 2
 libra_agent_safeguards_total{function="a/c",resource="memory"} 1

@@ -13,8 +13,8 @@ const longestAccounted = 2 * time.Second
 
 // sums are of all containers of the node.
 type sums struct {
-	harvestedMilli int64
-	lent, idle     api.Resources
+	lentMilli           int64
+	borrowed, available api.Resources
 }
 
 // account adds up what was in force since the last round, and checks what was read
@@ -22,29 +22,29 @@ type sums struct {
 func (r *reflex) account(ctx context.Context) {
 	now := r.clock.Now()
 	passed := min(now.Sub(r.accountedAt), longestAccounted)
-	coreSeconds(ctx, r.metrics.harvestedCPU, r.sums.harvestedMilli, passed)
-	coreSeconds(ctx, r.metrics.lentCPU, r.sums.lent.CPUMilli, passed)
-	coreSeconds(ctx, r.metrics.idleCPU, r.sums.idle.CPUMilli, passed)
-	byteSeconds(ctx, r.metrics.lentMem, r.sums.lent.MemoryBytes, passed)
-	byteSeconds(ctx, r.metrics.idleMem, r.sums.idle.MemoryBytes, passed)
+	coreSeconds(ctx, r.metrics.lentCPU, r.sums.lentMilli, passed)
+	coreSeconds(ctx, r.metrics.borrowedCPU, r.sums.borrowed.CPUMilli, passed)
+	coreSeconds(ctx, r.metrics.availableCPU, r.sums.available.CPUMilli, passed)
+	byteSeconds(ctx, r.metrics.borrowedMem, r.sums.borrowed.MemoryBytes, passed)
+	byteSeconds(ctx, r.metrics.availableMem, r.sums.available.MemoryBytes, passed)
 	r.accountedAt = now
 
-	r.sums = sums{idle: r.state.Available, lent: api.Resources{MemoryBytes: r.aboveMemory}}
+	r.sums = sums{available: r.state.Available, borrowed: api.Resources{MemoryBytes: r.aboveMemory}}
 	if r.lost {
-		r.sums.idle = api.Resources{}
+		r.sums.available = api.Resources{}
 	}
 	for _, e := range r.entries {
 		if !e.managed() || !e.read {
 			continue
 		}
 		if limit := e.inForce(); limit != 0 {
-			r.sums.harvestedMilli += max(0, e.owed-limit)
-			r.sums.lent.CPUMilli += max(0, limit-e.owed)
+			r.sums.lentMilli += max(0, e.owed-limit)
+			r.sums.borrowed.CPUMilli += max(0, limit-e.owed)
 		}
 		r.accountBelow(ctx, e, e.due(r.balance(e)), now)
 		r.checkOverwritten(ctx, e, now)
 	}
-	r.checkExceeding(ctx, r.sums.lent.CPUMilli-r.sums.harvestedMilli, now)
+	r.checkExceeding(ctx, r.sums.borrowed.CPUMilli-r.sums.lentMilli, now)
 }
 
 // accountBelow adds the time that a container has had less than what is due of its

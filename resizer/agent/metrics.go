@@ -100,11 +100,11 @@ type metrics struct {
 	weightLevels  metric.Int64Gauge
 	exceeded      metric.Float64Histogram
 	below         metric.Float64Counter
-	harvestedCPU  metric.Float64Counter
 	lentCPU       metric.Float64Counter
-	lentMem       metric.Float64Counter
-	idleCPU       metric.Float64Counter
-	idleMem       metric.Float64Counter
+	borrowedCPU   metric.Float64Counter
+	borrowedMem   metric.Float64Counter
+	availableCPU  metric.Float64Counter
+	availableMem  metric.Float64Counter
 	lendableCPU   metric.Int64Gauge
 	lendableMem   metric.Int64Gauge
 	pins          metric.Int64Gauge
@@ -166,11 +166,11 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.weightLevels = gauge("libra.agent.weights.pods", "{pod}", "Pods in flight that have a weight of the agent's, by level: 0 is done the soonest")
 	m.exceeded = times("libra.agent.exceeded", "Time that more was in force than the node's pods are owed, until borrowers were shrunk")
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less in force than their user allocation without what they lend, by function")
-	m.harvestedCPU = sum("libra.agent.harvested.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
-	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU above user allocations in force, in core seconds")
-	m.lentMem = sum("libra.agent.lent.memory", "{byte_second}", "Memory above user allocations that limits are, or were asked to be, in byte seconds")
-	m.idleCPU = sum("libra.agent.idle.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
-	m.idleMem = sum("libra.agent.idle.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
+	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU below user allocations in force, in core seconds")
+	m.borrowedCPU = sum("libra.agent.borrowed.cpu", "{core_second}", "CPU above user allocations in force, in core seconds")
+	m.borrowedMem = sum("libra.agent.borrowed.memory", "{byte_second}", "Memory above user allocations that limits are, or were asked to be, in byte seconds")
+	m.availableCPU = sum("libra.agent.available.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
+	m.availableMem = sum("libra.agent.available.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")

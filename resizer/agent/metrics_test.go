@@ -37,10 +37,10 @@ func TestMetricNames(t *testing.T) {
 		}
 	}
 	m.opened(t.Context(), true)
-	for _, c := range []metric.Float64Counter{m.harvestedCPU, m.lentCPU, m.idleCPU} {
+	for _, c := range []metric.Float64Counter{m.lentCPU, m.borrowedCPU, m.availableCPU} {
 		coreSeconds(t.Context(), c, 1, 1)
 	}
-	for _, c := range []metric.Float64Counter{m.lentMem, m.idleMem} {
+	for _, c := range []metric.Float64Counter{m.borrowedMem, m.availableMem} {
 		byteSeconds(t.Context(), c, 1, 1)
 	}
 	for name, unit := range collect() {
