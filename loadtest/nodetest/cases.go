@@ -93,13 +93,18 @@ func (g *guest) cases(ctx context.Context, only []string) error {
 			g.say("whole %.1f s after the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswered)
 		}
 		g.state.Outcomes, g.state.Rebooting = append(g.state.Outcomes, o), false
-		if err := g.save(); err != nil {
+		if err := errors.Join(g.save(), g.report(o)); err != nil {
 			return err
 		}
 	}
-	data, err := json.Marshal(g.state.Outcomes)
+	return nil
+}
+
+// report tells whoever has made the machine, which may be stopped before all cases are made.
+func (g *guest) report(o outcome) error {
+	data, err := json.Marshal(o)
 	if err == nil {
-		fmt.Printf("%s%s\n", outcomesLine, data)
+		fmt.Printf("%s%s\n", outcomeLine, data)
 	}
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// outcomesLine begins the line in which the machine says what became of its cases.
-const outcomesLine = "outcomes: "
+// outcomeLine begins each line in which the machine says what became of a case.
+const outcomeLine = "outcome: "
 
 // node is a machine to test on.
 type node struct{ kubelet, runtime string }
@@ -107,8 +107,10 @@ func onMachine(ctx context.Context, out io.Writer, box string, args []string) (o
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := strings.TrimRight(lines.Text(), "\r")
-		if data, ok := strings.CutPrefix(line, outcomesLine); ok {
-			err = json.Unmarshal([]byte(data), &outcomes)
+		if data, ok := strings.CutPrefix(line, outcomeLine); ok {
+			var o outcome
+			err = errors.Join(err, json.Unmarshal([]byte(data), &o))
+			outcomes = append(outcomes, o)
 			continue
 		}
 		fmt.Fprintln(out, line)
