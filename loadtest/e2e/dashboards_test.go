@@ -39,7 +39,7 @@ const (
 var unseen = map[string]string{
 	"libra_agent_safeguards_total":                  onlyWrong,
 	"libra_agent_safeguard_reaction_seconds_bucket": onlyWrong,
-	"libra_agent_borrowed_memory_total":                 onlyLarger,
+	"libra_agent_borrowed_memory_total":             onlyLarger,
 	"libra_agent_below_owed_seconds_total":          onlyLate,
 	"libra_agent_exceeded_seconds_bucket":           onlyLate,
 	"libra_agent_rewrites_total":                    onlyOthers,
