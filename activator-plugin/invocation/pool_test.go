@@ -33,7 +33,11 @@ func TestLending(t *testing.T) {
 
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		defer client.Close()
-		entries, err := client.XRange(t.Context(), "libra:{node-a}:events", "-", "+").Result()
+		streams, err := client.Keys(t.Context(), "libra:{node-a}:*:events").Result()
+		if err != nil || len(streams) != 1 {
+			t.Fatalf("Keys() = %v, %v, want those of one version", streams, err)
+		}
+		entries, err := client.XRange(t.Context(), streams[0], "-", "+").Result()
 		if err != nil {
 			t.Fatal("XRange() =", err)
 		}

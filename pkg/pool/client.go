@@ -2,11 +2,8 @@ package pool
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,8 +27,9 @@ const (
 )
 
 // Redis is the Pool that all nodes share. It loads its functions into Redis
-// when Redis does not have them, or has older ones.
+// when Redis does not have them.
 type Redis struct {
+	library library
 	calls   redis.UniversalClient
 	waits   redis.UniversalClient
 	loading singleflight.Group
@@ -42,6 +40,7 @@ type Redis struct {
 // NewRedis makes a pool in a Redis. It connects when it is first used.
 func NewRedis(server redisconn.Server) *Redis {
 	return &Redis{
+		library:   thisLibrary,
 		calls:     server.NewClient(redisconn.Options{Connections: callConnections, Idle: idleConnections, Timeout: callTimeout}),
 		waits:     server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),
 		nowMillis: func() int64 { return 0 },
@@ -53,63 +52,24 @@ func (r *Redis) Close() error {
 	return errors.Join(r.calls.Close(), r.waits.Close())
 }
 
-//go:embed lua/*.lua
-var libraryFiles embed.FS
-
-// library is the source of the Redis functions.
-var library = joinFiles(libraryFiles)
-
-func joinFiles(files fs.FS) string {
-	names, err := fs.Glob(files, "lua/*.lua")
-	if err != nil {
-		panic(err) // the pattern is well formed
-	}
-	var joined strings.Builder
-	for _, name := range names {
-		text, err := fs.ReadFile(files, name)
-		if err != nil {
-			panic(err) // it is in the binary
-		}
-		joined.Write(text)
-	}
-	return joined.String()
-}
-
-// libraryVersion is VERSION in lua/1_node.lua.
-const libraryVersion = 25
-
-// nodeKey is the key that the functions are given. All keys of a node begin alike,
-// with a hash tag, so that a Redis Cluster keeps them together.
-func nodeKey(node string) string { return "libra:{" + node + "}:node" }
-
-func intentsStream(node string) string { return "libra:{" + node + "}:intents" }
-
-// eventsStream has the ranked invocations that have begun, and all that have ended.
-func eventsStream(node string) string { return "libra:{" + node + "}:events" }
-
 // call calls a function with numbers, which travel packed, and arguments. When Redis
 // does not have it, it loads the library and calls again.
 func (r *Redis) call(ctx context.Context, function, node string, numbers []int64, args ...any) *redis.Cmd {
 	if err := checkNode(node); err != nil {
 		return failed(ctx, err)
 	}
-	keys := []string{nodeKey(node)}
-	args = append([]any{
-		libraryVersion, packed(append([]int64{LeaseTTL.Milliseconds(), r.nowMillis()}, numbers...)...),
-	}, args...)
+	function = r.library.function(function)
+	keys := []string{r.library.key(node, epochKey)}
+	args = append([]any{packed(append([]int64{LeaseTTL.Milliseconds(), r.nowMillis()}, numbers...)...)}, args...)
 
 	cmd := r.calls.FCall(ctx, function, keys, args...)
 	// To replace a library begins a new epoch, so it is only done with one that is
 	// there and does not have the function.
 	for _, replace := range []bool{false, true} {
-		loaded, err := libraryIn(cmd.Err())
-		if err != nil {
-			return failed(ctx, err)
-		}
-		if loaded == ours {
+		if !redis.HasErrorPrefix(cmd.Err(), "Function not found") {
 			return cmd
 		}
-		if err := r.load(ctx, keys[0], replace || loaded == older); err != nil {
+		if err := r.load(ctx, keys[0], replace); err != nil {
 			return failed(ctx, err)
 		}
 		cmd = r.calls.FCall(ctx, function, keys, args...)
@@ -121,35 +81,6 @@ func failed(ctx context.Context, err error) *redis.Cmd {
 	cmd := redis.NewCmd(ctx)
 	cmd.SetErr(err)
 	return cmd
-}
-
-// inRedis is what a Redis has of the library.
-type inRedis int
-
-const (
-	ours   inRedis = iota
-	absent         // it, or one of its functions
-	older
-)
-
-// libraryIn says what a Redis has whose answer to a call had this error. A newer
-// library is an error: during an upgrade the older binaries must not take it away from
-// the newer.
-func libraryIn(answer error) (inRedis, error) {
-	if redis.HasErrorPrefix(answer, "Function not found") {
-		return absent, nil
-	}
-	if !redis.HasErrorPrefix(answer, "LIBRAVERSION ") {
-		return ours, nil
-	}
-	var loaded int
-	if _, err := fmt.Sscanf(answer.Error(), "LIBRAVERSION %d", &loaded); err != nil {
-		return ours, fmt.Errorf("version of the library libra in Redis: %w", err)
-	}
-	if loaded > libraryVersion {
-		return ours, newerLibraryError{loaded}
-	}
-	return older, nil
 }
 
 // load loads the library into the Redis that has the key, once for all who ask at the
@@ -164,11 +95,14 @@ func (r *Redis) load(ctx context.Context, key string, replace bool) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
 		if replace {
-			return nil, client.FunctionLoadReplace(ctx, library).Err()
+			return nil, client.FunctionLoadReplace(ctx, r.library.source()).Err()
 		}
-		err := client.FunctionLoad(ctx, library).Err()
-		if redis.HasErrorPrefix(err, "Library 'libra' already exists") {
+		err := client.FunctionLoad(ctx, r.library.source()).Err()
+		if redis.HasErrorPrefix(err, "Library '"+r.library.name()+"' already exists") {
 			return nil, nil // another process was faster
+		}
+		if err == nil {
+			r.library.deleteOlder(ctx, client)
 		}
 		return nil, err
 	})

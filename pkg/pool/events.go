@@ -26,7 +26,7 @@ type Watcher struct {
 
 // Watch makes a Watcher for a node. It holds a connection while it waits.
 func (r *Redis) Watch(node string) *Watcher {
-	return &Watcher{streams: cursor{client: r.waits, streams: []string{intentsStream(node), eventsStream(node)}}}
+	return &Watcher{streams: cursor{client: r.waits, streams: []string{r.library.key(node, intentsKey), r.library.key(node, eventsKey)}}}
 }
 
 // Events are what happened on a node. What has both begun and ended is in the same Events,

@@ -167,6 +167,9 @@ func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
 		t.Fatalf("%v is on loan, and pods have lent %v", now, onLoan)
 	}
 	lendable := m.node().beat.Lendable
+	if n.shared(m.nowMillis()) && now.Max(before) != before {
+		t.Fatalf("%v came to be on loan, and another version has invocations on the node", now)
+	}
 	for _, of := range volumes {
 		if *of(&now) > *of(&before) && *of(&now) > *of(&lendable) {
 			t.Fatalf("%v came to be on loan, of %v that may be", now, lendable)
@@ -254,7 +257,7 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	pods = slices.Compact(pods)
 
 	var toldPods []string
-	intents := m.newEntries(t, intentsStream(m.name), &m.lastIntent)
+	intents := m.newEntries(t, thisLibrary.key(m.name, intentsKey), &m.lastIntent)
 	if len(intents) > 1 {
 		t.Fatalf("%d intents of one operation: %v", len(intents), intents)
 	}
@@ -266,7 +269,7 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	}
 	var toldBegun []Begun
 	var toldEnded []api.Ended
-	for _, entry := range m.newEntries(t, eventsStream(m.name), &m.lastEvent) {
+	for _, entry := range m.newEntries(t, thisLibrary.key(m.name, eventsKey), &m.lastEvent) {
 		var events Events
 		if err := events.add(entry); err != nil {
 			t.Fatal(err)
@@ -343,6 +346,7 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return key == versionsKey(m.name) }) // where nothing has begun there is none
 	if len(keys) != 4 {
 		t.Errorf("the node has keys %q, want those of its epoch, its ends and its two streams", keys)
 	}

@@ -24,6 +24,7 @@ type memoryNode struct {
 	loans      map[loan]api.Resources
 	struck     map[string]strikes // by function
 	unseen     map[inPod]unseen
+	another    int64  // when another version of the pool was last told of invocations on the node
 	turn       string // the domain that was the first to be lent to, the last time that several wanted
 }
 
@@ -136,7 +137,13 @@ func (n *memoryNode) heard(now int64) bool {
 
 // open says whether the node lends.
 func (n *memoryNode) open(now int64) bool {
-	return n.heard(now) && n.beat.Whole && n.beat.Epoch == n.epoch
+	return n.heard(now) && n.beat.Whole && n.beat.Epoch == n.epoch && !n.shared(now)
+}
+
+// shared says that another version may have invocations on the node, of which this one knows
+// nothing.
+func (n *memoryNode) shared(now int64) bool {
+	return n.another <= now && now < n.another+LeaseTTL.Milliseconds()
 }
 
 // spared is what there is of an invocation's surplus for its pod to lend.
@@ -315,6 +322,9 @@ func (n *memoryNode) forget(now int64) {
 	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
 	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
+	if n.another+LeaseTTL.Milliseconds() <= now {
+		n.another = 0
+	}
 }
 
 func (n *memoryNode) reap(now int64) {
@@ -367,7 +377,7 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
 	n.beat, n.beatAt = hb, now
 	for _, p := range n.pods {
-		if _, ok := hb.Pods[p.name]; ok {
+		if _, ok := hb.Pods[p.name]; ok && !n.shared(now) {
 			continue
 		}
 		if p.idle != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/redis/go-redis/v9"
 	testingclock "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
@@ -79,6 +80,7 @@ func runModel(t *rapid.T, r *Redis) {
 		}})
 	}
 	t.Repeat(map[string]func(*rapid.T){
+		"another":    m.another,
 		"begin":      func(t *rapid.T) { m.begin(t, drawInvocation(t)) },
 		"share":      func(t *rapid.T) { m.begin(t, drawShared(t)) },
 		"share 2":    func(t *rapid.T) { m.begin(t, drawShared(t)) }, // as often again, or else little is ever lent
@@ -378,8 +380,12 @@ func (m *model) hear(t *rapid.T) {
 	for _, b := range m.node().begun {
 		m.checkFed(t, b.Domain)
 	}
-	if open := m.state().Open; open != (hb.Whole && hb.Epoch == m.node().epoch) {
+	shared := m.node().shared(m.nowMillis())
+	if open := m.state().Open; open != (hb.Whole && hb.Epoch == m.node().epoch && !shared) {
 		t.Fatalf("heartbeat %+v of epoch %s: the node is open: %t", hb, m.node().epoch, open)
+	}
+	if onLoan := m.node().onLoan(""); shared && !onLoan.IsZero() {
+		t.Fatalf("%v is on loan after a heartbeat, and another version has invocations on the node", onLoan)
 	}
 
 	after := m.state()
@@ -528,9 +534,13 @@ func (m *model) lose(t *rapid.T) {
 		r.untold = true
 	}
 	m.read(t) // or there is nothing to lose
+	another := m.node().another
 	m.memory.mu.Lock()
 	delete(m.memory.nodes, m.name)
 	m.memory.mu.Unlock()
+	if !flush {
+		m.node().another = another
+	}
 	if m.redis == nil {
 		return
 	}
@@ -543,12 +553,25 @@ func (m *model) lose(t *rapid.T) {
 		m.lastIntent, m.lastEvent = streamStart, streamStart
 		return
 	}
-	if err := m.redis.calls.FunctionLoadReplace(ctx, library).Err(); err != nil {
+	if err := m.redis.calls.FunctionLoadReplace(ctx, thisLibrary.source()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	m.do(t, func(p Pool) error { _, err := p.Read(ctx, m.name); return err })
-	if woken := m.newEntries(t, intentsStream(m.name), &m.lastIntent); len(woken) != 1 || woken[0].Values["pods"] != "" {
+	if woken := m.newEntries(t, thisLibrary.key(m.name, intentsKey), &m.lastIntent); len(woken) != 1 || woken[0].Values["pods"] != "" {
 		t.Fatalf("after a restart there are intents %v, want one of no pod", woken)
+	}
+}
+
+// another has another version of the pool be told of invocations on the node.
+func (m *model) another(t *rapid.T) {
+	if rapid.IntRange(0, 3).Draw(t, "another version") > 0 {
+		return // or else little is ever lent
+	}
+	m.node().another = m.nowMillis()
+	if m.redis != nil {
+		if err := m.redis.calls.ZAdd(testContext(t), versionsKey(m.name), redis.Z{Score: float64(m.nowMillis()), Member: "another"}).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -251,7 +251,9 @@ type Pool interface {
 	Renew(ctx context.Context, node, owner string) error
 	// Heartbeat says who takes part and how much may be lent on the node, and returns
 	// whether the node is open: for another LeaseTTL, when the agent has seen it Whole
-	// under its present epoch. The last heartbeat stands, whoever sent it.
+	// under its present epoch. The last heartbeat stands, whoever sent it. A node is closed, and
+	// what is on loan ends with the next Heartbeat, while another version of the pool has been
+	// told of invocations there (Begin, Renew) within the last LeaseTTL.
 	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
 	// Safeguard takes out of the node's pool all the CPU that the pod put in, lent or not,
 	// suspends lending of its function, and returns how much was on loan, in milli CPU. The

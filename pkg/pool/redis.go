@@ -41,7 +41,7 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 	if err != nil {
 		return api.Resources{}, err
 	}
-	reply, err := r.numbers(ctx, "libra_begin", node, call, 2)
+	reply, err := r.numbers(ctx, "begin", node, call, 2)
 	if err != nil {
 		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
 	}
@@ -108,7 +108,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 	if err != nil {
 		return Outcome{}, err
 	}
-	reply, err := r.numbers(ctx, "libra_end", node, arguments{
+	reply, err := r.numbers(ctx, "end", node, arguments{
 		[]int64{number(e.Late), number(r.noneArrives(e)), SuspendMost.Milliseconds()}, []any{e.ID, record},
 	}, outcomeNumbers)
 	if err != nil {
@@ -159,7 +159,7 @@ func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv
 		}
 		call.others = append(call.others, e.ID, record, fmt.Sprintf("%d%d", number(e.Late), number(r.noneArrives(e))))
 	}
-	reply, err := r.numbers(ctx, "libra_begin_after", node, call, 2+outcomeNumbers*len(ended))
+	reply, err := r.numbers(ctx, "begin_after", node, call, 2+outcomeNumbers*len(ended))
 	if err != nil {
 		return nil, api.Resources{}, fmt.Errorf("begin invocation %q after %d ended on node %s: %w", inv.ID, len(ended), node, err)
 	}
@@ -175,7 +175,7 @@ func (r *Redis) Renew(ctx context.Context, node, owner string) error {
 	if err := checkName("owner", owner); err != nil {
 		return err
 	}
-	if err := r.call(ctx, "libra_renew", node, nil, owner).Err(); err != nil {
+	if err := r.call(ctx, "renew", node, nil, owner).Err(); err != nil {
 		return fmt.Errorf("renew the lease of %q on node %s: %w", owner, node, err)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	if err := hb.check(); err != nil {
 		return false, err
 	}
-	reply, err := r.call(ctx, "libra_heartbeat", node,
+	reply, err := r.call(ctx, "heartbeat", node,
 		[]int64{number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs), strings.Join(hb.Rested, "\n"),
 	).Int64()
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (rev
 	if err := checkName("pod", pod); err != nil {
 		return 0, err
 	}
-	revokedMilli, err = r.call(ctx, "libra_safeguard", node,
+	revokedMilli, err = r.call(ctx, "safeguard", node,
 		[]int64{SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(), number(idle)}, pod,
 	).Int64()
 	if err != nil {
@@ -223,7 +223,7 @@ func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
 	if err := checkAsk(pod, milli); err != nil {
 		return err
 	}
-	if err := r.call(ctx, "libra_ask", node, []int64{milli}, pod).Err(); err != nil {
+	if err := r.call(ctx, "ask", node, []int64{milli}, pod).Err(); err != nil {
 		return fmt.Errorf("ask for CPU for pod %s on node %s: %w", pod, node, err)
 	}
 	return nil
@@ -231,7 +231,7 @@ func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
 
 // Read implements Pool.
 func (r *Redis) Read(ctx context.Context, node string) (State, error) {
-	reply, err := r.call(ctx, "libra_read", node, []int64{EntriesMost, SuspendMost.Milliseconds()}).Slice()
+	reply, err := r.call(ctx, "read", node, []int64{EntriesMost, SuspendMost.Milliseconds()}).Slice()
 	if err != nil {
 		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
 	}

@@ -60,7 +60,7 @@ func TestServerClock(t *testing.T) {
 func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
-	key := nodeKey("node")
+	key := thisLibrary.key("node", epochKey)
 	for name, change := range map[string]func() *redis.BoolCmd{
 		"longer":  func() *redis.BoolCmd { return r.calls.Expire(ctx, key, 24*time.Hour) },
 		"shorter": func() *redis.BoolCmd { return r.calls.Expire(ctx, key, time.Minute) },
@@ -126,37 +126,6 @@ func TestLibraryIsLoadedAgain(t *testing.T) {
 	lendOnce(t, r, "node-2")
 }
 
-func TestLibraryVersions(t *testing.T) {
-	for _, tc := range []struct {
-		name    string
-		version int
-		wantErr string
-	}{
-		{"older is replaced", libraryVersion - 1, ""},
-		{"newer is left", libraryVersion + 1, "upgrade"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			r := newRedis(t, redistest.Start(t))
-			ctx := testContext(t)
-			other := strings.Replace(library,
-				fmt.Sprintf("local VERSION = '%d'", libraryVersion), fmt.Sprintf("local VERSION = '%d'", tc.version), 1)
-			if other == library {
-				t.Fatal("the Lua files and libraryVersion have different versions")
-			}
-			if err := r.calls.FunctionLoad(ctx, other).Err(); err != nil {
-				t.Fatal(err)
-			}
-			err := r.Renew(ctx, "node", "activator-1")
-			if tc.wantErr == "" && err != nil {
-				t.Fatal(err)
-			}
-			if tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
-				t.Fatalf("got error %v, want one with %q", err, tc.wantErr)
-			}
-		})
-	}
-}
-
 // What gives back must work when nothing else does.
 func TestEndWithoutMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
@@ -194,7 +163,7 @@ func TestEndsAreForgotten(t *testing.T) {
 	if o, err := r.End(ctx, "node", Ending{ID: "donor", BeginAnswered: true}); err != nil || !o.Found {
 		t.Errorf("end of the donor: %+v, %v", o, err)
 	}
-	kept, err := r.calls.ZCard(ctx, "libra:{node}:tombstones").Result()
+	kept, err := r.calls.ZCard(ctx, thisLibrary.key("node", "tombstones")).Result()
 	if err != nil || kept != 2 {
 		t.Errorf("%d ends are remembered, %v; want the one of the last lease time and the placeholder", kept, err)
 	}

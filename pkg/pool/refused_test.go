@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 )
 
 func TestRefusedCalls(t *testing.T) {
-	newer := strings.Replace(library, "local VERSION = '", "local VERSION = '9", 1)
 	for _, tc := range []struct {
 		name    string
 		options []string // of redis-server
@@ -29,9 +27,6 @@ func TestRefusedCalls(t *testing.T) {
 		}, refused: true},
 		{name: "no permission to load", setUp: func(ctx context.Context, admin *redis.Client) error {
 			return admin.Do(ctx, "acl", "setuser", "default", "-function").Err()
-		}, refused: true},
-		{name: "a newer library", setUp: func(ctx context.Context, admin *redis.Client) error {
-			return admin.FunctionLoad(ctx, newer).Err()
 		}, refused: true},
 		{name: "a Redis without functions", options: []string{"--rename-command", "FCALL", ""}, refused: true},
 		{name: "no function", setUp: func(ctx context.Context, admin *redis.Client) error {

@@ -53,7 +53,7 @@ func (i *items) resources() api.Resources {
 
 func (i *items) duration() time.Duration { return time.Duration(next[int64](i)) * time.Millisecond }
 
-// parseState reads the reply of libra_read.
+// parseState reads the reply of the function read.
 func parseState(reply []any) (State, error) {
 	i := &items{left: reply}
 	s := State{

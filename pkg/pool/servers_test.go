@@ -86,7 +86,7 @@ func TestFailedCall(t *testing.T) {
 	lendOnce(t, r, "node")
 	before := epochOf(t, r, "node")
 	ctx := testContext(t)
-	if err := r.calls.Set(ctx, strings.TrimSuffix(nodeKey("node"), "node")+"tombstones", "not a set", 0).Err(); err != nil {
+	if err := r.calls.Set(ctx, thisLibrary.key("node", "tombstones"), "not a set", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -97,7 +97,7 @@ func TestFailedCall(t *testing.T) {
 
 func TestKeyOfAnotherType(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	if err := r.calls.HSet(testContext(t), nodeKey("node"), "epoch", "old").Err(); err != nil {
+	if err := r.calls.HSet(testContext(t), thisLibrary.key("node", epochKey), "epoch", "old").Err(); err != nil {
 		t.Fatal(err)
 	}
 	expectNewEpoch(t, r, "node", "old")
@@ -114,7 +114,7 @@ func TestRestart(t *testing.T) {
 	}
 	server.Restart(t)
 
-	if n, err := awaitRedis(t, r).Exists(testContext(t), nodeKey("node")).Result(); err != nil || n != 1 {
+	if n, err := awaitRedis(t, r).Exists(testContext(t), thisLibrary.key("node", epochKey)).Result(); err != nil || n != 1 {
 		t.Fatalf("%d of the node's keys came back from the disk, %v; want it, or this tests nothing", n, err)
 	}
 	expectNewEpoch(t, r, "node", before)
@@ -152,7 +152,7 @@ func TestFailover(t *testing.T) {
 	ctx := testContext(t)
 	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
-			epoch, err := is.calls.Get(ctx, nodeKey("node")).Result()
+			epoch, err := is.calls.Get(ctx, thisLibrary.key("node", epochKey)).Result()
 			return epoch == before, ignoreNil(err)
 		})
 	if err != nil {
@@ -175,7 +175,7 @@ func TestFailover(t *testing.T) {
 	}
 	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
-			epoch, err := was.calls.Get(ctx, nodeKey("node")).Result()
+			epoch, err := was.calls.Get(ctx, thisLibrary.key("node", epochKey)).Result()
 			return epoch == middle, ignoreNil(err)
 		})
 	if err != nil {
@@ -229,7 +229,7 @@ func TestCluster(t *testing.T) {
 
 	// One master loses its functions: the others keep theirs, and their epochs.
 	before := epochOf(t, r, "node-1")
-	flushed, err := r.clientOf(ctx, nodeKey("node-0"))
+	flushed, err := r.clientOf(ctx, thisLibrary.key("node-0", epochKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	epochOf(t, r, "node-0")
-	other, err := r.clientOf(ctx, nodeKey("node-1"))
+	other, err := r.clientOf(ctx, thisLibrary.key("node-1", epochKey))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestWatcherAfterFlush(t *testing.T) {
 	ctx := testContext(t)
 	add := func(id string) {
 		t.Helper()
-		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: intentsStream("node"), ID: id, Values: []any{"v", 1}}).Err(); err != nil {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: thisLibrary.key("node", intentsKey), ID: id, Values: []any{"v", 1}}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestWatcherReadsRecords(t *testing.T) {
 		{"ranked", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", 1},
 		{"another", "1"},
 	} {
-		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: eventsStream("node"), Values: values}).Err(); err != nil {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: thisLibrary.key("node", eventsKey), Values: values}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,10 +25,12 @@ func as(t *testing.T, s *redistest.Secured, user string) *Redis {
 // the one that begins an epoch, the one after it, and those after that.
 const timed = 3
 
-// foul leaves something of another type where a node's key is to be.
+// foul leaves something of another type where a node's key is to be, and an old library.
 func foul(ctx context.Context, t *testing.T, s *redistest.Secured, node string) {
 	t.Helper()
-	if err := s.Admin.HSet(ctx, nodeKey(node), "epoch", "old").Err(); err != nil {
+	err := s.Admin.HSet(ctx, thisLibrary.key(node, epochKey), "epoch", "old").Err()
+	old := "#!lua name=libra1\nredis.register_function('libra1_begin', function() return 1 end)"
+	if err := errors.Join(err, s.Admin.FunctionLoad(ctx, old).Err()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -91,6 +93,10 @@ func TestRightsOfTheController(t *testing.T) {
 				if _, err := r.Read(ctx, "node"); err != nil {
 					return err
 				}
+			}
+			lendOnce(t, as(t, s, "admin"), "lending")
+			if _, err := r.Read(ctx, "lending"); err != nil {
+				return err
 			}
 			lapse(t, s, r, "lapsed")
 			_, err := r.Read(ctx, "lapsed")
@@ -165,10 +171,10 @@ func TestUsersHaveNoOthersKeys(t *testing.T) {
 	lendOnce(t, as(t, s, "admin"), "node")
 	ctx := testContext(t)
 	for user, refused := range map[string][][]any{
-		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, nodeKey("node")}, {"SUBSCRIBE", memoryChannel}},
-		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", intentsStream("node"), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
+		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"SUBSCRIBE", memoryChannel}},
+		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", thisLibrary.key("node", intentsKey), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
 		"agent":      {{"XREAD", "STREAMS", api.ObservationsStream, "0"}, {"GET", "libra:duplicator:x"}, {"PUBLISH", "libra:predictor:announcements", "x"}, {"EVAL", "return 1", 0}},
-		"predictor":  {{"GET", nodeKey("node")}, {"FCALL", "libra_read", 1, nodeKey("node")}, {"PUBLISH", memoryChannel, "node"}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
+		"predictor":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"PUBLISH", memoryChannel, "node"}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
 	} {
 		refused = append(refused, []any{"KEYS", "*"}, []any{"FLUSHALL"}, []any{"CONFIG", "GET", "*"}, []any{"ACL", "LIST"}, []any{"SCAN", "0"}, []any{"GET", "others"})
 		r := as(t, s, user)

@@ -294,7 +294,10 @@ func (s *site) warm(name string) {
 	client := redis.NewClient(&redis.Options{Addr: s.redis})
 	defer client.Close()
 	ended := func(ctx context.Context) (n int64) {
-		n, _ = client.XLen(ctx, "libra:{"+node+"}:events").Result()
+		streams, _ := client.Keys(ctx, "libra:{"+node+"}:*:events").Result()
+		for _, stream := range streams { // of one version
+			n, _ = client.XLen(ctx, stream).Result()
+		}
 		return n
 	}
 	before := ended(s.Context())

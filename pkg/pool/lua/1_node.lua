@@ -1,8 +1,13 @@
-#!lua name=libra
 
 -- The pool of one node. memorynode.go says the same in Go and is the specification:
--- a change here is a change there, and raises VERSION here and in client.go. The
--- files of this folder are one library, in the order of their names.
+-- a change here is a change there, and raises the version in library.go, which puts the
+-- library's name and VERSION before the files of this folder. They are one library, in
+-- the order of their names.
+--
+-- Versions live side by side, for as long as an upgrade takes: each has functions, keys
+-- and a state of its own. One key of a node is shared by all. Each notes in it that it
+-- has been told of requests, and none lends while another has been: it would lend
+-- what those requests need.
 --
 -- What is begun and lent is in variables of this library, not in keys: Redis loses it
 -- with the process, and so it must, because what another process knows of the node
@@ -11,12 +16,11 @@
 -- noticed by the next call. Streams and the ends that stand are in keys, too.
 --
 -- Every function gets the node's first key, from which it makes the others: they
--- share its hash tag, so that a cluster keeps them together. Its first arguments are
--- the version its caller was written for, and numbers: the lease time in
--- milliseconds, the time in milliseconds or 0 for the server's own, and what the
--- function wants. A volume is a pair, CPU in milli and memory in bytes.
+-- share its hash tag, so that a cluster keeps them together. Its first argument is
+-- numbers: the lease time in milliseconds, the time in milliseconds or 0 for the
+-- server's own, and what the function wants. A volume is a pair, CPU in milli and
+-- memory in bytes.
 
-local VERSION = '25'
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
@@ -183,7 +187,9 @@ local function begin_epoch(first_key, now, had_epoch)
       tombstones = prefix .. 'tombstones', -- until when an end stands, by invocation
       intents = prefix .. 'intents',
       events = prefix .. 'events', -- ranked invocations that have begun, and all that have ended
+      versions = string.match(first_key, '^(.-})') .. ':versions', -- when each was last told of requests
     },
+    marked_at = nil, -- when this one was
     epoch = library_epoch .. epochs_begun,
     now = now,
     pruned = 0, buried = 0, -- when last, and how many ends since
@@ -204,6 +210,7 @@ local function begin_epoch(first_key, now, had_epoch)
     unseen = {},     -- by pod and owner: invocations of which it is not known which they are
   }
   nodes[first_key] = node
+  node.marked_at = tonumber(call('ZSCORE', node.key.versions, VERSION) or nil)
   call('UNLINK', node.key.tombstones)
   call('SET', first_key, node.epoch)
   keep(node)
@@ -235,6 +242,32 @@ local function time_of(node)
   return node.timed_at
 end
 
+-- mark notes that this version has requests on the node. Leases are renewed in time for it.
+local MARK_EVERY_MS = 1000
+
+local function mark(node)
+  local at, key = node.marked_at, node.key.versions
+  if at and at <= node.now and node.now < at + MARK_EVERY_MS then
+    return
+  end
+  call('ZADD', key, node.now, VERSION)
+  call('PEXPIRE', key, RETENTION_MS)
+  node.marked_at = node.now
+end
+
+-- is_shared says whether another version has had requests on the node within a lease time.
+local function is_shared(node)
+  local at, after = node.marked_at, node.now - node.lease_ms
+  local own = at and at > after and at <= node.now and 1 or 0
+  return call('ZCOUNT', node.key.versions, after + 1, node.now) > own
+end
+
+local function forget_marks(node)
+  local at, past = node.marked_at, node.now - node.lease_ms
+  call('ZREMRANGEBYSCORE', node.key.versions, '-inf', past)
+  node.marked_at = at and at > past and at or nil
+end
+
 -- open_node is told the time, or 0 for the server's.
 local function open_node(first_key, lease_ms, now)
   if not library_epoch then
@@ -262,7 +295,7 @@ local function open_node(first_key, lease_ms, now)
   -- A heartbeat from ahead of now came before the clock went back.
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
-  node.open = node.heard and node.whole
+  node.open = node.heard and node.whole and not is_shared(node)
   node.moved, node.woken, node.ranked = nil, nil, nil
   return node
 end

@@ -72,7 +72,7 @@ local function finish(node, id, ending, late, answered, most_ms)
 end
 
 local function end_one(node, args, late, answered, most_ms)
-  return finish(node, args[3], args[4], late == 1, answered == 1, most_ms)
+  return finish(node, args[2], args[3], late == 1, answered == 1, most_ms)
 end
 
 -- short_of_memory is what an invocation wants of memory and nobody lends it. The agent is to
@@ -87,7 +87,7 @@ local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
                      want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most)
-  local owner, id, pod, domain, func, record = args[3], args[4], args[5], args[6], args[7], args[8]
+  local owner, id, pod, domain, func, record = args[2], args[3], args[4], args[5], args[6], args[7]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
     lapse(node, {[owner] = true})
@@ -103,6 +103,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   -- A lease that would not last until its owner's next Renew.
   if not renewed or now - renewed >= every_ms or now < renewed then
     node.leases[owner] = now
+    mark(node)
   end
 
   inv = reuse('invocation')
@@ -140,8 +141,8 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   if short_of_memory(inv) > 0 then
     node.woken = pod
   end
-  if args[9] and args[9] ~= '' then
-    trace(node, inv, args[9])
+  if args[8] and args[8] ~= '' then
+    trace(node, inv, args[8])
   end
   return inv.borrowed
 end
@@ -150,7 +151,7 @@ end
 -- those of the begin, of which the trace may be empty: the ID, the End's part of the record,
 -- and whether it is late and whether its Begins were answered. The reply is the begin's and
 -- then each end's, in one row.
-local ENDINGS_FROM = 10
+local ENDINGS_FROM = 9
 local ENDING_FLAGS = {['00'] = {false, false}, ['01'] = {false, true}, ['10'] = {true, false}, ['11'] = {true, true}}
 
 local function begin_after(node, args, every_ms, most_ms, ...)
@@ -170,10 +171,24 @@ local function begin_after(node, args, every_ms, most_ms, ...)
 end
 
 local function renew(node, args)
-  local owner = args[3]
+  local owner = args[2]
   lapse(node, {[owner] = true})
   node.leases[owner] = node.now
+  mark(node)
   return redis.status_reply('OK')
+end
+
+-- withdraw ends all loans to and from a pod, and takes out of the pool what it put in.
+local function withdraw(node, here)
+  if here.idle then
+    drop_pod(node, here)
+    return
+  end
+  forfeit(node, here, CPU)
+  forfeit(node, here, MEMORY)
+  for _, inv in ipairs(here) do
+    give_back(node, inv)
+  end
 end
 
 -- take_part makes the pods, which are every first line of the text, those that take
@@ -185,15 +200,8 @@ local function take_part(node, text)
     node.floors[pod] = tonumber(floor)
   end
   for pod, here in pairs(node.in_pod) do
-    local leaves = not node.floors[pod]
-    if leaves and here.idle then
-      drop_pod(node, here)
-    elseif leaves then
-      forfeit(node, here, CPU)
-      forfeit(node, here, MEMORY)
-      for _, inv in ipairs(here) do
-        give_back(node, inv)
-      end
+    if not node.floors[pod] then
+      withdraw(node, here)
     end
   end
   for _, here in pairs(node.in_pod) do
@@ -206,14 +214,34 @@ local function take_part(node, text)
   end
 end
 
+-- The library before the first that marks has its keys where this one has the shared one, and
+-- gets one of them with each call. It counts as version 23. One version later this goes.
+local UNVERSIONED = '23'
+
+local function mark_unversioned(node)
+  local key = string.gsub(node.key.versions, 'versions$', 'node')
+  local idle = redis.pcall('OBJECT', 'IDLETIME', key) -- seconds
+  if type(idle) == 'number' and idle * 1000 < node.lease_ms then
+    call('ZADD', node.key.versions, node.now - idle * 1000, UNVERSIONED)
+    call('PEXPIRE', node.key.versions, RETENTION_MS)
+  end
+end
+
 local function heartbeat(node, args, whole, cpu, memory)
-  local agent, epoch, text, needs, rested = args[3], args[4], args[5], args[6], args[7]
+  local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
-  node.heard, node.open = true, node.whole
+  mark_unversioned(node)
+  local shared = is_shared(node)
+  node.heard, node.open = true, node.whole and not shared
   if text ~= node.pods_text then
     take_part(node, text)
+  end
+  if shared then
+    for _, here in pairs(node.in_pod) do
+      withdraw(node, here)
+    end
   end
   for pod in string.gmatch(rested, '[^\n]+') do
     rest(node, pod)
@@ -227,7 +255,7 @@ local function heartbeat(node, args, whole, cpu, memory)
 end
 
 local function safeguard(node, args, least_ms, most_ms, seen_idle)
-  local pod = args[3]
+  local pod = args[2]
   local here = node.in_pod[pod]
   if not here or here.spare[CPU] + here.lent[CPU] == 0 or (here.idle ~= nil) ~= (seen_idle == 1) then
     return 0
@@ -249,7 +277,7 @@ end
 
 -- ask has the only invocation in a pod want so much CPU, as far as it may.
 local function ask(node, args, milli)
-  local here = node.in_pod[args[3]]
+  local here = node.in_pod[args[2]]
   if not here or #here ~= 1 then
     return 0
   end
@@ -383,6 +411,7 @@ end
 local function read(node, _, entries_most, most_ms)
   reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
+  forget_marks(node)
   local available, entries, balances, in_flight = survey(node, entries_most)
   add_traces(node, balances)
   return {
@@ -401,24 +430,21 @@ local function register(name, flags, format, callback)
     return reply
   end
   redis.register_function{
-    function_name = name,
+    function_name = 'libra' .. VERSION .. '_' .. name,
     flags = flags,
     callback = function(keys, args)
-      if args[1] ~= VERSION then
-        return redis.error_reply('LIBRAVERSION ' .. VERSION)
-      end
-      return call_with(keys[1], args, struct.unpack(format, args[2]))
+      return call_with(keys[1], args, struct.unpack(format, args[1]))
     end,
   }
 end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('libra_begin', {}, '<dddddddddddddddddddd', begin)
-register('libra_end', {'allow-oom'}, '<ddddd', end_one)
-register('libra_begin_after', {}, '<dddddddddddddddddddd', begin_after)
-register('libra_renew', {}, '<dd', renew)
-register('libra_heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
-register('libra_safeguard', {'allow-oom'}, '<ddddd', safeguard)
-register('libra_ask', {'allow-oom'}, '<ddd', ask)
-register('libra_read', {'allow-oom'}, '<dddd', read)
+register('begin', {}, '<dddddddddddddddddddd', begin)
+register('end', {'allow-oom'}, '<ddddd', end_one)
+register('begin_after', {}, '<dddddddddddddddddddd', begin_after)
+register('renew', {}, '<dd', renew)
+register('heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
+register('safeguard', {'allow-oom'}, '<ddddd', safeguard)
+register('ask', {'allow-oom'}, '<ddd', ask)
+register('read', {'allow-oom'}, '<dddd', read)

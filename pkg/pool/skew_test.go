@@ -1,0 +1,257 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// versionsKey is the key of a node that all versions share (lua/1_node.lua).
+func versionsKey(node string) string { return "libra:{" + node + "}:versions" }
+
+func newVersion(t testing.TB, addr string, version library) *Redis {
+	r := newRedis(t, addr)
+	r.library = version
+	return r
+}
+
+// part is an agent and an activator of one version, which are busy on some nodes.
+type part struct {
+	*Redis
+	nodes []string
+	calls atomic.Int64
+	lent  atomic.Int64 // Begins that have borrowed something
+
+	stop context.CancelFunc
+	done *errgroup.Group
+}
+
+// start keeps invocations beginning and ending until the part is stopped. Any call that
+// fails ends it.
+func start(ctx context.Context, r *Redis, nodes []string) *part {
+	ctx, stop := context.WithCancel(ctx)
+	p := &part{Redis: r, nodes: nodes, stop: stop}
+	p.done, ctx = errgroup.WithContext(ctx)
+	for i, node := range nodes {
+		p.done.Go(func() error { return p.every(ctx, time.Second, func() error { return p.beat(node) }) })
+		p.done.Go(func() error {
+			return p.every(ctx, time.Second, func() error { return p.Renew(context.Background(), node, p.owner()) })
+		})
+		for j := range 2 {
+			n := 0
+			p.done.Go(func() error {
+				return p.every(ctx, 5*time.Millisecond, func() error { n++; return p.invoke(node, fmt.Sprintf("%d-%d-%d", i, j, n)) })
+			})
+		}
+	}
+	return p
+}
+
+func (p *part) owner() string { return "activator-" + p.library.name() }
+
+func (p *part) every(ctx context.Context, period time.Duration, f func() error) error {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		if err := f(); err != nil {
+			return fmt.Errorf("version %d: %w", p.library, err)
+		}
+		p.calls.Add(1)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *part) beat(node string) error {
+	ctx := context.Background()
+	state, err := p.Read(ctx, node)
+	if err != nil {
+		return err
+	}
+	pods := map[string]int64{}
+	for i := range 2 {
+		for _, side := range []string{"donor", "borrower"} {
+			pods[fmt.Sprintf("default/%s-%d", side, i)] = 0
+		}
+	}
+	_, err = p.Heartbeat(ctx, node, Heartbeat{Agent: "agent-" + p.library.name(), Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: pods})
+	return err
+}
+
+// invoke has one invocation borrow from another, where anything is lent.
+func (p *part) invoke(node, id string) error {
+	ctx, slot := context.Background(), strings.Split(id, "-")[1]
+	id = p.library.name() + "-" + id
+	gives, takes := donor(id+"-donor"), borrower(id+"-borrower")
+	gives.Pod, takes.Pod = "default/donor-"+slot, "default/borrower-"+slot
+	gives.Owner, takes.Owner = p.owner(), p.owner()
+	if _, err := p.Begin(ctx, node, gives); err != nil {
+		return err
+	}
+	_, borrowed, err := p.BeginAfter(ctx, node, nil, takes)
+	if err != nil {
+		return err
+	}
+	if !borrowed.IsZero() {
+		p.lent.Add(1)
+	}
+	_, errTakes := p.End(ctx, node, Ending{ID: takes.ID, Status: 200})
+	_, errGives := p.End(ctx, node, Ending{ID: gives.ID, Status: 200})
+	return errors.Join(errTakes, errGives)
+}
+
+// end stops the part. All its calls were answered.
+func (p *part) end(t *testing.T) {
+	t.Helper()
+	p.stop()
+	if err := p.done.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (p *part) expectLending(t *testing.T, within time.Duration) {
+	t.Helper()
+	before := p.lent.Load()
+	from := time.Now()
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, within, true,
+		func(context.Context) (bool, error) { return p.lent.Load() > before, nil })
+	if err != nil {
+		t.Fatalf("version %d has not lent anything for %s", p.library, within)
+	}
+	t.Logf("version %d lends after %s", p.library, time.Since(from).Round(time.Millisecond))
+}
+
+// Two versions work on the same nodes at a time, as in an upgrade and a rollback.
+func TestVersionsSideBySide(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		from, to library
+	}{
+		{"upgrade", thisLibrary, thisLibrary + 1},
+		{"rollback", thisLibrary, thisLibrary - 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			addr := redistest.Start(t)
+			nodes := []string{"node-1", "node-2", "node-3"}
+			was := start(t.Context(), newVersion(t, addr, tc.from), nodes)
+			was.expectLending(t, time.Minute)
+
+			is := start(t.Context(), newVersion(t, addr, tc.to), nodes)
+			// By then each has heard of the other with a heartbeat.
+			time.Sleep(2 * time.Second)
+			lentWas, lentIs, calls := was.lent.Load(), is.lent.Load(), is.calls.Load()
+			time.Sleep(LeaseTTL)
+			if a, b := was.lent.Load()-lentWas, is.lent.Load()-lentIs; a+b > 0 {
+				t.Errorf("while both have invocations, %d lends %d times and %d %d times", tc.from, a, tc.to, b)
+			}
+			if is.calls.Load() == calls {
+				t.Fatal("nothing is called: this tests nothing")
+			}
+			was.end(t)
+			is.expectLending(t, 10*time.Second)
+			is.end(t)
+		})
+	}
+}
+
+// What is on loan ends when another version is told of invocations on the node.
+func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
+	addr := redistest.Start(t)
+	r, other := newRedis(t, addr), newVersion(t, addr, thisLibrary+1)
+	ctx := testContext(t)
+	lendOnce(t, r, "node")
+	if err := other.Renew(ctx, "node", "activator-2"); err != nil {
+		t.Fatal(err)
+	}
+	if borrowed, err := r.Begin(ctx, "node", borrower("late")); err != nil || !borrowed.IsZero() {
+		t.Errorf("a Begin borrowed %v, %v", borrowed, err)
+	}
+	beat := Heartbeat{Agent: "agent-1", Epoch: epochOf(t, r, "node"), Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}}
+	if open, err := r.Heartbeat(ctx, "node", beat); err != nil || open {
+		t.Errorf("the node is open: %t, %v", open, err)
+	}
+	state, err := r.Read(ctx, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pod, balance := range state.Pods {
+		if !balance.Lent.IsZero() || !balance.Borrowed.IsZero() {
+			t.Errorf("%s has balance %+v", pod, balance)
+		}
+	}
+	if ttl, err := r.calls.PTTL(ctx, versionsKey("node")).Result(); err != nil || ttl <= 0 {
+		t.Errorf("the key that versions share expires in %v, %v", ttl, err)
+	}
+}
+
+// The library before versions had names of their own tells nobody of its requests, and gets
+// this key with each call.
+func TestUnversionedLibraryCloses(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	if err := r.calls.Set(ctx, "libra:{node}:node", "epoch", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	beat := Heartbeat{Agent: "agent-1", Epoch: epochOf(t, r, "node"), Whole: true, Lendable: unlimited}
+	if open, err := r.Heartbeat(ctx, "node", beat); err != nil || open {
+		t.Errorf("the node is open while the library %d is used: %t, %v", unversioned, open, err)
+	}
+	from := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 10*time.Second, true,
+		func(ctx context.Context) (bool, error) { return r.Heartbeat(ctx, "node", beat) })
+	if took := time.Since(from); err != nil || took < LeaseTTL-2*time.Second {
+		t.Errorf("after it has been used, the node is open after %s, %v; want about %s", took, err, LeaseTTL)
+	}
+}
+
+// Who loads a version leaves the one before it, for those that still use it.
+func TestOldLibrariesGo(t *testing.T) {
+	addr := redistest.Start(t)
+	ctx := testContext(t)
+	r := newRedis(t, addr)
+	for _, name := range []string{"libra", "librarian"} { // the second is another's
+		source := fmt.Sprintf("#!lua name=%s\nredis.register_function('%[1]s_begin', function() return 1 end)", name)
+		if err := r.calls.FunctionLoad(ctx, source).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectLibraries(t, newVersion(t, addr, unversioned+1), []string{"libra", "libra24", "librarian"})
+	expectLibraries(t, newVersion(t, addr, unversioned+2), []string{"libra24", "libra25", "librarian"})
+	expectLibraries(t, newVersion(t, addr, unversioned+3), []string{"libra25", "libra26", "librarian"})
+	// Who still uses what is gone loads it again, and leaves the newer.
+	expectLibraries(t, newVersion(t, addr, unversioned+1), []string{"libra24", "libra25", "libra26", "librarian"})
+}
+
+func expectLibraries(t *testing.T, r *Redis, want []string) {
+	t.Helper()
+	ctx := testContext(t)
+	if err := r.Renew(ctx, "node", "activator-1"); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := r.calls.FunctionList(ctx, redis.FunctionListQuery{}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range loaded {
+		names = append(names, l.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, want) {
+		t.Errorf("version %d has loaded its library, and there are %q; want %q", r.library, names, want)
+	}
+}
