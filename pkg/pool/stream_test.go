@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,6 +98,44 @@ func TestWatcherReadsRecords(t *testing.T) {
 	defer cancel()
 	if _, err := w.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("next past its deadline: %v", err)
+	}
+}
+
+// What nobody follows live does not fill Redis: streams of many busy nodes would.
+func TestStreamsKeepALease(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := testContext(t)
+	streams := []string{thisLibrary.key("node", intentsKey), thisLibrary.key("node", eventsKey)}
+	for _, stream := range streams {
+		for i := range 50 {
+			old := &redis.XAddArgs{Stream: stream, ID: fmt.Sprintf("1000-%d", i+1), Values: []any{"v", strings.Repeat("x", 500)}}
+			if err := r.calls.XAdd(ctx, old).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lendOnce(t, r, "node")
+	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // after which they are trimmed again
+	if err := r.Renew(ctx, "node", "activator-1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, stream := range streams {
+		entries, err := r.calls.XRange(ctx, stream, "-", "+").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := 0
+		for _, entry := range entries {
+			if strings.HasPrefix(entry.ID, "1000-") {
+				old++
+			}
+		}
+		if old > 10 || old == len(entries) { // whole blocks of about eight such go
+			t.Errorf("stream %s has %d old entries and %d new ones, want new ones and no more old ones than share a block with them", stream, old, len(entries)-old)
+		}
 	}
 }
 

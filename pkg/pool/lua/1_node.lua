@@ -35,10 +35,12 @@ local KEEP_EVERY_MS = 10 * 60 * 1000
 local PRUNE_EVERY = 64
 local PRUNE_EVERY_MS = 1000
 
--- About how many entries a node's streams keep. Both are followed live, and there
--- are many nodes.
+-- About how many entries a node's streams have at most, and how often those are removed that
+-- are older than a lease time. Both are followed live, there are many nodes, and an agent that
+-- has not been heard of for so long is taken to be gone.
 local INTENTS_LENGTH = '100'
 local EVENTS_LENGTH = '1000'
+local TRIM_EVERY_MS = 1000
 
 local CPU, MEMORY = 1, 2
 
@@ -171,6 +173,13 @@ local function append_ended(node, begun, ending, pool)
     'ended', ENDED_VERSION, 'begun', begun, 'ending', ending, 'pool', pool)
 end
 
+local function trim(node)
+  local key, oldest = node.key, node.now - node.lease_ms
+  call('XTRIM', key.intents, 'MINID', '~', oldest)
+  call('XTRIM', key.events, 'MINID', '~', oldest)
+  node.trimmed = node.now
+end
+
 -- begin_epoch makes the node one of which nothing is known.
 local function begin_epoch(first_key, now, had_epoch)
   if not nodes[first_key] then
@@ -192,6 +201,7 @@ local function begin_epoch(first_key, now, had_epoch)
     marked_at = nil, -- when this one was
     epoch = library_epoch .. epochs_begun,
     now = now,
+    trimmed = 0,            -- when last
     pruned = 0, buried = 0, -- when last, and how many ends since
     buried_until = 0,       -- the latest of those that stand
     traced = 0,
@@ -297,6 +307,9 @@ local function open_node(first_key, lease_ms, now)
   node.heard = at ~= nil and at <= now and now < at + lease_ms
   node.open = node.heard and node.whole and not is_shared(node)
   node.moved, node.woken, node.ranked = nil, nil, nil
+  if now - node.trimmed >= TRIM_EVERY_MS or now < node.trimmed then
+    trim(node)
+  end
   return node
 end
 
