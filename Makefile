@@ -110,6 +110,12 @@ bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predict
 bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100 and 1,000 nodes, on one Redis core (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
+BASE ?= origin/main
+
+.PHONY: skew-test
+skew-test: deps ## Parts of the pool of another commit and of this one on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 where that is this one.
+	go test -tags skew -count=1 -v ./loadtest/skew -base $(BASE)
+
 .PHONY: bench-resizer
 bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke (3 min), BENCH=--help for options.
 	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)

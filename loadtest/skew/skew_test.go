@@ -1,0 +1,230 @@
+//go:build skew
+
+// Package skew has parts of two commits share a Redis, as in an upgrade and in a rollback.
+package skew
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+var (
+	base = flag.String("base", "origin/main", "commit to come from, and to go back to")
+	out  = flag.String("out", "out/skew-test", "folder for the results, from the root of the repository")
+)
+
+const (
+	program  = "loadtest/skew/part"
+	together = 5 * time.Second // for so long activators of both run
+	resumes  = 10 * time.Second
+	stops    = 10 * time.Second
+)
+
+// commit is one that parts are built of.
+type commit struct{ name, part string }
+
+// part is a process that runs.
+type part struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu  sync.Mutex
+	now told
+}
+
+type told struct {
+	Calls, Failed, Lent int64
+	Error               string
+}
+
+func TestSkew(t *testing.T) {
+	root := git(t, ".", "rev-parse", "--show-toplevel")
+	old, ours := buildOf(t, root, *base), build(t, root, "this")
+	addr := redistest.StartServer(t).Addr
+	var all []*part
+	run := func(c commit, role string) *part {
+		p := start(t, c, role, addr, len(all))
+		all = append(all, p)
+		return p
+	}
+
+	agent, activator := run(old, "agent"), run(old, "activator")
+	activator.lends(time.Minute)
+	shared := int64(0)
+
+	// Up: agents first.
+	agent.stop()
+	agent = run(ours, "agent")
+	next := run(ours, "activator")
+	shared += lentBeside(activator, next)
+	activator.stop()
+	up := next.lends(resumes)
+	t.Logf("from %s to this commit: lends %s after the last activator of before", *base, up)
+
+	// Back: activators first.
+	activator = run(old, "activator")
+	shared += lentBeside(next, activator)
+	next.stop()
+	back := time.Now()
+	agent.stop()
+	agent = run(old, "agent")
+	activator.lends(resumes)
+	down := time.Since(back)
+	t.Logf("and back: lends %s after the last activator of this commit", down)
+	agent.stop()
+	activator.stop()
+
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	libraries, err := client.FunctionList(t.Context(), redis.FunctionListQuery{LibraryNamePattern: "libra*"}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Commits of one version have one pool, and lend all the time.
+	if len(libraries) > 1 && shared > 0 {
+		t.Errorf("while activators of both had requests, %d loans were made", shared)
+	}
+	metrics := map[string]float64{"versions": float64(len(libraries)), "resumed_s": max(up, down).Seconds(), "lent_beside": float64(shared)}
+	for _, p := range all {
+		metrics["calls"] += float64(p.now.Calls)
+		metrics["failed_requests"] += float64(p.now.Failed)
+		if p.now.Failed > 0 {
+			t.Errorf("%s: %d of %d calls failed, the first: %s", p.name, p.now.Failed, p.now.Calls, p.now.Error)
+		}
+	}
+	dir := filepath.Join(root, *out)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	results := report.Results{Machine: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH), Commit: git(t, root, "describe", "--always", "--dirty"), Metrics: metrics}
+	if err := results.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%v: %s", metrics, filepath.Join(dir, report.ResultsFile))
+}
+
+// lentBeside is how often either lends while both run, once the pool is closed whose agent has
+// stopped.
+func lentBeside(a, b *part) int64 {
+	time.Sleep(pool.LeaseTTL + time.Second)
+	before := a.told().Lent + b.told().Lent
+	time.Sleep(together)
+	return a.told().Lent + b.told().Lent - before
+}
+
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+// buildOf builds the part of another commit, in a tree of its own. What the part does is this
+// tree's, and what it does it with is that one's.
+func buildOf(t *testing.T, root, name string) commit {
+	t.Helper()
+	tree := filepath.Join(t.TempDir(), "tree")
+	git(t, root, "worktree", "add", "--detach", tree, name)
+	t.Cleanup(func() { git(t, root, "worktree", "remove", "--force", tree) })
+	there := filepath.Join(tree, program)
+	if err := errors.Join(os.RemoveAll(there), os.CopyFS(there, os.DirFS(filepath.Join(root, program)))); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, tree, name)
+}
+
+func build(t *testing.T, tree, name string) commit {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "part")
+	cmd := exec.Command("go", "build", "-o", binary, "./"+program)
+	cmd.Dir = tree
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the part of %s: %v\n%s", name, err, output)
+	}
+	return commit{name, binary}
+}
+
+func start(t *testing.T, c commit, role, addr string, number int) *part {
+	t.Helper()
+	p := &part{t: t, name: c.name + "'s " + role, done: make(chan struct{})}
+	p.cmd = exec.Command(c.part, "--redis", addr, "--role", role, "--name", role+"-"+string(rune('a'+number)))
+	p.cmd.Stderr = os.Stderr
+	lines, err := p.cmd.StdoutPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill() }) //nolint:errcheck // it may have ended
+	go func() {
+		defer close(p.done)
+		for scanner := bufio.NewScanner(lines); scanner.Scan(); {
+			p.mu.Lock()
+			if err := json.Unmarshal(scanner.Bytes(), &p.now); err != nil {
+				t.Errorf("%s says %q: %v", p.name, scanner.Text(), err)
+			}
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+func (p *part) told() told {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+// lends waits until it lends again, and returns for how long.
+func (p *part) lends(most time.Duration) time.Duration {
+	p.t.Helper()
+	from, before := time.Now(), p.told().Lent
+	for p.told().Lent == before {
+		if time.Since(from) > most {
+			p.t.Fatalf("%s has not lent for %s; it tells %+v", p.name, most, p.told())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(from)
+}
+
+// stop ends the part as Kubernetes does.
+func (p *part) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(stops):
+		p.t.Fatalf("%s has not ended after %s", p.name, stops)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("%s: %v", p.name, err)
+	}
+}
