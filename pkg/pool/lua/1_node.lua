@@ -272,6 +272,15 @@ local function is_shared(node)
   return call('ZCOUNT', node.key.versions, after + 1, node.now) > own
 end
 
+-- is_open says whether the node lends. Only who would lend asks, once in a call: most calls
+-- need not, and it is a tenth of what they take.
+local function is_open(node)
+  if node.opened and not node.looked then
+    node.looked, node.opened = true, not is_shared(node)
+  end
+  return node.opened
+end
+
 local function forget_marks(node)
   local at, past = node.marked_at, node.now - node.lease_ms
   call('ZREMRANGEBYSCORE', node.key.versions, '-inf', past)
@@ -305,7 +314,7 @@ local function open_node(first_key, lease_ms, now)
   -- A heartbeat from ahead of now came before the clock went back.
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
-  node.open = node.heard and node.whole and not is_shared(node)
+  node.opened, node.looked = node.heard and node.whole, false
   node.moved, node.woken, node.ranked = nil, nil, nil
   if now - node.trimmed >= TRIM_EVERY_MS or now < node.trimmed then
     trim(node)

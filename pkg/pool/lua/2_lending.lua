@@ -235,7 +235,7 @@ end
 -- not be enough for all: one domain's part grows when another has all that it wants, and
 -- the first of them is another each time.
 local function feed(node, domains)
-  if not node.open then
+  if not is_open(node) then
     return
   end
   local names = {}

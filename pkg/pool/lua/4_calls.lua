@@ -25,7 +25,7 @@ end
 
 -- spared is what there is of an invocation's surplus for its pod to lend.
 local function spared(node, pod, func, cpu, memory, most_ms)
-  if cpu + memory == 0 or not (node.open and node.floors[pod]) then
+  if cpu + memory == 0 or not (node.floors[pod] and is_open(node)) then
     return NOTHING
   end
   return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
@@ -33,7 +33,7 @@ end
 
 -- idles says whether the pod of one that ends lends on.
 local function idles(node, inv, late, most_ms)
-  return not late and inv.idle_cpu > 0 and node.open and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0
+  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and is_open(node)
 end
 
 -- An invocation of which it is not known what it needs, needs all.
@@ -54,7 +54,7 @@ local function finish(node, id, ending, late, answered, most_ms)
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and node.open then
+  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and is_open(node) then
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
@@ -129,7 +129,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   if inv.want ~= NOTHING then
     list(node, 'borrowers', inv)
   end
-  if node.open then
+  if (moved or inv.want ~= NOTHING) and is_open(node) then
     if inv.want ~= NOTHING then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
@@ -234,7 +234,7 @@ local function heartbeat(node, args, whole, cpu, memory)
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   mark_unversioned(node)
   local shared = is_shared(node)
-  node.heard, node.open = true, node.whole and not shared
+  node.heard, node.opened, node.looked = true, node.whole and not shared, true
   if text ~= node.pods_text then
     take_part(node, text)
   end
@@ -251,7 +251,7 @@ local function heartbeat(node, args, whole, cpu, memory)
     publish_memory(node)
   end
   feed(node, node.domains)
-  return node.open and 1 or 0
+  return is_open(node) and 1 or 0
 end
 
 local function safeguard(node, args, least_ms, most_ms, seen_idle)
@@ -415,7 +415,7 @@ local function read(node, _, entries_most, most_ms)
   local available, entries, balances, in_flight = survey(node, entries_most)
   add_traces(node, balances)
   return {
-    node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
+    node.epoch, node.heard and node.agent or '', is_open(node) and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
     balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node),
   }
