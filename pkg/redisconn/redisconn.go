@@ -175,7 +175,9 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 	if s.tls {
 		options.Dialer = s.dialer(o.Timeout)
 	}
-	return redis.NewUniversalClient(options)
+	client := redis.NewUniversalClient(options)
+	client.AddHook(explainer{s})
+	return client
 }
 
 // login is read for each connection, so that a Secret that changes is followed.
@@ -194,7 +196,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 		return login{}, err
 	}
 	if username != "" && password == "" {
-		return login{}, fmt.Errorf("credentials of Redis in %s: the file %s names a user, and the file %s is missing or empty", dir, usernameFile, passwordFile)
+		return login{}, fmt.Errorf("%s is %s: the file %s names a user, and the file %s is missing or empty", credentialsSetting, dir, usernameFile, passwordFile)
 	}
 	return login{username, password}, nil
 }
@@ -203,7 +205,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 func readLine(dir, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("credentials of Redis: %w", err)
+		return "", fmt.Errorf("%s is %s: %w", credentialsSetting, dir, err)
 	}
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
@@ -223,7 +225,11 @@ func (s Server) dialer(timeout time.Duration) func(ctx context.Context, network,
 			},
 			Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
 		}
-		return dialer.DialContext(ctx, network, addr)
+		connection, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, s.explainTLS(addr, roots != nil, err)
+		}
+		return connection, nil
 	}
 }
 
@@ -238,11 +244,11 @@ func (s Server) roots() (*x509.CertPool, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("CA of Redis: %w", err)
+		return nil, fmt.Errorf("%s: %w", s.setCredentials(), err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("CA of Redis: %s has no certificate in PEM", path)
+		return nil, fmt.Errorf("%s: the file %s has no certificate in PEM", s.setCredentials(), caFile)
 	}
 	return roots, nil
 }

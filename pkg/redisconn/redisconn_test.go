@@ -94,6 +94,121 @@ func TestUserNeedsAPassword(t *testing.T) {
 	}
 }
 
+// Whatever is wrong, the error says where it is set and what is accepted there.
+func TestErrorsNameTheSetting(t *testing.T) {
+	s := redistest.StartSecured(t)
+	tlsAddr, plain := "rediss://"+s.Addr, redistest.StartServer(t).Addr
+	for name, c := range map[string]struct {
+		address string
+		without []string          // files of the agent's Secret
+		with    map[string]string // other contents
+		want    []string
+	}{
+		"wrong password": {
+			tlsAddr, nil, map[string]string{"password": "hunter3"},
+			[]string{"WRONGPASS", "LIBRA_REDIS_CREDENTIALS", "DIR", "the user agent of the file username", "the file password"},
+		},
+		"no such user": {
+			tlsAddr, nil, map[string]string{"username": "nobody"},
+			[]string{"WRONGPASS", "LIBRA_REDIS_CREDENTIALS", "DIR", "the user nobody of the file username", "the file password"},
+		},
+		"no username": {
+			tlsAddr, []string{"username"}, nil,
+			[]string{"WRONGPASS", "LIBRA_REDIS_CREDENTIALS", "DIR", "the user default, because the file username is missing"},
+		},
+		"no password": {
+			tlsAddr, []string{"password"}, nil,
+			[]string{"LIBRA_REDIS_CREDENTIALS", "DIR", "the file password is missing or empty"},
+		},
+		"no username and no password": {
+			tlsAddr, []string{"username", "password"}, nil,
+			[]string{"NOAUTH", "LIBRA_REDIS_CREDENTIALS", "DIR", "files username and password are missing"},
+		},
+		"wrong CA": {
+			tlsAddr, nil, map[string]string{"ca.crt": string(redistest.NewCA(t).PEM)},
+			[]string{"unknown authority", "LIBRA_REDIS_CREDENTIALS", "DIR", "want the CA of " + s.Addr + " in the file ca.crt"},
+		},
+		"no CA": {
+			tlsAddr, []string{"ca.crt"}, nil,
+			[]string{"unknown authority", "LIBRA_REDIS_CREDENTIALS", "DIR", "the system's CAs count: want the CA of " + s.Addr + " in a file ca.crt"},
+		},
+		"a CA that is none": {
+			tlsAddr, nil, map[string]string{"ca.crt": "not one"},
+			[]string{"LIBRA_REDIS_CREDENTIALS", "DIR", "the file ca.crt has no certificate in PEM"},
+		},
+		"an address that is not in the certificate": {
+			"rediss://" + strings.Replace(s.Addr, "127.0.0.1", "0.0.0.0", 1), nil, nil,
+			[]string{"LIBRA_REDIS_ADDR", "not 0.0.0.0", "want a name that is in the certificate"},
+		},
+		"TLS that is not asked for": {
+			"redis://" + s.Addr, nil, nil,
+			[]string{"LIBRA_REDIS_ADDR", "redis://" + s.Addr, "want rediss://"},
+		},
+		"TLS that there is not": {
+			"rediss://" + plain, nil, nil,
+			[]string{"LIBRA_REDIS_ADDR", "rediss://" + plain, "want a Redis with TLS", "or redis://"},
+		},
+		"users that there are not": {
+			plain, nil, nil,
+			[]string{"WRONGPASS", "LIBRA_REDIS_CREDENTIALS", "DIR", "the user agent of the file username"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := s.Credentials(t, "agent")
+			for _, file := range c.without {
+				if err := os.Remove(filepath.Join(dir, file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for file, content := range c.with {
+				write(t, filepath.Join(dir, file), content)
+			}
+			server, err := redisconn.Parse(c.address, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = client(t, server).Time(t.Context()).Err()
+			if err == nil {
+				t.Fatal("it was let in")
+			}
+			for _, want := range c.want {
+				if want == "DIR" {
+					want = dir
+				}
+				if strings.Count(err.Error(), want) != 1 {
+					t.Errorf("%v: want %q in it, once", err, want)
+				}
+			}
+			for _, password := range []string{redistest.PasswordOf("agent"), "hunter3"} {
+				if strings.Contains(err.Error(), password) {
+					t.Errorf("the error has the password: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestErrorsNameTheSettingThatThereIsNot(t *testing.T) {
+	s := redistest.StartSecured(t)
+	err := client(t, redisconn.MustParse("rediss://"+s.Addr)).Time(t.Context()).Err()
+	if err == nil || !strings.Contains(err.Error(), "LIBRA_REDIS_CREDENTIALS (--redis-credentials) is not set") || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("without credentials: %v", err)
+	}
+	wants := redistest.StartServer(t, "--requirepass", "hunter2")
+	err = client(t, redisconn.MustParse(wants.Addr)).Time(t.Context()).Err()
+	if !redis.IsAuthError(err) || !strings.Contains(err.Error(), "LIBRA_REDIS_CREDENTIALS (--redis-credentials) is not set") {
+		t.Errorf("without a password: %v", err)
+	}
+}
+
+func TestRefusedCommandNamesTheUser(t *testing.T) {
+	s := redistest.StartSecured(t)
+	err := client(t, s.As(t, "agent")).FlushAll(t.Context()).Err()
+	if !redis.IsPermissionError(err) || !strings.Contains(err.Error(), "user agent") || !strings.Contains(err.Error(), "redis-auth/users.acl") {
+		t.Errorf("FLUSHALL as the agent: %v", err)
+	}
+}
+
 func TestTLSWantsTheRightCA(t *testing.T) {
 	s := redistest.StartSecured(t)
 	dir := s.Credentials(t, "agent")
