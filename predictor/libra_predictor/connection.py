@@ -2,6 +2,7 @@
 
 import logging
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +13,15 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
 
 from libra_predictor.settings import parse_address
 
 log = logging.getLogger(__name__)
 
 UNREACHABLE = (RedisError, RedisClusterException, OSError)
+
+_SETTING = "LIBRA_REDIS_CREDENTIALS (--redis-credentials)"
 
 _CONNECT_SECONDS = 2.0
 _REPLY_SECONDS = 5.0  # more than any of our reads blocks
@@ -53,7 +56,8 @@ class Credentials(CredentialProvider):
         username, password = _line(self._username), _line(self._password)
         if username and not password:
             raise AuthenticationError(
-                f"{self._username} names a user, and {self._password} is missing or empty"
+                f"{_SETTING} is {self._username.parent}: the file {self._username.name} names a user, and the"
+                f" file {self._password.name} is missing or empty"
             )
         return (username, password) if username else (password,) if password else ()
 
@@ -67,7 +71,37 @@ def _line(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
-        raise AuthenticationError(f"{path} could not be read: {type(error).__name__}") from error
+        raise AuthenticationError(
+            f"{_SETTING} is {path.parent}: the file {path.name} could not be read: {type(error).__name__}"
+        ) from error
+
+
+def explain(error: BaseException, credentials: str) -> str:
+    """The error, after what is wrong with the credentials if it is about them."""
+    told = str(error)
+    if _SETTING in told:
+        return told
+    setting = f"{_SETTING} is {credentials}" if credentials else f"{_SETTING} is not set"
+    if isinstance(error, NoPermissionError):
+        what = "want one with the rights of manifests/components/redis-auth/users.acl"
+        return f"{setting}, with the user {_user(credentials)}: {what}: {told}"
+    if isinstance(error, AuthenticationError):
+        if "Authentication required" in told:
+            return f"{setting}: want a folder with the files username and password: {told}"
+        what = "want one that Redis has, and its password in the file password"
+        return f"{setting}, with the user {_user(credentials)}: {what}: {told}"
+    if "CERTIFICATE_VERIFY_FAILED" in told or "X509" in told:
+        there = bool(credentials) and Path(credentials, "ca.crt").exists()
+        instead = "" if there else ", without which the system's CAs count"
+        return f"{setting}: want the CA of Redis in the file ca.crt{instead}: {told}"
+    return told
+
+
+def _user(credentials: str) -> str:
+    with suppress(AuthenticationError):
+        if credentials and (name := _line(Path(credentials, "username"))):
+            return f"{name} of the file username"
+    return "default, because the file username is missing or empty"
 
 
 class Connection:
@@ -81,6 +115,7 @@ class Connection:
     def __init__(self, address: str, credentials: str = "") -> None:
         at = parse_address(address)
         self.address = address
+        self._credentials = credentials
         options: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_SECONDS,
             "socket_timeout": _REPLY_SECONDS,
@@ -113,7 +148,8 @@ class Connection:
 
     def failed(self, error: Exception) -> None:
         if not self._away:
-            log.warning("Redis at %s is away (%s): serving what was learned", self.address, error)
+            told = explain(error, self._credentials)
+            log.warning("Redis at %s is away (%s): serving what was learned", self.address, told)
         self._away = True
         _up.set(0)
 

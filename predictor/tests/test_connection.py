@@ -15,7 +15,6 @@ from conftest import PREDICTOR, PredictorServer, RedisServer, eventually, free_p
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from redis.exceptions import RedisError
 from test_store import function_state
 
 from libra_predictor.announcements import announce, announcement, announcements
@@ -243,16 +242,61 @@ def test_a_password_that_changes_is_followed(secured: Secured) -> None:
     play(secured, scene)
 
 
-def test_what_is_wrong_with_credentials_is_told(secured: Secured) -> None:
-    def told() -> str:
-        with pytest.raises(RedisError) as refused:
-            play(secured, learn)
-        return str(refused.value)
+@pytest.mark.parametrize(
+    ("without", "content", "wanted"),
+    [
+        ("password", None, ["the file password is missing or empty"]),
+        ("password", "hunter3", ["the user predictor of the file username", "invalid username-password"]),
+        ("username", None, ["the user default, because the file username is missing", "invalid username"]),
+        ("username", "nobody", ["the user nobody of the file username", "invalid username-password pair"]),
+        ("username", "agent", ["the user agent", "want one with the rights", "users.acl"]),
+        ("username password", None, ["a folder with the files username and password", "required"]),
+        ("ca.crt", None, ["the file ca.crt, without which the system's", "CERTIFICATE_VERIFY_FAILED"]),
+        ("ca.crt", "another", ["want the CA of Redis in the file ca.crt: ", "CERTIFICATE_VERIFY_FAILED"]),
+        ("ca.crt", "not one", ["want the CA of Redis in the file ca.crt: "]),
+    ],
+)
+def test_what_is_wrong_with_credentials_is_told(
+    secured: Secured,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    without: str,
+    content: str | None,
+    wanted: list[str],
+) -> None:
+    secured.command("ACL", "SETUSER", "agent", "on", hashed(PASSWORD))
+    if content == "another":
+        (tmp_path / "another").mkdir()
+        issue(tmp_path / "another")
+        content = (tmp_path / "another" / "ca.crt").read_text()
+    for name in without.split():
+        (secured.credentials / name).unlink()
+        if content is not None:
+            (secured.credentials / name).write_text(content)
 
-    (secured.credentials / "password").unlink()
-    assert "password is missing or empty" in told()
-    (secured.credentials / "ca.crt").unlink()
-    assert "CERTIFICATE_VERIFY_FAILED" in told()
+    async def ask(connection: Connection, _: object) -> None:
+        try:
+            await connection.client.get(FENCE)
+        except UNREACHABLE as error:
+            connection.failed(error)
+
+    play(secured, ask)
+    for text in ["LIBRA_REDIS_CREDENTIALS (--redis-credentials) is", str(secured.credentials), *wanted]:
+        assert caplog.text.count(text) == 1, caplog.text
+    assert PASSWORD not in caplog.text
+    assert "hunter3" not in caplog.text
+
+
+def test_credentials_that_are_not_set_are_told(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    async def ask() -> None:
+        connection = Connection(secured.address)
+        with pytest.raises(UNREACHABLE) as refused:
+            await connection.client.get(FENCE)
+        connection.failed(refused.value)
+        await connection.close()
+
+    asyncio.run(ask())
+    assert "LIBRA_REDIS_CREDENTIALS (--redis-credentials) is not set: want the CA of Redis" in caplog.text
 
 
 def test_a_cluster(redis_binary: str, tmp_path: Path) -> None:
