@@ -85,12 +85,12 @@ cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the age
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
 
-e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo, resizes under load, memory beyond the limit, faults, opt-out.
+e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out.
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	bin/demo run $(ON_BOX) --limit 5m --out out/e2e
-	$(FUNCTIONS_OF_TESTS)
+	$(FUNCTIONS_OF_TESTS) --redis-auth
 	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json"
 	$(BOX) down
 	$(BOX) down

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 )
 
 const (
@@ -66,7 +69,11 @@ func (d *demo) installActivator(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, activatorManifests); err != nil {
 		return err
 	}
-	if err := d.setActivatorImage(ctx, d.images[libraActivatorImage]); err != nil {
+	pod := activatorPod(d.images[libraActivatorImage])
+	if d.redisAuth {
+		tellOfRedis(pod)
+	}
+	if err := d.setActivator(ctx, pod); err != nil {
 		return err
 	}
 	return d.activatorReplaced(ctx)
@@ -78,7 +85,7 @@ func (d *demo) restoreActivator(ctx context.Context) error {
 	if err != nil || stock == "" {
 		return err
 	}
-	if err := d.setActivatorImage(ctx, stock); err != nil {
+	if err := d.setActivator(ctx, activatorPod(stock)); err != nil {
 		return err
 	}
 	if err := d.activatorReplaced(ctx); err != nil {
@@ -91,26 +98,28 @@ func (d *demo) restoreActivator(ctx context.Context) error {
 	return err
 }
 
-// setActivatorImage has the activator run an image, with some variables, and says nothing
-// else of it: the server takes back what an earlier Libra set beside that.
-func (d *demo) setActivatorImage(ctx context.Context, image string, variables ...corev1.EnvVar) error {
-	env := ""
-	if len(variables) > 0 {
-		text, err := json.Marshal(variables)
-		if err != nil {
-			return err
-		}
-		env = ", env: " + string(text)
+// activatorPod is an activator of an image, with some variables.
+func activatorPod(image string, variables ...*applycorev1.EnvVarApplyConfiguration) *applycorev1.PodSpecApplyConfiguration {
+	return applycorev1.PodSpec().WithContainers(
+		applycorev1.Container().WithName(activatorContainer).WithImage(image).WithEnv(variables...))
+}
+
+func variable(name, value string) *applycorev1.EnvVarApplyConfiguration {
+	return applycorev1.EnvVar().WithName(name).WithValue(value)
+}
+
+// setActivator has the activator's pods be so, and says nothing else of them: the server
+// takes back what an earlier Libra set beside that.
+func (d *demo) setActivator(ctx context.Context, pod *applycorev1.PodSpecApplyConfiguration) error {
+	object, err := json.Marshal(applyappsv1.Deployment("activator", servingNamespace).WithSpec(
+		applyappsv1.DeploymentSpec().WithTemplate(applycorev1.PodTemplateSpec().WithSpec(pod))))
+	if err != nil {
+		return err
 	}
-	_, err := d.kubectl.do(ctx, call{
+	_, err = d.kubectl.do(ctx, call{
 		timeout: time.Minute,
-		stdin: strings.NewReader(fmt.Sprintf(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: activator, namespace: %s}
-spec: {template: {spec: {containers: [{name: %s, image: %q%s}]}}}
-`, servingNamespace, activatorContainer, image, env)),
-		args: []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
+		stdin:   bytes.NewReader(object),
+		args:    []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"},
 	})
 	return err
 }

@@ -18,7 +18,7 @@ func TestOnlyTheActivatorsImageIsSet(t *testing.T) {
 	applied := filepath.Join(t.TempDir(), "applied")
 	var d demo
 	d.kubectl, _ = fakeKubectl(t, "cat >"+applied)
-	if err := d.setActivatorImage(t.Context(), "registry.test/libra-activator:1"); err != nil {
+	if err := d.setActivator(t.Context(), activatorPod("registry.test/libra-activator:1")); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(applied)
@@ -46,7 +46,7 @@ func TestTheActivatorIsToldOfAnotherPredictor(t *testing.T) {
 	applied := filepath.Join(t.TempDir(), "applied")
 	var d demo
 	d.kubectl, _ = fakeKubectl(t, "cat >"+applied)
-	if err := d.setActivatorImage(t.Context(), "libra-activator:1", corev1.EnvVar{Name: predictorURLEnv, Value: "http://10.1.2.3:4567"}); err != nil {
+	if err := d.setActivator(t.Context(), activatorPod("libra-activator:1", variable(predictorURLEnv, "http://10.1.2.3:4567"))); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(applied)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api"
@@ -71,8 +72,15 @@ type kustomization struct {
 	Namespace  string           `json:"namespace,omitempty"`
 	NameSuffix string           `json:"nameSuffix,omitempty"`
 	Resources  []string         `json:"resources"`
+	Components []string         `json:"components,omitempty"`
 	Images     []kustomizeImage `json:"images"`
 	Patches    []kustomizePatch `json:"patches,omitempty"`
+
+	SortOptions *sortOptions `json:"sortOptions,omitempty"`
+}
+
+type sortOptions struct {
+	Order string `json:"order"`
 }
 
 type kustomizePatch struct {
@@ -102,27 +110,12 @@ func (im images) kustomize(dir, base, namespace string, patches ...kustomizePatc
 // write writes a kustomization into dir that is the one at base, with our images, and
 // with what k says.
 func (im images) write(dir, base string, k kustomization) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	// kustomize takes relative paths only, and looks at them without symlinks.
-	from, err := realPath(dir)
-	if err != nil {
-		return err
-	}
-	to, err := realPath(base)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no folder %s: run the demo from the root of the repository", base)
-	}
-	if err != nil {
-		return err
-	}
-	relative, err := filepath.Rel(from, to)
+	relative, err := relativePath(dir, base)
 	if err != nil {
 		return err
 	}
 	k.APIVersion, k.Kind = "kustomize.config.k8s.io/v1beta1", "Kustomization"
-	k.Resources = []string{relative}
+	k.Resources = append([]string{relative}, k.Resources...)
 	for name, reference := range im {
 		k.Images = append(k.Images, kustomizeImageOf(name, reference))
 	}
@@ -132,6 +125,26 @@ func (im images) write(dir, base string, k kustomization) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), data, 0o644)
+}
+
+// relativePath is the path of manifests from dir, which it makes: kustomize takes relative
+// paths only, and looks at them without symlinks.
+func relativePath(dir, manifests string) (string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	from, err := realPath(dir)
+	if err != nil {
+		return "", err
+	}
+	to, err := realPath(manifests)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("no folder %s: run the demo from the root of the repository", manifests)
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.Rel(from, to)
 }
 
 func realPath(path string) (string, error) {
@@ -166,11 +179,21 @@ func (k kubectl) apply(ctx context.Context, dir string) error {
 // them.
 func (d *demo) installLibra(ctx context.Context) error {
 	dir := d.path("kustomize", "libra")
-	var patches []kustomizePatch
+	var k kustomization
+	var err error
 	if d.boxed() {
-		patches = append(patches, seeProcesses)
+		k.Patches = append(k.Patches, seeProcesses)
 	}
-	if err := d.images.kustomize(dir, libraManifests, "", patches...); err != nil {
+	switch {
+	case d.redisAuth:
+		err = d.secureRedis(ctx, dir, &k)
+	case d.boxed():
+		err = d.removeRedisUsers(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.images.write(dir, libraManifests, k); err != nil {
 		return err
 	}
 	if err := d.kubectl.apply(ctx, dir); err != nil {
@@ -189,7 +212,29 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.awaitAgents(ctx); err != nil {
 		return err
 	}
+	if err := d.awaitPredictor(ctx); err != nil {
+		return err
+	}
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
+}
+
+// awaitPredictor waits until the predictor asks the Redis that is installed: KServe takes a
+// moment to write down in the Deployment what the InferenceService says.
+func (d *demo) awaitPredictor(ctx context.Context) error {
+	if err := eventually(ctx, readyTimeout, func(ctx context.Context) error {
+		var deployment appsv1.Deployment
+		if err := d.kubectl.get(ctx, &deployment, "-n", libraNamespace, "deployment", "libra-predictor"); err != nil {
+			return err
+		}
+		args := deployment.Spec.Template.Spec.Containers[0].Args
+		if slices.Contains(args, "--redis-addr="+redisTLSAddress) != d.redisAuth {
+			return fmt.Errorf("deployment/libra-predictor has the arguments %q, of another Redis", args)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor")
 }
 
 // awaitAgents waits until each node has its agent as the DaemonSet says.

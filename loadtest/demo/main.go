@@ -44,6 +44,7 @@ type options struct {
 	seed                uint64
 
 	modelsTimeout time.Duration
+	redisAuth     bool
 }
 
 func main() {

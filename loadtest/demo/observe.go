@@ -67,7 +67,7 @@ func (d *demo) forget(ctx context.Context) error {
 
 // redis runs redis-cli in Redis' pod and decodes its answer.
 func (d *demo) redis(ctx context.Context, into any, args ...string) error {
-	out, err := d.kubectl.run(ctx, append([]string{"-n", libraNamespace, "exec", "deployment/redis", "--", "redis-cli", "--json"}, args...)...)
+	out, err := d.redisCLI(ctx, append([]string{"--json"}, args...)...)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (e *evaluate) startOracle(ctx context.Context) (err error) {
 	go o.server.Serve(listener) //nolint:errcheck // it ends when it is closed
 	e.oracle = o
 	e.say("perfect predictor: the activator asks %s", o.url)
-	if err := e.setActivatorImage(ctx, e.images[libraActivatorImage], corev1.EnvVar{Name: predictorURLEnv, Value: o.url}); err != nil {
+	if err := e.setActivator(ctx, activatorPod(e.images[libraActivatorImage], variable(predictorURLEnv, o.url))); err != nil {
 		return err
 	}
 	return e.activatorReplaced(ctx)

@@ -35,6 +35,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
 	f.BoolVar(&libraActivator, "activator", false, "put Libra's activator in the stock one's place")
 	f.BoolVar(&functions, "functions", false, "apply the functions of end-to-end tests and chaos too, in the namespace default, in place of a demo's, and have Libra learn them")
+	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords that are made here; without it an earlier install's are taken back")
 	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "with --functions, how long to wait for the predictor's models after what they are learned from")
 	return cmd
 }
@@ -57,7 +58,11 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
 		return err
 	}
-	d.say("Libra's parts: applying %s", libraManifests)
+	applied := libraManifests
+	if d.redisAuth {
+		applied += " with " + redisAuthManifests
+	}
+	d.say("Libra's parts: applying %s", applied)
 	if err := d.installLibra(ctx); err != nil {
 		return err
 	}

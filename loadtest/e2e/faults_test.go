@@ -21,7 +21,6 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
-	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -150,11 +149,7 @@ func lent(c cgroup.Container, f function, toBeLowered bool) error {
 // function: one that the safeguard has caught does not lend for a while.
 func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 	lends, borrows := find(ctx, t, "compression"), find(ctx, t, "uploader")
-	service, err := kube.CoreV1().Services(libraNamespace).Get(ctx, "redis", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pools := pool.NewRedis(redisconn.MustParse(service.Spec.ClusterIP + ":6379"))
+	pools := pool.NewRedis(redisServer)
 	pod, err := kube.CoreV1().Pods(functionsNamespace).Get(ctx, lends.pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/pkg/pool"
-	"libra.dev/libra/pkg/redisconn"
 )
 
 // tellOfLending logs what decides whether anything is lent: the node's pool, what the
@@ -53,11 +52,7 @@ func tellLastLines(ctx context.Context, t *testing.T, namespace, selector string
 }
 
 func readPool(ctx context.Context) (pool.State, error) {
-	service, err := kube.CoreV1().Services(libraNamespace).Get(ctx, "redis", metav1.GetOptions{})
-	if err != nil {
-		return pool.State{}, err
-	}
-	pools := pool.NewRedis(redisconn.MustParse(service.Spec.ClusterIP + ":6379"))
+	pools := pool.NewRedis(redisServer)
 	defer pools.Close() //nolint:errcheck // read only
 	return pools.Read(ctx, boxNode)
 }

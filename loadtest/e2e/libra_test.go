@@ -38,9 +38,12 @@ var (
 	gateway string
 )
 
-// The demo ran on the box before, and then "demo install --activator --functions": Libra is
-// installed, the functions are deployed and the predictor has learned them.
-func TestMain(m *testing.M) {
+// The demo ran on the box before, and then "demo install --activator --functions --redis-auth":
+// Libra is installed, with TLS and users in Redis, the functions are deployed and the predictor
+// has learned them.
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
 	flag.Parse()
 	var err error
 	if config, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {
@@ -54,7 +57,18 @@ func TestMain(m *testing.M) {
 		log.Fatalf("finding the gateway: %v", err)
 	}
 	gateway = "http://" + service.Spec.ClusterIP
-	os.Exit(m.Run())
+	credentials, err := os.MkdirTemp("", "redis")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(credentials)
+	if err := useClusterDNS(context.Background()); err != nil {
+		log.Fatalf("names of the cluster: %v", err)
+	}
+	if redisServer, err = redisAs(context.Background(), libraNamespace, redisAdmin, credentials); err != nil {
+		log.Fatalf("Redis: %v; `make e2e` installs with --redis-auth", err)
+	}
+	return m.Run()
 }
 
 // How long requests took is printed, not judged: on a busy machine the few requests of a

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/redisconn"
+)
+
+const (
+	// redisAuthManifests give Redis TLS and users, with Secrets that are made here as docs/install.md says.
+	redisAuthManifests = "manifests/components/redis-auth"
+	redisUsersFile     = "users.acl"
+	redisUsersSecret   = "libra-redis-acl"
+	redisTLSSecret     = "libra-redis-tls"
+	redisTLSAddress    = "rediss://" + redisconn.DefaultAddr
+	redisCredentials   = "/etc/libra/redis"
+
+	// redisAdmin may do everything in Redis: it is who looks and tests there.
+	redisAdmin      = "admin"
+	redisAdminRules = "on ~* &* +@all"
+
+	// certificateValidity outlives any box.
+	certificateValidity = 10 * 365 * 24 * time.Hour
+)
+
+// redisUsers are those of Redis, with the namespace of each one's Secret.
+var redisUsers = map[string]string{
+	"activator":  servingNamespace,
+	"agent":      agentNamespace,
+	"controller": libraNamespace,
+	"predictor":  libraNamespace,
+	redisAdmin:   libraNamespace,
+}
+
+func redisSecretOf(user string) string { return "libra-redis-" + user }
+
+// secureRedis has a kustomization in dir give Redis TLS and users. Its Secrets are those on
+// the cluster, or new ones.
+func (d *demo) secureRedis(ctx context.Context, dir string, k *kustomization) error {
+	component, err := relativePath(dir, redisAuthManifests)
+	if err != nil {
+		return err
+	}
+	k.Components = []string{component}
+	switch complete, err := d.hasRedisSecrets(ctx); {
+	case err != nil:
+		return err
+	case complete:
+		return nil
+	}
+	users, err := os.ReadFile(filepath.Join(redisAuthManifests, redisUsersFile))
+	if err != nil {
+		return err
+	}
+	secrets, err := newRedisSecrets(time.Now(), string(users))
+	if err != nil {
+		return err
+	}
+	const file = "secrets.yaml"
+	var text strings.Builder
+	for _, s := range secrets {
+		data, err := yaml.Marshal(s)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "---\n%s", data)
+	}
+	// Before what mounts them, which would start without those that are optional.
+	k.Resources, k.SortOptions = []string{file}, &sortOptions{Order: "legacy"}
+	return os.WriteFile(filepath.Join(dir, file), []byte(text.String()), 0o600)
+}
+
+// hasRedisSecrets says whether all Secrets of a Redis with TLS and users are there. With some
+// of them all are made anew: nothing has been told of them yet.
+func (d *demo) hasRedisSecrets(ctx context.Context) (bool, error) {
+	wanted := map[string]string{redisUsersSecret: libraNamespace, redisTLSSecret: libraNamespace}
+	for user, namespace := range redisUsers {
+		wanted[redisSecretOf(user)] = namespace
+	}
+	for name, namespace := range wanted {
+		if there, err := d.kubectl.exists(ctx, "-n", namespace, "secret", name); err != nil || !there {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// removeRedisUsers removes the Secrets with which parts would ask a Redis without users.
+func (d *demo) removeRedisUsers(ctx context.Context) error {
+	var errs []error
+	for user, namespace := range redisUsers {
+		_, err := d.kubectl.run(ctx, "-n", namespace, "delete", "--ignore-not-found", "secret", redisSecretOf(user))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// newRedisSecrets are a certificate of Redis, by a CA that signs nothing else, its users, and
+// each one's password.
+func newRedisSecrets(now time.Time, users string) ([]corev1.Secret, error) {
+	host, _, err := net.SplitHostPort(redisconn.DefaultAddr)
+	if err != nil {
+		return nil, err
+	}
+	ca, cert, key, err := newCertificate(now, host)
+	if err != nil {
+		return nil, err
+	}
+	var secrets []corev1.Secret
+	secret := func(namespace, name string, kind corev1.SecretType, data map[string][]byte) {
+		secrets = append(secrets, corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Type:       kind,
+			Data:       data,
+		})
+	}
+	users = strings.TrimRight(users, "\n") + fmt.Sprintf("\nuser %s %s\n", redisAdmin, redisAdminRules)
+	for user, namespace := range redisUsers {
+		password, line := rand.Text(), "user "+user+" "
+		if strings.Count(users, line) != 1 {
+			return nil, fmt.Errorf("%s/%s has %d lines that begin with %q, want one", redisAuthManifests, redisUsersFile, strings.Count(users, line), line)
+		}
+		users = strings.Replace(users, line, fmt.Sprintf("%s#%x ", line, sha256.Sum256([]byte(password))), 1)
+		secret(namespace, redisSecretOf(user), corev1.SecretTypeOpaque, map[string][]byte{
+			"username": []byte(user), "password": []byte(password), "ca.crt": ca,
+		})
+	}
+	secret(libraNamespace, redisUsersSecret, corev1.SecretTypeOpaque, map[string][]byte{redisUsersFile: []byte(users)})
+	secret(libraNamespace, redisTLSSecret, corev1.SecretTypeTLS, map[string][]byte{
+		corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key, "ca.crt": ca,
+	})
+	return secrets, nil
+}
+
+// newCertificate makes a certificate for a host, and the CA that it is of, in PEM.
+func newCertificate(now time.Time, host string) (ca, cert, key []byte, err error) {
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	hostKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "Libra's Redis"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateValidity),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caDER, caErr := x509.CreateCertificate(rand.Reader, authority, authority, caKey.Public(), caKey)
+	certDER, certErr := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano() + 1), Subject: pkix.Name{CommonName: "redis"}, DNSNames: []string{host},
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, authority, hostKey.Public(), caKey)
+	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(hostKey)
+	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	return encode("CERTIFICATE", caDER), encode("CERTIFICATE", certDER), encode("PRIVATE KEY", keyDER), errors.Join(caErr, certErr, keyErr)
+}
+
+// tellOfRedis has the activator ask a Redis with TLS, as its user.
+func tellOfRedis(pod *applycorev1.PodSpecApplyConfiguration) {
+	const volume = "libra-redis"
+	pod.Containers[0].WithEnv(
+		variable("LIBRA_REDIS_ADDR", redisTLSAddress), variable("LIBRA_REDIS_CREDENTIALS", redisCredentials),
+	).WithVolumeMounts(applycorev1.VolumeMount().WithName(volume).WithMountPath(redisCredentials).WithReadOnly(true))
+	pod.WithVolumes(applycorev1.Volume().WithName(volume).WithSecret(
+		applycorev1.SecretVolumeSource().WithSecretName(redisSecretOf("activator")).WithOptional(true)))
+}
+
+// redisCLI runs redis-cli in Redis' pod.
+func (d *demo) redisCLI(ctx context.Context, args ...string) ([]byte, error) {
+	run := call{timeout: 30 * time.Second, args: []string{"-n", libraNamespace, "exec"}}
+	as := []string{"deployment/redis", "--", "redis-cli"}
+	if d.redisAuth {
+		var secret corev1.Secret
+		if err := d.kubectl.get(ctx, &secret, "-n", libraNamespace, "secret", redisSecretOf(redisAdmin)); err != nil {
+			return nil, err
+		}
+		// Not as an argument, which everybody on the node sees.
+		run.stdin = strings.NewReader(string(secret.Data["password"]) + "\n")
+		run.args = append(run.args, "-i")
+		as = append(as, "--tls", "--cacert", "/etc/libra/tls/ca.crt", "--user", redisAdmin, "--askpass")
+	}
+	run.args = append(append(run.args, as...), args...)
+	return d.kubectl.do(ctx, run)
+}

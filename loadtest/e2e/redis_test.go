@@ -1,0 +1,227 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/redisconn"
+)
+
+const redisAdmin = "admin"
+
+// redisServer is Redis as the tests ask it: as a user of their own.
+var redisServer redisconn.Server
+
+// redisUsers are the users of the parts, each with where its Secret and its pods are.
+var redisUsers = map[string]struct{ namespace, selector string }{
+	"activator":  {servingNamespace, "app=activator"},
+	"agent":      {agentNamespace, "app=libra-agent"},
+	"controller": {libraNamespace, resizerSelector},
+	"predictor":  {libraNamespace, "serving.kserve.io/inferenceservice=libra"},
+}
+
+// useClusterDNS has names of the cluster's Services found from here: certificates name them.
+func useClusterDNS(ctx context.Context) error {
+	node, err := kube.CoreV1().Nodes().Get(ctx, boxNode, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
+	if i < 0 {
+		return fmt.Errorf("node %s has no address", boxNode)
+	}
+	server := net.JoinHostPort(node.Status.Addresses[i].Address, "53")
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server)
+	}}
+	return nil
+}
+
+// redisAs is Redis as a user has it, whose Secret is written into a folder.
+func redisAs(ctx context.Context, namespace, user, folder string) (redisconn.Server, error) {
+	secret, err := kube.CoreV1().Secrets(namespace).Get(ctx, "libra-redis-"+user, metav1.GetOptions{})
+	if err != nil {
+		return redisconn.Server{}, err
+	}
+	for name, data := range secret.Data {
+		if err := os.WriteFile(filepath.Join(folder, name), data, 0o600); err != nil {
+			return redisconn.Server{}, err
+		}
+	}
+	return redisconn.Parse("rediss://"+redisconn.DefaultAddr, folder)
+}
+
+// redisClient makes a client for the rest of the test.
+func redisClient(t *testing.T, server redisconn.Server) redis.UniversalClient {
+	t.Helper()
+	c := server.NewClient(redisconn.Options{Connections: 1, Timeout: 5 * time.Second})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Of all that ran before: no part was refused what it asked for.
+func TestNoPartWasRefusedARight(t *testing.T) {
+	admin := redisClient(t, redisServer)
+	refused, err := admin.ACLLog(t.Context(), 128).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range refused {
+		t.Errorf("%s was refused %s, %d times (%s, %s)", entry.Username, entry.Object, entry.Count, entry.Reason, entry.Context)
+	}
+}
+
+// Redis has no port without TLS, so that who is connected speaks it; and from each part's
+// pods nobody is but its user.
+func TestEachPartIsConnectedAsItsUser(t *testing.T) {
+	ctx := t.Context()
+	admin := redisClient(t, redisServer)
+	for _, name := range []string{"port", "tls-port", "unixsocket"} {
+		got, err := admin.ConfigGet(ctx, name).Result()
+		if want := map[string]string{"port": "0", "tls-port": "6379", "unixsocket": ""}[name]; err != nil || got[name] != want {
+			t.Errorf("Redis has the %s %q, %v, want %q", name, got[name], err, want)
+		}
+	}
+	for user, part := range redisUsers {
+		eventually(t, time.Minute, "connection of "+user, func() error {
+			pods, err := kube.CoreV1().Pods(part.namespace).List(ctx, metav1.ListOptions{LabelSelector: part.selector})
+			if err != nil {
+				return err
+			}
+			addresses := map[string]string{}
+			for _, p := range pods.Items {
+				addresses[p.Status.PodIP] = p.Name
+			}
+			clients, err := admin.ClientList(ctx).Result()
+			if err != nil {
+				return err
+			}
+			found := false
+			for line := range strings.Lines(clients) {
+				client := fieldsOf(line)
+				host, _, err := net.SplitHostPort(client["addr"])
+				if err != nil {
+					return fmt.Errorf("a client is %q: %w", line, err)
+				}
+				if pod := addresses[host]; pod != "" && client["user"] != user {
+					t.Fatalf("%s is connected as the user %q", pod, client["user"])
+				} else if pod == "" && client["user"] == user {
+					t.Fatalf("%s is connected as the user %s, and is none of its pods %v", host, user, addresses)
+				} else {
+					found = found || pod != ""
+				}
+			}
+			if !found {
+				return fmt.Errorf("none of the pods %v is a client", addresses)
+			}
+			return nil
+		})
+	}
+}
+
+// fieldsOf are those of a line of CLIENT LIST.
+func fieldsOf(line string) map[string]string {
+	fields := map[string]string{}
+	for _, field := range strings.Fields(line) {
+		name, value, _ := strings.Cut(field, "=")
+		fields[name] = value
+	}
+	return fields
+}
+
+func TestRedisWantsTLSAndAUser(t *testing.T) {
+	ctx := t.Context()
+	// What is answered without TLS, if anything.
+	connection, err := new(net.Dialer).DialContext(ctx, "tcp", redisconn.DefaultAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	_, err = connection.Write([]byte("PING\r\n"))
+	if err := errors.Join(err, connection.SetDeadline(time.Now().Add(10*time.Second))); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(connection).ReadString('\n'); err == nil {
+		t.Errorf("it answers %q without TLS", answer)
+	}
+
+	ask := func(change func(folder string) error) error {
+		folder := t.TempDir()
+		server, err := redisAs(ctx, libraNamespace, redisAdmin, folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := change(folder); err != nil {
+			t.Fatal(err)
+		}
+		return redisClient(t, server).Ping(ctx).Err()
+	}
+	if err := ask(func(string) error { return nil }); err != nil {
+		t.Errorf("with TLS and a user: %v", err)
+	}
+	for want, change := range map[string]func(folder string) error{
+		"NOAUTH": func(folder string) error {
+			return errors.Join(os.Remove(filepath.Join(folder, "username")), os.Remove(filepath.Join(folder, "password")))
+		},
+		"WRONGPASS": func(folder string) error {
+			return os.WriteFile(filepath.Join(folder, "password"), []byte("another"), 0o600)
+		},
+		"unknown authority": func(folder string) error { return os.Remove(filepath.Join(folder, "ca.crt")) },
+	} {
+		if err := ask(change); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %s, got %v", want, err)
+		}
+	}
+}
+
+// That a part has each right that it needs, what ran before shows.
+func TestUsersOfRedisMayOnlyDoWhatTheirPartsDo(t *testing.T) {
+	ctx := t.Context()
+	node := "libra:{" + boxNode + "}:node"
+	others := map[string][][]any{
+		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XREAD", "STREAMS", "libra:observations", "0"}, {"SUBSCRIBE", "libra:memory"}},
+		"agent":      {{"GET", "libra:predictor:{state}:lock"}, {"XREAD", "STREAMS", "libra:observations", "0"}, {"PUBLISH", "libra:predictor:announcements", "x"}},
+		"controller": {{"GET", "libra:predictor:{state}:lock"}, {"XADD", "libra:observations", "*", "v", "1"}, {"XREAD", "STREAMS", "libra:{" + boxNode + "}:intents", "0"}},
+		"predictor":  {{"GET", node}, {"FCALL", "libra_read", 1, node}, {"XADD", "libra:observations", "*", "v", "1"}, {"PUBLISH", "libra:memory", boxNode}},
+	}
+	own := map[string][]any{
+		"activator": {"EXISTS", node}, "agent": {"EXISTS", node}, "controller": {"EXISTS", node}, "predictor": {"GET", "libra:predictor:{state}:fence"},
+	}
+	anybodys := [][]any{
+		{"KEYS", "*"}, {"SCAN", "0"}, {"GET", "others"}, {"EVAL", "return 1", 1, node}, {"FLUSHALL"}, {"CONFIG", "GET", "*"}, {"ACL", "LIST"}, {"CLIENT", "LIST"}, {"SHUTDOWN"},
+	}
+	for user, part := range redisUsers {
+		server, err := redisAs(ctx, part.namespace, user, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := redisClient(t, server)
+		if err := client.Do(ctx, own[user]...).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			t.Errorf("%s may not %v: %v", user, own[user], err)
+		}
+		for _, command := range append(others[user], anybodys...) {
+			if err := client.Do(ctx, command...).Err(); !redis.IsPermissionError(err) {
+				t.Errorf("%s may %v: %v", user, command, err)
+			}
+		}
+	}
+	// It is no part that was refused these.
+	if err := redisClient(t, redisServer).ACLLogReset(ctx).Err(); err != nil {
+		t.Error(err)
+	}
+}
