@@ -58,8 +58,9 @@ var arms = []arm{
 		About: "Libra as it is installed, with the mode full: it lends what the node has idle, and who is shortest goes first."},
 		functions: "functions", learns: true},
 	{Arm: evaluation.Arm{Name: evaluation.Owners, Title: "Libra, owners",
-		About: "Libra as its paper has it: what is lent is what other functions do not use of their own."},
-		functions: "functions", learns: true, source: api.SourceOwners},
+		About: "Libra as its paper has it: what is lent is what other functions do not use of their own. " +
+			"Those that run with Knative's defaults otherwise have the activator in their path and a bound on their requests here, as this source needs."},
+		functions: "owners", learns: true, source: api.SourceOwners},
 	{Arm: evaluation.Arm{Name: evaluation.NoLimits, Title: "no limits",
 		About: "Knative without CPU limits, and with the same CPU requests."}, functions: "no-limits"},
 	{Arm: evaluation.Arm{Name: evaluation.NoLimitsWeighted, Title: "no limits, weighted",
@@ -75,17 +76,17 @@ var arms = []arm{
 var ablations = []arm{
 	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
 		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
-		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
+		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
 	{Arm: evaluation.Arm{Name: "owners_no_predictor", Base: evaluation.Owners, Title: "no predictor",
 		About: "Libra, owners, without its predictor (LIBRA-NP): the most that the last five requests used, whatever their input."},
-		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{estimator: movingWindow}},
+		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{estimator: movingWindow}},
 	{Arm: evaluation.Arm{Name: "owners_neither", Base: evaluation.Owners, Title: "neither",
 		About: "Libra, owners, without both (LIBRA-NSP)."},
-		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true, estimator: movingWindow}},
+		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true, estimator: movingWindow}},
 	{Arm: evaluation.Arm{Name: "owners_freyr", Base: evaluation.Owners, Title: "Freyr-like",
 		About: "A harvester as the paper describes Freyr: it knows neither the input nor how long what it harvested will last, " +
 			"and puts right at a function's next request what it took too much of. Freyr's reinforcement learning is not in it."},
-		functions: "functions", at: evaluation.Owners, learns: true, source: api.SourceOwners,
+		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners,
 		parts: parts{unsafeguarded: true, estimator: movingWindow, unlimited: true}},
 	{Arm: evaluation.Arm{Name: "libra_no_weights", Base: evaluation.Libra, Title: "no weights",
 		About: "Libra with the CPU weights that the kubelet gives: who is short or owed goes no sooner."},
@@ -101,7 +102,7 @@ var ablations = []arm{
 }
 
 // escraLike says which ablation there is none of.
-const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: Libra has no such way, and what it does without predictions is to leave everybody their own."
+const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: without predictions Libra borrows so, and lends nothing that could be borrowed."
 
 // armNamed is the arm of a name, which there must be.
 func armNamed(name string) arm {

@@ -151,8 +151,12 @@ func TestArmsAreOfTheTen(t *testing.T) {
 			if waits := all["dynamichtml-3"].Spec.Template.Spec; waits.ContainerConcurrency == nil || *waits.ContainerConcurrency == 0 {
 				t.Error("dynamichtml, which leaves most of its CPU, cannot lend it")
 			}
-			if defaults != 5 {
-				t.Errorf("%d run with Knative's defaults, want half of them", defaults)
+			wantDefaults := 5
+			if a.source == api.SourceOwners {
+				wantDefaults = 0 // it needs to see them all
+			}
+			if defaults != wantDefaults {
+				t.Errorf("%d run with Knative's defaults, want %d", defaults, wantDefaults)
 			}
 			wantLimits, wantRequests := int64(6000), int64(60)
 			switch {
