@@ -85,6 +85,23 @@ func TestBoundsOfADonor(t *testing.T) {
 	}
 }
 
+func TestIdlePodsKeepWhatTheirRevisionSays(t *testing.T) {
+	for value, refused := range map[string]bool{"keep": false, "lend": true} {
+		rec := &recorder{}
+		rev := newRevision()
+		rev.Annotations[api.IdleAnnotation] = value
+		c := newChain(t, chainOptions{pool: rec, rev: rev, predictions: predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}})
+		c.send(t, "hello")
+		drain(t, c.manager.lifecycle)
+		if begin := rec.begins[0]; begin.IdleCPUMilli != 0 || begin.Surplus != res(600, 384) {
+			t.Errorf("%s: Begin leaves %dm idle and has the surplus %v, want none and %v", value, begin.IdleCPUMilli, begin.Surplus, res(600, 384))
+		}
+		if got := c.counts(t, "libra.annotations.refused")[api.IdleAnnotation]; (got == 1) != refused {
+			t.Errorf("%s: refused %d times, want it refused: %t", value, got, refused)
+		}
+	}
+}
+
 // While a pod may be lent of, its next invocation takes that back, whatever it is for itself.
 func TestIdleDonorIsToldOfWhatDoesNotLend(t *testing.T) {
 	rec := &recorder{}

@@ -13,6 +13,8 @@ import (
 type settings struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
+	// keepsIdle says that pods lend nothing between invocations.
+	keepsIdle bool
 }
 
 // keepAll is the bound of a donor that lends nothing.
@@ -30,8 +32,11 @@ func (e *annotationError) Error() string {
 
 // consequence is what becomes of a revision with the annotation.
 func (e *annotationError) consequence() string {
-	if e.annotation == api.ModeAnnotation {
+	switch e.annotation {
+	case api.ModeAnnotation:
 		return "Refused the mode; the function is only observed"
+	case api.IdleAnnotation:
+		return "Refused what idle pods do; they lend nothing"
 	}
 	return "Refused a bound; the function lends nothing of that resource"
 }
@@ -44,6 +49,11 @@ func settingsOf(annotations map[string]string, of Settings) (s settings, refused
 		if _, err := api.ParseMode(value); err != nil {
 			refused = append(refused, &annotationError{api.ModeAnnotation, value,
 				fmt.Sprintf("%s, %s or %s", api.ModeObserve, api.ModeLend, api.ModeFull)})
+		}
+	}
+	if value, ok := annotations[api.IdleAnnotation]; ok {
+		if s.keepsIdle = true; value != api.IdleKeep {
+			refused = append(refused, &annotationError{api.IdleAnnotation, value, api.IdleKeep + ", or none for pods that lend between requests"})
 		}
 	}
 	if value, ok := annotations[api.MinCPUAnnotation]; ok {
@@ -72,8 +82,8 @@ func settingsOf(annotations map[string]string, of Settings) (s settings, refused
 // isSane says whether q is a bound, and one that its milli value can be had of.
 func isSane(q resource.Quantity) bool { return q.Sign() >= 0 && q.CmpInt64(maxSize) <= 0 }
 
-// lends says whether the mode lets the pool lend of its pods.
-func (s settings) lends() bool { return s.mode != api.ModeObserve }
+// lendsIdle says whether pods lend between invocations.
+func (s settings) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }
 
 // allow splits volumes into those that the mode lets the pool know, and the rest.
 func (s settings) allow(v volumes) (allowed, withheld volumes) {

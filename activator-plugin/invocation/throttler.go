@@ -115,7 +115,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if inv.Concurrency > 1 {
 			inv.Need = needOf(owed, prediction)
 		}
-		if !inv.Ranked && set.lends() && !bypassed && !computing {
+		if !inv.Ranked && set.lendsIdle() && !bypassed && !computing {
 			inv.IdleCPUMilli = idleCPU(owed, set.keep)
 		}
 		r, why = set.roleOf(allowed, withheld)

@@ -23,6 +23,8 @@ type arm struct {
 	parts  parts
 	// queue is the order of its functions' queues; empty is Libra's.
 	queue string
+	// keepsIdle says that its pods lend nothing between requests.
+	keepsIdle bool
 	// perfect says that what its requests will use is told by the oracle, not predicted.
 	perfect bool
 }
@@ -77,6 +79,9 @@ var ablations = []arm{
 	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
 		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
+	{Arm: evaluation.Arm{Name: "owners_no_idle", Base: evaluation.Owners, Title: "no idle donors",
+		About: "Libra, owners, whose pods lend while they have requests, and keep their own between them, as in the paper."},
+		functions: "owners", learns: true, source: api.SourceOwners, keepsIdle: true},
 	{Arm: evaluation.Arm{Name: "owners_no_predictor", Base: evaluation.Owners, Title: "no predictor",
 		About: "Libra, owners, without its predictor (LIBRA-NP): the most that the last five requests used, whatever their input."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{estimator: movingWindow}},

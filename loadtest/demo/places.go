@@ -136,6 +136,9 @@ func patchesOf(phase string, a arm) []kustomizePatch {
 	if a.queue != "" {
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.QueueAnnotation, a.queue)})
 	}
+	if a.keepsIdle {
+		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.IdleAnnotation, api.IdleKeep)})
+	}
 	if a.perfect {
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.InputSizeAnnotation, "header:"+inputHeader)})
 	}

@@ -30,6 +30,11 @@ const (
 	// user allocation is the user allocation.
 	MaxCPUAnnotation = "libra.dev/max-cpu"
 
+	// IdleAnnotation is IdleKeep to have the pods of a revision lend no CPU while nothing is in
+	// flight in them, as under the source owners they would.
+	IdleAnnotation = "libra.dev/idle"
+	IdleKeep       = "keep"
+
 	// QueueAnnotation is QueueFIFO to let requests of a revision that wait for a free slot
 	// go in the order in which they came. Otherwise the one predicted to be the shortest
 	// goes first.
