@@ -69,8 +69,8 @@ test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: li
 
 lint: $(VENV)/.stamp ## Linters, Go and Python.
 	@bad=$$(gofmt -l activator-plugin dashboards docs manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
-	go vet ./... && go vet -tags e2e ./loadtest/e2e/...
-	go run $(STATICCHECK) -tags e2e ./...
+	go vet ./... && go vet -tags e2e,skew ./loadtest/e2e/... ./loadtest/skew/...
+	go run $(STATICCHECK) -tags e2e,skew ./...
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
@@ -107,7 +107,7 @@ bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predict
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
 .PHONY: bench-pool
-bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100 and 1,000 nodes, on one Redis core (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (5 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 BASE ?= origin/main

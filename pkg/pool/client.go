@@ -21,9 +21,13 @@ const (
 	// idleConnections are ready without a call: one that misses its deadline costs its
 	// connection, and the next call's may be too short to make another.
 	idleConnections = 4
+	// agentIdleMost is how many an agent keeps. Its deadlines leave time to make another, and
+	// there are many agents: Redis has a bound on connections, and each takes 16 KiB there.
+	agentIdleMost = 2
 	// waitConnections is the most that wait for what happens at once, each of which holds
-	// one connection all the time.
-	waitConnections = 1024
+	// one connection all the time. A part has one at most: an agent waits for its own node,
+	// and the controller for all by one subscription.
+	waitConnections = 8
 )
 
 // Redis is the Pool that all nodes share. It loads its functions into Redis
@@ -39,9 +43,21 @@ type Redis struct {
 
 // NewRedis makes a pool in a Redis. It connects when it is first used.
 func NewRedis(server redisconn.Server) *Redis {
+	return newPool(server, redisconn.Options{Connections: callConnections, Idle: idleConnections, Timeout: callTimeout})
+}
+
+// NewAgentRedis makes a pool for a node's agent, of which there are many: it keeps fewer
+// connections.
+func NewAgentRedis(server redisconn.Server) *Redis {
+	return newPool(server, redisconn.Options{
+		Connections: callConnections, IdleMost: agentIdleMost, Timeout: callTimeout,
+	})
+}
+
+func newPool(server redisconn.Server, calls redisconn.Options) *Redis {
 	return &Redis{
 		library:   thisLibrary,
-		calls:     server.NewClient(redisconn.Options{Connections: callConnections, Idle: idleConnections, Timeout: callTimeout}),
+		calls:     server.NewClient(calls),
 		waits:     server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),
 		nowMillis: func() int64 { return 0 },
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
@@ -188,6 +190,44 @@ func TestDeadline(t *testing.T) {
 	// It is the socket's deadline that ends it, the same moment as the context's.
 	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("end on a Redis that answers nothing: %v", err)
+	}
+}
+
+// Redis has a bound on connections, and there are as many agents as nodes.
+func TestAgentKeepsFewConnections(t *testing.T) {
+	addr := redistest.Start(t)
+	admin := newRedis(t, addr)
+	r := NewAgentRedis(redisconn.MustParse(addr))
+	defer r.Close() //nolint:errcheck // the test ends
+	ctx := testContext(t)
+	connections := func() int {
+		t.Helper()
+		list, err := admin.calls.ClientList(ctx).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(list, "\n")
+	}
+	others := func() int { epochOf(t, admin, "node"); return connections() }()
+	if _, err := r.Watch("node").Next(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Calls that overlap.
+	if err := admin.calls.ClientPause(ctx, 200*time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var calls errgroup.Group
+	for range 16 {
+		calls.Go(func() error { _, err := r.Read(ctx, "node"); return err })
+	}
+	if err := calls.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	const most = agentIdleMost + 1 // and the one that waits
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 5*time.Second, true,
+		func(context.Context) (bool, error) { return connections() <= others+most, nil })
+	if err != nil {
+		t.Errorf("an agent keeps %d connections, want %d at most", connections()-others, most)
 	}
 }
 

@@ -139,6 +139,7 @@ func (s Server) String() string { return s.address }
 type Options struct {
 	Connections int // the most to each Redis, but for subscriptions
 	Idle        int // are ready without a call
+	IdleMost    int // stay without a call; 0 is all
 	// Timeout bounds each step whose context has no nearer deadline: to connect, to write, to
 	// read, and to wait for a connection.
 	Timeout time.Duration
@@ -157,6 +158,7 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 		SentinelPassword:      s.sentinel.password,
 		PoolSize:              o.Connections,
 		MinIdleConns:          o.Idle,
+		MaxIdleConns:          o.IdleMost,
 		PipelinePoolSize:      -1, // nothing is pipelined
 		ContextTimeoutEnabled: true,
 		DialTimeout:           o.Timeout,

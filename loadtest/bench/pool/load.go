@@ -36,6 +36,7 @@ var (
 // load is the pools of some nodes, kept open for as long as it is.
 type load struct {
 	options
+	server       redisconn.Server
 	pools, beats *pool.Redis
 	nodes        []node
 	stop         context.CancelFunc
@@ -49,7 +50,8 @@ type node struct {
 
 func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, error) {
 	beatCtx, stop := context.WithCancel(ctx)
-	l := &load{options: o, pools: pool.NewRedis(redisconn.MustParse(addr)), beats: pool.NewRedis(redisconn.MustParse(addr)), stop: stop, beating: make(chan error, 1)}
+	server := redisconn.MustParse(addr)
+	l := &load{options: o, server: server, pools: pool.NewRedis(server), beats: pool.NewRedis(server), stop: stop, beating: make(chan error, 1)}
 	for i := range nodes {
 		n := node{name: fmt.Sprintf("node-%04d", i)}
 		state, err := l.pools.Read(ctx, n.name)
@@ -74,16 +76,66 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 	return l, nil
 }
 
+// followers are the agents of the nodes, but for their heartbeats.
+type followers struct {
+	pools []*pool.Redis
+	stop  context.CancelFunc
+	work  errgroup.Group
+}
+
+// follow has the agents of all nodes follow what happens, and read the state once a second.
+func (l *load) follow(ctx context.Context) (*followers, error) {
+	ctx, stop := context.WithCancel(ctx)
+	f := &followers{stop: stop}
+	var watchers []*pool.Watcher
+	for _, n := range l.nodes {
+		p := pool.NewAgentRedis(l.server)
+		f.pools = append(f.pools, p)
+		w := p.Watch(n.name)
+		if _, err := w.Next(ctx); err != nil { // returns at once
+			return nil, errors.Join(err, f.close())
+		}
+		watchers = append(watchers, w)
+	}
+	for _, w := range watchers {
+		f.work.Go(func() error {
+			for {
+				if _, err := w.Next(ctx); ctx.Err() != nil {
+					return nil
+				} else if err != nil {
+					return err
+				}
+			}
+		})
+	}
+	f.work.Go(func() error {
+		return rig.Beat(ctx, len(l.nodes), beatsAtOnce, func(ctx context.Context, i int) error {
+			_, err := f.pools[i].Read(ctx, l.nodes[i].name)
+			return err
+		})
+	})
+	return f, nil
+}
+
+func (f *followers) close() error {
+	f.stop()
+	errs := []error{f.work.Wait()}
+	for _, p := range f.pools {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
 func podOf(connection int) string { return fmt.Sprintf("default/pod-%d", connection) }
 
 // fill begins what stays in flight.
 func (l *load) fill(ctx context.Context) error {
-	for _, n := range l.nodes {
+	for i, n := range l.nodes {
 		if err := l.beatOf(ctx, n); err != nil {
 			return err
 		}
 		for j := range l.standing {
-			inv := l.invocation(fmt.Sprintf("%s-standing-%d", n.name, j), fmt.Sprintf("default/standing-%d", j))
+			inv := l.invocation(fmt.Sprintf("%s-standing-%d", n.name, j), fmt.Sprintf("default/standing-%d", j), i*l.standing+j)
 			inv.Duration, inv.Surplus = time.Hour, surplus
 			if _, err := l.pools.Begin(ctx, n.name, inv); err != nil {
 				return err
@@ -108,9 +160,11 @@ func (l *load) close() error {
 
 func (l *load) closeClients() error { return errors.Join(l.pools.Close(), l.beats.Close()) }
 
-func (l *load) invocation(id, pod string) pool.Invocation {
+func (l *load) invocation(id, pod string, function int) pool.Invocation {
+	function %= l.revisions
 	return pool.Invocation{
-		ID: id, Function: "default/resize-00001", Configuration: "default/resize", Pod: pod, Domain: "default", Owner: owner,
+		ID: id, Function: fmt.Sprintf("default/resize-%d-00001", function), Configuration: fmt.Sprintf("default/resize-%d", function),
+		Pod: pod, Domain: "default", Owner: owner,
 		Size: 1 << 20, Allocation: allocation, Duration: time.Second, MinRemaining: 100 * time.Millisecond,
 	}
 }
@@ -197,7 +251,7 @@ func (l *load) connection(ctx context.Context, c int, start time.Time, rate floa
 			return begins, failed, ctx.Err()
 		}
 		node := l.nodes[random.IntN(len(l.nodes))].name
-		inv := l.invocation(fmt.Sprintf("%d-%d-%x", c, i, random.Uint64()), podOf(c))
+		inv := l.invocation(fmt.Sprintf("%d-%d-%x", c, i, random.Uint64()), podOf(c), random.IntN(l.revisions))
 		switch kind := random.IntN(4); {
 		case l.ranked:
 			inv.Ranked, inv.CPUTime = true, cpuTime

@@ -34,10 +34,13 @@ type options struct {
 	seed        uint64
 	quick       bool
 
+	redis       string
 	nodes       []int
 	connections int
 	standing    int
+	revisions   int
 	rate        float64
+	followed    float64
 	length      time.Duration
 	ranked      bool
 }
@@ -51,7 +54,8 @@ func newRoot() *cobra.Command {
 lets invocations begin and end in the pools of many nodes: half of them have
 something to lend, a quarter want to borrow, and a quarter do neither; or, with
 --ranked, all are only ranked, as under the source node. First without pauses, as fast as the connections can (closed loop), and then at a fixed
-rate, where the time of a Begin counts from when it was due (open loop).`,
+rate, where the time of a Begin counts from when it was due (open loop). And then at another rate while the agents of all nodes
+are there, too, which follow what happens and read their node's state once a second. Redis has the arguments that the manifests give it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -64,10 +68,13 @@ rate, where the time of a Begin counts from when it was due (open loop).`,
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
 	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
-	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000}, "how many nodes' pools, each in a run of its own")
+	f.StringVar(&o.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000, 2000}, "how many nodes' pools, each in a run of its own")
 	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
 	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
+	f.IntVar(&o.revisions, "revisions", 10_000, "revisions that the invocations are of")
 	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
+	f.Float64Var(&o.followed, "followed", 5_000, "invocations a second of the one that agents follow: all of them share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
 	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
 	return cmd
@@ -86,8 +93,14 @@ func (o options) check() error {
 	if o.standing < 0 || o.standing > 1000 {
 		errs = append(errs, fmt.Errorf("--standing is %d; it must be 0 to 1000", o.standing))
 	}
+	if o.revisions < 1 || o.revisions > 1_000_000 {
+		errs = append(errs, fmt.Errorf("--revisions is %d; it must be 1 to 1000000", o.revisions))
+	}
 	if o.rate < 1 || o.rate > 1e6 {
 		errs = append(errs, fmt.Errorf("--rate is %v; it must be 1 to 1000000", o.rate))
+	}
+	if o.followed < 1 || o.followed > 1e6 {
+		errs = append(errs, fmt.Errorf("--followed is %v; it must be 1 to 1000000", o.followed))
 	}
 	if o.length < 100*time.Millisecond || o.length > 10*time.Minute {
 		errs = append(errs, fmt.Errorf("--length is %v; it must be 100ms to 10m", o.length))
@@ -97,9 +110,13 @@ func (o options) check() error {
 
 func bench(ctx context.Context, o options, out io.Writer) error {
 	if o.quick {
-		o.nodes, o.length, o.rate = []int{1, 10}, 500*time.Millisecond, 500
+		o.nodes, o.length, o.rate, o.followed = []int{1, 10}, 500*time.Millisecond, 500, 200
 	}
 	if err := o.check(); err != nil {
+		return err
+	}
+	as, err := readShipped(o.redis)
+	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
@@ -120,15 +137,24 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	metrics := map[string]float64{}
 	for _, nodes := range o.nodes {
 		say("%d node(s), %d standing invocations on each", nodes, o.standing)
-		closed, open, err := run(ctx, o, nodes, pinned)
+		r, err := run(ctx, o, as, nodes, pinned)
 		if err != nil {
 			return fmt.Errorf("%d nodes: %w", nodes, err)
 		}
+		closed := r.closed
 		say("  closed loop: %s", closed)
-		say("  %6.0f a second: %s", o.rate, open)
+		say("  %6.0f a second: %s", o.rate, r.open)
+		say("  %6.0f a second, followed: %s", o.followed, r.followed)
+		say("  memory of Redis without agents: %s", r.without)
+		say("  and with them:                  %s", r.with)
 		of := fmt.Sprintf("_%d_nodes", nodes)
 		closed.into(metrics, of, "")
-		open.into(metrics, of, "due_")
+		r.open.into(metrics, of, "due_")
+		r.followed.into(metrics, of, "followed_")
+		r.without.into(metrics, of, "")
+		r.with.into(metrics, of, "followed_")
+		metrics[fmt.Sprintf("nodes_%d_invocations_per_s", nodes)] = closed.perSecond()
+		metrics["redis_mib"] = max(metrics["redis_mib"], float64(r.with.most)/mib)
 		// The run that went worst speaks for all.
 		metrics["begin_p99_ms"] = max(metrics["begin_p99_ms"], metrics["begin_p99_ms"+of])
 		if least, ok := metrics["invocations_per_s"]; !ok || closed.perSecond() < least {
@@ -136,6 +162,9 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	say("the slowest: %.0f invocations a second, Begin P99 %.3f ms", metrics["invocations_per_s"], metrics["begin_p99_ms"])
+
+	metrics["redis_limit_mib"] = float64(as.memoryBytes) / mib
+	say("Redis took %.1f MiB at most, of %.0f that its container may have", metrics["redis_mib"], metrics["redis_limit_mib"])
 
 	metrics["connections"] = float64(o.connections)
 	metrics["seconds_total"] = time.Since(start).Seconds()
@@ -147,23 +176,51 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
+// measured is what was measured with one number of nodes.
+type measured struct {
+	closed, open, followed *loop
+	without, with          memory // agents
+}
+
 // run measures one number of nodes, on a Redis of its own.
-func run(ctx context.Context, o options, nodes int, pinned bool) (closed, open *loop, err error) {
-	s, err := startServer(ctx, pinned)
+func run(ctx context.Context, o options, as shipped, nodes int, pinned bool) (m measured, err error) {
+	s, err := startServer(ctx, as, pinned)
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	l, err := newLoad(ctx, o, s.addr, nodes)
 	if err != nil {
-		return nil, nil, err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
-	if closed, err = l.loop(ctx, s, 0); err != nil {
-		return nil, nil, err
+	if m.closed, err = l.loop(ctx, s, 0); err != nil {
+		return m, err
 	}
-	open, err = l.loop(ctx, s, o.rate)
-	return closed, open, err
+	if m.open, err = l.loop(ctx, s, o.rate); err != nil {
+		return m, err
+	}
+	if m.without, err = s.memory(ctx); err != nil {
+		return m, err
+	}
+	f, err := l.follow(ctx)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	if m.followed, err = l.loop(ctx, s, o.followed); err != nil {
+		return m, err
+	}
+	m.with, err = s.memory(ctx)
+	return m, err
+}
+
+func (m memory) into(metrics map[string]float64, of, prefix string) {
+	metrics[prefix+"redis_mib"+of] = float64(m.most) / mib
+	metrics[prefix+"redis_data_mib"+of] = float64(m.data) / mib
+	metrics[prefix+"redis_functions_mib"+of] = float64(m.functions) / mib
+	metrics[prefix+"redis_connections_mib"+of] = float64(m.connections) / mib
+	metrics[prefix+"redis_connections"+of] = float64(m.clients)
 }
 
 // machine says in a line what this runs on.

@@ -14,7 +14,7 @@ import (
 func TestQuick(t *testing.T) {
 	dir := t.TempDir()
 	cmd := newRoot()
-	cmd.SetArgs([]string{"--quick", "--out", dir, "--seed", "7", "--commit", "abc"})
+	cmd.SetArgs([]string{"--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir, "--seed", "7", "--commit", "abc"})
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
@@ -35,6 +35,7 @@ func TestQuick(t *testing.T) {
 	for _, name := range []string{
 		"begin_p99_ms", "invocations_per_s", "begin_p99_ms_1_nodes", "invocations_per_s_10_nodes",
 		"due_begin_p99_ms_10_nodes", "redis_core_share_1_nodes", "left_of_cpu0_1_nodes",
+		"nodes_10_invocations_per_s", "redis_mib", "redis_limit_mib", "followed_begin_p99_ms_10_nodes", "followed_redis_connections_10_nodes",
 	} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
@@ -49,7 +50,7 @@ func TestQuick(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--length=1ms", "--colour=red"} {
+	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--followed=0", "--revisions=0", "--length=1ms", "--redis=nowhere.yaml", "--colour=red"} {
 		cmd := newRoot()
 		cmd.SetArgs([]string{args})
 		cmd.SetOut(&bytes.Buffer{})

@@ -10,12 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -57,6 +60,28 @@ func leaveCore(core int) (bool, error) {
 	return true, nil
 }
 
+// shipped is how the manifests have Redis.
+type shipped struct {
+	args        []string
+	memoryBytes int64 // the container's limit
+}
+
+func readShipped(path string) (s shipped, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return shipped{}, fmt.Errorf("--redis: %w", err)
+	}
+	var deployment appsv1.Deployment
+	if err := yaml.UnmarshalStrict(data, &deployment); err != nil {
+		return shipped{}, fmt.Errorf("--redis: %s is no Deployment: %w", path, err)
+	}
+	containers := deployment.Spec.Template.Spec.Containers
+	if len(containers) != 1 || len(containers[0].Args) == 0 || containers[0].Resources.Limits.Memory().IsZero() {
+		return shipped{}, fmt.Errorf("--redis: %s must have one container, with arguments and a limit of memory", path)
+	}
+	return shipped{containers[0].Args, containers[0].Resources.Limits.Memory().Value()}, nil
+}
+
 // server is a redis-server that this process started.
 type server struct {
 	addr    string
@@ -65,7 +90,7 @@ type server struct {
 	client  *redis.Client
 }
 
-func startServer(ctx context.Context, pinned bool) (*server, error) {
+func startServer(ctx context.Context, as shipped, pinned bool) (*server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("redis-server 7 or later is not on the PATH: apt-get install redis-server: %w", err)
@@ -84,8 +109,7 @@ func startServer(ctx context.Context, pinned bool) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{path, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir,
-		"--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"}
+	args := slices.Concat([]string{path}, as.args, []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir})
 	if pinned {
 		args = append([]string{"taskset", "-c", strconv.Itoa(redisCore)}, args...)
 	}
@@ -141,6 +165,54 @@ func (s *server) cpu() (time.Duration, error) {
 		ticks += n
 	}
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+}
+
+// memory is what Redis takes up, in bytes.
+type memory struct {
+	most        int64 // of all, at any time
+	data        int64 // what maxmemory bounds
+	functions   int64 // what they keep, and their text
+	connections int64
+	clients     int64 // how many connections
+}
+
+func (s *server) memory(ctx context.Context) (m memory, err error) {
+	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.process.Process.Pid), "status"))
+	if err != nil {
+		return memory{}, err
+	}
+	info, err := s.client.InfoMap(ctx, "memory", "clients").Result()
+	if err != nil {
+		return memory{}, err
+	}
+	var kib int64
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			if _, err := fmt.Sscan(value, &kib); err != nil {
+				return memory{}, fmt.Errorf("most memory of redis-server: %w", err)
+			}
+		}
+	}
+	m.most = kib << 10
+	for _, f := range []struct {
+		into          *int64
+		section, name string
+	}{
+		{&m.data, "Memory", "used_memory"}, {&m.functions, "Memory", "used_memory_vm_total"},
+		{&m.connections, "Memory", "mem_clients_normal"}, {&m.clients, "Clients", "connected_clients"},
+	} {
+		if *f.into, err = strconv.ParseInt(info[f.section][f.name], 10, 64); err != nil {
+			return memory{}, fmt.Errorf("%s of Redis: %w", f.name, err)
+		}
+	}
+	return m, nil
+}
+
+const mib = 1 << 20
+
+func (m memory) String() string {
+	return fmt.Sprintf("%.1f MiB at most; %.1f of data, %.1f of the functions', %.1f of %d connections",
+		float64(m.most)/mib, float64(m.data)/mib, float64(m.functions)/mib, float64(m.connections)/mib, m.clients)
 }
 
 // idle is how long each core has had nothing to do so far.

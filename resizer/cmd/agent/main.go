@@ -119,7 +119,7 @@ func run(o options) error {
 		return fmt.Errorf("making the manager: %w", err)
 	}
 
-	pools := pool.NewRedis(server)
+	pools := pool.NewAgentRedis(server)
 	defer pools.Close() //nolint:errcheck // the process ends
 	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
 		Pool: pools, Watcher: pools.Watch(o.Node), Observer: pools,
