@@ -90,8 +90,8 @@ func (d *demo) secureRedis(ctx context.Context, dir string, k *kustomization) er
 	return os.WriteFile(filepath.Join(dir, file), []byte(text.String()), 0o600)
 }
 
-// hasRedisSecrets says whether all Secrets of a Redis with TLS and users are there. With some
-// of them all are made anew: nothing has been told of them yet.
+// hasRedisSecrets says whether all Secrets of a Redis with TLS and users are there. Some of
+// them are what was left by an install that was broken off, before anything mounted them.
 func (d *demo) hasRedisSecrets(ctx context.Context) (bool, error) {
 	wanted := map[string]string{redisUsersSecret: libraNamespace, redisTLSSecret: libraNamespace}
 	for user, namespace := range redisUsers {
