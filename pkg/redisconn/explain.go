@@ -92,6 +92,9 @@ func (s Server) explain(command string, err error) error {
 
 // user is the one that the files of the credentials name.
 func (s Server) user() string {
+	if s.credentials == "" {
+		return "default"
+	}
 	name, err := readLine(s.credentials, usernameFile)
 	if name == "" || err != nil {
 		return "default, because the file " + usernameFile + " is missing or empty"

@@ -207,6 +207,13 @@ func TestRefusedCommandNamesTheUser(t *testing.T) {
 	if !redis.IsPermissionError(err) || !strings.Contains(err.Error(), "user agent") || !strings.Contains(err.Error(), "redis-auth/users.acl") {
 		t.Errorf("FLUSHALL as the agent: %v", err)
 	}
+	acl := filepath.Join(t.TempDir(), "users.acl")
+	write(t, acl, "user default on nopass +ping\n")
+	anybody := client(t, redisconn.MustParse(redistest.StartServer(t, "--aclfile", acl).Addr))
+	t.Chdir(s.Credentials(t, "agent"))
+	if err := anybody.FlushAll(t.Context()).Err(); !redis.IsPermissionError(err) || !strings.Contains(err.Error(), "is not set, with the user default:") {
+		t.Errorf("FLUSHALL without credentials: %v", err)
+	}
 }
 
 func TestTLSWantsTheRightCA(t *testing.T) {
