@@ -35,12 +35,13 @@ local KEEP_EVERY_MS = 10 * 60 * 1000
 local PRUNE_EVERY = 64
 local PRUNE_EVERY_MS = 1000
 
--- About how many entries a node's streams have at most, and how often those are removed that
--- are older than a lease time. Both are followed live, there are many nodes, and an agent that
--- has not been heard of for so long is taken to be gone.
+-- About how many entries a node's streams have at most, and from which age on they are removed,
+-- how often. Both are followed live, by who reads the state once a second all the same, and
+-- there are many nodes.
 local INTENTS_LENGTH = '100'
 local EVENTS_LENGTH = '1000'
-local TRIM_EVERY_MS = 1000
+local STREAMED_MS = 3000
+local TRIM_EVERY_MS = 2000
 
 local CPU, MEMORY = 1, 2
 
@@ -174,7 +175,7 @@ local function append_ended(node, begun, ending, pool)
 end
 
 local function trim(node)
-  local key, oldest = node.key, node.now - node.lease_ms
+  local key, oldest = node.key, node.now - STREAMED_MS
   call('XTRIM', key.intents, 'MINID', '~', oldest)
   call('XTRIM', key.events, 'MINID', '~', oldest)
   node.trimmed = node.now
@@ -199,6 +200,7 @@ local function begin_epoch(first_key, now, had_epoch)
       versions = string.match(first_key, '^(.-})') .. ':versions', -- when each was last told of requests
     },
     marked_at = nil, -- when this one was
+    unversioned = string.match(first_key, '^(.-})') .. ':node', -- the epoch of the library without a version
     epoch = library_epoch .. epochs_begun,
     now = now,
     trimmed = 0,            -- when last
@@ -260,8 +262,9 @@ local function mark(node)
   if at and at <= node.now and node.now < at + MARK_EVERY_MS then
     return
   end
-  call('ZADD', key, node.now, VERSION)
-  call('PEXPIRE', key, RETENTION_MS)
+  if call('ZADD', key, node.now, VERSION) == 1 then -- the key may be new
+    call('PEXPIRE', key, RETENTION_MS)
+  end
   node.marked_at = node.now
 end
 

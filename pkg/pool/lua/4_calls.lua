@@ -219,8 +219,7 @@ end
 local UNVERSIONED = '23'
 
 local function mark_unversioned(node)
-  local key = string.gsub(node.key.versions, 'versions$', 'node')
-  local idle = redis.pcall('OBJECT', 'IDLETIME', key) -- seconds
+  local idle = redis.pcall('OBJECT', 'IDLETIME', node.unversioned) -- seconds
   if type(idle) == 'number' and idle * 1000 < node.lease_ms then
     call('ZADD', node.key.versions, node.now - idle * 1000, UNVERSIONED)
     call('PEXPIRE', node.key.versions, RETENTION_MS)
