@@ -207,7 +207,8 @@ $(VENV)/.stamp: predictor/requirements.lock predictor/requirements-dev.lock | de
 	@touch $@
 
 $(VENV)/.stamp-bench: predictor/requirements-bench.lock | $(VENV)/.stamp
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r predictor/requirements-bench.lock
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r predictor/requirements-bench.lock
+	$(VENV)/bin/pip check
 	@touch $@
 
 clean: ## Remove what make built here (not the box: see box-down).
