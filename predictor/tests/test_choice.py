@@ -158,6 +158,21 @@ def test_a_duration_that_size_does_not_tell_is_low(seed: int) -> None:
     assert sooner <= 0.12 * len(later), "a fifth of these and more would be at the quantile of a model"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_duration_that_size_tells_is_a_model_s_however_noisy(seed: int) -> None:
+    """Scored at the quantile that it is served at, the histogram would win, with next to no time to lend."""
+
+    def noisy(draw: random.Random) -> Sample:
+        sample = related(draw)
+        return replace(sample, duration_ns=int(sample.duration_ns * draw.lognormvariate(0, 0.8)))
+
+    learned = fitted(drawn(noisy, seed=seed))
+    assert learned.estimators[2] == XGBOOST
+    later = drawn(noisy, seed=100 + seed)
+    offered = sum(min(1e6 * learned.answers.at(s.size)[2], s.duration_ns) for s in later)
+    assert offered >= 0.2 * sum(s.duration_ns for s in later)
+
+
 def test_unlimited_durations_are_of_every_estimator() -> None:
     for estimator in ("auto", XGBOOST, HISTOGRAM, MOVING_WINDOW):
         predicted = fitted(drawn(related, 40), estimator)
