@@ -163,7 +163,7 @@ def _resource(
         answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
     best = min(
         (i for i, estimate in enumerate(own) if estimator in ("auto", estimate.estimator)),
-        key=lambda i: _rank(found, answered[i], own[i], largest),
+        key=lambda i: _rank(found, answered[i], own[i]),
         default=len(own) - 1,
     )
     return _Choice(
@@ -193,9 +193,7 @@ def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) 
     return _Choice(moving_window(found), {}, sum(label.censored for label in found), None, MAX_SIZE)
 
 
-def _rank(
-    found: Sequence[Label], answered: dict[int, int], estimate: Estimate, largest: int
-) -> tuple[float, float, bool]:
+def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) -> tuple[float, float, bool]:
     """Lowest is best: what lends most once an offset has made it miss few calls."""
     if not answered:
         # Too few calls to measure by: what needs no sizes is the safest.
@@ -203,7 +201,8 @@ def _rank(
     needed = [found[i].option for i in answered]
     raws = list(answered.values())
     offset = max(0, covering(need - raw for need, raw in zip(needed, raws, strict=True)))
-    offered = [max(raw, min(raw + offset, largest)) for raw in raws]
+    most = max(needed)
+    offered = [max(raw, min(raw + offset, most)) for raw in raws]
     missed = sum(offer < need for offer, need in zip(offered, needed, strict=True)) / len(needed)
     spare = sum(max(0, offer - need) for offer, need in zip(offered, needed, strict=True)) / len(needed)
     return (0.0 if missed <= _MISSES_ALLOWED else missed, spare, estimate.estimator != INHERITED)
@@ -231,9 +230,10 @@ def _duration(
     model = duration_model(own)
     if estimator == HISTOGRAM or model is None:
         return without_size, None
-    # Whether size tells the duration: the model against a constant, both at the model's quantile. Scored as
-    # it is served, lower than that because nothing tells the duration, the histogram would lose to any model;
-    # on the bench's functions twice as many calls would then end before they were predicted to.
+    # Whether size tells the duration: the model against a constant, both at the model's quantile. As it is
+    # served, lower than that because nothing tells the duration, the histogram would lose to any model by the
+    # loss of the model's quantile, and twice as many calls of the bench's functions would end before they are
+    # predicted to; by that of its own it would win where size tells much, and leave no time to lend.
     actual = milliseconds(own)
     by_model, by_constant, medians = (np.zeros(len(own)) for _ in range(3))
     folds = np.array(_folds(len(own)))

@@ -139,7 +139,10 @@ class Function:
         self._last_floored = (self._answers, 0, self._answers)
         self._window: deque[Call] = deque(maxlen=settings.window)
         self._startups: deque[Call] = deque(maxlen=_STARTUPS)
-        self._offsets = (Offset(settings.cpu_step_milli), Offset(settings.memory_step_bytes))
+        self._offsets = (
+            Offset(settings.cpu_step_milli, settings.largest_cpu_milli),
+            Offset(settings.memory_step_bytes, settings.largest_memory_bytes),
+        )
         self._tallies = (Tally(), Tally(), Tally())
         self._estimators = (INHERITED if inherited else NO_ESTIMATOR,) * 3
         self._cpu_time_tally = Tally()
@@ -166,7 +169,7 @@ class Function:
             reason=self._profiling(),
             answers=self._answers,
             offset=(0, 0),
-            largest=self._largest(),
+            largest=self._most(),
             observations=0,
             censored=0,
             cpu=none,
@@ -199,11 +202,7 @@ class Function:
             stage, reason = self._aged(scored)
             self._look_for_shift()
         self._raise_floor(sample)
-        largest = tuple(
-            max(before, resource.largest_seen(resource.use(sample)))
-            for before, resource in zip(self.published.largest, self._resources, strict=True)
-        )
-        self._publish(stage, reason, (largest[0], largest[1]))
+        self._publish(stage, reason)
         return scored
 
     def refit_due(self) -> bool:
@@ -267,9 +266,9 @@ class Function:
             gate=fitted.fit.gate,
         )
         if self.published.stage is Stage.DRIFTED:
-            self._publish(Stage.DRIFTED, self.published.reason, self._largest())
+            self._publish(Stage.DRIFTED, self.published.reason)
         else:
-            self._publish(Stage.MODELLED, self._modelled(), self._largest())
+            self._publish(Stage.MODELLED, self._modelled())
 
     def state(self) -> FunctionState:
         return FunctionState(
@@ -342,7 +341,7 @@ class Function:
         function._startups.extend(Call(call.sample, 0, 0) for call in state.startups.calls())
         function._since_refit = len(function._window)
         function.published = replace(function.published, version=state.published.version + 1)
-        function._publish(Stage.PROFILING, function._profiling(), function._largest())
+        function._publish(Stage.PROFILING, function._profiling())
         return function
 
     def _scored(self, sample: Sample) -> Scored:
@@ -374,17 +373,15 @@ class Function:
 
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
-        tables = (self._answers.cpu_milli, self._answers.memory_bytes)
         answered = self.published.at(sample.size)
         for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
             use = resource.use(sample)
             if use.censored:
-                target = labels.target(use, self.published.largest[i])
+                target = labels.target(use, resource.largest_seen(use))
                 if resource.option(target) > answered[i]:
                     self._urgent = self._observed
             if raw[i] and resource.tells(use, answered[i]):
-                highest = max(*tables[i].values, self._answers.unknown[i])
-                offset.observe(use.peak, raw[i], highest, self._memory_floor if i else 0)
+                offset.observe(use.peak, raw[i], self._highest(i), self._memory_floor if i else 0)
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
             if missed is not None:
                 late.append(missed)
@@ -533,8 +530,19 @@ class Function:
         )
         return cpu, memory
 
-    def _publish(self, stage: Stage, reason: str, largest: tuple[int, int]) -> None:
+    def _highest(self, i: int) -> int:
+        """The highest answer, without floor and offset."""
+        answers = self._answers
+        return max(*(answers.cpu_milli, answers.memory_bytes)[i].values, answers.unknown[i])
+
+    def _most(self) -> tuple[int, int]:
+        """Up to where the offsets raise answers."""
+        cpu, memory = self._offsets
+        return cpu.most(self._highest(0)), memory.most(max(self._highest(1), self._memory_floor))
+
+    def _publish(self, stage: Stage, reason: str) -> None:
         answers, floor = self._floored(), self._memory_floor
+        largest = self._most()
         cpu_time_estimator = self._cpu_time_estimator
         if not answers.unknown_cpu_time_us:
             first = first_cpu_time([call.sample for call in self._window])

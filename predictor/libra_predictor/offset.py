@@ -51,8 +51,9 @@ class Offset:
     misses in the long run, and a rise that follows each miss at once and decays.
     """
 
-    def __init__(self, step: int) -> None:
-        self._step = step
+    def __init__(self, step: int, largest: int) -> None:
+        """largest is the option beyond which nothing is answered unless it was seen to be needed."""
+        self._step, self._largest = step, largest
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
         # Of these calls, with answers raised to the floor: it is asked for far more often than it changes.
         self._shortfalls: deque[int] = deque(maxlen=_CALLS)
@@ -100,6 +101,17 @@ class Offset:
         if self._covering is None:
             self._covering = covering(self._shortfalls)
         return max(0, rise, self._covering)
+
+    def most(self, highest: int) -> int:
+        """The answer up to which the offset raises others: what one of the calls needed.
+
+        The next call is as likely to need more than all of them as to have more of a shortfall, so no offset
+        has to lift answers that are near the most already. Where demands grow, which a rise tells, it has.
+        highest is the highest answer without the offset.
+        """
+        rise = math.ceil(self._rise - 0.5) * self._step
+        seen = max((option(peak, self._step) for peak, _ in self._calls), default=0)
+        return max(highest, seen, min(highest + rise, self._largest))
 
     def derive(self, calls: Iterable[tuple[int, int]]) -> None:
         """Starts anew from calls, oldest first: their peaks, and raw answers that had not learned them."""

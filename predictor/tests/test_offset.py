@@ -1,18 +1,21 @@
+import random
 import time
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from libra_predictor.offset import Offset, OffsetState
 
 STEP = 100
+LARGEST = 2000
 MISS = [(350, 300)]  # peak and raw answer
 CALM = [(250, 300)]
 
 
 def offset(*calls: tuple[int, int], highest: int = 1000) -> Offset:
-    after = Offset(STEP)
+    after = Offset(STEP, LARGEST)
     for peak, raw in calls:
         after.observe(peak, raw, highest)
     return after
@@ -48,7 +51,7 @@ def test_misses_that_come_again_keep_it_up() -> None:
 
 def test_about_one_call_in_a_hundred_is_missed_in_the_long_run() -> None:
     peaks = [100 * (1 + i * 7919 % 40) for i in range(4000)]  # of a table that always answers 3000
-    late = Offset(STEP)
+    late = Offset(STEP, LARGEST)
     missed = 0
     for peak in peaks:
         missed += peak > 3000 + late.value()
@@ -68,11 +71,29 @@ def test_derived_it_covers_as_many_calls_as_that_the_next_is_missed_once_in_a_hu
     count: int, missed: int
 ) -> None:
     """Of n calls, the ⌈0.99 (n + 1)⌉ that need least."""
-    late = Offset(STEP)
+    late = Offset(STEP, LARGEST)
     late.derive((300 + STEP * (i + 1), 300) for i in range(count))
     assert late.value() == STEP * (count - missed)
     late.derive(CALM * 100)
     assert late.value() == 0
+
+
+def test_no_answer_is_raised_beyond_what_was_needed() -> None:
+    one_thread = [(950, 1000), (600, 300)]
+    after = offset(*one_thread * 30)
+    assert after.value() == 300
+    assert after.most(1000) == 1000, "those of the other calls are"
+    assert after.most(1300) == 1300, "an answer stays what it is"
+
+
+def test_where_demands_grow_answers_may_be_what_none_needed_yet() -> None:
+    after = offset(*CALM * 50, (350, 300), (480, 300))
+    assert after.value() == 600
+    assert after.most(1000) == 1600
+    after = offset(*CALM * 50, (1450, 1000), (1900, 1000), highest=1300)
+    assert after.most(1300) == LARGEST, "up to the largest option"
+    after.observe(2350, 1300, 1300)
+    assert after.most(1300) == 2400, "unless more is needed"
 
 
 def test_an_update_takes_far_less_than_a_millisecond() -> None:
@@ -99,19 +120,52 @@ def test_after_a_miss_the_same_call_would_be_covered(
 ) -> None:
     after = offset(*seen)
     after.observe(peak, options * STEP, 10_000)
-    assert options * STEP + after.value() >= peak
+    assert answer(after, options * STEP, 10_000) >= peak
+
+
+def answer(after: Offset, raw: int, highest: int) -> int:
+    return max(raw, min(raw + after.value(), after.most(highest)))
+
+
+tables = st.lists(st.integers(1, 20).map(lambda n: n * STEP), min_size=1, max_size=20)
+
+
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(tables, st.integers(2, 201), st.randoms(use_true_random=False))
+def test_of_calls_in_any_order_the_next_is_missed_no_more_often_than_it_may(
+    table: list[int], count: int, draw: random.Random
+) -> None:
+    """What conformal prediction promises, counted: each call in turn is the next after all others."""
+    heavy = [(int(300 / (draw.random() + 0.01)), draw.choice(table)) for _ in range(count)]
+    missed = 0
+    for i, (peak, raw) in enumerate(heavy):
+        after = Offset(STEP, LARGEST)
+        after.derive([*heavy[:i], *heavy[i + 1 :]])
+        missed += answer(after, raw, max(table)) < peak
+    assert missed <= max(1, count // 100) + 1, "those of the largest shortfalls, and the one that needs most"
+
+
+@given(calls, st.integers(1, 100).map(lambda n: n * STEP))
+def test_it_ends_at_an_option_not_below_any_answer_nor_beyond_reason(
+    seen: list[tuple[int, int]], highest: int
+) -> None:
+    after = offset(*seen, highest=highest)
+    most = after.most(highest)
+    assert most % STEP == 0
+    assert max(highest, *(peak for peak, _ in seen), 0) <= most
+    assert most <= max(highest, LARGEST, *(-(-peak // STEP) * STEP for peak, _ in seen), 0)
 
 
 @given(calls, calls)
 def test_restored_it_goes_on_the_same(before: list[tuple[int, int]], later: list[tuple[int, int]]) -> None:
     kept = offset(*before)
-    restored = Offset(STEP)
+    restored = Offset(STEP, LARGEST)
     restored.restore(OffsetState.model_validate_json(kept.state().model_dump_json()))
     assert restored.state() == kept.state()
     for peak, raw in later:
         kept.observe(peak, raw, 1000)
         restored.observe(peak, raw, 1000)
-        assert restored.value() == kept.value()
+        assert (restored.value(), restored.most(1000)) == (kept.value(), kept.most(1000))
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
