@@ -110,7 +110,7 @@ class Offset:
         highest is the highest answer without the offset.
         """
         rise = math.ceil(self._rise - 0.5) * self._step
-        seen = max((option(peak, self._step) for peak, _ in self._calls), default=0)
+        seen = option(max(self._calls)[0], self._step) if self._calls else 0
         return max(highest, seen, min(highest + rise, self._largest))
 
     def derive(self, calls: Iterable[tuple[int, int]]) -> None:
