@@ -314,6 +314,11 @@ def pending(server: RedisServer) -> int:
     return int(group["pending"]) + int(group["lag"] or 0)
 
 
+def unread(server: RedisServer) -> int:
+    (group,) = server.client.xinfo_groups(STREAM)
+    return int(group["lag"] or 0)
+
+
 def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server: RedisServer) -> None:
     def stored(function: str = FUNCTION) -> FunctionState | None:
         entry = redis_server.client.hget(FUNCTIONS, function)
@@ -349,6 +354,7 @@ def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server
             ]
             assert versions[-1] == str(state.published.version)
             assert versions == sorted(set(versions))
+            await eventually("all is read", lambda: unread(redis_server) == 0)
         last = stored()
         assert last is not None
         assert (len(last.window.size), pending(redis_server)) == (43, 0)
