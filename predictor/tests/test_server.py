@@ -39,19 +39,19 @@ def test_answers_what_was_observed_and_carries_the_tables(
 
     small, large = predictor.prediction(MODEL, 1000), predictor.prediction(MODEL, 512_000)
     assert 200 <= small["cpu_milli"][0] < large["cpu_milli"][0]
-    offset = [*small["offset"], 0, 0]
-    assert large["cpu_milli"] == [900 + offset[0]]
+    offset, largest = [*small["offset"], 0, 0], [*small["largest"], 1 << 62, 1 << 62]
+    assert large["cpu_milli"] == [900], "more was never needed"
     assert small["memory_bytes"] == large["memory_bytes"] == [64 << 20]
     assert small["duration_ms"][0] < large["duration_ms"][0] <= 110
     assert small["cpu_time_us"][0] < large["cpu_time_us"][0] <= 358_400
     assert small["unknown"] == [900, 64 << 20, large["unknown"][2]]
     assert small["unknown_cpu_time_us"] == predictor.prediction(MODEL, -1)["cpu_time_us"] == [8_400]
-    assert predictor.prediction(MODEL, -1)["cpu_milli"] == [900 + offset[0]]
+    assert predictor.prediction(MODEL, -1)["cpu_milli"] == [900]
     for i, result in enumerate(("cpu_milli", "memory_bytes", "duration_ms", "cpu_time_us")):
         thresholds, values = small[f"{result}_thresholds"], small[f"{result}_values"]
         for size in (0, 999, 1000, 1001, 30_000, 512_000, 1 << 50):
             answer = predictor.prediction(MODEL, size)[result]
-            assert answer == [values[bisect_right(thresholds, size)] + offset[i]]
+            assert answer == [min(values[bisect_right(thresholds, size)] + offset[i], largest[i])]
     assert predictor.stop() == 0
 
 
