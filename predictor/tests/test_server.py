@@ -10,7 +10,9 @@ import pytest
 from conftest import STREAM, WAIT_SECONDS, PredictorServer, RedisServer, eventually
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 
-MODEL = "default.thumb-00001"
+from libra_predictor.store import FUNCTIONS
+
+MODEL, FUNCTION = "default.thumb-00001", "default/thumb-00001"
 
 LEAST = 12  # observations of a function that has a model; with no more it is fitted once
 
@@ -61,6 +63,7 @@ def test_the_answer_is_the_same_after_a_crash(redis_server: RedisServer, start_p
     before = start_predictor()
     before.gets_ready()
     answer = before.prediction(MODEL)
+    eventually("what was learned is saved", lambda: redis_server.client.hexists(FUNCTIONS, FUNCTION) or None)
     before.process.kill()
     before.process.wait()
 
