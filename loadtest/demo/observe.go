@@ -27,9 +27,8 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 	var said struct {
 		Functions []struct{ Name, Stage string }
 	}
-	// Asked inside its pod, because its NetworkPolicy need not let the API server's proxy in.
 	// One that does not answer has none of any.
-	if out, err := d.kubectl.run(ctx, "-n", libraNamespace, "exec", "deployment/libra-predictor", "--", predictorPython, "-c", predictorFunctions); err == nil {
+	if out, err := d.askPredictor(ctx); err == nil {
 		_ = json.Unmarshal(out, &said)
 	}
 	known := map[string]bool{}
@@ -37,6 +36,12 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 		known[f.Name] = f.Stage != "" && f.Stage != "profiling"
 	}
 	return slices.DeleteFunc(slices.Clone(d.services.optedIn), func(f string) bool { return known[d.targets.revisions[f]] })
+}
+
+// askPredictor returns the predictor's list of functions. It asks inside the pod, because the
+// NetworkPolicy need not let the API server's proxy in.
+func (d *demo) askPredictor(ctx context.Context) ([]byte, error) {
+	return d.kubectl.run(ctx, "-n", libraNamespace, "exec", "deployment/libra-predictor", "--", predictorPython, "-c", predictorFunctions)
 }
 
 // forget makes a predictor that has learned the functions in a demo before this

@@ -102,7 +102,7 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 	}
 	// A replica serves what another has learned until it learns itself.
 	return eventually(ctx, time.Minute, func(ctx context.Context) error {
-		out, err := d.kubectl.run(ctx, "get", "--raw", predictorFunctions)
+		out, err := d.askPredictor(ctx)
 		if err != nil {
 			return err
 		}
