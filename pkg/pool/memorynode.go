@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -40,12 +39,6 @@ type begun struct {
 type loan struct {
 	donor    *memoryPod
 	borrower *begun
-}
-
-// strikes are those of the safeguard against a function.
-type strikes struct {
-	count int
-	until int64 // its CPU is not lent
 }
 
 type inPod struct{ pod, owner string }
@@ -400,27 +393,6 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 	n.feedAll(now)
 }
 
-func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli int64) {
-	p, ok := n.pods[pod]
-	if !ok || n.lent(p).Add(p.spare).CPUMilli == 0 || idle != (p.idle != nil) {
-		return 0
-	}
-	here := n.in(pod)
-	if idle {
-		revokedMilli = n.lent(p).CPUMilli
-		n.strike(now, p.idle.Function)
-		n.wake(now, p)
-	} else {
-		revokedMilli = n.forfeit(p, cpuOf)
-		n.strike(now, here[0].Function)
-	}
-	for _, b := range here {
-		b.safeguarded = true
-	}
-	n.feed(now, p.domain)
-	return revokedMilli
-}
-
 func (n *memoryNode) ask(now int64, pod string, milli int64) {
 	here := n.in(pod)
 	if len(here) != 1 {
@@ -436,118 +408,4 @@ func (n *memoryNode) ask(now int64, pod string, milli int64) {
 		}
 	}
 	n.feed(now, b.Domain)
-}
-
-func (n *memoryNode) strike(now int64, function string) {
-	s := n.struck[function]
-	if s.forgotten(now) {
-		s = strikes{}
-	}
-	suspended := SuspendMost
-	if s.count < 10 {
-		suspended = min(SuspendLeast<<s.count, SuspendMost)
-	}
-	s.count++
-	s.until = now + suspended.Milliseconds()
-	n.struck[function] = s
-}
-
-func (n *memoryNode) suspended(now int64, function string) bool {
-	s := n.struck[function]
-	return now < s.until && !s.forgotten(now)
-}
-
-// forgotten says whether strikes do not count any more. Those that suspend for
-// longer than any strike does were before the clock went back.
-func (s strikes) forgotten(now int64) bool {
-	most := SuspendMost.Milliseconds()
-	return s.count == 0 || s.until+most <= now || now+most < s.until
-}
-
-// balances are those of the pods, but for their Allocations and Traces.
-func (n *memoryNode) balances() map[string]Balance {
-	balances := make(map[string]Balance)
-	for l, volume := range n.loans {
-		donor := balances[l.donor.name]
-		donor.Lent = donor.Lent.Add(volume)
-		balances[l.donor.name] = donor
-
-		borrower := balances[l.borrower.Pod]
-		borrower.Borrowed = borrower.Borrowed.Add(volume)
-		balances[l.borrower.Pod] = borrower
-	}
-	return balances
-}
-
-func (n *memoryNode) state(now int64) State {
-	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Pods: n.balances(), Needs: make(map[string]int64), Begun: len(n.begun)}
-	if n.heard(now) {
-		s.Agent = n.beat.Agent
-		maps.Copy(s.Needs, n.beat.Needs)
-	}
-	for _, p := range n.donors("") {
-		if n.expires(p) <= now || p.spare.IsZero() {
-			continue
-		}
-		s.Available = s.Available.Add(p.spare)
-		if len(s.Entries) < EntriesMost {
-			s.Entries = append(s.Entries, Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
-		}
-	}
-	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
-		if n.suspended(now, function) {
-			s.Suspended = append(s.Suspended, Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
-		}
-	}
-	for in, u := range n.unseen {
-		if u.lapsed() && !u.forgotten(now) && !slices.Contains(s.Unseen, in.pod) {
-			s.Unseen = append(s.Unseen, in.pod)
-		}
-	}
-	slices.Sort(s.Unseen)
-	for pod := range n.pods {
-		if short := n.shortOfMemory(pod); short > 0 {
-			balance := s.Pods[pod]
-			balance.Short = short
-			s.Pods[pod] = balance
-		}
-	}
-	for pod, balance := range s.Pods {
-		if p := n.pods[pod]; p.idle != nil {
-			balance.Allocation, balance.Idle = p.idle.Allocation, true
-		} else {
-			here := n.in(pod)
-			balance.Allocation = here[len(here)-1].Allocation
-		}
-		s.Pods[pod] = balance
-	}
-	n.addTraces(s.Pods)
-	s.InFlight = n.inFlight(now)
-	return s
-}
-
-// shortOfMemory is how many bytes the invocations in a pod want that nobody lends them.
-func (n *memoryNode) shortOfMemory(pod string) (short int64) {
-	for _, b := range n.in(pod) {
-		short += max(0, b.Want.MemoryBytes-n.borrowed(b).MemoryBytes)
-	}
-	return short
-}
-
-// inFlight are those that are ranked.
-func (n *memoryNode) inFlight(now int64) map[string][]Flight {
-	flights := make(map[string][]Flight)
-	for pod := range n.pods {
-		for _, b := range n.in(pod) {
-			if b.Ranked {
-				flights[pod] = append(flights[pod], Flight{
-					ID: b.ID,
-					// The clock may have gone back.
-					Age:     time.Duration(max(now-b.begunAt, 0)) * time.Millisecond,
-					CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond,
-				})
-			}
-		}
-	}
-	return flights
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -46,26 +45,21 @@ type link struct {
 	readAt  time.Time // when the state was last read; run's alone
 
 	woken  chan struct{}       // of capacity 1, as are all here: the latest counts
-	struck chan struct{}       // strikes has something
-	asking chan struct{}       // asks has something
 	beats  chan pool.Heartbeat // to send
 	states chan news           // for the reflex
 
-	mu      sync.Mutex
-	strikes map[string]bool  // whether it was idle, by pod, which is what bounds them
-	asks    map[string]int64 // milli CPU, by pod
+	strikes *pending[bool]  // whether it was idle
+	asks    *pending[int64] // milli CPU
 }
 
 func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 	return &link{
 		clock: clk, pool: p, node: node, metrics: m,
 		woken:   make(chan struct{}, 1),
-		struck:  make(chan struct{}, 1),
-		asking:  make(chan struct{}, 1),
 		beats:   make(chan pool.Heartbeat, 1),
 		states:  make(chan news, 1),
-		strikes: map[string]bool{},
-		asks:    map[string]int64{},
+		strikes: newPending[bool](),
+		asks:    newPending[int64](),
 	}
 }
 
@@ -87,37 +81,10 @@ func signal(c chan struct{}) {
 }
 
 // strike makes the pool revoke what a donor lends of its CPU, as it was seen.
-func (l *link) strike(pod string, idle bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.strikes[pod] = idle
-	signal(l.struck)
-}
+func (l *link) strike(pod string, idle bool) { l.strikes.put(pod, idle) }
 
-func (l *link) takeStrikes() map[string]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	taken := l.strikes
-	l.strikes = map[string]bool{}
-	return taken
-}
-
-// ask has the pool lend a container so much CPU, if it can: the latest counts, and whoever wants it
-// still asks again.
-func (l *link) ask(pod string, milli int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.asks[pod] = milli
-	signal(l.asking)
-}
-
-func (l *link) takeAsks() map[string]int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	taken := l.asks
-	l.asks = map[string]int64{}
-	return taken
-}
+// ask has the pool lend a container so much CPU, if it can. Whoever wants it still asks again.
+func (l *link) ask(pod string, milli int64) { l.asks.put(pod, milli) }
 
 // run makes the calls, one at a time, what revokes loans first.
 func (l *link) run(ctx context.Context) {
@@ -128,7 +95,7 @@ func (l *link) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.struck:
+		case <-l.strikes.some:
 		case <-l.woken:
 			if gap := readGap - l.clock.Since(l.readAt); gap > 0 {
 				backoff.Pause(ctx, l.clock, gap)
@@ -141,7 +108,7 @@ func (l *link) run(ctx context.Context) {
 		case hb := <-l.beats:
 			l.beat(ctx, hb)
 			continue
-		case <-l.asking:
+		case <-l.asks.some:
 			l.sendAsks(ctx)
 			continue
 		}
@@ -182,7 +149,7 @@ func (l *link) read(ctx context.Context) error {
 // What fails stays to be done.
 func (l *link) revoke(ctx context.Context) error {
 	var failed error
-	for pod, idle := range l.takeStrikes() {
+	for pod, idle := range l.strikes.take() {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		err := failed // after the first, the next would only wait as long again
 		if err == nil {
@@ -198,9 +165,13 @@ func (l *link) revoke(ctx context.Context) error {
 	return failed
 }
 
-// sendAsks gives up at the first that fails: the others would only wait as long again.
+// sendAsks gives up at the first that fails, as the others would only wait as long again, and for
+// a strike, which no donor is to wait for.
 func (l *link) sendAsks(ctx context.Context) {
-	for pod, milli := range l.takeAsks() {
+	for pod, milli := range l.asks.take() {
+		if len(l.strikes.some) > 0 {
+			return
+		}
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		err := l.pool.Ask(callCtx, l.node, pod, milli)
 		cancel()

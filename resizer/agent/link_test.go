@@ -51,3 +51,36 @@ func TestReadingsAreBounded(t *testing.T) {
 	cancel()
 	<-done
 }
+
+// strikingPool fires the safeguard of a donor while the first of many asks is under way.
+type strikingPool struct {
+	noPool
+	asked atomic.Int64
+	fire  func()
+}
+
+func (p *strikingPool) Ask(context.Context, string, string, int64) error {
+	p.asked.Add(1)
+	p.fire()
+	return nil
+}
+
+func TestNoStrikeWaitsForAsks(t *testing.T) {
+	m, err := newMetrics(sdkmetric.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &strikingPool{}
+	l := newLink(clock.RealClock{}, p, node, m)
+	p.fire = func() { l.strike("default/donor", false) }
+	for _, pod := range []string{"default/a", "default/b", "default/c"} {
+		l.ask(pod, 100)
+	}
+	l.sendAsks(t.Context())
+	if got := p.asked.Load(); got != 1 {
+		t.Errorf("%d asks were sent, want one before the strike", got)
+	}
+	if strikes := l.strikes.take(); len(strikes) != 1 {
+		t.Errorf("strikes %v are left to be sent, want that of the donor", strikes)
+	}
+}

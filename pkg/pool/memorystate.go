@@ -1,0 +1,95 @@
+package pool
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// balances are those of the pods, but for their Allocations and Traces.
+func (n *memoryNode) balances() map[string]Balance {
+	balances := make(map[string]Balance)
+	for l, volume := range n.loans {
+		donor := balances[l.donor.name]
+		donor.Lent = donor.Lent.Add(volume)
+		balances[l.donor.name] = donor
+
+		borrower := balances[l.borrower.Pod]
+		borrower.Borrowed = borrower.Borrowed.Add(volume)
+		balances[l.borrower.Pod] = borrower
+	}
+	return balances
+}
+
+func (n *memoryNode) state(now int64) State {
+	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Pods: n.balances(), Needs: make(map[string]int64), Begun: len(n.begun)}
+	if n.heard(now) {
+		s.Agent = n.beat.Agent
+		maps.Copy(s.Needs, n.beat.Needs)
+	}
+	for _, p := range n.donors("") {
+		if n.expires(p) <= now || p.spare.IsZero() {
+			continue
+		}
+		s.Available = s.Available.Add(p.spare)
+		if len(s.Entries) < EntriesMost {
+			s.Entries = append(s.Entries, Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
+		}
+	}
+	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
+		if n.suspended(now, function) {
+			s.Suspended = append(s.Suspended, Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
+		}
+	}
+	for in, u := range n.unseen {
+		if u.lapsed() && !u.forgotten(now) && !slices.Contains(s.Unseen, in.pod) {
+			s.Unseen = append(s.Unseen, in.pod)
+		}
+	}
+	slices.Sort(s.Unseen)
+	for pod := range n.pods {
+		if short := n.shortOfMemory(pod); short > 0 {
+			balance := s.Pods[pod]
+			balance.Short = short
+			s.Pods[pod] = balance
+		}
+	}
+	for pod, balance := range s.Pods {
+		if p := n.pods[pod]; p.idle != nil {
+			balance.Allocation, balance.Idle = p.idle.Allocation, true
+		} else {
+			here := n.in(pod)
+			balance.Allocation = here[len(here)-1].Allocation
+		}
+		s.Pods[pod] = balance
+	}
+	n.addTraces(s.Pods)
+	s.InFlight = n.inFlight(now)
+	return s
+}
+
+// shortOfMemory is how many bytes the invocations in a pod want that nobody lends them.
+func (n *memoryNode) shortOfMemory(pod string) (short int64) {
+	for _, b := range n.in(pod) {
+		short += max(0, b.Want.MemoryBytes-n.borrowed(b).MemoryBytes)
+	}
+	return short
+}
+
+// inFlight are those that are ranked.
+func (n *memoryNode) inFlight(now int64) map[string][]Flight {
+	flights := make(map[string][]Flight)
+	for pod := range n.pods {
+		for _, b := range n.in(pod) {
+			if b.Ranked {
+				flights[pod] = append(flights[pod], Flight{
+					ID: b.ID,
+					// The clock may have gone back.
+					Age:     time.Duration(max(now-b.begunAt, 0)) * time.Millisecond,
+					CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond,
+				})
+			}
+		}
+	}
+	return flights
+}

@@ -1,0 +1,54 @@
+package pool
+
+// strikes are those of the safeguard against a function.
+type strikes struct {
+	count int
+	until int64 // its CPU is not lent
+}
+
+func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli int64) {
+	p, ok := n.pods[pod]
+	if !ok || n.lent(p).Add(p.spare).CPUMilli == 0 || idle != (p.idle != nil) {
+		return 0
+	}
+	if idle {
+		revokedMilli = n.lent(p).CPUMilli
+		n.strike(now, p.idle.Function)
+		n.wake(now, p)
+	} else {
+		here := n.in(pod)
+		revokedMilli = n.forfeit(p, cpuOf)
+		n.strike(now, here[0].Function)
+		for _, b := range here {
+			b.safeguarded = true
+		}
+	}
+	n.feed(now, p.domain)
+	return revokedMilli
+}
+
+func (n *memoryNode) strike(now int64, function string) {
+	s := n.struck[function]
+	if s.forgotten(now) {
+		s = strikes{}
+	}
+	suspended := SuspendMost
+	if s.count < 10 {
+		suspended = min(SuspendLeast<<s.count, SuspendMost)
+	}
+	s.count++
+	s.until = now + suspended.Milliseconds()
+	n.struck[function] = s
+}
+
+func (n *memoryNode) suspended(now int64, function string) bool {
+	s := n.struck[function]
+	return now < s.until && !s.forgotten(now)
+}
+
+// forgotten says whether strikes do not count any more. Those that suspend for
+// longer than any strike does were before the clock went back.
+func (s strikes) forgotten(now int64) bool {
+	most := SuspendMost.Milliseconds()
+	return s.count == 0 || s.until+most <= now || now+most < s.until
+}

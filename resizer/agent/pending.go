@@ -1,0 +1,30 @@
+package agent
+
+import "sync"
+
+// pending is what is to be called for pods, of each the latest. The pods bound it.
+type pending[T any] struct {
+	some chan struct{} // of capacity 1: there is something
+
+	mu    sync.Mutex
+	byPod map[string]T
+}
+
+func newPending[T any]() *pending[T] {
+	return &pending[T]{some: make(chan struct{}, 1), byPod: map[string]T{}}
+}
+
+func (p *pending[T]) put(pod string, v T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byPod[pod] = v
+	signal(p.some)
+}
+
+func (p *pending[T]) take() map[string]T {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.byPod
+	p.byPod = map[string]T{}
+	return taken
+}
