@@ -205,10 +205,10 @@ func (p *Pods) noteAbandoned(t target, until time.Time) {
 	}
 }
 
-// noteIdle notes whether the pool may lend of a pod after an End.
-func (p *Pods) noteIdle(t target, idles bool) {
-	if in := p.servedBy(t); in.idles != nil {
-		in.idles.Store(idles)
+// noteIdle notes whether the pool may lend of the pod after an End.
+func (s served) noteIdle(idles bool) {
+	if s.idles != nil {
+		s.idles.Store(idles)
 	}
 }
 

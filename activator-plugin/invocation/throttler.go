@@ -161,8 +161,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	besideUntold := in.untold.beside()
 	return func(status int) {
 		m.pods.noteServed(pod)
-		m.pods.noteIdle(pod, inv.IdleCPUMilli > 0)
-		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned || m.pods.servedBy(pod).computing(m.clock.Now())
+		in := m.pods.servedBy(pod)
+		in.noteIdle(inv.IdleCPUMilli > 0)
+		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned || in.computing(m.clock.Now())
 		f.finish(status)
 	}
 }
