@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api"
@@ -25,39 +26,29 @@ import (
 const servingNamespace = "knative-serving"
 
 // A function whose owner and whose cluster's administrator allow it is learned from
-// three requests, and nothing is left of the copy that taught it.
-func TestDuplicatorTeachesFromThreeRequests(t *testing.T) {
+// three inputs, and nothing is left of the copy that taught it.
+func TestDuplicatorTeachesFromThreeInputs(t *testing.T) {
 	ctx := t.Context()
 	installDuplicator(ctx, t)
 	revision := deployCopy(ctx, t, "compression", "duplicated",
 		map[string]string{api.DuplicateInputsAnnotation: api.DuplicateInputsValue})
 	function := nameOf(revision)
 
-	// On the first, the activator only asks whether the revision was duplicated.
-	for i := range 4 {
-		if err := send(ctx, revision.Labels[serving.ServiceLabelKey], text(uint64(i), 32<<10<<i)); err != nil {
+	// Some more than three: on the first, the activator only asks whether the revision
+	// was duplicated, and until its connections are drained, the activator that was
+	// replaced, which does not duplicate, takes requests too.
+	sent := 0
+	eventually(t, 2*time.Minute, "begin of the duplication of "+function, func() error {
+		if err := send(ctx, revision.Labels[serving.ServiceLabelKey], text(uint64(sent), 32<<10<<(sent%4))); err != nil {
 			t.Fatalf("request failed: %v", err)
 		}
-	}
+		sent++
+		// Seldom, for the function is to be learned from the copy, not from these.
+		<-time.After(time.Second)
+		return duplicationReached(ctx, t, revision, "DuplicationStarted")
+	})
 	eventually(t, 6*time.Minute, "end of the duplication of "+function, func() error {
-		// By UID: Events outlive what they are about.
-		events, err := kube.CoreV1().Events(functionsNamespace).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.uid=" + string(revision.UID),
-		})
-		if err != nil {
-			return err
-		}
-		seen := "none"
-		for _, event := range events.Items {
-			switch seen = event.Reason + ": " + event.Message; event.Reason {
-			case "DuplicationFinished":
-				t.Log(seen)
-				return nil
-			case "DuplicationFailed", "DuplicationRefused":
-				t.Fatal(seen)
-			}
-		}
-		return fmt.Errorf("the last Event is %s", seen)
+		return duplicationReached(ctx, t, revision, "DuplicationFinished")
 	})
 	eventually(t, 2*time.Minute, "end of the copy of "+function, func() error { return noCopies(ctx) })
 
@@ -68,6 +59,34 @@ func TestDuplicatorTeachesFromThreeRequests(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// duplicationReached returns an error until an Event with that reason was told of the
+// revision. The test fails if the duplication does.
+func duplicationReached(ctx context.Context, t *testing.T, revision *servingv1.Revision, reason string) error {
+	t.Helper()
+	// By UID: Events outlive what they are about.
+	events, err := kube.CoreV1().Events(functionsNamespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.uid=" + string(revision.UID),
+	})
+	if err != nil {
+		return err
+	}
+	last, reached := "none", false
+	for _, event := range events.Items {
+		last = event.Reason + ": " + event.Message
+		switch event.Reason {
+		case reason:
+			t.Log(last)
+			reached = true
+		case "DuplicationFailed", "DuplicationRefused":
+			t.Fatal(last)
+		}
+	}
+	if !reached {
+		return fmt.Errorf("the last Event is %s", last)
+	}
+	return nil
 }
 
 // noCopies looks for what a duplication could leave behind.
