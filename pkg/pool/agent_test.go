@@ -180,6 +180,26 @@ var agentScenes = []play{
 		s.pass(time.Millisecond)
 		s.equal(map[string]int64{}, s.read().Needs)
 	}},
+	{"a state says which pods have borrowed CPU since the last heartbeat", func(s scene) {
+		memory := api.Resources{MemoryBytes: 1 << 20}
+		s.begin(invocation("a", time.Minute, unlimited, cpu(0)))
+		s.equal([]string(nil), s.read().Raised)
+		for _, inv := range []Invocation{
+			invocation("b", time.Minute, cpu(0), cpu(100)), invocation("c", time.Minute, cpu(0), cpu(100)), invocation("d", time.Minute, cpu(0), memory),
+		} {
+			s.begin(inv)
+		}
+		s.equal([]string{"default/b", "default/c"}, s.read().Raised)
+		s.end("b")
+		s.pass(time.Second)
+		s.equal([]string{"default/b", "default/c"}, s.read().Raised)
+		s.open()
+		s.equal([]string{"default/c"}, s.read().Raised)
+		s.safeguard("a")
+		s.equal([]string{"default/c"}, s.read().Raised)
+		s.open()
+		s.equal([]string(nil), s.read().Raised)
+	}},
 	{"a balance says what its pod is owed", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))

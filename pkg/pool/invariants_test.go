@@ -36,6 +36,9 @@ func (m *model) checkInvariants(t *rapid.T) {
 	// Invariant 6: nothing is lent of a pod but to a borrower, so that no pod without a
 	// loan is away from its allocation.
 	for pod, b := range state.Pods {
+		if b.Borrowed.CPUMilli > 0 && !slices.Contains(state.Raised, pod) {
+			t.Fatalf("pod %s has borrowed %v and is not among those that may be raised, %v", pod, b.Borrowed, state.Raised)
+		}
 		if b.Borrowed.IsZero() && b.Lent.IsZero() && b.Short == 0 {
 			t.Fatalf("pod %s has a balance without a loan or a want", pod)
 		}

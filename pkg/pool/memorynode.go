@@ -23,8 +23,9 @@ type memoryNode struct {
 	loans      map[loan]api.Resources
 	struck     map[string]strikes // by function
 	unseen     map[inPod]unseen
-	another    int64  // when another version of the pool was last told of invocations on the node
-	turn       string // the domain that was the first to be lent to, the last time that several wanted
+	raised     map[string]bool // pods that borrow CPU, or have since the last heartbeat
+	another    int64           // when another version of the pool was last told of invocations on the node
+	turn       string          // the domain that was the first to be lent to, the last time that several wanted
 }
 
 type begun struct {
@@ -66,6 +67,7 @@ func newMemoryNode(epoch string) *memoryNode {
 		loans:      make(map[loan]api.Resources),
 		struck:     make(map[string]strikes),
 		unseen:     make(map[inPod]unseen),
+		raised:     make(map[string]bool),
 	}
 }
 
@@ -391,6 +393,12 @@ func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
 		n.rest(now, pod)
 	}
 	n.feedAll(now)
+	clear(n.raised)
+	for _, b := range n.begun {
+		if n.borrowed(b).CPUMilli > 0 {
+			n.raised[b.Pod] = true
+		}
+	}
 }
 
 func (n *memoryNode) ask(now int64, pod string, milli int64) {

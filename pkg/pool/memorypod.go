@@ -260,6 +260,9 @@ func (n *memoryNode) lend(p *memoryPod, b *begun, of func(*api.Resources) *int64
 		here.mostLent = here.mostLent.Max(n.lent(p))
 	}
 	b.mostBorrowed = b.mostBorrowed.Max(n.borrowed(b))
+	if n.borrowed(b).CPUMilli > 0 {
+		n.raised[b.Pod] = true
+	}
 }
 
 // takeBack ends so much of what a pod has on loan. The first to end loses it first.

@@ -47,6 +47,7 @@ func (n *memoryNode) state(now int64) State {
 		}
 	}
 	slices.Sort(s.Unseen)
+	s.Raised = slices.Sorted(maps.Keys(n.raised))
 	for pod := range n.pods {
 		if short := n.shortOfMemory(pod); short > 0 {
 			balance := s.Pods[pod]

@@ -118,7 +118,7 @@ func runModel(t *rapid.T, r *Redis) {
 	m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Raised: got.Raised, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -389,6 +389,11 @@ func (m *model) hear(t *rapid.T) {
 	}
 
 	after := m.state()
+	for _, pod := range after.Raised {
+		if after.Pods[pod].Borrowed.CPUMilli == 0 {
+			t.Fatalf("after a heartbeat, pod %s may be raised, and borrows no CPU", pod)
+		}
+	}
 	m.hearOnce(t, hb)
 	m.expectState(t, after)
 }

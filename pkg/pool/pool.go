@@ -203,6 +203,9 @@ type State struct {
 	Suspended []Suspension        // by Function
 	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed.
 	Unseen []string
+	// Raised are the pods, by namespace/name, that borrow CPU, or have since the last Heartbeat:
+	// those which an agent that hangs may have left with more than they are owed.
+	Raised []string
 	Begun  int // invocations in flight
 }
 

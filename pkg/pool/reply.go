@@ -53,6 +53,15 @@ func (i *items) resources() api.Resources {
 
 func (i *items) duration() time.Duration { return time.Duration(next[int64](i)) * time.Millisecond }
 
+// names reads a list of names, and sorts it.
+func (i *items) names() (names []string) {
+	for _, name := range next[[]any](i) {
+		names = append(names, fmt.Sprint(name))
+	}
+	slices.Sort(names)
+	return names
+}
+
 // parseState reads the reply of the function read.
 func parseState(reply []any) (State, error) {
 	i := &items{left: reply}
@@ -81,10 +90,7 @@ func parseState(reply []any) (State, error) {
 	})
 	s.Now = time.UnixMilli(next[int64](i))
 	i.each(func(of *items) { s.Needs[next[string](of)] = next[int64](of) })
-	for _, pod := range next[[]any](i) {
-		s.Unseen = append(s.Unseen, fmt.Sprint(pod))
-	}
-	slices.Sort(s.Unseen)
+	s.Unseen, s.Raised = i.names(), i.names()
 	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
 	return s, i.err
 }

@@ -46,10 +46,11 @@ const (
 )
 
 // watchAgent takes in whether the node's agent is ready. When it has not been for a while,
-// every pod that it may have changed is to be written again by the kubelet, those first that
-// had borrowed. It is the readiness of the agent's pod that tells: it needs no Redis, it costs
-// nothing while nothing happens, and a kubelet that could not tell it could not repair either.
-// But a kubelet on a busy node may be wrong, so an agent that the pool hears is there.
+// every pod that it may have changed is to be written again by the kubelet, those first that the
+// pool says it may have raised. It is the readiness of the agent's pod that tells: it needs no
+// Redis, it costs nothing while nothing happens, and a kubelet that could not tell it could not
+// repair either. But a kubelet on a busy node may be wrong, so an agent that the pool hears is
+// there.
 func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	var agents corev1.PodList
 	if err := c.kube.List(ctx, &agents, client.InNamespace(settings.AgentNamespace), client.MatchingFields{nodeNameField: n.name}); err != nil {
@@ -74,7 +75,7 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 			// cgroup that only the kubelet has written.
 			older := !m.pod.CreationTimestamp.After(c.started.Add(startSlack))
 			if m.leftAlone == "" && (a.seen || older) && c.mayHaveChanged(m) {
-				m.repair.begin(n.loans.pods[m.name].Borrowed.CPUMilli > 0)
+				m.repair.begin(slices.Contains(n.loans.raised, m.name))
 				repaired++
 			}
 		}

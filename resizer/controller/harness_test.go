@@ -43,12 +43,13 @@ import (
 type fakePool struct {
 	pods   map[string]pool.Balance
 	needs  map[string]int64
+	raised []string
 	silent bool // it does not hear the agent
 	err    error
 }
 
 func (p *fakePool) Read(context.Context, string) (pool.State, error) {
-	s := pool.State{Pods: p.pods, Needs: p.needs}
+	s := pool.State{Pods: p.pods, Needs: p.needs, Raised: p.raised}
 	if !p.silent {
 		s.Agent = "a1"
 	}

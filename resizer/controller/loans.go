@@ -17,6 +17,7 @@ type loans struct {
 	readAt time.Time
 	pods   map[string]pool.Balance
 	needs  map[string]int64 // bytes
+	raised []string         // pods that an agent which is gone may have left with more CPU than they are owed
 	// agent says that the pool hears the node's agent.
 	agent bool
 	// toldAt is when the agent last told what pods use. Until it does again, what pods need is
@@ -55,7 +56,7 @@ func (c *Controller) read(ctx context.Context, n *node) (known bool) {
 		if l.state == lost {
 			log.Info("the pool can be read again")
 		}
-		*l = loans{state: isRead, readAt: now, pods: state.Pods, needs: state.Needs, agent: state.Agent != "", toldAt: l.toldAt}
+		*l = loans{state: isRead, readAt: now, pods: state.Pods, needs: state.Needs, raised: state.Raised, agent: state.Agent != "", toldAt: l.toldAt}
 		if l.agent {
 			l.toldAt = now
 		}

@@ -163,7 +163,7 @@ func TestRepairOfACeiling(t *testing.T) {
 func TestBorrowersAreRepairedFirst(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testNode(2000), testPod("borrower", owed), testPod("donor", owed),
 		testPod("above", res(2000, 256), byLibra, ready, annotated(api.ModeAnnotation, "full")))
-	h.pool.pods = map[string]pool.Balance{"default/borrower": {Borrowed: res(200, 0)}, "default/donor": {Lent: res(200, 0)}}
+	h.pool.raised = []string{"default/borrower"} // which has nothing on loan by now
 	h.expect("above 500m/256Mi")
 	h.kubelet()
 	h.expect()

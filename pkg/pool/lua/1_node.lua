@@ -220,6 +220,7 @@ local function begin_epoch(first_key, now, had_epoch)
     on_loan = {0, 0},
     struck = {},     -- by function
     unseen = {},     -- by pod and owner: invocations of which it is not known which they are
+    raised = {},     -- the pods that borrow CPU, or have since the last heartbeat
   }
   nodes[first_key] = node
   node.marked_at = tonumber(call('ZSCORE', node.key.versions, VERSION) or nil)

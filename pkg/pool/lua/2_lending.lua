@@ -73,6 +73,9 @@ local function lend(node, donor, borrower, resource, amount)
     borrower.most_borrowed[resource] = borrowed
   end
   move(node, borrower.pod, resource, amount)
+  if resource == CPU and amount > 0 then
+    node.raised[borrower.pod] = true
+  end
 
   local loan = borrower.donors[donor]
   if not loan then

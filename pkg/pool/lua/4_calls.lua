@@ -226,6 +226,19 @@ local function mark_unversioned(node)
   end
 end
 
+-- forget_returned leaves those raised that borrow now: the agent has had time to see to the others.
+local function forget_returned(node)
+  if not next(node.raised) then
+    return
+  end
+  node.raised = {}
+  for _, inv in pairs(node.begun) do
+    if inv.borrowed[CPU] > 0 then
+      node.raised[inv.pod] = true
+    end
+  end
+end
+
 local function heartbeat(node, args, whole, cpu, memory)
   local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
@@ -250,6 +263,7 @@ local function heartbeat(node, args, whole, cpu, memory)
     publish_memory(node)
   end
   feed(node, node.domains)
+  forget_returned(node)
   return is_open(node) and 1 or 0
 end
 
@@ -396,6 +410,14 @@ local function unseen_pods(node)
   return list
 end
 
+local function raised_pods(node)
+  local list = {}
+  for pod in pairs(node.raised) do
+    list[#list + 1] = pod
+  end
+  return list
+end
+
 -- needs are those of the last heartbeat, as long as it counts.
 local function needs(node)
   local list = {}
@@ -416,7 +438,7 @@ local function read(node, _, entries_most, most_ms)
   return {
     node.epoch, node.heard and node.agent or '', is_open(node) and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node),
+    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node), raised_pods(node),
   }
 end
 
