@@ -13,16 +13,19 @@ import (
 // it counts as alone. A pod has one at a time, until the pool has answered its End, so that what
 // is kept for crowds is bounded, too.
 type crowd struct {
-	rev      types.NamespacedName
-	node     string
-	newest   pool.Invocation // of those that have joined
-	in       int
-	flight   *flight
-	finished bool // the flight
+	rev    types.NamespacedName
+	node   string
+	newest pool.Invocation // of those that have joined
+	in     int
+	// abandoned says that the client of one that has left went away, which the pool is to be told.
+	abandoned bool
+	flight    *flight
+	finished  bool // the flight
 }
 
-// join makes an invocation one of its pod's crowd until end is called.
-func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocation) (end func(status int)) {
+// join makes an invocation one of its pod's crowd until it leaves, which is told whether its
+// client went away.
+func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocation) (leave func(abandoned bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.crowds[inv.Pod]
@@ -33,9 +36,13 @@ func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocat
 	}
 	c.newest = inv
 	c.in++
-	return func(int) {
-		if l.leaveCrowd(c) {
-			c.flight.finish(0)
+	return func(abandoned bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.in--
+		c.abandoned = c.abandoned || abandoned
+		if c.in == 0 && !c.finished {
+			c.finish()
 		}
 	}
 }
@@ -49,24 +56,22 @@ func (l *lifecycle) standIn(c *crowd) {
 	c.flight.besideUntold, c.finished = true, false
 }
 
-// leaveCrowd says whether the crowd's flight is to be finished.
-func (l *lifecycle) leaveCrowd(c *crowd) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.in--; c.in > 0 || c.finished {
-		return false
-	}
-	c.finished = true
-	return true
+// finish ends the crowd's flight. It presumes that mu is held.
+func (c *crowd) finish() {
+	c.finished, c.flight.abandoned, c.abandoned = true, c.abandoned, false
+	c.flight.finishNow(0)
 }
 
 // forgetCrowd is told that a flight is over, and starts another for those that have joined since
-// it was finished. It presumes that mu is held.
+// it was finished, or left by then in a way that the pool is to be told. It presumes that mu is held.
 func (l *lifecycle) forgetCrowd(f *flight) {
 	switch c := l.crowds[f.inv.Pod]; {
 	case c == nil || c.flight != f:
 	case c.in > 0:
 		l.standIn(c)
+	case c.abandoned:
+		l.standIn(c)
+		c.finish()
 	default:
 		delete(l.crowds, f.inv.Pod)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -125,10 +126,13 @@ func TestCrowdIsToldOfAsOne(t *testing.T) {
 // in the end of none.
 func TestCrowdProperties(t *testing.T) {
 	times := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second})
-	type visit struct{ after, stays time.Duration }
+	type visit struct {
+		after, stays time.Duration
+		abandoned    bool
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		visits := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) visit {
-			return visit{times.Draw(t, "after"), times.Draw(t, "stays")}
+			return visit{times.Draw(t, "after"), times.Draw(t, "stays"), rapid.Bool().Draw(t, "abandoned")}
 		}), 1, 20).Draw(rt, "visits")
 		away := times.Draw(rt, "away")
 		synctest.Test(t, func(t *testing.T) {
@@ -149,7 +153,7 @@ func TestCrowdProperties(t *testing.T) {
 			for i, v := range visits {
 				time.Sleep(v.after)
 				l.running.Go(func() {
-					end := l.join(revID, "node-a", invocationIn("ns/a", fmt.Sprint(i)))
+					leave := l.join(revID, "node-a", invocationIn("ns/a", fmt.Sprint(i)))
 					l.mu.Lock()
 					if l.inFlight != 1 {
 						rt.Errorf("%d flights are kept for one pod", l.inFlight)
@@ -160,7 +164,7 @@ func TestCrowdProperties(t *testing.T) {
 					if reachable := time.Since(begun) - away; min(v.stays, reachable) > retryTimeout+maxBackoff && (err != nil || state.Begun != 1) {
 						rt.Errorf("the pool knows of %d invocations (%v) where there has been one for %s, want 1", state.Begun, err, v.stays)
 					}
-					end(200)
+					leave(v.abandoned)
 				})
 			}
 			l.running.Wait()
@@ -169,6 +173,10 @@ func TestCrowdProperties(t *testing.T) {
 			renewing.Wait()
 			for _, wrong := range book.mistakes("node-a") {
 				rt.Error(wrong)
+			}
+			abandoned := slices.ContainsFunc(visits, func(v visit) bool { return v.abandoned })
+			if state, err := memory.Read(t.Context(), "node-a"); err != nil || slices.Contains(state.Unseen, "ns/a") != abandoned {
+				rt.Errorf("the pods that may compute for clients that left are %v, %v, want ns/a: %t", state.Unseen, err, abandoned)
 			}
 		})
 	})

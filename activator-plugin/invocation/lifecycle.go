@@ -99,6 +99,9 @@ type flight struct {
 	// pod, or may have been, of which it was not told, either. They are set before finish.
 	withheld     volumes
 	besideUntold bool
+	// abandoned says that its client went away, so that its pod may go on computing. It is set
+	// before finish.
+	abandoned bool
 
 	// finished carries the Ending once; answered is closed after the pool's answer.
 	finished chan pool.Ending
@@ -178,7 +181,7 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 		begun, ending := f.begin(before)
 		f.metrics.onVolumes(rev, volumes{inv.Surplus, inv.Want}, false, ending.Duration)
 		f.metrics.onVolumes(rev, f.withheld, true, ending.Duration)
-		if begun {
+		if begun || ending.ComputesIn != "" {
 			f.end(ending)
 		}
 		f.forget()
@@ -196,11 +199,20 @@ func (l *lifecycle) lends(pod string) bool {
 
 // finish ends the invocation and returns at once.
 func (f *flight) finish(status int) {
-	// From here on, the pod's next invocation waits for this one's End.
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.finishNow(status)
+}
+
+// finishNow is finish. It presumes that mu is held.
+func (f *flight) finishNow(status int) {
+	// From here on, the pod's next invocation waits for this one's End.
 	f.ending[f.inv.Pod] = f
-	f.mu.Unlock()
-	f.finished <- pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status, Late: f.besideUntold}
+	ending := pool.Ending{ID: f.inv.ID, Duration: f.clock.Since(f.dispatched), Status: status, Late: f.besideUntold}
+	if f.abandoned {
+		ending.ComputesIn = f.inv.Pod
+	}
+	f.finished <- ending // it has room for one
 }
 
 // begin tries until the pool answers, or refuses it, or the invocation is over, and returns

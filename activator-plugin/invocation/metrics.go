@@ -50,7 +50,6 @@ const (
 	reasonColdStart        reason = "cold_start"          // it came before its container had started
 	reasonFirst            reason = "first_in_container"  // its container may still have to start up
 	reasonMode             reason = "mode"                // the revision's mode
-	reasonAbandoned        reason = "abandoned"           // a request whose client went away may still be computing
 	reasonSampled          reason = "sampled"             // enough of those that neither lend nor borrow are reported
 )
 

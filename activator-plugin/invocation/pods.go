@@ -49,28 +49,19 @@ type served struct {
 	container string
 	samples   *samples
 	untold    *untold
-	// abandoned is until when a request whose client went away may be computing, in Unix
-	// nanoseconds.
-	abandoned *atomic.Int64
 	// idles says that the pool may lend of the pod, since an End, while nothing is in flight in it.
 	idles *atomic.Bool
-}
-
-// computing says whether a request whose client went away may still be computing in the
-// container.
-func (s served) computing(now time.Time) bool {
-	return s.abandoned != nil && now.UnixNano() < s.abandoned.Load()
 }
 
 // untold counts a container's invocations of which the pool is not told, so that those of
 // which it is told do not pass for alone beside them.
 type untold struct{ begun, inFlight atomic.Int64 }
 
-// begin counts one until end is called.
-func (u *untold) begin() (end func(status int)) {
+// begin counts one until it leaves.
+func (u *untold) begin() (leave func()) {
 	u.inFlight.Add(1)
 	u.begun.Add(1)
-	return func(int) { u.inFlight.Add(-1) }
+	return func() { u.inFlight.Add(-1) }
 }
 
 // others is how many are in flight.
@@ -185,23 +176,7 @@ func (p *Pods) noteServed(t target) {
 	// forget comes after the deletion from the store: what is noted of a pod in it is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
-		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Int64{}, &atomic.Bool{}}
-	}
-}
-
-// noteAbandoned notes that an invocation has ended whose client went away, and that the
-// container may compute for it until then.
-func (p *Pods) noteAbandoned(t target, until time.Time) {
-	p.noteServed(t)
-	in := p.servedBy(t)
-	if in.abandoned == nil || in.container != t.container {
-		return
-	}
-	for nanos := until.UnixNano(); ; {
-		last := in.abandoned.Load()
-		if last >= nanos || in.abandoned.CompareAndSwap(last, nanos) {
-			return
-		}
+		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Bool{}}
 	}
 }
 

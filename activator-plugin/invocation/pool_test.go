@@ -97,7 +97,7 @@ func testLending(t *testing.T, p pool.Pool) {
 				t.Fatal("Read() =", err)
 			}
 			return cmp.Equal(want, got, cmpopts.EquateEmpty(),
-				cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Entries"))
+				cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Raised"))
 		})
 	}
 	run := func(name, dest string) (finish func()) {

@@ -57,13 +57,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 		m.metrics.onDispatch(revID, roleUnmanaged, why, false)
 		return nil
 	}
-	begun := m.begin(ctx, req, revID, pod)
-	return func(status int) {
-		if req.abandoned {
-			m.pods.noteAbandoned(pod, m.clock.Now().Add(longest(req.rev)))
-		}
-		begun(status)
-	}
+	return m.begin(ctx, req, revID, pod)
 }
 
 // begin is dispatch to a pod.
@@ -85,14 +79,14 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	why := m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
 	in := m.pods.servedBy(pod)
-	bypassed, computing := m.bypassed(req.rev), in.computing(m.clock.Now())
+	bypassed := m.bypassed(req.rev)
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)
 		}
-		if bypassed || computing {
+		if bypassed {
 			could.surplus = api.Resources{}
 		}
 	}
@@ -115,7 +109,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if inv.Concurrency > 1 {
 			inv.Need = needOf(owed, prediction)
 		}
-		if !inv.Ranked && set.lendsIdle() && !bypassed && !computing {
+		if !inv.Ranked && set.lendsIdle() && !bypassed {
 			inv.IdleCPUMilli = idleCPU(owed, set.keep)
 		}
 		r, why = set.roleOf(allowed, withheld)
@@ -130,16 +124,24 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle()
 	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
-		var leave func(status int)
+		var leave func()
 		if unneeded {
-			leave = in.untold.begin()
+			left := in.untold.begin()
+			leave = func() {
+				left()
+				// The pool is to know that its pod may go on computing.
+				if req.abandoned {
+					m.lifecycle.join(revID, pod.node, named(inv, req, revID))(true)
+				}
+			}
 		} else {
 			// Others in its pod, from other activators too, are to lend nothing that it needs and not to count as alone.
-			leave = m.lifecycle.join(revID, pod.node, named(inv, req, revID))
+			left := m.lifecycle.join(revID, pod.node, named(inv, req, revID))
+			leave = func() { left(req.abandoned) }
 		}
 		began := m.clock.Now()
-		return func(status int) {
-			leave(status)
+		return func(int) {
+			leave()
 			m.metrics.onVolumes(revID, withheld, true, m.clock.Since(began))
 		}
 	}
@@ -148,14 +150,12 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
-		return m.lifecycle.join(revID, pod.node, inv)
+		leave := m.lifecycle.join(revID, pod.node, inv)
+		return func(int) { leave(req.abandoned) }
 	}
 	f.withheld = withheld
-	switch {
-	case bypassed:
+	if bypassed {
 		why = reasonNotInPath
-	case computing && why == reasonNone:
-		why = reasonAbandoned
 	}
 	m.metrics.onDispatch(revID, r, why, inv.Ranked)
 	besideUntold := in.untold.beside()
@@ -163,7 +163,8 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		m.pods.noteServed(pod)
 		in := m.pods.servedBy(pod)
 		in.noteIdle(inv.IdleCPUMilli > 0)
-		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev) || computing || req.abandoned || in.computing(m.clock.Now())
+		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev)
+		f.abandoned = req.abandoned
 		f.finish(status)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -393,6 +394,9 @@ func TestAllWiresEndOnceInRedis(t *testing.T) {
 	}
 	c.awaitEnds(t, l, rounds*len(wires))
 	l.check(t, rounds*len(wires))
+	if state, err := p.Read(ctx, "node-a"); err != nil || !slices.Equal(state.Unseen, []string{"ns/a"}) {
+		t.Errorf("after clients went away, pods that may compute are %v, %v, want ns/a", state.Unseen, err)
+	}
 }
 
 func TestGRPC(t *testing.T) {

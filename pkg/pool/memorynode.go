@@ -103,7 +103,17 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 
 func (n *memoryNode) end(now int64, e Ending) Outcome {
 	b, ok := n.begun[e.ID]
+	if e.ComputesIn != "" {
+		e.Late = true
+		if ok {
+			e.ComputesIn = b.Pod
+		}
+		n.noteComputing(now, e.ComputesIn)
+	}
 	if !ok {
+		if p := n.pods[e.ComputesIn]; p != nil && n.settle(now, p) {
+			n.feed(now, p.domain)
+		}
 		n.bury(now, e.ID)
 		return Outcome{}
 	}

@@ -118,6 +118,18 @@ func (n *memoryNode) unseenIn(now int64, in inPod) unseen {
 	return unseen{}
 }
 
+// nobody owns the unseen of which no next Begin tells.
+const nobody = ""
+
+// noteComputing notes that a pod may compute for a client that went away: once for however many.
+func (n *memoryNode) noteComputing(now int64, pod string) {
+	in := inPod{pod, nobody}
+	n.unseen[in] = unseen{count: 1, until: max(n.unseenIn(now, in).until, now+UnseenMost.Milliseconds())}
+	for _, b := range n.in(pod) {
+		b.alone = false
+	}
+}
+
 // hasUnseen says whether there may be more in a pod than what is known.
 func (n *memoryNode) hasUnseen(now int64, pod string) bool {
 	for in, u := range n.unseen {

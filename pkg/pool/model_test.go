@@ -55,9 +55,10 @@ type model struct {
 	begunIn               string                   // the domain of the last operation's Begin, or anyDomain
 	hadUnseen             map[string]bool          // by pod, before a Begin
 
-	running map[string]*running // as they are, whatever the pool knows of them
-	number  int64               // of the last to run
-	held    []Invocation        // Begins on their way
+	running   map[string]*running  // as they are, whatever the pool knows of them
+	number    int64                // of the last to run
+	held      []Invocation         // Begins on their way
+	computing map[string]time.Time // since when what has ended may compute, by pod
 }
 
 func runModel(t *rapid.T, r *Redis) {
@@ -66,8 +67,9 @@ func runModel(t *rapid.T, r *Redis) {
 		clock:      testingclock.NewFakePassiveClock(epoch),
 		redis:      r,
 		lastIntent: streamStart, lastEvent: streamStart,
-		epochs:  make(map[string]string),
-		running: make(map[string]*running),
+		epochs:    make(map[string]string),
+		running:   make(map[string]*running),
+		computing: make(map[string]time.Time),
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
@@ -250,8 +252,8 @@ func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
 	return borrowed
 }
 
-func drawEnding(t *rapid.T, id string) Ending {
-	return Ending{
+func (m *model) drawEnding(t *rapid.T, id string) Ending {
+	e := Ending{
 		ID:       id,
 		Duration: time.Duration(rapid.Int64Min(0).Draw(t, "duration")),
 		Ago:      time.Duration(rapid.Int64Min(0).Draw(t, "ago")),
@@ -260,6 +262,13 @@ func drawEnding(t *rapid.T, id string) Ending {
 
 		BeginAnswered: rapid.Bool().Draw(t, "begin answered"),
 	}
+	if rapid.IntRange(0, 4).Draw(t, "client went away") == 0 {
+		e.ComputesIn = rapid.SampledFrom([]string{"a/p", "a/q", "ab/s"}).Draw(t, "computes in")
+		if r := m.running[id]; r != nil {
+			e.ComputesIn = r.pod
+		}
+	}
+	return e
 }
 
 func (m *model) beginAfter(t *rapid.T, inv Invocation) {
@@ -268,11 +277,11 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 	var ended []Ending
 	var known []*begun
 	for _, id := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-l]`), 0, 3, rapid.ID).Draw(t, "ids") {
-		ended, known = append(ended, drawEnding(t, id)), append(known, m.node().begun[id])
+		ended, known = append(ended, m.drawEnding(t, id)), append(known, m.node().begun[id])
 		delete(before.ranked, id) // of which the record of the end tells
 	}
-	for _, e := range ended {
-		delete(m.running, e.ID)
+	for i, e := range ended {
+		m.leave(e, known[i])
 	}
 	inv = m.run(t, inv)
 	was := m.node().begun[inv.ID]
@@ -301,14 +310,18 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 }
 
 func (m *model) end(t *rapid.T, id string) {
-	delete(m.running, id)
-	e := drawEnding(t, id)
+	e := m.drawEnding(t, id)
 	known := m.node().begun[id]
+	m.leave(e, known)
 	before := m.moment()
 	m.endOnce(t, e)
 	// Not that of an Allocation: it changes with the latest in a pod, and frees nothing.
-	if known != nil && len(changed(before.Pods, m.state().Pods)) > 0 {
-		m.checkFed(t, known.Domain)
+	if len(changed(before.Pods, m.state().Pods)) > 0 {
+		domain, _, _ := strings.Cut(e.ComputesIn, "/")
+		if known != nil {
+			domain = known.Domain
+		}
+		m.checkFed(t, domain)
 	}
 
 	after := m.state()
@@ -326,7 +339,7 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Late && outcome.Alone {
+	if (e.Late || e.ComputesIn != "") && outcome.Alone {
 		t.Fatalf("late end of %s: what is measured until now is taken to be its own", e.ID)
 	}
 	if m.redis != nil {
@@ -538,6 +551,7 @@ func (m *model) lose(t *rapid.T) {
 	for _, r := range m.running {
 		r.untold = true
 	}
+	clear(m.computing)
 	m.read(t) // or there is nothing to lose
 	another := m.node().another
 	m.memory.mu.Lock()

@@ -106,6 +106,10 @@ type Ending struct {
 	// known how long ago it ended, or that others were in the pod of which the pool was not
 	// told, so that what is measured may be another's, too. The pod may not be idle after it.
 	Late bool
+	// ComputesIn is the pod in which it may go on computing, for a client that went away; empty
+	// otherwise. It counts as Late, and as an unseen one in the pod until that is seen at rest,
+	// whether or not the pool knew the invocation.
+	ComputesIn string
 	// BeginAnswered says that the pool has answered every Begin that was sent, so that none
 	// can arrive any more.
 	BeginAnswered bool
@@ -145,7 +149,7 @@ type Heartbeat struct {
 	// what they need so as not to be killed.
 	Needs map[string]int64
 	// Rested are those of a State's Unseen pods that were seen to use no CPU since: what has
-	// lapsed there is over.
+	// lapsed there, or computed for a client that went away, is over.
 	Rested []string
 }
 
@@ -201,7 +205,8 @@ type State struct {
 	Available api.Resources       // surplus in the pool that nobody has borrowed
 	Entries   []Entry             // of Available, the EntriesMost that last longest, these first
 	Suspended []Suspension        // by Function
-	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed.
+	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed, or
+	// whose clients went away.
 	Unseen []string
 	// Raised are the pods, by namespace/name, that borrow CPU, or have since the last Heartbeat:
 	// those which an agent that hangs may have left with more than they are owed.
@@ -225,8 +230,9 @@ type Pool interface {
 	//
 	// A pod lends nothing, and nobody counts as alone in it, while there are unseen ones in it:
 	// Others that the pool does not know, until their Owner's next Begin there counts fewer or
-	// what it did not know of begins; and what has lapsed, until its Owner's next Begin there
-	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost. What was in flight when an epoch ended is unseen
+	// what it did not know of begins; what has lapsed, until its Owner's next Begin there
+	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost; and what computes
+	// for a client that went away (Ending), until its pod is seen at rest, or for UnseenMost. What was in flight when an epoch ended is unseen
 	// from its Owner's next Begin in its pod on; other Owners' Begins do not tell of it.
 	//
 	// An End that leaves a pod empty makes it an idle donor, which lends the CPU that the

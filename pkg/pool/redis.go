@@ -109,7 +109,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 		return Outcome{}, err
 	}
 	reply, err := r.numbers(ctx, "end", node, arguments{
-		[]int64{number(e.Late), number(r.noneArrives(e)), SuspendMost.Milliseconds()}, []any{e.ID, record},
+		[]int64{number(e.Late), number(r.noneArrives(e)), SuspendMost.Milliseconds()}, []any{e.ID, record, e.ComputesIn},
 	}, outcomeNumbers)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
@@ -157,7 +157,7 @@ func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv
 		if err != nil {
 			return nil, api.Resources{}, err
 		}
-		call.others = append(call.others, e.ID, record, fmt.Sprintf("%d%d", number(e.Late), number(r.noneArrives(e))))
+		call.others = append(call.others, e.ID, record, fmt.Sprintf("%d%d%s", number(e.Late), number(r.noneArrives(e)), e.ComputesIn))
 	}
 	reply, err := r.numbers(ctx, "begin_after", node, call, 2+outcomeNumbers*len(ended))
 	if err != nil {

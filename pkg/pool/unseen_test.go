@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -83,6 +84,52 @@ var unseenScenes = []play{
 		s.rest("default/a")
 		s.expect(1, cpu(0), nil)
 	}},
+	{"what computes for a client that went away is in its pod until that rests", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.equal(Outcome{Found: true}, s.endComputing("a", "default/a"))
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		other := numbered(invocation("a2", time.Minute, cpu(300), cpu(0)), 2, 0)
+		other.Pod, other.IdleCPUMilli = "default/a", 900
+		s.begin(other)
+		s.expect(1, cpu(0), nil)
+		s.equal(Outcome{Found: true}, s.end("a2"))
+		s.rest("default/a")
+		s.equal([]string(nil), s.read().Unseen)
+		other.ID, other.Number = "a3", 3
+		s.begin(other)
+		s.expect(1, cpu(300), nil)
+		s.equal(Outcome{Found: true, Alone: true}, s.end("a3"))
+	}},
+	{"so does one that the pool did not know", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
+		s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
+		s.equal(Outcome{}, s.endComputing("unknown", "default/a"))
+		s.expect(3, cpu(0), map[string]Balance{"c": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		s.equal(Outcome{}, s.endComputing("unknown", "default/a"))
+		s.rest("default/a")
+		s.expect(3, cpu(100), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}}) // c takes no part any more
+		s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
+	}},
+	{"an idle donor lends nothing while something computes in it", func(s scene) {
+		idle := invocation("a", time.Minute, cpu(300), cpu(0))
+		idle.IdleCPUMilli = 900
+		s.begin(idle)
+		s.end("a")
+		s.expect(0, cpu(900), nil)
+		s.equal(cpu(200), s.begin(invocation("b", time.Minute, cpu(0), cpu(200))))
+		s.endComputing("unknown", "default/a")
+		s.expect(1, cpu(0), nil)
+		s.rest("default/a")
+		s.expect(1, cpu(700), map[string]Balance{"a": {Lent: cpu(200), Idle: true}, "b": {Borrowed: cpu(200)}})
+	}},
+	{"what computes is taken to be over in the end", func(s scene) {
+		s.endComputing("unknown", "default/a")
+		s.pass(UnseenMost - time.Millisecond)
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.pass(time.Millisecond)
+		s.equal([]string(nil), s.read().Unseen)
+	}},
 	{"what has lapsed is taken to be over in the end", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.pass(LeaseTTL)
@@ -99,6 +146,16 @@ var unseenScenes = []play{
 		s.begin(other)
 		s.expect(1, cpu(300), nil)
 	}},
+}
+
+// endComputing is an End of one whose client went away.
+func (s scene) endComputing(id, pod string) Outcome {
+	s.Helper()
+	outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: id, ComputesIn: pod})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return outcome
 }
 
 func numbered(inv Invocation, number int64, others int) Invocation {
@@ -159,8 +216,21 @@ func (m *model) deliver(t *rapid.T) {
 	}
 }
 
+// leave takes in an End, of one that was known or not.
+func (m *model) leave(e Ending, known *begun) {
+	delete(m.running, e.ID)
+	switch {
+	case e.ComputesIn == "":
+	case known != nil:
+		m.computing[known.Pod] = m.clock.Now()
+	default:
+		m.computing[e.ComputesIn] = m.clock.Now()
+	}
+}
+
 // giveUp ends what the pool has missed for UnseenMost: no request lasts for longer.
 func (m *model) giveUp() {
+	maps.DeleteFunc(m.computing, func(_ string, since time.Time) bool { return m.clock.Now().Sub(since).Abs() >= UnseenMost })
 	for id, r := range m.running {
 		if !r.missed.IsZero() && m.clock.Now().Sub(r.missed).Abs() >= UnseenMost {
 			delete(m.running, id)
@@ -171,6 +241,9 @@ func (m *model) giveUp() {
 // rest comes after a heartbeat. What has lapsed in a pod at rest is over; what its owner counts is not.
 func (m *model) rest(pods []string) {
 	n := m.node()
+	for _, pod := range pods {
+		delete(m.computing, pod)
+	}
 	for id, r := range m.running {
 		_, counted := n.unseen[inPod{r.pod, r.owner}]
 		if slices.Contains(pods, r.pod) && !r.untold && n.begun[id] == nil && !counted {
@@ -193,9 +266,12 @@ func (m *model) heard(inv Invocation, known *begun) {
 }
 
 // checkUnseen is invariant 11: nothing is lent of a pod, and nobody counts as alone in it, while
-// there runs one that the pool was told of and does not know.
+// there runs one that the pool was told of and does not know, or computes for a client that left.
 func (m *model) checkUnseen(t *rapid.T) {
 	n, now := m.node(), m.clock.Now()
+	for pod := range m.computing {
+		m.checkKeeps(t, pod, "something that computes for a client that left")
+	}
 	for id, r := range m.running {
 		if r.untold || n.begun[id] != nil {
 			r.missed = time.Time{}
@@ -204,13 +280,19 @@ func (m *model) checkUnseen(t *rapid.T) {
 		if r.missed.IsZero() {
 			r.missed = now
 		}
-		if p := n.pods[r.pod]; p != nil && n.lent(p).Add(p.spare) != (api.Resources{}) {
-			t.Fatalf("%s runs in %s unseen, which has %v in the pool", id, r.pod, n.lent(p).Add(p.spare))
-		}
-		for _, b := range n.in(r.pod) {
-			if b.alone {
-				t.Fatalf("%s runs in %s unseen, and %s counts as alone", id, r.pod, b.ID)
-			}
+		m.checkKeeps(t, r.pod, id)
+	}
+}
+
+// checkKeeps checks a pod in which there is what the pool does not know.
+func (m *model) checkKeeps(t *rapid.T, pod, unseen string) {
+	n := m.node()
+	if p := n.pods[pod]; p != nil && n.lent(p).Add(p.spare) != (api.Resources{}) {
+		t.Fatalf("%s runs in %s unseen, which has %v in the pool", unseen, pod, n.lent(p).Add(p.spare))
+	}
+	for _, b := range n.in(pod) {
+		if b.alone {
+			t.Fatalf("%s runs in %s unseen, and %s counts as alone", unseen, pod, b.ID)
 		}
 	}
 }

@@ -86,7 +86,11 @@ func (inv Invocation) check() error {
 }
 
 func (e Ending) check() error {
-	if err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago)); err != nil {
+	err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago))
+	if e.ComputesIn != "" {
+		err = errors.Join(err, checkName("ComputesIn", e.ComputesIn))
+	}
+	if err != nil {
 		return fmt.Errorf("ending %q: %w", e.ID, err)
 	}
 	return nil

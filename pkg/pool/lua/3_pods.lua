@@ -97,6 +97,20 @@ local function note_unseen(node, inv)
   set_unseen(node, inv.pod, inv.owner, u)
 end
 
+-- Whose the unseen are in a pod of which nobody's next Begin tells: no owner has this name.
+local NOBODY = ''
+
+-- note_computing notes that a pod may compute for a client that went away: once for however many.
+local function note_computing(node, pod)
+  local u = unseen_in(node, pod, NOBODY)
+  local till = math.max(u and u.till or 0, node.now + UNSEEN_MOST_MS)
+  set_unseen(node, pod, NOBODY, {count = 1, number = 0, till = till})
+  local here = node.in_pod[pod]
+  for i = 1, here and #here or 0 do
+    here[i].alone = false
+  end
+end
+
 -- left_over is what those in a pod leave of what it is owed: what the only one can
 -- spare, and of several no more than each could and all together do not need. Of many it
 -- need not ask all: a few need all that there is.

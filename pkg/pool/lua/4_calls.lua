@@ -48,9 +48,17 @@ local ALONE_PART = '"alone":true,"safeguarded":false,'
 
 -- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
 -- pool's. To join them is the reader's.
-local function finish(node, id, ending, late, answered, most_ms)
+local function finish(node, id, ending, late, answered, computes_in, most_ms)
   local inv = node.begun[id]
+  if computes_in ~= '' then
+    note_computing(node, inv and inv.pod or computes_in)
+    late = true
+  end
   if not inv then
+    local here = node.in_pod[computes_in]
+    if here and settle(node, here) and is_open(node) then
+      feed_domain(node, here.domain)
+    end
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
@@ -72,7 +80,7 @@ local function finish(node, id, ending, late, answered, most_ms)
 end
 
 local function end_one(node, args, late, answered, most_ms)
-  return finish(node, args[2], args[3], late == 1, answered == 1, most_ms)
+  return finish(node, args[2], args[3], late == 1, answered == 1, args[4], most_ms)
 end
 
 -- short_of_memory is what an invocation wants of memory and nobody lends it. The agent is to
@@ -157,8 +165,11 @@ local ENDING_FLAGS = {['00'] = {false, false}, ['01'] = {false, true}, ['10'] = 
 local function begin_after(node, args, every_ms, most_ms, ...)
   local outcomes = {}
   for i = ENDINGS_FROM, #args, 3 do
-    local flags = ENDING_FLAGS[args[i + 2]]
-    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2], most_ms)
+    local flags, computes_in = ENDING_FLAGS[args[i + 2]], ''
+    if not flags then
+      flags, computes_in = ENDING_FLAGS[string.sub(args[i + 2], 1, 2)], string.sub(args[i + 2], 3)
+    end
+    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2], computes_in, most_ms)
   end
   local borrowed = begin(node, args, every_ms, most_ms, ...)
   local reply = {borrowed[CPU], borrowed[MEMORY]}
