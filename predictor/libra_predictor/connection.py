@@ -97,6 +97,16 @@ def explain(error: BaseException, credentials: str) -> str:
     return told
 
 
+def hint(error: BaseException, tls: bool) -> str:
+    """What may be wrong with the address of a Redis that has never answered."""
+    told = str(error)
+    if not tls and ("reset by peer" in told or "closed by server" in told):
+        return "; a Redis that wants TLS does that, want rediss:// for it"
+    if tls and isinstance(error, redis.exceptions.TimeoutError):
+        return "; so does a Redis without TLS, want redis:// for it"
+    return ""
+
+
 def _user(credentials: str) -> str:
     with suppress(AuthenticationError):
         if credentials and (name := _line(Path(credentials, "username"))):
@@ -115,6 +125,7 @@ class Connection:
     def __init__(self, address: str, credentials: str = "") -> None:
         at = parse_address(address)
         self.address = address
+        self._tls = at.tls
         self._credentials = credentials
         options: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_SECONDS,
@@ -145,10 +156,13 @@ class Connection:
         else:
             self.client = redis.asyncio.Redis(host=at.hosts[0][0], port=at.hosts[0][1], **own)
         self._away = False
+        self._has_answered = False
 
     def failed(self, error: Exception) -> None:
         if not self._away:
             told = explain(error, self._credentials)
+            if not self._has_answered:
+                told += hint(error, self._tls)
             log.warning("Redis at %s is away (%s): serving what was learned", self.address, told)
         self._away = True
         _up.set(0)
@@ -157,6 +171,7 @@ class Connection:
         if self._away:
             log.info("Redis at %s is back", self.address)
         self._away = False
+        self._has_answered = True
         _up.set(1)
 
     async def close(self) -> None:

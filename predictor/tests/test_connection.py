@@ -368,3 +368,20 @@ def test_sentinel(redis_server: RedisServer, redis_binary: str, tmp_path: Path) 
     finally:
         sentinel.client.close()
         sentinel.stop()
+
+
+def test_an_address_of_the_other_kind_is_told(
+    secured: Secured, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(address: str, hinted: str) -> None:
+        caplog.clear()
+        connection = Connection(address)
+        with pytest.raises(UNREACHABLE) as refused:
+            await connection.client.get(FENCE)
+        connection.failed(refused.value)
+        await connection.close()
+        assert hinted in caplog.text
+
+    redis_server.start()
+    asyncio.run(ask(secured.address.replace("rediss:", "redis:"), "want rediss:// for it"))
+    asyncio.run(ask(f"rediss://{redis_server.address}", "want redis:// for it"))
