@@ -33,6 +33,7 @@ const (
 // Redis is the Pool that all nodes share. It loads its functions into Redis
 // when Redis does not have them.
 type Redis struct {
+	server  redisconn.Server
 	library library
 	calls   redis.UniversalClient
 	waits   redis.UniversalClient
@@ -56,6 +57,7 @@ func NewAgentRedis(server redisconn.Server) *Redis {
 
 func newPool(server redisconn.Server, calls redisconn.Options) *Redis {
 	return &Redis{
+		server:    server,
 		library:   thisLibrary,
 		calls:     server.NewClient(calls),
 		waits:     server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),

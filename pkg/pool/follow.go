@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/redisconn"
 )
 
 // memoryChannel is MEMORY_CHANNEL in lua/1_node.lua.
@@ -20,13 +22,16 @@ const followSlice = time.Second
 // MemoryFollower hears on which nodes pods have borrowed more or less memory, or need more or
 // less of it. Not for concurrent use.
 type MemoryFollower struct {
+	server       redisconn.Server
 	client       redis.UniversalClient
 	subscription *redis.PubSub // nil while there is none
 	asked        bool          // whether it is there, without an answer yet
 }
 
 // FollowMemory makes a MemoryFollower of all nodes. It holds a connection while it follows.
-func (r *Redis) FollowMemory() *MemoryFollower { return &MemoryFollower{client: r.waits} }
+func (r *Redis) FollowMemory() *MemoryFollower {
+	return &MemoryFollower{server: r.server, client: r.waits}
+}
 
 // Next waits for a change, and returns its node. It is empty when any node's may have been
 // missed: first, and after an error. When ctx ends, Next returns its error within three seconds.
@@ -38,7 +43,7 @@ func (f *MemoryFollower) Next(ctx context.Context) (node string, err error) {
 		}
 		if err = errors.Join(ctx.Err(), err); err != nil {
 			f.Close() //nolint:errcheck // it is given up
-			return "", fmt.Errorf("following %s: %w", memoryChannel, err)
+			return "", fmt.Errorf("following %s: %w", memoryChannel, f.server.Explain(err))
 		}
 		return node, nil
 	}

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,17 +106,27 @@ func TestMemoryFollowerAfterAnOutage(t *testing.T) {
 	expectNext(t, f, "")
 }
 
+// An error says which setting is wrong.
+func TestMemoryFollowerWithoutCredentials(t *testing.T) {
+	s := redistest.StartServer(t, "--requirepass", "secret")
+	if _, err := newRedis(t, s.Addr).FollowMemory().Next(testContext(t)); err == nil || !strings.Contains(err.Error(), "LIBRA_REDIS_CREDENTIALS") {
+		t.Errorf("Next() = %v, want an error that names the setting", err)
+	}
+}
+
 // A Redis that hangs is noticed.
 func TestMemoryFollowerOfAHangingRedis(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
+	r := newRedis(t, redistest.StartServer(t, "--enable-debug-command", "yes").Addr)
 	f := following(t, r)
 	ctx := testContext(t)
 	busy := make(chan error)
 	go func() { busy <- r.calls.Do(ctx, "DEBUG", "SLEEP", "3").Err() }()
-	if node, err := f.Next(ctx); err == nil {
-		t.Fatalf("Next of a Redis that hangs = %q, want an error", node)
+	if node, err := f.Next(ctx); err == nil || ctx.Err() != nil {
+		t.Fatalf("Next of a Redis that hangs = %q, %v; want an error before its context ends", node, err)
 	}
-	<-busy // it failed, too, when its time was over
+	if err := <-busy; !timedOut(err) {
+		t.Errorf("the call that was to make Redis hang = %v, want a timeout", err)
+	}
 }
 
 // Who follows a Redis in which nothing happens is not disturbed, and ends with its context.

@@ -70,6 +70,10 @@ func (e explainer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// Explain says what to look at when a subscription fails because of the settings. Errors of a
+// client's commands say so by themselves.
+func (s Server) Explain(err error) error { return s.explain("hello", err) }
+
 // explain says what to look at when a command fails because of the settings.
 func (s Server) explain(command string, err error) error {
 	switch {
