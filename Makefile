@@ -121,7 +121,7 @@ bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KW
 	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: chaos
-chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (three quarters of an hour); CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
+chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (half an hour); CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
 	$(BOX) load --out out/images.json
 	$(FUNCTIONS_OF_TESTS)
 	bin/chaos $(ON_BOX) $(CHAOS)
