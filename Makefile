@@ -114,7 +114,14 @@ BASE ?= origin/main
 
 .PHONY: skew-test
 skew-test: deps ## Parts of the pool of another commit and of this one on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 where that is this one.
-	go test -tags skew -count=1 -v ./loadtest/skew -base $(BASE)
+	go test -tags skew -count=1 -v -run TestSkew ./loadtest/skew -base $(BASE)
+
+.PHONY: upgrade-test
+upgrade-test: box-build ## All parts of another commit on the box, upgraded to this one's under load, and back (5 min); BASE=origin/main.
+	$(BOX) down
+	$(BOX) up
+	go test -tags skew -count=1 -timeout 40m -v -run TestUpgrade ./loadtest/skew -base $(BASE) -kubeconfig "$$($(BOX) kubeconfig)"
+	$(BOX) down
 
 .PHONY: bench-resizer
 bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke (3 min), BENCH=--help for options.

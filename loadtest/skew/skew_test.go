@@ -147,14 +147,21 @@ func git(t *testing.T, dir string, args ...string) string {
 // tree's, and what it does it with is that one's.
 func buildOf(t *testing.T, root, name string) commit {
 	t.Helper()
-	tree := filepath.Join(t.TempDir(), "tree")
-	git(t, root, "worktree", "add", "--detach", tree, name)
-	t.Cleanup(func() { git(t, root, "worktree", "remove", "--force", tree) })
+	tree := treeOf(t, root, name)
 	there := filepath.Join(tree, program)
 	if err := errors.Join(os.RemoveAll(there), os.CopyFS(there, os.DirFS(filepath.Join(root, program)))); err != nil {
 		t.Fatal(err)
 	}
 	return build(t, tree, name)
+}
+
+// treeOf checks a commit out, for the rest of the test.
+func treeOf(t *testing.T, root, name string) string {
+	t.Helper()
+	tree := filepath.Join(t.TempDir(), "tree")
+	git(t, root, "worktree", "add", "--detach", tree, name)
+	t.Cleanup(func() { git(t, root, "worktree", "remove", "--force", tree) })
+	return tree
 }
 
 func build(t *testing.T, tree, name string) commit {
