@@ -112,7 +112,13 @@ func TestSkew(t *testing.T) {
 			t.Errorf("%s: %d of %d calls failed, the first: %s", p.name, p.now.Failed, p.now.Calls, p.now.Error)
 		}
 	}
-	dir := filepath.Join(root, *out)
+	record(t, root, *out, metrics)
+}
+
+// record writes the results of a test into a folder of the repository.
+func record(t *testing.T, root, folder string, metrics map[string]float64) {
+	t.Helper()
+	dir := filepath.Join(root, folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
