@@ -283,8 +283,9 @@ func socket(last string) func(context.Context, *http.Client, string) error {
 	}
 }
 
+// refusedSocket is refused with an empty response: of a longer one, the dialer may leave some unread.
 func refusedSocket(ctx context.Context, _ *http.Client, url string) error {
-	conn, resp, err := websocket.DefaultDialer.DialContext(ctx, "ws"+strings.TrimPrefix(url, "http")+"/stream", nil)
+	conn, resp, err := websocket.DefaultDialer.DialContext(ctx, "ws"+strings.TrimPrefix(url, "http")+"/", nil)
 	if err == nil {
 		conn.Close()
 		return errWanted
