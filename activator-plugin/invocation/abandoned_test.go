@@ -70,6 +70,9 @@ func TestPoolIsToldWhereAFunctionMayComputeForAClientThatLeft(t *testing.T) {
 				if (computing == 1) != abandoned {
 					t.Errorf("%d Ends of %v say that a pod may compute on, want one: %t", computing, rec.ends, abandoned)
 				}
+				if counted := c.counts(t, "libra.invocations.abandoned")[""]; counted != int64(computing) {
+					t.Errorf("libra.invocations.abandoned is %d, want %d", counted, computing)
+				}
 			})
 		}
 	}

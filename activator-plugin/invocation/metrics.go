@@ -70,6 +70,7 @@ type metrics struct {
 	dispatched metric.Int64Counter
 	inFlight   metric.Int64UpDownCounter
 	ended      metric.Int64Counter
+	abandoned  metric.Int64Counter
 	refused    metric.Int64Counter
 	// refusedAnnotations are those of settings; refused has the one of the input size.
 	refusedAnnotations metric.Int64Counter
@@ -79,6 +80,7 @@ type metrics struct {
 	// To make an attribute set costs more than to count.
 	dispatchSets optionsOf[dispatchKey]
 	endedSets    optionsOf[endedKey]
+	revisionSets optionsOf[types.NamespacedName]
 	volumeSets   optionsOf[volumeKey]
 	poolCallSets map[poolCallKey][]metric.RecordOption // of all, never changed
 }
@@ -133,7 +135,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	var (
 		meter = mp.Meter(scopeName)
 		m     metrics
-		errs  [8]error
+		errs  [9]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
 		metric.WithDescription("Invocations of opted-in revisions, by role, by the reason when they are only observed or unmanaged, and by whether their pods are ranked"),
@@ -160,6 +162,9 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	m.memory, errs[7] = meter.Float64Counter("libra.invocations.memory",
 		metric.WithDescription("Memory that invocations could lend (surplus) or would borrow (want), in byte-seconds: the volume times how long they ran. withheld says that their mode kept them from it"),
 		metric.WithUnit("{byte_second}"))
+	m.abandoned, errs[8] = meter.Int64Counter("libra.invocations.abandoned",
+		metric.WithDescription("Invocations whose client went away before it had the whole response: their pods lend nothing until they are seen at rest"),
+		metric.WithUnit("{invocation}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
@@ -210,6 +215,10 @@ func (k endedKey) attributes() []attribute.KeyValue {
 		attribute.Bool("lent", k.lent),
 		attribute.Bool("borrowed", k.borrowed),
 	)
+}
+
+func (m *metrics) onAbandoned(rev types.NamespacedName) {
+	m.abandoned.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision)...)
 }
 
 func (m *metrics) onRefusedSize(field string) {

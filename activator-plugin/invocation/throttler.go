@@ -41,6 +41,9 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		// Deferred, because a client that goes away makes fn panic.
 		defer func() {
 			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed())
+			if req.abandoned {
+				t.manager.metrics.onAbandoned(revID)
+			}
 			end(req.response.status)
 		}()
 		err := fn(dest, isClusterIP)
