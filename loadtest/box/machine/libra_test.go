@@ -21,7 +21,7 @@ spec:
   template:
     spec:
       containers:
-      - {name: redis, image: redis:7.4.11-bookworm}
+      - {name: redis, image: "redis:7.4.11-bookworm@sha256:c6eabf748fc7a61dbb5a705c78bcf3d6377b1127a97d0ce965c11c44ba46896f"}
 ---
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
