@@ -112,6 +112,12 @@ bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 a
 
 BASE ?= origin/main
 
+.PHONY: bench-pool-compare
+bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (5 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
+	rm -rf out/base && mkdir -p out/base && git archive $(BASE) | tar -x -C out/base
+	cd out/base && go build -o ../bench-pool-base ./loadtest/bench/pool
+	$< compare --with base=out/bench-pool-base --seed $(SEED) --commit $(COMMIT) $(BENCH)
+
 .PHONY: skew-test
 skew-test: deps ## Parts of the pool of another commit and of this one on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 where that is this one.
 	go test -tags skew -count=1 -v -run TestSkew ./loadtest/skew -base $(BASE)

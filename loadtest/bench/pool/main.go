@@ -77,6 +77,7 @@ are there, too, which follow what happens and read their node's state once a sec
 	f.Float64Var(&o.followed, "followed", 5_000, "invocations a second of the one that agents follow: all of them share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
 	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
+	cmd.AddCommand(newCompare())
 	return cmd
 }
 

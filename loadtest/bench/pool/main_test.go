@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,6 +58,49 @@ func TestRefused(t *testing.T) {
 		flag, _, _ := strings.Cut(args, "=")
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: got error %v, want one that names the flag", args, err)
+		}
+	}
+}
+
+// TestCompare runs this test's own command as the other.
+func TestCompare(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "bench-pool")
+	if said, err := exec.CommandContext(t.Context(), "go", "build", "-o", other, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	cmd := exec.CommandContext(t.Context(), other, "compare", "--redis", "../../../manifests/base/redis/deployment.yaml",
+		"--with", "other="+other, "--nodes", "2", "--rounds", "2", "--length", "200ms", "--out", dir)
+	said, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report.Results
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, arm := range []string{"again", "other"} {
+		if got.Metrics["redis_us_per_invocation_ratio_"+arm] <= 0 {
+			t.Errorf("no ratio of %s in %v; it printed:\n%s", arm, got.Metrics, said)
+		}
+	}
+}
+
+func TestCompareRefuses(t *testing.T) {
+	for _, args := range [][]string{{"--with", "this=true"}, {"--with", "base=nowhere"}, {"--with", "base=true", "--rounds", "1"}, {}} {
+		cmd := newRoot()
+		cmd.SetArgs(append([]string{"compare"}, args...))
+		cmd.SetOut(&bytes.Buffer{})
+		flag := "--with"
+		if len(args) > 2 {
+			flag = "--rounds"
+		}
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%v: got error %v, want one that names %s", args, err, flag)
 		}
 	}
 }
