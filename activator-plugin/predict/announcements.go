@@ -39,6 +39,7 @@ type functionChange struct {
 	Function string  `json:"function"` // namespace/revision
 	Version  string  `json:"version"`  // empty when the function was dropped
 	Offset   []int64 `json:"offset"`   // cpu_milli, memory_bytes
+	Largest  []int64 `json:"largest"`  // likewise; older predictors do not say
 }
 
 // Run follows what the predictor announces until ctx is done. A change that is not
@@ -143,7 +144,7 @@ func (c *Client) refuse(result string, err error) {
 
 // follow makes a function due whose version changed, and fetches it if it is in use.
 // Until the table of that version is there, the one in hand is used with the greater of
-// the two offsets.
+// the two offsets, raised to the greater of the two ends.
 func (c *Client) follow(change functionChange) (result string, err error) {
 	namespace, revision, ok := strings.Cut(change.Function, "/")
 	if !ok || namespace == "" || revision == "" {
@@ -162,15 +163,20 @@ func (c *Client) follow(change functionChange) (result string, err error) {
 	if err != nil {
 		return "", err
 	}
-	offset, err := parseResources("offset", change.Offset)
-	if err != nil {
+	heard := announced{version: version}
+	if heard.offset, err = parseResources("offset", change.Offset); err != nil {
 		return "", err
+	}
+	if change.Largest != nil {
+		if heard.largest, err = parseResources("largest", change.Largest); err != nil {
+			return "", err
+		}
 	}
 	if f == nil {
 		return announcementOther, nil
 	}
 	now := c.clock.Now()
-	result = f.follow(now, announced{version: version, offset: offset})
+	result = f.follow(now, heard)
 	if result == announcementApplied && f.unused(now) <= refreshAfter {
 		c.prefetch(name, f, now)
 	}
@@ -238,9 +244,11 @@ func (c *Client) allAreDue() {
 // with it would predict too little.
 func (t *Table) withOffsetOf(heard announced) *Table {
 	changed := *t
-	changed.offset = api.Resources{
-		CPUMilli:    max(t.offset.CPUMilli, heard.offset.CPUMilli),
-		MemoryBytes: max(t.offset.MemoryBytes, heard.offset.MemoryBytes),
-	}
+	changed.offset = greater(t.offset, heard.offset)
+	changed.largest = greater(t.largest, heard.largest)
 	return &changed
+}
+
+func greater(a, b api.Resources) api.Resources {
+	return api.Resources{CPUMilli: max(a.CPUMilli, b.CPUMilli), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }

@@ -127,6 +127,28 @@ func TestAnnouncedOffsetNeverLowers(t *testing.T) {
 	}
 }
 
+// Where demands grow, the offset raises answers further than the table in hand allows.
+func TestAnnouncedEndIsReached(t *testing.T) {
+	for _, tc := range []struct {
+		largest string
+		want    int64
+	}{
+		{largest: `,"largest":[900,0]`, want: 900},
+		{largest: `,"largest":[600,0]`, want: 700},
+		{largest: ``, want: 700}, // of an older predictor
+	} {
+		clk := clocktesting.NewFakeClock(time.Now())
+		c := newClient(t, "http://localhost", clk)
+		table := exampleTable()
+		table.largest = resources(700, 1<<30)
+		know(c, name, state{table: table, fetched: clk.Now(), due: clk.Now().Add(time.Hour)})
+		c.hear(announce(`{"function":"ns/rev-00001","version":"9","offset":[1000,0]` + tc.largest + `}`))
+		if p, ok := c.Predict(t.Context(), name, 1000); !ok || p.Demand.CPUMilli != tc.want {
+			t.Errorf("announced with %q, %d are predicted, %v; want %d", tc.largest, p.Demand.CPUMilli, ok, tc.want)
+		}
+	}
+}
+
 func resources(cpuMilli, memoryBytes int64) api.Resources {
 	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryBytes}
 }
@@ -210,6 +232,7 @@ func TestHear(t *testing.T) {
 		{"version of a function", announce(change("eight", 0)), "malformed"},
 		{"negative offset", announce(change("8", -1)), "malformed"},
 		{"absurd offset", announce(change("8", 1<<40)), "malformed"},
+		{"short end", announce(`{"function":"ns/rev-00001","version":"8","offset":[1,1],"largest":[1]}`), "malformed"},
 		{"no offset", announce(`{"function":"ns/rev-00001","version":"8"}`), "malformed"},
 		{"short offset", announce(`{"function":"ns/rev-00001","version":"8","offset":[1]}`), "malformed"},
 	} {

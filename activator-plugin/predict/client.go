@@ -102,11 +102,11 @@ type function struct {
 	announced announced  // the last that was heard
 }
 
-// announced is a version with its offset, which the predictor announced before every
-// replica of it answers with them.
+// announced is a version with its offset and how far that raises answers, which the
+// predictor announced before every replica of it answers with them.
 type announced struct {
-	version int64
-	offset  api.Resources
+	version         int64
+	offset, largest api.Resources
 }
 
 type state struct {

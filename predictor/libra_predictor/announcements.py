@@ -24,6 +24,7 @@ class Announced(BaseModel):
     function: str
     version: str = Field(pattern=r"^\d*$")
     offset: tuple[int, int]  # millicores and bytes
+    largest: tuple[int, int] = (0, 0)  # likewise; older releases do not say
 
 
 class Announcement(BaseModel):
@@ -38,7 +39,10 @@ class Announcement(BaseModel):
 def announcement(changed: Sequence[Published], dropped: Collection[str] = ()) -> Announcement:
     return Announcement(
         functions=(
-            *(Announced(function=p.function, version=str(p.version), offset=p.offset) for p in changed),
+            *(
+                Announced(function=p.function, version=str(p.version), offset=p.offset, largest=p.largest)
+                for p in changed
+            ),
             *(Announced(function=name, version="", offset=(0, 0)) for name in dropped),
         )
     )
