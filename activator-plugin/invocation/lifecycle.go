@@ -183,6 +183,12 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 		f.metrics.onVolumes(rev, f.withheld, true, ending.Duration)
 		if begun || ending.ComputesIn != "" {
 			f.end(ending)
+		} else if before != nil {
+			// Whoever waits for this one waits for the End before it.
+			select {
+			case <-before:
+			case <-f.ends.Done():
+			}
 		}
 		f.forget()
 	})

@@ -458,29 +458,36 @@ func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 	}
 }
 
+// One that is over before the End of the last in its pod is answered is never begun, and the next
+// waits for that End all the same: it would otherwise count the last among those of which the pool
+// does not know, and the pool may have ended it.
 func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
 	release := make(chan struct{})
-	rec := &recorder{endHook: func(context.Context, pool.Ending) error {
-		<-release
-		return nil
-	}}
-	l := newTestLifecycle(t, rec, clocktesting.NewFakeClock(time.Now()))
+	rec := endingLate("1", release)
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
 	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
 	rec.await(t, 1)
 	l.beginTimeout = time.Millisecond
 	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
+	waitFor(t, "the second to be tried", clk.HasWaiters)
 	second.finish(200)
-	waitFor(t, "the second to be given up", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.inFlight == 1
-	})
+	l.beginTimeout = testTimeout
+	third := l.start(revID, "node-a", invocationIn("ns/a", "3"))
+	select {
+	case <-second.answered:
+		t.Error("the second stands for the End before it no more, which is not answered")
+	case <-time.After(20 * time.Millisecond):
+	}
 	close(release)
+	third.finish(200)
 	drain(t, l)
 
-	// Never begun, so there is nothing to end.
-	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
+	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1", "begin node-a 3", "end node-a 3"}, rec.calls); diff != "" {
 		t.Error("Calls (-want, +got):\n" + diff)
+	}
+	if others := rec.begins[1].Others; others != 0 {
+		t.Errorf("the third counts %d others in its pod, want none", others)
 	}
 }
 

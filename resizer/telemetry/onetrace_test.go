@@ -101,7 +101,8 @@ type site struct {
 	pools     *pool.Redis
 	activator *httptest.Server
 	manager   *invocation.Manager
-	held      chan struct{} // closed when a request that asks for it is to be answered
+	held      chan struct{} // closed by release, when requests that ask for it are to be answered
+	release   func()
 	cgroups   string
 	pods      []client.Object
 	revisions map[string]*servingv1.Revision
@@ -169,6 +170,8 @@ func (s *site) runActivator(told *telemetry.Telemetry) {
 		w.Header().Set("Seen", r.Header.Get("traceparent"))
 	}))
 	s.Cleanup(function.Close)
+	s.release = sync.OnceFunc(func() { close(s.held) })
+	s.Cleanup(s.release) // or else Close would wait for a test that has failed
 	logger := zaptest.NewLogger(s.T).Sugar()
 	pods, err := invocation.NewPods(fake.NewClientset(s.pods[0], s.pods[1]), logger)
 	if err != nil {
@@ -357,7 +360,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 	if _, err := resizer.Reconcile(logf.IntoContext(t.Context(), testr.New(t)), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}); err != nil {
 		t.Fatal(err)
 	}
-	close(s.held)
+	s.release()
 	requests.Wait()
 	s.limits("the loan has ended", 500, 500)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
