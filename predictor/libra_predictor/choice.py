@@ -51,7 +51,7 @@ _ENOUGH_TO_ORDER = 3  # calls whose CPU time is known
 class Fit:
     """What was learned of a function."""
 
-    answers: Answers  # without floor and offset
+    answers: Answers  # without the offset
     estimators: tuple[str, str, str]  # of CPU, memory and duration
     cpu_time_estimator: str
     # For CPU and memory: the answers to those samples whose demand was seen, by their position, each learned

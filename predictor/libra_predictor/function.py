@@ -24,7 +24,7 @@ from libra_predictor.observations import Sample
 from libra_predictor.offset import Offset, OffsetState
 from libra_predictor.published import Answers, Published, Record, Stage
 from libra_predictor.settings import Settings
-from libra_predictor.tables import constant, raised
+from libra_predictor.tables import constant
 
 _NOTHING = Answers(constant(0), constant(0), constant(0), (0, 0, 0))
 _STARTUPS = 20  # samples kept to explain the start-up of containers
@@ -78,7 +78,7 @@ class Drift(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     since: int  # the number of the first observation that was missed
-    answers: Answers  # without floor and offset, when it was noticed
+    answers: Answers  # without the offset, when it was noticed
 
 
 class FunctionState(BaseModel):
@@ -92,9 +92,9 @@ class FunctionState(BaseModel):
     learned_to: str
     last_milliseconds: int
     published: Published
-    answers: Answers  # without floor and offset
+    answers: Answers  # without the offset
     inherited: Answers | None
-    memory_floor: int
+    memory_floor: int = 0  # of releases that answered no less memory than was ever used
     observed: int
     window: Calls
     startups: Calls
@@ -134,9 +134,7 @@ class Function:
             Resource(labels.memory, settings.memory_step_bytes, settings.largest_memory_bytes),
         )
         self._inherited = inherited
-        self._answers = inherited or _NOTHING  # without floor and offset
-        self._memory_floor = 0
-        self._last_floored = (self._answers, 0, self._answers)
+        self._answers = inherited or _NOTHING  # without the offset
         self._window: deque[Call] = deque(maxlen=settings.window)
         self._startups: deque[Call] = deque(maxlen=_STARTUPS)
         self._offsets = (
@@ -201,7 +199,6 @@ class Function:
             self._follow(sample, raw[:2], scored)
             stage, reason = self._aged(scored)
             self._look_for_shift()
-        self._raise_floor(sample)
         self._publish(stage, reason)
         return scored
 
@@ -255,7 +252,6 @@ class Function:
             self._inherited = None
         for missed in self._missed:
             missed.clear()
-        self._memory_floor = self._floor([*self._window, *self._startups])
         self._derive_offsets(fitted, changed)
         self._forget_answers(changed)
         self._spare = (self._spared(fitted, 0), self._spared(fitted, 1))
@@ -279,7 +275,6 @@ class Function:
             published=self.published,
             answers=self._answers,
             inherited=self._inherited,
-            memory_floor=self._memory_floor,
             observed=self._observed,
             window=Calls.of(self._window),
             startups=Calls.of(self._startups),
@@ -311,7 +306,6 @@ class Function:
         function.last_milliseconds = state.last_milliseconds
         function.published = state.published
         function._answers = state.answers
-        function._memory_floor = state.memory_floor
         function._observed = state.observed
         function._window.extend(state.window.calls())
         function._startups.extend(state.startups.calls())
@@ -335,7 +329,6 @@ class Function:
         function = cls(state.name, state.configuration, settings)
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
-        function._memory_floor = state.memory_floor
         function._observed = state.observed
         function._window.extend(Call(call.sample, 0, 0) for call in state.window.calls())
         function._startups.extend(Call(call.sample, 0, 0) for call in state.startups.calls())
@@ -381,7 +374,7 @@ class Function:
                 if resource.option(target) > answered[i]:
                     self._urgent = self._observed
             if raw[i] and resource.tells(use, answered[i]):
-                offset.observe(use.peak, raw[i], self._highest(i), self._memory_floor if i else 0)
+                offset.observe(use.peak, raw[i], self._highest(i))
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
             if missed is not None:
                 late.append(missed)
@@ -429,12 +422,9 @@ class Function:
             return
         calls = list(self._window)
         older, calls = calls[:-newer], calls[-newer:]
-        # What answered then was not below the floor of then, which the drift itself has raised since.
-        floors = (0, self._floor(older))
         if any(
             sum(
-                resource.option(resource.use(call.sample).peak)
-                > max(self._drift.answers.at(call.sample.size)[i], floors[i])
+                resource.option(resource.use(call.sample).peak) > self._drift.answers.at(call.sample.size)[i]
                 for call in calls
             )
             >= _CONFIRMED_SHARE * newer
@@ -481,35 +471,6 @@ class Function:
             answered.append((call, max(answer, self._answers.at(call.sample.size)[i])))
         return list(spared(answered, self._resources[i]))
 
-    def _floor(self, calls: Sequence[Call]) -> int:
-        """The option of their highest memory peak; 0 when there is no floor."""
-        peaks = [call.sample.peak_memory_bytes for call in calls]
-        return self._resources[1].option(max(peaks)) if peaks and self._settings.memory_floor else 0
-
-    def _raise_floor(self, sample: Sample) -> None:
-        if not self._settings.memory_floor:
-            return
-        before = self._memory_floor
-        self._memory_floor = max(before, self._resources[1].option(sample.peak_memory_bytes))
-        if before:
-            self._offsets[1].raised_floor(self._memory_floor - before)
-
-    def _floored(self) -> Answers:
-        """The answers with the floor; the same object until one of the two changes."""
-        answers, floor = self._answers, self._memory_floor
-        if not floor or not any(answers.unknown):
-            return answers
-        raw, of_floor, kept = self._last_floored
-        if raw is not answers or of_floor != floor:
-            cpu, memory, duration = answers.unknown
-            kept = replace(
-                answers,
-                memory_bytes=raised(answers.memory_bytes, floor),
-                unknown=(cpu, max(memory, floor), duration),
-            )
-            self._last_floored = (answers, floor, kept)
-        return kept
-
     def _largest(self) -> tuple[int, int]:
         """The largest options; at least what is answered, and what the function was seen to have."""
         answers = self._answers
@@ -531,17 +492,17 @@ class Function:
         return cpu, memory
 
     def _highest(self, i: int) -> int:
-        """The highest answer, without floor and offset."""
+        """The highest answer, without the offset."""
         answers = self._answers
         return max(*(answers.cpu_milli, answers.memory_bytes)[i].values, answers.unknown[i])
 
     def _most(self) -> tuple[int, int]:
         """Up to where the offsets raise answers."""
         cpu, memory = self._offsets
-        return cpu.most(self._highest(0)), memory.most(max(self._highest(1), self._memory_floor))
+        return cpu.most(self._highest(0)), memory.most(self._highest(1))
 
     def _publish(self, stage: Stage, reason: str) -> None:
-        answers, floor = self._floored(), self._memory_floor
+        answers = self._answers
         largest = self._most()
         cpu_time_estimator = self._cpu_time_estimator
         if not answers.unknown_cpu_time_us:
@@ -551,7 +512,7 @@ class Function:
         # More than the largest would raise no answer any further, and the activator takes only so much.
         offset = (
             min(self._offsets[0].value(), largest[0]),
-            min(self._offsets[1].value(floor), largest[1]),
+            min(self._offsets[1].value(), largest[1]),
         )
         before = self.published
         said = (before.answers, before.offset, before.largest)

@@ -14,7 +14,7 @@ _BLOCK = 500  # calls
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A sample with the raw answers that it met, without floor and offset.
+    """A sample with the raw answers that it met, without the offset.
 
     0 when there were none, or when another estimator than today's gave them.
     """

@@ -55,23 +55,21 @@ class Offset:
         """largest is the option beyond which nothing is answered unless it was seen to be needed."""
         self._step, self._largest = step, largest
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
-        # Of these calls, with answers raised to the floor: it is asked for far more often than it changes.
+        # Of these calls: it is asked for far more often than it changes.
         self._shortfalls: deque[int] = deque(maxlen=_CALLS)
-        self._floor = 0
         self._covering: int | None = (
             None  # the offset that enough of them ask for; None when that is not known
         )
         self._ratios: deque[float] = deque(maxlen=_LATELY)  # of peak to raw answer if it was missed, or 0
         self._rise = 0.0  # options
 
-    def observe(self, peak: int, raw: int, highest: int, floor: int = 0) -> None:
+    def observe(self, peak: int, raw: int, highest: int) -> None:
         """Takes in a call that used peak and whose answer without the offset was raw.
 
-        highest is the highest raw answer of the function; raw and highest may be below the floor.
+        highest is the highest raw answer of the function.
         """
-        raw, highest = max(raw, floor), max(highest, floor)
         needed = option(peak, self._step)
-        if needed <= raw + self.value(floor):
+        if needed <= raw + self.value():
             self._ratios.append(0.0)
             self._rise *= _DECAY
         else:
@@ -87,17 +85,10 @@ class Offset:
         self._shortfalls.append(self._shortfall(peak, raw))
         self._covering = None
 
-    def raised_floor(self, by: int) -> None:
-        """Takes in that every answer is at least that much higher than before."""
-        self._rise = max(0.0, self._rise - by / self._step)
-
-    def value(self, floor: int = 0) -> int:
+    def value(self) -> int:
         rise = math.ceil(self._rise - 0.5) * self._step
         if not self._calls:
             return rise
-        if floor != self._floor:
-            self._floor = floor
-            self._measure()
         if self._covering is None:
             self._covering = covering(self._shortfalls)
         return max(0, rise, self._covering)
@@ -140,4 +131,4 @@ class Offset:
         self._shortfalls.extend(self._shortfall(peak, raw) for peak, raw in self._calls)
 
     def _shortfall(self, peak: int, raw: int) -> int:
-        return option(peak, self._step) - max(raw, self._floor)
+        return option(peak, self._step) - raw

@@ -134,11 +134,6 @@ class Settings(BaseModel):
     largest_memory_bytes: int = Field(
         1 << 30, ge=1 << 26, description="most memory, in bytes, to try for a function near its limit"
     )
-    memory_floor: bool = Field(
-        True,
-        description="never answer less memory than a function was seen to use, whatever the size: nodes with"
-        " cgroup v1 need it",
-    )
 
 
 def _flag(field: str) -> str:

@@ -95,8 +95,3 @@ def raised_from(table: StepTable, size: int, floor: int) -> StepTable:
     thresholds = sorted({*table.thresholds, size})
     values = [table.values[0], *(max(table.at(t), floor if t >= size else 0) for t in thresholds)]
     return merged(thresholds, values)
-
-
-def raised(table: StepTable, floor: int) -> StepTable:
-    """The table with no value below floor."""
-    return merged(table.thresholds, [max(v, floor) for v in table.values])

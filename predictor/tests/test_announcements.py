@@ -27,7 +27,8 @@ SETTINGS = parse([], {})
 
 def state(version: int, name: str = NAME) -> FunctionState:
     function = Function(name, "default/thumb", SETTINGS)
-    function.published = replace(function.published, version=version, offset=(100, 0), largest=(2000, 1 << 30))
+    end = (2000, 1 << 30)
+    function.published = replace(function.published, version=version, offset=(100, 0), largest=end)
     return function.state()
 
 
@@ -88,7 +89,7 @@ def test_says_what_readers_in_go_expect(redis_server: RedisServer) -> None:
         assert json.loads(message["data"]) == {
             "v": 1,
             "functions": [
-                {"function": NAME, "version": "1700000000000", "offset": [100, 0], "largest": [2000, 1 << 30]},
+                {"function": NAME, "version": "1700000000000", "offset": [100, 0], "largest": [2000, 2**30]},
                 {"function": "default/old", "version": "", "offset": [0, 0], "largest": [0, 0]},
             ],
         }

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from libra_predictor.estimators import HISTOGRAM, INHERITED, NO_ESTIMATOR, XGBOOST
 from libra_predictor.function import Function, FunctionState, Haste, Scored
-from libra_predictor.labels import option
 from libra_predictor.observations import (
     MAX_CPU_MILLI,
     MAX_MEMORY_BYTES,
@@ -29,8 +28,7 @@ from libra_predictor.settings import Settings
 from libra_predictor.tables import constant
 
 MI = 1 << 20
-SETTINGS = Settings.model_validate({"memory_floor": False})
-WITH_FLOOR = Settings.model_validate({})
+SETTINGS = Settings.model_validate({})
 CALM = Sample(
     size=1000,
     duration_ns=100_000_000,
@@ -133,23 +131,8 @@ def test_the_start_up_of_a_container_is_kept_apart(caller: Caller) -> None:
     assert caller.function.published.reason == "1 of 12 observations: use the user allocation"
     caller.call(*[CALM] * 11)
     assert at(caller.function.published) == (300, 64 * MI, 100)
-    floored = Caller(Function("default/f", "", WITH_FLOOR))
-    floored.call(*[CALM] * 12)
-    assert at(floored.function.published)[1] == 64 * MI
-    before = floored.function.published.version
-    floored.call(startup)
-    assert at(floored.function.published) == (300, 512 * MI, 100), "its memory was needed nevertheless"
-    assert floored.function.published.version > before
-    assert at(floored.function.published, UNKNOWN_SIZE)[1] == 512 * MI
-
-
-def test_memory_is_never_below_what_was_ever_seen_of_any_size() -> None:
-    floored = Caller(Function("default/f", "", WITH_FLOOR))
-    sizes = [1000 * 2**i for i in range(10)]
-    floored.call(*(sample(size=s, peak_memory_bytes=s * 400) for s in sizes * 4))
-    assert at(floored.function.published, 1)[1] == at(floored.function.published, 10**9)[1] == 256 * MI
-    floored.call(sample(size=1, peak_memory_bytes=300 * MI))
-    assert at(floored.function.published, 1)[1] >= 320 * MI
+    caller.call(startup)
+    assert at(caller.function.published) == (300, 64 * MI, 100)
 
 
 def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(caller: Caller) -> None:
@@ -468,17 +451,6 @@ def test_of_inputs_larger_than_any_since_a_drift_nothing_is_forgotten(caller: Ca
     assert at(caller.function.published, 10**7)[1] >= 320 * MI
 
 
-def test_memory_that_its_floor_had_covered_confirms_no_drift() -> None:
-    caller = Caller(Function("default/f", "default/f", WITH_FLOOR))
-    large = sample(size=10**7, peak_memory_bytes=300 * MI)
-    caller.call(*[CALM, large] * 75)
-    drifts = (sample(peak_cpu_milli=p) for p in (350, 450, 700))
-    caller.call(*drifts)
-    assert caller.function.published.stage is Stage.DRIFTED
-    caller.call(*[sample(peak_memory_bytes=150 * MI)] * 60)
-    assert caller.function.published.observations == 200
-
-
 def test_a_false_alarm_forgets_nothing(caller: Caller) -> None:
     caller.call(*[CALM] * 150)
     caller.call(*(sample(peak_memory_bytes=p * MI) for p in (90, 150, 300)), *[CALM] * 60)
@@ -539,10 +511,10 @@ def test_a_cpu_time_is_answered_from_the_third_call_on(caller: Caller) -> None:
 
 
 def test_memory_is_not_predicted_because_a_cpu_time_is() -> None:
-    caller = Caller(Function("default/f", "", WITH_FLOOR))
+    caller = Caller(Function("default/f", "", SETTINGS))
     caller.call(*[USING] * 5)
     assert (cpu_time(caller.function), at(caller.function.published)) == (20_000, (0, 0, 0))
-    resumed = Caller(Function("default/f", "", WITH_FLOOR, caller.function.published.answers))
+    resumed = Caller(Function("default/f", "", SETTINGS, caller.function.published.answers))
     resumed.call(USING)
     assert (cpu_time(resumed.function), at(resumed.function.published)) == (20_000, (0, 0, 0))
 
@@ -700,7 +672,6 @@ choices = st.builds(
     min_observations=st.integers(1, 6),
     window=st.integers(1, 30),
     refit_every=st.integers(1, 10),
-    memory_floor=st.booleans(),
     estimator=st.sampled_from(["auto", "xgboost", "histogram", "moving-window"]),
     durations=st.sampled_from(["predicted", "unlimited"]),
 )
@@ -759,18 +730,3 @@ def test_restored_it_answers_and_goes_on_the_same(
             kept.function.adopt(kept.function.start_refit()())
             restored.adopt(restored.start_refit()())
     assert restored.state() == kept.function.state()
-
-
-@hypothesis_settings(max_examples=10, deadline=None)
-@given(lives, choices)
-def test_with_a_floor_memory_is_never_below_a_peak_in_the_window(
-    seen: list[Sample], settings: Settings
-) -> None:
-    if not settings.memory_floor:
-        return
-    for function in lived(seen, settings, None):
-        if function.published.stage is Stage.PROFILING:
-            continue
-        peaks = function.state().window.peak_memory_bytes
-        least = option(max(peaks), settings.memory_step_bytes)
-        assert min(function.published.answers.memory_bytes.values) >= least

@@ -59,13 +59,6 @@ def test_about_one_call_in_a_hundred_is_missed_in_the_long_run() -> None:
     assert missed <= 0.015 * len(peaks)
 
 
-def test_a_floor_that_covers_the_calls_needs_no_offset() -> None:
-    after = offset(*CALM * 50, *MISS)
-    assert after.value() == 100
-    after.raised_floor(100)
-    assert after.value(floor=400) == 0
-
-
 @pytest.mark.parametrize(("count", "missed"), [(1, 0), (12, 0), (100, 0), (198, 0), (199, 1), (200, 1)])
 def test_derived_it_covers_as_many_calls_as_that_the_next_is_missed_once_in_a_hundred(
     count: int, missed: int
@@ -107,11 +100,11 @@ def test_an_update_takes_far_less_than_a_millisecond() -> None:
 calls = st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 100).map(lambda n: n * STEP)), max_size=150)
 
 
-@given(calls, st.integers(0, 5000))
-def test_it_is_never_negative_and_a_multiple_of_the_step(seen: list[tuple[int, int]], floor: int) -> None:
+@given(calls)
+def test_it_is_never_negative_and_a_multiple_of_the_step(seen: list[tuple[int, int]]) -> None:
     after = offset(*seen)
-    assert after.value(floor) >= 0
-    assert after.value(floor) % STEP == 0 or floor
+    assert after.value() >= 0
+    assert after.value() % STEP == 0
 
 
 @given(calls, st.integers(0, 10_000), st.integers(1, 100))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libra_predictor.observations import MAX_SIZE
-from libra_predictor.tables import StepTable, feature, merged, raised, snapped, thresholds_of
+from libra_predictor.tables import StepTable, feature, merged, snapped, thresholds_of
 
 
 def test_the_index_is_the_number_of_thresholds_reached() -> None:
@@ -24,7 +24,6 @@ def test_no_table(thresholds: tuple[int, ...], values: tuple[int, ...]) -> None:
 
 def test_steps_that_change_nothing_are_left_out() -> None:
     assert merged([1, 2, 3], [5, 5, 6, 6]) == StepTable((2,), (5, 6))
-    assert raised(StepTable((1, 2), (1, 2, 3)), 2) == StepTable((2,), (2, 3))
 
 
 @given(
