@@ -89,8 +89,8 @@ func (c *cluster) settings(ctx context.Context) (*corev1.ConfigMap, error) {
 	if err != nil {
 		return nil, err
 	}
-	if parsed.Mode != api.ModeFull {
-		return nil, fmt.Errorf("the mode in ConfigMap %s/%s is %s, not %s: `make chaos` sets it", settings.Namespace, settings.ConfigMap, parsed.Mode, api.ModeFull)
+	if mode := parsed.ModeOf(nil); mode != api.ModeFull {
+		return nil, fmt.Errorf("the mode in ConfigMap %s/%s is %s, not %s: `make chaos` sets it, and a max-mode has to go", settings.Namespace, settings.ConfigMap, mode, api.ModeFull)
 	}
 	return config, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,9 +111,12 @@ func TestFlipEndsWithTheSourceOfTheTrial(t *testing.T) {
 }
 
 func TestWhatStandsAgainstASourceIsNamed(t *testing.T) {
-	observing := boxOf(map[string]string{"mode": "observe"}, "")
-	if _, err := observing.holdSource(t.Context()); err == nil {
-		t.Error("nothing is changed in the mode observe, and that is no error")
+	for _, key := range []string{"mode", "max-mode"} {
+		data := map[string]string{"mode": "full"}
+		data[key] = "observe"
+		if _, err := boxOf(data, "").holdSource(t.Context()); err == nil || !strings.Contains(err.Error(), "max-mode") {
+			t.Errorf("nothing is changed with the %s observe, and that is %v, want an error that says what to set", key, err)
+		}
 	}
 	labelled := boxOf(map[string]string{"mode": "full"}, "")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: rig.Node, Labels: map[string]string{api.SourceLabel: "owners"}}}

@@ -29,7 +29,7 @@ import (
 const ceilingWithin = time.Minute
 
 // Under source node a ready pod's CPU limit is its ceiling, in its spec and in its cgroup;
-// under owners it is what its owner configured; and a quota that would count it is told of,
+// under owners, and where the settings let no function go so far, it is what its owner configured; and a quota that would count it is told of,
 // and is no reason to go without.
 func TestCeilingUnderSourceNode(t *testing.T) {
 	ctx := t.Context()
@@ -42,6 +42,17 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	if most <= f.allocation.CPUMilli {
 		t.Fatalf("the ceiling of %s is %dm, no more than its allocation of %v: the box has too little CPU for this test", f.pod, most, f.allocation)
 	}
+	waitCPU(ctx, t, namespace, f, most)
+
+	// One edit is enough, whatever the annotation says.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		setMaxMode(ctx, t, "null")
+	})
+	setMaxMode(ctx, t, `"observe"`)
+	waitCPU(ctx, t, namespace, f, f.allocation.CPUMilli)
+	setMaxMode(ctx, t, "null")
 	waitCPU(ctx, t, namespace, f, most)
 
 	label(ctx, t, namespace, api.SourceOwners)
@@ -116,6 +127,15 @@ func label(ctx context.Context, t *testing.T, namespace string, source api.Sourc
 	}
 	if _, err := kube.CoreV1().Namespaces().Patch(ctx, namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatalf("labelling the namespace %s: %v", namespace, err)
+	}
+}
+
+// setMaxMode sets how far Libra goes at most, with all functions; null is the default.
+func setMaxMode(ctx context.Context, t *testing.T, value string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"data": {"max-mode": %s}}`, value)
+	if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Errorf("setting max-mode to %s: %v", value, err)
 	}
 }
 

@@ -1,6 +1,9 @@
 package api
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Mode is how far Libra goes with a function.
 type Mode string
@@ -13,6 +16,14 @@ const (
 	// ModeFull lends and borrows.
 	ModeFull Mode = "full"
 )
+
+// modes go further from one to the next.
+var modes = []Mode{ModeObserve, ModeLend, ModeFull}
+
+// AtMost is the mode, or most where that goes less far. What is no mode is ModeObserve.
+func (m Mode) AtMost(most Mode) Mode {
+	return modes[max(0, min(slices.Index(modes, m), slices.Index(modes, most)))]
+}
 
 // ParseMode returns an error that names the accepted modes for what is none.
 func ParseMode(s string) (Mode, error) {

@@ -132,18 +132,12 @@ func (l *Live) Settings() Settings {
 	return *l.settings.Load()
 }
 
-// Mode is that of a revision, or of a pod of it, with the annotations. One that cannot be
-// read is ModeObserve; who tells the user is the activator.
+// Mode is that of a revision, or of a pod of it, with the annotations, as Settings.ModeOf has it.
 func (l *Live) Mode(annotations map[string]string) api.Mode {
-	value, ok := annotations[api.ModeAnnotation]
-	if !ok {
-		return l.Settings().Mode
-	}
-	mode, err := api.ParseMode(value)
-	if err != nil || !l.Synced() {
+	if !l.Synced() {
 		return api.ModeObserve
 	}
-	return mode
+	return l.Settings().ModeOf(annotations)
 }
 
 // MinLoan is the least time that a loan of CPU must last to pay.

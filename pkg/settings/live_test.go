@@ -174,21 +174,21 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 
 		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(t.Context(), configMap(map[string]string{"mode": "lend"}), metav1.CreateOptions{})
 		c.do(err)
-		c.expectSettings(Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform})
+		c.expectSettings(Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform})
 
-		good := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}
+		good := Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}
 		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
 		c.expectSettings(good)
 
 		// What cannot be read stays as it was, and the rest holds.
 		c.edit(map[string]string{"mode": "on", "source": "node", "sauce": "node"})
 		c.expectRefusedMetric(1)
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform},
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform},
 			`not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "full"`)
 
 		c.edit(map[string]string{"mode": "full"})
 		c.expectRefusedMetric(0)
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform})
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform})
 
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectSettings(Default)
@@ -199,13 +199,13 @@ func TestLiveBeginsWithABadConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full", "source": "pool"}))
 		c.expectRefusedMetric(1)
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `source is "pool", want node or owners; until then it is "node"`)
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `source is "pool", want node or owners; until then it is "node"`)
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectRefusedMetric(0)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "fully", "source": "owners"}))
-		c.expectSettings(Settings{Mode: api.ModeObserve, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "observe"`)
+		c.expectSettings(Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "observe"`)
 	})
 }
 
@@ -213,17 +213,24 @@ func TestLiveModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "lend"}))
 		for _, tc := range []struct {
-			annotations map[string]string
-			want        api.Mode
+			data             map[string]string
+			none, lend, full api.Mode // of a revision without the annotation, and with it
 		}{
-			{nil, api.ModeLend},
-			{map[string]string{api.ModeAnnotation: "full"}, api.ModeFull},
-			{map[string]string{api.ModeAnnotation: "observe"}, api.ModeObserve},
-			{map[string]string{api.ModeAnnotation: "on"}, api.ModeObserve},
-			{map[string]string{api.ModeAnnotation: ""}, api.ModeObserve},
+			{map[string]string{"mode": "lend"}, api.ModeLend, api.ModeLend, api.ModeFull},
+			{map[string]string{"mode": "full", "max-mode": "observe"}, api.ModeObserve, api.ModeObserve, api.ModeObserve},
+			{map[string]string{"mode": "full", "max-mode": "lend"}, api.ModeLend, api.ModeLend, api.ModeLend},
+			{map[string]string{"max-mode": "lend"}, api.ModeObserve, api.ModeLend, api.ModeLend},
+			{map[string]string{"mode": "full"}, api.ModeFull, api.ModeLend, api.ModeFull},
 		} {
-			if got := c.live.Mode(tc.annotations); got != tc.want {
-				t.Errorf("Mode(%v) = %s, want %s", tc.annotations, got, tc.want)
+			c.edit(tc.data)
+			synctest.Wait()
+			if got := c.live.Mode(nil); got != tc.none {
+				t.Errorf("%v: Mode() without an annotation = %s, want %s", tc.data, got, tc.none)
+			}
+			for annotation, want := range map[string]api.Mode{"full": tc.full, "lend": tc.lend, "observe": api.ModeObserve, "on": api.ModeObserve, "": api.ModeObserve} {
+				if got := c.live.Mode(map[string]string{api.ModeAnnotation: annotation}); got != want {
+					t.Errorf("%v: Mode() with the annotation %q = %s, want %s", tc.data, annotation, got, want)
+				}
 			}
 		}
 	})
@@ -288,6 +295,14 @@ func TestOnChange(t *testing.T) {
 				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(nil), metav1.UpdateOptions{})
 				return err
 			}},
+			{"an edit of the most", 1, func() error {
+				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(map[string]string{"max-mode": "observe"}), metav1.UpdateOptions{})
+				return err
+			}},
+			{"and back", 1, func() error {
+				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(nil), metav1.UpdateOptions{})
+				return err
+			}},
 			{"a bad edit", 0, func() error {
 				_, err := c.client.CoreV1().ConfigMaps(Namespace).Update(ctx, configMap(map[string]string{"mode": ""}), metav1.UpdateOptions{})
 				return err
@@ -348,7 +363,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		c.mu.Lock()
 		c.refused = nil // the reflector tried more than once
 		c.mu.Unlock()
-		c.expectSettings(Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform})
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform})
 	})
 }
 

@@ -25,6 +25,7 @@ const (
 	AgentNamespace = "libra-node"
 
 	modeKey       = "mode"
+	maxModeKey    = "max-mode"
 	sourceKey     = "source"
 	cpuReserveKey = "cpu-reserve"
 	minLoanKey    = "min-loan"
@@ -34,8 +35,10 @@ const (
 
 // Settings hold for every function, namespace and node that does not say otherwise.
 type Settings struct {
-	Mode   api.Mode
-	Source api.Source
+	Mode api.Mode
+	// MaxMode is how far Libra goes at most, also with a function that says more.
+	MaxMode api.Mode
+	Source  api.Source
 	// CPUReserveMilli is how much of a node's allocatable CPU no container may use beyond
 	// its user allocation.
 	CPUReserveMilli int64
@@ -59,7 +62,17 @@ func (n Namespaces) Has(namespace string) bool {
 }
 
 // Default changes nothing on the cluster.
-var Default = Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, Platform: "istio-system,knative-serving,kserve"}
+var Default = Settings{Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, Platform: "istio-system,knative-serving,kserve"}
+
+// ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
+// read is ModeObserve; who tells the user is the activator.
+func (s Settings) ModeOf(annotations map[string]string) api.Mode {
+	mode := s.Mode
+	if value, ok := annotations[api.ModeAnnotation]; ok {
+		mode = api.Mode(value)
+	}
+	return mode.AtMost(s.MaxMode)
+}
 
 // Parse reads a ConfigMap's data as a part of Libra does that starts.
 func Parse(data map[string]string) (Settings, error) { return Default.Edit(data) }
@@ -77,6 +90,8 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 		switch key {
 		case modeKey:
 			err = edit(&edited.Mode, s.Mode, string(s.Mode), value, api.ParseMode)
+		case maxModeKey:
+			err = edit(&edited.MaxMode, s.MaxMode, string(s.MaxMode), value, api.ParseMode)
 		case sourceKey:
 			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
 		case cpuReserveKey:
@@ -87,7 +102,7 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
 		case exampleKey:
 		default:
-			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s or %s", modeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey)
+			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))

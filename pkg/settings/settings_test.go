@@ -19,22 +19,24 @@ func TestParse(t *testing.T) {
 		data map[string]string
 		want Settings
 	}{
-		{"nothing", nil, Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"nothing", nil, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"an example only", map[string]string{"_example": "mode: full"}, Default},
-		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
-		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"the most of all modes", map[string]string{"mode": "full", "max-mode": " observe"},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
-			Settings{Mode: api.ModeFull, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}},
-		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 		{"no reserve", map[string]string{"cpu-reserve": "0"}, Default},
 		{"a least loan", map[string]string{"min-loan": "1.5s"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform}},
-		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, Platform: Default.Platform}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform}},
+		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, Platform: Default.Platform}},
 		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system"}},
-		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system"}},
+		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan}},
 		{"the most", map[string]string{"cpu-reserve": "1048576"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -56,6 +58,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	for _, tc := range []struct{ key, value, want string }{
 		{"mode", "on", `mode is "on", want observe, lend or full`},
 		{"mode", "", "want observe, lend or full"},
+		{"max-mode", "off", `mode is "off", want observe, lend or full; until then it is "full"`},
+		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
 		{"cpu-reserve", "", reserve},
@@ -68,7 +72,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"min-loan", "-1ms", loan},
 		{"min-loan", "61m", loan},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
-		{"Mode", "full", "there is no such setting, want mode, source, cpu-reserve, min-loan or platform-namespaces"},
+		{"Mode", "full", "there is no such setting, want mode, max-mode, source, cpu-reserve, min-loan or platform-namespaces"},
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
@@ -102,22 +106,24 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 // A key that cannot be read stays what it was, whatever else the edit says; one that is gone
 // is the default.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
-	was := Settings{Mode: api.ModeFull, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b"}
+	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b"}
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want Settings
 		says string
 	}{
 		"mode": {map[string]string{"mode": "on", "source": "node"},
-			Settings{Mode: api.ModeFull, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
+		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "lend"`},
 		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
-			Settings{Mode: api.ModeObserve, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "owners"`},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "owners"`},
 		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "250m"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "250m"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b"}, `until then it is "a,b"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b"}, `until then it is "a,b"`},
 		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
-			Settings{Mode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, "there is no such setting"},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, "there is no such setting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := was.Edit(tc.data)
@@ -136,11 +142,11 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 // saw none of them, has the same but for keys that cannot be read, which are the default.
 func TestEditsOfKeysAreTheirOwn(t *testing.T) {
 	values := map[string][]string{
-		"mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
+		"mode": {"observe", "lend", "full", "on", ""}, "max-mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
 		"cpu-reserve": {"0", "200m", "much", "-1"}, "platform-namespaces": {"", "a", "a,B"}, "sauce": {"node"},
 	}
 	of := func(s Settings, key string) any {
-		return map[string]any{"mode": s.Mode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform}[key]
+		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform}[key]
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		live := Default

@@ -24,7 +24,7 @@ import (
 )
 
 // underNode are the settings that give ready pods their ceilings.
-var underNode = settings.Settings{Mode: api.ModeFull, Source: api.SourceNode}
+var underNode = settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull, Source: api.SourceNode}
 
 // testNode can give pods so much CPU.
 func testNode(milli int64) *corev1.Node {
@@ -99,9 +99,14 @@ func TestCeilingFollows(t *testing.T) {
 		back   func(h *harness)
 		want   string
 	}{
-		"the source":           {func(h *harness) { h.following.now.Source = api.SourceOwners }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
-		"the namespace":        {func(h *harness) { h.following.sources = map[string]api.Source{"default": api.SourceOwners} }, func(h *harness) { h.following.sources = nil }, "p 500m/256Mi"},
-		"the mode":             {func(h *harness) { h.following.now.Mode = api.ModeLend }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
+		"the source":            {func(h *harness) { h.following.now.Source = api.SourceOwners }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
+		"the namespace":         {func(h *harness) { h.following.sources = map[string]api.Source{"default": api.SourceOwners} }, func(h *harness) { h.following.sources = nil }, "p 500m/256Mi"},
+		"the mode":              {func(h *harness) { h.following.now.Mode = api.ModeLend }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
+		"the most of all modes": {func(h *harness) { h.following.now.MaxMode = api.ModeObserve }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
+		"the most of all modes, of a pod that says more": {func(h *harness) {
+			h.change("p", annotated(api.ModeAnnotation, "full"))
+			h.following.now.MaxMode = api.ModeLend
+		}, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
 		"no settings any more": {func(h *harness) { h.following.now = settings.Default }, func(h *harness) { h.following.now = underNode }, "p 500m/256Mi"},
 		"the pod's mode": {func(h *harness) { h.change("p", annotated(api.ModeAnnotation, "observe")) },
 			func(h *harness) { h.change("p", func(p *corev1.Pod) { p.Annotations = nil }) }, "p 500m/256Mi"},

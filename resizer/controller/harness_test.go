@@ -76,12 +76,7 @@ func (l *fakeLive) Synced() bool                { return !l.unsynced }
 func (l *fakeLive) Settings() settings.Settings { return l.now }
 func (l *fakeLive) OnChange(f func())           { l.changed = f }
 
-func (l *fakeLive) Mode(annotations map[string]string) api.Mode {
-	if mode, ok := annotations[api.ModeAnnotation]; ok {
-		return api.Mode(mode)
-	}
-	return l.now.Mode
-}
+func (l *fakeLive) Mode(annotations map[string]string) api.Mode { return l.now.ModeOf(annotations) }
 
 func (l *fakeLive) Source(namespace, _ string) api.Source {
 	if source, ok := l.sources[namespace]; ok {
@@ -120,7 +115,7 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		t:         t,
 		clock:     clocktesting.NewFakeClock(time.Unix(1_000_000, 0)),
 		pool:      &fakePool{},
-		following: &fakeLive{now: settings.Settings{Mode: api.ModeFull, Source: api.SourceOwners}},
+		following: &fakeLive{now: settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull, Source: api.SourceOwners}},
 		events:    events.NewFakeRecorder(100),
 		reader:    sdkmetric.NewManualReader(),
 		spans:     tracetest.NewSpanRecorder(),

@@ -29,7 +29,7 @@ func TestRestoresNeverWaitBehindCeilings(t *testing.T) {
 		h.Controller.settings.Burst = rapid.IntRange(1, 40).Draw(rt, "burst")
 		h.Controller.total = rate.NewLimiter(10, rapid.IntRange(1, 40).Draw(rt, "total burst"))
 
-		sources := []settings.Settings{underNode, {Mode: underNode.Mode, Source: "owners"}}
+		sources := []settings.Settings{underNode, {Mode: underNode.Mode, MaxMode: underNode.MaxMode, Source: "owners"}}
 		for i := range rapid.SampledFrom([]int{1, 3}).Draw(rt, "changes of the source") {
 			h.following.now = sources[i%2]
 			for len(h.reconcile()) > 0 {

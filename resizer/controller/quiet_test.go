@@ -51,6 +51,7 @@ func drawWorld(t *testing.T, rt *rapid.T) *world {
 func (w *world) drawSettings(rt *rapid.T) {
 	w.following.now = settings.Settings{
 		Mode:            rapid.SampledFrom([]api.Mode{api.ModeFull, api.ModeFull, api.ModeFull, api.ModeObserve}).Draw(rt, "mode"),
+		MaxMode:         rapid.SampledFrom([]api.Mode{api.ModeFull, api.ModeFull, api.ModeFull, api.ModeLend}).Draw(rt, "max mode"),
 		Source:          rapid.SampledFrom([]api.Source{api.SourceNode, api.SourceOwners}).Draw(rt, "source"),
 		CPUReserveMilli: rapid.SampledFrom([]int64{0, 300, 5000}).Draw(rt, "reserve"),
 	}
@@ -59,7 +60,7 @@ func (w *world) drawSettings(rt *rapid.T) {
 // ceiling is what the pod's CPU limit may be at most under source node; 0 when it has no
 // ceiling.
 func (w *world) ceiling(pod *corev1.Pod) int64 {
-	if s := w.following.now; s.Mode != api.ModeFull || s.Source != api.SourceNode {
+	if s := w.following.now; s.ModeOf(nil) != api.ModeFull || s.Source != api.SourceNode {
 		return 0
 	}
 	most := w.allocatable - w.following.now.CPUReserveMilli
