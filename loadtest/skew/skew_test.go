@@ -53,8 +53,8 @@ type part struct {
 }
 
 type told struct {
-	Calls, Failed, Lent int64
-	Error               string
+	Calls, Failed, Borrowed int64
+	Error                   string
 }
 
 func TestSkew(t *testing.T) {
@@ -76,14 +76,14 @@ func TestSkew(t *testing.T) {
 	agent.stop()
 	agent = run(ours, "agent")
 	next := run(ours, "activator")
-	shared += lentBeside(activator, next)
+	shared += borrowedBeside(activator, next)
 	activator.stop()
 	up := next.lends(resumes)
 	t.Logf("from %s to this commit: lends %s after the last activator of before", *base, up)
 
 	// Back: activators first.
 	activator = run(old, "activator")
-	shared += lentBeside(next, activator)
+	shared += borrowedBeside(next, activator)
 	next.stop()
 	back := time.Now()
 	agent.stop()
@@ -104,7 +104,7 @@ func TestSkew(t *testing.T) {
 	if len(libraries) > 1 && shared > 0 {
 		t.Errorf("while activators of both had requests, %d loans were made", shared)
 	}
-	metrics := map[string]float64{"versions": float64(len(libraries)), "resumed_s": max(up, down).Seconds(), "lent_beside": float64(shared)}
+	metrics := map[string]float64{"versions": float64(len(libraries)), "resumed_s": max(up, down).Seconds(), "borrowed_beside": float64(shared)}
 	for _, p := range all {
 		metrics["calls"] += float64(p.now.Calls)
 		metrics["failed_requests"] += float64(p.now.Failed)
@@ -129,13 +129,13 @@ func record(t *testing.T, root, folder string, metrics map[string]float64) {
 	t.Logf("%v: %s", metrics, filepath.Join(dir, report.ResultsFile))
 }
 
-// lentBeside is how often either lends while both run, once the pool is closed whose agent has
-// stopped.
-func lentBeside(a, b *part) int64 {
+// borrowedBeside is how often something is borrowed of either while both run, once the pool is
+// closed whose agent has stopped.
+func borrowedBeside(a, b *part) int64 {
 	time.Sleep(pool.LeaseTTL + time.Second)
-	before := a.told().Lent + b.told().Lent
+	before := a.told().Borrowed + b.told().Borrowed
 	time.Sleep(together)
-	return a.told().Lent + b.told().Lent - before
+	return a.told().Borrowed + b.told().Borrowed - before
 }
 
 func git(t *testing.T, dir string, args ...string) string {
@@ -213,13 +213,13 @@ func (p *part) told() told {
 	return p.now
 }
 
-// lends waits until it lends again, and returns for how long.
+// lends waits until something is borrowed again, and returns for how long.
 func (p *part) lends(most time.Duration) time.Duration {
 	p.t.Helper()
-	from, before := time.Now(), p.told().Lent
-	for p.told().Lent == before {
+	from, before := time.Now(), p.told().Borrowed
+	for p.told().Borrowed == before {
 		if time.Since(from) > most {
-			p.t.Fatalf("%s has not lent for %s; it tells %+v", p.name, most, p.told())
+			p.t.Fatalf("nothing was borrowed of %s for %s; it tells %+v", p.name, most, p.told())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

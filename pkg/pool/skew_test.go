@@ -31,7 +31,8 @@ type part struct {
 	*Redis
 	nodes []string
 	calls atomic.Int64
-	lent  atomic.Int64 // Begins that have borrowed something
+	// borrowed are Begins that borrowed something.
+	borrowed atomic.Int64
 
 	stop context.CancelFunc
 	done *errgroup.Group
@@ -107,7 +108,7 @@ func (p *part) invoke(node, id string) error {
 		return err
 	}
 	if !borrowed.IsZero() {
-		p.lent.Add(1)
+		p.borrowed.Add(1)
 	}
 	_, errTakes := p.End(ctx, node, Ending{ID: takes.ID, Status: 200})
 	_, errGives := p.End(ctx, node, Ending{ID: gives.ID, Status: 200})
@@ -125,12 +126,12 @@ func (p *part) end(t *testing.T) {
 
 func (p *part) expectLending(t *testing.T, within time.Duration) {
 	t.Helper()
-	before := p.lent.Load()
+	before := p.borrowed.Load()
 	from := time.Now()
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, within, true,
-		func(context.Context) (bool, error) { return p.lent.Load() > before, nil })
+		func(context.Context) (bool, error) { return p.borrowed.Load() > before, nil })
 	if err != nil {
-		t.Fatalf("version %d has not lent anything for %s", p.library, within)
+		t.Fatalf("nothing was borrowed of version %d for %s", p.library, within)
 	}
 	t.Logf("version %d lends after %s", p.library, time.Since(from).Round(time.Millisecond))
 }
@@ -154,10 +155,10 @@ func TestVersionsSideBySide(t *testing.T) {
 			is := start(t.Context(), newVersion(t, addr, tc.to), nodes)
 			// By then each has heard of the other with a heartbeat.
 			time.Sleep(2 * time.Second)
-			lentWas, lentIs, calls := was.lent.Load(), is.lent.Load(), is.calls.Load()
+			borrowedWas, borrowedIs, calls := was.borrowed.Load(), is.borrowed.Load(), is.calls.Load()
 			time.Sleep(LeaseTTL)
-			if a, b := was.lent.Load()-lentWas, is.lent.Load()-lentIs; a+b > 0 {
-				t.Errorf("while both have invocations, %d lends %d times and %d %d times", tc.from, a, tc.to, b)
+			if a, b := was.borrowed.Load()-borrowedWas, is.borrowed.Load()-borrowedIs; a+b > 0 {
+				t.Errorf("while both have invocations, %d Begins of version %d borrow, and %d of version %d", a, tc.from, b, tc.to)
 			}
 			if is.calls.Load() == calls {
 				t.Fatal("nothing is called: this tests nothing")

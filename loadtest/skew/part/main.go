@@ -33,8 +33,9 @@ var (
 
 // told is what the part has done so far, a line each time.
 type told struct {
-	Calls, Failed, Lent int64
-	Error               string // the first
+	// Borrowed are Begins that borrowed something.
+	Calls, Failed, Borrowed int64
+	Error                   string // the first
 }
 
 type part struct {
@@ -146,7 +147,7 @@ func (p *part) invoke(node string, slot int) {
 		borrowed, err := p.pools.Begin(ctx, node, takes)
 		if !borrowed.IsZero() {
 			p.mu.Lock()
-			p.Lent++
+			p.Borrowed++
 			p.mu.Unlock()
 		}
 		return err
