@@ -88,9 +88,10 @@ func TestDemoResults(t *testing.T) {
 		"failed_requests":    func(v float64) bool { return v == 0 },
 		"container_restarts": func(v float64) bool { return v == 0 },
 		// Some requests each, of which an arm has as many as another.
-		"requests_40":    func(v float64) bool { return v > 20 },
-		"requests_90":    func(v float64) bool { return v > 40 },
-		"libra_cores_40": func(v float64) bool { return v > 0 && v < 2 },
+		"requests_40": func(v float64) bool { return v > 20 },
+		"requests_90": func(v float64) bool { return v > 40 },
+		// Recorded evaluations have 0.04 to 0.07.
+		"libra_cores_40": func(v float64) bool { return v > 0.01 && v < 0.2 },
 	} {
 		if value, ok := results.Metrics[name]; !ok || !holds(value) {
 			t.Errorf("%s = %v (there: %v)", name, value, ok)
