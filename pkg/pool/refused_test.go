@@ -2,12 +2,16 @@ package pool
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/redisconn"
 )
 
 func TestRefusedCalls(t *testing.T) {
@@ -60,5 +64,88 @@ func TestRefusedCalls(t *testing.T) {
 				t.Errorf("Refused(%v) = %t, want %t", err, Refused(err), tc.refused)
 			}
 		})
+	}
+}
+
+// What the settings of a part keep it from asking Redis for.
+func TestRefusedConnections(t *testing.T) {
+	s := redistest.StartSecured(t)
+	remove := func(file string) func(dir string) error {
+		return func(dir string) error { return os.Remove(filepath.Join(dir, file)) }
+	}
+	write := func(file, text string) func(dir string) error {
+		return func(dir string) error { return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600) }
+	}
+	unreadable := func(file string) func(dir string) error {
+		return func(dir string) error {
+			if err := remove(file)(dir); err != nil {
+				return err
+			}
+			return os.Mkdir(filepath.Join(dir, file), 0o700)
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		address string // that of Redis, unless it is set
+		change  func(dir string) error
+		refused bool
+	}{
+		{name: "let in", change: func(string) error { return nil }},
+		{name: "another CA", change: write("ca.crt", string(redistest.NewCA(t).PEM)), refused: true},
+		{name: "the system's CAs", change: remove("ca.crt"), refused: true},
+		{name: "a CA that is none", change: write("ca.crt", "none"), refused: true},
+		{name: "a CA that cannot be read", change: unreadable("ca.crt"), refused: true},
+		{name: "a certificate of another name", address: strings.Replace(s.Addr, "127.0.0.1", "0.0.0.0", 1), refused: true},
+		{name: "no password", change: remove("password"), refused: true},
+		{name: "another password", change: write("password", "another"), refused: true},
+		{name: "a password that cannot be read", change: unreadable("password"), refused: true},
+		{name: "a user that cannot be read", change: unreadable("username"), refused: true},
+		{name: "nobody there", address: redistest.FreeAddr(t)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := s.Credentials(t, "activator")
+			if tc.change != nil {
+				if err := tc.change(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.address == "" {
+				tc.address = s.Addr
+			}
+			server, err := redisconn.Parse("rediss://"+tc.address, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := NewRedis(server)
+			defer p.Close()
+			if err := p.Renew(t.Context(), "node", "owner"); Refused(err) != tc.refused {
+				t.Errorf("Refused(%v) = %t, want %t", err, Refused(err), tc.refused)
+			}
+		})
+	}
+}
+
+// What no Pool takes is refused before Redis is asked.
+func TestRefusedArguments(t *testing.T) {
+	p := newRedis(t, redistest.FreeAddr(t))
+	ctx := t.Context()
+	_, begin := p.Begin(ctx, "node", Invocation{ID: "1"})
+	traced := donor("1")
+	traced.Trace = "none"
+	_, trace := p.Begin(ctx, "node", traced)
+	_, _, after := p.BeginAfter(ctx, "node", []Ending{{}}, donor("1"))
+	_, end := p.End(ctx, "node", Ending{ID: "1", Duration: -1})
+	_, heartbeat := p.Heartbeat(ctx, "node", Heartbeat{})
+	_, safeguard := p.Safeguard(ctx, "node", "", false)
+	for call, err := range map[string]error{
+		"Begin": begin, "Begin with a trace": trace, "BeginAfter": after, "End": end, "Heartbeat": heartbeat, "Safeguard": safeguard,
+		"Renew": p.Renew(ctx, "node", ""), "Renew on no node": p.Renew(ctx, "", "owner"), "Ask": p.Ask(ctx, "node", "pod", -1),
+	} {
+		if !Refused(err) {
+			t.Errorf("Refused(%v) = false after %s, want true", err, call)
+		}
+	}
+	if err := p.Renew(ctx, "node", "owner"); err == nil || Refused(err) {
+		t.Errorf("Refused(%v) = true of a Redis that is away", err)
 	}
 }

@@ -24,7 +24,7 @@ const maxName = 1024
 
 func checkName(field, value string) error {
 	if value == "" || len(value) > maxName || strings.Contains(value, "\n") {
-		return fmt.Errorf("%s is %.100q: it must have 1 to %d bytes and no newline", field, value, maxName)
+		return invalidf("%s is %.100q: it must have 1 to %d bytes and no newline", field, value, maxName)
 	}
 	return nil
 }
@@ -32,7 +32,7 @@ func checkName(field, value string) error {
 // checkNode refuses what would end a key's hash tag early.
 func checkNode(node string) error {
 	if node == "" || strings.ContainsAny(node, "{}") {
-		return fmt.Errorf("node is %q: it must not be empty or contain braces", node)
+		return invalidf("node is %q: it must not be empty or contain braces", node)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func checkDuration(field string, d time.Duration) error {
 
 func checkNumber(field string, n, most int64) error {
 	if n < 0 || n > most {
-		return fmt.Errorf("%s is %d: it must be from 0 to %d", field, n, most)
+		return invalidf("%s is %d: it must be from 0 to %d", field, n, most)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (inv Invocation) check() error {
 		checkTrace("Trace", inv.Trace),
 	)
 	if err != nil {
-		return fmt.Errorf("invocation %q: %w", inv.ID, err)
+		return invalidf("invocation %q: %w", inv.ID, err)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func (e Ending) check() error {
 		err = errors.Join(err, checkName("ComputesIn", e.ComputesIn))
 	}
 	if err != nil {
-		return fmt.Errorf("ending %q: %w", e.ID, err)
+		return invalidf("ending %q: %w", e.ID, err)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (hb Heartbeat) check() error {
 		errs = append(errs, checkName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("heartbeat of agent %q: %w", hb.Agent, err)
+		return invalidf("heartbeat of agent %q: %w", hb.Agent, err)
 	}
 	return nil
 }

@@ -23,6 +23,8 @@ const (
 type explained struct {
 	setting string
 	err     error
+	// unusable says that it is of the files of the credentials.
+	unusable bool
 }
 
 func (e *explained) Error() string { return e.setting + ": " + e.err.Error() }
@@ -37,7 +39,21 @@ func about(err error, format string, args ...any) error {
 	if errors.As(err, &already) {
 		return err
 	}
-	return &explained{fmt.Sprintf(format, args...), err}
+	return &explained{setting: fmt.Sprintf(format, args...), err: err}
+}
+
+// unusable is what is wrong with files of the credentials in dir.
+func unusable(dir string, err error) error {
+	return &explained{setting: credentialsSetting + " is " + dir, err: err, unusable: true}
+}
+
+// Unusable says whether a connection failed for a reason that stays until somebody changes
+// something, before Redis was asked: credentials that cannot be read, or a certificate that
+// is not trusted.
+func Unusable(err error) bool {
+	var files *explained
+	var certificate *tls.CertificateVerificationError
+	return errors.As(err, &files) && files.unusable || errors.As(err, &certificate)
 }
 
 // setCredentials is what credentials are set to.

@@ -198,7 +198,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 		return login{}, err
 	}
 	if username != "" && password == "" {
-		return login{}, fmt.Errorf("%s is %s: the file %s names a user, and the file %s is missing or empty", credentialsSetting, dir, usernameFile, passwordFile)
+		return login{}, unusable(dir, fmt.Errorf("the file %s names a user, and the file %s is missing or empty", usernameFile, passwordFile))
 	}
 	return login{username, password}, nil
 }
@@ -207,7 +207,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 func readLine(dir, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s is %s: %w", credentialsSetting, dir, err)
+		return "", unusable(dir, err)
 	}
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
@@ -246,11 +246,11 @@ func (s Server) roots() (*x509.CertPool, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.setCredentials(), err)
+		return nil, unusable(s.credentials, err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s: the file %s has no certificate in PEM", s.setCredentials(), caFile)
+		return nil, unusable(s.credentials, fmt.Errorf("the file %s has no certificate in PEM", caFile))
 	}
 	return roots, nil
 }
