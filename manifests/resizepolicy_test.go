@@ -188,6 +188,7 @@ func compile(t *testing.T, expression string) cel.Program {
 		IntroducedVersion: oldest,
 		EnvOptions: []cel.EnvOption{
 			cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
+			cel.Variable("variables", cel.DynType),
 		},
 	})
 	if err != nil {

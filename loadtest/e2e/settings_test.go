@@ -1,0 +1,37 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// The API server refuses settings that no part would accept, and says what it wants. Nothing is
+// changed here: all is a dry run.
+func TestBadSettingsAreRefused(t *testing.T) {
+	for _, tc := range []struct{ data, want string }{
+		{`{"mode": "fully"}`, "mode must be observe, lend or full"},
+		{`{"max-mode": "off"}`, "max-mode must be observe, lend or full"},
+		{`{"min-loan": "300"}`, "min-loan must be a duration from 0s to 1h"},
+		{`{"cpu-reserve": "much"}`, "cpu-reserve must be an amount of CPU"},
+		{`{"modes": "full"}`, "there is no such setting: modes"},
+		{`{"max-mode": "observe", "min-loan": "1.5s", "cpu-reserve": "200m", "platform-namespaces": "a, b"}`, ""},
+	} {
+		_, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(t.Context(), settings.ConfigMap, types.MergePatchType,
+			fmt.Appendf(nil, `{"data": %s}`, tc.data), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		switch {
+		case tc.want == "" && err != nil:
+			t.Errorf("%s is refused: %v", tc.data, err)
+		case tc.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%s: got error %v, want one that says %q", tc.data, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package manifests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// settingsPolicy is the admission policy of config-libra.
+type settingsPolicy struct {
+	data        cel.Program
+	validations []cel.Program
+	messages    []string
+}
+
+func readSettingsPolicy(t *testing.T) settingsPolicy {
+	t.Helper()
+	var policy admissionv1.ValidatingAdmissionPolicy
+	read(t, "base/settings/policy/validatingadmissionpolicy.yaml", &policy)
+	var binding admissionv1.ValidatingAdmissionPolicyBinding
+	read(t, "base/settings/policy/validatingadmissionpolicybinding.yaml", &binding)
+	if binding.Spec.PolicyName != policy.Name || !slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the binding is of policy %q and says %v, want to deny by %q", binding.Spec.PolicyName, binding.Spec.ValidationActions, policy.Name)
+	}
+	if policy.Spec.FailurePolicy == nil || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Error("what cannot be evaluated is accepted")
+	}
+	selector := policy.Spec.MatchConstraints.NamespaceSelector
+	if selector == nil || selector.MatchLabels["kubernetes.io/metadata.name"] != settings.Namespace {
+		t.Errorf("it is for namespaces with %v, want that of the settings", selector)
+	}
+	if len(policy.Spec.MatchConditions) != 1 || len(policy.Spec.Variables) != 1 {
+		t.Fatalf("%d conditions and %d variables, want one of each", len(policy.Spec.MatchConditions), len(policy.Spec.Variables))
+	}
+	named := compile(t, policy.Spec.MatchConditions[0].Expression)
+	for name, want := range map[string]bool{settings.ConfigMap: true, "config-libra-2": false} {
+		object := map[string]any{"metadata": map[string]any{"name": name}}
+		if got := holds(t, named, map[string]any{"object": object}); got != want {
+			t.Errorf("it is for ConfigMap %s: %v", name, got)
+		}
+	}
+	p := settingsPolicy{data: compile(t, policy.Spec.Variables[0].Expression)}
+	for _, v := range policy.Spec.Validations {
+		p.validations = append(p.validations, compile(t, v.Expression))
+		p.messages = append(p.messages, v.Message)
+		if v.MessageExpression != "" {
+			compile(t, v.MessageExpression)
+		}
+	}
+	return p
+}
+
+// refused are the messages about a ConfigMap with the data. What cannot be evaluated is refused.
+func (p settingsPolicy) refused(t interface{ Fatal(...any) }, data map[string]string) (messages []string) {
+	object := map[string]any{"metadata": map[string]any{"name": settings.ConfigMap}}
+	if data != nil {
+		object["data"] = data
+	}
+	read, _, err := p.data.Eval(map[string]any{"object": object})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range p.validations {
+		got, _, err := v.Eval(map[string]any{"object": object, "variables": map[string]any{"data": read}})
+		if err != nil || got.Value() != true {
+			messages = append(messages, p.messages[i])
+		}
+	}
+	return messages
+}
+
+func TestTheSettingsPolicyNamesWhatIsWrong(t *testing.T) {
+	p := readSettingsPolicy(t)
+	for _, tc := range []struct{ key, value string }{
+		{"mode", "on"}, {"max-mode", "off"}, {"source", "pool"}, {"cpu-reserve", "much"}, {"cpu-reserve", "-1m"},
+		{"min-loan", "300"}, {"min-loan", "61m"}, {"min-loan", "9999999999h"}, {"platform-namespaces", "a,B"},
+	} {
+		got := p.refused(t, map[string]string{tc.key: tc.value})
+		if len(got) != 1 || !strings.HasPrefix(got[0], tc.key+" must be ") {
+			t.Errorf("%s: %q is refused with %q, want one message that begins with the key", tc.key, tc.value, got)
+		}
+	}
+	if got := p.refused(t, map[string]string{"Mode": "full"}); len(got) != 1 || !strings.HasPrefix(got[0], "there is no such setting") {
+		t.Errorf("an unknown key is refused with %q", got)
+	}
+	if got := p.refused(t, nil); len(got) != 0 {
+		t.Errorf("a ConfigMap without data is refused: %q", got)
+	}
+}
+
+// What the API server accepts is what the parts do, and the other way round.
+func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
+	p := readSettingsPolicy(t)
+	values := map[string][]string{
+		"mode":                {"observe", " lend\n", "full", "Full", "", "off"},
+		"max-mode":            {"observe", "lend ", "full", "", "on"},
+		"source":              {"node", "owners\n", "pool", ""},
+		"cpu-reserve":         {"0", "200m", " 1.5", "1048576", "1048577", "-1m", "1e3", "much", "", strings.Repeat("9", 40)},
+		"min-loan":            {"0", "0s", "100ms", "1h", "60m1ns", "-1ms", "+1s", "-0s", ".5s", "1.s", ".s", "300", "1 s", "1h1h", "9999999999h", "", "2µs"},
+		"platform-namespaces": {"", "a", "a,b-c , d", "a,,b", "a,B", "-a", strings.Repeat("a", 63), strings.Repeat("a", 64)},
+		"_example":            {"mode: on"},
+		"modes":               {"full"},
+	}
+	for key, of := range values {
+		for _, value := range of {
+			data := map[string]string{key: value}
+			_, err := settings.Parse(data)
+			if got := p.refused(t, data); (len(got) == 0) != (err == nil) {
+				t.Errorf("%v: the policy refuses it with %q, the parts with %v", data, got, err)
+			}
+		}
+	}
+	keys := []string{"mode", "max-mode", "source", "cpu-reserve", "min-loan", "platform-namespaces"}
+	rapid.Check(t, func(t *rapid.T) {
+		data := map[string]string{}
+		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(keys), rapid.ID).Draw(t, "keys") {
+			data[key] = rapid.OneOf(rapid.SampledFrom(values[key]), rapid.StringMatching(`[-+.,a-z0-9 ]{0,8}`)).Draw(t, key)
+		}
+		_, err := settings.Parse(data)
+		if got := p.refused(t, data); (len(got) == 0) != (err == nil) {
+			t.Fatalf("%q: the policy refuses it with %q, the parts with %v", data, got, err)
+		}
+	})
+}
