@@ -107,7 +107,7 @@ bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predict
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
 .PHONY: bench-pool
-bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (5 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 BASE ?= origin/main

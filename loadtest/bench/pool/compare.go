@@ -131,7 +131,7 @@ func (c comparison) measure(ctx context.Context, command string, seed uint64) (m
 	ctx, cancel := context.WithTimeout(ctx, runTimeout+3*c.length)
 	defer cancel()
 	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, command, "--redis", c.redis, "--nodes", strconv.Itoa(c.nodes), "--length", c.length.String(),
+	cmd := exec.CommandContext(ctx, command, "--redis", c.redis, "--rounds", "1", "--nodes", strconv.Itoa(c.nodes), "--length", c.length.String(),
 		"--seed", strconv.FormatUint(seed, 10), "--out", dir)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

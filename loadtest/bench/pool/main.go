@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
@@ -42,6 +43,7 @@ type options struct {
 	rate        float64
 	followed    float64
 	length      time.Duration
+	rounds      int
 	ranked      bool
 }
 
@@ -55,7 +57,8 @@ lets invocations begin and end in the pools of many nodes: half of them have
 something to lend, a quarter want to borrow, and a quarter do neither; or, with
 --ranked, all are only ranked, as under the source node. First without pauses, as fast as the connections can (closed loop), and then at a fixed
 rate, where the time of a Begin counts from when it was due (open loop). And then at another rate while the agents of all nodes
-are there, too, which follow what happens and read their node's state once a second. Redis has the arguments that the manifests give it.`,
+are there, too, which follow what happens and read their node's state once a second. Redis has the arguments that the manifests give it.
+All of it several times, for an interval of what has a goal.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -76,6 +79,7 @@ are there, too, which follow what happens and read their node's state once a sec
 	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
 	f.Float64Var(&o.followed, "followed", 5_000, "invocations a second of the one that agents follow: all of them share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
+	f.IntVar(&o.rounds, "rounds", 3, "how often all is measured, each time with another seed; of one, no interval and so no verdict is known")
 	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
 	cmd.AddCommand(newCompare())
 	return cmd
@@ -106,12 +110,15 @@ func (o options) check() error {
 	if o.length < 100*time.Millisecond || o.length > 10*time.Minute {
 		errs = append(errs, fmt.Errorf("--length is %v; it must be 100ms to 10m", o.length))
 	}
+	if o.rounds < 1 || o.rounds > 100 {
+		errs = append(errs, fmt.Errorf("--rounds is %d; it must be 1 to 100", o.rounds))
+	}
 	return errors.Join(errs...)
 }
 
 func bench(ctx context.Context, o options, out io.Writer) error {
 	if o.quick {
-		o.nodes, o.length, o.rate, o.followed = []int{1, 10}, 500*time.Millisecond, 500, 200
+		o.nodes, o.length, o.rate, o.followed, o.rounds = []int{1, 10}, 500*time.Millisecond, 500, 200, 1
 	}
 	if err := o.check(); err != nil {
 		return err
@@ -135,46 +142,101 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 		say("one core only: Redis shares it with the load")
 	}
 
-	metrics := map[string]float64{}
-	for _, nodes := range o.nodes {
-		say("%d node(s), %d standing invocations on each", nodes, o.standing)
-		r, err := run(ctx, o, as, nodes, pinned)
+	var rounds []map[string]float64
+	for round := range o.rounds {
+		say("round %d of %d", round+1, o.rounds)
+		metrics, err := o.round(ctx, as, pinned, say)
 		if err != nil {
-			return fmt.Errorf("%d nodes: %w", nodes, err)
+			return err
 		}
-		closed := r.closed
-		say("  closed loop: %s", closed)
-		say("  %6.0f a second: %s", o.rate, r.open)
-		say("  %6.0f a second, followed: %s", o.followed, r.followed)
-		say("  memory of Redis without agents: %s", r.without)
-		say("  and with them:                  %s", r.with)
-		of := fmt.Sprintf("_%d_nodes", nodes)
-		closed.into(metrics, of, "")
-		r.open.into(metrics, of, "due_")
-		r.followed.into(metrics, of, "followed_")
-		r.without.into(metrics, of, "")
-		r.with.into(metrics, of, "followed_")
-		metrics[fmt.Sprintf("nodes_%d_invocations_per_s", nodes)] = closed.perSecond()
-		metrics["redis_mib"] = max(metrics["redis_mib"], float64(r.with.most)/mib)
-		// The run that went worst speaks for all.
-		metrics["begin_p99_ms"] = max(metrics["begin_p99_ms"], metrics["begin_p99_ms"+of])
-		if least, ok := metrics["invocations_per_s"]; !ok || closed.perSecond() < least {
-			metrics["invocations_per_s"] = closed.perSecond()
-		}
+		rounds = append(rounds, metrics)
+		o.seed++
 	}
-	say("the slowest: %.0f invocations a second, Begin P99 %.3f ms", metrics["invocations_per_s"], metrics["begin_p99_ms"])
-
-	metrics["redis_limit_mib"] = float64(as.memoryBytes) / mib
-	say("Redis took %.1f MiB at most, of %.0f that its container may have", metrics["redis_mib"], metrics["redis_limit_mib"])
-
+	metrics := o.summary(rounds, float64(as.memoryBytes)/mib, say)
 	metrics["connections"] = float64(o.connections)
 	metrics["seconds_total"] = time.Since(start).Seconds()
-	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
+	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed - uint64(o.rounds), Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err
 	}
 	say("results: %s/%s", o.out, report.ResultsFile)
 	return nil
+}
+
+// round measures each number of nodes once.
+func (o options) round(ctx context.Context, as shipped, pinned bool, say func(string, ...any)) (map[string]float64, error) {
+	metrics := map[string]float64{}
+	for _, nodes := range o.nodes {
+		say("%d node(s), %d standing invocations on each", nodes, o.standing)
+		r, err := run(ctx, o, as, nodes, pinned)
+		if err != nil {
+			return nil, fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+		say("  closed loop: %s", r.closed)
+		say("  %6.0f a second: %s", o.rate, r.open)
+		say("  %6.0f a second, followed: %s", o.followed, r.followed)
+		say("  memory of Redis without agents: %s", r.without)
+		say("  and with them:                  %s", r.with)
+		of := fmt.Sprintf("_%d_nodes", nodes)
+		r.closed.into(metrics, of, "")
+		r.open.into(metrics, of, "due_")
+		r.followed.into(metrics, of, "followed_")
+		r.without.into(metrics, of, "")
+		r.with.into(metrics, of, "followed_")
+	}
+	return metrics, nil
+}
+
+// goals of a run with one number of nodes, by the start of a metric's name: up to mostNodes of
+// them, but for the memory.
+var goals = []struct {
+	name, what string
+	goal       stats.Goal
+}{
+	{"invocations_per_s", "invocations a second", stats.Goal{Bound: 20_000, AtLeast: true}},
+	{"begin_p99_ms", "Begin, P99, ms", stats.Goal{Bound: 1}},
+}
+
+const mostNodes = 1000
+
+// summary has the mean of each metric, with the interval of those that have a goal, and says
+// which of these hold.
+func (o options) summary(rounds []map[string]float64, limitMiB float64, say func(string, ...any)) map[string]float64 {
+	metrics := map[string]float64{"redis_limit_mib": limitMiB}
+	mean := func(name string) stats.Interval {
+		values := make([]float64, len(rounds))
+		for i, round := range rounds {
+			values[i] = round[name]
+		}
+		return stats.Mean(values, o.seed)
+	}
+	for name := range rounds[0] {
+		metrics[name] = mean(name).Estimate
+	}
+	for _, nodes := range o.nodes {
+		of := fmt.Sprintf("_%d_nodes", nodes)
+		for _, g := range goals {
+			in := mean(g.name + of)
+			metrics[g.name+of+"_low"], metrics[g.name+of+"_high"] = in.Low, in.High
+			verdict := "no goal"
+			if nodes <= mostNodes {
+				verdict = fmt.Sprintf("%s: %s", g.goal, stats.Said(g.goal.Absolute(in)))
+			}
+			say("%d node(s), %s: %.4g (%.4g to %.4g); %s", nodes, g.what, in.Estimate, in.Low, in.High, verdict)
+		}
+		metrics[fmt.Sprintf("nodes_%d_invocations_per_s", nodes)] = metrics["invocations_per_s"+of]
+		for _, round := range rounds {
+			metrics["redis_mib"] = max(metrics["redis_mib"], round["followed_redis_mib"+of])
+		}
+		// The number of nodes that went worst speaks for all.
+		metrics["begin_p99_ms"] = max(metrics["begin_p99_ms"], metrics["begin_p99_ms"+of])
+		if least, ok := metrics["invocations_per_s"]; !ok || metrics["invocations_per_s"+of] < least {
+			metrics["invocations_per_s"] = metrics["invocations_per_s"+of]
+		}
+	}
+	memory := stats.Goal{Bound: limitMiB}
+	say("memory of Redis, the most at any time: %.1f MiB; %s: %s", metrics["redis_mib"], memory, stats.Said(memory.Absolute(stats.Exactly(metrics["redis_mib"]))))
+	return metrics
 }
 
 // measured is what was measured with one number of nodes.

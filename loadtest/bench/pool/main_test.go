@@ -51,7 +51,7 @@ func TestQuick(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--followed=0", "--revisions=0", "--length=1ms", "--redis=nowhere.yaml", "--colour=red"} {
+	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--followed=0", "--revisions=0", "--length=1ms", "--rounds=0", "--redis=nowhere.yaml", "--colour=red"} {
 		cmd := newRoot()
 		cmd.SetArgs([]string{args})
 		cmd.SetOut(&bytes.Buffer{})
