@@ -73,7 +73,7 @@ func (r *Redis) Close() error {
 // call calls a function with numbers, which travel packed, and arguments. When Redis
 // does not have it, it loads the library and calls again.
 func (r *Redis) call(ctx context.Context, function, node string, numbers []int64, args ...any) *redis.Cmd {
-	if err := checkNode(node); err != nil {
+	if err := ValidateNode(node); err != nil {
 		return failed(ctx, err)
 	}
 	function = r.library.function(function)

@@ -32,7 +32,7 @@ func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, no
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := checkNode(node); err != nil {
+	if err := ValidateNode(node); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -49,7 +49,7 @@ func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, no
 
 // Begin implements Pool.
 func (m *Memory) Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error) {
-	if err := inv.check(); err != nil {
+	if err := inv.Validate(); err != nil {
 		return api.Resources{}, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -60,7 +60,7 @@ func (m *Memory) Begin(ctx context.Context, node string, inv Invocation) (borrow
 
 // End implements Pool.
 func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err error) {
-	if err := e.check(); err != nil {
+	if err := e.Validate(); err != nil {
 		return Outcome{}, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -71,11 +71,11 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 
 // BeginAfter implements Pool.
 func (m *Memory) BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) (outcomes []Outcome, borrowed api.Resources, err error) {
-	if err := inv.check(); err != nil {
+	if err := inv.Validate(); err != nil {
 		return nil, api.Resources{}, err
 	}
 	for _, e := range ended {
-		if err := e.check(); err != nil {
+		if err := e.Validate(); err != nil {
 			return nil, api.Resources{}, err
 		}
 	}
@@ -90,7 +90,7 @@ func (m *Memory) BeginAfter(ctx context.Context, node string, ended []Ending, in
 
 // Renew implements Pool.
 func (m *Memory) Renew(ctx context.Context, node, owner string) error {
-	if err := checkName("owner", owner); err != nil {
+	if err := ValidateName("owner", owner); err != nil {
 		return err
 	}
 	return m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -101,7 +101,7 @@ func (m *Memory) Renew(ctx context.Context, node, owner string) error {
 
 // Heartbeat implements Pool.
 func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error) {
-	if err := hb.check(); err != nil {
+	if err := hb.Validate(); err != nil {
 		return false, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -113,7 +113,7 @@ func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open
 
 // Safeguard implements Pool.
 func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error) {
-	if err := checkName("pod", pod); err != nil {
+	if err := ValidateName("pod", pod); err != nil {
 		return 0, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -124,7 +124,7 @@ func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (re
 
 // Ask implements Pool.
 func (m *Memory) Ask(ctx context.Context, node, pod string, milli int64) error {
-	if err := checkAsk(pod, milli); err != nil {
+	if err := ValidateAsk(pod, milli); err != nil {
 		return err
 	}
 	return m.with(ctx, node, func(n *memoryNode, now int64) { n.ask(now, pod, milli) })

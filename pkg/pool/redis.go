@@ -55,7 +55,7 @@ type arguments struct {
 }
 
 func callToBegin(inv Invocation) (arguments, error) {
-	if err := inv.check(); err != nil {
+	if err := inv.Validate(); err != nil {
 		return arguments{}, err
 	}
 	record, err := openObject(begunPart{
@@ -101,7 +101,7 @@ func (inv Invocation) rank() int64 {
 
 // End implements Pool.
 func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error) {
-	if err := e.check(); err != nil {
+	if err := e.Validate(); err != nil {
 		return Outcome{}, err
 	}
 	record, err := e.record()
@@ -150,7 +150,7 @@ func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv
 		return nil, api.Resources{}, err
 	}
 	for _, e := range ended {
-		if err := e.check(); err != nil {
+		if err := e.Validate(); err != nil {
 			return nil, api.Resources{}, err
 		}
 		record, err := e.record()
@@ -172,7 +172,7 @@ func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv
 
 // Renew implements Pool.
 func (r *Redis) Renew(ctx context.Context, node, owner string) error {
-	if err := checkName("owner", owner); err != nil {
+	if err := ValidateName("owner", owner); err != nil {
 		return err
 	}
 	if err := r.call(ctx, "renew", node, nil, owner).Err(); err != nil {
@@ -183,7 +183,7 @@ func (r *Redis) Renew(ctx context.Context, node, owner string) error {
 
 // Heartbeat implements Pool.
 func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error) {
-	if err := hb.check(); err != nil {
+	if err := hb.Validate(); err != nil {
 		return false, err
 	}
 	reply, err := r.call(ctx, "heartbeat", node,
@@ -206,7 +206,7 @@ func byPod(bytes map[string]int64) string {
 
 // Safeguard implements Pool.
 func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error) {
-	if err := checkName("pod", pod); err != nil {
+	if err := ValidateName("pod", pod); err != nil {
 		return 0, err
 	}
 	revokedMilli, err = r.call(ctx, "safeguard", node,
@@ -220,7 +220,7 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (rev
 
 // Ask implements Pool.
 func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
-	if err := checkAsk(pod, milli); err != nil {
+	if err := ValidateAsk(pod, milli); err != nil {
 		return err
 	}
 	if err := r.call(ctx, "ask", node, []int64{milli}, pod).Err(); err != nil {

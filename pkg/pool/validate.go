@@ -22,15 +22,17 @@ const maxExact = 1 << 53
 // maxName is longer than any name is, and fits in the two bytes that it has.
 const maxName = 1024
 
-func checkName(field, value string) error {
+// ValidateName refuses a name that is empty, too long, or of more than one line. The error says
+// that it is of the field.
+func ValidateName(field, value string) error {
 	if value == "" || len(value) > maxName || strings.Contains(value, "\n") {
 		return invalidf("%s is %.100q: it must have 1 to %d bytes and no newline", field, value, maxName)
 	}
 	return nil
 }
 
-// checkNode refuses what would end a key's hash tag early.
-func checkNode(node string) error {
+// ValidateNode refuses a node's name that is empty, or that would end a key's hash tag early.
+func ValidateNode(node string) error {
 	if node == "" || strings.ContainsAny(node, "{}") {
 		return invalidf("node is %q: it must not be empty or contain braces", node)
 	}
@@ -58,13 +60,14 @@ func checkNumber(field string, n, most int64) error {
 	return nil
 }
 
-func (inv Invocation) check() error {
+// Validate says what of the invocation no Pool takes.
+func (inv Invocation) Validate() error {
 	err := errors.Join(
-		checkName("ID", inv.ID),
-		checkName("Function", inv.Function),
-		checkName("Pod", inv.Pod),
-		checkName("Domain", inv.Domain),
-		checkName("Owner", inv.Owner),
+		ValidateName("ID", inv.ID),
+		ValidateName("Function", inv.Function),
+		ValidateName("Pod", inv.Pod),
+		ValidateName("Domain", inv.Domain),
+		ValidateName("Owner", inv.Owner),
 		checkVolume("Allocation", inv.Allocation),
 		checkVolume("Surplus", inv.Surplus),
 		checkVolume("Want", inv.Want),
@@ -85,10 +88,11 @@ func (inv Invocation) check() error {
 	return nil
 }
 
-func (e Ending) check() error {
-	err := errors.Join(checkName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago))
+// Validate says what of the ending no Pool takes.
+func (e Ending) Validate() error {
+	err := errors.Join(ValidateName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago))
 	if e.ComputesIn != "" {
-		err = errors.Join(err, checkName("ComputesIn", e.ComputesIn))
+		err = errors.Join(err, ValidateName("ComputesIn", e.ComputesIn))
 	}
 	if err != nil {
 		return invalidf("ending %q: %w", e.ID, err)
@@ -96,20 +100,22 @@ func (e Ending) check() error {
 	return nil
 }
 
-func checkAsk(pod string, milli int64) error {
-	return errors.Join(checkName("pod", pod), checkNumber("milli", milli, maxVolume))
+// ValidateAsk refuses what an Ask cannot be for.
+func ValidateAsk(pod string, milli int64) error {
+	return errors.Join(ValidateName("pod", pod), checkNumber("milli", milli, maxVolume))
 }
 
-func (hb Heartbeat) check() error {
-	errs := []error{checkName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
+// Validate says what of the heartbeat no Pool takes.
+func (hb Heartbeat) Validate() error {
+	errs := []error{ValidateName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
 	for pod, bytes := range hb.Needs {
-		errs = append(errs, checkName("Needs", pod), checkVolume("Needs", api.Resources{MemoryBytes: bytes}))
+		errs = append(errs, ValidateName("Needs", pod), checkVolume("Needs", api.Resources{MemoryBytes: bytes}))
 	}
 	for _, pod := range hb.Rested {
-		errs = append(errs, checkName("Rested", pod))
+		errs = append(errs, ValidateName("Rested", pod))
 	}
 	for pod, floor := range hb.Pods {
-		errs = append(errs, checkName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
+		errs = append(errs, ValidateName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return invalidf("heartbeat of agent %q: %w", hb.Agent, err)
