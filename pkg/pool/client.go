@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
+	"k8s.io/utils/clock"
 
 	"libra.dev/libra/pkg/redisconn"
 )
@@ -38,8 +39,7 @@ type Redis struct {
 	calls   redis.UniversalClient
 	waits   redis.UniversalClient
 	loading singleflight.Group
-	// nowMillis is the time to use instead of the server's; 0 is the server's.
-	nowMillis func() int64
+	clock   clock.PassiveClock // nil is the server's
 }
 
 // NewRedis makes a pool in a Redis. It connects when it is first used.
@@ -57,12 +57,23 @@ func NewAgentRedis(server redisconn.Server) *Redis {
 
 func newPool(server redisconn.Server, calls redisconn.Options) *Redis {
 	return &Redis{
-		server:    server,
-		library:   thisLibrary,
-		calls:     server.NewClient(calls),
-		waits:     server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),
-		nowMillis: func() int64 { return 0 },
+		server:  server,
+		library: thisLibrary,
+		calls:   server.NewClient(calls),
+		waits:   server.NewClient(redisconn.Options{Connections: waitConnections, Timeout: callTimeout}),
 	}
+}
+
+// UseClock has the pool tell time by clk, and not by the server's clock: tests let time pass as they
+// want. No call may be under way.
+func (r *Redis) UseClock(clk clock.PassiveClock) { r.clock = clk }
+
+// nowMillis is 0 for the time by the server's clock.
+func (r *Redis) nowMillis() int64 {
+	if r.clock == nil {
+		return 0
+	}
+	return r.clock.Now().UnixMilli()
 }
 
 // Close closes all connections. Calls and waits under way fail.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	testingclock "k8s.io/utils/clock/testing"
+
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -78,11 +80,11 @@ func TestMemoryFollower(t *testing.T) {
 	expectNext(t, f, "needs")
 
 	// A lapse has them forgotten, of which nobody tells, so that they are told again.
-	now := time.Now()
-	r.nowMillis = func() int64 { return now.UnixMilli() }
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	r.UseClock(clock)
 	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
 	expectNext(t, f, "lapsed")
-	now = now.Add(LeaseTTL)
+	clock.SetTime(clock.Now().Add(LeaseTTL))
 	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
 	expectNext(t, f, "lapsed")
 

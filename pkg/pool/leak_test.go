@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	testingclock "k8s.io/utils/clock/testing"
+
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 )
@@ -71,7 +73,7 @@ func measureSizes(t *testing.T, r *Redis, node string) sizes {
 type day struct {
 	*testing.T
 	r      *Redis
-	now    time.Time
+	clock  *testingclock.FakePassiveClock
 	random *rand.Rand
 	n      int
 	owner  string
@@ -85,10 +87,12 @@ func (d *day) do(err error) {
 	}
 }
 
+func (d *day) pass(by time.Duration) { d.clock.SetTime(d.clock.Now().Add(by)) }
+
 // step is three seconds.
 func (d *day) step(ctx context.Context) {
 	const node = "node"
-	d.now = d.now.Add(3 * time.Second)
+	d.pass(3 * time.Second)
 	d.n++
 	if d.n%200 == 1 {
 		d.owner = fmt.Sprint("activator-", d.n)
@@ -139,7 +143,7 @@ func (d *day) step(ctx context.Context) {
 
 // settle lets the leases run out, of the activators and of the ends.
 func (d *day) settle(ctx context.Context) sizes {
-	d.now = d.now.Add(2 * SuspendMost)
+	d.pass(2 * SuspendMost)
 	_, err := d.r.Read(ctx, "node")
 	d.do(err)
 	return measureSizes(d.T, d.r, "node")
@@ -147,17 +151,17 @@ func (d *day) settle(ctx context.Context) sizes {
 
 func TestSixHoursLeakNothing(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	d := &day{T: t, r: r, now: epoch, random: rand.New(rand.NewPCG(1, 2))}
-	r.nowMillis = func() int64 { return d.now.UnixMilli() }
+	d := &day{T: t, r: r, clock: testingclock.NewFakePassiveClock(epoch), random: rand.New(rand.NewPCG(1, 2))}
+	r.UseClock(d.clock)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 
 	// The streams have what they keep after an hour.
-	for d.now.Sub(epoch) < time.Hour {
+	for d.clock.Since(epoch) < time.Hour {
 		d.step(ctx)
 	}
 	after1 := d.settle(ctx)
-	for d.now.Sub(epoch) < 7*time.Hour {
+	for d.clock.Since(epoch) < 7*time.Hour {
 		d.step(ctx)
 	}
 	after7 := d.settle(ctx)

@@ -73,7 +73,7 @@ func runModel(t *rapid.T, r *Redis) {
 	}
 	m.memory = NewMemory(m.clock)
 	if r != nil {
-		r.nowMillis = func() int64 { return m.clock.Now().UnixMilli() }
+		r.UseClock(m.clock)
 	}
 
 	if rapid.Bool().Draw(t, "open from the start") {

@@ -395,7 +395,7 @@ func TestScenes(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
-			r.nowMillis = func() int64 { return clock.Now().UnixMilli() }
+			r.UseClock(clock)
 			if err := r.calls.FlushAll(testContext(t)).Err(); err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
@@ -80,8 +81,8 @@ var rankedScenes = []play{
 func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
-	now := epoch
-	r.nowMillis = func() int64 { return now.UnixMilli() }
+	clock := testingclock.NewFakePassiveClock(epoch)
+	r.UseClock(clock)
 	openNode(t, r, "node", "default/a", "default/b")
 	w := r.Watch("node")
 	if first, err := w.Next(ctx); err != nil || !first.Changed { // which returns at once
@@ -118,7 +119,7 @@ func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 			return err
 		}, Events{Begun: begun("4", "a", 0).Begun, Ended: ended("2", "a").Ended}},
 		{"the lease of all in flight lapses", func() error {
-			now = now.Add(LeaseTTL)
+			clock.SetTime(clock.Now().Add(LeaseTTL))
 			return r.Renew(ctx, "node", unranked.Owner)
 		}, Events{Changed: true}},
 		{"an end of what has lapsed", end("3"), Events{}},

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
@@ -153,13 +154,13 @@ func TestEndWithoutMemory(t *testing.T) {
 func TestEndsAreForgotten(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := testContext(t)
-	now := epoch
-	r.nowMillis = func() int64 { return now.UnixMilli() }
+	clock := testingclock.NewFakePassiveClock(epoch)
+	r.UseClock(clock)
 	for i := range 10 {
 		if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("invocation-", i)}); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(LeaseTTL / 2)
+		clock.SetTime(clock.Now().Add(LeaseTTL / 2))
 	}
 	lendOnce(t, r, "node")
 	if o, err := r.End(ctx, "node", Ending{ID: "donor", BeginAnswered: true}); err != nil || !o.Found {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
@@ -39,9 +40,9 @@ func foul(ctx context.Context, t *testing.T, s *redistest.Secured, node string) 
 func lapse(t *testing.T, s *redistest.Secured, r *Redis, node string) {
 	t.Helper()
 	lender, now := as(t, s, "admin"), time.Now()
-	lender.nowMillis = now.UnixMilli
+	lender.UseClock(testingclock.NewFakePassiveClock(now))
 	lendOnce(t, lender, node)
-	r.nowMillis = now.Add(LeaseTTL + time.Second).UnixMilli
+	r.UseClock(testingclock.NewFakePassiveClock(now.Add(LeaseTTL + time.Second)))
 }
 
 func TestRightsOfTheActivator(t *testing.T) {
