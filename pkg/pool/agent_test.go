@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
 )
 
 // heartbeat opens the node for the pods named, each with its floor.
@@ -14,7 +15,7 @@ func (s scene) heartbeat(lendable api.Resources, floors map[string]int64) {
 	for id, floor := range floors {
 		hb.Pods["default/"+id] = floor
 	}
-	if open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb); err != nil || !open {
+	if open, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb); err != nil || !open {
 		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
 	}
 }
@@ -26,7 +27,7 @@ func (s scene) safeguard(id string) (revokedMilli int64) {
 
 func (s scene) safeguardSeen(id string, idle bool) (revokedMilli int64) {
 	s.Helper()
-	revokedMilli, err := s.pool.Safeguard(testContext(s), sceneNode, "default/"+id, idle)
+	revokedMilli, err := s.pool.Safeguard(redistest.Context(s), sceneNode, "default/"+id, idle)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -147,7 +148,7 @@ var agentScenes = []play{
 			{Agent: "agent-2", Epoch: "another", Whole: true},
 			{Agent: "agent-2", Whole: true},
 		} {
-			open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb)
+			open, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb)
 			if err != nil {
 				s.Fatal(err)
 			}
@@ -170,7 +171,7 @@ var agentScenes = []play{
 	{"a state says what pods need, as long as the agent is heard", func(s scene) {
 		needs := map[string]int64{"default/a": 300 << 20, "default/b": 1 << 30}
 		for _, want := range []map[string]int64{needs, {"default/a": 1}, {}, needs} {
-			if _, err := s.pool.Heartbeat(testContext(s), sceneNode, Heartbeat{Agent: "agent-1", Needs: want}); err != nil {
+			if _, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, Heartbeat{Agent: "agent-1", Needs: want}); err != nil {
 				s.Fatal(err)
 			}
 			s.equal(want, s.read().Needs)

@@ -1,10 +1,14 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"libra.dev/libra/pkg/pool/redistest"
+)
 
 func (s scene) ask(id string, milli int64) {
 	s.Helper()
-	if err := s.pool.Ask(testContext(s), sceneNode, "default/"+id, milli); err != nil {
+	if err := s.pool.Ask(redistest.Context(s), sceneNode, "default/"+id, milli); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -27,7 +27,7 @@ func BenchmarkInvocation(b *testing.B) {
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			r := newRedis(b, redistest.Start(b))
-			ctx := testContext(b)
+			ctx := redistest.Context(b)
 			pods := []string{bc.inv.Pod, mate.Pod}
 			for i := range standing {
 				pods = append(pods, fmt.Sprint("default/standing-", i))

@@ -23,7 +23,7 @@ func following(t *testing.T, r *Redis) *MemoryFollower {
 
 func expectNext(t *testing.T, f *MemoryFollower, want string) {
 	t.Helper()
-	if node, err := f.Next(testContext(t)); err != nil || node != want {
+	if node, err := f.Next(redistest.Context(t)); err != nil || node != want {
 		t.Fatalf("Next = %q, %v; want %q", node, err, want)
 	}
 }
@@ -32,7 +32,7 @@ func expectNext(t *testing.T, f *MemoryFollower, want string) {
 // CPU, or for what comes and goes without either.
 func TestMemoryFollower(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	f := following(t, r)
 	heartbeat := func(node string, needs map[string]int64) {
 		t.Helper()
@@ -98,7 +98,7 @@ func TestMemoryFollowerAfterAnOutage(t *testing.T) {
 	addr := redistest.Start(t)
 	r := newRedis(t, addr)
 	f := following(t, r)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.Do(ctx, "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestMemoryFollowerAfterAnOutage(t *testing.T) {
 // An error says which setting is wrong.
 func TestMemoryFollowerWithoutCredentials(t *testing.T) {
 	s := redistest.StartServer(t, "--requirepass", "secret")
-	if _, err := newRedis(t, s.Addr).FollowMemory().Next(testContext(t)); err == nil || !strings.Contains(err.Error(), "LIBRA_REDIS_CREDENTIALS") {
+	if _, err := newRedis(t, s.Addr).FollowMemory().Next(redistest.Context(t)); err == nil || !strings.Contains(err.Error(), "LIBRA_REDIS_CREDENTIALS") {
 		t.Errorf("Next() = %v, want an error that names the setting", err)
 	}
 }
@@ -120,7 +120,7 @@ func TestMemoryFollowerWithoutCredentials(t *testing.T) {
 func TestMemoryFollowerOfAHangingRedis(t *testing.T) {
 	r := newRedis(t, redistest.StartServer(t, "--enable-debug-command", "yes").Addr)
 	f := following(t, r)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	busy := make(chan error)
 	go func() { busy <- r.calls.Do(ctx, "DEBUG", "SLEEP", "3").Err() }()
 	if node, err := f.Next(ctx); err == nil || ctx.Err() != nil {
@@ -145,7 +145,7 @@ func TestMemoryFollowerOfAnIdleRedis(t *testing.T) {
 func TestWithoutTheRightToPublish(t *testing.T) {
 	addr := redistest.Start(t)
 	r := newRedis(t, addr)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}

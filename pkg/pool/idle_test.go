@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
 )
 
 // idling is an invocation whose pod lends so much CPU when it has ended.
@@ -59,7 +60,7 @@ var idleScenes = []play{
 		s.begin(b)
 		s.end("a")
 		s.expect(1, cpu(0), nil)
-		if _, err := s.pool.End(testContext(s), sceneNode, Ending{ID: "b", Late: true}); err != nil {
+		if _, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "b", Late: true}); err != nil {
 			s.Fatal(err)
 		}
 		s.expect(0, cpu(0), nil)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
 )
 
 func (m *model) expectState(t *rapid.T, want State) {
@@ -328,7 +329,7 @@ func (b *begun) record(e Ending, o Outcome) []api.Ended {
 }
 
 func (m *model) newEntries(t *rapid.T, stream string, last *string) []redis.XMessage {
-	entries, err := m.redis.calls.XRange(testContext(t), stream, "("+*last, "+").Result()
+	entries, err := m.redis.calls.XRange(redistest.Context(t), stream, "("+*last, "+").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +345,7 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 	if m.redis == nil {
 		return
 	}
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	keys, err := nodeKeys(ctx, m.redis, m.name)
 	if err != nil {
 		t.Fatal(err)
@@ -374,11 +375,4 @@ func deleteNode(ctx context.Context, r *Redis, node string) error {
 		return err
 	}
 	return r.calls.Del(ctx, keys...).Err()
-}
-
-// testContext gives each call its own deadline, far above what it takes.
-func testContext(t interface{ Cleanup(func()) }) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }

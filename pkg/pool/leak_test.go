@@ -25,7 +25,7 @@ type sizes struct {
 
 func measureSizes(t *testing.T, r *Redis, node string) sizes {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	// What the collector has not come to yet is no leak. All libraries share it.
 	collect := "#!lua name=test\nredis.register_function('collect', function() collectgarbage() end)"
 	if err := errors.Join(r.calls.FunctionLoadReplace(ctx, collect).Err(), ignoreNil(r.calls.FCall(ctx, "collect", nil).Err())); err != nil {

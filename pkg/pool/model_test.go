@@ -240,7 +240,7 @@ func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		got, err := m.redis.Begin(testContext(t), m.name, inv)
+		got, err := m.redis.Begin(redistest.Context(t), m.name, inv)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func (m *model) beginAfter(t *rapid.T, inv Invocation) {
 	if m.redis == nil {
 		return
 	}
-	gotOutcomes, got, err := m.redis.BeginAfter(testContext(t), m.name, ended, inv)
+	gotOutcomes, got, err := m.redis.BeginAfter(redistest.Context(t), m.name, ended, inv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 		t.Fatalf("late end of %s: what is measured until now is taken to be its own", e.ID)
 	}
 	if m.redis != nil {
-		got, err := m.redis.End(testContext(t), m.name, e)
+		got, err := m.redis.End(redistest.Context(t), m.name, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +359,7 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 func (m *model) renew(t *rapid.T) {
 	owner := rapid.SampledFrom([]string{"activator-1", "activator-2", "activator-3"}).Draw(t, "owner")
 	before := m.moment()
-	m.do(t, func(p Pool) error { return p.Renew(testContext(t), m.name, owner) })
+	m.do(t, func(p Pool) error { return p.Renew(redistest.Context(t), m.name, owner) })
 	if m.redis != nil {
 		m.expectTold(t, before)
 	}
@@ -429,7 +429,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 		if hb.Epoch == m.node().epoch {
 			hb.Epoch = m.epochs[hb.Epoch]
 		}
-		got, err := m.redis.Heartbeat(testContext(t), m.name, hb)
+		got, err := m.redis.Heartbeat(redistest.Context(t), m.name, hb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -442,7 +442,7 @@ func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
 
 // sameEpoch checks that Redis changes the epoch when the specification does.
 func (m *model) sameEpoch(t *rapid.T) {
-	got, err := m.redis.Read(testContext(t), m.name)
+	got, err := m.redis.Read(redistest.Context(t), m.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -506,7 +506,7 @@ func (m *model) ask(t *rapid.T) {
 	here := m.node().in(pod)
 	for range 2 {
 		before := m.moment()
-		m.do(t, func(p Pool) error { return p.Ask(testContext(t), m.name, pod, milli) })
+		m.do(t, func(p Pool) error { return p.Ask(redistest.Context(t), m.name, pod, milli) })
 		if m.redis != nil {
 			m.expectTold(t, before)
 		}
@@ -529,7 +529,7 @@ func (m *model) safeguardOnce(t *rapid.T, pod string, idle bool) (revokedMilli i
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		got, err := m.redis.Safeguard(testContext(t), m.name, pod, idle)
+		got, err := m.redis.Safeguard(redistest.Context(t), m.name, pod, idle)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -563,7 +563,7 @@ func (m *model) lose(t *rapid.T) {
 	if m.redis == nil {
 		return
 	}
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if flush {
 		// Only this node's keys: the other tests' are in the same Redis.
 		if err := deleteNode(ctx, m.redis, m.name); err != nil {
@@ -588,7 +588,7 @@ func (m *model) another(t *rapid.T) {
 	}
 	m.node().another = m.nowMillis()
 	if m.redis != nil {
-		if err := m.redis.calls.ZAdd(testContext(t), versionsKey(m.name), redis.Z{Score: float64(m.nowMillis()), Member: "another"}).Err(); err != nil {
+		if err := m.redis.calls.ZAdd(redistest.Context(t), versionsKey(m.name), redis.Z{Score: float64(m.nowMillis()), Member: "another"}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -612,7 +612,7 @@ func (m *model) read(t *rapid.T) {
 		t.Fatal(err)
 	}
 	if m.redis != nil {
-		got, err := m.redis.Read(testContext(t), m.name)
+		got, err := m.redis.Read(redistest.Context(t), m.name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ var (
 // openNode makes all pods that are named take part, without a floor.
 func openNode(t testing.TB, p Pool, node string, pods ...string) {
 	t.Helper()
-	state, err := p.Read(testContext(t), node)
+	state, err := p.Read(redistest.Context(t), node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func openNode(t testing.TB, p Pool, node string, pods ...string) {
 	for _, pod := range pods {
 		hb.Pods[pod] = 0
 	}
-	if open, err := p.Heartbeat(testContext(t), node, hb); err != nil || !open {
+	if open, err := p.Heartbeat(redistest.Context(t), node, hb); err != nil || !open {
 		t.Fatalf("a heartbeat of a node that is whole opened it: %t, %v", open, err)
 	}
 }
@@ -56,7 +56,7 @@ const sceneNode = "node-1.example"
 
 func (s scene) begin(inv Invocation) api.Resources {
 	s.Helper()
-	borrowed, err := s.pool.Begin(testContext(s), sceneNode, inv)
+	borrowed, err := s.pool.Begin(redistest.Context(s), sceneNode, inv)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func (s scene) begin(inv Invocation) api.Resources {
 
 func (s scene) end(id string) Outcome {
 	s.Helper()
-	outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: id})
+	outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: id})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -85,14 +85,14 @@ func (s scene) open() {
 func (s scene) rest(pod string) {
 	s.Helper()
 	hb := Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
-	if open, err := s.pool.Heartbeat(testContext(s), sceneNode, hb); err != nil || !open {
+	if open, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb); err != nil || !open {
 		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
 	}
 }
 
 func (s scene) read() State {
 	s.Helper()
-	state, err := s.pool.Read(testContext(s), sceneNode)
+	state, err := s.pool.Read(redistest.Context(s), sceneNode)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func (s scene) read() State {
 
 func (s scene) renew(owner string) {
 	s.Helper()
-	if err := s.pool.Renew(testContext(s), sceneNode, owner); err != nil {
+	if err := s.pool.Renew(redistest.Context(s), sceneNode, owner); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -320,7 +320,7 @@ func TestScenes(t *testing.T) {
 		}},
 		{"an end after which no begin can arrive", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: "a", BeginAnswered: true})
+			outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "a", BeginAnswered: true})
 			if err != nil {
 				s.Fatal(err)
 			}
@@ -375,7 +375,7 @@ func TestScenes(t *testing.T) {
 		}},
 		{"a late end", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: "a", Late: true})
+			outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "a", Late: true})
 			if err != nil {
 				s.Fatal(err)
 			}
@@ -396,7 +396,7 @@ func TestScenes(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
 			r.UseClock(clock)
-			if err := r.calls.FlushAll(testContext(t)).Err(); err != nil {
+			if err := r.calls.FlushAll(redistest.Context(t)).Err(); err != nil {
 				t.Fatal(err)
 			}
 			for name, pool := range map[string]Pool{"memory": NewMemory(clock), "redis": r} {
@@ -444,7 +444,7 @@ func TestRefused(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			// No Redis is needed to refuse.
 			for _, pool := range []Pool{NewMemory(testingclock.NewFakePassiveClock(epoch)), newRedis(t, t.TempDir()+"/nobody.sock")} {
-				_, err := pool.Begin(testContext(t), tc.node, tc.inv)
+				_, err := pool.Begin(redistest.Context(t), tc.node, tc.inv)
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Errorf("%T: got error %v, want one that names %s", pool, err, tc.wantErr)
 				}

@@ -80,7 +80,7 @@ var rankedScenes = []play{
 // the state has changed.
 func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	clock := testingclock.NewFakePassiveClock(epoch)
 	r.UseClock(clock)
 	openNode(t, r, "node", "default/a", "default/b")
@@ -155,7 +155,7 @@ func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 // What is begun is told at the time of the pool's clock, by which a state tells its own.
 func TestWatcherTellsWhen(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	w := r.Watch("node")
 	if _, err := w.Next(ctx); err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func borrower(id string) Invocation {
 // lendOnce opens the node, and has one invocation borrow from another.
 func lendOnce(t *testing.T, p Pool, node string) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	openNode(t, p, node, "default/donor", "default/borrower")
 	if _, err := p.Begin(ctx, node, donor("donor")); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestServerClock(t *testing.T) {
 // The time is made from what is left of the node's key, which others may change.
 func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	key := thisLibrary.key("node", epochKey)
 	for name, change := range map[string]func() *redis.BoolCmd{
 		"longer":  func() *redis.BoolCmd { return r.calls.Expire(ctx, key, 24*time.Hour) },
@@ -83,7 +83,7 @@ func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 // does by the clock of Redis.
 func expectBegun(t *testing.T, r *Redis, inv Invocation) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	earliest, errEarliest := r.calls.Time(ctx).Result()
 	_, errBegin := r.Begin(ctx, "node", inv)
 	latest, errLatest := r.calls.Time(ctx).Result()
@@ -105,7 +105,7 @@ func TestLibraryIsLoadedAgain(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node-1")
 
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.FlushAll(ctx).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestEndWithoutMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
 
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestEndWithoutMemory(t *testing.T) {
 // Nobody may be there to Read, and most ends need not be remembered.
 func TestEndsAreForgotten(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	clock := testingclock.NewFakePassiveClock(epoch)
 	r.UseClock(clock)
 	for i := range 10 {
@@ -182,7 +182,7 @@ func TestDeadline(t *testing.T) {
 		t.Errorf("read past its deadline: %v", err)
 	}
 
-	pause := r.calls.ClientPause(testContext(t), time.Minute)
+	pause := r.calls.ClientPause(redistest.Context(t), time.Minute)
 	if pause.Err() != nil {
 		t.Fatal(pause.Err())
 	}
@@ -200,7 +200,7 @@ func TestAgentKeepsFewConnections(t *testing.T) {
 	admin := newRedis(t, addr)
 	r := NewAgentRedis(redisconn.MustParse(addr))
 	defer r.Close() //nolint:errcheck // the test ends
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	connections := func() int {
 		t.Helper()
 		list, err := admin.calls.ClientList(ctx).Result()
@@ -234,7 +234,7 @@ func TestAgentKeepsFewConnections(t *testing.T) {
 
 func TestNoRedis(t *testing.T) {
 	r := newRedis(t, t.TempDir()+"/nobody.sock")
-	if err := r.Renew(testContext(t), "node-1", "activator-1"); err == nil || !strings.Contains(err.Error(), "node-1") {
+	if err := r.Renew(redistest.Context(t), "node-1", "activator-1"); err == nil || !strings.Contains(err.Error(), "node-1") {
 		t.Errorf("got error %v, want one that names the node", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // once its agent has seen it whole since.
 func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	hb := Heartbeat{
 		Agent: "agent-1", Epoch: oldEpoch, Whole: true, Lendable: unlimited,
 		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0},
@@ -62,7 +62,7 @@ func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 
 func epochOf(t *testing.T, r *Redis, node string) string {
 	t.Helper()
-	state, err := r.Read(testContext(t), node)
+	state, err := r.Read(redistest.Context(t), node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestFlush(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
 	before := epochOf(t, r, "node")
-	if err := r.calls.FlushAll(testContext(t)).Err(); err != nil {
+	if err := r.calls.FlushAll(redistest.Context(t)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	expectNewEpoch(t, r, "node", before)
@@ -85,7 +85,7 @@ func TestFailedCall(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
 	before := epochOf(t, r, "node")
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.Set(ctx, thisLibrary.key("node", "tombstones"), "not a set", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestFailedCall(t *testing.T) {
 
 func TestKeyOfAnotherType(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	if err := r.calls.HSet(testContext(t), thisLibrary.key("node", epochKey), "epoch", "old").Err(); err != nil {
+	if err := r.calls.HSet(redistest.Context(t), thisLibrary.key("node", epochKey), "epoch", "old").Err(); err != nil {
 		t.Fatal(err)
 	}
 	expectNewEpoch(t, r, "node", "old")
@@ -109,12 +109,12 @@ func TestRestart(t *testing.T) {
 	r := newRedis(t, server.Addr)
 	lendOnce(t, r, "node")
 	before := epochOf(t, r, "node")
-	if err := r.calls.Save(testContext(t)).Err(); err != nil {
+	if err := r.calls.Save(redistest.Context(t)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	server.Restart(t)
 
-	if n, err := awaitRedis(t, r).Exists(testContext(t), thisLibrary.key("node", epochKey)).Result(); err != nil || n != 1 {
+	if n, err := awaitRedis(t, r).Exists(redistest.Context(t), thisLibrary.key("node", epochKey)).Result(); err != nil || n != 1 {
 		t.Fatalf("%d of the node's keys came back from the disk, %v; want it, or this tests nothing", n, err)
 	}
 	expectNewEpoch(t, r, "node", before)
@@ -123,7 +123,7 @@ func TestRestart(t *testing.T) {
 // awaitRedis waits until the connections that a restart has broken are gone.
 func awaitRedis(t *testing.T, r *Redis) redis.UniversalClient {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(testContext(t), time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(redistest.Context(t), time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) { return r.calls.Ping(ctx).Err() == nil, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestFailover(t *testing.T) {
 	before := epochOf(t, was, "node")
 
 	is := newRedis(t, replica.Addr)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
 			epoch, err := is.calls.Get(ctx, thisLibrary.key("node", epochKey)).Result()
@@ -190,7 +190,7 @@ func TestFailover(t *testing.T) {
 func TestCluster(t *testing.T) {
 	addrs := redistest.StartCluster(t)
 	r := newRedis(t, strings.Join(addrs, ","))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	for i := range 12 {
 		lendOnce(t, r, fmt.Sprint("node-", i))
 	}

@@ -174,7 +174,7 @@ func TestVersionsSideBySide(t *testing.T) {
 func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 	addr := redistest.Start(t)
 	r, other := newRedis(t, addr), newVersion(t, addr, thisLibrary+1)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	lendOnce(t, r, "node")
 	if err := other.Renew(ctx, "node", "activator-2"); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 // this key with each call.
 func TestUnversionedLibraryCloses(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.calls.Set(ctx, "libra:{node}:node", "epoch", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestUnversionedLibraryCloses(t *testing.T) {
 // Who loads a version leaves the one before it, for those that still use it.
 func TestOldLibrariesGo(t *testing.T) {
 	addr := redistest.Start(t)
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	r := newRedis(t, addr)
 	for _, name := range []string{"libra", "librarian"} { // the second is another's
 		source := fmt.Sprintf("#!lua name=%s\nredis.register_function('%[1]s_begin', function() return 1 end)", name)
@@ -240,7 +240,7 @@ func TestOldLibrariesGo(t *testing.T) {
 
 func expectLibraries(t *testing.T, r *Redis, want []string) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	if err := r.Renew(ctx, "node", "activator-1"); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // those that were read.
 func TestWatcherAfterFlush(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	add := func(id string) {
 		t.Helper()
 		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: thisLibrary.key("node", intentsKey), ID: id, Values: []any{"v", 1}}).Err(); err != nil {
@@ -42,7 +42,7 @@ func TestWatcherAfterFlush(t *testing.T) {
 
 func TestWatcherReadsRecords(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	lendOnce(t, r, "node")
 	if _, err := r.End(ctx, "node", Ending{ID: "unknown"}); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestWatcherReadsRecords(t *testing.T) {
 // What nobody follows live does not fill Redis: streams of many busy nodes would.
 func TestStreamsKeepSeconds(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	streams := []string{thisLibrary.key("node", intentsKey), thisLibrary.key("node", eventsKey)}
 	for _, stream := range streams {
 		for i := range 50 {
@@ -141,7 +141,7 @@ func TestStreamsKeepSeconds(t *testing.T) {
 
 func TestObserve(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	want := api.Observation{
 		Ended: api.Ended{
 			ID: "a", Function: "default/resize-00001", Configuration: "default/resize", Size: 7, Alone: true,

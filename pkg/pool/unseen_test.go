@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool/redistest"
 )
 
 // unseenScenes are those of pods with invocations in them that the pool does not know.
@@ -151,7 +152,7 @@ var unseenScenes = []play{
 // endComputing is an End of one whose client went away.
 func (s scene) endComputing(id, pod string) Outcome {
 	s.Helper()
-	outcome, err := s.pool.End(testContext(s), sceneNode, Ending{ID: id, ComputesIn: pod})
+	outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: id, ComputesIn: pod})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -170,7 +170,7 @@ func TestRightsOfTheAgent(t *testing.T) {
 func TestUsersHaveNoOthersKeys(t *testing.T) {
 	s := redistest.StartSecured(t)
 	lendOnce(t, as(t, s, "admin"), "node")
-	ctx := testContext(t)
+	ctx := redistest.Context(t)
 	for user, refused := range map[string][][]any{
 		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"SUBSCRIBE", memoryChannel}},
 		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", thisLibrary.key("node", intentsKey), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},

@@ -24,6 +24,13 @@ const startTimeout = 30 * time.Second
 // inMemory keeps a Redis from writing to a disk by itself.
 var inMemory = []string{"--save", "", "--appendonly", "no"}
 
+// Context gives one call to a Redis, or a few, a deadline far above what they take.
+func Context(t interface{ Cleanup(func()) }) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // Start starts an empty Redis for the rest of the test, and returns its address:
 // the path of a unix socket, which go-redis takes as an Addr.
 func Start(t testing.TB) string {
