@@ -20,6 +20,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 )
 
 func TestInFlightIsBounded(t *testing.T) {
@@ -52,7 +53,7 @@ func TestInFlightIsBounded(t *testing.T) {
 // A pod lends nothing while a request is in it that is beyond the bound, be it that it lent
 // before or that it would lend after.
 func TestWhatIsBeyondTheBoundEndsWhatItsPodLends(t *testing.T) {
-	p := pool.NewMemory(clock.RealClock{})
+	p := pooltest.NewMemory(clock.RealClock{})
 	m := newRankingManager(t, p, full, predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))
 	rev := newRevision()
 	concurrency := int64(10)
@@ -143,7 +144,7 @@ func TestCrowdProperties(t *testing.T) {
 				}
 				return nil
 			}
-			memory := pool.NewMemory(clock.RealClock{})
+			memory := pooltest.NewMemory(clock.RealClock{})
 			book := newLedger(&hooked{Pool: memory, hook: unlessAway})
 			l := newTestLifecycle(t, book, clock.RealClock{})
 			l.logger = zap.NewNop().Sugar()
@@ -227,7 +228,7 @@ func (o *outcomes) End(ctx context.Context, node string, e pool.Ending) (pool.Ou
 // Where any number may be in a pod, another activator's request in it is not taken for alone
 // beside one of which the pool is not told by itself.
 func TestNobodyIsAloneBesideACrowd(t *testing.T) {
-	p := &outcomes{Pool: pool.NewMemory(clock.RealClock{})}
+	p := &outcomes{Pool: pooltest.NewMemory(clock.RealClock{})}
 	rev := newRevision()
 	rev.Spec.ContainerConcurrency = new(int64)
 	activator := func(owner string) *Manager {

@@ -21,6 +21,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 )
 
 // Six hours of invocations, of pods that come and go, and of a pool that is away every
@@ -39,7 +40,7 @@ func TestSixHoursLeaveNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal("NewPods() =", err)
 		}
-		away := &faulty{Pool: pool.NewMemory(clock.RealClock{})}
+		away := &faulty{Pool: pooltest.NewMemory(clock.RealClock{})}
 		book := &totals{Pool: away}
 		m, err := NewManager(Options{
 			Clock:         clock.RealClock{},

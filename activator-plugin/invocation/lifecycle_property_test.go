@@ -16,6 +16,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 )
 
 // fault is what becomes of one call of the pool.
@@ -170,7 +171,7 @@ func live(plan []planned, faults []fault) (wrong []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	memory := pool.NewMemory(clock.RealClock{})
+	memory := pooltest.NewMemory(clock.RealClock{})
 	faulty := &faulty{Pool: memory, faults: faults}
 	book := newLedger(faulty)
 	l := newLifecycle(book, "owner", clock.RealClock{}, zap.NewNop().Sugar(), m)

@@ -18,6 +18,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/redisconn"
 )
@@ -377,7 +378,7 @@ func (p *endsLost) End(ctx context.Context, node string, e pool.Ending) (pool.Ou
 // not ended by the pool while another one runs.
 func TestEndIsNotLostWhileTheLeaseIsRenewed(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	memory := pool.NewMemory(clk)
+	memory := pooltest.NewMemory(clk)
 	p := &endsLost{Pool: memory}
 	l := newTestLifecycle(t, p, clk)
 	state := func() pool.State {

@@ -18,13 +18,14 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/redisconn"
 )
 
 // TestLending lets a borrower run beside a donor on real pools.
 func TestLending(t *testing.T) {
-	t.Run("Memory", func(t *testing.T) { testLending(t, pool.NewMemory(clock.RealClock{})) })
+	t.Run("Memory", func(t *testing.T) { testLending(t, pooltest.NewMemory(clock.RealClock{})) })
 	t.Run("Redis", func(t *testing.T) {
 		addr := redistest.Start(t)
 		p := pool.NewRedis(redisconn.MustParse(addr))

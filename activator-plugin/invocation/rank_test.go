@@ -23,6 +23,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 )
 
 // What Begin is told by mode and source, of an invocation that could lend CPU and would
@@ -392,7 +393,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 
 // What the pool is told of is what the node's agent finds in its state.
 func TestRankedIsInTheState(t *testing.T) {
-	p := pool.NewMemory(clock.RealClock{})
+	p := pooltest.NewMemory(clock.RealClock{})
 	m := newRankingManager(t, p, fixed{api.ModeFull, api.SourceNode},
 		predictions{revID: {Demand: res(1000, 512), Duration: time.Second, CPUTime: 700 * time.Millisecond}}, newPod("a", "10.0.0.1"))
 	end := m.dispatch(t.Context(), newRequest(newRevision()), revID, "10.0.0.1:8012", false)

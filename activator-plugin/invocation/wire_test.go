@@ -27,6 +27,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/redisconn"
 )
@@ -347,7 +348,7 @@ func newWiredChain(t *testing.T, l *ledger) *chain {
 func TestEveryWireEndsOnce(t *testing.T) {
 	for _, w := range wires {
 		t.Run(w.name, func(t *testing.T) {
-			l := newLedger(pool.NewMemory(clock.RealClock{}))
+			l := newLedger(pooltest.NewMemory(clock.RealClock{}))
 			c := newWiredChain(t, l)
 			client, stop := newClient(w.proto)
 			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -401,7 +402,7 @@ func TestAllWiresEndOnceInRedis(t *testing.T) {
 }
 
 func TestGRPC(t *testing.T) {
-	l := newLedger(pool.NewMemory(clock.RealClock{}))
+	l := newLedger(pooltest.NewMemory(clock.RealClock{}))
 	c := newWiredChain(t, l)
 	conn, err := grpc.NewClient("passthrough:///"+c.Listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -19,8 +19,8 @@ const wholeWithin = 10 * time.Second
 
 // noClocks says what chaos cannot do here.
 const noClocks = `Clocks: a container has the machine's, and chaos leaves the machine's alone. What a clock that jumps
-back or ahead does to the pool is in the model tests of pkg/pool, not here. To a part that is paused here,
-time jumps ahead by the pause.`
+back or ahead does to the pool is in the model tests of pkg/pool/pooltest, not here. To a part that is paused
+here, time jumps ahead by the pause.`
 
 // verdict is what all outcomes come to.
 type verdict struct {

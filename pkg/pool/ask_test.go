@@ -1,8 +1,9 @@
-package pool
+package pool_test
 
 import (
 	"time"
 
+	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -23,9 +24,9 @@ var askScenes = []play{
 		s.pass(time.Millisecond) // as long as it must have run
 		s.expect(2, cpu(800), nil)
 		s.ask("b", 200)
-		s.expect(2, cpu(600), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+		s.expect(2, cpu(600), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
 		s.ask("b", 2000)
-		s.expect(2, cpu(300), map[string]Balance{"a": {Lent: cpu(500)}, "b": {Borrowed: cpu(500)}})
+		s.expect(2, cpu(300), map[string]pool.Balance{"a": {Lent: cpu(500)}, "b": {Borrowed: cpu(500)}})
 		s.ask("b", 0)
 		s.expect(2, cpu(800), nil)
 		s.end("b")
@@ -35,11 +36,11 @@ var askScenes = []play{
 		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
 		s.begin(invocation("b", time.Hour, cpu(0), cpu(300)))
 		s.ask("b", 2000)
-		s.expect(2, cpu(500), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+		s.expect(2, cpu(500), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 		s.ask("b", 100)
-		s.expect(2, cpu(700), map[string]Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		s.expect(2, cpu(700), map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 		s.ask("b", 2000)
-		s.expect(2, cpu(500), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+		s.expect(2, cpu(500), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 	}},
 	{"what is given back comes from the donors that are the first to end, and goes to others", func(s scene) {
 		s.begin(invocation("long", time.Hour, cpu(200), cpu(0)))
@@ -47,7 +48,7 @@ var askScenes = []play{
 		s.begin(invocation("b", time.Hour, cpu(0), cpu(400)))
 		s.begin(invocation("c", time.Minute, cpu(0), cpu(100)))
 		s.ask("b", 250)
-		s.expect(4, cpu(50), map[string]Balance{
+		s.expect(4, cpu(50), map[string]pool.Balance{
 			"long": {Lent: cpu(200)}, "short": {Lent: cpu(150)}, "b": {Borrowed: cpu(250)}, "c": {Borrowed: cpu(100)},
 		})
 	}},

@@ -1,4 +1,4 @@
-package pool
+package pool_test
 
 import (
 	"fmt"
@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -17,7 +20,7 @@ func BenchmarkInvocation(b *testing.B) {
 	mate := shared("mate", "mates", time.Hour, need(200, 64))
 	for _, bc := range []struct {
 		name string
-		inv  Invocation
+		inv  pool.Invocation
 	}{
 		{"neither", invocation("x", time.Minute, cpu(0), cpu(0))},
 		{"donor", invocation("x", time.Minute, need(600, 384), cpu(0))},
@@ -26,7 +29,10 @@ func BenchmarkInvocation(b *testing.B) {
 		{"beside another", shared("x", "mates", time.Minute, need(300, 64))},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
-			r := newRedis(b, redistest.Start(b))
+			addr := redistest.Start(b)
+			r := newRedis(b, addr)
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			defer client.Close()
 			ctx := redistest.Context(b)
 			pods := []string{bc.inv.Pod, mate.Pod}
 			for i := range standing {
@@ -43,13 +49,13 @@ func BenchmarkInvocation(b *testing.B) {
 				b.Fatal(err)
 			}
 			beat := time.Now()
-			if err := r.calls.ConfigResetStat(ctx).Err(); err != nil {
+			if err := client.ConfigResetStat(ctx).Err(); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
-				if time.Since(beat) > LeaseTTL/5 {
+				if time.Since(beat) > pool.LeaseTTL/5 {
 					openNode(b, r, "node", pods...)
 					if err := r.Renew(ctx, "node", mate.Owner); err != nil {
 						b.Fatal(err)
@@ -61,12 +67,12 @@ func BenchmarkInvocation(b *testing.B) {
 				if _, err := r.Begin(ctx, "node", inv); err != nil {
 					b.Fatal(err)
 				}
-				if _, err := r.End(ctx, "node", Ending{ID: inv.ID, Duration: time.Second, Status: 200, BeginAnswered: true}); err != nil {
+				if _, err := r.End(ctx, "node", pool.Ending{ID: inv.ID, Duration: time.Second, Status: 200, BeginAnswered: true}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.StopTimer()
-			info, err := r.calls.Info(ctx, "commandstats").Result()
+			info, err := client.Info(ctx, "commandstats").Result()
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,15 +1,14 @@
-package pool
+package pool_test
 
 import (
 	"time"
 
-	"pgregory.net/rapid"
-
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 // shared is an invocation in a pod of its function that takes three at a time.
-func shared(id, pod string, lasts time.Duration, need api.Resources) Invocation {
+func shared(id, pod string, lasts time.Duration, need api.Resources) pool.Invocation {
 	inv := invocation(id, lasts, allocation.Sub(need), api.Resources{})
 	inv.Pod, inv.Concurrency, inv.Need = "default/"+pod, 3, need
 	return inv
@@ -28,7 +27,7 @@ var concurrencyScenes = []play{
 		s.expect(2, need(500, 320), nil)
 		s.begin(shared("a3", "a", time.Second, need(100, 200)))
 		s.expect(3, need(400, 120), nil)
-		s.equal(Outcome{Found: true}, s.end("a1"))
+		s.equal(pool.Outcome{Found: true}, s.end("a1"))
 		s.expect(2, need(700, 248), nil)
 		s.end("a2")
 		s.expect(1, need(900, 312), nil)
@@ -40,24 +39,24 @@ var concurrencyScenes = []play{
 			s.begin(shared(id, "a", time.Minute, need(100, 64)))
 		}
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(600)))
-		s.expect(4, need(100, 320), map[string]Balance{"a": {Lent: cpu(600)}, "b": {Borrowed: cpu(600)}})
+		s.expect(4, need(100, 320), map[string]pool.Balance{"a": {Lent: cpu(600)}, "b": {Borrowed: cpu(600)}})
 		s.begin(shared("a4", "a", time.Minute, need(100, 64)))
 		s.expect(5, cpu(0), nil)
 		s.end("a1")
-		s.expect(4, need(100, 320), map[string]Balance{"a": {Lent: cpu(600)}, "b": {Borrowed: cpu(600)}})
+		s.expect(4, need(100, 320), map[string]pool.Balance{"a": {Lent: cpu(600)}, "b": {Borrowed: cpu(600)}})
 	}},
 	{"another in a pod takes back what it needs, from the borrower that is the first to end", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
 		s.equal(cpu(400), s.begin(invocation("long", time.Minute, cpu(0), cpu(400))))
 		s.equal(cpu(200), s.begin(invocation("short", time.Second, cpu(0), cpu(200))))
 		s.begin(shared("a2", "a", time.Minute, need(200, 64)))
-		s.expect(4, need(0, 384), map[string]Balance{
+		s.expect(4, need(0, 384), map[string]pool.Balance{
 			"a": {Lent: cpu(500)}, "long": {Borrowed: cpu(400)}, "short": {Borrowed: cpu(100)},
 		})
 		s.begin(shared("a3", "a", time.Minute, need(400, 64)))
-		s.expect(5, need(0, 320), map[string]Balance{"a": {Lent: cpu(100)}, "long": {Borrowed: cpu(100)}})
+		s.expect(5, need(0, 320), map[string]pool.Balance{"a": {Lent: cpu(100)}, "long": {Borrowed: cpu(100)}})
 		s.end("a1")
-		s.expect(4, need(0, 384), map[string]Balance{"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(400)}})
+		s.expect(4, need(0, 384), map[string]pool.Balance{"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(400)}})
 	}},
 	{"of many borrowers, too, the first to end lose first", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
@@ -65,7 +64,7 @@ var concurrencyScenes = []play{
 			s.begin(invocation(id, time.Duration(seconds)*time.Second, cpu(0), cpu(100)))
 		}
 		s.begin(shared("a2", "a", time.Minute, need(400, 64)))
-		s.expect(7, need(0, 384), map[string]Balance{
+		s.expect(7, need(0, 384), map[string]pool.Balance{
 			"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(100)}, "d": {Borrowed: cpu(100)}, "long": {Borrowed: cpu(100)},
 		})
 	}},
@@ -74,10 +73,10 @@ var concurrencyScenes = []play{
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(700)))
 		s.begin(invocation("c", time.Minute, cpu(150), cpu(0)))
 		s.begin(shared("a2", "a", time.Minute, need(200, 64)))
-		s.expect(4, need(0, 384), map[string]Balance{
+		s.expect(4, need(0, 384), map[string]pool.Balance{
 			"a": {Lent: cpu(500)}, "c": {Lent: cpu(150)}, "b": {Borrowed: cpu(650)},
 		})
-		s.equal(Outcome{Found: true, Lent: cpu(500)}, s.end("a2"))
+		s.equal(pool.Outcome{Found: true, Lent: cpu(500)}, s.end("a2"))
 	}},
 	{"while it is not known what one needs, the pod lends nothing", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
@@ -105,12 +104,12 @@ var concurrencyScenes = []play{
 		s.begin(shared("a1", "a", 10*time.Second, need(300, 64)))
 		s.begin(shared("a2", "a", 20*time.Second, need(300, 64)))
 		began := s.clock.Now()
-		s.equal([]Entry{{Domain: "default", Expires: began.Add(20 * time.Second).UnixMilli(), Volume: need(400, 384)}}, s.read().Entries)
+		s.equal([]pool.Entry{{Domain: "default", Expires: began.Add(20 * time.Second).UnixMilli(), Volume: need(400, 384)}}, s.read().Entries)
 		b := invocation("b", time.Minute, cpu(0), cpu(100))
 		b.MinRemaining = 20 * time.Second
 		s.equal(cpu(100), s.begin(b))
 		s.end("a2")
-		s.equal([]Entry{{Domain: "default", Expires: began.Add(10 * time.Second).UnixMilli(), Volume: need(600, 448)}}, s.read().Entries)
+		s.equal([]pool.Entry{{Domain: "default", Expires: began.Add(10 * time.Second).UnixMilli(), Volume: need(600, 448)}}, s.read().Entries)
 	}},
 	{"the safeguard takes back what all in a pod lend, for as long as one of them is in it", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
@@ -118,33 +117,33 @@ var concurrencyScenes = []play{
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(400)))
 		s.equal(int64(400), s.safeguard("a"))
 		s.expect(3, need(0, 384), nil)
-		s.equal(Outcome{Found: true, Safeguarded: true, Lent: cpu(400)}, s.end("a1"))
+		s.equal(pool.Outcome{Found: true, Safeguarded: true, Lent: cpu(400)}, s.end("a1"))
 		s.expect(2, need(0, 448), nil)
-		for range int(SuspendLeast / time.Second) {
+		for range int(pool.SuspendLeast / time.Second) {
 			s.pass(time.Second)
 			s.renew("activator-1")
 			s.open()
 		}
 		s.begin(shared("a3", "a", time.Minute, need(100, 64)))
 		s.expect(3, need(0, 384), nil)
-		s.equal(Outcome{Found: true, Safeguarded: true, Lent: cpu(400)}, s.end("a2"))
-		s.expect(2, need(500, 448), map[string]Balance{"a": {Lent: cpu(400)}, "b": {Borrowed: cpu(400)}})
+		s.equal(pool.Outcome{Found: true, Safeguarded: true, Lent: cpu(400)}, s.end("a2"))
+		s.expect(2, need(500, 448), map[string]pool.Balance{"a": {Lent: cpu(400)}, "b": {Borrowed: cpu(400)}})
 	}},
 	{"what those leave who lapsed may still be needed", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))
 		other := shared("a2", "a", time.Minute, need(300, 64))
 		other.Owner = "activator-2"
 		s.begin(other)
-		s.pass(LeaseTTL / 2)
+		s.pass(pool.LeaseTTL / 2)
 		s.renew("activator-2")
-		s.pass(LeaseTTL / 2)
+		s.pass(pool.LeaseTTL / 2)
 		s.open()
 		s.expect(1, cpu(0), nil)
 		third := shared("a3", "a", time.Minute, need(300, 64))
 		third.Owner = "activator-2"
 		s.begin(third)
 		s.expect(2, cpu(0), nil)
-		s.equal(Outcome{Found: true}, s.end("a2"))
+		s.equal(pool.Outcome{Found: true}, s.end("a2"))
 		s.expect(1, cpu(0), nil)
 		s.begin(shared("a4", "a", time.Minute, need(300, 64)))
 		s.expect(2, need(400, 384), nil)
@@ -157,7 +156,7 @@ var concurrencyScenes = []play{
 		s.expect(2, need(400, 212), nil)
 		s.equal(need(0, 100), s.begin(invocation("b", time.Minute, cpu(0), need(0, 100))))
 		s.heartbeat(unlimited, map[string]int64{"a": 413 << 20, "b": 0})
-		short := map[string]Balance{"b": {Short: 100 << 20}}
+		short := map[string]pool.Balance{"b": {Short: 100 << 20}}
 		s.expect(3, need(400, 0), short)
 		s.end("a2")
 		s.expect(2, need(700, 0), short)
@@ -168,32 +167,8 @@ var concurrencyScenes = []play{
 		big.Surplus, big.Want = api.Resources{MemoryBytes: 384 << 20}, cpu(300)
 		s.equal(cpu(300), s.begin(big))
 		s.begin(shared("b2", "b", time.Minute, need(300, 64)))
-		s.expect(3, cpu(200), map[string]Balance{"c": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+		s.expect(3, cpu(200), map[string]pool.Balance{"c": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 		s.end("b1")
 		s.expect(2, need(1200, 448), nil)
 	}},
-}
-
-func drawNeed(t *rapid.T) api.Resources {
-	cpu := rapid.SampledFrom([]int64{0, 100, 100, 300, 700}).Draw(t, "needed cpu")
-	memory := rapid.SampledFrom([]int64{0, 1 << 20, 64 << 20, 64 << 20, 256 << 20}).Draw(t, "needed memory")
-	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
-}
-
-// drawShared is an invocation that lends, beside others in its pod, or borrows.
-func drawShared(t *rapid.T) Invocation {
-	inv := drawInvocation(t)
-	inv.Domain, inv.MinRemaining = "a", 0
-	inv.Allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
-	inv.Duration = time.Duration(rapid.IntRange(1, 5).Draw(t, "s")) * 10 * time.Second
-	if rapid.IntRange(0, 2).Draw(t, "borrows") == 0 {
-		inv.Pod, inv.Surplus = rapid.SampledFrom([]string{"a/q", "a/r", "a/s"}).Draw(t, "its pod"), api.Resources{}
-		inv.Want = api.Resources{CPUMilli: 300, MemoryBytes: 100 << 20}
-		return inv
-	}
-	inv.Pod, inv.Want = "a/p", api.Resources{}
-	inv.Surplus = api.Resources{CPUMilli: 700, MemoryBytes: 384 << 20}
-	inv.Need = api.Resources{CPUMilli: 100 * rapid.Int64Range(1, 3).Draw(t, "steps"), MemoryBytes: 64 << 20}
-	inv.Concurrency = rapid.SampledFrom([]int{1, 3, 4, 4}).Draw(t, "of")
-	return inv
 }

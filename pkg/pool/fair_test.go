@@ -1,13 +1,14 @@
-package pool
+package pool_test
 
 import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 // of puts an invocation in a domain.
-func of(domain string, inv Invocation) Invocation {
+func of(domain string, inv pool.Invocation) pool.Invocation {
 	inv.Domain = domain
 	return inv
 }
@@ -23,10 +24,10 @@ var fairScenes = []play{
 		s.begin(of("z", invocation("z", time.Hour, cpu(900), cpu(0))))
 		s.equal(cpu(0), s.begin(of("z", invocation("z1", time.Hour, cpu(0), cpu(200)))))
 		s.end("a1")
-		s.expect(4, cpu(1500), map[string]Balance{"a": {Lent: cpu(300)}, "a2": {Borrowed: cpu(300)}})
+		s.expect(4, cpu(1500), map[string]pool.Balance{"a": {Lent: cpu(300)}, "a2": {Borrowed: cpu(300)}})
 		s.heartbeat(cpu(600), pods)
 		// Once z has what it wants, the rest is for a.
-		s.expect(4, cpu(1200), map[string]Balance{
+		s.expect(4, cpu(1200), map[string]pool.Balance{
 			"a": {Lent: cpu(400)}, "a2": {Borrowed: cpu(400)}, "z": {Lent: cpu(200)}, "z1": {Borrowed: cpu(200)},
 		})
 	}},
@@ -45,7 +46,7 @@ var fairScenes = []play{
 			s.begin(of(domain, invocation(domain, time.Hour, cpu(900), cpu(0))))
 			s.equal(cpu(0), s.begin(of(domain, invocation(domain+"1", time.Hour, cpu(0), cpu(300)))))
 		}
-		all := map[string]Balance{"x": {Lent: cpu(900)}, "x1": {Borrowed: cpu(900)}}
+		all := map[string]pool.Balance{"x": {Lent: cpu(900)}, "x1": {Borrowed: cpu(900)}}
 		lent := map[string]int64{}
 		for i := range int64(4) {
 			s.heartbeat(cpu(1000+100*i), pods)
@@ -60,7 +61,7 @@ var fairScenes = []play{
 			}
 		}
 		for domain := range lent {
-			all[domain], all[domain+"1"] = Balance{Lent: cpu(200)}, Balance{Borrowed: cpu(200)}
+			all[domain], all[domain+"1"] = pool.Balance{Lent: cpu(200)}, pool.Balance{Borrowed: cpu(200)}
 		}
 		s.expect(6, api.Resources{CPUMilli: 1400}, all)
 	}},

@@ -158,14 +158,3 @@ func TestWithoutTheRightToPublish(t *testing.T) {
 		t.Errorf("the epoch %s became %s: a call failed half-way", before, got)
 	}
 }
-
-func TestHeartbeatOfBadNeeds(t *testing.T) {
-	for _, hb := range []Heartbeat{
-		{Agent: "a", Needs: map[string]int64{"default/a\n": 1}},
-		{Agent: "a", Needs: map[string]int64{"default/a": -1}},
-	} {
-		if _, err := NewMemory(nil).Heartbeat(t.Context(), "node", hb); err == nil {
-			t.Errorf("heartbeat %+v was taken", hb)
-		}
-	}
-}

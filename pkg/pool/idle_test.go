@@ -1,14 +1,15 @@
-package pool
+package pool_test
 
 import (
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
 // idling is an invocation whose pod lends so much CPU when it has ended.
-func idling(id string, milli int64) Invocation {
+func idling(id string, milli int64) pool.Invocation {
 	inv := invocation(id, time.Second, cpu(0), cpu(0))
 	inv.IdleCPUMilli = milli
 	return inv
@@ -21,7 +22,7 @@ var idleScenes = []play{
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(500)))
 		s.expect(2, cpu(0), nil)
 		s.end("a")
-		s.expect(1, cpu(0), map[string]Balance{"a": {Lent: cpu(300), Idle: true}, "b": {Borrowed: cpu(300)}})
+		s.expect(1, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(300), Idle: true}, "b": {Borrowed: cpu(300)}})
 		next := idling("a2", 300)
 		next.Pod = "default/a"
 		s.begin(next)
@@ -34,17 +35,17 @@ var idleScenes = []play{
 		next := invocation("a2", time.Minute, cpu(200), cpu(0))
 		next.Pod = "default/a"
 		s.begin(next)
-		s.expect(2, cpu(0), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
-		s.equal(Outcome{Found: true, Alone: true, Lent: cpu(200)}, s.end("a2"))
+		s.expect(2, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+		s.equal(pool.Outcome{Found: true, Alone: true, Lent: cpu(200)}, s.end("a2"))
 	}},
 	{"what a donor lends stays on loan when it ends", func(s scene) {
 		a := invocation("a", time.Second, cpu(200), cpu(0))
 		a.IdleCPUMilli = 300
 		s.begin(a)
 		s.begin(invocation("b", time.Second, cpu(0), cpu(250)))
-		s.expect(2, cpu(0), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+		s.expect(2, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
 		s.end("a")
-		s.expect(1, cpu(50), map[string]Balance{"a": {Lent: cpu(250), Idle: true}, "b": {Borrowed: cpu(250)}})
+		s.expect(1, cpu(50), map[string]pool.Balance{"a": {Lent: cpu(250), Idle: true}, "b": {Borrowed: cpu(250)}})
 		s.end("b")
 		s.expect(0, cpu(300), nil)
 	}},
@@ -60,7 +61,7 @@ var idleScenes = []play{
 		s.begin(b)
 		s.end("a")
 		s.expect(1, cpu(0), nil)
-		if _, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "b", Late: true}); err != nil {
+		if _, err := s.pool.End(redistest.Context(s), sceneNode, pool.Ending{ID: "b", Late: true}); err != nil {
 			s.Fatal(err)
 		}
 		s.expect(0, cpu(0), nil)
@@ -69,7 +70,7 @@ var idleScenes = []play{
 		lost := idling("lost", 300)
 		lost.Pod, lost.Owner = "default/a", "activator-2"
 		s.begin(lost)
-		s.pass(LeaseTTL)
+		s.pass(pool.LeaseTTL)
 		s.open()
 		s.begin(idling("a", 300))
 		s.end("a")
@@ -84,14 +85,14 @@ var idleScenes = []play{
 		s.begin(other)
 		s.end("a")
 		for range 5 {
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.open()
 			s.renew("activator-1")
 			s.renew("activator-2")
 		}
-		s.expect(1, cpu(0), map[string]Balance{"a": {Lent: cpu(300), Idle: true}, "b": {Borrowed: cpu(300)}})
+		s.expect(1, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(300), Idle: true}, "b": {Borrowed: cpu(300)}})
 		for range 2 {
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.open()
 			s.renew("activator-2")
 		}
@@ -100,14 +101,14 @@ var idleScenes = []play{
 	{"who begins to borrow is lent of a pod that has idled for less than IdleMost", func(s scene) {
 		s.begin(idling("a", 300))
 		s.end("a")
-		s.pass(IdleMost - time.Second)
+		s.pass(pool.IdleMost - time.Second)
 		s.open()
 		s.begin(invocation("b", time.Second, cpu(0), cpu(100)))
 		s.expect(1, cpu(0), nil) // the owner's lease has run out
 		s.end("b")
 		s.begin(idling("a", 300))
 		s.end("a")
-		for range IdleMost / time.Second {
+		for range pool.IdleMost / time.Second {
 			s.pass(time.Second)
 			s.renew("activator-1")
 		}
@@ -134,7 +135,7 @@ var idleScenes = []play{
 		s.equal(int64(0), s.safeguardSeen("a", true))
 		s.end("a")
 		s.expect(1, cpu(0), nil)
-		s.pass(SuspendLeast)
+		s.pass(pool.SuspendLeast)
 		s.open()
 		s.begin(idling("a", 300))
 		s.end("a")
@@ -148,11 +149,11 @@ var idleScenes = []play{
 		next.Pod = "default/a"
 		s.begin(next)
 		s.equal(int64(0), s.safeguardSeen("a", true))
-		s.expect(2, cpu(100), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+		s.expect(2, cpu(100), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
 	}},
 	{"nothing is lent of an idle pod on a node that does not lend", func(s scene) {
 		s.begin(idling("a", 300))
-		s.pass(LeaseTTL - time.Millisecond)
+		s.pass(pool.LeaseTTL - time.Millisecond)
 		s.renew("activator-1")
 		s.pass(time.Millisecond)
 		s.end("a")

@@ -31,7 +31,7 @@ func measureSizes(t *testing.T, r *Redis, node string) sizes {
 	if err := errors.Join(r.calls.FunctionLoadReplace(ctx, collect).Err(), ignoreNil(r.calls.FCall(ctx, "collect", nil).Err())); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := nodeKeys(ctx, r, node)
+	keys, err := r.calls.Keys(ctx, "libra:{"+node+"}:*").Result()
 	if err != nil {
 		t.Fatal(err)
 	}

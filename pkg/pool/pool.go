@@ -1,6 +1,6 @@
 // Package pool is the harvest resource pool (LIBRA, section 5): per node, what
-// invocations in flight lend and borrow. Redis holds it; Memory is the same
-// in one process and the executable specification of the Redis functions.
+// invocations in flight lend and borrow. Redis holds it. Package pooltest is the same
+// in one process, for tests, and the executable specification of the Redis functions.
 package pool
 
 import (

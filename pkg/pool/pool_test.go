@@ -1,7 +1,6 @@
-package pool
+package pool_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -9,52 +8,47 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/redis/go-redis/v9"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
 func cpu(milli int64) api.Resources { return api.Resources{CPUMilli: milli} }
 
-func invocation(id string, lasts time.Duration, surplus, want api.Resources) Invocation {
-	return Invocation{
+func invocation(id string, lasts time.Duration, surplus, want api.Resources) pool.Invocation {
+	return pool.Invocation{
 		ID: id, Function: "default/f-00001", Pod: "default/" + id, Domain: "default", Owner: "activator-1",
 		Allocation: allocation, Duration: lasts, Surplus: surplus, Want: want,
 	}
 }
 
 var (
+	epoch      = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
-	unlimited  = api.Resources{CPUMilli: maxVolume, MemoryBytes: maxVolume}
+	unlimited  = api.Resources{CPUMilli: pool.MaxVolume, MemoryBytes: pool.MaxVolume}
+
+	newRedis = pool.NewTestRedis
+	openNode = pool.OpenNode
 )
 
-// openNode makes all pods that are named take part, without a floor.
-func openNode(t testing.TB, p Pool, node string, pods ...string) {
-	t.Helper()
-	state, err := p.Read(redistest.Context(t), node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}}
-	for _, pod := range pods {
-		hb.Pods[pod] = 0
-	}
-	if open, err := p.Heartbeat(redistest.Context(t), node, hb); err != nil || !open {
-		t.Fatalf("a heartbeat of a node that is whole opened it: %t, %v", open, err)
-	}
+func trace(digit rune) string {
+	return "00-" + strings.Repeat(string(digit), 32) + "-" + strings.Repeat(string(digit), 16) + "-01"
 }
 
 // scene is a node that is open, and fails the test when a call fails.
 type scene struct {
 	*testing.T
-	pool  Pool
+	pool  pool.Pool
 	clock *testingclock.FakePassiveClock
 }
 
 const sceneNode = "node-1.example"
 
-func (s scene) begin(inv Invocation) api.Resources {
+func (s scene) begin(inv pool.Invocation) api.Resources {
 	s.Helper()
 	borrowed, err := s.pool.Begin(redistest.Context(s), sceneNode, inv)
 	if err != nil {
@@ -63,9 +57,9 @@ func (s scene) begin(inv Invocation) api.Resources {
 	return borrowed
 }
 
-func (s scene) end(id string) Outcome {
+func (s scene) end(id string) pool.Outcome {
 	s.Helper()
-	outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: id})
+	outcome, err := s.pool.End(redistest.Context(s), sceneNode, pool.Ending{ID: id})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -84,13 +78,13 @@ func (s scene) open() {
 // rest is an open node's heartbeat that says that a pod rests.
 func (s scene) rest(pod string) {
 	s.Helper()
-	hb := Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
+	hb := pool.Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
 	if open, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb); err != nil || !open {
 		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
 	}
 }
 
-func (s scene) read() State {
+func (s scene) read() pool.State {
 	s.Helper()
 	state, err := s.pool.Read(redistest.Context(s), sceneNode)
 	if err != nil {
@@ -110,18 +104,18 @@ func (s scene) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 
 // expect reads the state, of which it compares the numbers. Pods are named by the
 // invocations in them.
-func (s scene) expect(begun int, available api.Resources, pods map[string]Balance) {
+func (s scene) expect(begun int, available api.Resources, pods map[string]pool.Balance) {
 	s.Helper()
 	got := s.read()
 	for pod, b := range got.Pods {
 		b.Allocation = api.Resources{}
 		got.Pods[pod] = b
 	}
-	want := State{Pods: map[string]Balance{}, Needs: map[string]int64{}, InFlight: map[string][]Flight{}, Available: available, Begun: begun}
+	want := pool.State{Pods: map[string]pool.Balance{}, Needs: map[string]int64{}, InFlight: map[string][]pool.Flight{}, Available: available, Begun: begun}
 	for id, b := range pods {
 		want.Pods["default/"+id] = b
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Suspended", "Unseen", "Raised")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Suspended", "Unseen", "Raised")); diff != "" {
 		s.Fatalf("state differs (-want +got):\n%s", diff)
 	}
 }
@@ -144,7 +138,7 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("short", 10*time.Second, cpu(400), cpu(0)))
 			s.begin(invocation("long", 20*time.Second, cpu(300), cpu(0)))
 			s.equal(cpu(500), s.begin(invocation("b", time.Second, cpu(0), cpu(500))))
-			s.expect(3, cpu(200), map[string]Balance{
+			s.expect(3, cpu(200), map[string]pool.Balance{
 				"long": {Lent: cpu(300)}, "short": {Lent: cpu(200)}, "b": {Borrowed: cpu(500)},
 			})
 		}},
@@ -152,7 +146,7 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("a", time.Minute, api.Resources{CPUMilli: 100, MemoryBytes: 5 << 20}, api.Resources{}))
 			s.equal(api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20},
 				s.begin(invocation("b", time.Minute, api.Resources{}, api.Resources{CPUMilli: 300, MemoryBytes: 2 << 20})))
-			s.expect(2, api.Resources{MemoryBytes: 3 << 20}, map[string]Balance{
+			s.expect(2, api.Resources{MemoryBytes: 3 << 20}, map[string]pool.Balance{
 				"a": {Lent: api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20}},
 				"b": {Borrowed: api.Resources{CPUMilli: 100, MemoryBytes: 2 << 20}},
 			})
@@ -161,7 +155,7 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("a", time.Minute, cpu(300), api.Resources{}))
 			s.begin(invocation("b", time.Minute, api.Resources{MemoryBytes: 1 << 20}, cpu(200)))
 			s.begin(invocation("c", time.Minute, api.Resources{}, api.Resources{MemoryBytes: 1 << 20}))
-			s.expect(3, cpu(100), map[string]Balance{
+			s.expect(3, cpu(100), map[string]pool.Balance{
 				"a": {Lent: cpu(200)},
 				"b": {Borrowed: cpu(200), Lent: api.Resources{MemoryBytes: 1 << 20}},
 				"c": {Borrowed: api.Resources{MemoryBytes: 1 << 20}},
@@ -170,9 +164,9 @@ func TestScenes(t *testing.T) {
 		{"preemptive release: the donor ends", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
-			s.equal(Outcome{Found: true, Alone: true, Lent: cpu(300)}, s.end("a"))
+			s.equal(pool.Outcome{Found: true, Alone: true, Lent: cpu(300)}, s.end("a"))
 			s.expect(1, cpu(0), nil)
-			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
+			s.equal(pool.Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
 			s.expect(0, cpu(0), nil)
 		}},
 		{"re-harvest: the borrower ends, and the entry keeps its expiry", func(s scene) {
@@ -198,41 +192,41 @@ func TestScenes(t *testing.T) {
 			}
 			traced("a", cpu(300), cpu(0), 'a')
 			traced("b", cpu(0), cpu(100), 0)
-			s.expect(2, cpu(200), map[string]Balance{
+			s.expect(2, cpu(200), map[string]pool.Balance{
 				"a": {Lent: cpu(100), Trace: trace('a')}, "b": {Borrowed: cpu(100), Trace: trace('a')},
 			})
 			traced("c", cpu(0), cpu(100), 'c')
-			s.expect(3, cpu(100), map[string]Balance{
+			s.expect(3, cpu(100), map[string]pool.Balance{
 				"a": {Lent: cpu(200), Trace: trace('c')},
 				"b": {Borrowed: cpu(100), Trace: trace('a')}, "c": {Borrowed: cpu(100), Trace: trace('c')},
 			})
 			s.end("c")
-			s.expect(2, cpu(200), map[string]Balance{
+			s.expect(2, cpu(200), map[string]pool.Balance{
 				"a": {Lent: cpu(100), Trace: trace('a')}, "b": {Borrowed: cpu(100), Trace: trace('a')},
 			})
 			s.end("a")
 			traced("d", cpu(300), cpu(0), 0)
-			s.expect(2, cpu(200), map[string]Balance{"d": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+			s.expect(2, cpu(200), map[string]pool.Balance{"d": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 		}},
 		{"a borrower that began before there was enough gets the rest, the last to end first", func(s scene) {
 			s.equal(cpu(0), s.begin(invocation("short", 10*time.Second, cpu(0), cpu(300))))
 			s.begin(invocation("long", 20*time.Second, cpu(0), cpu(300)))
 			s.begin(invocation("a", time.Minute, cpu(400), cpu(0)))
-			s.expect(3, cpu(0), map[string]Balance{
+			s.expect(3, cpu(0), map[string]pool.Balance{
 				"a": {Lent: cpu(400)}, "long": {Borrowed: cpu(300)}, "short": {Borrowed: cpu(100)},
 			})
 			s.end("long")
-			s.expect(2, cpu(100), map[string]Balance{"a": {Lent: cpu(300)}, "short": {Borrowed: cpu(300)}})
-			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("short"))
+			s.expect(2, cpu(100), map[string]pool.Balance{"a": {Lent: cpu(300)}, "short": {Borrowed: cpu(300)}})
+			s.equal(pool.Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("short"))
 		}},
 		{"a borrower that loses a loan gets another", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
 			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
 			s.end("a")
-			s.expect(2, cpu(0), map[string]Balance{"c": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+			s.expect(2, cpu(0), map[string]pool.Balance{"c": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 			s.begin(invocation("d", time.Minute, cpu(300), cpu(0)))
-			s.expect(3, cpu(100), map[string]Balance{
+			s.expect(3, cpu(100), map[string]pool.Balance{
 				"c": {Lent: cpu(100)}, "d": {Lent: cpu(200)}, "b": {Borrowed: cpu(300)},
 			})
 		}},
@@ -254,15 +248,15 @@ func TestScenes(t *testing.T) {
 			s.expect(2, cpu(100), nil)
 			s.pass(time.Millisecond)
 			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
-			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(100)}, "c": {Lent: cpu(100)}, "b": {Borrowed: cpu(200)}})
+			s.expect(3, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(100)}, "c": {Lent: cpu(100)}, "b": {Borrowed: cpu(200)}})
 		}},
 		{"a borrower gets no more on a node that is closed", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
 			s.begin(invocation("c", time.Minute, cpu(0), cpu(300)))
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.renew("activator-1")
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.end("b")
 			s.expect(2, cpu(300), nil)
 		}},
@@ -271,7 +265,7 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
 			s.pass(time.Second)
 			s.equal(cpu(0), s.begin(invocation("c", time.Minute, cpu(0), cpu(100))))
-			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+			s.expect(3, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 		}},
 		{"nothing is lent to another domain", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
@@ -286,25 +280,25 @@ func TestScenes(t *testing.T) {
 			second.Pod = "default/a"
 			s.equal(cpu(0), s.begin(second))
 			s.expect(3, cpu(0), nil)
-			s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
-			s.expect(2, cpu(50), map[string]Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
-			s.equal(Outcome{Found: true, Lent: cpu(200)}, s.end("a2"))
+			s.equal(pool.Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
+			s.expect(2, cpu(50), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}})
+			s.equal(pool.Outcome{Found: true, Lent: cpu(200)}, s.end("a2"))
 			s.expect(1, cpu(0), nil)
 		}},
 		{"a closed node lends nothing", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.renew("activator-1")
-			s.pass(LeaseTTL / 2)
+			s.pass(pool.LeaseTTL / 2)
 			s.equal(cpu(0), s.begin(invocation("b", time.Minute, cpu(0), cpu(300))))
 			s.begin(invocation("c", time.Minute, cpu(500), cpu(0)))
 			s.expect(3, cpu(300), nil)
 			s.open()
-			s.expect(3, cpu(0), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+			s.expect(3, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 		}},
 		{"an end that overtakes its begin", func(s scene) {
-			s.equal(Outcome{}, s.end("a"))
-			s.pass(LeaseTTL - time.Millisecond)
+			s.equal(pool.Outcome{}, s.end("a"))
+			s.pass(pool.LeaseTTL - time.Millisecond)
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.expect(0, cpu(0), nil)
 			s.pass(time.Millisecond)
@@ -320,11 +314,11 @@ func TestScenes(t *testing.T) {
 		}},
 		{"an end after which no begin can arrive", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "a", BeginAnswered: true})
+			outcome, err := s.pool.End(redistest.Context(s), sceneNode, pool.Ending{ID: "a", BeginAnswered: true})
 			if err != nil {
 				s.Fatal(err)
 			}
-			s.equal(Outcome{Found: true, Alone: true}, outcome)
+			s.equal(pool.Outcome{Found: true, Alone: true}, outcome)
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.expect(1, cpu(300), nil)
 		}},
@@ -333,18 +327,18 @@ func TestScenes(t *testing.T) {
 			other := invocation("b", time.Minute, cpu(0), cpu(300))
 			other.Owner = "activator-2"
 			s.begin(other)
-			s.pass(LeaseTTL - time.Millisecond)
+			s.pass(pool.LeaseTTL - time.Millisecond)
 			s.renew("activator-2")
-			s.expect(2, cpu(0), map[string]Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+			s.expect(2, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
 			s.pass(time.Millisecond)
 			s.expect(1, cpu(0), nil)
-			s.equal(Outcome{}, s.end("a"))
-			s.equal(Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
+			s.equal(pool.Outcome{}, s.end("a"))
+			s.equal(pool.Outcome{Found: true, Alone: true, Borrowed: cpu(300)}, s.end("b"))
 		}},
 		{"a lease that ran out is not renewed for what began under it", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(100)))
-			s.pass(LeaseTTL)
+			s.pass(pool.LeaseTTL)
 			s.renew("activator-1")
 			s.expect(0, cpu(0), nil)
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
@@ -355,19 +349,19 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
 			other := invocation("c", time.Minute, cpu(200), cpu(0))
 			other.Owner = "activator-2"
-			s.pass(LeaseTTL - time.Millisecond)
+			s.pass(pool.LeaseTTL - time.Millisecond)
 			s.begin(other)
 			s.pass(time.Millisecond)
 			s.open()
 			s.equal(cpu(200), s.begin(invocation("d", time.Minute, cpu(0), cpu(300))))
-			s.expect(2, cpu(0), map[string]Balance{"c": {Lent: cpu(200)}, "d": {Borrowed: cpu(200)}})
+			s.expect(2, cpu(0), map[string]pool.Balance{"c": {Lent: cpu(200)}, "d": {Borrowed: cpu(200)}})
 		}},
 		{"what a lapsed borrower returns is there for the begin that finds it lapsed", func(s scene) {
 			donor := invocation("a", time.Minute, cpu(300), cpu(0))
 			donor.Owner = "activator-2"
 			s.begin(donor)
 			s.begin(invocation("b", time.Minute, cpu(0), cpu(300)))
-			s.pass(LeaseTTL - time.Millisecond)
+			s.pass(pool.LeaseTTL - time.Millisecond)
 			s.renew("activator-2")
 			s.pass(time.Millisecond)
 			s.open()
@@ -375,34 +369,36 @@ func TestScenes(t *testing.T) {
 		}},
 		{"a late end", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-			outcome, err := s.pool.End(redistest.Context(s), sceneNode, Ending{ID: "a", Late: true})
+			outcome, err := s.pool.End(redistest.Context(s), sceneNode, pool.Ending{ID: "a", Late: true})
 			if err != nil {
 				s.Fatal(err)
 			}
-			s.equal(Outcome{Found: true}, outcome)
+			s.equal(pool.Outcome{Found: true}, outcome)
 		}},
 		{"a lease does not outlast a clock that goes back", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.pass(-time.Hour)
 			s.expect(1, cpu(300), nil)
-			s.pass(LeaseTTL)
+			s.pass(pool.LeaseTTL)
 			s.expect(0, cpu(0), nil)
 		}},
 	}
 
 	addr := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
 	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes, askScenes) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
 			r.UseClock(clock)
-			if err := r.calls.FlushAll(redistest.Context(t)).Err(); err != nil {
+			if err := client.FlushAll(redistest.Context(t)).Err(); err != nil {
 				t.Fatal(err)
 			}
-			for name, pool := range map[string]Pool{"memory": NewMemory(clock), "redis": r} {
+			for name, p := range map[string]pool.Pool{"memory": pooltest.NewMemory(clock), "redis": r} {
 				t.Run(name, func(t *testing.T) {
 					clock.SetTime(epoch)
-					s := scene{T: t, pool: pool, clock: clock}
+					s := scene{T: t, pool: p, clock: clock}
 					s.open()
 					tc.play(s)
 				})
@@ -412,51 +408,54 @@ func TestScenes(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	change := func(f func(*Invocation)) Invocation {
-		inv := donor("a")
+	change := func(f func(*pool.Invocation)) pool.Invocation {
+		inv := invocation("a", time.Minute, cpu(500), cpu(0))
 		f(&inv)
 		return inv
 	}
 	for _, tc := range []struct {
 		name    string
 		node    string
-		inv     Invocation
+		inv     pool.Invocation
 		wantErr string
 	}{
-		{"no id", "node", change(func(i *Invocation) { i.ID = "" }), "ID"},
-		{"newline in a pod", "node", change(func(i *Invocation) { i.Pod = "a\nb" }), "Pod"},
-		{"no domain", "node", change(func(i *Invocation) { i.Domain = "" }), "Domain"},
-		{"no owner", "node", change(func(i *Invocation) { i.Owner = "" }), "Owner"},
-		{"no function", "node", change(func(i *Invocation) { i.Function = "" }), "Function"},
-		{"name without end", "node", change(func(i *Invocation) { i.Domain = strings.Repeat("a", maxName+1) }), "Domain"},
-		{"negative allocation", "node", change(func(i *Invocation) { i.Allocation.MemoryBytes = -1 }), "Allocation"},
-		{"negative surplus", "node", change(func(i *Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
-		{"absurd want", "node", change(func(i *Invocation) { i.Want.MemoryBytes = maxVolume + 1 }), "Want"},
-		{"absurd need", "node", change(func(i *Invocation) { i.Need.CPUMilli = maxVolume + 1 }), "Need"},
-		{"negative concurrency", "node", change(func(i *Invocation) { i.Concurrency = -1 }), "Concurrency"},
-		{"negative duration", "node", change(func(i *Invocation) { i.Duration = -1 }), "Duration"},
-		{"negative CPU time", "node", change(func(i *Invocation) { i.CPUTime = -1 }), "CPUTime"},
-		{"negative remaining time", "node", change(func(i *Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
-		{"trace without end", "node", change(func(i *Invocation) { i.Trace = strings.Repeat("a", 56) }), "Trace"},
-		{"no node", "", donor("a"), "node"},
-		{"node that ends the hash tag", "a}b", donor("a"), "node"},
+		{"no id", "node", change(func(i *pool.Invocation) { i.ID = "" }), "ID"},
+		{"newline in a pod", "node", change(func(i *pool.Invocation) { i.Pod = "a\nb" }), "Pod"},
+		{"no domain", "node", change(func(i *pool.Invocation) { i.Domain = "" }), "Domain"},
+		{"no owner", "node", change(func(i *pool.Invocation) { i.Owner = "" }), "Owner"},
+		{"no function", "node", change(func(i *pool.Invocation) { i.Function = "" }), "Function"},
+		{"name without end", "node", change(func(i *pool.Invocation) { i.Domain = strings.Repeat("a", pool.MaxName+1) }), "Domain"},
+		{"negative allocation", "node", change(func(i *pool.Invocation) { i.Allocation.MemoryBytes = -1 }), "Allocation"},
+		{"negative surplus", "node", change(func(i *pool.Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
+		{"absurd want", "node", change(func(i *pool.Invocation) { i.Want.MemoryBytes = pool.MaxVolume + 1 }), "Want"},
+		{"absurd need", "node", change(func(i *pool.Invocation) { i.Need.CPUMilli = pool.MaxVolume + 1 }), "Need"},
+		{"negative concurrency", "node", change(func(i *pool.Invocation) { i.Concurrency = -1 }), "Concurrency"},
+		{"negative duration", "node", change(func(i *pool.Invocation) { i.Duration = -1 }), "Duration"},
+		{"negative CPU time", "node", change(func(i *pool.Invocation) { i.CPUTime = -1 }), "CPUTime"},
+		{"negative remaining time", "node", change(func(i *pool.Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
+		{"trace without end", "node", change(func(i *pool.Invocation) { i.Trace = strings.Repeat("a", 56) }), "Trace"},
+		{"no node", "", invocation("a", time.Minute, cpu(500), cpu(0)), "node"},
+		{"node that ends the hash tag", "a}b", invocation("a", time.Minute, cpu(500), cpu(0)), "node"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			// No Redis is needed to refuse.
-			for _, pool := range []Pool{NewMemory(testingclock.NewFakePassiveClock(epoch)), newRedis(t, t.TempDir()+"/nobody.sock")} {
-				_, err := pool.Begin(redistest.Context(t), tc.node, tc.inv)
+			for _, p := range []pool.Pool{pooltest.NewMemory(testingclock.NewFakePassiveClock(epoch)), newRedis(t, t.TempDir()+"/nobody.sock")} {
+				_, err := p.Begin(redistest.Context(t), tc.node, tc.inv)
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
-					t.Errorf("%T: got error %v, want one that names %s", pool, err, tc.wantErr)
+					t.Errorf("%T: got error %v, want one that names %s", p, err, tc.wantErr)
 				}
 			}
 		})
 	}
 }
 
-func TestMemoryEndedContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := NewMemory(testingclock.NewFakePassiveClock(epoch)).Read(ctx, "node"); err == nil {
-		t.Error("a call with an ended context succeeded")
+func TestHeartbeatOfBadNeeds(t *testing.T) {
+	for _, hb := range []pool.Heartbeat{
+		{Agent: "a", Needs: map[string]int64{"default/a\n": 1}},
+		{Agent: "a", Needs: map[string]int64{"default/a": -1}},
+	} {
+		if _, err := pooltest.NewMemory(nil).Heartbeat(t.Context(), "node", hb); err == nil {
+			t.Errorf("heartbeat %+v was taken", hb)
+		}
 	}
 }

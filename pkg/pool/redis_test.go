@@ -25,6 +25,28 @@ func newRedis(t testing.TB, addr string) *Redis {
 	return r
 }
 
+var (
+	epoch      = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
+	unlimited  = api.Resources{CPUMilli: maxVolume, MemoryBytes: maxVolume}
+)
+
+// openNode makes all pods that are named take part, without a floor.
+func openNode(t testing.TB, p Pool, node string, pods ...string) {
+	t.Helper()
+	state, err := p.Read(redistest.Context(t), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}}
+	for _, pod := range pods {
+		hb.Pods[pod] = 0
+	}
+	if open, err := p.Heartbeat(redistest.Context(t), node, hb); err != nil || !open {
+		t.Fatalf("a heartbeat of a node that is whole opened it: %t, %v", open, err)
+	}
+}
+
 func donor(id string) Invocation {
 	return Invocation{
 		ID: id, Function: "default/resize-00001", Pod: "default/" + id, Domain: "default", Owner: "activator-1",
@@ -35,6 +57,13 @@ func donor(id string) Invocation {
 func borrower(id string) Invocation {
 	inv := donor(id)
 	inv.Surplus, inv.Want = api.Resources{}, inv.Surplus
+	return inv
+}
+
+// ranked is an invocation that neither lends nor borrows.
+func ranked(id, pod string, cpuTime time.Duration) Invocation {
+	inv := donor(id)
+	inv.Pod, inv.Duration, inv.Surplus, inv.Ranked, inv.CPUTime = "default/"+pod, 0, api.Resources{}, true, cpuTime
 	return inv
 }
 

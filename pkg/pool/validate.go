@@ -60,6 +60,16 @@ func checkNumber(field string, n, most int64) error {
 	return nil
 }
 
+// checkTrace only bounds what travels: whether it is a traceparent is for its readers
+// to see.
+func checkTrace(field, trace string) error {
+	const length = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if len(trace) != 0 && len(trace) != length {
+		return fmt.Errorf("%s is %.100q: it must be empty or a W3C traceparent, of %d bytes", field, trace, length)
+	}
+	return nil
+}
+
 // Validate says what of the invocation no Pool takes.
 func (inv Invocation) Validate() error {
 	err := errors.Join(

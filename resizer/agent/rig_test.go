@@ -19,6 +19,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -160,7 +161,7 @@ type rig struct {
 	fatal
 	ctx     context.Context
 	clock   *clocktesting.FakeClock
-	pool    *pool.Memory
+	pool    *pooltest.Memory
 	kernel  map[string]*kernelContainer // by container id
 	cgroups map[string]*kernelPod       // by pod
 	dir     string
@@ -182,7 +183,7 @@ func (g *rig) named() map[string]bool {
 
 func newRig(t fatal, ctx context.Context, dir string) *rig {
 	g := &rig{fatal: t, ctx: ctx, clock: clocktesting.NewFakeClock(epoch), kernel: map[string]*kernelContainer{}, cgroups: map[string]*kernelPod{}, dir: dir}
-	g.pool = pool.NewMemory(g.clock)
+	g.pool = pooltest.NewMemory(g.clock)
 	g.start()
 	return g
 }

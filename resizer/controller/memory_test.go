@@ -17,6 +17,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/pooltest"
 )
 
 // What is lent or needed is given at once, and taken back when it has not been for a while.
@@ -370,7 +371,7 @@ func TestRateLimits(t *testing.T) {
 // their ends.
 func TestWithThePool(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("donor", owed), testPod("borrower", owed))
-	memory := pool.NewMemory(h.clock)
+	memory := pooltest.NewMemory(h.clock)
 	h.pools = memory
 	heartbeat := func() {
 		t.Helper()

@@ -1,5 +1,5 @@
 
--- The pool of one node. memory*.go say the same in Go and are the specification:
+-- The pool of one node. Package pooltest says the same in Go and is the specification:
 -- a change here is a change there, and raises the version in library.go, which puts the
 -- library's name and VERSION before the files of this folder. They are one library, in
 -- the order of their names.

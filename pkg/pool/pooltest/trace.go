@@ -1,20 +1,10 @@
-package pool
+package pooltest
 
-import "fmt"
-
-// checkTrace only bounds what travels: whether it is a traceparent is for its readers
-// to see.
-func checkTrace(field, trace string) error {
-	const length = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if len(trace) != 0 && len(trace) != length {
-		return fmt.Errorf("%s is %.100q: it must be empty or a W3C traceparent, of %d bytes", field, trace, length)
-	}
-	return nil
-}
+import "libra.dev/libra/pkg/pool"
 
 // addTraces gives each balance that of the newest that is traced, of the invocations in
 // the pod and in those that it has loans with.
-func (n *memoryNode) addTraces(balances map[string]Balance) {
+func (n *memoryNode) addTraces(balances map[string]pool.Balance) {
 	newest := make(map[string]int) // number of its Begin, by pod
 	note := func(pod string, b *begun) {
 		if balance, ok := balances[pod]; ok && b.Trace != "" && b.number > newest[pod] {

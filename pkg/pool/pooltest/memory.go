@@ -1,4 +1,7 @@
-package pool
+// Package pooltest is the pool in Go, for tests: what the Redis functions do, within one process
+// and without Redis. It is their executable specification. Its own tests hold it to what must
+// always be true of a pool, and Redis to it.
+package pooltest
 
 import (
 	"context"
@@ -8,11 +11,12 @@ import (
 	"k8s.io/utils/clock"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
-var _ Pool = (*Memory)(nil)
+var _ pool.Pool = (*Memory)(nil)
 
-// Memory is a Pool within one process. It says in Go what the library in lua does in
+// Memory is a Pool within one process. It says in Go what the library in ../lua does in
 // Redis, and appends no intents or records.
 type Memory struct {
 	clock clock.PassiveClock
@@ -32,7 +36,7 @@ func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, no
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := ValidateNode(node); err != nil {
+	if err := pool.ValidateNode(node); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -47,8 +51,8 @@ func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, no
 	return nil
 }
 
-// Begin implements Pool.
-func (m *Memory) Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error) {
+// Begin implements pool.Pool.
+func (m *Memory) Begin(ctx context.Context, node string, inv pool.Invocation) (borrowed api.Resources, err error) {
 	if err := inv.Validate(); err != nil {
 		return api.Resources{}, err
 	}
@@ -58,10 +62,10 @@ func (m *Memory) Begin(ctx context.Context, node string, inv Invocation) (borrow
 	return borrowed, err
 }
 
-// End implements Pool.
-func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err error) {
+// End implements pool.Pool.
+func (m *Memory) End(ctx context.Context, node string, e pool.Ending) (o pool.Outcome, err error) {
 	if err := e.Validate(); err != nil {
-		return Outcome{}, err
+		return pool.Outcome{}, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
 		o = n.end(now, e)
@@ -69,8 +73,8 @@ func (m *Memory) End(ctx context.Context, node string, e Ending) (o Outcome, err
 	return o, err
 }
 
-// BeginAfter implements Pool.
-func (m *Memory) BeginAfter(ctx context.Context, node string, ended []Ending, inv Invocation) (outcomes []Outcome, borrowed api.Resources, err error) {
+// BeginAfter implements pool.Pool.
+func (m *Memory) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) (outcomes []pool.Outcome, borrowed api.Resources, err error) {
 	if err := inv.Validate(); err != nil {
 		return nil, api.Resources{}, err
 	}
@@ -88,9 +92,9 @@ func (m *Memory) BeginAfter(ctx context.Context, node string, ended []Ending, in
 	return outcomes, borrowed, err
 }
 
-// Renew implements Pool.
+// Renew implements pool.Pool.
 func (m *Memory) Renew(ctx context.Context, node, owner string) error {
-	if err := ValidateName("owner", owner); err != nil {
+	if err := pool.ValidateName("owner", owner); err != nil {
 		return err
 	}
 	return m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -99,8 +103,8 @@ func (m *Memory) Renew(ctx context.Context, node, owner string) error {
 	})
 }
 
-// Heartbeat implements Pool.
-func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error) {
+// Heartbeat implements pool.Pool.
+func (m *Memory) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (open bool, err error) {
 	if err := hb.Validate(); err != nil {
 		return false, err
 	}
@@ -111,9 +115,9 @@ func (m *Memory) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open
 	return open, err
 }
 
-// Safeguard implements Pool.
+// Safeguard implements pool.Pool.
 func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error) {
-	if err := ValidateName("pod", pod); err != nil {
+	if err := pool.ValidateName("pod", pod); err != nil {
 		return 0, err
 	}
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
@@ -122,16 +126,16 @@ func (m *Memory) Safeguard(ctx context.Context, node, pod string, idle bool) (re
 	return revokedMilli, err
 }
 
-// Ask implements Pool.
+// Ask implements pool.Pool.
 func (m *Memory) Ask(ctx context.Context, node, pod string, milli int64) error {
-	if err := ValidateAsk(pod, milli); err != nil {
+	if err := pool.ValidateAsk(pod, milli); err != nil {
 		return err
 	}
 	return m.with(ctx, node, func(n *memoryNode, now int64) { n.ask(now, pod, milli) })
 }
 
-// Read implements Pool.
-func (m *Memory) Read(ctx context.Context, node string) (s State, err error) {
+// Read implements pool.Pool.
+func (m *Memory) Read(ctx context.Context, node string) (s pool.State, err error) {
 	err = m.with(ctx, node, func(n *memoryNode, now int64) {
 		n.reap(now)
 		n.forget(now)

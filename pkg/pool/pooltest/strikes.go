@@ -1,4 +1,6 @@
-package pool
+package pooltest
+
+import "libra.dev/libra/pkg/pool"
 
 // strikes are those of the safeguard against a function.
 type strikes struct {
@@ -32,9 +34,9 @@ func (n *memoryNode) strike(now int64, function string) {
 	if s.forgotten(now) {
 		s = strikes{}
 	}
-	suspended := SuspendMost
+	suspended := pool.SuspendMost
 	if s.count < 10 {
-		suspended = min(SuspendLeast<<s.count, SuspendMost)
+		suspended = min(pool.SuspendLeast<<s.count, pool.SuspendMost)
 	}
 	s.count++
 	s.until = now + suspended.Milliseconds()
@@ -49,6 +51,6 @@ func (n *memoryNode) suspended(now int64, function string) bool {
 // forgotten says whether strikes do not count any more. Those that suspend for
 // longer than any strike does were before the clock went back.
 func (s strikes) forgotten(now int64) bool {
-	most := SuspendMost.Milliseconds()
+	most := pool.SuspendMost.Milliseconds()
 	return s.count == 0 || s.until+most <= now || now+most < s.until
 }

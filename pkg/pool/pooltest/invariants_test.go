@@ -1,21 +1,20 @@
-package pool
+package pooltest
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-func (m *model) expectState(t *rapid.T, want State) {
+func (m *model) expectState(t *rapid.T, want pool.State) {
 	if diff := cmp.Diff(want, m.state()); diff != "" {
 		t.Fatalf("a repeated call changed the state (-before +after):\n%s", diff)
 	}
@@ -239,7 +238,7 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 // ranked has lapsed, and of those named, with that of a ranked invocation that has begun.
 // Where there would be none but the last, it tells of that by itself, after what has ended.
 func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
-	pods, begun := append(changed(before.Pods, m.state().Pods), named...), []Begun(nil)
+	pods, begun := append(changed(before.Pods, m.state().Pods), named...), []pool.Begun(nil)
 	now := m.ranked()
 	for id, b := range before.ranked {
 		if now[id] == nil {
@@ -248,7 +247,7 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	}
 	for id, b := range now {
 		if before.ranked[id] == nil {
-			begun = append(begun, Begun{ID: id, Pod: b.Pod, CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond})
+			begun = append(begun, pool.Begun{ID: id, Pod: b.Pod, CPUTime: time.Duration(ceilMillis(b.CPUTime)) * time.Millisecond})
 		}
 	}
 	if len(pods) > 0 {
@@ -261,7 +260,7 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	pods = slices.Compact(pods)
 
 	var toldPods []string
-	intents := m.newEntries(t, thisLibrary.key(m.name, intentsKey), &m.lastIntent)
+	intents, events := m.told(t)
 	if len(intents) > 1 {
 		t.Fatalf("%d intents of one operation: %v", len(intents), intents)
 	}
@@ -271,28 +270,16 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	if diff := cmp.Diff(pods, toldPods, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("intents differ from the pods that changed (-want +got):\n%s", diff)
 	}
-	var toldBegun []Begun
-	var toldEnded []api.Ended
-	for _, entry := range m.newEntries(t, thisLibrary.key(m.name, eventsKey), &m.lastEvent) {
-		var events Events
-		if err := events.add(entry); err != nil {
-			t.Fatal(err)
-		}
-		if len(toldBegun) > 0 {
-			t.Fatalf("told after what has begun: %+v", events)
-		}
-		toldBegun, toldEnded = append(toldBegun, events.Begun...), append(toldEnded, events.Ended...)
-	}
-	if diff := cmp.Diff(begun, toldBegun, cmpopts.IgnoreFields(Begun{}, "At")); diff != "" {
+	if diff := cmp.Diff(begun, events.Begun, cmpopts.IgnoreFields(pool.Begun{}, "At")); diff != "" {
 		t.Fatalf("what is ranked and has begun is not what is told (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(before.ended, toldEnded); diff != "" {
+	if diff := cmp.Diff(before.ended, events.Ended); diff != "" {
 		t.Fatalf("ended records differ (-want +got):\n%s", diff)
 	}
 }
 
 // changed are the pods whose loans are not what they were, or not of what they were.
-func changed(before, after map[string]Balance) (pods []string) {
+func changed(before, after map[string]pool.Balance) (pods []string) {
 	for pod, is := range after {
 		if was, ok := before[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent || ok && was.Idle != is.Idle {
 			pods = append(pods, pod)
@@ -316,7 +303,7 @@ func (m *model) short(id string, known *begun) (pods []string) {
 }
 
 // record is the one record of the end of an invocation that was known.
-func (b *begun) record(e Ending, o Outcome) []api.Ended {
+func (b *begun) record(e pool.Ending, o pool.Outcome) []api.Ended {
 	if b == nil {
 		return nil
 	}
@@ -328,17 +315,6 @@ func (b *begun) record(e Ending, o Outcome) []api.Ended {
 	}}
 }
 
-func (m *model) newEntries(t *rapid.T, stream string, last *string) []redis.XMessage {
-	entries, err := m.redis.calls.XRange(redistest.Context(t), stream, "("+*last, "+").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entries) > 0 {
-		*last = entries[len(entries)-1].ID
-	}
-	return entries
-}
-
 // checkNothingLeaks checks, on a node where all has ended, that what is left goes
 // away by itself.
 func (m *model) checkNothingLeaks(t *rapid.T) {
@@ -346,7 +322,7 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 		return
 	}
 	ctx := redistest.Context(t)
-	keys, err := nodeKeys(ctx, m.redis, m.name)
+	keys, err := m.redis.nodeKeys(ctx, m.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +331,7 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 		t.Errorf("the node has keys %q, want those of its epoch, its ends and its two streams", keys)
 	}
 	for _, key := range keys {
-		ttl, err := m.redis.calls.PTTL(ctx, key).Result()
+		ttl, err := m.redis.client.PTTL(ctx, key).Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,16 +339,4 @@ func (m *model) checkNothingLeaks(t *rapid.T) {
 			t.Errorf("key %s never expires", key)
 		}
 	}
-}
-
-func nodeKeys(ctx context.Context, r *Redis, node string) ([]string, error) {
-	return r.calls.Keys(ctx, "libra:{"+node+"}:*").Result()
-}
-
-func deleteNode(ctx context.Context, r *Redis, node string) error {
-	keys, err := nodeKeys(ctx, r, node)
-	if err != nil {
-		return err
-	}
-	return r.calls.Del(ctx, keys...).Err()
 }

@@ -1,19 +1,24 @@
-package pool
+package pooltest
 
 import (
 	"cmp"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
+
+// renewEvery is the age from which on a Begin renews a lease.
+const renewEvery = pool.LeaseTTL / 5
 
 // memoryNode is the pool of one node, as the library in lua has it in Redis. Times are
 // in milliseconds, as in Redis.
 type memoryNode struct {
 	epoch      string
-	beat       Heartbeat
+	beat       pool.Heartbeat
 	beatAt     int64                 // when beat came
 	leases     map[string]int64      // when an owner last renewed
 	tombstones map[string]int64      // until when an end stands, by invocation
@@ -29,7 +34,7 @@ type memoryNode struct {
 }
 
 type begun struct {
-	Invocation
+	pool.Invocation
 	number                 int // of its Begin
 	begunAt, expires       int64
 	alone, safeguarded     bool
@@ -71,7 +76,7 @@ func newMemoryNode(epoch string) *memoryNode {
 	}
 }
 
-func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
+func (n *memoryNode) begin(now int64, inv pool.Invocation) api.Resources {
 	n.lapse(now, inv.Owner)
 	if n.tombstones[inv.ID] > now {
 		return api.Resources{}
@@ -101,7 +106,7 @@ func (n *memoryNode) begin(now int64, inv Invocation) api.Resources {
 	return n.borrowed(b)
 }
 
-func (n *memoryNode) end(now int64, e Ending) Outcome {
+func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 	b, ok := n.begun[e.ID]
 	if e.ComputesIn != "" {
 		e.Late = true
@@ -115,7 +120,7 @@ func (n *memoryNode) end(now int64, e Ending) Outcome {
 			n.feed(now, p.domain)
 		}
 		n.bury(now, e.ID)
-		return Outcome{}
+		return pool.Outcome{}
 	}
 	how := ended
 	if e.Late {
@@ -128,7 +133,7 @@ func (n *memoryNode) end(now int64, e Ending) Outcome {
 	if moved {
 		n.feed(now, b.Domain)
 	}
-	return Outcome{
+	return pool.Outcome{
 		Found: true, Alone: b.alone && !e.Late, Safeguarded: b.safeguarded,
 		Lent: b.mostLent, Borrowed: b.mostBorrowed,
 	}
@@ -137,7 +142,7 @@ func (n *memoryNode) end(now int64, e Ending) Outcome {
 // heard says whether the last heartbeat counts. One from ahead of now came before
 // the clock went back.
 func (n *memoryNode) heard(now int64) bool {
-	return n.beatAt <= now && now < n.beatAt+LeaseTTL.Milliseconds()
+	return n.beatAt <= now && now < n.beatAt+pool.LeaseTTL.Milliseconds()
 }
 
 // open says whether the node lends.
@@ -148,11 +153,11 @@ func (n *memoryNode) open(now int64) bool {
 // shared says that another version may have invocations on the node, of which this one knows
 // nothing.
 func (n *memoryNode) shared(now int64) bool {
-	return n.another <= now && now < n.another+LeaseTTL.Milliseconds()
+	return n.another <= now && now < n.another+pool.LeaseTTL.Milliseconds()
 }
 
 // spared is what there is of an invocation's surplus for its pod to lend.
-func (n *memoryNode) spared(now int64, inv Invocation) (surplus api.Resources) {
+func (n *memoryNode) spared(now int64, inv pool.Invocation) (surplus api.Resources) {
 	if _, ok := n.beat.Pods[inv.Pod]; !ok {
 		return surplus
 	}
@@ -320,14 +325,14 @@ func (n *memoryNode) release(now int64, b *begun, how parting) (moved bool) {
 // for one of which no Begin can arrive.
 func (n *memoryNode) bury(now int64, id string) {
 	n.forget(now)
-	n.tombstones[id] = now + LeaseTTL.Milliseconds()
+	n.tombstones[id] = now + pool.LeaseTTL.Milliseconds()
 }
 
 func (n *memoryNode) forget(now int64) {
 	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
 	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
-	if n.another+LeaseTTL.Milliseconds() <= now {
+	if n.another+pool.LeaseTTL.Milliseconds() <= now {
 		n.another = 0
 	}
 }
@@ -349,7 +354,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 	var domains []string
 	for _, owner := range owners {
 		renewed, ok := n.leases[owner]
-		if !ok || renewed+LeaseTTL.Milliseconds() > now {
+		if !ok || renewed+pool.LeaseTTL.Milliseconds() > now {
 			continue
 		}
 		delete(n.leases, owner)
@@ -370,7 +375,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 		// It may be alive, and cut off, so that what it has in pods does not end with it.
 		for in, u := range n.unseen {
 			if in.owner == owner && u.until == 0 {
-				u.until = now + UnseenMost.Milliseconds()
+				u.until = now + pool.UnseenMost.Milliseconds()
 				n.unseen[in] = u
 			}
 		}
@@ -378,7 +383,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 	n.feed(now, domains...)
 }
 
-func (n *memoryNode) heartbeat(now int64, hb Heartbeat) {
+func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
 	n.beat, n.beatAt = hb, now
 	for _, p := range n.pods {
@@ -426,4 +431,18 @@ func (n *memoryNode) ask(now int64, pod string, milli int64) {
 		}
 	}
 	n.feed(now, b.Domain)
+}
+
+// The pool counts in milliseconds. A donor is never taken to last longer than it was predicted to,
+// nor is less asked of it than was wanted. A CPU time that is known never becomes 0, which is one
+// that is not.
+
+func wholeMillis(d time.Duration) int64 { return d.Milliseconds() }
+
+func ceilMillis(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if d > time.Duration(ms)*time.Millisecond {
+		ms++
+	}
+	return ms
 }

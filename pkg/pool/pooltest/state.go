@@ -1,14 +1,16 @@
-package pool
+package pooltest
 
 import (
 	"maps"
 	"slices"
 	"time"
+
+	"libra.dev/libra/pkg/pool"
 )
 
 // balances are those of the pods, but for their Allocations and Traces.
-func (n *memoryNode) balances() map[string]Balance {
-	balances := make(map[string]Balance)
+func (n *memoryNode) balances() map[string]pool.Balance {
+	balances := make(map[string]pool.Balance)
 	for l, volume := range n.loans {
 		donor := balances[l.donor.name]
 		donor.Lent = donor.Lent.Add(volume)
@@ -21,8 +23,8 @@ func (n *memoryNode) balances() map[string]Balance {
 	return balances
 }
 
-func (n *memoryNode) state(now int64) State {
-	s := State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Pods: n.balances(), Needs: make(map[string]int64), Begun: len(n.begun)}
+func (n *memoryNode) state(now int64) pool.State {
+	s := pool.State{Epoch: n.epoch, Now: time.UnixMilli(now), Open: n.open(now), Pods: n.balances(), Needs: make(map[string]int64), Begun: len(n.begun)}
 	if n.heard(now) {
 		s.Agent = n.beat.Agent
 		maps.Copy(s.Needs, n.beat.Needs)
@@ -32,13 +34,13 @@ func (n *memoryNode) state(now int64) State {
 			continue
 		}
 		s.Available = s.Available.Add(p.spare)
-		if len(s.Entries) < EntriesMost {
-			s.Entries = append(s.Entries, Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
+		if len(s.Entries) < pool.EntriesMost {
+			s.Entries = append(s.Entries, pool.Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
 		}
 	}
 	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
 		if n.suspended(now, function) {
-			s.Suspended = append(s.Suspended, Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
+			s.Suspended = append(s.Suspended, pool.Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
 		}
 	}
 	for in, u := range n.unseen {
@@ -78,12 +80,12 @@ func (n *memoryNode) shortOfMemory(pod string) (short int64) {
 }
 
 // inFlight are those that are ranked.
-func (n *memoryNode) inFlight(now int64) map[string][]Flight {
-	flights := make(map[string][]Flight)
+func (n *memoryNode) inFlight(now int64) map[string][]pool.Flight {
+	flights := make(map[string][]pool.Flight)
 	for pod := range n.pods {
 		for _, b := range n.in(pod) {
 			if b.Ranked {
-				flights[pod] = append(flights[pod], Flight{
+				flights[pod] = append(flights[pod], pool.Flight{
 					ID: b.ID,
 					// The clock may have gone back.
 					Age:     time.Duration(max(now-b.begunAt, 0)) * time.Millisecond,

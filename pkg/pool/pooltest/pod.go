@@ -1,4 +1,4 @@
-package pool
+package pooltest
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 // memoryPod is what a pod with invocations in it lends, or one that is an idle donor.
@@ -57,11 +58,11 @@ func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 	if how == lapsed {
 		in := inPod{b.Pod, b.Owner}
 		u := n.unseenIn(now, in)
-		n.unseen[in] = unseen{u.count + 1, max(u.number, b.Number), max(u.until, now+UnseenMost.Milliseconds())}
+		n.unseen[in] = unseen{u.count + 1, max(u.number, b.Number), max(u.until, now+pool.UnseenMost.Milliseconds())}
 	}
 	p := n.pods[b.Pod]
 	if len(n.in(p.name)) == 0 && how == ended && n.idles(now, b) {
-		p.idle, b.expires = b, now+IdleMost.Milliseconds()
+		p.idle, b.expires = b, now+pool.IdleMost.Milliseconds()
 	}
 	moved = n.settle(now, p)
 	n.drop(p)
@@ -124,7 +125,7 @@ const nobody = ""
 // noteComputing notes that a pod may compute for a client that went away: once for however many.
 func (n *memoryNode) noteComputing(now int64, pod string) {
 	in := inPod{pod, nobody}
-	n.unseen[in] = unseen{count: 1, until: max(n.unseenIn(now, in).until, now+UnseenMost.Milliseconds())}
+	n.unseen[in] = unseen{count: 1, until: max(n.unseenIn(now, in).until, now+pool.UnseenMost.Milliseconds())}
 	for _, b := range n.in(pod) {
 		b.alone = false
 	}
@@ -154,7 +155,7 @@ func (u unseen) lapsed() bool { return u.until != 0 }
 // forgotten says that it is not taken any more that they are there. Those that are for much
 // longer than any are were before the clock went back.
 func (u unseen) forgotten(now int64) bool {
-	return u.lapsed() && (u.until <= now || now+2*UnseenMost.Milliseconds() < u.until)
+	return u.lapsed() && (u.until <= now || now+2*pool.UnseenMost.Milliseconds() < u.until)
 }
 
 // settle comes after one has joined or left a pod. It ends loans as far as those in it

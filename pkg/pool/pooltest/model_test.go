@@ -1,4 +1,4 @@
-package pool
+package pooltest
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -30,13 +31,16 @@ func TestMemory(t *testing.T) {
 
 // TestRedisIsMemory holds Redis to the specification.
 func TestRedisIsMemory(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
+	r := startRedis(t)
 	for range 5 {
 		rapid.Check(t, func(t *rapid.T) { runModel(t, r) })
 	}
 }
 
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+var (
+	epoch     = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	unlimited = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 40} // the most that a Pool takes
+)
 
 var nodesUsed atomic.Int64
 
@@ -46,9 +50,10 @@ type model struct {
 	name   string
 	clock  *testingclock.FakePassiveClock
 	memory *Memory
-	redis  *Redis
+	redis  *inRedis
 
 	lastIntent, lastEvent string                   // what was seen of the streams
+	watcher               *pool.Watcher            // of the same
 	epochs                map[string]string        // Redis's, by the specification's
 	onLoan                map[string]api.Resources // by domain, or "" for all, after the last operation
 	put                   map[string]api.Resources // into the pool, by pod, before a Begin
@@ -57,16 +62,15 @@ type model struct {
 
 	running   map[string]*running  // as they are, whatever the pool knows of them
 	number    int64                // of the last to run
-	held      []Invocation         // Begins on their way
+	held      []pool.Invocation    // Begins on their way
 	computing map[string]time.Time // since when what has ended may compute, by pod
 }
 
-func runModel(t *rapid.T, r *Redis) {
+func runModel(t *rapid.T, r *inRedis) {
 	m := &model{
-		name:       fmt.Sprintf("node-%d", nodesUsed.Add(1)),
-		clock:      testingclock.NewFakePassiveClock(epoch),
-		redis:      r,
-		lastIntent: streamStart, lastEvent: streamStart,
+		name:      fmt.Sprintf("node-%d", nodesUsed.Add(1)),
+		clock:     testingclock.NewFakePassiveClock(epoch),
+		redis:     r,
 		epochs:    make(map[string]string),
 		running:   make(map[string]*running),
 		computing: make(map[string]time.Time),
@@ -74,10 +78,11 @@ func runModel(t *rapid.T, r *Redis) {
 	m.memory = NewMemory(m.clock)
 	if r != nil {
 		r.UseClock(m.clock)
+		m.watch(t)
 	}
 
 	if rapid.Bool().Draw(t, "open from the start") {
-		m.hearOnce(t, Heartbeat{Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{
+		m.hearOnce(t, pool.Heartbeat{Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{
 			"a/p": 0, "a/q": 0, "a/r": 0, "a/s": 0,
 		}})
 	}
@@ -106,21 +111,21 @@ func runModel(t *rapid.T, r *Redis) {
 			m.end(t, id)
 		}
 	} else {
-		m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+		m.clock.SetTime(m.clock.Now().Add(pool.LeaseTTL))
 		m.read(t) // may find leases in the future, and restart them
-		m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+		m.clock.SetTime(m.clock.Now().Add(pool.LeaseTTL))
 	}
 	m.read(t)
 	if open := m.state(); len(open.Pods) > 0 || open.Begun > 0 {
 		t.Fatalf("after the last invocation, there are %d, and loans: %v", open.Begun, open.Pods)
 	}
 	// Idle donors last as long as their leases.
-	m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+	m.clock.SetTime(m.clock.Now().Add(pool.LeaseTTL))
 	m.read(t)
-	m.clock.SetTime(m.clock.Now().Add(LeaseTTL))
+	m.clock.SetTime(m.clock.Now().Add(pool.LeaseTTL))
 	m.read(t)
 	got := m.state()
-	want := State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Raised: got.Raised, Pods: map[string]Balance{}, InFlight: map[string][]Flight{}}
+	want := pool.State{Epoch: got.Epoch, Now: got.Now, Agent: got.Agent, Open: got.Open, Suspended: got.Suspended, Needs: got.Needs, Unseen: got.Unseen, Raised: got.Raised, Pods: map[string]pool.Balance{}, InFlight: map[string][]pool.Flight{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("after the last invocation, the state differs from an empty one (-want +got):\n%s", diff)
 	}
@@ -129,7 +134,7 @@ func runModel(t *rapid.T, r *Redis) {
 
 // moment is the node before an operation.
 type moment struct {
-	State
+	pool.State
 	ranked map[string]*begun // what is ranked and in flight, by ID
 	ended  []api.Ended       // what the operation is to tell of
 }
@@ -158,7 +163,7 @@ func (m *model) node() (node *memoryNode) {
 func (m *model) nowMillis() int64 { return m.clock.Now().UnixMilli() }
 
 // state is the state, without the effects of a Read.
-func (m *model) state() State { return m.node().state(m.nowMillis()) }
+func (m *model) state() pool.State { return m.node().state(m.nowMillis()) }
 
 func drawID(t *rapid.T) string {
 	return rapid.StringMatching(`[a-l]`).Draw(t, "id")
@@ -180,10 +185,10 @@ func trace(digit rune) string {
 	return "00-" + strings.Repeat(string(digit), 32) + "-" + strings.Repeat(string(digit), 16) + "-01"
 }
 
-func drawInvocation(t *rapid.T) Invocation {
+func drawInvocation(t *rapid.T) pool.Invocation {
 	// One domain's name starts like the other's, and ids start like domains.
 	domain := rapid.SampledFrom([]string{"a", "ab", "b"}).Draw(t, "domain")
-	return Invocation{
+	return pool.Invocation{
 		ID:            drawID(t),
 		Trace:         rapid.SampledFrom([]string{"", trace('a'), trace('b'), trace('c')}).Draw(t, "trace"),
 		Function:      domain + "/" + rapid.SampledFrom([]string{"resize-00001", "encode-00001"}).Draw(t, "function"),
@@ -207,9 +212,33 @@ func drawInvocation(t *rapid.T) Invocation {
 	}
 }
 
-func (m *model) begin(t *rapid.T, inv Invocation) { m.send(t, m.run(t, inv)) }
+func drawNeed(t *rapid.T) api.Resources {
+	cpu := rapid.SampledFrom([]int64{0, 100, 100, 300, 700}).Draw(t, "needed cpu")
+	memory := rapid.SampledFrom([]int64{0, 1 << 20, 64 << 20, 64 << 20, 256 << 20}).Draw(t, "needed memory")
+	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
+}
 
-func (m *model) send(t *rapid.T, inv Invocation) {
+// drawShared is an invocation that lends, beside others in its pod, or borrows.
+func drawShared(t *rapid.T) pool.Invocation {
+	inv := drawInvocation(t)
+	inv.Domain, inv.MinRemaining = "a", 0
+	inv.Allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
+	inv.Duration = time.Duration(rapid.IntRange(1, 5).Draw(t, "s")) * 10 * time.Second
+	if rapid.IntRange(0, 2).Draw(t, "borrows") == 0 {
+		inv.Pod, inv.Surplus = rapid.SampledFrom([]string{"a/q", "a/r", "a/s"}).Draw(t, "its pod"), api.Resources{}
+		inv.Want = api.Resources{CPUMilli: 300, MemoryBytes: 100 << 20}
+		return inv
+	}
+	inv.Pod, inv.Want = "a/p", api.Resources{}
+	inv.Surplus = api.Resources{CPUMilli: 700, MemoryBytes: 384 << 20}
+	inv.Need = api.Resources{CPUMilli: 100 * rapid.Int64Range(1, 3).Draw(t, "steps"), MemoryBytes: 64 << 20}
+	inv.Concurrency = rapid.SampledFrom([]int{1, 3, 4, 4}).Draw(t, "of")
+	return inv
+}
+
+func (m *model) begin(t *rapid.T, inv pool.Invocation) { m.send(t, m.run(t, inv)) }
+
+func (m *model) send(t *rapid.T, inv pool.Invocation) {
 	m.begunIn = inv.Domain
 	known := m.node().begun[inv.ID]
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
@@ -233,7 +262,7 @@ func (m *model) send(t *rapid.T, inv Invocation) {
 	m.expectState(t, after)
 }
 
-func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
+func (m *model) beginOnce(t *rapid.T, inv pool.Invocation) api.Resources {
 	before, known := m.moment(), m.node().begun[inv.ID]
 	borrowed, err := m.memory.Begin(context.Background(), m.name, inv)
 	if err != nil {
@@ -252,8 +281,8 @@ func (m *model) beginOnce(t *rapid.T, inv Invocation) api.Resources {
 	return borrowed
 }
 
-func (m *model) drawEnding(t *rapid.T, id string) Ending {
-	e := Ending{
+func (m *model) drawEnding(t *rapid.T, id string) pool.Ending {
+	e := pool.Ending{
 		ID:       id,
 		Duration: time.Duration(rapid.Int64Min(0).Draw(t, "duration")),
 		Ago:      time.Duration(rapid.Int64Min(0).Draw(t, "ago")),
@@ -271,10 +300,10 @@ func (m *model) drawEnding(t *rapid.T, id string) Ending {
 	return e
 }
 
-func (m *model) beginAfter(t *rapid.T, inv Invocation) {
+func (m *model) beginAfter(t *rapid.T, inv pool.Invocation) {
 	m.begunIn = anyDomain
 	before := m.moment()
-	var ended []Ending
+	var ended []pool.Ending
 	var known []*begun
 	for _, id := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-l]`), 0, 3, rapid.ID).Draw(t, "ids") {
 		ended, known = append(ended, m.drawEnding(t, id)), append(known, m.node().begun[id])
@@ -331,7 +360,7 @@ func (m *model) end(t *rapid.T, id string) {
 	m.expectState(t, after)
 }
 
-func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
+func (m *model) endOnce(t *rapid.T, e pool.Ending) pool.Outcome {
 	before := m.moment()
 	delete(before.ranked, e.ID) // of which the record of the end tells
 	known := m.node().begun[e.ID]
@@ -359,7 +388,7 @@ func (m *model) endOnce(t *rapid.T, e Ending) Outcome {
 func (m *model) renew(t *rapid.T) {
 	owner := rapid.SampledFrom([]string{"activator-1", "activator-2", "activator-3"}).Draw(t, "owner")
 	before := m.moment()
-	m.do(t, func(p Pool) error { return p.Renew(redistest.Context(t), m.name, owner) })
+	m.do(t, func(p pool.Pool) error { return p.Renew(redistest.Context(t), m.name, owner) })
 	if m.redis != nil {
 		m.expectTold(t, before)
 	}
@@ -367,7 +396,7 @@ func (m *model) renew(t *rapid.T) {
 
 // hear is a heartbeat, of the epoch more often than not.
 func (m *model) hear(t *rapid.T) {
-	hb := Heartbeat{
+	hb := pool.Heartbeat{
 		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
 		Epoch:    m.node().epoch,
 		Whole:    rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "whole"),
@@ -411,7 +440,7 @@ func (m *model) hear(t *rapid.T) {
 	m.expectState(t, after)
 }
 
-func (m *model) hearOnce(t *rapid.T, hb Heartbeat) {
+func (m *model) hearOnce(t *rapid.T, hb pool.Heartbeat) {
 	if m.redis != nil {
 		// Both are read before either hears: a Read ends what has lapsed.
 		before := m.moment()
@@ -506,7 +535,7 @@ func (m *model) ask(t *rapid.T) {
 	here := m.node().in(pod)
 	for range 2 {
 		before := m.moment()
-		m.do(t, func(p Pool) error { return p.Ask(redistest.Context(t), m.name, pod, milli) })
+		m.do(t, func(p pool.Pool) error { return p.Ask(redistest.Context(t), m.name, pod, milli) })
 		if m.redis != nil {
 			m.expectTold(t, before)
 		}
@@ -566,18 +595,18 @@ func (m *model) lose(t *rapid.T) {
 	ctx := redistest.Context(t)
 	if flush {
 		// Only this node's keys: the other tests' are in the same Redis.
-		if err := deleteNode(ctx, m.redis, m.name); err != nil {
+		if err := m.redis.deleteNode(ctx, m.name); err != nil {
 			t.Fatal(err)
 		}
-		m.lastIntent, m.lastEvent = streamStart, streamStart
+		m.watch(t)
 		return
 	}
-	if err := m.redis.calls.FunctionLoadReplace(ctx, thisLibrary.source()).Err(); err != nil {
+	if err := m.redis.client.FunctionLoadReplace(ctx, m.redis.library.Code).Err(); err != nil {
 		t.Fatal(err)
 	}
-	m.do(t, func(p Pool) error { _, err := p.Read(ctx, m.name); return err })
-	if woken := m.newEntries(t, thisLibrary.key(m.name, intentsKey), &m.lastIntent); len(woken) != 1 || woken[0].Values["pods"] != "" {
-		t.Fatalf("after a restart there are intents %v, want one of no pod", woken)
+	m.do(t, func(p pool.Pool) error { _, err := p.Read(ctx, m.name); return err })
+	if woken, events := m.told(t); len(woken) != 1 || woken[0].Values["pods"] != "" || len(events.Begun)+len(events.Ended) > 0 {
+		t.Fatalf("after a restart there are intents %v and events %+v, want one intent of no pod", woken, events)
 	}
 }
 
@@ -588,13 +617,13 @@ func (m *model) another(t *rapid.T) {
 	}
 	m.node().another = m.nowMillis()
 	if m.redis != nil {
-		if err := m.redis.calls.ZAdd(redistest.Context(t), versionsKey(m.name), redis.Z{Score: float64(m.nowMillis()), Member: "another"}).Err(); err != nil {
+		if err := m.redis.client.ZAdd(redistest.Context(t), versionsKey(m.name), redis.Z{Score: float64(m.nowMillis()), Member: "another"}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func (m *model) do(t *rapid.T, op func(Pool) error) {
+func (m *model) do(t *rapid.T, op func(pool.Pool) error) {
 	if err := op(m.memory); err != nil {
 		t.Fatal(err)
 	}
@@ -629,8 +658,8 @@ func (m *model) letPass(t *rapid.T) {
 	d := rapid.OneOf(
 		rapid.Int64Range(0, 1500),
 		rapid.SampledFrom([]int64{
-			-1, LeaseTTL.Milliseconds() - 1, LeaseTTL.Milliseconds(), time.Hour.Milliseconds(), -time.Hour.Milliseconds(),
-			SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(),
+			-1, pool.LeaseTTL.Milliseconds() - 1, pool.LeaseTTL.Milliseconds(), time.Hour.Milliseconds(), -time.Hour.Milliseconds(),
+			pool.SuspendLeast.Milliseconds(), pool.SuspendMost.Milliseconds(),
 		}),
 	).Draw(t, "ms")
 	if d < 0 {

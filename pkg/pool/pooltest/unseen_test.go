@@ -1,0 +1,146 @@
+package pooltest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// running is an invocation between its Begin, arrived or not, and its End.
+type running struct {
+	owner, pod, domain string
+	number             int64
+	// untold says that the pool has not been told of it in this epoch: neither by its own Begin
+	// nor by that of a later one of its owner's in its pod.
+	untold bool
+	// missed is since when the pool does not know it and was told of it; zero is not.
+	missed time.Time
+}
+
+// run makes inv one that runs, or tells again of one that does.
+func (m *model) run(t *rapid.T, inv pool.Invocation) pool.Invocation {
+	r := m.running[inv.ID]
+	if r == nil {
+		m.number++
+		r = &running{owner: inv.Owner, pod: inv.Pod, domain: inv.Domain, number: m.number, untold: true}
+		// A Begin that comes after its End runs nothing.
+		if m.node().tombstones[inv.ID] <= m.nowMillis() {
+			m.running[inv.ID] = r
+		}
+	}
+	inv.Owner, inv.Pod, inv.Domain, inv.Number = r.owner, r.pod, r.domain, r.number
+	inv.Others = 0
+	for _, other := range m.running {
+		if other.owner == r.owner && other.pod == r.pod && other.number < r.number {
+			inv.Others++
+		}
+	}
+	// An End may be answered after the Begin was sent.
+	inv.Others += rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "ended meanwhile")
+	return inv
+}
+
+func (m *model) hold(t *rapid.T) {
+	if len(m.held) < 3 {
+		m.held = append(m.held, m.run(t, drawShared(t)))
+	}
+}
+
+// deliver sends one that was held, unless it has ended.
+func (m *model) deliver(t *rapid.T) {
+	if len(m.held) == 0 {
+		return
+	}
+	i := rapid.IntRange(0, len(m.held)-1).Draw(t, "which")
+	inv := m.held[i]
+	m.held = slices.Delete(m.held, i, i+1)
+	if r := m.running[inv.ID]; r != nil && r.number == inv.Number {
+		m.send(t, inv)
+	}
+}
+
+// leave takes in an End, of one that was known or not.
+func (m *model) leave(e pool.Ending, known *begun) {
+	delete(m.running, e.ID)
+	switch {
+	case e.ComputesIn == "":
+	case known != nil:
+		m.computing[known.Pod] = m.clock.Now()
+	default:
+		m.computing[e.ComputesIn] = m.clock.Now()
+	}
+}
+
+// giveUp ends what the pool has missed for UnseenMost: no request lasts for longer.
+func (m *model) giveUp() {
+	maps.DeleteFunc(m.computing, func(_ string, since time.Time) bool { return m.clock.Now().Sub(since).Abs() >= pool.UnseenMost })
+	for id, r := range m.running {
+		if !r.missed.IsZero() && m.clock.Now().Sub(r.missed).Abs() >= pool.UnseenMost {
+			delete(m.running, id)
+		}
+	}
+}
+
+// rest comes after a heartbeat. What has lapsed in a pod at rest is over; what its owner counts is not.
+func (m *model) rest(pods []string) {
+	n := m.node()
+	for _, pod := range pods {
+		delete(m.computing, pod)
+	}
+	for id, r := range m.running {
+		_, counted := n.unseen[inPod{r.pod, r.owner}]
+		if slices.Contains(pods, r.pod) && !r.untold && n.begun[id] == nil && !counted {
+			delete(m.running, id)
+		}
+	}
+}
+
+// heard comes after a Begin. What the latest of an owner's in a pod counts, the pool was told of.
+func (m *model) heard(inv pool.Invocation, known *begun) {
+	b := m.node().begun[inv.ID]
+	if b == nil || b == known {
+		return
+	}
+	for _, r := range m.running {
+		if r.owner == b.Owner && r.pod == b.Pod && r.number <= b.Number {
+			r.untold = false
+		}
+	}
+}
+
+// checkUnseen is invariant 11: nothing is lent of a pod, and nobody counts as alone in it, while
+// there runs one that the pool was told of and does not know, or computes for a client that left.
+func (m *model) checkUnseen(t *rapid.T) {
+	n, now := m.node(), m.clock.Now()
+	for pod := range m.computing {
+		m.checkKeeps(t, pod, "something that computes for a client that left")
+	}
+	for id, r := range m.running {
+		if r.untold || n.begun[id] != nil {
+			r.missed = time.Time{}
+			continue
+		}
+		if r.missed.IsZero() {
+			r.missed = now
+		}
+		m.checkKeeps(t, r.pod, id)
+	}
+}
+
+// checkKeeps checks a pod in which there is what the pool does not know.
+func (m *model) checkKeeps(t *rapid.T, pod, unseen string) {
+	n := m.node()
+	if p := n.pods[pod]; p != nil && n.lent(p).Add(p.spare) != (api.Resources{}) {
+		t.Fatalf("%s runs in %s unseen, which has %v in the pool", unseen, pod, n.lent(p).Add(p.spare))
+	}
+	for _, b := range n.in(pod) {
+		if b.alone {
+			t.Fatalf("%s runs in %s unseen, and %s counts as alone", unseen, pod, b.ID)
+		}
+	}
+}
