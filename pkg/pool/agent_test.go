@@ -1,7 +1,6 @@
 package pool_test
 
 import (
-	"fmt"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -116,29 +115,16 @@ var agentScenes = []play{
 		s.pass(2*pool.SuspendMost - pool.LeaseTTL)
 		s.equal(pool.SuspendLeast, strike())
 	}},
-	{"what is left to lend, the last to end first", func(s scene) {
-		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
-		longer := invocation("b", 2*time.Minute, api.Resources{CPUMilli: 200, MemoryBytes: 1 << 20}, cpu(0))
+	{"what is left to lend is that of all domains, as long as each lasts", func(s scene) {
+		s.begin(invocation("a", time.Second, cpu(300), cpu(0)))
+		longer := invocation("b", 2*time.Second, api.Resources{CPUMilli: 200, MemoryBytes: 1 << 20}, cpu(0))
 		longer.Domain = "tenant"
 		s.begin(longer)
-		now := s.clock.Now().UnixMilli()
-		s.equal([]pool.Entry{
-			{Domain: "tenant", Expires: now + 120_000, Volume: longer.Surplus},
-			{Domain: "default", Expires: now + 60_000, Volume: cpu(300)},
-		}, s.read().Entries)
-	}},
-	{"no more entries than the most", func(s scene) {
-		hb := map[string]int64{}
-		for i := range pool.EntriesMost + 10 {
-			hb[fmt.Sprint(i)] = 0
-		}
-		s.heartbeat(unlimited, hb)
-		for id := range hb {
-			s.begin(invocation(id, time.Hour, cpu(1), cpu(0)))
-		}
-		got := s.read()
-		s.equal(pool.EntriesMost, len(got.Entries))
-		s.equal(cpu(pool.EntriesMost+10), got.Available)
+		s.expect(2, longer.Surplus.Add(cpu(300)), nil)
+		s.pass(time.Second)
+		s.expect(2, longer.Surplus, nil)
+		s.pass(time.Second)
+		s.expect(2, cpu(0), nil)
 	}},
 	{"an agent is one whose heartbeat came lately", func(s scene) {
 		s.equal([]any{"agent-1", true}, []any{s.read().Agent, s.read().Open})

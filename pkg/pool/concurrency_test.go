@@ -103,13 +103,19 @@ var concurrencyScenes = []play{
 	{"what a pod lends lasts as long as the last in it", func(s scene) {
 		s.begin(shared("a1", "a", 10*time.Second, need(300, 64)))
 		s.begin(shared("a2", "a", 20*time.Second, need(300, 64)))
-		began := s.clock.Now()
-		s.equal([]pool.Entry{{Domain: "default", Expires: began.Add(20 * time.Second).UnixMilli(), Volume: need(400, 384)}}, s.read().Entries)
-		b := invocation("b", time.Minute, cpu(0), cpu(100))
-		b.MinRemaining = 20 * time.Second
-		s.equal(cpu(100), s.begin(b))
+		s.expect(2, need(400, 384), nil)
+		borrow := func(id string, lasts time.Duration) api.Resources {
+			s.Helper()
+			inv := invocation(id, time.Minute, cpu(0), cpu(100))
+			inv.MinRemaining = lasts
+			return s.begin(inv)
+		}
+		s.equal(cpu(0), borrow("b", 20*time.Second+time.Millisecond))
+		s.equal(cpu(100), borrow("c", 20*time.Second))
 		s.end("a2")
-		s.equal([]pool.Entry{{Domain: "default", Expires: began.Add(10 * time.Second).UnixMilli(), Volume: need(600, 448)}}, s.read().Entries)
+		s.expect(3, need(600, 448), map[string]pool.Balance{"a": {Lent: cpu(100)}, "c": {Borrowed: cpu(100)}})
+		s.equal(cpu(0), borrow("long", 10*time.Second+time.Millisecond))
+		s.equal(cpu(100), borrow("short", 10*time.Second))
 	}},
 	{"the safeguard takes back what all in a pod lend, for as long as one of them is in it", func(s scene) {
 		s.begin(shared("a1", "a", time.Minute, need(300, 64)))

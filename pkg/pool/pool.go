@@ -36,9 +36,6 @@ const UnseenMost = 10 * time.Minute
 // Owner's lease.
 const IdleMost = time.Minute
 
-// EntriesMost is the most entries that a State has.
-const EntriesMost = 64
-
 // Invocation is one request, as the pool sees it when it begins.
 type Invocation struct {
 	ID            string
@@ -166,13 +163,6 @@ type Balance struct {
 	Trace string
 }
 
-// Entry is what one pod could lend now and nobody has borrowed.
-type Entry struct {
-	Domain  string
-	Expires int64 // predicted end of the last of the invocations in it, in Unix milliseconds
-	Volume  api.Resources
-}
-
 // Suspension says until when a function puts no CPU into the pool.
 type Suspension struct {
 	Function string // namespace/revision
@@ -203,7 +193,6 @@ type State struct {
 	Needs     map[string]int64    // by namespace/name, of the Agent's last heartbeat
 	InFlight  map[string][]Flight // by namespace/name, in the order of their Begins
 	Available api.Resources       // surplus in the pool that nobody has borrowed
-	Entries   []Entry             // of Available, the EntriesMost that last longest, these first
 	Suspended []Suspension        // by Function
 	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed, or
 	// whose clients went away.

@@ -115,7 +115,7 @@ func (s scene) expect(begun int, available api.Resources, pods map[string]pool.B
 	for id, b := range pods {
 		want.Pods["default/"+id] = b
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Entries", "Suspended", "Unseen", "Raised")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Suspended", "Unseen", "Raised")); diff != "" {
 		s.Fatalf("state differs (-want +got):\n%s", diff)
 	}
 }

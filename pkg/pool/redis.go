@@ -231,7 +231,7 @@ func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
 
 // Read implements Pool.
 func (r *Redis) Read(ctx context.Context, node string) (State, error) {
-	reply, err := r.call(ctx, "read", node, []int64{EntriesMost, SuspendMost.Milliseconds()}).Slice()
+	reply, err := r.call(ctx, "read", node, []int64{SuspendMost.Milliseconds()}).Slice()
 	if err != nil {
 		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
 	}

@@ -98,7 +98,7 @@ func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 		"shorter": func() *redis.BoolCmd { return r.calls.Expire(ctx, key, time.Minute) },
 		"none":    func() *redis.BoolCmd { return r.calls.Persist(ctx, key) },
 	} {
-		before, after := donor(name+"-before"), donor(name+"-after")
+		before, after := ranked(name+"-before", name+"-before", 0), ranked(name+"-after", name+"-after", 0)
 		openNode(t, r, "node", before.Pod, after.Pod)
 		expectBegun(t, r, before)
 		if ok, err := change().Result(); err != nil || !ok {
@@ -108,7 +108,7 @@ func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 	}
 }
 
-// expectBegun begins a donor on the node, and expects that it is taken to begin when it
+// expectBegun begins what is ranked on the node, and expects that it is taken to begin when it
 // does by the clock of Redis.
 func expectBegun(t *testing.T, r *Redis, inv Invocation) {
 	t.Helper()
@@ -121,10 +121,10 @@ func expectBegun(t *testing.T, r *Redis, inv Invocation) {
 	if err := errors.Join(errEarliest, errBegin, errLatest, errRead, errEnd); err != nil {
 		t.Fatal(err)
 	}
-	if len(state.Entries) != 1 {
-		t.Fatalf("there are %d entries of one donor", len(state.Entries))
+	if len(state.InFlight[inv.Pod]) != 1 {
+		t.Fatalf("there are %v in flight in %s, which is one", state.InFlight[inv.Pod], inv.Pod)
 	}
-	begun := time.UnixMilli(state.Entries[0].Expires).Add(-inv.Duration)
+	begun := state.Now.Add(-state.InFlight[inv.Pod][0].Age)
 	if begun.Before(earliest.Truncate(time.Millisecond)) || begun.After(latest) {
 		t.Errorf("%s begins between %v and %v, and is taken to begin at %v", inv.ID, earliest, latest, begun)
 	}

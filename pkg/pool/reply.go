@@ -77,9 +77,6 @@ func parseState(reply []any) (State, error) {
 		}
 	})
 	i.each(func(of *items) {
-		s.Entries = append(s.Entries, Entry{Domain: next[string](of), Expires: next[int64](of), Volume: of.resources()})
-	})
-	i.each(func(of *items) {
 		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), Until: time.UnixMilli(next[int64](of))})
 	})
 	i.each(func(of *items) {

@@ -357,15 +357,13 @@ local function add(balance, index, v)
   balance[index], balance[index + 1] = balance[index] + v[CPU], balance[index + 1] + v[MEMORY]
 end
 
--- survey returns what pods could lend now, all of it and each, the last to end first,
--- the balances of the pods, and what is ranked in them: of each, its ID, for how long it is
--- in flight, and its CPU time.
-local function survey(node, entries_most)
-  local available, found, balances, in_flight = {0, 0}, {}, {}, {}
+-- survey returns what pods could lend now, the balances of the pods, and what is ranked in
+-- them: of each, its ID, for how long it is in flight, and its CPU time.
+local function survey(node)
+  local available, balances, in_flight = {0, 0}, {}, {}
   for pod, here in pairs(node.in_pod) do
-    if here.expires > node.now and not is_nothing(here.spare) then
+    if here.expires > node.now then
       add(available, 1, here.spare)
-      found[#found + 1] = here
     end
     local b, ranked, short = {pod, 0, 0, here.lent[CPU], here.lent[MEMORY]}, nil, 0
     for _, inv in ipairs(here) do
@@ -387,13 +385,7 @@ local function survey(node, entries_most)
       balances[#balances + 1] = b
     end
   end
-  table.sort(found, latest_first)
-  local entries = {}
-  for i = 1, math.min(#found, entries_most) do
-    local here = found[i]
-    entries[i] = {here.domain, here.expires, here.spare[CPU], here.spare[MEMORY]}
-  end
-  return available, entries, balances, in_flight
+  return available, balances, in_flight
 end
 
 local function suspensions(node, most_ms)
@@ -440,16 +432,16 @@ local function needs(node)
   return list
 end
 
-local function read(node, _, entries_most, most_ms)
+local function read(node, _, most_ms)
   reap(node, most_ms)
   call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
   forget_marks(node)
-  local available, entries, balances, in_flight = survey(node, entries_most)
+  local available, balances, in_flight = survey(node)
   add_traces(node, balances)
   return {
     node.epoch, node.heard and node.agent or '', is_open(node) and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
-    balances, entries, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node), raised_pods(node),
+    balances, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node), raised_pods(node),
   }
 end
 
@@ -479,4 +471,4 @@ register('renew', {}, '<dd', renew)
 register('heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('safeguard', {'allow-oom'}, '<ddddd', safeguard)
 register('ask', {'allow-oom'}, '<ddd', ask)
-register('read', {'allow-oom'}, '<dddd', read)
+register('read', {'allow-oom'}, '<ddd', read)

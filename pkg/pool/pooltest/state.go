@@ -30,12 +30,8 @@ func (n *memoryNode) state(now int64) pool.State {
 		maps.Copy(s.Needs, n.beat.Needs)
 	}
 	for _, p := range n.donors("") {
-		if n.expires(p) <= now || p.spare.IsZero() {
-			continue
-		}
-		s.Available = s.Available.Add(p.spare)
-		if len(s.Entries) < pool.EntriesMost {
-			s.Entries = append(s.Entries, pool.Entry{Domain: p.domain, Expires: n.expires(p), Volume: p.spare})
+		if n.expires(p) > now {
+			s.Available = s.Available.Add(p.spare)
 		}
 	}
 	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
