@@ -245,12 +245,13 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 		}
 		again = true
 		// When it will end does not depend on when the pool hears of it.
-		inv.Duration = max(0, f.inv.Duration-f.clock.Since(f.dispatched))
-		if inv.Duration < inv.MinRemaining {
+		ran := f.clock.Since(f.dispatched)
+		inv.Duration, inv.WithoutLoan = max(0, f.inv.Duration-ran), max(0, f.inv.WithoutLoan-ran)
+		if inv.WithoutLoan < inv.MinRemaining {
 			inv.Want.CPUMilli = 0 // memory it cannot do without
-			if inv.Concurrency <= 1 {
-				inv.Surplus = api.Resources{} // otherwise its pod may have others that last
-			}
+		}
+		if inv.Duration < inv.MinRemaining && inv.Concurrency <= 1 {
+			inv.Surplus = api.Resources{} // otherwise its pod may have others that last
 		}
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}

@@ -188,7 +188,8 @@ func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
 }
 
 // A transfer to or from what is about to end would not pay, also when that comes of the
-// pool having been away: but memory that it cannot do without.
+// pool having been away: but memory that it cannot do without. What borrows goes by how long
+// it takes without the loan, and what lends by when its own may be over.
 func TestLateBeginTransfersNothingForTooShort(t *testing.T) {
 	for _, concurrency := range []int{1, 2} {
 		testLateBegin(t, concurrency)
@@ -196,7 +197,8 @@ func TestLateBeginTransfersNothingForTooShort(t *testing.T) {
 }
 
 func testLateBegin(t *testing.T, concurrency int) {
-	failures := 2
+	backoffs := []time.Duration{beginBackoff, 2 * beginBackoff, 4 * beginBackoff}
+	failures := len(backoffs)
 	rec := &recorder{beginHook: func(context.Context, pool.Invocation) error {
 		if failures--; failures >= 0 {
 			return errors.New("connection refused")
@@ -207,25 +209,25 @@ func testLateBegin(t *testing.T, concurrency int) {
 	l := newTestLifecycle(t, rec, clk)
 	inv := invocationIn("ns/a", "1")
 	inv.MinRemaining = 300 * time.Millisecond
-	inv.Duration = inv.MinRemaining + beginBackoff
+	inv.Duration, inv.WithoutLoan = inv.MinRemaining+beginBackoff, inv.MinRemaining+3*beginBackoff
 	inv.Surplus, inv.Want, inv.Concurrency = res(600, 0), res(300, 88), concurrency
 	f := l.start(revID, "node-a", inv)
-	for i, backoff := range []time.Duration{beginBackoff, 2 * beginBackoff} {
+	for i, backoff := range backoffs {
 		rec.await(t, 1+i)
 		waitFor(t, "the back-off", clk.HasWaiters)
 		clk.Step(backoff)
 	}
-	rec.await(t, 3)
+	rec.await(t, 1+len(backoffs))
 	f.finish(200)
 	drain(t, l)
 
-	for i, want := range []bool{true, true, false} {
+	for i, want := range []struct{ lends, borrows bool }{{true, true}, {true, true}, {false, true}, {false, false}} {
 		begin := rec.begins[i]
-		if borrows := begin.Want.CPUMilli > 0; borrows != want || begin.Want.MemoryBytes != 88*mi {
-			t.Errorf("attempt %d, %v before its end, wants %v; CPU: want %v", i+1, begin.Duration, begin.Want, want)
+		if borrows := begin.Want.CPUMilli > 0; borrows != want.borrows || begin.Want.MemoryBytes != 88*mi {
+			t.Errorf("attempt %d, %v before its end without a loan, wants %v; CPU: want %v", i+1, begin.WithoutLoan, begin.Want, want.borrows)
 		}
 		// Others in its pod may lend for longer.
-		if lends := !begin.Surplus.IsZero(); lends != (want || concurrency > 1) {
+		if lends := !begin.Surplus.IsZero(); lends != (want.lends || concurrency > 1) {
 			t.Errorf("attempt %d of one of %d, %v before its end, lends: %v", i+1, concurrency, begin.Duration, lends)
 		}
 	}

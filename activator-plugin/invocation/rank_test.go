@@ -57,7 +57,7 @@ func TestRankedByModeAndSource(t *testing.T) {
 			want := tc.want
 			want.Function, want.Configuration, want.Pod, want.Domain, want.Owner = "ns/rev-00001", "ns/rev", "ns/a", "ns", "owner"
 			want.Size, want.Allocation, want.MinRemaining = 5, res(1000, 512), 300*time.Millisecond
-			want.Predicted, want.Duration = prediction.Demand, prediction.Duration
+			want.Predicted, want.Duration, want.WithoutLoan = prediction.Demand, prediction.Duration, prediction.Duration
 			if diff := cmp.Diff([]pool.Invocation{want}, rec.begins, cmpopts.IgnoreFields(pool.Invocation{}, "ID", "Number")); diff != "" {
 				t.Error("Begin (-want, +got):\n" + diff)
 			}

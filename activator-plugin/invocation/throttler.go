@@ -106,7 +106,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 			inv.WantMostMilli = unpredictedMost * owed.limit.CPUMilli
 		}
 	default:
-		inv.Predicted, inv.Duration = prediction.Demand, lasts(owed, prediction)
+		inv.Predicted, inv.Duration, inv.WithoutLoan = prediction.Demand, lasts(owed, prediction), withoutLoan(owed, prediction)
 		allowed, withheld = set.allow(could)
 		inv.Surplus, inv.Want = allowed.surplus, allowed.want
 		if inv.Concurrency > 1 {

@@ -42,7 +42,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}
 	if diff := cmp.Diff([]pool.Invocation{{
 		ID: id, Function: "ns/rev-00001", Configuration: "ns/rev", Pod: "ns/a", Domain: "ns", Owner: "owner", Size: 5,
-		Allocation: res(1000, 512), Predicted: res(300, 600), Duration: 2 * time.Second,
+		Allocation: res(1000, 512), Predicted: res(300, 600), Duration: 2 * time.Second, WithoutLoan: 2 * time.Second,
 		Surplus: res(600, 0), Want: res(0, 88), MinRemaining: 300 * time.Millisecond, Number: 1, IdleCPUMilli: 900,
 	}}, rec.begins); diff != "" {
 		t.Error("Begin (-want, +got):\n" + diff)
@@ -55,6 +55,19 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int64{"donor_and_borrower": 1}, c.counts(t, "libra.invocations")); diff != "" {
 		t.Error("libra.invocations (-want, +got):\n" + diff)
+	}
+}
+
+// What a loan is worth depends on how long the request takes without it.
+func TestBorrowerIsBegunWithBothTimes(t *testing.T) {
+	rec := &recorder{}
+	c := newChain(t, chainOptions{pool: rec, mode: api.ModeFull, predictions: predictions{
+		revID: {Demand: res(4000, 500), Duration: 100 * time.Millisecond, CPUTime: 2 * time.Second},
+	}})
+	c.send(t, "hello")
+	drain(t, c.manager.lifecycle)
+	if b := rec.begins[0]; b.Want != res(3000, 0) || b.Duration != 500*time.Millisecond || b.WithoutLoan != 2*time.Second {
+		t.Errorf("Begin of one that wants %v, for %v, or %v without a loan; want %v, 500ms and 2s", b.Want, b.Duration, b.WithoutLoan, res(3000, 0))
 	}
 }
 

@@ -51,8 +51,11 @@ type Invocation struct {
 	Allocation api.Resources
 	Predicted  api.Resources // zero when there was no prediction
 	Duration   time.Duration // predicted; 0 when there was no prediction
-	Surplus    api.Resources // what its pod can spare while it runs there alone
-	Want       api.Resources // what it would borrow
+	// WithoutLoan is the predicted duration if it borrows no CPU, off which a loan takes what the
+	// loan is worth: at least the Duration.
+	WithoutLoan time.Duration
+	Surplus     api.Resources // what its pod can spare while it runs there alone
+	Want        api.Resources // what it would borrow
 	// WantMostMilli is how much CPU it may come to want by what it turns out to use (Ask): at
 	// least the Want.
 	WantMostMilli int64
@@ -72,9 +75,9 @@ type Invocation struct {
 	// none is left in it, until another begins there.
 	IdleCPUMilli int64
 	// MinRemaining is the least predicted remaining time of a donor to borrow from, and
-	// of itself to borrow after its Begin: below it a transfer would be over before it
-	// pays. Of one that runs for longer than was predicted nothing is known: once it is
-	// overdue by as long, it may borrow again.
+	// of itself, WithoutLoan, to borrow after its Begin: below it a transfer would be over
+	// before it pays. Of one that runs for longer than was predicted nothing is known: once
+	// it is overdue by as long, it may borrow again.
 	MinRemaining time.Duration
 
 	// Ranked says that the node's agent is to rank its pod among those in flight, as under
@@ -231,8 +234,8 @@ type Pool interface {
 	//
 	// What an invocation still wants, because there was not enough or a donor has
 	// ended, it gets when a Begin puts surplus into its domain, a loan there ends, or a
-	// Heartbeat comes: the last to end first, and only while it and the donor both
-	// have MinRemaining to go, or when it has outlived its Duration by as long.
+	// Heartbeat comes: the last to end first, and only while the donor and it, WithoutLoan,
+	// both have MinRemaining to go, or when it has outlived its prediction by as long.
 	Begin(ctx context.Context, node string, inv Invocation) (borrowed api.Resources, err error)
 	// End takes the invocation out: its pod's loans are revoked (preemptive release),
 	// unless others are left in the pod, which may lend more then; what it borrowed

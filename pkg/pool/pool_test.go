@@ -239,6 +239,33 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
 			s.expect(3, cpu(200), nil)
 		}},
+		{"a loan is worth what it takes off the time without it", func(s scene) {
+			hungry := invocation("b", time.Second, cpu(0), cpu(300))
+			hungry.WithoutLoan, hungry.MinRemaining = 4*time.Second, time.Second
+			s.begin(hungry)
+			s.pass(3 * time.Second)
+			s.begin(invocation("a", time.Minute, cpu(100), cpu(0)))
+			lent := map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}}
+			s.expect(2, cpu(0), lent)
+			s.pass(time.Millisecond)
+			s.begin(invocation("c", time.Minute, cpu(100), cpu(0)))
+			s.expect(3, cpu(100), lent)
+			s.pass(2*time.Second - 2*time.Millisecond)
+			s.renew("activator-1")
+			s.open()
+			s.expect(3, cpu(100), lent)
+			s.pass(time.Millisecond)
+			s.open()
+			s.expect(3, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(100)}, "c": {Lent: cpu(100)}, "b": {Borrowed: cpu(200)}})
+		}},
+		{"a donor lasts as long as it is predicted to with what it borrows", func(s scene) {
+			both := invocation("a", time.Second, api.Resources{MemoryBytes: 1 << 20}, cpu(300))
+			both.WithoutLoan = time.Minute
+			s.begin(both)
+			needs := invocation("b", time.Minute, cpu(0), api.Resources{MemoryBytes: 1 << 20})
+			needs.MinRemaining = 2 * time.Second
+			s.equal(cpu(0), s.begin(needs))
+		}},
 		{"a borrower that has outlived its prediction gets more", func(s scene) {
 			hungry := invocation("b", time.Second, cpu(0), cpu(300))
 			hungry.MinRemaining = 200 * time.Millisecond
@@ -431,6 +458,7 @@ func TestRefused(t *testing.T) {
 		{"absurd need", "node", change(func(i *pool.Invocation) { i.Need.CPUMilli = pool.MaxVolume + 1 }), "Need"},
 		{"negative concurrency", "node", change(func(i *pool.Invocation) { i.Concurrency = -1 }), "Concurrency"},
 		{"negative duration", "node", change(func(i *pool.Invocation) { i.Duration = -1 }), "Duration"},
+		{"negative duration without a loan", "node", change(func(i *pool.Invocation) { i.WithoutLoan = -1 }), "WithoutLoan"},
 		{"negative CPU time", "node", change(func(i *pool.Invocation) { i.CPUTime = -1 }), "CPUTime"},
 		{"negative remaining time", "node", change(func(i *pool.Invocation) { i.MinRemaining = -1 }), "MinRemaining"},
 		{"trace without end", "node", change(func(i *pool.Invocation) { i.Trace = strings.Repeat("a", 56) }), "Trace"},

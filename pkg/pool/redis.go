@@ -71,7 +71,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 			inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
 			inv.rank(), int64(inv.Others), inv.Number, inv.IdleCPUMilli,
-			max(inv.WantMostMilli, inv.Want.CPUMilli),
+			max(inv.WantMostMilli, inv.Want.CPUMilli), wholeMillis(max(inv.WithoutLoan, inv.Duration)),
 		},
 		[]any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record, inv.Trace},
 	}, nil

@@ -88,6 +88,7 @@ func (inv Invocation) Validate() error {
 		checkVolume("WantMostMilli", api.Resources{CPUMilli: inv.WantMostMilli}),
 		checkNumber("Number", inv.Number, maxExact),
 		checkDuration("Duration", inv.Duration),
+		checkDuration("WithoutLoan", inv.WithoutLoan),
 		checkDuration("MinRemaining", inv.MinRemaining),
 		checkDuration("CPUTime", inv.CPUTime),
 		checkTrace("Trace", inv.Trace),

@@ -145,10 +145,10 @@ local function give_back(node, inv)
   return true
 end
 
--- One that has outlived its prediction may go on for long: who ran without a loan takes longer
--- than was predicted of those who had one.
+-- A loan is worth what it takes off the time without it. One that has outlived its prediction
+-- may go on for long.
 local function pays(node, inv)
-  return math.abs(inv.expires - node.now) >= inv.least_remaining
+  return math.abs(inv.without_loan - node.now) >= inv.least_remaining
 end
 
 -- claims says whether somebody in a domain wants more of a resource that there is some of.

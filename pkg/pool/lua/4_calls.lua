@@ -94,7 +94,7 @@ end
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most, without_ms)
   local owner, id, pod, domain, func, record = args[2], args[3], args[4], args[5], args[6], args[7]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -116,7 +116,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
 
   inv = reuse('invocation')
   inv.id, inv.pod, inv.domain, inv.owner, inv.func, inv.record = id, pod, domain, owner, func, record
-  inv.expires, inv.least_remaining = now + duration_ms, math.max(least_ms, 1)
+  inv.expires, inv.without_loan, inv.least_remaining = now + duration_ms, now + without_ms, math.max(least_ms, 1)
   inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
   inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
   inv.concurrency, inv.need, inv.number, inv.idle_cpu = concurrency, NOTHING, number, idle_cpu
@@ -464,9 +464,9 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('begin', {}, '<dddddddddddddddddddd', begin)
+register('begin', {}, '<ddddddddddddddddddddd', begin)
 register('end', {'allow-oom'}, '<ddddd', end_one)
-register('begin_after', {}, '<dddddddddddddddddddd', begin_after)
+register('begin_after', {}, '<ddddddddddddddddddddd', begin_after)
 register('renew', {}, '<dd', renew)
 register('heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
 register('safeguard', {'allow-oom'}, '<ddddd', safeguard)

@@ -200,6 +200,7 @@ func drawInvocation(t *rapid.T) pool.Invocation {
 		Allocation:    drawAllocation(t),
 		Predicted:     drawResources(t, "predicted"),
 		Duration:      time.Duration(rapid.SampledFrom([]int{0, 100_500, 1_000_000, 60_000_000}).Draw(t, "µs")) * time.Microsecond,
+		WithoutLoan:   time.Duration(rapid.SampledFrom([]int{0, 0, 250_500, 1_500_000, 60_000_000}).Draw(t, "without a loan µs")) * time.Microsecond,
 		Surplus:       drawResources(t, "surplus"),
 		Want:          drawResources(t, "want"),
 		Concurrency:   rapid.SampledFrom([]int{0, 1, 2, 3, 3, 3}).Draw(t, "concurrency"),

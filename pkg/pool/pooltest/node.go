@@ -37,6 +37,7 @@ type begun struct {
 	pool.Invocation
 	number                 int // of its Begin
 	begunAt, expires       int64
+	withoutLoan            int64 // when it expires if it borrows no CPU
 	alone, safeguarded     bool
 	surplus                api.Resources // what there is of its Surplus for its pod to lend
 	mostLent, mostBorrowed api.Resources // lent by its pod
@@ -92,7 +93,10 @@ func (n *memoryNode) begin(now int64, inv pool.Invocation) api.Resources {
 
 	inv.WantMostMilli = max(inv.WantMostMilli, inv.Want.CPUMilli)
 	n.begins++
-	b := &begun{Invocation: inv, number: n.begins, begunAt: now, expires: now + wholeMillis(inv.Duration), alone: true}
+	b := &begun{
+		Invocation: inv, number: n.begins, begunAt: now, alone: true,
+		expires: now + wholeMillis(inv.Duration), withoutLoan: now + wholeMillis(max(inv.WithoutLoan, inv.Duration)),
+	}
 	if n.open(now) {
 		b.surplus = n.spared(now, inv)
 	}
@@ -274,10 +278,10 @@ func latestFirst(x, y *begun) int {
 	return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
 }
 
-// pays says that a loan to b may pay: it has long enough to go, or has outlived its
+// pays says that a loan to b may pay: without it b has long enough to go, or has outlived its
 // prediction by as long, so that this does not tell any more when it ends.
 func (b *begun) pays(now int64) bool {
-	return max(b.expires-now, now-b.expires) >= b.leastRemaining()
+	return max(b.withoutLoan-now, now-b.withoutLoan) >= b.leastRemaining()
 }
 
 func (b *begun) leastRemaining() int64 { return max(ceilMillis(b.MinRemaining), 1) }
