@@ -52,15 +52,27 @@ var askScenes = []play{
 			"long": {Lent: cpu(200)}, "short": {Lent: cpu(150)}, "b": {Borrowed: cpu(250)}, "c": {Borrowed: cpu(100)},
 		})
 	}},
-	{"nothing is asked for beside others, or for nobody", func(s scene) {
-		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
+	{"what several in a pod want is shared among them, the first to begin first", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(1000), cpu(0)))
 		for _, id := range []string{"b", "b2"} {
 			b := shared(id, "b", time.Hour, allocation)
-			b.WantMostMilli = 500
+			b.Surplus, b.Want, b.WantMostMilli = cpu(0), cpu(300), 500
 			s.begin(b)
 		}
+		s.expect(3, cpu(399), map[string]pool.Balance{"a": {Lent: cpu(600)}, "b": {Borrowed: cpu(600)}})
+		s.ask("b", 700)
+		s.expect(3, cpu(299), map[string]pool.Balance{"a": {Lent: cpu(700)}, "b": {Borrowed: cpu(700)}})
+		s.end("b2")
+		s.expect(2, cpu(499), map[string]pool.Balance{"a": {Lent: cpu(500)}, "b": {Borrowed: cpu(500)}})
+		s.ask("b", 100)
+		s.expect(2, cpu(899), map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+	}},
+	{"nobody asks in a pod with nobody in it", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
+		s.begin(idling("b", 500))
+		s.end("b")
 		s.ask("b", 200)
 		s.ask("c", 200)
-		s.expect(3, cpu(800), nil)
+		s.expect(1, cpu(1300), nil)
 	}},
 }

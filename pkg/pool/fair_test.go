@@ -37,32 +37,69 @@ var fairScenes = []play{
 		s.begin(of("a", invocation("a", time.Hour, cpu(900), cpu(0))))
 		s.equal(cpu(600), s.begin(of("a", invocation("a1", time.Hour, cpu(0), cpu(600)))))
 	}},
-	{"domains take turns at what is not enough for all", func(s scene) {
-		pods := map[string]int64{"x": 0, "x1": 0, "y": 0, "y1": 0, "z": 0, "z1": 0}
+	{"a domain that has all leaves others their part", func(s scene) {
+		pods := map[string]int64{"x": 0, "x1": 0, "x2": 0, "y": 0, "y1": 0, "z": 0, "z1": 0}
 		s.heartbeat(cpu(900), pods)
 		s.begin(of("x", invocation("x", time.Hour, cpu(900), cpu(0))))
-		s.equal(cpu(900), s.begin(of("x", invocation("x1", time.Hour, cpu(0), cpu(900)))))
+		s.equal(cpu(450), s.begin(of("x", invocation("x1", time.Hour, cpu(0), cpu(450)))))
+		s.equal(cpu(450), s.begin(of("x", invocation("x2", time.Minute, cpu(0), cpu(450)))))
+		s.begin(of("y", invocation("y", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(0), s.begin(of("y", invocation("y1", time.Hour, cpu(0), cpu(900)))))
+		s.begin(of("z", invocation("z", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(0), s.begin(of("z", invocation("z1", time.Hour, cpu(0), cpu(100)))))
+		s.heartbeat(cpu(900), pods)
+		// z wants less than its part, and x2 is the first to end.
+		s.expect(7, cpu(1800), map[string]pool.Balance{
+			"x": {Lent: cpu(400)}, "x1": {Borrowed: cpu(400)}, "y": {Lent: cpu(400)}, "y1": {Borrowed: cpu(400)},
+			"z": {Lent: cpu(100)}, "z1": {Borrowed: cpu(100)},
+		})
+		s.end("y1")
+		s.expect(6, cpu(2200), map[string]pool.Balance{
+			"x": {Lent: cpu(400)}, "x1": {Borrowed: cpu(400)}, "z": {Lent: cpu(100)}, "z1": {Borrowed: cpu(100)},
+		})
+		s.heartbeat(cpu(900), pods)
+		s.expect(6, cpu(1800), map[string]pool.Balance{
+			"x": {Lent: cpu(800)}, "x1": {Borrowed: cpu(450)}, "x2": {Borrowed: cpu(350)}, "z": {Lent: cpu(100)}, "z1": {Borrowed: cpu(100)},
+		})
+	}},
+	{"a domain keeps what others want and have nobody to borrow from, or have room for", func(s scene) {
+		pods := map[string]int64{"x": 0, "x1": 0, "y": 0, "y1": 0}
+		s.heartbeat(cpu(900), pods)
+		s.begin(of("x", invocation("x", time.Hour, cpu(900), cpu(0))))
+		s.equal(cpu(700), s.begin(of("x", invocation("x1", time.Hour, cpu(0), cpu(700)))))
+		s.equal(cpu(0), s.begin(of("y", invocation("y1", time.Hour, cpu(0), cpu(200)))))
+		s.heartbeat(cpu(900), pods)
+		s.expect(3, cpu(200), map[string]pool.Balance{"x": {Lent: cpu(700)}, "x1": {Borrowed: cpu(700)}})
+		s.begin(of("y", invocation("y", time.Hour, cpu(900), cpu(0))))
+		s.heartbeat(cpu(1200), pods)
+		s.expect(4, cpu(900), map[string]pool.Balance{
+			"x": {Lent: cpu(700)}, "x1": {Borrowed: cpu(700)}, "y": {Lent: cpu(200)}, "y1": {Borrowed: cpu(200)},
+		})
+	}},
+	{"memory stays, and domains take turns at what is not enough for all", func(s scene) {
+		bytes := func(n int64) api.Resources { return api.Resources{MemoryBytes: n} }
+		pods := map[string]int64{"x": 0, "x1": 0, "y": 0, "y1": 0, "z": 0, "z1": 0}
+		s.heartbeat(bytes(900), pods)
+		s.begin(of("x", invocation("x", time.Hour, bytes(900), cpu(0))))
+		s.equal(bytes(900), s.begin(of("x", invocation("x1", time.Hour, cpu(0), bytes(900)))))
 		for _, domain := range []string{"y", "z"} {
-			s.begin(of(domain, invocation(domain, time.Hour, cpu(900), cpu(0))))
-			s.equal(cpu(0), s.begin(of(domain, invocation(domain+"1", time.Hour, cpu(0), cpu(300)))))
+			s.begin(of(domain, invocation(domain, time.Hour, bytes(900), cpu(0))))
+			s.equal(cpu(0), s.begin(of(domain, invocation(domain+"1", time.Hour, cpu(0), bytes(300)))))
 		}
-		all := map[string]pool.Balance{"x": {Lent: cpu(900)}, "x1": {Borrowed: cpu(900)}}
 		lent := map[string]int64{}
 		for i := range int64(4) {
-			s.heartbeat(cpu(1000+100*i), pods)
+			s.heartbeat(bytes(1000+100*i), pods)
 			state := s.read()
+			s.equal(int64(900), state.Pods["default/x"].Lent.MemoryBytes)
 			for _, domain := range []string{"y", "z"} {
-				if now := state.Pods["default/"+domain].Lent.CPUMilli; now > lent[domain] {
+				if now := state.Pods["default/"+domain].Lent.MemoryBytes; now > lent[domain] {
 					lent[domain] = now
 				}
 			}
 			if i%2 == 1 && lent["y"] != lent["z"] {
-				s.Fatalf("after %d heartbeats y has %dm on loan and z has %dm", i+1, lent["y"], lent["z"])
+				s.Fatalf("after %d heartbeats y has %d bytes on loan and z has %d", i+1, lent["y"], lent["z"])
 			}
 		}
-		for domain := range lent {
-			all[domain], all[domain+"1"] = pool.Balance{Lent: cpu(200)}, pool.Balance{Borrowed: cpu(200)}
-		}
-		s.expect(6, api.Resources{CPUMilli: 1400}, all)
+		s.equal(map[string]int64{"y": 200, "z": 200}, lent)
 	}},
 }

@@ -37,7 +37,7 @@ func TestMemoryFollower(t *testing.T) {
 	heartbeat := func(node string, needs map[string]int64) {
 		t.Helper()
 		pods := map[string]int64{"default/donor": 0, "default/borrower": 0}
-		if _, err := r.Heartbeat(ctx, node, Heartbeat{Agent: "a", Epoch: epochOf(t, r, node), Whole: true, Lendable: unlimited, Pods: pods, Needs: needs}); err != nil {
+		if _, err := r.Heartbeat(ctx, node, Heartbeat{Agent: "a", Epoch: epochOf(t, r, node), Whole: true, Lendable: unlimited, Pods: pods, Needs: needs, Rested: []string{"default/donor", "default/borrower"}}); err != nil {
 			t.Fatal(err)
 		}
 	}

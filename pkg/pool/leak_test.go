@@ -107,6 +107,9 @@ func (d *day) step(ctx context.Context) {
 	for _, pod := range d.pods {
 		hb.Pods[pod] = 64 << 20
 	}
+	if d.n == 1 {
+		hb.Rested = d.pods
+	}
 	_, err = d.r.Heartbeat(ctx, node, hb)
 	d.do(err)
 	d.do(d.r.Renew(ctx, node, d.owner))

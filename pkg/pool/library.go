@@ -17,10 +17,7 @@ import (
 type library int
 
 // thisLibrary is raised with each change of what is in lua.
-const thisLibrary library = 26
-
-// unversioned is the library that had no version in its names.
-const unversioned library = 23
+const thisLibrary library = 27
 
 // Names of a node's keys. The functions are given the first, and make the others from it.
 const (
@@ -81,9 +78,6 @@ func (l library) deleteOlder(ctx context.Context, client redis.UniversalClient) 
 // versionOf is that of a library of ours.
 func versionOf(name string) (library, bool) {
 	digits, ours := strings.CutPrefix(name, "libra")
-	if digits == "" {
-		return unversioned, ours
-	}
 	version, err := strconv.Atoi(digits)
 	return library(version), ours && err == nil
 }

@@ -136,8 +136,9 @@ type Heartbeat struct {
 	// Lendable is the most that may be on loan on the node at one time. When more is,
 	// nothing more is lent, and what is on loan stays. Domains share it: while others want some
 	// that there is surplus in their domain for, a domain borrows no more than an equal part of
-	// it, counting itself and those others, and keeps what it had beyond that until it ends.
-	// Where there is not enough for all that a Heartbeat finds wanting, the domains take turns
+	// it, to which those add that have less and want no more. What it had of CPU beyond that, it
+	// loses with the next Heartbeat to those who want it; of memory, which may be in use, it keeps
+	// it. Where there is not enough for all that a Heartbeat finds wanting, the domains take turns
 	// to be the first to be lent to.
 	Lendable api.Resources
 	// Pods are, by namespace/name, the pods that take part, and the bytes of memory that each
@@ -148,8 +149,9 @@ type Heartbeat struct {
 	// owed, whatever is on loan: of so many bytes at least. It is what they use already, or
 	// what they need so as not to be killed.
 	Needs map[string]int64
-	// Rested are those of a State's Unseen pods that were seen to use no CPU since: what has
-	// lapsed there, or computed for a client that went away, is over.
+	// Rested are pods that use no CPU, of those that the State calls Unseen, or of all that take part
+	// where it is not Open: what has lapsed there, had begun before the epoch, or computed for a
+	// client that went away, is over.
 	Rested []string
 }
 
@@ -197,8 +199,8 @@ type State struct {
 	InFlight  map[string][]Flight // by namespace/name, in the order of their Begins
 	Available api.Resources       // surplus in the pool that nobody has borrowed
 	Suspended []Suspension        // by Function
-	// Unseen are the pods, by namespace/name, in which there may be invocations that have lapsed, or
-	// whose clients went away.
+	// Unseen are the pods, by namespace/name, in which there may be invocations that had begun before
+	// the epoch, that have lapsed, or whose clients went away.
 	Unseen []string
 	// Raised are the pods, by namespace/name, that borrow CPU, or have since the last Heartbeat:
 	// those which an agent that hangs may have left with more than they are owed.
@@ -224,8 +226,9 @@ type Pool interface {
 	// Others that the pool does not know, until their Owner's next Begin there counts fewer or
 	// what it did not know of begins; what has lapsed, until its Owner's next Begin there
 	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost; and what computes
-	// for a client that went away (Ending), until its pod is seen at rest, or for UnseenMost. What was in flight when an epoch ended is unseen
-	// from its Owner's next Begin in its pod on; other Owners' Begins do not tell of it.
+	// for a client that went away (Ending), until its pod is seen at rest, or for UnseenMost. So is
+	// what was in flight when an epoch ended, in any of the pods that take part when the next one's
+	// first Whole Heartbeat comes.
 	//
 	// An End that leaves a pod empty makes it an idle donor, which lends the CPU that the
 	// invocation said, but for one that is Late or of a function that is suspended. It is one
@@ -262,10 +265,10 @@ type Pool interface {
 	// the pod is not idle any more as it was seen, or not yet: that what it used was not what lends
 	// now. Memory needs no safeguard: a limit on it is never lowered.
 	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)
-	// Ask says how much CPU, in milli, the only invocation in a pod wants to borrow in all, by what
-	// it turns out to use. It wants that from then on, or its WantMostMilli where that is less, and
-	// what it has borrowed above it goes back, to the donors that are the first to end first. Of a
-	// pod with none or several nothing changes.
+	// Ask says how much CPU, in milli, those in a pod want to borrow in all, by what it turns out to
+	// use. The first to begin wants that from then on, or its WantMostMilli where that is less, the
+	// next what that leaves, and so on; what one has borrowed above it goes back, to the donors that
+	// are the first to end first.
 	Ask(ctx context.Context, node, pod string, milli int64) error
 	// Read ends every invocation whose owner's lease ran out, and returns the state.
 	Read(ctx context.Context, node string) (State, error)

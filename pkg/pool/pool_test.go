@@ -66,13 +66,13 @@ func (s scene) end(id string) pool.Outcome {
 	return outcome
 }
 
+// scenePods are those that take part from the start, and rest then.
+var scenePods = []string{"default/a", "default/b", "default/c", "default/d", "default/long", "default/short"}
+
+// open keeps the node open.
 func (s scene) open() {
 	s.Helper()
-	var pods []string
-	for _, id := range []string{"a", "b", "c", "d", "short", "long"} {
-		pods = append(pods, "default/"+id)
-	}
-	openNode(s, s.pool, sceneNode, pods...)
+	s.heartbeat(unlimited, map[string]int64{"a": 0, "b": 0, "c": 0, "d": 0, "short": 0, "long": 0})
 }
 
 // rest is an open node's heartbeat that says that a pod rests.
@@ -414,7 +414,7 @@ func TestScenes(t *testing.T) {
 	addr := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes, askScenes) {
+	run := func(tc play, opened bool) {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testingclock.NewFakePassiveClock(epoch)
 			r := newRedis(t, addr)
@@ -426,11 +426,19 @@ func TestScenes(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					clock.SetTime(epoch)
 					s := scene{T: t, pool: p, clock: clock}
-					s.open()
+					if opened {
+						openNode(s, s.pool, sceneNode, scenePods...)
+					}
 					tc.play(s)
 				})
 			}
 		})
+	}
+	for _, tc := range slices.Concat(scenes, agentScenes, concurrencyScenes, rankedScenes, unseenScenes, fairScenes, idleScenes, askScenes) {
+		run(tc, true)
+	}
+	for _, tc := range newEpochScenes {
+		run(tc, false)
 	}
 }
 

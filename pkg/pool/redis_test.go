@@ -31,14 +31,14 @@ var (
 	unlimited  = api.Resources{CPUMilli: maxVolume, MemoryBytes: maxVolume}
 )
 
-// openNode makes all pods that are named take part, without a floor.
+// openNode makes all pods that are named take part, without a floor and at rest.
 func openNode(t testing.TB, p Pool, node string, pods ...string) {
 	t.Helper()
 	state, err := p.Read(redistest.Context(t), node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}}
+	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}, Rested: pods}
 	for _, pod := range pods {
 		hb.Pods[pod] = 0
 	}

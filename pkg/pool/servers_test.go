@@ -21,7 +21,7 @@ func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	ctx := redistest.Context(t)
 	hb := Heartbeat{
 		Agent: "agent-1", Epoch: oldEpoch, Whole: true, Lendable: unlimited,
-		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0},
+		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0}, Rested: []string{"default/late-2"},
 	}
 	if open, err := r.Heartbeat(ctx, node, hb); err != nil || open {
 		t.Fatalf("a heartbeat of epoch %s opened the node after that epoch: %t, %v", oldEpoch, open, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -89,7 +90,7 @@ func (p *part) beat(node string) error {
 			pods[fmt.Sprintf("default/%s-%d", side, i)] = 0
 		}
 	}
-	_, err = p.Heartbeat(ctx, node, Heartbeat{Agent: "agent-" + p.library.name(), Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: pods})
+	_, err = p.Heartbeat(ctx, node, Heartbeat{Agent: "agent-" + p.library.name(), Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: pods, Rested: slices.Collect(maps.Keys(pods))})
 	return err
 }
 
@@ -200,42 +201,22 @@ func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 	}
 }
 
-// The library before versions had names of their own tells nobody of its requests, and gets
-// this key with each call.
-func TestUnversionedLibraryCloses(t *testing.T) {
-	r := newRedis(t, redistest.Start(t))
-	ctx := redistest.Context(t)
-	if err := r.calls.Set(ctx, "libra:{node}:node", "epoch", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	beat := Heartbeat{Agent: "agent-1", Epoch: epochOf(t, r, "node"), Whole: true, Lendable: unlimited}
-	if open, err := r.Heartbeat(ctx, "node", beat); err != nil || open {
-		t.Errorf("the node is open while the library %d is used: %t, %v", unversioned, open, err)
-	}
-	from := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 10*time.Second, true,
-		func(ctx context.Context) (bool, error) { return r.Heartbeat(ctx, "node", beat) })
-	if took := time.Since(from); err != nil || took < LeaseTTL-2*time.Second {
-		t.Errorf("after it has been used, the node is open after %s, %v; want about %s", took, err, LeaseTTL)
-	}
-}
-
 // Who loads a version leaves the one before it, for those that still use it.
 func TestOldLibrariesGo(t *testing.T) {
 	addr := redistest.Start(t)
 	ctx := redistest.Context(t)
 	r := newRedis(t, addr)
-	for _, name := range []string{"libra", "librarian"} { // the second is another's
+	for _, name := range []string{"libra6", "librarian"} { // the second is another's
 		source := fmt.Sprintf("#!lua name=%s\nredis.register_function('%[1]s_begin', function() return 1 end)", name)
 		if err := r.calls.FunctionLoad(ctx, source).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	expectLibraries(t, newVersion(t, addr, unversioned+1), []string{"libra", "libra24", "librarian"})
-	expectLibraries(t, newVersion(t, addr, unversioned+2), []string{"libra24", "libra25", "librarian"})
-	expectLibraries(t, newVersion(t, addr, unversioned+3), []string{"libra25", "libra26", "librarian"})
+	expectLibraries(t, newVersion(t, addr, 7), []string{"libra6", "libra7", "librarian"})
+	expectLibraries(t, newVersion(t, addr, 8), []string{"libra7", "libra8", "librarian"})
+	expectLibraries(t, newVersion(t, addr, 9), []string{"libra8", "libra9", "librarian"})
 	// Who still uses what is gone loads it again, and leaves the newer.
-	expectLibraries(t, newVersion(t, addr, unversioned+1), []string{"libra24", "libra25", "libra26", "librarian"})
+	expectLibraries(t, newVersion(t, addr, 7), []string{"libra7", "libra8", "libra9", "librarian"})
 }
 
 func expectLibraries(t *testing.T, r *Redis, want []string) {

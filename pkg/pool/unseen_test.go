@@ -145,6 +145,32 @@ var unseenScenes = []play{
 	}},
 }
 
+// newEpochScenes are those of a node that has not been opened.
+var newEpochScenes = []play{
+	{"those of before the epoch may be in any pod that takes part when it is first seen whole, until that rests", func(s scene) {
+		s.open()
+		s.equal(scenePods, s.read().Unseen)
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.heartbeat(unlimited, map[string]int64{"a": 0, "new": 0})
+		s.begin(invocation("new", time.Minute, cpu(300), cpu(0)))
+		s.expect(2, cpu(300), nil)
+		s.rest("default/a")
+		s.equal(scenePods[1:], s.read().Unseen)
+		s.equal(pool.Outcome{Found: true}, s.end("a"))
+		next := invocation("a2", time.Minute, cpu(200), cpu(0))
+		next.Pod = "default/a"
+		s.begin(next)
+		s.expect(2, cpu(200), nil)
+	}},
+	{"a heartbeat that is not whole tells of none", func(s scene) {
+		hb := pool.Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Pods: map[string]int64{"default/a": 0}}
+		if _, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb); err != nil {
+			s.Fatal(err)
+		}
+		s.equal([]string(nil), s.read().Unseen)
+	}},
+}
+
 // endComputing is an End of one whose client went away.
 func (s scene) endComputing(id, pod string) pool.Outcome {
 	s.Helper()

@@ -163,6 +163,10 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	case resultWritten:
 		e.retry.succeeded()
 		e.unsure, e.written = false, w.to
+		if c := r.sampled.get(e.pod); c != nil {
+			// Or it is taken to have the limit of before for as long as it rests.
+			c.lookAgain.Store(true)
+		}
 		if w.direction == restore {
 			cause := r.cause(e)
 			r.metrics.restored(ctx, cause)

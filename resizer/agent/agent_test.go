@@ -316,6 +316,12 @@ func TestLimitsAreSeldomRead(t *testing.T) {
 			t.Fatalf("a sample of a container that is throttled is %+v, want the limit %v", s, made.Reading.Limit)
 		}
 	}
+	sample(10, 0, 7, 0)
+	made.whole = 0
+	c.lookAgain.Store(true)
+	if sample(3, 0, 7, 0); made.whole != 1 {
+		t.Errorf("the limits of a container that rests were read %d times after one was set, want once", made.whole)
+	}
 	made.whole = 0
 	if err := c.sampleWhole(clk.Now); err != nil || made.whole != 1 {
 		t.Errorf("at the end of an invocation limits were not read: %v", err)

@@ -42,9 +42,9 @@ type container struct {
 	covered atomic.Int64
 	// sinking says that the limit in force is to become that.
 	sinking atomic.Bool
-	// spec is the memory limit, in bytes, that the kubelet is to set or has; 0 is none. lookAgain
-	// says that it is another than at the last sample.
-	spec      atomic.Int64
+	// spec is the memory limit, in bytes, that the kubelet is to set or has; 0 is none.
+	spec atomic.Int64
+	// lookAgain says that a limit is another than at the last sample.
 	lookAgain atomic.Bool
 	// rescuable says that the limit is raised when the container comes near it.
 	rescuable atomic.Bool
@@ -99,7 +99,7 @@ func filling(r cgroup.Reading) bool {
 func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ring.len() == 0 {
+	if again := c.lookAgain.Swap(false); again || c.ring.len() == 0 {
 		return c.read(now)
 	}
 	last := *c.ring.last()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -42,11 +43,20 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	r.beatDue = false
 }
 
-// rested are the pods of the state's Unseen that use no CPU now. What has lapsed in them may wait
-// for something, and needs nothing of what its pod is owed meanwhile.
+// rested are those that use no CPU now of the pods in which there may be what the pool does not
+// know. It may wait for something, and needs nothing of what its pod is owed meanwhile.
 func (r *reflex) rested() (pods []string) {
+	unseen := slices.Clone(r.state.Unseen)
+	if !r.state.Open {
+		// The heartbeat that opens a node makes all unseen that take part.
+		for _, e := range r.entries {
+			if e.takesPart() {
+				unseen = append(unseen, e.pod)
+			}
+		}
+	}
 	now := r.clock.Now()
-	for _, pod := range r.state.Unseen {
+	for _, pod := range unseen {
 		e, c := r.get(pod), r.sampled.get(pod)
 		if e != nil && c != nil && c.id == e.info.container && c.usesNothing(now) {
 			pods = append(pods, pod)

@@ -64,6 +64,7 @@ type site struct {
 	made    map[string]*cgrouptest.Container
 	named   *atomic.Int64 // pods, by the last heartbeat of the agent made last
 	begun   int
+	load    *cgrouptest.Load // of the borrower, once something was lent
 }
 
 func newSite(t *testing.T) *site {
@@ -159,7 +160,7 @@ func crashing(a *Agent) func(context.Context) error {
 			return err
 		}
 		var group sync.WaitGroup
-		for _, f := range []func(context.Context){a.watch, a.link.run, a.reflex.run} {
+		for _, f := range []func(context.Context){a.sampleAll, a.watch, a.link.run, a.reflex.run} {
 			group.Go(func() { f(ctx) })
 		}
 		group.Wait()
@@ -173,7 +174,7 @@ func (s *site) signal(sig syscall.Signal) {
 	}
 }
 
-// lend begins invocations of which one lends 200m to the other, and returns the donor.
+// lend begins invocations of which one lends 200m to the other, which uses it, and returns the donor.
 func (s *site) lend() (donor string) {
 	s.Helper()
 	// A pod that begins an invocation before the agent names it lends nothing in it.
@@ -181,6 +182,10 @@ func (s *site) lend() (donor string) {
 		state, err := s.pools.Read(s.Context(), node)
 		return err == nil && state.Open && s.named.Load() == int64(len(s.pods))
 	})
+	if s.load == nil {
+		s.load = s.made["default/borrower"].Start(s.T)
+	}
+	s.load.Do("burn")
 	s.begun++
 	donor = fmt.Sprint("donor-", s.begun)
 	volume := api.Resources{CPUMilli: 200}
@@ -290,15 +295,13 @@ func TestWantsAreFoundByUse(t *testing.T) {
 	})
 	defer renewals.Wait()
 	defer stop()
-	load := s.made["default/borrower"].Start(t)
-	load.Do("burn")
 	if _, err := s.pools.End(s.Context(), node, pool.Ending{ID: "idle"}); err != nil {
 		t.Fatal(err)
 	}
 	s.until("it was throttled, and an idle donor has some", 100, 900)
-	load.Do("rest")
+	s.load.Do("rest")
 	s.until("what is not used goes back", 500, 500)
-	load.Do("burn")
+	s.load.Do("burn")
 	s.until("it wants some again", 100, 900)
 }
 

@@ -53,7 +53,7 @@ func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 	wait := sleepEvery
 	for _, c := range all {
 		due, until := c.due(now, c.every(now))
-		if c.lookAgain.Swap(false) || due {
+		if c.lookAgain.Load() || due {
 			a.sample(ctx, c.pod, c.container)
 			a.guardMemory(ctx, c)
 			until = c.every(now)

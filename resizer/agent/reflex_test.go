@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,6 +39,18 @@ func TestLoanAndItsEnd(t *testing.T) {
 	g.pass(2 * time.Second)
 	if g.kernel["donor"].writes != writes {
 		t.Error("written to at rest")
+	}
+}
+
+// Who samples a container that rests takes it to have the limit of before, unless it is told.
+func TestSamplerIsToldOfALimitThatWasSet(t *testing.T) {
+	g := newTestRig(t)
+	sampled := &container{id: "borrower", cgroup: &handle{kernelContainer: g.run("default/b", "borrower", userLimits)}}
+	g.sampled.put("default/b", sampled)
+	sampled.lookAgain.Store(false)
+	g.lend()
+	if !sampled.lookAgain.Load() {
+		t.Error("the sampler is not to look at a limit that was raised")
 	}
 }
 
@@ -352,6 +365,29 @@ func TestHeartbeat(t *testing.T) {
 	hb := <-g.link.beats
 	if diff := cmp.Diff(map[string]int64{"default/d": pinned(0)}, hb.Pods); diff != "" || !hb.Whole || hb.Epoch != g.state.Epoch {
 		t.Errorf("heartbeat %+v; pods (-want +got):\n%s", hb, diff)
+	}
+}
+
+// The heartbeat that opens a pool tells it which pods hold nothing of before.
+func TestPodsThatRestWhenThePoolOpens(t *testing.T) {
+	g := newTestRig(t)
+	for _, name := range []string{"busy", "resting"} {
+		kernel := g.run("default/"+name, name, userLimits)
+		g.sampled.put("default/"+name, &container{id: name, cgroup: &handle{kernelContainer: kernel}})
+	}
+	for range 3 {
+		g.clock.Step(restTime)
+		g.kernel["busy"].CPU += restTime / 2
+		for _, name := range []string{"busy", "resting"} {
+			if err := g.sampled.get("default/" + name).sampleWhole(g.clock.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	g.exchange() // reads the epoch
+	g.pass(0)
+	if hb := <-g.link.beats; !hb.Whole || !slices.Equal(hb.Rested, []string{"default/resting"}) {
+		t.Errorf("the heartbeat that opens the pool is %+v, want one of which the pod that rests is", hb)
 	}
 }
 

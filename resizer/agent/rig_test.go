@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -301,13 +303,18 @@ func (g *rig) rest(d time.Duration) {
 	}
 }
 
-// open makes the pool open.
+// open makes the pool open, for pods that rest.
 func (g *rig) openPool() {
 	g.Helper()
 	g.exchange()
 	g.clock.Step(beatEvery)
 	g.round(g.ctx)
 	g.exchange()
+	rested := g.told
+	rested.Rested = slices.Collect(maps.Keys(rested.Pods))
+	if _, err := g.pool.Heartbeat(g.ctx, node, rested); err != nil {
+		g.Fatalf("%v", err)
+	}
 	if s, err := g.pool.Read(g.ctx, node); err != nil || !s.Open {
 		g.Fatalf("the pool is not open (%v): %+v", err, s)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -64,6 +65,11 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 		}
 		for j := range o.connections {
 			n.beat.Pods[podOf(j)] = 0
+		}
+		opens := n.beat
+		opens.Rested = slices.Collect(maps.Keys(opens.Pods)) // nothing had begun in them
+		if _, err := l.pools.Heartbeat(ctx, n.name, opens); err != nil {
+			return nil, errors.Join(err, l.closeClients())
 		}
 		l.nodes = append(l.nodes, n)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +62,12 @@ func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 			for j := range l.functions {
 				beat.Pods[namespaceOf(n)+"/"+podName(i, j)] = 0
 			}
+		}
+		opens := beat
+		opens.Rested = slices.Collect(maps.Keys(opens.Pods)) // nothing had begun in them
+		if _, err := l.pools.Heartbeat(ctx, nodeName(i), opens); err != nil {
+			stop()
+			return nil, errors.Join(err, l.pools.Close(), l.beats.Close())
 		}
 		l.nodes = append(l.nodes, beat)
 	}

@@ -48,50 +48,11 @@ local CPU, MEMORY = 1, 2
 -- Shared by all that has nothing, and never changed.
 local NOTHING = {0, 0}
 
--- A volume of what an invocation brings is shared by all that have the same, and never
--- changed: what many nodes have is what Redis must get through.
-local VOLUMES_MOST = 4096
-local volumes, volumes_count = {}, 0
-
 local function volume(cpu, memory)
   if cpu == 0 and memory == 0 then
     return NOTHING
   end
-  local of_cpu = volumes[cpu]
-  local found = of_cpu and of_cpu[memory]
-  if not found then
-    if volumes_count == VOLUMES_MOST then
-      volumes, volumes_count, of_cpu = {}, 0, nil
-    end
-    if not of_cpu then
-      of_cpu = {}
-      volumes[cpu] = of_cpu
-    end
-    found = {cpu, memory}
-    of_cpu[memory], volumes_count = found, volumes_count + 1
-  end
-  return found
-end
-
--- Tables of invocations and of pods that nobody needs any more, for those to come. To make
--- two for each invocation would be most of what Lua's collector has to follow up.
-local SPENT_MOST = 4096
-local spent, spent_count = {}, {invocation = 0, pod = 0}
-
-local function reuse(kind)
-  local t = spent[kind]
-  if not t then
-    return {}
-  end
-  spent[kind], spent_count[kind] = t.next, spent_count[kind] - 1
-  t.next = nil
-  return t
-end
-
-local function discard(kind, t)
-  if spent_count[kind] < SPENT_MOST then
-    spent[kind], spent_count[kind], t.next = t, spent_count[kind] + 1, spent[kind]
-  end
+  return {cpu, memory}
 end
 
 -- redis.call, which is not there before the first call of a function.
@@ -99,9 +60,8 @@ local call
 
 -- A key without members does not exist, and one that comes to exist again has no
 -- time to live. So the ends have one member that no ID is (validate.go), and that no
--- time reaches. Above 64 bytes, Redis keeps a set such that it need not go through all
--- of it for one member.
-local PLACEHOLDER = '\n' .. '-----------------------------------------------------------------'
+-- time reaches.
+local PLACEHOLDER = '\n'
 
 -- The epoch is this server process's and this library's, as the variable goes with
 -- them, and then the node's.
@@ -151,7 +111,7 @@ local function keep(node)
   for _, name in pairs(key) do
     call('PEXPIRE', name, RETENTION_MS)
   end
-  node.kept, node.timed_at = node.now, nil
+  node.kept = node.now
 end
 
 -- append_intent wakes who waits for balances. The names are for people: who is woken reads
@@ -200,15 +160,14 @@ local function begin_epoch(first_key, now, had_epoch)
       versions = string.match(first_key, '^(.-})') .. ':versions', -- when each was last told of requests
     },
     marked_at = nil, -- when this one was
-    unversioned = string.match(first_key, '^(.-})') .. ':node', -- the epoch of the library without a version
     epoch = library_epoch .. epochs_begun,
     now = now,
     trimmed = 0,            -- when last
     pruned = 0, buried = 0, -- when last, and how many ends since
     buried_until = 0,       -- the latest of those that stand
     traced = 0,
-    -- Of the last heartbeat.
-    beat_at = nil, whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
+    -- Of the last heartbeat, and whether any was whole.
+    beat_at = nil, whole = false, was_whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
@@ -238,23 +197,6 @@ local function server_time()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The time is that at which the node's key goes less what is left of it: one number, where TIME
--- makes a table and two strings for the collector. Somebody else may give the key another time
--- to live, so TIME is asked again after a second, and when the two do not agree.
-local TIMED_FOR_MS = 1000
-
-local function time_of(node)
-  local key = node.key.epoch
-  if node.timed_at then
-    local now = node.goes_at - call('PTTL', key)
-    if now >= node.timed_at and now < node.timed_at + TIMED_FOR_MS then
-      return now
-    end
-  end
-  node.timed_at, node.goes_at = server_time(), call('PEXPIRETIME', key)
-  return node.timed_at
-end
-
 -- mark notes that this version has requests on the node. Leases are renewed in time for it.
 local MARK_EVERY_MS = 1000
 
@@ -276,15 +218,6 @@ local function is_shared(node)
   return call('ZCOUNT', node.key.versions, after + 1, node.now) > own
 end
 
--- is_open says whether the node lends. Only who would lend asks, once in a call: most calls
--- need not, and it is a tenth of what they take.
-local function is_open(node)
-  if node.opened and not node.looked then
-    node.looked, node.opened = true, not is_shared(node)
-  end
-  return node.opened
-end
-
 local function forget_marks(node)
   local at, past = node.marked_at, node.now - node.lease_ms
   call('ZREMRANGEBYSCORE', node.key.versions, '-inf', past)
@@ -296,17 +229,12 @@ local function open_node(first_key, lease_ms, now)
   if not library_epoch then
     begin_library()
   end
-  local epoch = redis.pcall('GET', first_key)
-  if type(epoch) == 'table' then
-    -- An older library had a key of this name, of another type.
-    call('DEL', first_key)
-    epoch = 'another'
-  end
+  local epoch = redis.pcall('GET', first_key) -- an error, of a key of another type, is no epoch of ours
   local node = nodes[first_key]
   -- One that is busy was left so by a call that failed half-way.
   local known = node and node.epoch == epoch and not node.busy
   if now == 0 then
-    now = known and time_of(node) or server_time()
+    now = server_time()
   end
   if not known then
     node = begin_epoch(first_key, now, epoch)
@@ -318,7 +246,7 @@ local function open_node(first_key, lease_ms, now)
   -- A heartbeat from ahead of now came before the clock went back.
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
-  node.opened, node.looked = node.heard and node.whole, false
+  node.open = node.heard and node.whole and not is_shared(node)
   node.moved, node.woken, node.ranked = nil, nil, nil
   if now - node.trimmed >= TRIM_EVERY_MS or now < node.trimmed then
     trim(node)

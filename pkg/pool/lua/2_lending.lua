@@ -169,24 +169,85 @@ local function claims(node, domain, resource)
   return false
 end
 
--- part_of is how much of what it wants a domain may borrow beside others.
-local function part_of(node, name, resource, want)
-  local lendable, own = node.lendable[resource], node.domains[name].on_loan[resource]
-  if own + want <= math.floor(lendable / node.domains_count) then
-    return want
-  end
-  local count = 1
+-- part is the most that a domain may have on loan while others want some, and how many others of
+-- those than the one named do: what is lendable is shared equally, and who has less than that and
+-- wants no more leaves the rest to the others.
+local function part(node, name, resource)
+  local content, sharing, wanting, left = {}, 0, 0, node.lendable[resource]
   for other, domain in pairs(node.domains) do
-    if other ~= name and claims(node, domain, resource) then
-      count = count + 1
+    local claiming = other ~= name and claims(node, domain, resource)
+    if claiming then
+      wanting = wanting + 1
+    end
+    if claiming or other == name then
+      sharing = sharing + 1
+    elseif domain.on_loan[resource] > 0 then
+      sharing, content[#content + 1] = sharing + 1, domain.on_loan[resource]
     end
   end
-  local left = math.floor(lendable / count) - own
-  if count == 1 or left >= want then
+  table.sort(content)
+  for _, has in ipairs(content) do
+    if has * sharing > left then
+      break
+    end
+    left, sharing = left - has, sharing - 1
+  end
+  return math.floor(left / math.max(sharing, 1)), wanting
+end
+
+-- part_of is how much of what it wants a domain may borrow beside others.
+local function part_of(node, name, resource, want)
+  local own = node.domains[name].on_loan[resource]
+  if own + want <= math.floor(node.lendable[resource] / node.domains_count) then
+    return want
+  end
+  local most, others = part(node, name, resource)
+  if others == 0 or most - own >= want then
     return want
   end
   node.capped = true
-  return left
+  return most - own
+end
+
+-- shrink ends so much of what an invocation has borrowed. The donors that are the first to end get
+-- theirs back first.
+local function shrink(node, inv, resource, amount)
+  local donors = node.domains[inv.domain].donors
+  for i = #donors, 1, -1 do
+    local loan = inv.donors[donors[i]]
+    local back = loan and math.min(amount, loan[resource]) or 0
+    if back > 0 then
+      lend(node, donors[i], inv, resource, -back)
+      donors[i].spare[resource], amount = donors[i].spare[resource] + back, amount - back
+    end
+  end
+end
+
+-- even_out has domains that came to have more CPU on loan than their part, while nobody else wanted
+-- any, leave to others what they want now: the first to end loses it first. To feed all is next.
+-- Memory on loan may be in use, and stays.
+local function even_out(node)
+  local most = part(node, nil, CPU)
+  local lacking = node.on_loan[CPU] - node.lendable[CPU]
+  local wanted = false
+  for _, domain in pairs(node.domains) do
+    if domain.on_loan[CPU] < most and claims(node, domain, CPU) then
+      wanted, lacking = true, lacking + most - domain.on_loan[CPU]
+    end
+  end
+  if not wanted or lacking <= 0 then
+    return
+  end
+  for _, domain in pairs(node.domains) do
+    local borrowers = domain.borrowers
+    for i = #borrowers, 1, -1 do
+      local excess = domain.on_loan[CPU] - most
+      if excess <= 0 then
+        break
+      end
+      shrink(node, borrowers[i], CPU, excess)
+    end
+  end
 end
 
 -- take lends an invocation what it still wants, from the donors of its domain that
@@ -238,7 +299,7 @@ end
 -- not be enough for all: one domain's part grows when another has all that it wants, and
 -- the first of them is another each time.
 local function feed(node, domains)
-  if not is_open(node) then
+  if not node.open then
     return
   end
   local names = {}

@@ -185,11 +185,10 @@ local function join_pod(node, inv, others)
   local here = node.in_pod[inv.pod]
   local was_idle = here and here.idle
   if not here then
-    here = reuse('pod') -- which has no loans, nothing to spare and is not listed
-    if not here.lent then
-      here.listed, here.spare, here.lent, here.borrowers = false, NOTHING, NOTHING, NOTHING
-    end
-    here.id, here.domain, here.expires = inv.pod, inv.domain, inv.expires
+    here = {
+      id = inv.pod, domain = inv.domain, expires = inv.expires,
+      listed = false, spare = NOTHING, lent = NOTHING, borrowers = NOTHING,
+    }
     node.in_pod[inv.pod] = here
   elseif not was_idle then
     here[1].alone, inv.alone = false, false -- and so are the others
@@ -233,9 +232,7 @@ local function drop_pod(node, here)
   end
   here.idle = nil
   node.in_pod[here.id] = nil
-  local moved = here.listed and settle(node, here)
-  discard('pod', here)
-  return moved
+  return here.listed and settle(node, here)
 end
 
 -- How long an idle donor lends to those who begin to borrow.
@@ -294,7 +291,7 @@ local function is_buried(node, id)
 end
 
 -- release ends an invocation, and says whether there is something to lend or a want
--- unmet after it. What the invocation was is still there until the next Begin.
+-- unmet after it.
 local function release(node, inv, lapsed, answered, idles)
   local moved = give_back(node, inv)
   moved = leave_pod(node, inv, lapsed, idles) or moved
@@ -309,7 +306,6 @@ local function release(node, inv, lapsed, answered, idles)
   if lapsed and inv.cpu_time then
     note_lapsed(node, inv.pod)
   end
-  discard('invocation', inv)
   return moved
 end
 

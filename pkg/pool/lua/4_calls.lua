@@ -25,7 +25,7 @@ end
 
 -- spared is what there is of an invocation's surplus for its pod to lend.
 local function spared(node, pod, func, cpu, memory, most_ms)
-  if cpu + memory == 0 or not (node.floors[pod] and is_open(node)) then
+  if cpu + memory == 0 or not (node.floors[pod] and node.open) then
     return NOTHING
   end
   return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
@@ -33,18 +33,13 @@ end
 
 -- idles says whether the pod of one that ends lends on.
 local function idles(node, inv, late, most_ms)
-  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and is_open(node)
+  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and node.open
 end
 
 -- An invocation of which it is not known what it needs, needs all.
 local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
-
--- What most ends say.
-local ALONE_REPLY = {1, 1, 0, 0, 0, 0, 0}
-local ALONE_PART = '"alone":true,"safeguarded":false,'
-  .. '"lent":{"cpu_milli":0,"memory_bytes":0},"borrowed":{"cpu_milli":0,"memory_bytes":0}}'
 
 -- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
 -- pool's. To join them is the reader's.
@@ -56,27 +51,22 @@ local function finish(node, id, ending, late, answered, computes_in, most_ms)
   end
   if not inv then
     local here = node.in_pod[computes_in]
-    if here and settle(node, here) and is_open(node) then
+    if here and settle(node, here) and node.open then
       feed_domain(node, here.domain)
     end
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and is_open(node) then
+  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and node.open then
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
   local alone, safeguarded = inv.alone and not late, inv.safeguarded
   local lent, borrowed = inv.most_lent, inv.most_borrowed
-  local reply, pool_part = ALONE_REPLY, ALONE_PART
-  if not alone or safeguarded or lent ~= NOTHING or borrowed ~= NOTHING then
-    reply = {1, alone and 1 or 0, safeguarded and 1 or 0, lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]}
-    pool_part = string.format(
-      '"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
-      tostring(alone), tostring(safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY])
-  end
-  append_ended(node, inv.record, ending, pool_part)
-  return reply
+  append_ended(node, inv.record, ending, string.format(
+    '"alone":%s,"safeguarded":%s,"lent":{"cpu_milli":%d,"memory_bytes":%d},"borrowed":{"cpu_milli":%d,"memory_bytes":%d}}',
+    tostring(alone), tostring(safeguarded), lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]))
+  return {1, alone and 1 or 0, safeguarded and 1 or 0, lent[CPU], lent[MEMORY], borrowed[CPU], borrowed[MEMORY]}
 end
 
 local function end_one(node, args, late, answered, most_ms)
@@ -114,16 +104,15 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     mark(node)
   end
 
-  inv = reuse('invocation')
-  inv.id, inv.pod, inv.domain, inv.owner, inv.func, inv.record = id, pod, domain, owner, func, record
-  inv.expires, inv.without_loan, inv.least_remaining = now + duration_ms, now + without_ms, math.max(least_ms, 1)
-  inv.allocation, inv.want = volume(cpu, memory), volume(want_cpu, want_memory)
-  inv.surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms)
-  inv.concurrency, inv.need, inv.number, inv.idle_cpu = concurrency, NOTHING, number, idle_cpu
-  inv.want_most = want_most
-  inv.alone, inv.safeguarded, inv.most_lent = true, false, NOTHING -- of its pod
-  inv.borrowed, inv.most_borrowed, inv.donors = NOTHING, NOTHING, NOTHING
-  inv.trace, inv.traced, inv.cpu_time = nil, nil, nil
+  inv = {
+    id = id, pod = pod, domain = domain, owner = owner, func = func, record = record,
+    expires = now + duration_ms, without_loan = now + without_ms, least_remaining = math.max(least_ms, 1),
+    allocation = volume(cpu, memory), want = volume(want_cpu, want_memory), want_most = want_most,
+    surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms),
+    concurrency = concurrency, need = NOTHING, number = number, idle_cpu = idle_cpu,
+    alone = true, safeguarded = false, most_lent = NOTHING, -- of its pod
+    borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
+  }
   if concurrency > 1 then
     inv.need = needed(need_cpu, need_memory, inv.allocation)
   end
@@ -137,7 +126,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   if inv.want ~= NOTHING then
     list(node, 'borrowers', inv)
   end
-  if (moved or inv.want ~= NOTHING) and is_open(node) then
+  if (moved or inv.want ~= NOTHING) and node.open then
     if inv.want ~= NOTHING then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
@@ -225,18 +214,6 @@ local function take_part(node, text)
   end
 end
 
--- The library before the first that marks has its keys where this one has the shared one, and
--- gets one of them with each call. It counts as version 23. One version later this goes.
-local UNVERSIONED = '23'
-
-local function mark_unversioned(node)
-  local idle = redis.pcall('OBJECT', 'IDLETIME', node.unversioned) -- seconds
-  if type(idle) == 'number' and idle * 1000 < node.lease_ms then
-    call('ZADD', node.key.versions, node.now - idle * 1000, UNVERSIONED)
-    call('PEXPIRE', node.key.versions, RETENTION_MS)
-  end
-end
-
 -- forget_returned leaves those raised that borrow now: the agent has had time to see to the others.
 local function forget_returned(node)
   if not next(node.raised) then
@@ -255,9 +232,8 @@ local function heartbeat(node, args, whole, cpu, memory)
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
-  mark_unversioned(node)
   local shared = is_shared(node)
-  node.heard, node.opened, node.looked = true, node.whole and not shared, true
+  node.heard, node.open = true, node.whole and not shared
   if text ~= node.pods_text then
     take_part(node, text)
   end
@@ -266,6 +242,13 @@ local function heartbeat(node, args, whole, cpu, memory)
       withdraw(node, here)
     end
   end
+  if node.whole and not node.was_whole then
+    -- What had begun before the epoch may go on in them.
+    for pod in pairs(node.floors) do
+      note_computing(node, pod)
+    end
+    node.was_whole = true
+  end
   for pod in string.gmatch(rested, '[^\n]+') do
     rest(node, pod)
   end
@@ -273,9 +256,12 @@ local function heartbeat(node, args, whole, cpu, memory)
     node.needs_text = needs
     publish_memory(node)
   end
+  if node.open then
+    even_out(node)
+  end
   feed(node, node.domains)
   forget_returned(node)
-  return is_open(node) and 1 or 0
+  return node.open and 1 or 0
 end
 
 local function safeguard(node, args, least_ms, most_ms, seen_idle)
@@ -299,34 +285,28 @@ local function safeguard(node, args, least_ms, most_ms, seen_idle)
   return revoked
 end
 
--- ask has the only invocation in a pod want so much CPU, as far as it may.
+-- ask has those in a pod want so much CPU together, each as much as it may and the first to begin
+-- first.
 local function ask(node, args, milli)
   local here = node.in_pod[args[2]]
-  if not here or #here ~= 1 then
+  if not here or here.idle then
     return 0
   end
-  local inv = here[1]
-  local was, is = inv.want, volume(math.min(milli, inv.want_most), inv.want[MEMORY])
-  if was == NOTHING and is ~= NOTHING then
-    list(node, 'borrowers', inv)
-  end
-  inv.want = is
-  local domain, excess = node.domains[inv.domain], inv.borrowed[CPU] - is[CPU]
-  if excess > 0 then
-    for i = #domain.donors, 1, -1 do
-      local donor = domain.donors[i]
-      local loan = inv.donors[donor]
-      local back = loan and math.min(excess, loan[CPU]) or 0
-      if back > 0 then
-        lend(node, donor, inv, CPU, -back)
-        donor.spare[CPU], excess = donor.spare[CPU] + back, excess - back
-      end
+  for _, inv in ipairs(here) do
+    local was, is = inv.want, volume(math.min(milli, inv.want_most), inv.want[MEMORY])
+    milli = milli - is[CPU]
+    if was == NOTHING and is ~= NOTHING then
+      list(node, 'borrowers', inv)
+    end
+    inv.want = is
+    if inv.borrowed[CPU] > is[CPU] then
+      shrink(node, inv, CPU, inv.borrowed[CPU] - is[CPU])
+    end
+    if was ~= NOTHING and is == NOTHING then
+      unlist(node, 'borrowers', inv)
     end
   end
-  if was ~= NOTHING and is == NOTHING then
-    unlist(node, 'borrowers', inv)
-  end
-  feed(node, {[inv.domain] = true})
+  feed(node, {[here.domain] = true})
   return 0
 end
 
@@ -439,7 +419,7 @@ local function read(node, _, most_ms)
   local available, balances, in_flight = survey(node)
   add_traces(node, balances)
   return {
-    node.epoch, node.heard and node.agent or '', is_open(node) and 1 or 0,
+    node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
     balances, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node), raised_pods(node),
   }

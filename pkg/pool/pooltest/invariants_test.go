@@ -158,7 +158,7 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
 	n, was := m.node(), m.onLoan
 	m.onLoan = map[string]api.Resources{}
-	for _, domain := range []string{"", "a", "ab", "b"} {
+	for _, domain := range append([]string{""}, domains...) {
 		m.onLoan[domain] = n.onLoan(domain)
 	}
 	if m.begunIn != anyDomain {
@@ -202,6 +202,24 @@ func (m *model) checkFair(t *rapid.T, was map[string]api.Resources) {
 			}
 			if part := *of(&n.beat.Lendable) / int64(len(claims)); len(claims) > 1 && *of(&is) > part {
 				t.Fatalf("%s came to have %d on loan, and a part among %d is %d", domain, *of(&is), len(claims), part)
+			}
+		}
+	}
+}
+
+// checkEven checks, after a heartbeat, that no domain has more CPU on loan than one that still wants
+// some which there is, but for how parts are rounded.
+func (m *model) checkEven(t *rapid.T) {
+	n, now := m.node(), m.nowMillis()
+	if !n.open(now) {
+		return
+	}
+	count := int64(len(domains))
+	for domain := range n.claiming(now, cpuOf) {
+		own := n.onLoan(domain).CPUMilli
+		for _, other := range domains {
+			if has := n.onLoan(other).CPUMilli; has > own+count && own < n.beat.Lendable.CPUMilli/count {
+				t.Fatalf("after a heartbeat %s has %dm on loan and %s, which wants more, %dm of %v", other, has, domain, own, n.beat.Lendable)
 			}
 		}
 	}

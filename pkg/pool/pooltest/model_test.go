@@ -42,6 +42,9 @@ var (
 	unlimited = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 40} // the most that a Pool takes
 )
 
+// domains are those of all that is drawn. One's name starts like another's.
+var domains = []string{"a", "ab", "b"}
+
 var nodesUsed atomic.Int64
 
 // model is one node, driven by random operations. Redis is nil or gets the same
@@ -64,9 +67,10 @@ type model struct {
 	number    int64                // of the last to run
 	held      []pool.Invocation    // Begins on their way
 	computing map[string]time.Time // since when what has ended may compute, by pod
+	before    map[string]*running  // those that ran when the epoch began, until the pool is told in which pods there may be such
 }
 
-func runModel(t *rapid.T, r *inRedis) {
+func newModel(t *rapid.T, r *inRedis) *model {
 	m := &model{
 		name:      fmt.Sprintf("node-%d", nodesUsed.Add(1)),
 		clock:     testingclock.NewFakePassiveClock(epoch),
@@ -80,11 +84,15 @@ func runModel(t *rapid.T, r *inRedis) {
 		r.UseClock(m.clock)
 		m.watch(t)
 	}
+	return m
+}
 
+func runModel(t *rapid.T, r *inRedis) {
+	m := newModel(t, r)
 	if rapid.Bool().Draw(t, "open from the start") {
 		m.hearOnce(t, pool.Heartbeat{Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{
-			"a/p": 0, "a/q": 0, "a/r": 0, "a/s": 0,
-		}})
+			"a/p": 0, "a/q": 0, "a/r": 0, "a/s": 0, "b/p": 0, "b/q": 0,
+		}, Rested: []string{"a/p", "a/q", "a/r", "a/s", "b/p", "b/q"}})
 	}
 	t.Repeat(map[string]func(*rapid.T){
 		"another":    m.another,
@@ -186,8 +194,8 @@ func trace(digit rune) string {
 }
 
 func drawInvocation(t *rapid.T) pool.Invocation {
-	// One domain's name starts like the other's, and ids start like domains.
-	domain := rapid.SampledFrom([]string{"a", "ab", "b"}).Draw(t, "domain")
+	// IDs start like domains, too.
+	domain := rapid.SampledFrom(domains).Draw(t, "domain")
 	return pool.Invocation{
 		ID:            drawID(t),
 		Trace:         rapid.SampledFrom([]string{"", trace('a'), trace('b'), trace('c')}).Draw(t, "trace"),
@@ -222,15 +230,15 @@ func drawNeed(t *rapid.T) api.Resources {
 // drawShared is an invocation that lends, beside others in its pod, or borrows.
 func drawShared(t *rapid.T) pool.Invocation {
 	inv := drawInvocation(t)
-	inv.Domain, inv.MinRemaining = "a", 0
+	inv.Domain, inv.MinRemaining = rapid.SampledFrom([]string{"a", "a", "a", "b"}).Draw(t, "its domain"), 0
 	inv.Allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
 	inv.Duration = time.Duration(rapid.IntRange(1, 5).Draw(t, "s")) * 10 * time.Second
 	if rapid.IntRange(0, 2).Draw(t, "borrows") == 0 {
-		inv.Pod, inv.Surplus = rapid.SampledFrom([]string{"a/q", "a/r", "a/s"}).Draw(t, "its pod"), api.Resources{}
+		inv.Pod, inv.Surplus = inv.Domain+rapid.SampledFrom([]string{"/q", "/r", "/s"}).Draw(t, "its pod"), api.Resources{}
 		inv.Want = api.Resources{CPUMilli: 300, MemoryBytes: 100 << 20}
 		return inv
 	}
-	inv.Pod, inv.Want = "a/p", api.Resources{}
+	inv.Pod, inv.Want = inv.Domain+"/p", api.Resources{}
 	inv.Surplus = api.Resources{CPUMilli: 700, MemoryBytes: 384 << 20}
 	inv.Need = api.Resources{CPUMilli: 100 * rapid.Int64Range(1, 3).Draw(t, "steps"), MemoryBytes: 64 << 20}
 	inv.Concurrency = rapid.SampledFrom([]int{1, 3, 4, 4}).Draw(t, "of")
@@ -401,14 +409,14 @@ func (m *model) hear(t *rapid.T) {
 		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
 		Epoch:    m.node().epoch,
 		Whole:    rapid.SampledFrom([]bool{true, true, true, false}).Draw(t, "whole"),
-		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
+		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}, {CPUMilli: 500, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
 		Pods:     map[string]int64{},
 		Needs:    rapid.MapOf(rapid.SampledFrom([]string{"a/p", "ab/s"}), rapid.Int64Range(0, 3)).Draw(t, "needs"),
 	}
 	if rapid.IntRange(0, 5).Draw(t, "of another epoch") == 0 {
 		hb.Epoch = "another"
 	}
-	for _, domain := range []string{"a", "ab", "b"} {
+	for _, domain := range domains {
 		for _, pod := range []string{"p", "q", "r", "s"} {
 			// Twice as likely than not to take part, without a floor.
 			if floor := rapid.SampledFrom([]int64{0, 0, 0, 0, 100 << 20, 500 << 20, -1}).Draw(t, pod); floor >= 0 {
@@ -416,13 +424,19 @@ func (m *model) hear(t *rapid.T) {
 			}
 		}
 	}
-	if rapid.IntRange(0, 3).Draw(t, "some at rest") == 0 {
+	if rapid.Bool().Draw(t, "some at rest") {
 		hb.Rested = rapid.SliceOfDistinct(rapid.SampledFrom(append(m.state().Unseen, "a/p")), rapid.ID[string]).Draw(t, "rested")
 	}
+	m.hearTwice(t, hb)
+}
+
+// hearTwice is a heartbeat, and the same again.
+func (m *model) hearTwice(t *rapid.T, hb pool.Heartbeat) {
 	m.hearOnce(t, hb)
 	for _, b := range m.node().begun {
 		m.checkFed(t, b.Domain)
 	}
+	m.checkEven(t)
 	shared := m.node().shared(m.nowMillis())
 	if open := m.state().Open; open != (hb.Whole && hb.Epoch == m.node().epoch && !shared) {
 		t.Fatalf("heartbeat %+v of epoch %s: the node is open: %t", hb, m.node().epoch, open)
@@ -454,6 +468,7 @@ func (m *model) hearOnce(t *rapid.T, hb pool.Heartbeat) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.seeWhole(hb)
 	m.rest(hb.Rested)
 	if m.redis != nil {
 		if hb.Epoch == m.node().epoch {
@@ -541,14 +556,14 @@ func (m *model) ask(t *rapid.T) {
 			m.expectTold(t, before)
 		}
 	}
-	if len(here) != 1 {
-		return
+	left := milli
+	for _, b := range here {
+		if want := min(left, b.WantMostMilli); b.Want.CPUMilli != want || m.node().borrowed(b).CPUMilli > want {
+			t.Fatalf("%dm of %dm are left for %s, which may want %dm: it wants %v and borrowed %v", left, milli, b.ID, b.WantMostMilli, b.Want, m.node().borrowed(b))
+		}
+		left -= b.Want.CPUMilli
+		m.checkFed(t, b.Domain)
 	}
-	b := here[0]
-	if want := min(milli, b.WantMostMilli); b.Want.CPUMilli != want || m.node().borrowed(b).CPUMilli > want {
-		t.Fatalf("%s asked for %dm and may want %dm: it wants %v and borrowed %v", b.ID, milli, b.WantMostMilli, b.Want, m.node().borrowed(b))
-	}
-	m.checkFed(t, b.Domain)
 }
 
 func (m *model) safeguardOnce(t *rapid.T, pod string, idle bool) (revokedMilli int64) {
@@ -582,6 +597,7 @@ func (m *model) lose(t *rapid.T) {
 		r.untold = true
 	}
 	clear(m.computing)
+	m.before = maps.Clone(m.running)
 	m.read(t) // or there is nothing to lose
 	another := m.node().another
 	m.memory.mu.Lock()

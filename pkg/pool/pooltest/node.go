@@ -20,6 +20,7 @@ type memoryNode struct {
 	epoch      string
 	beat       pool.Heartbeat
 	beatAt     int64                 // when beat came
+	whole      bool                  // one of the epoch was
 	leases     map[string]int64      // when an owner last renewed
 	tombstones map[string]int64      // until when an end stands, by invocation
 	begun      map[string]*begun     // by invocation
@@ -194,19 +195,75 @@ func (n *memoryNode) take(now int64, b *begun) {
 
 // room is how much more of a resource a domain may borrow.
 func (n *memoryNode) room(now int64, domain string, of func(*api.Resources) *int64) int64 {
-	lendable, onLoan := *of(&n.beat.Lendable), n.onLoan("")
-	room := lendable - *of(&onLoan)
-	claims := map[string]bool{domain: true}
-	for _, b := range n.begun {
-		if n.claims(now, b, of) {
-			claims[b.Domain] = true
-		}
-	}
-	if len(claims) > 1 {
-		own := n.onLoan(domain)
-		room = min(room, lendable/int64(len(claims))-*of(&own))
+	onLoan, own := n.onLoan(""), n.onLoan(domain)
+	room := *of(&n.beat.Lendable) - *of(&onLoan)
+	claiming := n.claiming(now, of)
+	delete(claiming, domain)
+	if len(claiming) > 0 {
+		claiming[domain] = true
+		room = min(room, n.part(claiming, of)-*of(&own))
 	}
 	return room
+}
+
+// claiming are the domains in which somebody wants more of a resource that there is some of there.
+func (n *memoryNode) claiming(now int64, of func(*api.Resources) *int64) map[string]bool {
+	domains := make(map[string]bool)
+	for _, b := range n.begun {
+		if n.claims(now, b, of) {
+			domains[b.Domain] = true
+		}
+	}
+	return domains
+}
+
+// part is the most that a domain may have on loan while those want some: what is lendable is
+// shared equally, and who has less than that and wants no more leaves the rest to the others.
+func (n *memoryNode) part(claiming map[string]bool, of func(*api.Resources) *int64) int64 {
+	onLoan := make(map[string]int64)
+	for l, volume := range n.loans {
+		if of := *of(&volume); of > 0 && !claiming[l.donor.domain] {
+			onLoan[l.donor.domain] += of
+		}
+	}
+	left, sharing := *of(&n.beat.Lendable), int64(len(claiming)+len(onLoan))
+	for _, has := range slices.Sorted(maps.Values(onLoan)) {
+		if has*sharing > left {
+			break
+		}
+		left, sharing = left-has, sharing-1
+	}
+	return left / max(sharing, 1)
+}
+
+// evenOut has domains that came to have more CPU on loan than their part, while nobody else wanted
+// any, leave to others what they want now: the first to end loses it first. To feed all is next.
+// Memory on loan may be in use, and stays.
+func (n *memoryNode) evenOut(now int64) {
+	claiming := n.claiming(now, cpuOf)
+	part, lacking, wanted := n.part(claiming, cpuOf), n.onLoan("").CPUMilli-n.beat.Lendable.CPUMilli, false
+	for domain := range claiming {
+		if lacks := part - n.onLoan(domain).CPUMilli; lacks > 0 {
+			wanted, lacking = true, lacking+lacks
+		}
+	}
+	if !wanted || lacking <= 0 {
+		return
+	}
+	for _, b := range slices.Backward(slices.SortedFunc(maps.Values(n.begun), latestFirst)) {
+		n.shrink(b, n.onLoan(b.Domain).CPUMilli-part)
+	}
+}
+
+// shrink ends so much of the CPU that b has borrowed. The donors that are the first to end get
+// theirs back first.
+func (n *memoryNode) shrink(b *begun, milli int64) {
+	for _, p := range slices.Backward(n.donors(b.Domain)) {
+		if back := min(milli, n.loans[loan{p, b}].CPUMilli); back > 0 {
+			n.lend(p, b, cpuOf, -back)
+			milli -= back
+		}
+	}
 }
 
 // claims says that b wants more of a resource, and that there is some in its domain.
@@ -328,12 +385,16 @@ func (n *memoryNode) release(now int64, b *begun, how parting) (moved bool) {
 // nobody to end it. The library in lua says why that is long enough. It is not done
 // for one of which no Begin can arrive.
 func (n *memoryNode) bury(now int64, id string) {
-	n.forget(now)
+	n.forgetEnds(now)
 	n.tombstones[id] = now + pool.LeaseTTL.Milliseconds()
 }
 
-func (n *memoryNode) forget(now int64) {
+func (n *memoryNode) forgetEnds(now int64) {
 	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
+}
+
+func (n *memoryNode) forget(now int64) {
+	n.forgetEnds(now)
 	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
 	if n.another+pool.LeaseTTL.Milliseconds() <= now {
@@ -408,8 +469,18 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	for _, p := range n.pods {
 		n.keepFloor(p)
 	}
+	if hb.Whole && hb.Epoch == n.epoch && !n.whole {
+		// What had begun before the epoch may go on in them.
+		for pod := range hb.Pods {
+			n.noteComputing(now, pod)
+		}
+		n.whole = true
+	}
 	for _, pod := range hb.Rested {
 		n.rest(now, pod)
+	}
+	if n.open(now) {
+		n.evenOut(now)
 	}
 	n.feedAll(now)
 	clear(n.raised)
@@ -422,19 +493,14 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 
 func (n *memoryNode) ask(now int64, pod string, milli int64) {
 	here := n.in(pod)
-	if len(here) != 1 {
-		return
+	for _, b := range here {
+		b.Want.CPUMilli = min(milli, b.WantMostMilli)
+		milli -= b.Want.CPUMilli
+		n.shrink(b, n.borrowed(b).CPUMilli-b.Want.CPUMilli)
 	}
-	b := here[0]
-	b.Want.CPUMilli = min(milli, b.WantMostMilli)
-	excess := n.borrowed(b).CPUMilli - b.Want.CPUMilli
-	for _, p := range slices.Backward(n.donors(b.Domain)) {
-		if back := min(excess, n.loans[loan{p, b}].CPUMilli); back > 0 {
-			n.lend(p, b, cpuOf, -back)
-			excess -= back
-		}
+	if len(here) > 0 {
+		n.feed(now, here[0].Domain)
 	}
-	n.feed(now, b.Domain)
 }
 
 // The pool counts in milliseconds. A donor is never taken to last longer than it was predicted to,

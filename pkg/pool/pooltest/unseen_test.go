@@ -86,6 +86,20 @@ func (m *model) giveUp() {
 	}
 }
 
+// seeWhole comes after a heartbeat. By the first of an epoch of which it is whole, the pool takes
+// it that there may be those of before in the pods that take part.
+func (m *model) seeWhole(hb pool.Heartbeat) {
+	if !hb.Whole || hb.Epoch != m.node().epoch {
+		return
+	}
+	for id, r := range m.before {
+		if _, takesPart := hb.Pods[r.pod]; takesPart && m.running[id] == r {
+			m.computing[r.pod] = m.clock.Now()
+		}
+	}
+	m.before = nil
+}
+
 // rest comes after a heartbeat. What has lapsed in a pod at rest is over; what its owner counts is not.
 func (m *model) rest(pods []string) {
 	n := m.node()
