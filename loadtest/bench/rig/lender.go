@@ -107,8 +107,15 @@ func (l *Lender) BeginOf(ctx context.Context, name string, p Pod, surplus, want 
 		Surplus:      surplus,
 		Want:         want,
 		MinRemaining: minRemaining,
+		IdleCPUMilli: surplus.CPUMilli,
 	})
 	return id, borrowed, err
+}
+
+// EndIdle ends an invocation such that its pod lends on what that one left.
+func (l *Lender) EndIdle(ctx context.Context, id string) error {
+	_, err := l.pool.End(ctx, Node, pool.Ending{ID: id})
+	return err
 }
 
 // End ends invocations. They count as late, for there is nothing to learn from

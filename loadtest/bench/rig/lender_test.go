@@ -42,7 +42,13 @@ func TestLender(t *testing.T) {
 		if err != nil || loan.Volume != volume || refused != 0 {
 			t.Fatalf("lent %v, refused %d times: %v", loan.Volume, refused, err)
 		}
-		if revoked, err := agent.Safeguard(ctx, Node, donor.Key(), false); err != nil || revoked != volume.CPUMilli {
+		if err := l.EndIdle(ctx, loan.Donor); err != nil {
+			t.Fatal(err)
+		}
+		if state, err := agent.Read(ctx, Node); err != nil || !state.Pods[donor.Key()].Idle || state.Pods[donor.Key()].Lent != (api.Resources{CPUMilli: volume.CPUMilli}) {
+			t.Fatalf("the donor has ended, and its pod is %+v, %v", state.Pods[donor.Key()], err)
+		}
+		if revoked, err := agent.Safeguard(ctx, Node, donor.Key(), true); err != nil || revoked != volume.CPUMilli {
 			t.Fatalf("revoked %dm, %v", revoked, err)
 		}
 		if err := l.End(ctx, loan.Borrower, loan.Donor); err != nil {

@@ -1,5 +1,5 @@
 // Command safeguard measures how soon a donor has back what it lent: when it comes
-// to need it, and when its invocation ends.
+// to need it, when its invocation ends, and when one begins in a pod that idles.
 package main
 
 import (
@@ -70,7 +70,9 @@ pool and node agent, and then, again and again,
 
   - makes the donor use CPU: from when it has used 80 % of what its lowered limit
     allows within 100 ms until its limit is back (the safeguard),
-  - or ends the donor's invocation: from the End until its limit is back.
+  - or ends the donor's invocation: from the End until its limit is back,
+  - or ends it such that its pod lends on, and begins another there: from that Begin
+    until its limit is back.
 
 It watches the pods' cgroups every millisecond. Then it predicts wrongly, on purpose:
 a donor that needs all of its CPU for 1.5 s lends half of it, and what that costs is
@@ -83,7 +85,7 @@ compared with the same request when nothing is lent. Libra must be on the box: "
 		},
 	}
 	o.Bind(cmd, "out/bench-safeguard")
-	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the two kinds")
+	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the three kinds")
 	cmd.Flags().IntVar(&wrong, "wrong-predictions", 40, "requests with a prediction of half their need, and as many of each kind to compare them with")
 	return cmd
 }
@@ -133,12 +135,12 @@ func bench(ctx context.Context, o rig.Options, repetitions, wrong int, out io.Wr
 	if g.lender, err = r.NewLender(ctx); err != nil {
 		return err
 	}
-	// Alternating, so that neither has a time of its own.
+	// Alternating, so that none has a time of its own.
 	for n := range repetitions {
 		if n%50 == 0 {
 			g.Say("loans %d to %d of %d, of each kind", n+1, min(n+50, repetitions), repetitions)
 		}
-		for _, then := range []func(context.Context, loan) error{g.useIt, g.endIt} {
+		for _, then := range []func(context.Context, loan) error{g.useIt, g.endIt, g.wakeIt} {
 			if err := g.lend(ctx, then); err != nil {
 				return err
 			}
@@ -204,6 +206,31 @@ func (g *guarding) endIt(ctx context.Context, l loan) error {
 	}
 	g.note("donor_whole", whole.Sub(began))
 	return nil
+}
+
+// wakeIt ends the donor's invocation, of which the pod lends on, begins another that needs all, and
+// waits until the donor is whole.
+func (g *guarding) wakeIt(ctx context.Context, l loan) error {
+	if err := g.lender.EndIdle(ctx, l.Donor); err != nil {
+		return err
+	}
+	if err := rig.Pause(ctx, g.between(50*time.Millisecond, 150*time.Millisecond)); err != nil {
+		return err
+	}
+	if reading, err := g.gives.Container.Read(); err != nil || reading.Limit.CPUMilli != l.limitMilli {
+		return errors.Join(err, fmt.Errorf("the donor's limit is %dm while it idles, and %dm while it lent before its End", reading.Limit.CPUMilli, l.limitMilli))
+	}
+	began := time.Now()
+	next, _, err := g.lender.Begin(ctx, g.gives, api.Resources{}, api.Resources{})
+	if err != nil {
+		return err
+	}
+	whole, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, g.gives.IsWhole)
+	if err != nil {
+		return fmt.Errorf("after a Begin in the idle donor: %w", err)
+	}
+	g.note("idle_whole", whole.Sub(began))
+	return g.lender.End(ctx, next)
 }
 
 // useIt makes the donor use CPU and waits until the donor is whole and the borrower
@@ -314,7 +341,7 @@ func (g *guarding) request(ctx context.Context, cpu time.Duration) error {
 }
 
 // goals are those of a P99, in milliseconds.
-var goals = map[string]stats.Goal{"restore": {Bound: 20}, "donor_whole": {Bound: 10}}
+var goals = map[string]stats.Goal{"restore": {Bound: 20}, "donor_whole": {Bound: 10}, "idle_whole": {Bound: 10}}
 
 func (g *guarding) report(ctx context.Context, out io.Writer) error {
 	metrics := map[string]float64{"loans_refused": float64(g.refused), "restores_missed": float64(g.missed), "restores_early": float64(g.early), "restores_blurred": float64(g.blurred)}
@@ -339,6 +366,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 		{"donor_throttled", "time the donor was throttled meanwhile"},
 		{"overlap", "limit back, to the borrower's taken back"},
 		{"donor_whole", "End of the donor, to limit back"},
+		{"idle_whole", "Begin in an idle donor, to limit back"},
 	} {
 		said := ""
 		if goal, ok := goals[row.name]; ok {
