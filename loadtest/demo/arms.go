@@ -29,9 +29,6 @@ type arm struct {
 	perfect bool
 }
 
-// ownersNoIdle is also measured where there is most to lend of pods between requests.
-const ownersNoIdle = "owners_no_idle"
-
 const evaluationManifests = "loadtest/functions/evaluation"
 
 // place names the arm in whose namespace the functions are.
@@ -82,7 +79,7 @@ var ablations = []arm{
 	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
 		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
-	{Arm: evaluation.Arm{Name: ownersNoIdle, Base: evaluation.Owners, Title: "no idle donors",
+	{Arm: evaluation.Arm{Name: evaluation.OwnersNoIdle, Base: evaluation.Owners, Title: "no idle donors",
 		About: "Libra, owners, whose pods lend while they have requests, and keep their own between them, as in the paper."},
 		functions: "owners", learns: true, source: api.SourceOwners, keepsIdle: true},
 	{Arm: evaluation.Arm{Name: "owners_no_predictor", Base: evaluation.Owners, Title: "no predictor",

@@ -401,7 +401,7 @@ func plan(l lengths) timePlan {
 			requests(loadOver, 10, rankCore, rankAgain,
 				other(evaluation.Owners, rankMore), other(evaluation.VPA, rankMore), other(evaluation.NoLimitsWeighted, rankMore)),
 			requests(loadLow, 10, rankCore, rankAgain,
-				other(evaluation.Owners, rankMore+1), other(ownersNoIdle, rankMore+1), other(evaluation.VPA, rankMore+1), other(evaluation.NoLimitsWeighted, rankMore+1)),
+				other(evaluation.Owners, rankMore+1), other(evaluation.OwnersNoIdle, rankMore+1), other(evaluation.VPA, rankMore+1), other(evaluation.NoLimitsWeighted, rankMore+1)),
 			bystanders(loadHigh, other(evaluation.NoLimits, rankBystanders)), bystanders(loadMiddle, other(evaluation.NoLimits, rankMore)),
 		}},
 		{phaseMemory, 40 * time.Second, 8 * time.Second, vpaLearnsAgain, []combination{memory}},

@@ -14,6 +14,7 @@ const (
 	Again            = "again" // stock once more: the noise
 	Libra            = "libra"
 	Owners           = "owners"
+	OwnersNoIdle     = "owners_no_idle"
 	NoLimits         = "no_limits" // what others are compared with, too
 	NoLimitsWeighted = "no_limits_weighted"
 	VPA              = "vpa"

@@ -54,7 +54,7 @@ func (c *comparison) goalsSection() section {
 	t := table{Head: []string{"load", "figure", "against", "wanted", "measured (95 % interval)", "stock again / stock", "verdict"}}
 	for _, j := range all {
 		count[j.verdict]++
-		t.add(j.k.String(), j.figure.title+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), stats.Said(j.verdict, j.why))
+		t.add(j.k.String(), j.title(c)+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), stats.Said(j.verdict, j.why))
 	}
 	return section{Title: "What Libra is to reach", brief: true, Text: []string{
 		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[stats.Holds], count[stats.DoesNotHold], count[stats.NotKnown]),
@@ -108,7 +108,7 @@ func (c *comparison) harmedAndUndecided() section {
 	open := table{Caption: "Undecided", Head: []string{"load", "figure", "against", "measured (95 % interval)", "why it is not known"}}
 	for _, j := range c.judge() {
 		if j.verdict == stats.NotKnown {
-			open.add(j.k.String(), j.figure.title, c.title(j.baseline), j.ratio.String(), j.why)
+			open.add(j.k.String(), j.title(c), c.title(j.baseline), j.ratio.String(), j.why)
 		}
 	}
 	s := section{Title: "Harmed and undecided", Tables: []table{harmed, open}}

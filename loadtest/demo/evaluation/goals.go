@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"fmt"
+	"slices"
 
 	"libra.dev/libra/loadtest/bench/stats"
 )
@@ -13,6 +14,9 @@ type goal struct {
 	arm      string
 	baseline string
 	bound    stats.Goal
+	// without is an arm that lacks something of arm. The goal is then about how much of what it is
+	// slower than the baseline that takes off. Empty otherwise.
+	without string
 }
 
 // goals are all of them, in the order of the report.
@@ -21,7 +25,7 @@ var goals = makeGoals()
 func makeGoals() []goal {
 	var all []goal
 	add := func(part string, load, pods int, f figure, baseline string, bound float64) {
-		all = append(all, goal{combination{part, load, pods}, f, Libra, baseline, stats.Goal{Bound: bound, AtLeast: f.name == bystanderCPU.name}})
+		all = append(all, goal{k: combination{part, load, pods}, figure: f, arm: Libra, baseline: baseline, bound: stats.Goal{Bound: bound, AtLeast: f.name == bystanderCPU.name}})
 	}
 	for _, load := range []int{15, 40} {
 		add(PartRequests, load, 10, p99Computing, NoLimits, 1.03)
@@ -40,7 +44,18 @@ func makeGoals() []goal {
 		add(PartBystanders, load, 10, bystanderP95, Stock, 1.05)
 		add(PartBystanders, load, 10, bystanderCPU, Stock, 0.98)
 	}
+	for _, f := range []figure{meanSlowdown, p95Computing, p99Computing} {
+		all = append(all, goal{k: combination{PartRequests, 15, 10}, figure: f, arm: Owners, baseline: NoLimits, bound: stats.Goal{Bound: 0.5, AtLeast: true}, without: OwnersNoIdle})
+	}
 	return all
+}
+
+// title is what the goal is about.
+func (g goal) title(c *comparison) string {
+	if g.without != "" {
+		return fmt.Sprintf("gap of %s closed by %s, %s", c.title(g.without), c.title(g.arm), g.figure.title)
+	}
+	return g.figure.title
 }
 
 func (g goal) wanted() string {
@@ -63,14 +78,41 @@ type judged struct {
 func (c *comparison) judge() []judged {
 	var all []judged
 	for _, g := range goals {
-		j := judged{goal: g, ratio: c.ratio(g.k, g.arm, g.baseline, g.figure), noise: c.ratio(g.k, Again, Stock, g.figure)}
-		j.verdict, j.why = g.bound.Ratio(j.ratio.plain(), j.noise.plain(), g.figure.tolerance())
-		if n := c.disturbed(g.k, g.arm, g.baseline); n > 0 && j.ratio.measured() {
+		j := judged{goal: g, noise: c.ratio(g.k, Again, Stock, g.figure)}
+		if g.without == "" {
+			j.ratio = c.ratio(g.k, g.arm, g.baseline, g.figure)
+			j.verdict, j.why = g.bound.Ratio(j.ratio.plain(), j.noise.plain(), g.figure.tolerance())
+		} else if j.ratio = c.closes(g.k, g.arm, g.without, g.baseline, g.figure); !j.ratio.measured() {
+			continue // it is for a run of its own
+		} else {
+			j.verdict, j.why = g.bound.Absolute(j.ratio.plain())
+		}
+		if n := c.disturbed(g.k, g.arm, g.baseline, g.without); n > 0 && j.ratio.measured() {
 			j.verdict, j.why = stats.NotKnown, fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
 		}
 		all = append(all, j)
 	}
 	return all
+}
+
+// closes is how much of what the arm without something is slower than the baseline is gone with
+// it: 1 is all, and 0 nothing.
+func (c *comparison) closes(k combination, arm, without, base string, f figure) interval {
+	both := c.common(k, arm, base)
+	numbers := slices.DeleteFunc(c.numbers(k, without), func(n int) bool { return !slices.Contains(both, n) })
+	if len(numbers) == 0 {
+		return unmeasured
+	}
+	has, lacks, wanted := c.sampled(k, arm, numbers, f), c.sampled(k, without, numbers, f), c.sampled(k, base, numbers, f)
+	closed := make([]float64, len(has))
+	for i := range closed {
+		closed[i] = (lacks[i] - has[i]) / (lacks[i] - wanted[i])
+	}
+	of := intervalOf(closed)
+	if c.units(k, arm, numbers, f) < 2 {
+		of.low, of.high = none, none
+	}
+	return of
 }
 
 // disturbed is in how many blocks of some arms the hypervisor took too much.

@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,39 @@ func TestVerdicts(t *testing.T) {
 	} {
 		if j := verdictOn(t, c.data, meanSlowdown); j.verdict != c.verdict || j.why != c.why {
 			t.Errorf("%s: %s, %q (%v, noise %v); want %s, %q", name, j.verdict, j.why, j.ratio, j.noise, c.verdict, c.why)
+		}
+	}
+}
+
+func TestGapThatIsClosed(t *testing.T) {
+	with := func(owners float64, noise float64) Data {
+		return synthetic{seed: 2, blocks: 4, requests: 300, noise: noise, arms: map[string]float64{
+			Stock: 1.5, Again: 1.5, NoLimits: 1, OwnersNoIdle: 1.5, Owners: owners,
+		}}.data(combination{PartRequests, 15, 10})
+	}
+	for name, c := range map[string]struct {
+		data    Data
+		verdict stats.Verdict
+		closed  float64
+	}{
+		"most of it":         {with(1.1, 0.1), stats.Holds, 0.8},
+		"little of it":       {with(1.4, 0.1), stats.DoesNotHold, 0.2},
+		"its CPU was taken":  {robbed(with(1.1, 0.1), OwnersNoIdle, 1), stats.NotKnown, 0.8},
+		"nobody lacks it":    {without(with(1.1, 0.1), OwnersNoIdle), "", 0},
+		"without a baseline": {without(with(1.1, 0.1), NoLimits), "", 0},
+	} {
+		var got judged
+		comparison := compared(t, c.data)
+		for _, j := range comparison.judge() {
+			if j.without != "" && j.figure.name == meanSlowdown.name {
+				got = j
+			}
+		}
+		if got.verdict != c.verdict || math.Abs(got.ratio.value-c.closed) > 0.05 {
+			t.Errorf("%s: %s, closed %v; want %s, %v", name, got.verdict, got.ratio, c.verdict, c.closed)
+		}
+		if value, ok := comparison.results().Metrics["mean_slowdown_gap_closed_owners_15_10"]; ok != (c.verdict != "") || value != got.ratio.value {
+			t.Errorf("%s: in the results it is %v", name, value)
 		}
 	}
 }

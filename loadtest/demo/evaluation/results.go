@@ -21,6 +21,11 @@ func (c *comparison) results() report.Results {
 			m[name], m[name+"_low"], m[name+"_high"] = i.value, i.low, i.high
 		}
 	}
+	for _, j := range c.judge() {
+		if j.without != "" {
+			put(fmt.Sprintf("%s_gap_closed_%s_%d_%d", j.figure.name, j.arm, j.k.load, j.k.pods), j.ratio)
+		}
+	}
 	for _, k := range c.of(PartRequests) {
 		for _, arm := range c.armsOf(k) {
 			of := fmt.Sprintf("_%s_%d_%d", arm, k.load, k.pods)

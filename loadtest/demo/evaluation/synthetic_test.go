@@ -35,7 +35,7 @@ func (s synthetic) data(combinations ...combination) Data {
 			d.Alone = append(d.Alone, Alone{Function: f, Input: n, Size: 1000, Milliseconds: ms, CPUMilliseconds: ms})
 		}
 	}
-	arms := append([]string{Stock, Again, Libra, Owners, NoLimits, NoLimitsWeighted, VPA, Fits}, "libra_fifo")
+	arms := append([]string{Stock, Again, Libra, Owners, OwnersNoIdle, NoLimits, NoLimitsWeighted, VPA, Fits}, "libra_fifo")
 	for _, a := range arms {
 		if _, ok := s.arms[a]; ok {
 			base := ""

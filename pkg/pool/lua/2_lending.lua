@@ -169,9 +169,9 @@ local function claims(node, domain, resource)
   return false
 end
 
--- part is the most that a domain may have on loan while others want some, and how many others of
--- those than the one named do: what is lendable is shared equally, and who has less than that and
--- wants no more leaves the rest to the others.
+-- part returns the most that a domain may have on loan while others want some, and how many others
+-- than the one named do. What is lendable is shared equally; who has less than that and wants no
+-- more leaves the rest to the others.
 local function part(node, name, resource)
   local content, sharing, wanting, left = {}, 0, 0, node.lendable[resource]
   for other, domain in pairs(node.domains) do
@@ -299,7 +299,7 @@ end
 -- not be enough for all: one domain's part grows when another has all that it wants, and
 -- the first of them is another each time.
 local function feed(node, domains)
-  if not node.open then
+  if not is_open(node) then
     return
   end
   local names = {}

@@ -25,7 +25,7 @@ end
 
 -- spared is what there is of an invocation's surplus for its pod to lend.
 local function spared(node, pod, func, cpu, memory, most_ms)
-  if cpu + memory == 0 or not (node.floors[pod] and node.open) then
+  if cpu + memory == 0 or not (node.floors[pod] and is_open(node)) then
     return NOTHING
   end
   return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
@@ -33,7 +33,7 @@ end
 
 -- idles says whether the pod of one that ends lends on.
 local function idles(node, inv, late, most_ms)
-  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and node.open
+  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and is_open(node)
 end
 
 -- An invocation of which it is not known what it needs, needs all.
@@ -51,13 +51,13 @@ local function finish(node, id, ending, late, answered, computes_in, most_ms)
   end
   if not inv then
     local here = node.in_pod[computes_in]
-    if here and settle(node, here) and node.open then
+    if here and settle(node, here) and is_open(node) then
       feed_domain(node, here.domain)
     end
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and node.open then
+  if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and is_open(node) then
     feed_domain(node, inv.domain)
   end
   -- By the time that a late end is heard of, another may have run in the pod.
@@ -126,7 +126,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   if inv.want ~= NOTHING then
     list(node, 'borrowers', inv)
   end
-  if (moved or inv.want ~= NOTHING) and node.open then
+  if (moved or inv.want ~= NOTHING) and is_open(node) then
     if inv.want ~= NOTHING then
       take(node, inv, CPU)
       take(node, inv, MEMORY)
@@ -256,12 +256,12 @@ local function heartbeat(node, args, whole, cpu, memory)
     node.needs_text = needs
     publish_memory(node)
   end
-  if node.open then
+  if is_open(node) then
     even_out(node)
   end
   feed(node, node.domains)
   forget_returned(node)
-  return node.open and 1 or 0
+  return is_open(node) and 1 or 0
 end
 
 local function safeguard(node, args, least_ms, most_ms, seen_idle)
@@ -419,13 +419,14 @@ local function read(node, _, most_ms)
   local available, balances, in_flight = survey(node)
   add_traces(node, balances)
   return {
-    node.epoch, node.heard and node.agent or '', node.open and 1 or 0,
+    node.epoch, node.heard and node.agent or '', is_open(node) and 1 or 0,
     node.begun_count, available[CPU], available[MEMORY],
     balances, suspensions(node, most_ms), in_flight, node.now, needs(node), unseen_pods(node), raised_pods(node),
   }
 end
 
--- register makes a function of the library; format is that of its numbers.
+-- register makes a function of the library; format is that of its numbers, which come packed: as
+-- text, with spaces between, an invocation took 1.25 times (1.11 to 1.41) as much CPU.
 local function register(name, flags, format, callback)
   local function call_with(first_key, args, lease_ms, now, ...)
     local node = open_node(first_key, lease_ms, now)
