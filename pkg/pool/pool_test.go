@@ -490,8 +490,10 @@ func TestHeartbeatOfBadNeeds(t *testing.T) {
 		{Agent: "a", Needs: map[string]int64{"default/a\n": 1}},
 		{Agent: "a", Needs: map[string]int64{"default/a": -1}},
 	} {
-		if _, err := pooltest.NewMemory(nil).Heartbeat(t.Context(), "node", hb); err == nil {
-			t.Errorf("heartbeat %+v was taken", hb)
+		for _, p := range []pool.Pool{pooltest.NewMemory(nil), newRedis(t, t.TempDir()+"/nobody.sock")} {
+			if _, err := p.Heartbeat(t.Context(), "node", hb); err == nil || !strings.Contains(err.Error(), "Needs") {
+				t.Errorf("%T: heartbeat %+v: got error %v, want one that names Needs", p, hb, err)
+			}
 		}
 	}
 }

@@ -78,9 +78,9 @@ func (s Settings) ModeOf(annotations map[string]string) api.Mode {
 func Parse(data map[string]string) (Settings, error) { return Default.Edit(data) }
 
 // Edit are the settings after a ConfigMap that said s says data. A key that cannot be read
-// stays what it was, and the error says of all of them at once what is wrong and what holds;
-// the other keys hold all the same, so that parts of Libra that began at different times
-// differ by no more than they must.
+// stays what it was, but for MaxMode, which is ModeObserve then. The error says of all of them
+// at once what is wrong and what holds; the other keys hold all the same, so that parts of Libra
+// that began at different times differ by no more than they must.
 func (s Settings) Edit(data map[string]string) (Settings, error) {
 	edited := Default
 	var errs []error
@@ -91,7 +91,8 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 		case modeKey:
 			err = edit(&edited.Mode, s.Mode, string(s.Mode), value, api.ParseMode)
 		case maxModeKey:
-			err = edit(&edited.MaxMode, s.MaxMode, string(s.MaxMode), value, api.ParseMode)
+			// Who means to turn something off and mistypes it is not to be answered with more.
+			err = edit(&edited.MaxMode, api.ModeObserve, string(api.ModeObserve), value, api.ParseMode)
 		case sourceKey:
 			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
 		case cpuReserveKey:

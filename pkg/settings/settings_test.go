@@ -58,7 +58,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	for _, tc := range []struct{ key, value, want string }{
 		{"mode", "on", `mode is "on", want observe, lend or full`},
 		{"mode", "", "want observe, lend or full"},
-		{"max-mode", "off", `mode is "off", want observe, lend or full; until then it is "full"`},
+		{"max-mode", "off", `mode is "off", want observe, lend or full; until then it is "observe"`},
 		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
@@ -76,8 +76,12 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
-			if err == nil || got != Default {
-				t.Fatalf("Parse() = %+v, %v, want the defaults and an error", got, err)
+			expected := Default
+			if tc.key == "max-mode" {
+				expected.MaxMode = api.ModeObserve
+			}
+			if err == nil || got != expected {
+				t.Fatalf("Parse() = %+v, %v, want %+v and an error", got, err, expected)
 			}
 			for _, want := range []string{`key "` + tc.key + `" of ConfigMap libra-system/config-libra: `, tc.want} {
 				if !strings.Contains(err.Error(), want) {
@@ -104,7 +108,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 }
 
 // A key that cannot be read stays what it was, whatever else the edit says; one that is gone
-// is the default.
+// is the default. What bounds all modes changes nothing while it cannot be read.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b"}
 	for name, tc := range map[string]struct {
@@ -115,7 +119,7 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 		"mode": {map[string]string{"mode": "on", "source": "node"},
 			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "lend"`},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "observe"`},
 		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
 			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "owners"`},
 		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
