@@ -1,18 +1,12 @@
 """Asks a real server, beside a real Redis, from the activator's side: how soon, how many, and how exactly."""
 
-import contextlib
-import http.client
 import json
-import os
-import shutil
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import redis
@@ -20,22 +14,19 @@ import redis
 from bench import report
 from bench.calls import Calls, NotMeasuredError, Say
 from bench.exactness import sizes_to_try
+from bench.processes import ROOT, WAIT_SECONDS, asked, can_pin, core, predictor, redis_server
 from bench.zygote import Call
 from libra_predictor.observations import STREAM, UNKNOWN_SIZE, VERSION
 from libra_predictor.published import Answers, Published, Record, Stage
 from libra_predictor.tables import StepTable
 
-_ROOT = Path(__file__).parents[2]
 _RATE = 1000  # requests per second of the open loop
 _CLIENTS = (1, 16)
-_WAIT_SECONDS = 120.0
 _TOOL_SECONDS = 600.0  # the first build of the Go client takes longest
 _SETTLED_SECONDS = 3.0  # in which no answer changes
 _ASKED = 60  # sizes of each function that the server itself is asked for
 _NAMESPACE = "bench"
 _OUTPUTS = ("cpu_milli", "memory_bytes", "duration_ms", "cpu_time_us")
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -57,10 +48,12 @@ def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Serv
     tool = out / "benchpredict"
     say("building the Go client")
     _finished(["go", "build", "-o", str(tool), "./activator-plugin/predict/benchpredict"])
-    pinned = len(os.sched_getaffinity(0)) > 1 and shutil.which("taskset") is not None
+    pinned = can_pin()
     functions = {name: made[:train] for name, made in next(iter(calls.values())).items()}
-    with _redis(out, pinned) as port, _predictor(out, port, pinned) as (http_port, grpc_port):
+    in_memory = ("--save", "", "--appendonly", "no")
+    with redis_server(out, pinned, in_memory) as port, predictor(out, port, pinned) as server:
         _observe(port, functions)
+        http_port = server.http_port
         answers = _settled(http_port, functions, say)
         checked, server_mismatches = _expectations(http_port, answers, 10_000 if quick else 40_000)
         tables = out / "tables.json"
@@ -70,17 +63,15 @@ def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Serv
         lookup = _tool(pinned, tool, "lookup", "--lookups", "100000" if quick else "1000000", str(tables))
         loads = []
         models = ",".join(f"{_NAMESPACE}.{name}" for name in functions)
-        for protocol, port in (("rest", http_port), ("grpc", grpc_port)):
-            asked = ("load", "--protocol", protocol, "--address", f"127.0.0.1:{port}", "--model", models)
+        for protocol, port in (("rest", http_port), ("grpc", server.grpc_port)):
+            load = ("load", "--protocol", protocol, "--address", f"127.0.0.1:{port}", "--model", models)
             lasting = ("--duration", "2s" if quick else "15s")
             for clients in _CLIENTS:
                 say(f"{protocol}, {clients} at a time, as fast as it answers")
-                loads.append(_tool(pinned, tool, *asked, *lasting, "--connections", str(clients)))
+                loads.append(_tool(pinned, tool, *load, *lasting, "--connections", str(clients)))
             say(f"{protocol}, {_RATE} requests per second")
             loads.append(
-                _tool(
-                    pinned, tool, *asked, *lasting, "--connections", str(_CLIENTS[-1]), "--rate", str(_RATE)
-                )
+                _tool(pinned, tool, *load, *lasting, "--connections", str(_CLIENTS[-1]), "--rate", str(_RATE))
             )
     served = Served(loads, lookup, check["comparisons"], check["mismatches"], server_mismatches, pinned)
     for load in loads:
@@ -155,15 +146,10 @@ def _intervals(served: Served) -> dict[str, tuple[float, float]]:
     }
 
 
-def _core(pinned: bool, core: int) -> list[str]:
-    """The server has the first core that this process may use, all else the second."""
-    return ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[core])] if pinned else []
-
-
 def _finished(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(  # noqa: S603
-            command, cwd=_ROOT, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise NotMeasuredError(str(error)) from error
@@ -176,79 +162,10 @@ def _finished(command: Sequence[str]) -> str:
 
 def _tool(pinned: bool, tool: Path, *arguments: str, may_fail: bool = False) -> dict[str, Any]:
     """Runs the Go client; with may_fail a result is wanted even if it is not a good one."""
-    result: dict[str, Any] = json.loads(_finished([*_core(pinned, 1), str(tool), *arguments]))
+    result: dict[str, Any] = json.loads(_finished([*core(pinned, 1), str(tool), *arguments]))
     if not may_fail and result.get("requests") == 0:
         raise NotMeasuredError(f"benchpredict {' '.join(arguments)}: no answer; {result.get('first_error')}")
     return result
-
-
-@contextlib.contextmanager
-def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(  # noqa: S603
-                command, cwd=_ROOT / "predictor", stdout=output, stderr=subprocess.STDOUT
-            )
-        except OSError as error:
-            raise NotMeasuredError(
-                f"{command[0]}: {error}; --skip-serving leaves out what needs it"
-            ) from error
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _eventually(what: str, process: subprocess.Popen[bytes], log: Path, probe: Callable[[], T | None]) -> T:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise NotMeasuredError(f"{what}: it ended with {process.returncode}, see {log}")
-        if (found := probe()) is not None:
-            return found
-        time.sleep(0.1)
-    raise NotMeasuredError(f"{what}: not within {_WAIT_SECONDS:.0f} s, see {log}")
-
-
-@contextlib.contextmanager
-def _redis(out: Path, pinned: bool) -> Iterator[int]:
-    port, log = _free_port(), out / "redis.log"
-    server = shutil.which("redis-server", path=f"{_ROOT / 'bin'}:{os.environ.get('PATH', '')}")
-    command = [server or "redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(out)]
-    with _running([*_core(pinned, 1), *command, "--save", "", "--appendonly", "no"], log) as process:
-        with redis.Redis(host="127.0.0.1", port=port, protocol=2) as client:
-
-            def answers() -> bool | None:
-                with contextlib.suppress(redis.exceptions.RedisError):
-                    return bool(client.ping())
-                return None
-
-            _eventually("redis-server answers", process, log, answers)
-        yield port
-
-
-@contextlib.contextmanager
-def _predictor(out: Path, redis_port: int, pinned: bool) -> Iterator[tuple[int, int]]:
-    """Yields its ports of REST and gRPC."""
-    http_port, grpc_port, log = _free_port(), _free_port(), out / "predictor.log"
-    command = [
-        *(*_core(pinned, 0), sys.executable, "-m", "libra_predictor"),
-        *("--redis-addr", f"127.0.0.1:{redis_port}"),
-        *("--http-port", str(http_port), "--grpc-port", str(grpc_port)),
-    ]
-    with _running(command, log) as process:
-        _eventually(
-            "the predictor is ready",
-            process,
-            log,
-            lambda: _asked(http_port, "GET", "/v2/health/ready")[0] == 200 or None,
-        )
-        yield http_port, grpc_port
 
 
 def _observe(port: int, functions: dict[str, list[Call]]) -> None:
@@ -256,10 +173,10 @@ def _observe(port: int, functions: dict[str, list[Call]]) -> None:
     with redis.Redis(host="127.0.0.1", port=port, protocol=2) as client:
         for together in zip(*functions.values(), strict=True):
             for name, call in zip(functions, together, strict=True):
-                client.xadd(STREAM, {"v": VERSION, "data": json.dumps(_observation(name, call))})
+                client.xadd(STREAM, {"v": VERSION, "data": json.dumps(observation(name, call))})
 
 
-def _observation(name: str, call: Call) -> dict[str, Any]:
+def observation(name: str, call: Call) -> dict[str, Any]:
     """An api.Observation as Go writes it, of a call that was alone and that no limit was in the way of."""
     nothing = {"cpu_milli": 0, "memory_bytes": 0}
     return {
@@ -286,7 +203,7 @@ def _observation(name: str, call: Call) -> dict[str, Any]:
 def _settled(http_port: int, functions: dict[str, list[Call]], say: Say) -> dict[str, Any]:
     """The answer of every function, once all are modelled and nothing has changed for a while."""
     say("the server learns")
-    deadline = time.monotonic() + _WAIT_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     before: dict[str, Any] = {}
     since = time.monotonic()
     while time.monotonic() < deadline:
@@ -298,7 +215,7 @@ def _settled(http_port: int, functions: dict[str, list[Call]], say: Say) -> dict
             return now
         time.sleep(0.2)
     stages = {name: answer and answer["parameters"]["stage"] for name, answer in before.items()}
-    raise NotMeasuredError(f"after {_WAIT_SECONDS:.0f} s not every function is modelled: {stages}")
+    raise NotMeasuredError(f"after {WAIT_SECONDS:.0f} s not every function is modelled: {stages}")
 
 
 def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[list[dict[str, Any]], int]:
@@ -382,28 +299,9 @@ def _infer(http_port: int, name: str, size: int) -> Any:
     """The answer, or None while there is none."""
     tensor = {"name": "size", "shape": [1], "datatype": "INT64", "data": [size]}
     body = json.dumps({"inputs": [tensor]})
-    status, answer = _asked(http_port, "POST", f"/v2/models/{_NAMESPACE}.{name}/infer", body)
+    status, answer = asked(http_port, "POST", f"/v2/models/{_NAMESPACE}.{name}/infer", body)
     if status == 200:
         return json.loads(answer)
     if status == 404:
         return None
     raise NotMeasuredError(f"{name}, size {size}: status {status}, {answer[:500]!r}")
-
-
-def _asked(http_port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
-    """Status 0 says that there was no answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
-    try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read()
-    except (OSError, http.client.HTTPException):
-        return 0, b""
-    finally:
-        connection.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
