@@ -43,7 +43,9 @@ _ENTRY_ID = re.compile(r"(\d+)-(\d+)")
 class Haste(IntEnum):
     """How soon a refit that is due should follow: the least goes first."""
 
-    NOW = 0  # there is much that is not learned: the function is young, or none of what it learned is left
+    # There is much that is not learned: the function is young, has no answers, or none of what it learned is
+    # left.
+    NOW = 0
     SOON = 1  # its answers do not fit any more, or its window is not full
     WHENEVER = 2  # its calls are like those that it was learned from
 
@@ -213,7 +215,7 @@ class Function:
         known, window = len(self._window), self._settings.window
         young = known < min(_YOUNG, window) or self._settings.estimator == MOVING_WINDOW
         most = self._due_after if young else _OVERDUE * window
-        if self._since_refit >= most:
+        if self._since_refit >= most or self.published.stage is Stage.PROFILING:
             return Haste.NOW
         soon = self._urgent or self._observed < self._unsettled_to or known < window
         return Haste.SOON if soon else Haste.WHENEVER

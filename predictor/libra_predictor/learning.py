@@ -66,7 +66,8 @@ class Learning:
         self.functions: dict[str, Function] = {}
         self.loaded = False
         self.saved = False
-        self.caught_up = asyncio.Event()  # set when all that was recorded at the start is answered from
+        # Set when all that was recorded at the start is learned, and answered from as far as it was pressing.
+        self.caught_up = asyncio.Event()
         self._settings = settings
         self._connection = connection
         self._store = store
@@ -232,8 +233,8 @@ class Learning:
                 newest = entries[-1].id if entries else self._newest_at_start
                 if not self._consumed and id_order(newest) >= id_order(self._newest_at_start):
                     self._consumed = True
-                    # Of the others the answers are fresh; under load some function is always due.
-                    self._awaited = set(self._refits.hurry(time.monotonic()))
+                    # The others have answers, and of many functions most are always due.
+                    self._awaited = set(self._refits.pressing(time.monotonic()))
                     self._refit_wanted.set()
                 if not entries:
                     await self._stream.wait()

@@ -33,11 +33,9 @@ class Refits:
         self._due[function] = haste, at
         return True
 
-    def hurry(self, now: float) -> Set[str]:
-        """Lets none wait that may begin now; returns their functions."""
-        functions = {function for function, (_, at) in self._due.items() if at <= now}
-        self._due |= {function: (Haste.NOW, self._due[function][1]) for function in functions}
-        return functions
+    def pressing(self, now: float) -> Set[str]:
+        """The functions whose refit waits for nothing but those before it."""
+        return {function for function, (haste, at) in self._due.items() if haste is Haste.NOW and at <= now}
 
     def next(self, now: float) -> tuple[float, Haste, str] | None:
         """When the next one may begin, how soon it should, and of which function."""

@@ -56,10 +56,10 @@ def test_a_function_rests_between_two(refits: Refits) -> None:
     assert refits.next(101.0) == (101.0, Haste.NOW, "a"), "it is another of that name"
 
 
-def test_at_the_start_none_waits_that_may_begin(refits: Refits) -> None:
-    refits.spend(Haste.WHENEVER, 100.0, 1.0)
-    refits.want("a", Haste.WHENEVER, 100.0)
-    refits.rest("b", 105.0)
-    refits.want("b", Haste.WHENEVER, 100.0)
-    assert refits.hurry(101.0) == {"a"}
-    assert refits.next(101.0) == (101.0, Haste.NOW, "a")
+def test_pressing_are_those_that_need_not_wait(refits: Refits) -> None:
+    refits.rest("rests", 105.0)
+    for name, haste in (("a", Haste.NOW), ("b", Haste.SOON), ("c", Haste.WHENEVER), ("rests", Haste.NOW)):
+        refits.want(name, haste, 100.0)
+    assert refits.pressing(101.0) == {"a"}
+    refits.begin("a")
+    assert refits.pressing(105.0) == {"rests"}
