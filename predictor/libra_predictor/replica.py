@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
+from itertools import islice
 from typing import Final
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from libra_predictor.announcements import Announcement, announcements
 from libra_predictor.connection import UNREACHABLE, BackOff, Connection
 from libra_predictor.model import FunctionModel, model_name
 from libra_predictor.published import Published, Stage
+from libra_predictor.scores import MOST_FUNCTIONS
 from libra_predictor.store import Refused, Store, StoreUnreachableError
 from libra_predictor.tasks import first_of
 
@@ -175,7 +177,7 @@ def _functions(_: CallbackOptions) -> Iterator[Observation]:
 
 def _offsets(_: CallbackOptions) -> Iterator[Observation]:
     for replica in _replicas:
-        for name, published in list(replica.functions.items()):
+        for name, published in list(islice(replica.functions.items(), MOST_FUNCTIONS)):
             yield Observation(published.offset[0] / 1e3, {"function": name, "resource": "cpu"})
             yield Observation(published.offset[1], {"function": name, "resource": "memory"})
 

@@ -1,11 +1,15 @@
 """How right the answers were, as metrics: in all, and per function that is learned here."""
 
 from collections.abc import Iterator
+from typing import Final
 from weakref import WeakSet
 
 from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
 from libra_predictor.function import Scored
+
+MOST_FUNCTIONS: Final = 999  # with series of their own: OpenTelemetry keeps 2,000 sets of labels apart
+OTHERS: Final = "others"  # no function's name, which has a namespace
 
 _meter = get_meter("libra_predictor")
 # A histogram takes nothing below 0, and leaves it out: what is too high and what is too low are two.
@@ -48,7 +52,7 @@ class _Score:
 
 
 class Scores:
-    """Counts since this replica began to learn; it has as many series as there are functions."""
+    """Counts since this replica began to learn: of each function while there is room, then of the others."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, str], _Score] = {}
@@ -61,7 +65,7 @@ class Scores:
         ):
             if missed is None:
                 continue
-            score = self.of.setdefault((function, resource), _Score())
+            score = self._score(function, resource)
             score.calls += 1
             score.missed += missed
             if error is not None:
@@ -72,6 +76,13 @@ class Scores:
             _durations.record(1 + scored.error_duration)
         if scored.ratio_cpu_time is not None:
             _cpu_times.record(scored.ratio_cpu_time)
+
+    def _score(self, function: str, resource: str) -> _Score:
+        score = self.of.get((function, resource))
+        if score is None:
+            name = function if len(self.of) < 2 * MOST_FUNCTIONS else OTHERS
+            score = self.of.setdefault((name, resource), _Score())
+        return score
 
     def drop(self, function: str) -> None:
         for resource in ("cpu", "memory"):
