@@ -18,18 +18,16 @@ from libra_predictor import labels
 from libra_predictor.choice import Fit, first_cpu_time, fit
 from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
 from libra_predictor.evidence import shifted, spared
-from libra_predictor.history import Call, Calls, Tally, TallyState
+from libra_predictor.history import Call
 from libra_predictor.labels import Resource
 from libra_predictor.observations import Sample
-from libra_predictor.offset import Offset, OffsetState
+from libra_predictor.past import LATELY, STARTUPS, Packed, Past, PastState
 from libra_predictor.published import Answers, Published, Record, Stage
 from libra_predictor.settings import Settings
 from libra_predictor.tables import constant
 
 _NOTHING = Answers(constant(0), constant(0), constant(0), (0, 0, 0))
-_STARTUPS = 20  # samples kept to explain the start-up of containers
-_LATELY = 15  # calls
-_DRIFT_MISSES = 3  # of these
+_DRIFT_MISSES = 3  # of the last LATELY calls
 _GROWTH = 0.25  # of a window that is not full, before the next refit
 _OVERDUE = 2  # windows that a refit may wait for
 _YOUNG = 60  # calls in a window, with fewer of which each refit still changes much
@@ -83,12 +81,10 @@ class Drift(BaseModel):
     answers: Answers  # without the offset, when it was noticed
 
 
-class FunctionState(BaseModel):
+class FunctionState(PastState):
     """All of a Function, to be stored and restored."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-    format: Literal[1, 2, 3] = 3  # before 3, answers have no largest size
+    format: Literal[1, 2, 3, 4] = 4  # before 3, answers have no largest size
     name: str
     configuration: str
     learned_to: str
@@ -98,12 +94,7 @@ class FunctionState(BaseModel):
     inherited: Answers | None
     memory_floor: int = 0  # of releases that answered no less memory than was ever used
     observed: int
-    window: Calls
-    startups: Calls
-    offsets: tuple[OffsetState, OffsetState]
-    tallies: tuple[TallyState, TallyState, TallyState]
     estimators: tuple[str, str, str]
-    missed: tuple[list[bool], list[bool]]
     since_refit: int
     due_after: int
     urgent: int
@@ -111,8 +102,6 @@ class FunctionState(BaseModel):
     # The settings that the answers are of; entries from before there was a choice have the default.
     estimator: str = "auto"
     durations: str = "predicted"
-    # Format 1 knows no CPU time.
-    cpu_time_tally: TallyState = TallyState()
     cpu_time_estimator: str = NO_ESTIMATOR
 
 
@@ -137,26 +126,16 @@ class Function:
         )
         self._inherited = inherited
         self._answers = inherited or _NOTHING  # without the offset
-        self._window: deque[Call] = deque(maxlen=settings.window)
-        self._startups: deque[Call] = deque(maxlen=_STARTUPS)
-        self._offsets = (
-            Offset(settings.cpu_step_milli, settings.largest_cpu_milli),
-            Offset(settings.memory_step_bytes, settings.largest_memory_bytes),
-        )
-        self._tallies = (Tally(), Tally(), Tally())
+        self._kept: Past | Packed = Past(settings)
         self._estimators = (INHERITED if inherited else NO_ESTIMATOR,) * 3
-        self._cpu_time_tally = Tally()
         self._cpu_time_estimator = NO_ESTIMATOR
         if inherited and inherited.unknown_cpu_time_us:
             self._cpu_time_estimator = INHERITED
-        # Of the last calls since the last refit or drift.
-        self._missed: tuple[deque[bool], deque[bool]] = (deque(maxlen=_LATELY), deque(maxlen=_LATELY))
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
-        # What the answers spare, and up to which observation the window may have calls from before a shift.
-        # Neither is stored: the next refit knows the one, and what has shifted is seen again.
-        self._spare: tuple[Sequence[float], Sequence[float]] = ((), ())
+        # Up to which observation the window may have calls from before a shift. Not stored: what has shifted
+        # is seen again.
         self._unsettled_to = 0
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
@@ -190,12 +169,12 @@ class Function:
         scored = Scored()
         stage, reason = self.published.stage, self.published.reason
         if sample.first:
-            self._startups.append(Call(sample, *raw[:2]))
+            self._past.startups.append(Call(sample, *raw[:2]))
             if stage is Stage.PROFILING:
                 reason = self._profiling()
         else:
             scored = self._scored(sample)
-            self._window.append(Call(sample, *raw[:2]))
+            self._past.window.append(Call(sample, *raw[:2]))
             self._observed += 1
             self._since_refit += 1
             self._follow(sample, raw[:2], scored)
@@ -206,13 +185,13 @@ class Function:
 
     def refit_due(self) -> bool:
         """Whether start_refit would learn something; never while there are too few observations."""
-        if len(self._window) < min(self._settings.min_observations, self._settings.window):
+        if self._kept.known < min(self._settings.min_observations, self._settings.window):
             return False
         return self._urgent > 0 or self._since_refit >= self._due_after
 
     def haste(self) -> Haste:
         """Of a refit that is due."""
-        known, window = len(self._window), self._settings.window
+        known, window = self._kept.known, self._settings.window
         young = known < min(_YOUNG, window) or self._settings.estimator == MOVING_WINDOW
         most = self._due_after if young else _OVERDUE * window
         if self._since_refit >= most or self.published.stage is Stage.PROFILING:
@@ -226,7 +205,7 @@ class Function:
         A refit is due until its outcome is adopted: one that failed or was lost is due still.
         """
         self._forget()
-        calls = list(self._window)
+        calls = list(self._past.window)
         samples = [call.sample for call in calls]
         resources, largest = self._resources, self._largest()
         settings, inherited, observed = self._settings, self._inherited, self._observed
@@ -252,11 +231,11 @@ class Function:
         self._cpu_time_estimator = fitted.fit.cpu_time_estimator
         if INHERITED not in (*self._estimators, self._cpu_time_estimator):
             self._inherited = None
-        for missed in self._missed:
+        for missed in self._past.missed:
             missed.clear()
         self._derive_offsets(fitted, changed)
         self._forget_answers(changed)
-        self._spare = (self._spared(fitted, 0), self._spared(fitted, 1))
+        self._past.spare = (self._spared(fitted, 0), self._spared(fitted, 1))
         self.published = replace(
             self.published,
             observations=len(fitted.calls),
@@ -268,7 +247,19 @@ class Function:
         else:
             self._publish(Stage.MODELLED, self._modelled())
 
+    def rest(self) -> None:
+        """Takes less memory from now on, and longer for the next observation or refit."""
+        if isinstance(self._kept, Past):
+            self._kept = Packed(self._kept.state(), self._settings)
+
+    @property
+    def _past(self) -> Past:
+        if isinstance(self._kept, Packed):
+            self._kept = Past.restore(self._kept.state(), self._settings)
+        return self._kept
+
     def state(self) -> FunctionState:
+        past = self._kept.state()
         return FunctionState(
             name=self.name,
             configuration=self.configuration,
@@ -278,25 +269,26 @@ class Function:
             answers=self._answers,
             inherited=self._inherited,
             observed=self._observed,
-            window=Calls.of(self._window),
-            startups=Calls.of(self._startups),
-            offsets=(self._offsets[0].state(), self._offsets[1].state()),
-            tallies=(self._tallies[0].state(), self._tallies[1].state(), self._tallies[2].state()),
+            window=past.window,
+            startups=past.startups,
+            offsets=past.offsets,
+            tallies=past.tallies,
             estimators=self._estimators,
-            missed=(list(self._missed[0]), list(self._missed[1])),
+            missed=past.missed,
             since_refit=self._since_refit,
             due_after=self._due_after,
             urgent=self._urgent,
             drift=self._drift,
             estimator=self._settings.estimator,
             durations=self._settings.durations,
-            cpu_time_tally=self._cpu_time_tally.state(),
+            cpu_time_tally=past.cpu_time_tally,
+            spare=past.spare,
             cpu_time_estimator=self._cpu_time_estimator,
         )
 
     @classmethod
     def restore(cls, state: FunctionState, settings: Settings) -> Self:
-        """The function as it was; a window longer than the settings' keeps its newest calls.
+        """The function as it was, at rest; a window longer than the settings' keeps its newest calls.
 
         Answers of another estimator or other durations than the settings' are not kept: it predicts nothing
         until the refit that is due then, if its window has enough observations.
@@ -307,18 +299,13 @@ class Function:
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
         function.published = state.published
-        function._answers = state.answers
+        # As before it was stored, in one place when they are the same.
+        same = state.answers == state.published.answers
+        function._answers = state.published.answers if same else state.answers
         function._observed = state.observed
-        function._window.extend(state.window.calls())
-        function._startups.extend(state.startups.calls())
-        for offset, offset_state in zip(function._offsets, state.offsets, strict=True):
-            offset.restore(offset_state)
-        function._tallies = (Tally(state.tallies[0]), Tally(state.tallies[1]), Tally(state.tallies[2]))
+        function._kept = Packed(state, settings)
         function._estimators = state.estimators
-        function._cpu_time_tally = Tally(state.cpu_time_tally)
         function._cpu_time_estimator = state.cpu_time_estimator
-        for missed, missed_state in zip(function._missed, state.missed, strict=True):
-            missed.extend(missed_state)
         function._since_refit = state.since_refit
         function._due_after = state.due_after
         function._urgent = state.urgent
@@ -332,11 +319,12 @@ class Function:
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
         function._observed = state.observed
-        function._window.extend(Call(call.sample, 0, 0) for call in state.window.calls())
-        function._startups.extend(Call(call.sample, 0, 0) for call in state.startups.calls())
-        function._since_refit = len(function._window)
+        function._past.window.extend(Call(call.sample, 0, 0) for call in state.window.calls())
+        function._past.startups.extend(Call(call.sample, 0, 0) for call in state.startups.calls())
+        function._since_refit = function._kept.known
         function.published = replace(function.published, version=state.published.version + 1)
         function._publish(Stage.PROFILING, function._profiling())
+        function.rest()
         return function
 
     def _scored(self, sample: Sample) -> Scored:
@@ -344,7 +332,8 @@ class Function:
         missed: list[bool | None] = []
         errors: list[float | None] = []
         answered = self.published.at(sample.size)
-        for answer, resource, tally in zip(answered[:2], self._resources, self._tallies[:2], strict=True):
+        past = self._past
+        for answer, resource, tally in zip(answered[:2], self._resources, past.tallies[:2], strict=True):
             use = resource.use(sample)
             if not resource.tells(use, answer):
                 missed.append(None)
@@ -358,18 +347,18 @@ class Function:
         predicted = self._settings.durations == "predicted"
         if predicted and answered[2] and not labels.throttled(sample):
             error = 1e6 * answered[2] / max(sample.duration_ns, 1e6) - 1
-            self._tallies[2].add(error < 0, error)
+            past.tallies[2].add(error < 0, error)
         ratio = None
         cpu_time_us = self.published.answers.cpu_time_at(sample.size)
         if cpu_time_us and sample.cpu_time_ns and not sample.failed:
             ratio = 1e3 * cpu_time_us / max(sample.cpu_time_ns, 1e3)
-            self._cpu_time_tally.add(ratio < 1, math.log2(ratio))
+            past.cpu_time_tally.add(ratio < 1, math.log2(ratio))
         return Scored(False, missed[0], missed[1], errors[0], errors[1], error, ratio)
 
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
         answered = self.published.at(sample.size)
-        for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
+        for i, (resource, offset) in enumerate(zip(self._resources, self._past.offsets, strict=True)):
             use = resource.use(sample)
             if use.censored:
                 target = labels.target(use, resource.largest_seen(use))
@@ -377,7 +366,7 @@ class Function:
                     self._urgent = self._observed
             if raw[i] and resource.tells(use, answered[i]):
                 offset.observe(use.peak, raw[i], self._highest(i))
-        for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._missed, strict=True):
+        for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._past.missed, strict=True):
             if missed is not None:
                 late.append(missed)
 
@@ -385,24 +374,24 @@ class Function:
         """The stage after an observation, with its reason."""
         if self.published.stage is Stage.PROFILING:
             return Stage.PROFILING, self._profiling()
-        short = [i for i, missed in enumerate(self._missed) if sum(missed) >= _DRIFT_MISSES]
+        short = [i for i, missed in enumerate(self._past.missed) if sum(missed) >= _DRIFT_MISSES]
         if short:
             since = min(
                 self._observed - len(missed) + list(missed).index(True)
-                for missed in self._missed
+                for missed in self._past.missed
                 if True in missed
             )
             self._urgent = self._observed
             if self._drift is None:
                 self._drift = Drift(since=since, answers=self._answers)
-            for missed in self._missed:
+            for missed in self._past.missed:
                 missed.clear()
             names = " and ".join(_RESOURCES[i] for i in short)
             return (
                 Stage.DRIFTED,
-                f"{_DRIFT_MISSES} of the last {_LATELY} calls needed more {names} than was answered",
+                f"{_DRIFT_MISSES} of the last {LATELY} calls needed more {names} than was answered",
             )
-        settled = not self._urgent and max(len(missed) for missed in self._missed) == _LATELY
+        settled = not self._urgent and max(len(missed) for missed in self._past.missed) == LATELY
         if self.published.stage is Stage.DRIFTED and not settled:
             return Stage.DRIFTED, self.published.reason
         return Stage.MODELLED, self._modelled()
@@ -411,18 +400,18 @@ class Function:
         rest = self._since_refit % self._settings.refit_every
         if rest or self.published.stage is Stage.PROFILING:
             return
-        calls = list(self._window)[-min(self._since_refit, _RECENT) :]
-        if shifted(self._spare, calls, self._answers, self._resources):
+        calls = list(self._past.window)[-min(self._since_refit, _RECENT) :]
+        if shifted(self._past.spare, calls, self._answers, self._resources):
             self._unsettled_to = self._observed + self._settings.window
 
     def _forget(self) -> None:
         """Drops the calls from before a drift once enough newer ones say that it was one."""
         if self._drift is None:
             return
-        newer = min(self._observed - self._drift.since, len(self._window))
+        newer = min(self._observed - self._drift.since, len(self._past.window))
         if newer < min(_FORGET_AFTER, self._settings.window):
             return
-        calls = list(self._window)
+        calls = list(self._past.window)
         older, calls = calls[:-newer], calls[-newer:]
         if any(
             sum(
@@ -435,7 +424,7 @@ class Function:
             # Of inputs larger than any since, nothing newer is known.
             largest = max(call.sample.size for call in calls)
             kept = [call for call in older if call.sample.size > largest]
-            self._window = deque([*kept, *calls], maxlen=self._settings.window)
+            self._past.window = deque([*kept, *calls], maxlen=self._settings.window)
         self._drift = None
 
     def _derive_offsets(self, fitted: Fitted, changed: Sequence[int]) -> None:
@@ -443,9 +432,9 @@ class Function:
 
         changed are the resources that another estimator answers for than before.
         """
-        unlearned = min(self._observed - fitted.observed, len(self._window))
-        newer = list(self._window)[len(self._window) - unlearned :]
-        for i, (resource, offset) in enumerate(zip(self._resources, self._offsets, strict=True)):
+        unlearned = min(self._observed - fitted.observed, len(self._past.window))
+        newer = list(self._past.window)[len(self._past.window) - unlearned :]
+        for i, (resource, offset) in enumerate(zip(self._resources, self._past.offsets, strict=True)):
             derived: list[tuple[int, int]] = []
             for position, answer in sorted(fitted.fit.held_out[i].items()):
                 call = fitted.calls[position]
@@ -462,8 +451,8 @@ class Function:
         """Leaves out of later offsets what another estimator answered."""
         if changed:
             cpu, memory = (i not in changed for i in range(2))
-            calls = (Call(c.sample, c.cpu_milli * cpu, c.memory_bytes * memory) for c in self._window)
-            self._window = deque(calls, maxlen=self._settings.window)
+            calls = (Call(c.sample, c.cpu_milli * cpu, c.memory_bytes * memory) for c in self._past.window)
+            self._past.window = deque(calls, maxlen=self._settings.window)
 
     def _spared(self, fitted: Fitted, i: int) -> list[float]:
         """What calls like those learned from are spared, with what is tried of demands not seen yet."""
@@ -483,7 +472,7 @@ class Function:
                 answers.unknown[i],
                 *(
                     resource.largest_seen(resource.use(call.sample))
-                    for calls in (self._window, self._startups)
+                    for calls in (self._past.window, self._past.startups)
                     for call in calls
                 ),
             )
@@ -500,7 +489,7 @@ class Function:
 
     def _most(self) -> tuple[int, int]:
         """Up to where the offsets raise answers."""
-        cpu, memory = self._offsets
+        cpu, memory = self._past.offsets
         return cpu.most(self._highest(0)), memory.most(self._highest(1))
 
     def _publish(self, stage: Stage, reason: str) -> None:
@@ -508,13 +497,13 @@ class Function:
         largest = self._most()
         cpu_time_estimator = self._cpu_time_estimator
         if not answers.unknown_cpu_time_us:
-            first = first_cpu_time([call.sample for call in self._window])
+            first = first_cpu_time([call.sample for call in self._past.window])
             answers = replace(answers, cpu_time_us=first.table, unknown_cpu_time_us=first.unknown)
             cpu_time_estimator = first.estimator
         # More than the largest would raise no answer any further, and the activator takes only so much.
         offset = (
-            min(self._offsets[0].value(), largest[0]),
-            min(self._offsets[1].value(), largest[1]),
+            min(self._past.offsets[0].value(), largest[0]),
+            min(self._past.offsets[1].value(), largest[1]),
         )
         before = self.published
         said = (before.answers, before.offset, before.largest)
@@ -529,19 +518,19 @@ class Function:
             answers=answers,
             offset=offset,
             largest=largest,
-            cpu=self._tallies[0].record(self._estimators[0]),
-            memory=self._tallies[1].record(self._estimators[1]),
-            duration=self._tallies[2].record(self._estimators[2]),
-            cpu_time=self._cpu_time_tally.record(cpu_time_estimator),
+            cpu=self._past.tallies[0].record(self._estimators[0]),
+            memory=self._past.tallies[1].record(self._estimators[1]),
+            duration=self._past.tallies[2].record(self._estimators[2]),
+            cpu_time=self._past.cpu_time_tally.record(cpu_time_estimator),
         )
 
     def _profiling(self) -> str:
         until = "answered as the revision before it was" if self._inherited else "use the user allocation"
-        apart = ""
-        if self._startups and not self._window:
-            count = f"{_STARTUPS} or more" if len(self._startups) == _STARTUPS else len(self._startups)
+        apart, startups, known = "", len(self._past.startups), self._past.known
+        if startups and not known:
+            count = f"{STARTUPS} or more" if startups == STARTUPS else startups
             apart = f" ({count} start-ups, which are kept apart)"
-        return f"{len(self._window)} of {self._settings.min_observations} observations{apart}: {until}"
+        return f"{known} of {self._settings.min_observations} observations{apart}: {until}"
 
     def _modelled(self) -> str:
         return f"learned from {self.published.observations} observations"

@@ -39,7 +39,7 @@ class Predictor:
         self._store = open_store(settings.store, self._connection)
         self._replica = Replica(repository, self._store, self._connection)
         self._lock = Lock(self._connection, lease_seconds)
-        self._before: Mapping[str, Function] = {}
+        self._before: dict[str, Function] = {}
         self._redis_was_lost = False  # and what it had is not in the store again
         self._settled = settings.role == "serve"  # whether it need not learn before it is ready
         self._stopping = asyncio.Event()

@@ -20,12 +20,13 @@ from libra_predictor.refits import Refits
 from libra_predictor.replica import Replica
 from libra_predictor.scores import Scores
 from libra_predictor.settings import Settings
-from libra_predictor.store import Refused, Store, StoreUnreachableError
+from libra_predictor.store import Refused, Store, StoreUnreachableError, parts
 from libra_predictor.stream import BATCH, Entry, Opened, Stream
 from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
 
+MOST_AWAKE: Final = 300  # functions that take the memory that observing and refitting does: some 190 KiB each
 SAVE_SECONDS: Final = 0.1  # between two saves, and so between two announcements
 _READ_SECONDS = 0.25  # between two reads while there is something to read: a read costs more than its entries
 _MOST_UNSAVED = 5000  # entries read and not acknowledged
@@ -78,6 +79,7 @@ class Learning:
         self._consumed = False
         self._learned = False
         self._awaited: set[str] = set()  # to be refitted before all that was recorded is learned
+        self._not_at_rest: dict[str, Function] = {}  # the one used last at the end
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
@@ -90,10 +92,11 @@ class Learning:
         self._refit_wanted = asyncio.Event()
         self.scores = Scores()
 
-    async def run(self, before: Mapping[str, Function]) -> None:
+    async def run(self, before: dict[str, Function]) -> None:
         """Learns for ever, after what the store has; raises LockLostError.
 
-        before are the functions of an earlier hold of this replica, for when Redis was lost with the store.
+        before are the functions of an earlier hold of this replica, for when Redis was lost with the store;
+        none are left in it when they are not needed any more.
         """
         back_off = BackOff()
         while True:
@@ -103,6 +106,7 @@ class Learning:
             except (StoreUnreachableError, *UNREACHABLE) as error:
                 self._failed("what was learned could not be loaded", error)
             await asyncio.sleep(back_off.next())
+        before.clear()
         await first_of(self._consume(), self._save(), self._refit_all(), self._retire_all())
 
     def _failed(self, what: str, error: Exception) -> None:
@@ -118,16 +122,17 @@ class Learning:
         index = await self._store.index()
         if index.fence > self._hold.fence:
             raise LockLostError(f"the store was written under fence {index.fence}, after {self._hold.fence}")
-        loaded = await self._store.load(index.tokens.keys())
         functions: dict[str, Function] = {}
         refused: dict[str, Refused] = {}
-        for name, state in loaded.items():
-            if isinstance(state, Refused):
-                log.error("function=%s is learned anew from what is recorded: %s", name, state.problem)
-                refused[name] = state
-            else:
-                functions[name] = Function.restore(state, self._settings)
-                self._announced[name] = state.published.version
+        for some in parts(index.tokens):
+            for name, state in (await self._store.load(some)).items():
+                if isinstance(state, Refused):
+                    log.error("function=%s is learned anew from what is recorded: %s", name, state.problem)
+                    refused[name] = state
+                else:
+                    functions[name] = Function.restore(state, self._settings)
+                    self._announced[name] = state.published.version
+                    await asyncio.sleep(0)
         self.functions = functions
         if self._hold.redis_was_lost:
             self._keep(before)
@@ -173,6 +178,7 @@ class Learning:
             stored = self.functions.get(name)
             if stored is None or id_order(stored.learned_to) < id_order(function.learned_to):
                 self.functions[name] = function
+                self._awake(function)
                 self._mark(name)
         for name, published in self._replica.functions.items():
             if name not in self.functions:
@@ -266,7 +272,9 @@ class Learning:
 
     def _learn_from(self, entry: Entry, observed: Observed) -> None:
         try:
-            self._observe(self._function(observed), entry.id, observed)
+            function = self._function(observed)
+            self._awake(function)
+            self._observe(function, entry.id, observed)
         except Exception:
             # One entry must not keep all others from being learned.
             _skipped.add(1, {"reason": "failed"})
@@ -289,6 +297,13 @@ class Learning:
                 self._drop(oldest)
         self.functions[name] = function
         return function
+
+    def _awake(self, function: Function) -> None:
+        """Lets others rest when too many do not."""
+        self._not_at_rest.pop(function.name, None)
+        self._not_at_rest[function.name] = function
+        while len(self._not_at_rest) > MOST_AWAKE:
+            self._not_at_rest.pop(next(iter(self._not_at_rest))).rest()
 
     def _inherited(self, configuration: str) -> Answers | None:
         if not configuration:
@@ -329,7 +344,7 @@ class Learning:
 
     def _drop(self, name: str) -> None:
         del self.functions[name]
-        for of_function in (self._changed, self._announced):
+        for of_function in (self._changed, self._announced, self._not_at_rest):
             of_function.pop(name, None)
         self._refits.drop(name)
         self._awaited.discard(name)
@@ -380,7 +395,7 @@ class Learning:
     async def _save_news(self) -> None:
         """The same of functions whose answers changed; what they were learned from is acknowledged later.
 
-        All of a function is some 20 KB, and its answers change far less often than it is observed.
+        A function's answers change far less often than it is observed.
         """
         news = [
             n for n in self._changed if n in self.functions and self._is_news(self.functions[n].published)
@@ -393,29 +408,37 @@ class Learning:
         to_save = dict.fromkeys(names)
         changed, self._changed = self._changed, {}
         dropped, self._dropped = self._dropped, {}
-        all_learned, states = self._learned, []
+        all_learned = self._learned
+        saved: list[Published] = []
         try:
             if dropped:
                 await self._store.drop(dropped, self._hold)
             for name in changed:
-                function = self.functions.get(name)
-                if function is None:
-                    continue
-                if name in to_save:
-                    states.append(function.state())
-                self._replica.publish(function.published)
-                await asyncio.sleep(0)
+                if (function := self.functions.get(name)) is not None:
+                    self._replica.publish(function.published)
+                    await asyncio.sleep(0)
             if all_learned:
                 self.caught_up.set()
-            if states:
-                await self._store.save(states, self._hold)
+            for some in parts([name for name in changed if name in to_save]):
+                saved += await self._save_some(some)
             await self._check()
         except BaseException:
             self._changed = changed | self._changed
             self._dropped = dropped | self._dropped
             raise
         self._changed = {name: None for name in changed if name not in to_save} | self._changed
-        await self._announce([state.published for state in states], dropped)
+        await self._announce(saved, dropped)
+
+    async def _save_some(self, names: Iterable[str]) -> list[Published]:
+        states = []
+        for name in names:
+            if (function := self.functions.get(name)) is not None:
+                states.append(function.state())
+                self._replica.publish(function.published)
+                await asyncio.sleep(0)
+        if states:
+            await self._store.save(states, self._hold)
+        return [state.published for state in states]
 
     async def _check(self) -> None:
         """An object store cannot refuse what a learner writes that slept through the loss of its lock."""
@@ -465,12 +488,14 @@ class Learning:
         name = function.name
         started = time.perf_counter()
         self._refits.rest(name, time.monotonic() + self._settings.refit_interval_seconds)
+        self._awake(function)
         try:
             fitted, cpu_seconds = await asyncio.to_thread(_timed, function.start_refit())
             seconds = time.perf_counter() - started
             self._refits.spend(haste, time.monotonic(), cpu_seconds)
             if self.functions.get(name) is not function:
                 return  # it was dropped meanwhile
+            self._awake(function)
             function.adopt(fitted)
         except Exception:
             # One function's samples must not stop the others from being learned.

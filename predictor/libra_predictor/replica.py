@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import aclosing
 from itertools import islice
 from typing import Final
@@ -16,7 +16,7 @@ from libra_predictor.connection import UNREACHABLE, BackOff, Connection
 from libra_predictor.model import FunctionModel, model_name
 from libra_predictor.published import Published, Stage
 from libra_predictor.scores import MOST_FUNCTIONS
-from libra_predictor.store import Refused, Store, StoreUnreachableError
+from libra_predictor.store import Refused, Store, StoreUnreachableError, parts
 from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
@@ -147,17 +147,18 @@ class Replica:
                 self.forget(name)
         self._absent = (fence, absent)
 
-    async def _load(self, functions: Iterable[str], tokens: dict[str, str]) -> None:
-        loaded = await self._store.load(list(functions))
-        if self._learning:
-            return
-        for name, state in loaded.items():
-            if isinstance(state, Refused):
-                log.error("function=%s stays as it was served: %s", name, state.problem)
-            else:
-                self.publish(state.published)
-            if name in tokens:
-                self._tokens[name] = tokens[name]
+    async def _load(self, functions: Collection[str], tokens: dict[str, str]) -> None:
+        for some in parts(functions):
+            loaded = await self._store.load(some)
+            if self._learning:
+                return
+            for name, state in loaded.items():
+                if isinstance(state, Refused):
+                    log.error("function=%s stays as it was served: %s", name, state.problem)
+                else:
+                    self.publish(state.published)
+                if name in tokens:
+                    self._tokens[name] = tokens[name]
 
 
 def _answer(published: Published) -> tuple[object, ...]:

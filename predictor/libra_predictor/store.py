@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterable, Awaitable, Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterable, Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
@@ -22,12 +23,16 @@ from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
 
 FUNCTIONS: Final = "libra:predictor:{state}:functions"
 VERSIONS: Final = "libra:predictor:{state}:versions"
-FORMAT: Final = 3
-_READ = (1, 2, FORMAT)  # before format 2 there was no CPU time, before 3 no largest size
+FORMAT: Final = 4
+# Before format 2 there was no CPU time, before 3 no largest size, and before 4 the state was not compressed.
+_READ = (1, 2, 3, FORMAT)
 
-_HEADER = re.compile(rb'\{"format":(\d{1,9}),("sha256":"([0-9a-f]{64})","state":)?')
+# Releases that know no format above 3 leave an entry that begins so to those that do; any other they drop.
+_FORMAT = re.compile(rb'\{"format":(\d{1,9}),')
+_PLAIN = re.compile(rb'\{"format":[123],"sha256":"([0-9a-f]{64})","state":(.*)\}', re.DOTALL)
+_COMPRESSED = re.compile(rb'\{"format":4,"sha256":"([0-9a-f]{64})"\}\n(.*)', re.DOTALL)
 _OBJECT = re.compile(r"functions/([^/]+/[^/]+)/(\d{20})\.json")
-_TOGETHER = 32  # functions in one exchange with a store
+_TOGETHER = 32  # functions in one exchange with a store, and unpacked at a time
 
 _meter = get_meter("libra_predictor")
 _writes = _meter.create_counter(
@@ -61,6 +66,8 @@ class Index:
 class Store(Protocol):
     """Raises StoreUnreachableError; what writes also raises LockLostError after another learner took over.
 
+    Who has many functions loads and saves them in parts(): unpacked, one takes many times as much.
+
     by_fence says that each learner writes entries of its own, and that those of the ones before it are safe
     from them only once it has written its own.
     """
@@ -79,26 +86,29 @@ class Store(Protocol):
 
 
 def packed(state: FunctionState) -> bytes:
-    """The entry of a state: JSON whose checksum is over the bytes of its state."""
-    body = state.model_dump_json().encode()
-    digest = hashlib.sha256(body).hexdigest()
-    return b'{"format":%d,"sha256":"%s","state":%s}' % (FORMAT, digest.encode(), body)
+    """The entry of a state: a line of JSON, and the state's compressed, which the checksum is over."""
+    body = zlib.compress(state.model_dump_json().encode())
+    return b'{"format":%d,"sha256":"%s"}\n%s' % (FORMAT, _digest(body), body)
 
 
 def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
     """Reads an entry, or says why not."""
-    header = _HEADER.match(entry)
-    if header is None:
+    begin = _FORMAT.match(entry)
+    if begin is None:
         return _refused("corrupt", f"entry {key} does not begin as one does")
-    if int(header[1]) not in _READ:
+    entry_format = int(begin[1])
+    if entry_format not in _READ:
         _refusals.add(1, {"reason": "format"})
-        problem = f"entry {key} has format {int(header[1])}, accepted are {_READ[0]} to {FORMAT}"
-        return Refused(problem, newer=int(header[1]) > FORMAT)
-    body, end = entry[header.end() : -1], entry[-1:]
-    if header[3] is None or end != b"}" or hashlib.sha256(body).hexdigest().encode() != header[3]:
+        problem = f"entry {key} has format {entry_format}, accepted are {_READ[0]} to {FORMAT}"
+        return Refused(problem, newer=entry_format > FORMAT)
+    whole = (_COMPRESSED if entry_format == FORMAT else _PLAIN).fullmatch(entry)
+    if whole is None or _digest(whole[2]) != whole[1]:
         return _refused("corrupt", f"entry {key} does not have the checksum that it claims")
     try:
+        body = zlib.decompress(whole[2]) if entry_format == FORMAT else whole[2]
         state = FunctionState.model_validate_json(body)
+    except zlib.error as error:
+        return _refused("malformed", f"entry {key}: {error}")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -106,6 +116,10 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
     if state.name != function:
         return _refused("corrupt", f"entry {key} is of function {state.name!r}")
     return state
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()
 
 
 def _refused(reason: str, problem: str) -> Refused:
@@ -166,28 +180,27 @@ class RedisStore:
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}
+        names = list(functions)
         try:
-            for some in _chunks(functions):
-                entries = await cast(Awaitable[list[bytes | None]], self._client.hmget(FUNCTIONS, some))
-                for name, entry in zip(some, entries, strict=True):
-                    if entry is not None:
-                        loaded[name] = unpacked(f"{name!r} of {FUNCTIONS}", name, entry)
-                        await asyncio.sleep(0)
+            entries = await cast(Awaitable[list[bytes | None]], self._client.hmget(FUNCTIONS, names))
         except UNREACHABLE as error:
             raise StoreUnreachableError(f"entries in Redis: {error}") from error
+        for name, entry in zip(names, entries, strict=True):
+            if entry is not None:
+                loaded[name] = unpacked(f"{name!r} of {FUNCTIONS}", name, entry)
+                await asyncio.sleep(0)
         return loaded
 
     async def save(self, states: Sequence[FunctionState], hold: Hold) -> None:
-        for some in _chunks(states):
-            arguments: list[str | bytes] = []
-            for state in some:
-                published = state.published
-                token = f"{published.version}:{published.stage}:{published.observations}"
-                arguments += (state.name, packed(state), token)
-            await self._write(self._save, hold, arguments, len(some))
+        arguments: list[str | bytes] = []
+        for state, entry in await _all_packed(states):
+            published = state.published
+            token = f"{published.version}:{published.stage}:{published.observations}"
+            arguments += (state.name, entry, token)
+        await self._write(self._save, hold, arguments, len(states))
 
     async def drop(self, functions: Collection[str], hold: Hold) -> None:
-        for some in _chunks(functions):
+        for some in parts(functions):
             await self._write(self._drop, hold, some, len(some))
 
     async def _write(self, script: Any, hold: Hold, arguments: Sequence[str | bytes], count: int) -> None:
@@ -222,17 +235,16 @@ class ObjectStore:
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}
-        for some in _chunks(functions):
-            entries = await asyncio.gather(*(self._get(name) for name in some))
-            for name, (path, entry) in zip(some, entries, strict=True):
-                if entry is not None:
-                    loaded[name] = unpacked(f"{path} of {self._uri}", name, entry)
-                    await asyncio.sleep(0)
+        entries = await asyncio.gather(*(self._get(name) for name in functions))
+        for name, (path, entry) in zip(functions, entries, strict=True):
+            if entry is not None:
+                loaded[name] = unpacked(f"{path} of {self._uri}", name, entry)
+                await asyncio.sleep(0)
         return loaded
 
     async def save(self, states: Sequence[FunctionState], hold: Hold) -> None:
-        for some in _chunks(states):
-            await asyncio.gather(*(self._put(state.name, packed(state), hold) for state in some))
+        entries = await _all_packed(states)
+        await asyncio.gather(*(self._put(state.name, entry, hold) for state, entry in entries))
 
     async def drop(self, functions: Collection[str], hold: Hold) -> None:
         for name in functions:
@@ -316,6 +328,15 @@ class ObjectStore:
         return fences, {name: tokens[known[-1]][name] for name, known in fences.items()}
 
 
+async def _all_packed(states: Iterable[FunctionState]) -> list[tuple[FunctionState, bytes]]:
+    """Lets those who answer go on between two of them."""
+    entries = []
+    for state in states:
+        entries.append((state, packed(state)))
+        await asyncio.sleep(0)
+    return entries
+
+
 def end_process() -> NoReturn:
     """Ends the process without finalizing the interpreter, after what was logged is written.
 
@@ -336,7 +357,8 @@ def _path(function: str, fence: int) -> str:
 _T = TypeVar("_T")
 
 
-def _chunks(items: Collection[_T]) -> Iterator[list[_T]]:
+def parts(items: Collection[_T]) -> Iterator[list[_T]]:
+    """As many at a time as are loaded or saved together."""
     rest = iter(items)
     while some := list(islice(rest, _TOGETHER)):
         yield some

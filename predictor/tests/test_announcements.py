@@ -165,7 +165,7 @@ def test_keeps_serving_what_it_had_of_an_entry_that_it_cannot_read(
         await s.store.save([state(1)], s.hold)
         await s.replica.reread()
         await s.store.save([state(2)], s.hold)
-        redis_server.client.hset(FUNCTIONS, NAME, b'{"format":4}')
+        redis_server.client.hset(FUNCTIONS, NAME, b'{"format":5}')
         await s.replica.reread()
         assert s.version() == 1
 

@@ -568,7 +568,7 @@ def test_without_a_known_size_the_answers_end_before_any(caller: Caller) -> None
 def test_what_was_stored_without_a_largest_size_has_none_until_a_refit(caller: Caller) -> None:
     caller.call(*[CALM] * 19)
     stored = json.loads(caller.function.state().model_dump_json())
-    assert stored["format"] == 3
+    assert stored["format"] == 4
     stored["format"] = 2
     del stored["answers"]["largest_size"], stored["published"]["answers"]["largest_size"]
     restored = Caller(Function.restore(FunctionState.model_validate_json(json.dumps(stored)), SETTINGS))
@@ -592,6 +592,16 @@ def test_what_was_stored_before_there_was_a_cpu_time_is_read(caller: Caller) -> 
         assert cpu_time(restored.function) == 0
         restored.function.observe(f"1900000000000-{i}", USING)
     assert cpu_time(restored.function) == 20_000, "before the next refit"
+
+
+def test_what_was_stored_without_what_answers_spare_is_read(caller: Caller) -> None:
+    caller.call(*[CALM] * 40)
+    stored = json.loads(caller.function.state().model_dump_json())
+    stored["format"] = 3
+    assert stored.pop("spare") != [[], []]
+    restored = Function.restore(FunctionState.model_validate_json(json.dumps(stored)), SETTINGS)
+    assert restored.state().spare == ([], [])
+    assert restored.published == caller.function.published
 
 
 def test_a_repeated_entry_changes_nothing(caller: Caller) -> None:
@@ -634,7 +644,7 @@ def test_a_corrupt_state_is_refused(caller: Caller) -> None:
         with pytest.raises(ValidationError):
             FunctionState.model_validate_json(json.dumps(state | changes))
 
-    refused(format=4)
+    refused(format=5)
     refused(window=state["window"] | {"size": [1]})
     refused(observed="14")
     with pytest.raises(ValidationError, match="extra"):
@@ -730,3 +740,20 @@ def test_restored_it_answers_and_goes_on_the_same(
             kept.function.adopt(kept.function.start_refit()())
             restored.adopt(restored.start_refit()())
     assert restored.state() == kept.function.state()
+
+
+@hypothesis_settings(max_examples=10, deadline=None)
+@given(lives, choices, st.sampled_from([None, OLD]))
+def test_at_rest_between_its_calls_it_answers_and_learns_the_same(
+    seen: list[Sample], settings: Settings, inherited: Answers | None
+) -> None:
+    awake = Caller(Function("default/f", "default/c", settings, inherited))
+    rested = Caller(Function("default/f", "default/c", settings, inherited))
+    for observed in seen:
+        rested.function.rest()
+        assert rested.call(observed) == awake.call(observed)
+        rested.function.rest()
+        assert rested.function.refit_due() == awake.function.refit_due()
+        assert rested.function.haste() == awake.function.haste()
+        assert rested.function.published == awake.function.published
+        assert rested.function.state() == awake.function.state()

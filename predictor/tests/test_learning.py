@@ -1,10 +1,10 @@
 """What the learner makes of the life of functions, within one process against a real Redis."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
 from kserve import ModelRepository
 from obstore.store import MemoryStore
 
+from libra_predictor import learning as learning_module
 from libra_predictor import refits as refits_module
 from libra_predictor.announcements import CHANNEL, Announcement
 from libra_predictor.connection import Connection
@@ -21,6 +22,7 @@ from libra_predictor.learner import Predictor
 from libra_predictor.learning import Learning
 from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import UNKNOWN_SIZE, Observed, parse
+from libra_predictor.past import Past
 from libra_predictor.published import Published, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
@@ -135,13 +137,18 @@ def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisS
                 await eventually("the other learns", lambda: predictor.functions() != {FUNCTION: before})
                 assert predictor.functions()[FUNCTION].at(1000) == before.at(1000)
                 append(redis_server, 1)
-                stored = partial(redis_server.client.hget, FUNCTIONS, FUNCTION)
-                await eventually("it is learned", lambda: b'"window":{"size":[1000]' in (stored() or b""))
+                await eventually("it is learned", lambda: window(redis_server) == 1)
                 after = predictor.functions()[FUNCTION]
                 assert after.version > before.version
                 assert after.at(1000) == before.at(1000)
 
     play(redis_server, scene)
+
+
+def window(server: RedisServer, function: str = FUNCTION) -> int:
+    """How many calls are stored of a function."""
+    state = unpacked("test", function, server.client.hget(FUNCTIONS, function) or b"")  # type: ignore[arg-type]
+    return len(state.window.size) if isinstance(state, FunctionState) else 0
 
 
 def test_memory_is_kept_until_it_is_saved_again(
@@ -158,20 +165,16 @@ def test_memory_is_kept_until_it_is_saved_again(
             raise LockLostError("for the test")
         return result
 
-    def window() -> int:
-        state = unpacked("test", FUNCTION, redis_server.client.hget(FUNCTIONS, FUNCTION) or b"")  # type: ignore[arg-type]
-        return len(state.window.size) if isinstance(state, FunctionState) else 0
-
     async def scene() -> None:
         append(redis_server, 20)
         async with learning(redis_server) as predictor:
-            await eventually("it is saved", lambda: window() == 20)
+            await eventually("it is saved", lambda: window(redis_server) == 20)
             monkeypatch.setattr(Stream, "open", opened)
             redis_server.stop()
             await eventually("it has given up", lambda: not predictor.learning)
             redis_server.start()
             append(redis_server, 5)
-            await eventually("it goes on with what it had", lambda: window() == 25)
+            await eventually("it goes on with what it had", lambda: window(redis_server) == 25)
             assert lost_at_once == 0
 
     play(redis_server, scene)
@@ -189,6 +192,36 @@ def test_drops_the_function_not_observed_for_longest(redis_server: RedisServer) 
             assert predictor.functions().keys() == kept
         for key in (FUNCTIONS, VERSIONS):
             assert {name.decode() for name in redis_server.client.hkeys(key)} == kept  # type: ignore[union-attr]
+
+    play(redis_server, scene)
+
+
+def test_functions_that_were_not_observed_lately_take_little_memory_and_learn_on(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_module, "MOST_AWAKE", 2)
+    names = [f"default/f-{i}" for i in range(70)]
+
+    def awake() -> int:
+        gc.collect()
+        return sum(isinstance(found, Past) for found in gc.get_objects())
+
+    def stored() -> list[int]:
+        return [window(redis_server, name) for name in names]
+
+    async def scene() -> None:
+        for name in names:
+            append(redis_server, 2, function=name)
+        before = awake()
+        async with learning(redis_server):
+            await eventually("all are saved", lambda: stored() == [2] * 70)
+            assert awake() - before == 2
+        async with learning(redis_server):
+            assert awake() == before
+            for name in reversed(names):
+                append(redis_server, 1, function=name)
+            await eventually("all are saved again", lambda: stored() == [3] * 70)
+            assert awake() - before == 2
 
     play(redis_server, scene)
 
@@ -244,7 +277,7 @@ def test_what_cannot_be_read_nor_rebuilt_is_dropped_unless_a_newer_predictor_wro
 ) -> None:
     async def scene() -> None:
         append(redis_server, 12)
-        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":4,"body":{}}'}
+        entries = {FUNCTION: b"{", "default/gone": b"{", "default/newer": b'{"format":5,"body":{}}'}
         for name, entry in entries.items():
             redis_server.client.hset(FUNCTIONS, name, entry)
             redis_server.client.hset(VERSIONS, name, "1:modelled:12")

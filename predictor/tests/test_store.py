@@ -1,6 +1,7 @@
 """What was learned, kept in Redis and in an object store."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -45,8 +46,10 @@ def hold(fence: int) -> Hold:
     return Hold("token", fence, redis_was_lost=False)
 
 
-def test_an_entry_is_read_as_it_was_written() -> None:
-    assert unpacked("key", NAME, ENTRY) == function_state()
+@given(st.integers(0, 250))
+def test_an_entry_is_read_as_it_was_written(count: int) -> None:
+    state = function_state(count=count)
+    assert unpacked("key", NAME, packed(state)) == state
 
 
 @given(st.integers(0, len(ENTRY) - 1), st.integers(1, 255))
@@ -69,10 +72,29 @@ def test_an_entry_with_more_after_it_is_refused() -> None:
 def test_an_entry_of_another_function_or_format_is_refused() -> None:
     other = unpacked("key", "default/other", ENTRY)
     assert other == Refused(f"entry key is of function {NAME!r}")
-    newer = unpacked("key", NAME, ENTRY.replace(b'"format":3', b'"format":12', 1))
-    assert newer == Refused("entry key has format 12, accepted are 1 to 3", newer=True)
-    older = unpacked("key", NAME, ENTRY.replace(b'"format":3', b'"format":0', 1))
-    assert older == Refused("entry key has format 0, accepted are 1 to 3")
+    newer = unpacked("key", NAME, ENTRY.replace(b'"format":4', b'"format":12', 1))
+    assert newer == Refused("entry key has format 12, accepted are 1 to 4", newer=True)
+    older = unpacked("key", NAME, ENTRY.replace(b'"format":4', b'"format":0', 1))
+    assert older == Refused("entry key has format 0, accepted are 1 to 4")
+
+
+@given(st.integers(0, 250), st.sampled_from([1, 2, 3]))
+def test_an_entry_of_before_it_was_compressed_is_read(count: int, entry_format: int) -> None:
+    state = function_state(count=count).model_copy(update={"format": entry_format})
+    body = state.model_dump_json(exclude={"spare"}).encode()
+    digest = hashlib.sha256(body).hexdigest()
+    entry = b'{"format":%d,"sha256":"%s","state":%s}' % (entry_format, digest.encode(), body)
+    assert unpacked("key", NAME, entry) == state
+    changed = unpacked("key", NAME, entry.replace(b'"observed":', b'"observed":1', 1))
+    assert changed == Refused("entry key does not have the checksum that it claims")
+
+
+def test_an_entry_that_was_compressed_by_another_is_refused() -> None:
+    body = b"no deflated data"
+    entry = b'{"format":4,"sha256":"%s"}\n%s' % (hashlib.sha256(body).hexdigest().encode(), body)
+    refused = unpacked("key", NAME, entry)
+    assert isinstance(refused, Refused)
+    assert refused.problem.startswith("entry key: Error -3 while decompressing data")
 
 
 def test_a_store_that_is_not_known_is_refused() -> None:
