@@ -119,7 +119,7 @@ class Settings(BaseModel):
         description="seconds between two saves of what was observed; answers that change are saved at once",
     )
     max_functions: int = Field(
-        1000, ge=1, description="functions to keep; past it the one not observed for longest is dropped"
+        10_000, ge=1, description="functions to keep; past it the one not observed for longest is dropped"
     )
     retire_days: float = Field(
         14, gt=0, description="days after its last observation that a function is dropped"
