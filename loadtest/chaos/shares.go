@@ -22,6 +22,9 @@ const (
 
 	// floorPart is the part of its own weight that each pod keeps.
 	floorPart = 8
+	// leastWeight is what the kubelet gives what is left of a pod that has ended, for as long as its
+	// volumes are there: the least that cgroup v1 knows, which is more than v2's.
+	leastWeight = 2
 
 	// snapshotTries is how often weights are read until they are those of one time.
 	snapshotTries = 5
@@ -42,6 +45,9 @@ func (w podWeight) moved() bool { return w.weight != w.kubelet }
 
 // belowFloor says that the pod has less than it always keeps, but for one unit of rounding.
 func (w podWeight) belowFloor() bool { return floorPart*(w.weight+1) < w.kubelet }
+
+// remains says that it is not a pod's any more, but what is left of one: none of its containers are.
+func (w podWeight) remains(containers bool) bool { return !containers && w.weight <= leastWeight }
 
 // group are the pods whose weights are exchanged for one another.
 func (w podWeight) group() string {

@@ -176,3 +176,20 @@ func TestSharesFindWhoRaisesFirst(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsLeftOfAPod(t *testing.T) {
+	for name, c := range map[string]struct {
+		weight     int64
+		containers bool
+		remains    bool
+	}{
+		"ended":                    {2, false, true},
+		"a container starts again": {112, false, false},
+		"lowered":                  {14, false, false},
+		"lowered to nothing":       {2, true, false},
+	} {
+		if got := (podWeight{weight: c.weight, kubelet: 112}).remains(c.containers); got != c.remains {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -162,11 +162,18 @@ func (w *watcher) sample() {
 
 // readWeights reads the weights of pods that there are, in the order of their names.
 func (w *watcher) readWeights() []podWeight {
+	running := map[string]bool{}
+	for _, c := range w.managed {
+		running[c.pod] = true
+	}
 	var weights []podWeight
 	for p, known := range w.weighed {
 		var err error
 		if known.weight, err = p.Weight(); err != nil {
 			delete(w.weighed, p) // it has ended
+			continue
+		}
+		if known.remains(running[known.pod]) {
 			continue
 		}
 		weights = append(weights, known)
