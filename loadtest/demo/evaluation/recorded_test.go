@@ -15,7 +15,7 @@ import (
 // The figures that the docs quote can be worked out again from what is recorded beside them.
 func TestRecordedRuns(t *testing.T) {
 	const recorded = "../../../docs/evaluation"
-	for _, run := range []string{recorded, filepath.Join(recorded, "memory")} {
+	for _, run := range []string{recorded, filepath.Join(recorded, "idle"), filepath.Join(recorded, "memory")} {
 		t.Run(filepath.Base(run), func(t *testing.T) {
 			data, err := ReadFile(filepath.Join(run, DataFile))
 			if err != nil {
