@@ -98,11 +98,11 @@ func (c *comparison) ratiosTable(k combination, base string) table {
 
 // gapClosed is how far from stock's P99 to that without limits an arm's is.
 func (c *comparison) gapClosed(k combination, arm string) string {
-	r, unlimited := c.ratio(k, arm, Stock, p99Computing), c.ratio(k, NoLimits, Stock, p99Computing)
-	if arm == NoLimits || arm == Again || !r.measured() || !unlimited.measured() || unlimited.value >= 1 {
+	closed := c.closes(k, arm, Stock, NoLimits, p99Computing)
+	if unlimited := c.ratio(k, NoLimits, Stock, p99Computing); arm == NoLimits || arm == Again || !closed.measured() || unlimited.value >= 1 {
 		return "-"
 	}
-	return percentText((1 - r.value) / (1 - unlimited.value))
+	return percentText(closed.value)
 }
 
 func (c *comparison) functionsTable(k combination) table {
