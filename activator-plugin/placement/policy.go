@@ -1,0 +1,63 @@
+// Package placement chooses the pod that a request goes to, of those that Knative could
+// have given it (LIBRA, section 6). It takes no slot: Knative has reserved one, and where a
+// policy names another pod with a free slot, the request goes there instead.
+package placement
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Query is what is known of a request when its pod is chosen.
+type Query struct {
+	Revision types.NamespacedName
+	// Demand is what it would borrow beyond its allocation; zero for one that cannot be
+	// accelerated, or that there is no prediction of.
+	Demand Demand
+	Now    time.Time
+}
+
+// Demand is a volume for a time (LIBRA, section 6.1).
+type Demand struct {
+	Want     api.Resources
+	Duration time.Duration
+}
+
+// Accelerable says whether the request could end sooner in one place than in another.
+func (d Demand) Accelerable() bool { return !d.Want.IsZero() && d.Duration > 0 }
+
+// Candidate is a pod of the revision that is ready and has a free slot, as this activator
+// sees it.
+type Candidate struct {
+	Dest     string // ip:port
+	Pod      string // namespace/name
+	Node     string
+	InFlight int // this activator's requests in the pod
+	// Source is where the pod borrows from.
+	Source api.Source
+	// View is its node's pool, as functions of its namespace see it.
+	View *View
+}
+
+// Policy returns the index of the candidate that the request goes to. There is always one at
+// least, and the first is the one that Knative picked. It must not wait, allocate, or keep the
+// candidates.
+type Policy func(q *Query, candidates []Candidate) int
+
+// Program says where requests to a revision may go, as an operator wrote it in a
+// PlacementPolicy.
+type Program interface {
+	// Place returns the index of the candidate, and the number of the block that named it, for the
+	// trace. With none left it is -1, and the request is refused.
+	Place(q *Query, candidates []Candidate) (index, block int)
+}
+
+// Programs are those in force.
+type Programs interface {
+	// Of returns nil where nobody has said anything: then the default policy decides. The tag is
+	// the revision's label libra.dev/placement, or empty.
+	Of(namespace, tag string) Program
+}
