@@ -164,6 +164,9 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 		e.retry.succeeded()
 		e.unsure, e.written = false, w.to
 		if c := r.sampled.get(e.pod); c != nil {
+			if w.to <= e.owed {
+				c.repaid.Store(true)
+			}
 			// Or it is taken to have the limit of before for as long as it rests.
 			c.lookAgain.Store(true)
 		}

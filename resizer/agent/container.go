@@ -46,6 +46,8 @@ type container struct {
 	spec atomic.Int64
 	// lookAgain says that a limit is another than at the last sample.
 	lookAgain atomic.Bool
+	// repaid says that what it borrowed has gone back since the last sample: it may borrow again already.
+	repaid atomic.Bool
 	// rescuable says that the limit is raised when the container comes near it.
 	rescuable atomic.Bool
 	// quiet is since when no request is known in it, of one of which memory may be taken; nil while
@@ -145,6 +147,9 @@ func (c *container) wants() (milli int64, ask bool) {
 	defer c.mu.Unlock()
 	if c.ring.len() == 0 {
 		return 0, false
+	}
+	if c.repaid.Swap(false) {
+		c.wanting.repaid()
 	}
 	return c.wanting.add(*c.ring.last(), owed)
 }

@@ -49,8 +49,13 @@ func TestSamplerIsToldOfALimitThatWasSet(t *testing.T) {
 	g.sampled.put("default/b", sampled)
 	sampled.lookAgain.Store(false)
 	g.lend()
-	if !sampled.lookAgain.Load() {
-		t.Error("the sampler is not to look at a limit that was raised")
+	if !sampled.lookAgain.Load() || sampled.repaid.Load() {
+		t.Error("the sampler is not to look at a limit that was raised, or to take it for one that was not")
+	}
+	g.end("1")
+	g.exchange()
+	if !sampled.repaid.Load() {
+		t.Error("the sampler is not told that what was borrowed went back")
 	}
 }
 

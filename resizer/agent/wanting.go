@@ -24,6 +24,10 @@ type wanting struct {
 	askedAt time.Time
 }
 
+// repaid is told when the loans of the container have ended: the next are not judged by what became
+// of those.
+func (w *wanting) repaid() { w.unused = 0 }
+
 // add takes the next sample of a container that is owed so many milli CPU, and says what it wants
 // beyond that when that is to be asked for.
 func (w *wanting) add(s sample, owed int64) (milli int64, ask bool) {

@@ -67,6 +67,23 @@ func TestWanting(t *testing.T) {
 	}
 }
 
+// Loans may come and go so fast that every sample finds one.
+func TestWantingJudgesEachLoanByItself(t *testing.T) {
+	w := &wanting{from: sample{at: time.Unix(0, 0)}}
+	unused := period{1500, 100, false}
+	for _, asked := range w.live(500, unused, unused, unused, unused) {
+		if asked >= 0 {
+			t.Fatalf("asks for %dm already, want it to wait", asked)
+		}
+	}
+	w.repaid()
+	for i, want := range []int64{-1, -1, -1, -1, 0} {
+		if asked := w.live(500, unused)[0]; asked != want {
+			t.Errorf("asks for %dm in period %d of a new loan, want %d", asked, i, want)
+		}
+	}
+}
+
 func TestWantingAsksAgainAfterAWhile(t *testing.T) {
 	w := &wanting{from: sample{at: time.Unix(0, 0)}}
 	asks := 0
