@@ -92,16 +92,39 @@ func (r *Redis) call(ctx context.Context, function, node string, numbers []int64
 	args = append([]any{packed(append([]int64{LeaseTTL.Milliseconds(), r.nowMillis()}, numbers...)...)}, args...)
 
 	cmd := r.calls.FCall(ctx, function, keys, args...)
+	if !isMissing(cmd) {
+		return cmd
+	}
+	client, err := r.clientOf(ctx, keys[0])
+	if err != nil {
+		return failed(ctx, fmt.Errorf("load the Redis functions: %w", err))
+	}
+	return r.loadedFor(ctx, client, func() *redis.Cmd { return r.calls.FCall(ctx, function, keys, args...) })
+}
+
+// callWithoutKey calls a function of one Redis that looks at no keys.
+func (r *Redis) callWithoutKey(ctx context.Context, client redis.UniversalClient, function string, args ...any) *redis.Cmd {
+	function = r.library.function(function)
+	cmd := client.FCall(ctx, function, nil, args...)
+	if !isMissing(cmd) {
+		return cmd
+	}
+	return r.loadedFor(ctx, client, func() *redis.Cmd { return client.FCall(ctx, function, nil, args...) })
+}
+
+func isMissing(cmd *redis.Cmd) bool { return redis.HasErrorPrefix(cmd.Err(), "Function not found") }
+
+// loadedFor loads the library for a call, and makes it.
+func (r *Redis) loadedFor(ctx context.Context, client redis.UniversalClient, call func() *redis.Cmd) (cmd *redis.Cmd) {
 	// To replace a library begins a new epoch, so it is only done with one that is
 	// there and does not have the function.
 	for _, replace := range []bool{false, true} {
-		if !redis.HasErrorPrefix(cmd.Err(), "Function not found") {
-			return cmd
+		if err := r.load(ctx, client, replace); err != nil {
+			return failed(ctx, fmt.Errorf("load the Redis functions: %w", err))
 		}
-		if err := r.load(ctx, keys[0], replace); err != nil {
-			return failed(ctx, err)
+		if cmd = call(); !isMissing(cmd) {
+			break
 		}
-		cmd = r.calls.FCall(ctx, function, keys, args...)
 	}
 	return cmd
 }
@@ -112,14 +135,10 @@ func failed(ctx context.Context, err error) *redis.Cmd {
 	return cmd
 }
 
-// load loads the library into the Redis that has the key, once for all who ask at the
-// same time. The loading has its own deadline: a caller that can wait only a few
-// milliseconds still starts what the next one needs.
-func (r *Redis) load(ctx context.Context, key string, replace bool) error {
-	client, err := r.clientOf(ctx, key)
-	if err != nil {
-		return fmt.Errorf("load the Redis functions: %w", err)
-	}
+// load loads the library into a Redis, once for all who ask at the same time. The loading has
+// its own deadline: a caller that can wait only a few milliseconds still starts what the next
+// one needs.
+func (r *Redis) load(ctx context.Context, client redis.UniversalClient, replace bool) error {
 	done := r.loading.DoChan(fmt.Sprintf("%p %t", client, replace), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
@@ -137,12 +156,9 @@ func (r *Redis) load(ctx context.Context, key string, replace bool) error {
 	})
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("load the Redis functions: %w", ctx.Err())
+		return ctx.Err()
 	case result := <-done:
-		if result.Err != nil {
-			return fmt.Errorf("load the Redis functions: %w", result.Err)
-		}
-		return nil
+		return result.Err
 	}
 }
 

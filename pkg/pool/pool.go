@@ -141,6 +141,10 @@ type Heartbeat struct {
 	// it. Where there is not enough for all that a Heartbeat finds wanting, the domains take turns
 	// to be the first to be lent to.
 	Lendable api.Resources
+	// Capacity is what the node has, and Idle what of it nobody uses: of CPU over the last second. A
+	// Capacity of zero is not known. They are for who places requests (Profile); what is lent does
+	// not depend on them.
+	Capacity, Idle api.Resources
 	// Pods are, by namespace/name, the pods that take part, and the bytes of memory that each
 	// keeps. What a pod lends of those, and all loans to and from a pod that takes part no
 	// more, end.

@@ -187,7 +187,10 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 		return false, err
 	}
 	reply, err := r.call(ctx, "heartbeat", node,
-		[]int64{number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs), strings.Join(hb.Rested, "\n"),
+		[]int64{
+			number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes,
+			hb.Capacity.CPUMilli, hb.Capacity.MemoryBytes, hb.Idle.CPUMilli, hb.Idle.MemoryBytes,
+		}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs), strings.Join(hb.Rested, "\n"),
 	).Int64()
 	if err != nil {
 		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)

@@ -73,7 +73,11 @@ func TestRightsOfTheActivator(t *testing.T) {
 				return err
 			}
 		}
-		return nil
+		changes, err := r.ReadProfiles(ctx, nil)
+		if err == nil && (len(changes) != 1 || len(changes[0].Profiles) != 1) {
+			err = fmt.Errorf("it reads profiles %+v, want one", changes)
+		}
+		return err
 	})
 }
 

@@ -46,6 +46,11 @@ func checkVolume(field string, r api.Resources) error {
 	return nil
 }
 
+// checkUse is checkVolume for what is a node's, which may have more memory than any container.
+func checkUse(field string, r api.Resources) error {
+	return errors.Join(checkNumber(field, r.CPUMilli, maxVolume), checkNumber(field, r.MemoryBytes, maxExact))
+}
+
 func checkDuration(field string, d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("%s is %s: it must not be negative", field, d)
@@ -119,6 +124,7 @@ func ValidateAsk(pod string, milli int64) error {
 // Validate says what of the heartbeat no Pool takes.
 func (hb Heartbeat) Validate() error {
 	errs := []error{ValidateName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
+	errs = append(errs, checkUse("Capacity", hb.Capacity), checkUse("Idle", hb.Idle))
 	for pod, bytes := range hb.Needs {
 		errs = append(errs, ValidateName("Needs", pod), checkVolume("Needs", api.Resources{MemoryBytes: bytes}))
 	}

@@ -28,7 +28,9 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	if r.state.Epoch == "" || r.lost {
 		return // there is none yet to say it of
 	}
-	hb := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+	hb := pool.Heartbeat{
+		Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Capacity: r.capacity, Idle: r.idle, Pods: map[string]int64{},
+	}
 	for _, e := range r.entries {
 		if e.unopened() || e.info.cgroup != nil && !e.whole && !e.foreign {
 			hb.Whole = false
@@ -76,6 +78,7 @@ func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.R
 			return api.Resources{}
 		}
 		r.lendCPU = lendableCPU(usedMilli, r.cpuTimes, times)
+		r.capacity.CPUMilli, r.idle.CPUMilli = useOfCPU(r.cpuTimes, times)
 		r.cpuTimes = times
 	}
 	node, err := readNodeMemory(r.settings.ProcRoot)
@@ -83,6 +86,7 @@ func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.R
 		r.unknownIdle(ctx, err)
 		return api.Resources{}
 	}
+	r.capacity.MemoryBytes, r.idle.MemoryBytes = node.total, node.available
 	r.readMemory(ctx, node)
 	used, pins := r.borrowedMemory()
 	r.metrics.pins.Record(ctx, pins)
@@ -91,6 +95,7 @@ func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.R
 
 func (r *reflex) unknownIdle(ctx context.Context, err error) {
 	r.lendCPU, r.cpuTimes = 0, cpuTimes{}
+	r.capacity, r.idle = api.Resources{}, api.Resources{}
 	r.metrics.sampleErrors.Add(ctx, 1)
 	r.log.Error(err, "nothing is lent, because what the node has idle is not known")
 }
@@ -101,6 +106,15 @@ func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
 		return 0
 	}
 	return max(0, usedMilli+after.idleMilli(before)-after.cpus*1000/reservePart)
+}
+
+// useOfCPU is how much CPU the node has and how much of it was idle, in milli CPU; nothing before
+// there is a time to measure over.
+func useOfCPU(before, after cpuTimes) (capacityMilli, idleMilli int64) {
+	if before.total == 0 {
+		return 0, 0
+	}
+	return after.cpus * 1000, after.idleMilli(before)
 }
 
 // lendableMemory is in bytes.

@@ -28,6 +28,12 @@ func TestIdleCPU(t *testing.T) {
 	if got := lendableCPU(300, cpuTimes{}, after); got != 0 {
 		t.Errorf("%dm to lend before idle was measured, want 0", got)
 	}
+	if capacity, idle := useOfCPU(before, after); capacity != 2000 || idle != 1000 {
+		t.Errorf("%dm idle of %dm, want 1000m of 2000m", idle, capacity)
+	}
+	if capacity, idle := useOfCPU(cpuTimes{}, after); capacity != 0 || idle != 0 {
+		t.Errorf("%dm idle of %dm before that was measured", idle, capacity)
+	}
 	for _, text := range []string{"", tail, head, "cpu  1 x 3\n" + tail} {
 		if _, err := parseCPUTimes([]byte(text)); err == nil {
 			t.Errorf("%q was read as times", text)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/cgroup"
 )
@@ -85,6 +86,8 @@ type reflex struct {
 	beatAt   time.Time
 	cpuTimes cpuTimes
 	lendCPU  int64 // milli CPU, as measured at the last beat on time
+	// capacity and idle are the node's; zero of what is not known. CPU is of the last beat on time.
+	capacity, idle api.Resources
 }
 
 // exceeding is since when more is in force than is owed, or than is due.

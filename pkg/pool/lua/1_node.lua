@@ -87,12 +87,43 @@ end
 -- The nodes, by their first key.
 local nodes, nodes_count, sweep_at = {}, 0, 1000
 
+-- The nodes in the order in which their profiles last changed, and how often any has: who asks for
+-- what has changed since finds that without a look at the others.
+local newest, changes = nil, 0
+
+local function unlink(node)
+  if node.newer then
+    node.newer.older = node.older
+  elseif newest == node then
+    newest = node.older
+  end
+  if node.older then
+    node.older.newer = node.newer
+  end
+  node.newer, node.older = nil, nil
+end
+
+-- note_change notes that the profile of a node may be another.
+local function note_change(node)
+  changes = changes + 1
+  node.changed, node.profile = changes, nil
+  if node ~= newest then
+    unlink(node)
+    node.older = newest
+    if newest then
+      newest.newer = node
+    end
+    newest = node
+  end
+end
+
 -- forget_idle forgets the nodes whose keys Redis forgets.
 local function forget_idle(now)
   nodes_count = 0
   for first_key, node in pairs(nodes) do
     if node.now + RETENTION_MS < now then
       nodes[first_key] = nil
+      unlink(node)
     else
       nodes_count = nodes_count + 1
     end
@@ -144,7 +175,9 @@ end
 
 -- begin_epoch makes the node one of which nothing is known.
 local function begin_epoch(first_key, now, had_epoch)
-  if not nodes[first_key] then
+  if nodes[first_key] then
+    unlink(nodes[first_key])
+  else
     nodes_count = nodes_count + 1
     if nodes_count > sweep_at then
       forget_idle(now)
@@ -168,7 +201,7 @@ local function begin_epoch(first_key, now, had_epoch)
     buried_until = 0,       -- the latest of those that stand
     traced = 0,
     -- Of the last heartbeat, and whether any was whole.
-    beat_at = nil, whole = false, was_whole = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
+    beat_at = nil, whole = false, was_whole = false, was_shared = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
     leases = {},     -- when an owner last renewed
     begun = {},      -- by id
     begun_count = 0,
@@ -181,12 +214,19 @@ local function begin_epoch(first_key, now, had_epoch)
     struck = {},     -- by function
     unseen = {},     -- by pod and owner: invocations of which it is not known which they are
     raised = {},     -- the pods that borrow CPU, or have since the last heartbeat
+    name = string.match(first_key, '{(.*)}'),
+    capacity = NOTHING, idle = NOTHING, -- of the last heartbeat
+    -- What those that are ranked are predicted to use, in milli CPU, and of that and of what was
+    -- unused at the last heartbeat.
+    rate = 0, rate_then = 0, unused_then = 0,
+    changed = 0, newer = nil, older = nil, profile = nil, -- the last is as it travels, while that is known
   }
   nodes[first_key] = node
   node.marked_at = tonumber(call('ZSCORE', node.key.versions, VERSION) or nil)
   call('UNLINK', node.key.tombstones)
   call('SET', first_key, node.epoch)
   keep(node)
+  note_change(node)
   if had_epoch then
     append_intent(node, '')
   end
@@ -255,7 +295,7 @@ local function open_node(first_key, lease_ms, now)
   -- A heartbeat from ahead of now came before the clock went back.
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
-  node.open, node.moved, node.woken, node.ranked = nil, nil, nil, nil
+  node.open, node.moved, node.woken, node.ranked, node.touched = nil, nil, nil, nil, nil
   if now - node.trimmed >= TRIM_EVERY_MS or now < node.trimmed then
     trim(node)
   end
@@ -299,7 +339,7 @@ end
 local MEMORY_CHANNEL = 'libra:memory'
 
 local function publish_memory(node)
-  redis.pcall('PUBLISH', MEMORY_CHANNEL, string.match(node.key.epoch, '{(.*)}'))
+  redis.pcall('PUBLISH', MEMORY_CHANNEL, node.name)
 end
 
 -- close_node appends an intent of the pods whose balances the call has changed, or in which
@@ -331,6 +371,9 @@ local function close_node(node)
   end
   if borrows_memory then
     publish_memory(node)
+  end
+  if node.touched then
+    note_change(node)
   end
   node.busy = false
 end

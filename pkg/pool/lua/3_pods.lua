@@ -227,6 +227,7 @@ end
 
 -- drop_pod forgets a pod with nothing in it, and says what settle does.
 local function drop_pod(node, here)
+  node.touched = true
   if here.idle and not is_nothing(here.lent) then
     move(node, here.id, IDLE, -1)
   end
@@ -299,12 +300,15 @@ local function release(node, inv, lapsed, answered, idles)
     unlist(node, 'borrowers', inv)
   end
   node.begun[inv.id] = nil
-  node.begun_count = node.begun_count - 1
+  node.begun_count, node.touched = node.begun_count - 1, true
   if not answered then
     bury(node, inv.id)
   end
-  if lapsed and inv.cpu_time then
-    note_lapsed(node, inv.pod)
+  if inv.cpu_time then
+    node.rate = node.rate - inv.rate
+    if lapsed then
+      note_lapsed(node, inv.pod)
+    end
   end
   return moved
 end

@@ -119,7 +119,8 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   node.begun[id] = inv
   node.begun_count = node.begun_count + 1
   if rank ~= UNRANKED then
-    inv.cpu_time, inv.begun_at = rank, now
+    inv.cpu_time, inv.begun_at, inv.rate = rank, now, duration_ms > 0 and math.floor(rank * 1000 / duration_ms) or 0
+    node.rate = node.rate + inv.rate
     node.ranked = inv
   end
   local moved = join_pod(node, inv, others)
@@ -227,12 +228,26 @@ local function forget_returned(node)
   end
 end
 
-local function heartbeat(node, args, whole, cpu, memory)
+-- A node of which less than one part in so many is idle has nobody's CPU left over: what those in
+-- flight there do not get they wait for.
+local BUSY_PART = 10
+
+-- note_use takes in how much of the node's CPU was unused over the last second. On a busy node
+-- those that wait have it first.
+local function note_use(node, cpu, memory, idle_cpu, idle_memory)
+  node.capacity, node.idle = {cpu, memory}, {idle_cpu, idle_memory}
+  local waits = idle_cpu < math.floor(cpu / BUSY_PART) and math.max(node.rate - (cpu - idle_cpu), 0) or 0
+  node.rate_then, node.unused_then = node.rate, idle_cpu - waits
+end
+
+local function heartbeat(node, args, whole, cpu, memory, ...)
   local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
+  note_use(node, ...)
   local shared = is_shared(node)
+  node.was_shared = shared
   node.heard, node.open = true, node.whole and not shared
   if text ~= node.pods_text then
     take_part(node, text)
@@ -426,10 +441,12 @@ local function read(node, _, most_ms)
 end
 
 -- register makes a function of the library; format is that of its numbers, which come packed: as
--- text, with spaces between, an invocation took 1.25 times (1.11 to 1.41) as much CPU.
-local function register(name, flags, format, callback)
+-- text, with spaces between, an invocation took 1.25 times (1.11 to 1.41) as much CPU. Those that
+-- touch a node may change its profile; others do so only where something has lapsed.
+local function register(name, flags, touches, format, callback)
   local function call_with(first_key, args, lease_ms, now, ...)
     local node = open_node(first_key, lease_ms, now)
+    node.touched = touches
     local reply = callback(node, args, ...)
     close_node(node)
     return reply
@@ -445,11 +462,11 @@ end
 
 -- What only gives back works also when Redis is out of memory, and so does the
 -- heartbeat: without it the resizer takes a living agent for dead.
-register('begin', {}, '<ddddddddddddddddddddd', begin)
-register('end', {'allow-oom'}, '<ddddd', end_one)
-register('begin_after', {}, '<ddddddddddddddddddddd', begin_after)
-register('renew', {}, '<dd', renew)
-register('heartbeat', {'allow-oom'}, '<ddddd', heartbeat)
-register('safeguard', {'allow-oom'}, '<ddddd', safeguard)
-register('ask', {'allow-oom'}, '<ddd', ask)
-register('read', {'allow-oom'}, '<ddd', read)
+register('begin', {}, true, '<ddddddddddddddddddddd', begin)
+register('end', {'allow-oom'}, true, '<ddddd', end_one)
+register('begin_after', {}, true, '<ddddddddddddddddddddd', begin_after)
+register('renew', {}, false, '<dd', renew)
+register('heartbeat', {'allow-oom'}, true, '<ddddddddd', heartbeat)
+register('safeguard', {'allow-oom'}, true, '<ddddd', safeguard)
+register('ask', {'allow-oom'}, true, '<ddd', ask)
+register('read', {'allow-oom'}, false, '<ddd', read)

@@ -412,6 +412,8 @@ func (m *model) hear(t *rapid.T) {
 		Lendable: rapid.SampledFrom([]api.Resources{unlimited, unlimited, {}, {CPUMilli: 350, MemoryBytes: 100 << 20}, {CPUMilli: 500, MemoryBytes: 100 << 20}}).Draw(t, "lendable"),
 		Pods:     map[string]int64{},
 		Needs:    rapid.MapOf(rapid.SampledFrom([]string{"a/p", "ab/s"}), rapid.Int64Range(0, 3)).Draw(t, "needs"),
+		Capacity: api.Resources{CPUMilli: 4000, MemoryBytes: 1 << 41},
+		Idle:     api.Resources{CPUMilli: rapid.SampledFrom([]int64{0, 300, 3000}).Draw(t, "idle milli"), MemoryBytes: 1 << 40},
 	}
 	if rapid.IntRange(0, 5).Draw(t, "of another epoch") == 0 {
 		hb.Epoch = "another"
@@ -668,6 +670,7 @@ func (m *model) read(t *rapid.T) {
 			t.Fatalf("read: Redis differs from the specification (-want +got):\n%s", diff)
 		}
 		m.expectTold(t, before)
+		m.checkProfile(t)
 	}
 }
 

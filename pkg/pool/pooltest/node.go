@@ -32,6 +32,11 @@ type memoryNode struct {
 	raised     map[string]bool // pods that borrow CPU, or have since the last heartbeat
 	another    int64           // when another version of the pool was last told of invocations on the node
 	turn       string          // the domain that was the first to be lent to, the last time that several wanted
+	wasShared  bool            // as of the last heartbeat
+
+	// What those that are ranked were predicted to use as of the last heartbeat, and what was unused
+	// then, in milli CPU.
+	rateThen, unusedThen int64
 }
 
 type begun struct {
@@ -350,7 +355,8 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 
 func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
-	n.beat, n.beatAt = hb, now
+	n.beat, n.beatAt, n.wasShared = hb, now, n.shared(now)
+	n.noteUse()
 	for _, p := range n.pods {
 		if _, ok := hb.Pods[p.name]; ok && !n.shared(now) {
 			continue

@@ -18,6 +18,8 @@ type inRedis struct {
 	*pool.Redis
 	client  *redis.Client // of the same Redis, to look into it and to lose what is there
 	library redis.Library // the pool's functions, as they were loaded
+
+	followed followed
 }
 
 func startRedis(t *testing.T) *inRedis {

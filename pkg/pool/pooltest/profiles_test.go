@@ -1,0 +1,233 @@
+package pooltest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	testingclock "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/pool/redistest"
+)
+
+// followed is what profiles were followed to, of all nodes.
+type followed struct {
+	moments  pool.Moments
+	profiles map[string]pool.Profile
+}
+
+func (f *followed) follow(t *rapid.T, r *inRedis) {
+	if f.moments == nil {
+		*f = followed{make(pool.Moments), make(map[string]pool.Profile)}
+	}
+	for more := true; more; {
+		changes, err := r.ReadProfiles(redistest.Context(t), f.moments)
+		if err != nil || len(changes) != 1 {
+			t.Fatalf("profiles of %d Redis: %v", len(changes), err)
+		}
+		for _, p := range changes[0].Profiles {
+			f.profiles[p.Node] = p
+		}
+		f.moments[changes[0].Redis], more = changes[0].Until, changes[0].More
+	}
+}
+
+// checkProfile checks that who follows what changes has the profile of the specification.
+func (m *model) checkProfile(t *rapid.T) {
+	m.redis.followed.follow(t, m.redis)
+	want, got := m.profile(t), m.redis.followed.profiles[m.name]
+	now := m.clock.Now()
+	if diff := cmp.Diff(seenFrom(want, now), seenFrom(got, now), cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("profile: Redis differs from the specification (-want +got):\n%s", diff)
+	}
+}
+
+// profile is the node's in the specification.
+func (m *model) profile(t *rapid.T) pool.Profile {
+	changes, err := m.memory.ReadProfiles(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(changes[0].Profiles, func(p pool.Profile) bool { return p.Node == m.name })
+	return changes[0].Profiles[i]
+}
+
+// seenFrom is what a profile says of now and later.
+func seenFrom(p pool.Profile, now time.Time) pool.Profile {
+	p.Unused = stepsFrom(p.Unused, now)
+	domains := make(map[string]pool.DomainProfile)
+	for name, d := range p.Domains {
+		d.Lends = stepsFrom(d.Lends, now)
+		// A pod may be listed of which nothing is left.
+		if len(d.Lends) > 1 || !d.Lends[0].Volume.IsZero() || !d.Surplus.IsZero() || !d.Lacks.IsZero() {
+			domains[name] = d
+		}
+	}
+	p.Domains = domains
+	return p
+}
+
+func stepsFrom(steps []pool.Step, now time.Time) (from []pool.Step) {
+	for i, s := range steps {
+		if i+1 < len(steps) && !steps[i+1].From.After(now) {
+			continue
+		}
+		switch n := len(from); {
+		case n == 0:
+			s.From = time.Time{}
+			from = append(from, s)
+		case from[n-1].Volume != s.Volume:
+			from = append(from, s)
+		}
+	}
+	return from
+}
+
+// at is the volume of a moment.
+func at(steps []pool.Step, moment time.Time) api.Resources {
+	volume := steps[0].Volume
+	for _, s := range steps[1:] {
+		if !s.From.After(moment) {
+			volume = s.Volume
+		}
+	}
+	return volume
+}
+
+// What a profile says of a moment is lent to one who begins to borrow and needs it until then, while
+// nobody else's part is at stake.
+func TestProfileIsLent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		clk := testingclock.NewFakePassiveClock(epoch)
+		m := NewMemory(clk)
+		ctx := context.Background()
+		hb := pool.Heartbeat{Agent: "agent-1", Epoch: "1", Whole: true, Pods: map[string]int64{"a/new": 0}, Lendable: drawResources(t, "lendable")}
+		for i := range 5 {
+			pod := fmt.Sprint("a/", i)
+			hb.Pods[pod], hb.Rested = 0, append(hb.Rested, pod)
+		}
+		hb.Rested = append(hb.Rested, "a/new")
+		if open, err := m.Heartbeat(ctx, "node", hb); err != nil || !open {
+			t.Fatal(open, err)
+		}
+		for i := range rapid.IntRange(0, 8).Draw(t, "begun") {
+			inv := drawInvocation(t)
+			inv.ID, inv.Domain, inv.Pod = fmt.Sprint("i", i), "a", fmt.Sprint("a/", rapid.IntRange(0, 4).Draw(t, "in pod"))
+			inv.Duration, inv.MinRemaining = time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms"))*time.Millisecond, 0
+			if _, err := m.Begin(ctx, "node", inv); err != nil {
+				t.Fatal(err)
+			}
+			if rapid.IntRange(0, 3).Draw(t, "ends") == 0 {
+				if _, err := m.End(ctx, "node", pool.Ending{ID: inv.ID, BeginAnswered: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		clk.SetTime(epoch.Add(time.Duration(rapid.IntRange(0, 1000).Draw(t, "passed ms")) * time.Millisecond))
+		changes, err := m.ReadProfiles(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		least := time.Duration(rapid.IntRange(1, 4000).Draw(t, "least ms")) * time.Millisecond
+		inv := pool.Invocation{
+			ID: "new", Function: "a/f", Pod: "a/new", Domain: "a", Owner: "activator-1", Duration: least, MinRemaining: least,
+			Allocation: unlimited, Want: unlimited,
+		}
+		borrowed, err := m.Begin(ctx, "node", inv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var promised api.Resources
+		if d, ok := changes[0].Profiles[0].Domains["a"]; ok {
+			promised = at(d.Lends, clk.Now().Add(least-time.Millisecond))
+		}
+		if borrowed != promised {
+			t.Fatalf("%v is lent for %v, and the profile says %v: %+v", borrowed, least, promised, changes[0].Profiles[0])
+		}
+	})
+}
+
+// Of many who lend, Redis tells of fewer moments, and promises nothing that there is not.
+func TestProfileOfMany(t *testing.T) {
+	r := startRedis(t)
+	clk := testingclock.NewFakePassiveClock(epoch)
+	r.UseClock(clk)
+	m := NewMemory(clk)
+	const donors = 50
+	ctx := redistest.Context(t)
+	state, err := r.Read(ctx, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hb := pool.Heartbeat{
+		Agent: "agent-1", Whole: true, Lendable: unlimited, Pods: map[string]int64{},
+		Capacity: api.Resources{CPUMilli: 64_000, MemoryBytes: 1 << 42}, Idle: api.Resources{CPUMilli: 6000, MemoryBytes: 1 << 41},
+	}
+	for i := range donors {
+		pod := fmt.Sprint("a/", i)
+		hb.Pods[pod], hb.Rested = 0, append(hb.Rested, pod)
+	}
+	for p, epoch := range map[pool.Pool]string{r: state.Epoch, m: "1"} {
+		hb.Epoch = epoch
+		if open, err := p.Heartbeat(ctx, "node", hb); err != nil || !open {
+			t.Fatal(open, err)
+		}
+		for i := range donors {
+			inv := pool.Invocation{
+				ID: fmt.Sprint(i), Function: "a/f", Pod: fmt.Sprint("a/", i), Domain: "a", Owner: "activator-1", Allocation: unlimited,
+				Surplus: api.Resources{CPUMilli: 10 + int64(i), MemoryBytes: 1 << 20}, Duration: time.Duration(i*i+1) * time.Second,
+				Ranked: true, CPUTime: time.Duration(i*i+1) * 100 * time.Millisecond,
+			}
+			if _, err := p.Begin(ctx, "node", inv); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	exact := readOne(t, m)
+	told := readOne(t, r)
+	for _, of := range []struct{ exact, told []pool.Step }{{exact.Domains["a"].Lends, told.Domains["a"].Lends}, {exact.Unused, told.Unused}} {
+		if len(of.told) != pool.MostSteps+1 || len(of.exact) != donors+1 {
+			t.Fatalf("%d steps of %d", len(of.told), len(of.exact))
+		}
+		var sum, all float64
+		for s := range 2600 {
+			moment := epoch.Add(time.Duration(s) * time.Second)
+			is, says := at(of.exact, moment), at(of.told, moment)
+			if says.Max(is) != is {
+				t.Fatalf("after %d s it promises %v of %v", s, says, is)
+			}
+			sum, all = sum+float64(says.CPUMilli), all+float64(is.CPUMilli)
+		}
+		if sum < 0.85*all {
+			t.Errorf("it tells of %.3f of the CPU that there is", sum/all)
+		}
+	}
+	if told.Begun != donors || told.Capacity != hb.Capacity || told.Idle != hb.Idle || !told.Open || told.Domains["a"].Surplus != exact.Domains["a"].Surplus {
+		t.Errorf("%+v, want %+v", told, exact)
+	}
+}
+
+type profiles interface {
+	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
+}
+
+// readOne is the profile of the only node of which something has happened.
+func readOne(t *testing.T, from profiles) pool.Profile {
+	t.Helper()
+	changes, err := from.ReadProfiles(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(changes[0].Profiles, func(p pool.Profile) bool { return p.Node == "node" })
+	if i < 0 {
+		t.Fatalf("no profile of the node in %+v", changes)
+	}
+	return changes[0].Profiles[i]
+}

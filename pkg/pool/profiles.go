@@ -1,0 +1,225 @@
+package pool
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// MostSteps is how many moments the volumes of a Profile change at, at most.
+const MostSteps = 16
+
+// profilesMost is how many Profiles one call returns: it holds up others' calls for as long as it takes
+// to make them.
+const profilesMost = 50
+
+// Profile is what can be had of a node, now and in time to come, as who places requests needs it
+// (LIBRA, section 6).
+type Profile struct {
+	Node string
+	// Heard is when the last heartbeat came; zero when none has. It counts for LeaseTTL.
+	Heard time.Time
+	Open  bool // whether anything was lent as of that heartbeat
+	Begun int  // invocations in flight
+
+	// Capacity and Idle are the last heartbeat's.
+	Capacity, Idle api.Resources
+	// Unused is the CPU that is predicted to be idle: what was as of the last heartbeat, less what those
+	// use that have begun since, or wait for some, and with what those leave that end. Of an invocation it
+	// is as much, on average, as it is predicted to use until it is predicted to end.
+	Unused []Step
+
+	// Domains are those in which something is in the pool or wanted, by name.
+	Domains map[string]DomainProfile
+}
+
+// DomainProfile is what can be borrowed in a domain.
+type DomainProfile struct {
+	// Lends is, of each moment, the surplus in the pool that is there for longer than until then, as far as
+	// it may be lent on the node. What other domains want of that is not taken off.
+	Lends []Step
+	// Surplus is all that is in the pool now, and Lacks what is wanted and not borrowed.
+	Surplus, Lacks api.Resources
+}
+
+// Step is a volume from a moment until that of the next Step. The first is of all time before.
+type Step struct {
+	From   time.Time // zero of the first
+	Volume api.Resources
+}
+
+// Changes are the Profiles of one Redis that have changed.
+type Changes struct {
+	Redis string // where it is, for a name; empty where there is one
+	Now   time.Time
+	// Profiles may be of nodes of which nothing has changed, too.
+	Profiles []Profile
+	// Until is what the Changes tell of, to ask for those after.
+	Until Moment
+	More  bool // whether there are more already
+}
+
+// Moment is a point in the changes of one Redis. The zero value is before all.
+type Moment struct {
+	library string // as long as it is loaded
+	change  int64
+}
+
+// Moments are those until which Profiles are known, by Changes.Redis.
+type Moments map[string]Moment
+
+// ReadProfiles returns the Profiles that have changed since, those that did so first, of 50 nodes of each
+// Redis at most. It is one call to each, which takes no key. When some fail, it returns what the
+// others say with the error.
+func (r *Redis) ReadProfiles(ctx context.Context, since Moments) ([]Changes, error) {
+	cluster, ok := r.calls.(*redis.ClusterClient)
+	if !ok {
+		changes, err := r.readProfiles(ctx, r.calls, "", since[""])
+		if err != nil {
+			return nil, err
+		}
+		return []Changes{changes}, nil
+	}
+	var (
+		mu   sync.Mutex
+		all  []Changes
+		errs []error
+	)
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
+		name := client.Options().Addr
+		changes, err := r.readProfiles(ctx, client, name, since[name])
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			errs = append(errs, err)
+		} else {
+			all = append(all, changes)
+		}
+		return nil
+	})
+	if err != nil {
+		errs = append(errs, fmt.Errorf("read the profiles of nodes: %w", err))
+	}
+	return all, errors.Join(errs...)
+}
+
+func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) (Changes, error) {
+	reply, err := r.callWithoutKey(ctx, client, "profiles", since.library, packed(r.nowMillis(), since.change, profilesMost)).Slice()
+	if err == nil {
+		var changes Changes
+		if changes, err = parseChanges(reply); err == nil {
+			changes.Redis = name
+			return changes, nil
+		}
+	}
+	if name != "" {
+		err = fmt.Errorf("of %s: %w", name, err)
+	}
+	return Changes{}, fmt.Errorf("read the profiles of nodes: %w", err)
+}
+
+// parseChanges reads the reply of the function profiles.
+func parseChanges(reply []any) (Changes, error) {
+	i := &items{left: reply}
+	c := Changes{Until: Moment{next[string](i), next[int64](i)}, More: next[int64](i) == 1, Now: time.UnixMilli(next[int64](i))}
+	c.Profiles = make([]Profile, 0, len(i.left)/3)
+	for i.err == nil && len(i.left) > 0 {
+		node, domains, numbers := next[string](i), next[string](i), next[string](i)
+		if i.err != nil {
+			break
+		}
+		p, err := parseProfile(domains, numbers)
+		if err != nil {
+			return Changes{}, fmt.Errorf("the profile of node %s: %w", node, err)
+		}
+		p.Node = node
+		c.Profiles = append(c.Profiles, p)
+	}
+	return c, i.err
+}
+
+// floats reads packed numbers from their start, and notes when there are none left.
+type floats struct {
+	left  string
+	short bool
+}
+
+func (f *floats) next() int64 {
+	if len(f.left) < 8 {
+		f.short = true
+		return 0
+	}
+	n := math.Float64frombits(binary.LittleEndian.Uint64([]byte(f.left[:8])))
+	f.left = f.left[8:]
+	return int64(n)
+}
+
+func (f *floats) resources() api.Resources {
+	return api.Resources{CPUMilli: f.next(), MemoryBytes: f.next()}
+}
+
+// count is how many of so many numbers follow.
+func (f *floats) count(numbers int) int {
+	n := f.next()
+	if n < 0 || n > int64(len(f.left)/8/numbers) {
+		f.short = true
+		return 0
+	}
+	return int(n)
+}
+
+// parseProfile reads what profile_of in lua/5_profiles.lua returns.
+func parseProfile(domains, numbers string) (Profile, error) {
+	f := &floats{left: numbers}
+	var p Profile
+	if beat := f.next(); beat > 0 {
+		p.Heard = time.UnixMilli(beat)
+	}
+	p.Open, p.Begun = f.next() == 1, int(f.next())
+	p.Capacity, p.Idle = f.resources(), f.resources()
+	p.Unused = f.unused()
+	if domains != "" {
+		p.Domains = make(map[string]DomainProfile, strings.Count(domains, "\n")+1)
+		for name := range strings.SplitSeq(domains, "\n") {
+			d := DomainProfile{Surplus: f.resources(), Lacks: f.resources()}
+			d.Lends = f.lends()
+			p.Domains[name] = d
+		}
+	}
+	if f.short || f.left != "" {
+		return Profile{}, fmt.Errorf("its %d bytes are not those of %d domain(s)", len(numbers), len(p.Domains))
+	}
+	return p, nil
+}
+
+// unused is what is there of CPU now, and how much more from which moments on.
+func (f *floats) unused() []Step {
+	now := f.next()
+	steps := make([]Step, f.count(2)+1)
+	steps[0].Volume.CPUMilli = max(now, 0)
+	for i := 1; i < len(steps); i++ {
+		steps[i].From = time.UnixMilli(f.next())
+		steps[i].Volume.CPUMilli = max(now+f.next(), 0)
+	}
+	return steps
+}
+
+// lends is what is there until which moments, the latest first.
+func (f *floats) lends() []Step {
+	n := f.count(3)
+	steps := make([]Step, n+1)
+	for i := n; i > 0; i-- {
+		steps[i].From = time.UnixMilli(f.next())
+		steps[i-1].Volume = f.resources()
+	}
+	return steps
+}
