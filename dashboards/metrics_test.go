@@ -22,6 +22,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/settings"
@@ -99,6 +100,9 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	if _, err := queue.New(queue.Options{Clock: clk, MeterProvider: provider}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := placement.NewPicture(placement.PictureOptions{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := predict.New(predict.Options{URL: "http://localhost", Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider})

@@ -2,32 +2,333 @@ package placement
 
 import (
 	"context"
+	"errors"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
 	"k8s.io/utils/clock"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	// refreshEvery is how often the picture is refreshed, give or take jitter, so that activators
+	// that have started together do not ask together.
+	refreshEvery  = 100 * time.Millisecond
+	refreshJitter = refreshEvery / 10
+	// A refresh that fails is tried again after twice as long each time, up to mostBackoff.
+	mostBackoff = 2 * time.Second
+	// callTimeout bounds each call of a refresh. Where one Redis of several hangs, the others' part of the
+	// picture is no older than this for it.
+	callTimeout = 500 * time.Millisecond
+	// callsMost is how many calls one refresh makes, each of which tells of 50 nodes of each Redis.
+	callsMost = 100
+
+	// What is gone for so long is forgotten. All is looked at for it every forgetEvery.
+	forgetAfter = time.Minute
+	forgetEvery = 10 * time.Second
 )
 
 // Profiles is where the picture comes from. A pool.Redis is one.
-type Profiles interface{}
+type Profiles interface {
+	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
+}
 
 // PictureOptions are the collaborators of a Picture.
 type PictureOptions struct {
 	Profiles      Profiles
-	Clock         clock.WithTicker
+	Clock         clock.Clock
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
 }
 
 // Picture is what this activator knows of the pools of all nodes.
-type Picture struct{}
+type Picture struct {
+	profiles Profiles
+	clock    clock.Clock
+	logger   *zap.SugaredLogger
+	metrics  *pictureMetrics
+	start    time.Time
+	asked    atomic.Int64 // the last refresh to begin
+
+	mu        sync.Mutex
+	nodes     map[string]*nodeViews
+	redis     map[string]*redisPart
+	forgotten moment // when what is gone last was
+
+	// They are the refresh's, of which there is one at a time.
+	moments pool.Moments
+	failing bool
+}
+
+// redisPart is one Redis that tells of nodes.
+type redisPart struct {
+	asked atomic.Int64 // the moment at which it was last asked and told all
+}
+
+// nodeViews is what the Views of one share.
+type nodeViews struct {
+	debits ledger // of its idle CPU
+
+	// They are guarded by the picture's mu.
+	heard *heard                        // nil while nothing is known
+	views map[string]weak.Pointer[View] // by domain; who holds them keeps them
+}
+
+// heard is what was last heard of a node.
+type heard struct {
+	redis    *redisPart
+	beat     moment // its last heartbeat
+	begun    int
+	measured bool // whether it is known how much CPU is in use
+	use      Pressure
+	unused   profile // CPU
+	domains  map[string]pool.DomainProfile
+
+	// now is the pool's time at a moment.
+	now time.Time
+	at  moment
+}
+
+// moment is when it is that time by the pool's clock. It is taken to have been now when the pool was
+// asked, so that what is there for some time is so for no longer.
+func (h *heard) moment(t time.Time) moment { return h.at + moment(t.Sub(h.now)) }
 
 // NewPicture makes a picture of which nothing is known before it runs.
-func NewPicture(o PictureOptions) (*Picture, error) { return &Picture{}, nil }
+func NewPicture(o PictureOptions) (*Picture, error) {
+	p := &Picture{
+		profiles: o.Profiles,
+		clock:    o.Clock,
+		logger:   o.Logger,
+		start:    o.Clock.Now(),
+		nodes:    make(map[string]*nodeViews),
+		redis:    make(map[string]*redisPart),
+		moments:  make(pool.Moments),
+	}
+	var err error
+	p.metrics, err = newPictureMetrics(o.MeterProvider, p.figures)
+	return p, err
+}
 
-// Run follows the pools until ctx is done.
-func (p *Picture) Run(ctx context.Context) { <-ctx.Done() }
+func (p *Picture) momentOf(t time.Time) moment { return moment(t.Sub(p.start)) }
 
 // View is what functions of a domain see of a node. It is to be asked for once and kept: it is the same
 // for all who ask, and is forgotten when nobody has it any more.
-func (p *Picture) View(node, domain string) *View { return &View{} }
+func (p *Picture) View(node, domain string) *View {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.nodeOf(node)
+	if v := n.views[domain].Value(); v != nil {
+		return v
+	}
+	v := &View{picture: p, node: n, domain: domain}
+	v.see(n.heard)
+	n.views[domain] = weak.Make(v)
+	return v
+}
+
+// nodeOf is a node, which may be a new one. It presumes that mu is held.
+func (p *Picture) nodeOf(name string) *nodeViews {
+	n := p.nodes[name]
+	if n == nil {
+		n = &nodeViews{views: make(map[string]weak.Pointer[View])}
+		p.nodes[name] = n
+	}
+	return n
+}
+
+// Run refreshes the picture until ctx is done.
+func (p *Picture) Run(ctx context.Context) {
+	backoff := refreshEvery
+	for {
+		began := p.clock.Now()
+		told, err := p.refresh(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		took := p.clock.Since(began)
+		p.metrics.refreshed(err, took)
+		p.say(err)
+		delay := max(0, refreshEvery-took)
+		if err == nil || told {
+			backoff = refreshEvery
+		} else {
+			backoff = min(2*backoff, mostBackoff)
+			delay = backoff
+		}
+		timer := p.clock.NewTimer(delay - refreshJitter + rand.N(2*refreshJitter))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C():
+		}
+	}
+}
+
+// say says once of an outage that there is one, and once that it is over.
+func (p *Picture) say(err error) {
+	if failing := err != nil; failing != p.failing {
+		p.failing = failing
+		if failing {
+			p.logger.Warnw("Not hearing what nodes can lend; where that is not known, requests are placed without it. Asking again quietly", zap.Error(err))
+		} else {
+			p.logger.Info("Hearing what nodes can lend")
+		}
+	}
+}
+
+// refresh asks until there is nothing new, and says whether any Redis told all.
+func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
+	number := p.asked.Add(1)
+	for range callsMost {
+		at := p.momentOf(p.clock.Now())
+		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
+		all, err := p.profiles.ReadProfiles(callCtx, p.moments)
+		cancel()
+		more := false
+		for _, changes := range all {
+			p.take(changes, at, number)
+			more, told = more || changes.More, told || !changes.More
+		}
+		if err != nil {
+			return told, err
+		}
+		if !more {
+			p.forget(at)
+			return told, nil
+		}
+	}
+	return told, errors.New("more has changed than could be asked for")
+}
+
+// take takes in what one Redis tells, that was asked at a moment, for the refresh of this number.
+func (p *Picture) take(changes pool.Changes, at moment, number int64) {
+	p.moments[changes.Redis] = changes.Until
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.redis[changes.Redis]
+	if r == nil {
+		r = &redisPart{}
+		r.asked.Store(int64(at))
+		p.redis[changes.Redis] = r
+	}
+	if !changes.More {
+		r.asked.Store(int64(at))
+	}
+	for i := range changes.Profiles {
+		profile := &changes.Profiles[i]
+		h := hear(profile, r, changes.Now, at)
+		n := p.nodeOf(profile.Node)
+		// What moved from one Redis of a cluster to another may be known to both.
+		if n.heard != nil && h != nil && n.heard.redis != r && n.heard.beat > h.beat {
+			continue
+		}
+		n.see(h)
+		n.settle(number)
+	}
+}
+
+// hear makes of a profile what is seen; nil of a node without a heartbeat.
+func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
+	if p.Heard.IsZero() {
+		return nil
+	}
+	h := &heard{redis: r, begun: p.Begun, domains: p.Domains, now: now, at: at}
+	h.beat = h.moment(p.Heard)
+	h.unused = profileOf(p.Unused, cpuOf, h.moment)
+	h.measured = p.Capacity.CPUMilli > 0
+	h.use = Pressure{CPU: inUse(p.Idle.CPUMilli, p.Capacity.CPUMilli), Memory: inUse(p.Idle.MemoryBytes, p.Capacity.MemoryBytes)}
+	return h
+}
+
+// inUse is the share that is not idle.
+func inUse(idle, capacity int64) float64 {
+	if capacity <= 0 {
+		return 0
+	}
+	return min(max(0, 1-float64(idle)/float64(capacity)), 1)
+}
+
+// see makes all Views of the node ones of what was heard.
+func (n *nodeViews) see(h *heard) {
+	n.heard = h
+	for v := range n.held() {
+		v.see(h)
+	}
+}
+
+// settle ends debits of which a refresh has heard.
+func (n *nodeViews) settle(number int64) {
+	n.debits.settle(number)
+	for v := range n.held() {
+		v.debits.settle(number)
+	}
+}
+
+// held are the Views that somebody has. The others are forgotten.
+func (n *nodeViews) held() iter.Seq[*View] {
+	return func(yield func(*View) bool) {
+		for domain, pointer := range n.views {
+			v := pointer.Value()
+			if v == nil {
+				delete(n.views, domain)
+			} else if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+// forget forgets nodes and Redis that are gone.
+func (p *Picture) forget(now moment) {
+	if now-p.forgotten < moment(forgetEvery) {
+		return
+	}
+	p.forgotten = now
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, n := range p.nodes {
+		if n.heard != nil && now-n.heard.beat > moment(forgetAfter) {
+			n.see(nil)
+		}
+		held := false
+		for range n.held() {
+			held = true
+		}
+		if n.heard == nil && !held {
+			delete(p.nodes, name)
+		}
+	}
+	for name, r := range p.redis {
+		if now-moment(r.asked.Load()) > moment(forgetAfter) {
+			delete(p.redis, name)
+			delete(p.moments, name)
+		}
+	}
+}
+
+// figures are how many nodes are known, and how old the oldest part of the picture is.
+func (p *Picture) figures() (nodes int, age time.Duration) {
+	now := p.momentOf(p.clock.Now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.nodes {
+		if n.heard != nil {
+			nodes++
+		}
+	}
+	if len(p.redis) == 0 {
+		return nodes, time.Duration(now)
+	}
+	for _, r := range p.redis {
+		age = max(age, time.Duration(now)-time.Duration(r.asked.Load()))
+	}
+	return nodes, age
+}

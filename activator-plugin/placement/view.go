@@ -1,35 +1,128 @@
 package placement
 
 import (
+	"sync/atomic"
 	"time"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
+
+// cpuWeight is the weight of CPU in a coverage, and what is left is memory's (LIBRA, section 6.2).
+const cpuWeight = 0.9
+
+// oldestPicture is how old the picture may be for anything to be known of it.
+const oldestPicture = 2 * time.Second
 
 // View is a node's pool, as functions of one domain see it. Whoever asks Picture.View for it keeps
 // it, and what it says follows the picture. It may be nil, for a node that is not known. All of it may be
 // used by several at a time.
-type View struct{}
+type View struct {
+	seen    atomic.Pointer[seen] // nil while nothing is known
+	debits  ledger               // of what the domain lends
+	picture *Picture
+	node    *nodeViews
+	domain  string
+}
+
+// seen is what a View says, until more is heard of its node. Some of what was heard is here, too, so that
+// who compares many nodes has less to fetch.
+type seen struct {
+	redis       *redisPart
+	beat        moment
+	cpu, memory profile // that can be borrowed in the domain
+	heard       *heard
+}
+
+// see makes the View one of what was heard last. It presumes that the picture's mu is held.
+func (v *View) see(h *heard) {
+	if h == nil {
+		v.seen.Store(nil)
+		return
+	}
+	s := &seen{redis: h.redis, beat: h.beat, cpu: nothingLent, memory: nothingLent, heard: h}
+	if d, ok := h.domains[v.domain]; ok {
+		s.cpu, s.memory = profileOf(d.Lends, cpuOf, h.moment), profileOf(d.Lends, memoryOf, h.moment)
+	}
+	v.seen.Store(s)
+}
+
+// known is what is seen, unless it is too old, and the moment.
+func (v *View) known(now time.Time) (*seen, moment) {
+	if v == nil {
+		return nil, 0
+	}
+	s, at := v.seen.Load(), v.picture.momentOf(now)
+	if s == nil || at-moment(s.redis.asked.Load()) > moment(oldestPicture) || at-s.beat >= moment(pool.LeaseTTL) {
+		return nil, 0
+	}
+	return s, at
+}
 
 // Coverage says how much of a demand its node can satisfy from now on, 0 to 1 (LIBRA, section 6.2): of each
 // resource the volume that can be had at each moment, over the volume times the time, and 1 of one
 // that is not wanted. What this activator has decided since the picture was taken is taken off. It is
 // not known when the picture is too old, or has nothing of the node.
 func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
-	return 0, false
+	return v.CoverageFrom(0, source, d, now)
+}
+
+// CoverageFrom is Coverage for who needs it only where it is at least so much. Less than that it may be
+// said to be more than it is, but less than least all the same. Of many nodes that costs a third.
+func (v *View) CoverageFrom(least float64, source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
+	s, at := v.known(now)
+	if s == nil {
+		return 0, false
+	}
+	cpu, debited := &s.cpu, v.debits.cpu.Load()
+	if source == api.SourceNode {
+		if !s.heard.measured {
+			return 0, false
+		}
+		cpu, debited = &s.heard.unused, v.node.debits.cpu.Load()
+	}
+	coverage = cpuWeight*cpu.coveredAtMost(d.Want.CPUMilli, debited) + (1 - cpuWeight)
+	if coverage < least {
+		return coverage, true
+	}
+	coverage = cpuWeight * cpu.covered(d.Want.CPUMilli, debited, at, d.Duration)
+	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, v.debits.memory.Load(), at, d.Duration)
+	return coverage, true
 }
 
 // Debit takes a demand off what the node can lend, until the picture has heard more of the node.
-func (v *View) Debit(source api.Source, d Demand, now time.Time) {}
+func (v *View) Debit(source api.Source, d Demand, now time.Time) {
+	if s, _ := v.known(now); s == nil {
+		return
+	}
+	asked, want := v.picture.asked.Load(), d.Want.Max(api.Resources{})
+	if source == api.SourceNode {
+		v.node.debits.add(asked, api.Resources{CPUMilli: want.CPUMilli})
+		want.CPUMilli = 0
+	}
+	v.debits.add(asked, want)
+}
 
 // Pressure is which share of a node is in use, 0 to 1.
 type Pressure struct {
 	CPU    float64 // over the last second
-	Memory float64
+	Memory float64 // 0 while it is not known
 }
 
 // Pressure is that of its node.
-func (v *View) Pressure(now time.Time) (p Pressure, known bool) { return Pressure{}, false }
+func (v *View) Pressure(now time.Time) (p Pressure, known bool) {
+	s, _ := v.known(now)
+	if s == nil || !s.heard.measured {
+		return Pressure{}, false
+	}
+	return s.heard.use, true
+}
 
 // InFlight is how many invocations have begun on its node, of all activators.
-func (v *View) InFlight(now time.Time) (n int, known bool) { return 0, false }
+func (v *View) InFlight(now time.Time) (n int, known bool) {
+	s, _ := v.known(now)
+	if s == nil {
+		return 0, false
+	}
+	return s.heard.begun, true
+}

@@ -1,0 +1,210 @@
+package placement
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// drawSteps are up to so many volumes over time, which begin before now or after.
+func drawSteps(t *rapid.T, most int, label string) []pool.Step {
+	steps := []pool.Step{{Volume: drawVolume(t, label)}}
+	from := epoch.Add(-20 * time.Millisecond)
+	for range rapid.IntRange(0, most).Draw(t, label+" steps") {
+		from = from.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, label+" ms")) * time.Millisecond)
+		steps = append(steps, pool.Step{From: from, Volume: drawVolume(t, label)})
+	}
+	return steps
+}
+
+func drawVolume(t *rapid.T, label string) api.Resources {
+	return api.Resources{
+		CPUMilli:    rapid.Int64Range(0, 500).Draw(t, label+" milli"),
+		MemoryBytes: rapid.Int64Range(0, 500).Draw(t, label+" MiB") << 20,
+	}
+}
+
+// integral is coverage by its definition, millisecond by millisecond, of one resource.
+func integral(steps []pool.Step, of func(pool.Step) int64, want, debited int64, now time.Time, lasts time.Duration) float64 {
+	if want == 0 {
+		return 1
+	}
+	at := func(moment time.Time) (volume int64) {
+		for _, s := range steps {
+			if !s.From.After(moment) {
+				volume = of(s)
+			}
+		}
+		return volume - debited
+	}
+	if lasts == 0 {
+		return float64(max(0, min(at(now), want))) / float64(want)
+	}
+	var sum float64
+	for moment := now; moment.Before(now.Add(lasts)); moment = moment.Add(time.Millisecond) {
+		sum += float64(max(0, min(at(moment), want))) * float64(time.Millisecond)
+	}
+	return sum / (float64(want) * float64(lasts))
+}
+
+// Coverage is the integral, of what there is less what is debited, and a debit never raises it.
+func TestCoverageIsTheIntegral(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := newFixture(t)
+		v := f.View("node", "a")
+		p := pool.Profile{
+			Node: "node", Heard: epoch, Capacity: api.Resources{CPUMilli: 1000},
+			Unused:  drawSteps(rt, pool.MostSteps, "unused"),
+			Domains: map[string]pool.DomainProfile{"a": {Lends: drawSteps(rt, pool.MostSteps, "lends")}},
+		}
+		f.hear(t, p)
+		source := rapid.SampledFrom([]api.Source{api.SourceOwners, api.SourceNode}).Draw(rt, "source")
+		cpu, memory := p.Domains["a"].Lends, p.Domains["a"].Lends
+		if source == api.SourceNode {
+			cpu = p.Unused
+		}
+		f.clock.Step(time.Duration(rapid.IntRange(0, 100).Draw(rt, "passed ms")) * time.Millisecond)
+		d := Demand{Want: drawVolume(rt, "want"), Duration: time.Duration(rapid.IntRange(0, 600).Draw(rt, "ms")) * time.Millisecond}
+		var debited api.Resources
+		before := math.Inf(1)
+		for i := range rapid.IntRange(1, 4).Draw(rt, "decisions") {
+			now := f.clock.Now()
+			got, known := v.Coverage(source, d, now)
+			want := cpuWeight*integral(cpu, cpuOf, d.Want.CPUMilli, debited.CPUMilli, now, d.Duration) +
+				(1-cpuWeight)*integral(memory, memoryOf, d.Want.MemoryBytes, debited.MemoryBytes, now, d.Duration)
+			if !known || math.Abs(got-want) > 1e-9 || got < 0 || got > 1+1e-9 {
+				rt.Fatalf("after %d debits %v of it is covered (known: %t), and the integral is %v", i, got, known, want)
+			}
+			if got > before {
+				rt.Fatalf("a debit raised what is covered from %v to %v", before, got)
+			}
+			before = got
+			least := rapid.Float64Range(0, 1).Draw(rt, "least")
+			if from, known := v.CoverageFrom(least, source, d, now); !known || from != got && (got >= least || from >= least || from < got-1e-9) {
+				rt.Fatalf("%v is covered, and %v (known: %t) where at least %v matters", got, from, known, least)
+			}
+			taken := Demand{Want: drawVolume(rt, "taken"), Duration: time.Second}
+			v.Debit(source, taken, now)
+			debited = debited.Add(taken.Want)
+		}
+	})
+}
+
+// A pool that says more often than it may that something changes is taken at its least.
+func TestProfileOfTooManySteps(t *testing.T) {
+	steps := make([]pool.Step, 0, 2*pool.MostSteps)
+	for i := range cap(steps) {
+		s := pool.Step{Volume: api.Resources{CPUMilli: int64(1000 - i)}}
+		if i > 0 {
+			s.From = epoch.Add(time.Duration(i) * time.Second)
+		}
+		steps = append(steps, s)
+	}
+	p := profileOf(steps, cpuOf, func(t time.Time) moment { return moment(t.Sub(epoch)) })
+	for i, s := range steps {
+		at := moment(time.Duration(i) * time.Second)
+		if covered := p.covered(1000, 0, at, time.Millisecond); covered > float64(s.Volume.CPUMilli)/1000 {
+			t.Errorf("at step %d it has %v, and there are %dm", i, covered, s.Volume.CPUMilli)
+		}
+	}
+}
+
+// thousand is a picture of 1,000 nodes of 16 steps each, and their Views.
+func thousand(b testing.TB) (*fixture, []*View) {
+	f := newFixture(b)
+	random := rand.New(rand.NewPCG(1, 2))
+	var profiles []pool.Profile
+	var views []*View
+	for i := range 1000 {
+		name := fmt.Sprint("node-", i)
+		p := pool.Profile{Node: name, Heard: epoch, Capacity: api.Resources{CPUMilli: 8000}, Domains: map[string]pool.DomainProfile{}}
+		volume, idle := api.Resources{}, random.Int64N(500)
+		lends := []pool.Step{{From: epoch.Add(20 * time.Second)}}
+		p.Unused = append(p.Unused, pool.Step{Volume: api.Resources{CPUMilli: idle}})
+		for j := range pool.MostSteps {
+			volume = volume.Add(api.Resources{CPUMilli: random.Int64N(80), MemoryBytes: random.Int64N(16 << 20)})
+			step := pool.Step{Volume: volume}
+			if j < pool.MostSteps-1 {
+				step.From = epoch.Add(time.Duration(1000*(pool.MostSteps-1-j))*time.Millisecond + time.Duration(random.IntN(900))*time.Millisecond)
+			}
+			lends = append(lends, step)
+			idle += random.Int64N(100)
+			p.Unused = append(p.Unused, pool.Step{From: epoch.Add(time.Duration(j+1) * time.Second), Volume: api.Resources{CPUMilli: idle}})
+		}
+		slices.Reverse(lends)
+		p.Domains["a"] = pool.DomainProfile{Lends: lends}
+		profiles = append(profiles, p)
+		views = append(views, f.View(name, "a"))
+	}
+	f.hear(b, profiles...)
+	random.Shuffle(len(views), func(i, j int) { views[i], views[j] = views[j], views[i] })
+	return f, views
+}
+
+// BenchmarkCoverage compares 1,000 nodes for a demand, as a decision does: each in full, or those that may be
+// the best. p99-us is of one decision.
+func BenchmarkCoverage(b *testing.B) {
+	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {
+		for _, pruned := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/pruned=%t", source, pruned), func(b *testing.B) { benchmarkCoverage(b, source, pruned) })
+		}
+	}
+}
+
+func benchmarkCoverage(b *testing.B, source api.Source, pruned bool) {
+	f, views := thousand(b)
+	now := f.clock.Now()
+	took := make([]time.Duration, 0, 1<<20)
+	random := rand.New(rand.NewPCG(3, 4))
+	b.ReportAllocs()
+	for b.Loop() {
+		d := Demand{
+			Want:     api.Resources{CPUMilli: 100 + random.Int64N(2000), MemoryBytes: random.Int64N(256 << 20)},
+			Duration: time.Duration(random.IntN(10_000)) * time.Millisecond,
+		}
+		start := time.Now()
+		best, most := -1, 0.0
+		for i, v := range views {
+			var least float64
+			if pruned {
+				least = most
+			}
+			if c, known := v.CoverageFrom(least, source, d, now); known && c > most {
+				best, most = i, c
+			}
+		}
+		if len(took) < cap(took) {
+			took = append(took, time.Since(start))
+		}
+		if best < 0 {
+			b.Fatal("nothing is known")
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-us")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-us")
+}
+
+func TestCoverageAllocatesNothing(t *testing.T) {
+	f, views := thousand(t)
+	now, d := f.clock.Now(), Demand{Want: api.Resources{CPUMilli: 500, MemoryBytes: 1 << 20}, Duration: time.Second}
+	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {
+		if n := testing.AllocsPerRun(100, func() {
+			v := views[0]
+			v.Coverage(source, d, now)
+			v.Debit(source, d, now)
+			v.Pressure(now)
+			v.InFlight(now)
+		}); n > 0 {
+			t.Errorf("source %s: %v allocations", source, n)
+		}
+	}
+}

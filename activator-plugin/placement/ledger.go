@@ -1,0 +1,45 @@
+package placement
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// ledger is what was decided here and may not have been heard of the node yet.
+type ledger struct {
+	cpu, memory atomic.Int64 // all that is debited
+
+	mu    sync.Mutex
+	asked int64         // the refresh that was the last to begin before the latest debit
+	since api.Resources // debited since that began
+}
+
+// add debits a volume, while the refresh of this number is the last to have begun.
+func (l *ledger) add(asked int64, volume api.Resources) {
+	if volume.IsZero() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked != asked {
+		l.asked, l.since = asked, api.Resources{}
+	}
+	l.since = l.since.Add(volume)
+	l.cpu.Add(volume.CPUMilli)
+	l.memory.Add(volume.MemoryBytes)
+}
+
+// settle ends what was debited before the refresh of this number began: what is heard by it tells of that.
+func (l *ledger) settle(asked int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var left api.Resources
+	if l.asked >= asked {
+		left = l.since
+	}
+	l.since = left
+	l.cpu.Store(left.CPUMilli)
+	l.memory.Store(left.MemoryBytes)
+}
