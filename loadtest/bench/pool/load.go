@@ -32,6 +32,7 @@ var (
 	surplus    = api.Resources{CPUMilli: 400, MemoryBytes: 128 << 20}
 	want       = api.Resources{CPUMilli: 300, MemoryBytes: 64 << 20}
 	lendable   = api.Resources{CPUMilli: 1 << 20, MemoryBytes: 1 << 40}
+	capacity   = api.Resources{CPUMilli: 64_000, MemoryBytes: 256 << 30}
 )
 
 // load is the pools of some nodes, kept open for as long as it is.
@@ -59,7 +60,9 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 		if err != nil {
 			return nil, errors.Join(err, l.closeClients())
 		}
-		n.beat = pool.Heartbeat{Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: lendable, Pods: map[string]int64{}}
+		n.beat = pool.Heartbeat{
+			Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: lendable, Capacity: capacity, Idle: capacity, Pods: map[string]int64{probePod: 0},
+		}
 		for j := range o.standing {
 			n.beat.Pods[fmt.Sprintf("default/standing-%d", j)] = 0
 		}
