@@ -242,7 +242,7 @@ func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
 	}
 	h := &heard{redis: r, begun: p.Begun, domains: p.Domains, now: now, at: at}
 	h.beat = h.moment(p.Heard)
-	h.unused = profileOf(p.Unused, cpuOf, h.moment)
+	h.unused = profileOf(at, p.Unused, cpuOf, h.moment)
 	h.measured = p.Capacity.CPUMilli > 0
 	h.use = Pressure{CPU: inUse(p.Idle.CPUMilli, p.Capacity.CPUMilli), Memory: inUse(p.Idle.MemoryBytes, p.Capacity.MemoryBytes)}
 	return h

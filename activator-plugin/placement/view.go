@@ -29,9 +29,9 @@ type View struct {
 // who compares many nodes has less to fetch.
 type seen struct {
 	redis       *redisPart
-	beat        moment
-	cpu, memory profile // that can be borrowed in the domain
+	beat, at    moment
 	heard       *heard
+	cpu, memory profile // that can be borrowed in the domain
 }
 
 // see makes the View one of what was heard last. It presumes that the picture's mu is held.
@@ -40,9 +40,9 @@ func (v *View) see(h *heard) {
 		v.seen.Store(nil)
 		return
 	}
-	s := &seen{redis: h.redis, beat: h.beat, cpu: nothingLent, memory: nothingLent, heard: h}
+	s := &seen{redis: h.redis, beat: h.beat, at: h.at, heard: h, cpu: nothingLent, memory: nothingLent}
 	if d, ok := h.domains[v.domain]; ok {
-		s.cpu, s.memory = profileOf(d.Lends, cpuOf, h.moment), profileOf(d.Lends, memoryOf, h.moment)
+		s.cpu, s.memory = profileOf(h.at, d.Lends, cpuOf, h.moment), profileOf(h.at, d.Lends, memoryOf, h.moment)
 	}
 	v.seen.Store(s)
 }
@@ -67,8 +67,8 @@ func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage fl
 	return v.CoverageFrom(0, source, d, now)
 }
 
-// CoverageFrom is Coverage for who needs it only where it is at least so much. Less than that it may be
-// said to be more than it is, but less than least all the same. Of many nodes that costs a third.
+// CoverageFrom is Coverage for who needs it only where it is at least so much: of what is less it may say
+// that it is 0. Whoever compares many nodes asks for no less than the best so far.
 func (v *View) CoverageFrom(least float64, source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
 	s, at := v.known(now)
 	if s == nil {
@@ -81,9 +81,12 @@ func (v *View) CoverageFrom(least float64, source api.Source, d Demand, now time
 		}
 		cpu, debited = &s.heard.unused, v.node.debits.cpu.Load()
 	}
-	coverage = cpuWeight*cpu.coveredAtMost(d.Want.CPUMilli, debited) + (1 - cpuWeight)
-	if coverage < least {
-		return coverage, true
+	if want := d.Want.CPUMilli; want > 0 && at-s.at <= moment(boundedFor) {
+		// Without a division, as most get no further.
+		most := leftOf(cpu.bounds[boundOf(d.Duration)], debited, want)
+		if cpuWeight*float64(most) < (least-(1-cpuWeight))*float64(want) {
+			return 0, true
+		}
 	}
 	coverage = cpuWeight * cpu.covered(d.Want.CPUMilli, debited, at, d.Duration)
 	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, v.debits.memory.Load(), at, d.Duration)
