@@ -80,6 +80,7 @@ func TestTheSettingsPolicyNamesWhatIsWrong(t *testing.T) {
 	for _, tc := range []struct{ key, value string }{
 		{"mode", "on"}, {"max-mode", "off"}, {"source", "pool"}, {"cpu-reserve", "much"}, {"cpu-reserve", "-1m"},
 		{"min-loan", "300"}, {"min-loan", "61m"}, {"min-loan", "9999999999h"}, {"platform-namespaces", "a,B"},
+		{"placement", "jsq"},
 	} {
 		got := p.refused(t, map[string]string{tc.key: tc.value})
 		if len(got) != 1 || !strings.HasPrefix(got[0], tc.key+" must be ") {
@@ -104,6 +105,7 @@ func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
 		"cpu-reserve":         {"0", "200m", " 1.5", "1048576", "1048577", "-1m", "1e3", "much", "", strings.Repeat("9", 40)},
 		"min-loan":            {"0", "0s", "100ms", "1h", "60m1ns", "-1ms", "+1s", "-0s", ".5s", "1.s", ".s", "300", "1 s", "1h1h", "9999999999h", "", "2µs"},
 		"platform-namespaces": {"", "a", "a,b-c , d", "a,,b", "a,B", "-a", strings.Repeat("a", 63), strings.Repeat("a", 64)},
+		"placement":           {"default", "coverage", "hash\n", " round-robin", "join-shortest-queue", "minimum-worker-set", "least-pressure", "random", "stock", "", "jsq", "Hash"},
 		"_example":            {"mode: on"},
 		"modes":               {"full"},
 	}
@@ -116,7 +118,7 @@ func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
 			}
 		}
 	}
-	keys := []string{"mode", "max-mode", "source", "cpu-reserve", "min-loan", "platform-namespaces"}
+	keys := []string{"mode", "max-mode", "source", "cpu-reserve", "min-loan", "platform-namespaces", "placement"}
 	rapid.Check(t, func(t *rapid.T) {
 		data := map[string]string{}
 		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(keys), rapid.ID).Draw(t, "keys") {

@@ -41,6 +41,13 @@ const (
 	QueueAnnotation = "libra.dev/queue"
 	QueueFIFO       = "fifo"
 
+	// PlacementLabel, on the revision template, is the tag by which a PlacementPolicy of the
+	// namespace is found.
+	PlacementLabel = "libra.dev/placement"
+
+	// ReasonHeader of a response says why Libra refused the request.
+	ReasonHeader = "X-Libra-Reason"
+
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.
 	UserContainer       = "user-container"

@@ -143,6 +143,9 @@ func (l *Live) Mode(annotations map[string]string) api.Mode {
 // MinLoan is the least time that a loan of CPU must last to pay.
 func (l *Live) MinLoan() time.Duration { return l.Settings().MinLoan }
 
+// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
+func (l *Live) Placement() api.Placement { return l.Settings().Placement }
+
 // Source is where what is lent to and by the pods of a namespace on a node comes from.
 func (l *Live) Source(namespace, node string) api.Source {
 	if source, ok := l.nodes.byName.Load(node); ok {

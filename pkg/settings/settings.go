@@ -30,6 +30,7 @@ const (
 	cpuReserveKey = "cpu-reserve"
 	minLoanKey    = "min-loan"
 	platformKey   = "platform-namespaces"
+	placementKey  = "placement"
 	exampleKey    = "_example"
 )
 
@@ -46,6 +47,8 @@ type Settings struct {
 	MinLoan time.Duration
 	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
 	Platform Namespaces
+	// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
+	Placement api.Placement
 }
 
 // Namespaces are names of namespaces, sorted, with commas between: two can be compared.
@@ -62,7 +65,10 @@ func (n Namespaces) Has(namespace string) bool {
 }
 
 // Default changes nothing on the cluster.
-var Default = Settings{Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, Platform: "istio-system,knative-serving,kserve"}
+var Default = Settings{
+	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond,
+	Platform: "istio-system,knative-serving,kserve", Placement: api.PlacementDefault,
+}
 
 // ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
 // read is ModeObserve; who tells the user is the activator.
@@ -101,9 +107,11 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 			err = edit(&edited.MinLoan, s.MinLoan, s.MinLoan.String(), value, parseMinLoan)
 		case platformKey:
 			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
+		case placementKey:
+			err = edit(&edited.Placement, s.Placement, string(s.Placement), value, api.ParsePlacement)
 		case exampleKey:
 		default:
-			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey)
+			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey, placementKey)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))

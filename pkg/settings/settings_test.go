@@ -19,24 +19,26 @@ func TestParse(t *testing.T) {
 		data map[string]string
 		want Settings
 	}{
-		{"nothing", nil, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"nothing", nil, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"an example only", map[string]string{"_example": "mode: full"}, Default},
-		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"the most of all modes", map[string]string{"mode": "full", "max-mode": " observe"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}},
-		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
+		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform}},
-		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
+		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"no reserve", map[string]string{"cpu-reserve": "0"}, Default},
 		{"a least loan", map[string]string{"min-loan": "1.5s"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform}},
-		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, Platform: Default.Platform}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform, Placement: Default.Placement}},
+		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, Platform: Default.Platform, Placement: Default.Placement}},
 		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system"}},
-		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system", Placement: Default.Placement}},
+		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Placement: Default.Placement}},
+		{"a placement", map[string]string{"placement": " hash\n"},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementHash}},
 		{"the most", map[string]string{"cpu-reserve": "1048576"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -72,7 +74,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"min-loan", "-1ms", loan},
 		{"min-loan", "61m", loan},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
-		{"Mode", "full", "there is no such setting, want mode, max-mode, source, cpu-reserve, min-loan or platform-namespaces"},
+		{"placement", "jsq", `placement is "jsq", want default, coverage, hash, round-robin, join-shortest-queue, minimum-worker-set, `},
+		{"Mode", "full", "there is no such setting, want mode, max-mode, source, cpu-reserve, min-loan, platform-namespaces or placement"},
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
@@ -110,24 +113,26 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 // A key that cannot be read stays what it was, whatever else the edit says; one that is gone
 // is the default. What bounds all modes changes nothing while it cannot be read.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
-	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b"}
+	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementStock}
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want Settings
 		says string
 	}{
 		"mode": {map[string]string{"mode": "on", "source": "node"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `want observe, lend or full; until then it is "full"`},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until then it is "full"`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "observe"`},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "observe"`},
 		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "owners"`},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
 		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform}, `until then it is "250m"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "250m"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b"}, `until then it is "a,b"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementDefault}, `until then it is "a,b"`},
+		"placement": {map[string]string{"placement": "best", "mode": "lend"},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementStock}, `until then it is "stock"`},
 		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform}, "there is no such setting"},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, "there is no such setting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := was.Edit(tc.data)
@@ -148,10 +153,10 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 func TestEditsOfKeysAreTheirOwn(t *testing.T) {
 	values := map[string][]string{
 		"mode": {"observe", "lend", "full", "on", ""}, "max-mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
-		"cpu-reserve": {"0", "200m", "much", "-1"}, "platform-namespaces": {"", "a", "a,B"}, "sauce": {"node"},
+		"cpu-reserve": {"0", "200m", "much", "-1"}, "platform-namespaces": {"", "a", "a,B"}, "placement": {"hash", "stock", "best"}, "sauce": {"node"},
 	}
 	of := func(s Settings, key string) any {
-		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform}[key]
+		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform, "placement": s.Placement}[key]
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		live := Default
