@@ -4,6 +4,7 @@
 package placement
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,22 @@ type Query struct {
 	// accelerated, or that there is no prediction of.
 	Demand Demand
 	Now    time.Time
+	// Rand is where chance comes from. Nil is one that nobody has seeded.
+	Rand *rand.Rand
+
+	coverages []float64 // of the candidates, for a policy that looks at them twice
+	// debited says that the demand was taken off what the node of the one that was chosen can lend,
+	// which covered so much of it before.
+	debited bool
+	covered float64
+}
+
+// below returns a number from 0 to n-1 by chance.
+func (q *Query) below(n int) int {
+	if q.Rand == nil {
+		return rand.IntN(n)
+	}
+	return q.Rand.IntN(n)
 }
 
 // Demand is a volume for a time (LIBRA, section 6.1).
@@ -43,8 +60,8 @@ type Candidate struct {
 }
 
 // Policy returns the index of the candidate that the request goes to. There is always one at
-// least, and the first is the one that Knative picked. It must not wait, allocate, or keep the
-// candidates.
+// least, and the first is the one that Knative picked, if that is one. The order of the others means
+// nothing. It must not wait, allocate, or keep the candidates, and several may ask it at a time.
 type Policy func(q *Query, candidates []Candidate) int
 
 // Program says where requests to a revision may go, as an operator wrote it in a

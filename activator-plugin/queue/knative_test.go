@@ -3,108 +3,26 @@ package queue
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
-	netcfg "knative.dev/networking/pkg/config"
-	kubeclient "knative.dev/pkg/client/injection/kube/client"
-	endpointsinformer "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints"
-	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints/fake"
-	_ "knative.dev/pkg/client/injection/kube/informers/core/v1/service/fake"
-	rtesting "knative.dev/pkg/reconciler/testing"
-	activatornet "knative.dev/serving/pkg/activator/net"
-	"knative.dev/serving/pkg/apis/serving"
-	v1 "knative.dev/serving/pkg/apis/serving/v1"
-	servingclient "knative.dev/serving/pkg/client/injection/client"
-	revisioninformer "knative.dev/serving/pkg/client/injection/informers/serving/v1/revision"
-	_ "knative.dev/serving/pkg/client/injection/informers/serving/v1/revision/fake"
-	"knative.dev/serving/pkg/networking"
+	"libra.dev/libra/activator-plugin/knativetest"
 )
 
 // longest is how long anything may take that is to happen.
 const longest = 20 * time.Second
 
-// knative is the throttler of each of some activators, in a cluster with one revision.
-type knative struct {
-	ctx        context.Context
-	throttlers []*activatornet.Throttler
-}
-
-func newKnative(t *testing.T, concurrency int64, activators int) *knative {
+func newKnative(t *testing.T, concurrency int64, activators int) *knativetest.Knative {
 	t.Helper()
-	ctx, cancel, _ := rtesting.SetupFakeContextWithCancel(t)
-	revision := &v1.Revision{
-		ObjectMeta: metav1.ObjectMeta{Namespace: revID.Namespace, Name: revID.Name},
-		Spec:       v1.RevisionSpec{ContainerConcurrency: ptr.To(concurrency)},
-	}
-	if _, err := servingclient.Get(ctx).ServingV1().Revisions(revID.Namespace).Create(ctx, revision, metav1.CreateOptions{}); err != nil {
-		t.Fatal("Create() =", err)
-	}
-	endpoints, revisions := endpointsinformer.Get(ctx), revisioninformer.Get(ctx)
-	wait, err := rtesting.RunAndSyncInformers(ctx, endpoints.Informer(), revisions.Informer())
-	if err != nil {
-		t.Fatal("RunAndSyncInformers() =", err)
-	}
-	k := &knative{ctx: ctx}
-	var ips []string
-	var running sync.WaitGroup
-	for i := range activators {
-		ips = append(ips, fmt.Sprint("130.0.0.", i+1))
-		throttler := activatornet.NewThrottler(ctx, ips[i])
-		running.Go(func() { throttler.Run(ctx, http.DefaultTransport, false, netcfg.MeshCompatibilityModeDisabled) })
-		k.throttlers = append(k.throttlers, throttler)
-	}
-	t.Cleanup(func() {
-		cancel()
-		wait()
-		running.Wait()
-	})
+	k := knativetest.New(t, revID, concurrency, activators)
 	if activators > 1 {
-		k.have(t, networking.ServiceTypePublic, 8012, ips...)
+		k.Activators(t, activators)
 	}
 	return k
-}
-
-// scale is what the revision's pods are from now on.
-func (k *knative) scale(t *testing.T, ips ...string) {
-	t.Helper()
-	k.have(t, networking.ServiceTypePrivate, 8012, ips...)
-}
-
-func (k *knative) have(t *testing.T, kind networking.ServiceType, port int32, ips ...string) {
-	t.Helper()
-	//lint:ignore SA1019 Knative's throttler goes by them.
-	object := &corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: revID.Namespace, Name: revID.Name + "-" + string(kind),
-			Labels: map[string]string{
-				networking.ServiceTypeKey: string(kind),
-				serving.RevisionUID:       "uid",
-				serving.RevisionLabelKey:  revID.Name,
-			},
-		},
-		//lint:ignore SA1019 As above.
-		Subsets: []corev1.EndpointSubset{{Ports: []corev1.EndpointPort{{Name: "http", Port: port}}}},
-	}
-	for _, ip := range ips {
-		object.Subsets[0].Addresses = append(object.Subsets[0].Addresses, corev1.EndpointAddress{IP: ip})
-	}
-	all := kubeclient.Get(k.ctx).CoreV1().Endpoints(revID.Namespace)
-	_, err := all.Update(k.ctx, object, metav1.UpdateOptions{})
-	if err != nil {
-		_, err = all.Create(k.ctx, object, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatal("Create() =", err)
-	}
 }
 
 // From a cold start on, every request is served once, by pods in which no activator has
@@ -132,7 +50,7 @@ func TestBeforeKnative(t *testing.T) {
 			)
 			ctx, cancel := context.WithTimeout(context.Background(), longest)
 			defer cancel()
-			for a, next := range k.throttlers {
+			for a, next := range k.Throttlers {
 				throttler := ordered(t, next)
 				for i := range requests {
 					all.Go(func() {
@@ -170,7 +88,7 @@ func TestBeforeKnative(t *testing.T) {
 			for i := range tc.pods {
 				pods = append(pods, fmt.Sprint("10.0.0.", i+1))
 			}
-			k.scale(t, pods...)
+			k.Scale(t, pods...)
 			all.Wait()
 
 			var want []int
@@ -191,7 +109,7 @@ func TestBeforeKnative(t *testing.T) {
 // Requests that wait when the last pod goes are served by the next one.
 func TestScaleToZeroAndBack(t *testing.T) {
 	k := newKnative(t, 1, 1)
-	throttler := ordered(t, k.throttlers[0])
+	throttler := ordered(t, k.Throttlers[0])
 	ctx, cancel := context.WithTimeout(predictedAs(context.Background(), time.Second), longest)
 	defer cancel()
 	inSlot, release := make(chan string), make(chan struct{})
@@ -207,9 +125,9 @@ func TestScaleToZeroAndBack(t *testing.T) {
 			}
 		})
 	}
-	k.scale(t, "10.0.0.1")
+	k.Scale(t, "10.0.0.1")
 	got := []string{<-inSlot}
-	k.scale(t)
+	k.Scale(t)
 	// The capacity of none is not to be seen from outside.
 	time.Sleep(500 * time.Millisecond)
 	release <- struct{}{}
@@ -218,7 +136,7 @@ func TestScaleToZeroAndBack(t *testing.T) {
 		t.Errorf("a request was sent to %s, which is gone", dest)
 	case <-time.After(200 * time.Millisecond):
 	}
-	k.scale(t, "10.0.0.2")
+	k.Scale(t, "10.0.0.2")
 	for range 2 {
 		got = append(got, <-inSlot)
 		release <- struct{}{}
@@ -233,7 +151,7 @@ func TestScaleToZeroAndBack(t *testing.T) {
 // and those that come get Knative's error.
 func TestRevisionIsDeleted(t *testing.T) {
 	k := newKnative(t, 1, 1)
-	throttler := ordered(t, k.throttlers[0])
+	throttler := ordered(t, k.Throttlers[0])
 	ctx, cancel := context.WithCancel(predictedAs(context.Background(), time.Second))
 	defer cancel()
 	waiting := make(chan error)
@@ -243,9 +161,7 @@ func TestRevisionIsDeleted(t *testing.T) {
 	}
 	go func() { waiting <- throttler.Try(ctx, revID, never) }()
 	time.Sleep(50 * time.Millisecond)
-	if err := servingclient.Get(k.ctx).ServingV1().Revisions(revID.Namespace).Delete(k.ctx, revID.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal("Delete() =", err)
-	}
+	k.Delete(t)
 	const want = `revision.serving.knative.dev "rev" not found`
 	for deadline := time.Now().Add(longest); ; {
 		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

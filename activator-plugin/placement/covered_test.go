@@ -1,0 +1,171 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// knownNode lends so much for ever, and has so much in use of its ten cores.
+func knownNode(name string, lends, inUse int64, begun int) pool.Profile {
+	steps := func(milli int64) []pool.Step { return []pool.Step{{Volume: api.Resources{CPUMilli: milli}}} }
+	return pool.Profile{
+		Node: name, Heard: epoch, Open: true, Begun: begun,
+		Capacity: api.Resources{CPUMilli: 10_000}, Idle: api.Resources{CPUMilli: 10_000 - inUse},
+		Unused:  steps(lends),
+		Domains: map[string]pool.DomainProfile{revID.Namespace: {Lends: steps(lends)}},
+	}
+}
+
+// seenBy gives candidates their views of the picture.
+func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate {
+	for i := range candidates {
+		candidates[i].Source, candidates[i].View = source, f.View(candidates[i].Node, revID.Namespace)
+	}
+	return candidates
+}
+
+func wants(milli int64) Demand {
+	return Demand{Want: api.Resources{CPUMilli: milli}, Duration: time.Second}
+}
+
+// Coverage takes one that covers as much as any, but for a little, and takes what it is to have off that node.
+func TestCoverageTakesTheMostCovered(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := newFixture(t)
+		source := rapid.SampledFrom([]api.Source{api.SourceOwners, api.SourceNode}).Draw(rt, "source")
+		var nodes []string
+		var profiles []pool.Profile
+		for i := range rapid.IntRange(1, 8).Draw(rt, "nodes") {
+			nodes = append(nodes, fmt.Sprint("node-", i))
+			if rapid.IntRange(0, 4).Draw(rt, "known") > 0 {
+				profiles = append(profiles, knownNode(nodes[i], rapid.Int64Range(0, 2000).Draw(rt, "lends"), 0, 0))
+			}
+		}
+		f.hear(t, profiles...)
+		candidates := f.seenBy(on(0, nodes...), source)
+		q := &Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now(), Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))}
+		of := func(i int) (float64, bool) {
+			return candidates[i].View.Coverage(source, q.Demand, q.Now)
+		}
+		most, before := -1.0, make([]float64, len(candidates))
+		for i := range candidates {
+			covered, known := of(i)
+			if before[i] = covered; known {
+				most = max(most, covered)
+			}
+		}
+		i := Coverage(q, candidates)
+		if len(profiles) == 0 {
+			if i != Hash(q, candidates) {
+				rt.Fatal("nothing is known of any node, and it is not hash's choice")
+			}
+			return
+		}
+		if _, known := of(i); !known || before[i] < most-closeEnough {
+			rt.Fatalf("it takes %v of %v", before[i], before)
+		}
+		if covered, _ := of(i); before[i] > 0.2 && covered > before[i] {
+			rt.Fatalf("it covers %v after it is taken, and %v before", covered, before[i])
+		}
+	})
+}
+
+// Of those that are as good, chance decides.
+func TestCoverageSpreadsOverEquals(t *testing.T) {
+	f := newFixture(t)
+	f.hear(t, knownNode("a", 1000, 0, 0), knownNode("b", 1010, 0, 0), knownNode("c", 900, 0, 0))
+	candidates := f.seenBy(on(0, "a", "b", "c"), api.SourceOwners)
+	got := map[int]int{}
+	for range 1000 {
+		// Each time as if it were the first.
+		f.hear(t, knownNode("a", 1000, 0, 0), knownNode("b", 1010, 0, 0), knownNode("c", 900, 0, 0))
+		got[Coverage(&Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now()}, candidates)]++
+	}
+	if got[2] != 0 || got[0] < 400 || got[1] < 400 {
+		t.Errorf("taken %v, want the first two alike", got)
+	}
+}
+
+// What was given away counts until it is heard of: so several requests go to several nodes.
+func TestCoverageFillsNodes(t *testing.T) {
+	f := newFixture(t)
+	f.hear(t, knownNode("a", 1000, 0, 0), knownNode("b", 1000, 0, 0), knownNode("c", 1000, 0, 0))
+	candidates := f.seenBy(on(0, "a", "b", "c"), api.SourceOwners)
+	got := map[int]int{}
+	for range 3 {
+		got[Coverage(&Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now()}, candidates)]++
+	}
+	if len(got) != 3 {
+		t.Errorf("taken %v, want each once", got)
+	}
+}
+
+func TestDefaultKeepsOthersAtHome(t *testing.T) {
+	f := newFixture(t)
+	candidates := on(0, "a", "b", "c")
+	home := Hash(&Query{Revision: revID}, candidates)
+	for i, node := range []string{"a", "b", "c"} {
+		lends := int64(1000)
+		if i == home {
+			lends = 0
+		}
+		f.hear(t, knownNode(node, lends, 0, 0))
+	}
+	f.seenBy(candidates, api.SourceOwners)
+	for range 20 {
+		if got := Default(&Query{Revision: revID, Now: f.clock.Now()}, candidates); got != home {
+			t.Errorf("one that wants nothing goes to %d, want %d", got, home)
+		}
+		if got := Default(&Query{Revision: revID, Now: f.clock.Now(), Demand: wants(100)}, candidates); got == home {
+			t.Errorf("one that wants something goes to %d, where there is nothing", got)
+		}
+	}
+}
+
+func TestPoliciesByLoad(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy Policy
+		inUse  map[string]int64
+		want   string
+	}{
+		"least pressure":                      {LeastPressure, map[string]int64{"a": 5000, "b": 100, "c": 9000}, "b"},
+		"least pressure, one not known":       {LeastPressure, map[string]int64{"a": 5000, "c": 9000}, "a"},
+		"minimum worker set, all loaded":      {MinimumWorkerSet, map[string]int64{"a": 10_000, "b": 9_999, "c": 10_000}, "b"},
+		"minimum worker set, two loaded":      {MinimumWorkerSet, map[string]int64{"a": 10_000, "b": 10_000, "c": 7000}, "c"},
+		"minimum worker set, one not known":   {MinimumWorkerSet, map[string]int64{"a": 10_000, "b": 10_000}, "c"},
+		"minimum worker set, none is loaded":  {MinimumWorkerSet, map[string]int64{"a": 0, "b": 5000, "c": 7000}, atHome("a", "b", "c")},
+		"minimum worker set, most are loaded": {MinimumWorkerSet, map[string]int64{atHome("a", "b", "c"): 7000}, atHome("a", "b", "c")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			for node, inUse := range tc.inUse {
+				f.hear(t, knownNode(node, 0, inUse, 0))
+			}
+			candidates := f.seenBy(on(0, "a", "b", "c"), api.SourceOwners)
+			if got := candidates[tc.policy(&Query{Revision: revID, Now: f.clock.Now()}, candidates)].Node; got != tc.want {
+				t.Errorf("it takes %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// atHome is where hash has the revision.
+func atHome(nodes ...string) string { return nodes[Hash(&Query{Revision: revID}, on(0, nodes...))] }
+
+// Of pods with as many requests, one on the node with the fewest of all.
+func TestJoinShortestQueueOfNodes(t *testing.T) {
+	f := newFixture(t)
+	f.hear(t, knownNode("a", 0, 0, 7), knownNode("b", 0, 0, 3), knownNode("c", 0, 0, 1))
+	candidates := f.seenBy(on(1, "a", "b", "c"), api.SourceOwners)
+	candidates[2].InFlight = 2
+	if got := JoinShortestQueue(&Query{Now: f.clock.Now()}, candidates); got != 1 {
+		t.Errorf("it takes %s, want b", candidates[got].Node)
+	}
+}

@@ -1,0 +1,198 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+var revID = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
+
+var now = time.Unix(1_800_000_000, 0)
+
+// on are pods on nodes, one after the other, with so many requests each.
+func on(inFlight int, nodes ...string) []Candidate {
+	var all []Candidate
+	for i, node := range nodes {
+		all = append(all, Candidate{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Pod: fmt.Sprintf("ns/pod-%d", i), Node: node, InFlight: inFlight})
+	}
+	return all
+}
+
+func drawCandidates(t *rapid.T) []Candidate {
+	n := rapid.IntRange(1, 20).Draw(t, "pods")
+	var all []Candidate
+	for i := range n {
+		all = append(all, Candidate{
+			Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Pod: fmt.Sprintf("ns/pod-%d", i),
+			Node:     fmt.Sprintf("node-%d", rapid.IntRange(0, 5).Draw(t, "node")),
+			InFlight: rapid.IntRange(0, 3).Draw(t, "in flight"),
+		})
+	}
+	return all
+}
+
+func drawDemand(t *rapid.T) Demand {
+	return Demand{
+		Want:     api.Resources{CPUMilli: rapid.Int64Range(0, 4000).Draw(t, "cpu"), MemoryBytes: rapid.Int64Range(0, 1<<30).Draw(t, "memory")},
+		Duration: time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond,
+	}
+}
+
+// Each names one of the candidates, changes none, and stock always Knative's.
+func TestPoliciesNameACandidate(t *testing.T) {
+	policies := map[api.Placement]Policy{}
+	for _, name := range api.Placements {
+		policies[name] = Named(name)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		candidates := drawCandidates(t)
+		was := slices.Clone(candidates)
+		q := &Query{Revision: revID, Demand: drawDemand(t), Now: now, Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))}
+		for _, name := range api.Placements {
+			i := policies[name](q, candidates)
+			if i < 0 || i >= len(candidates) || !slices.Equal(was, candidates) {
+				t.Fatalf("%s names %d of %d, or changes them", name, i, len(candidates))
+			}
+			if name == api.PlacementStock && i != 0 {
+				t.Fatalf("stock names %d", i)
+			}
+		}
+	})
+}
+
+// In whichever order they come, a revision is at home on the same node, and within it in the pod with the fewest
+// requests; a node that goes concerns only those that are on it.
+func TestHashSticks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		candidates := drawCandidates(t)
+		rev := types.NamespacedName{Namespace: "ns", Name: fmt.Sprintf("rev-%d", rapid.IntRange(0, 1000).Draw(t, "revision"))}
+		of := func(all []Candidate) Candidate { return all[Hash(&Query{Revision: rev}, all)] }
+		home := of(candidates)
+		for _, c := range candidates {
+			if c.Node == home.Node && c.InFlight < home.InFlight {
+				t.Fatalf("%s has %d requests, and %s on the same node only %d", home.Pod, home.InFlight, c.Pod, c.InFlight)
+			}
+		}
+		shuffled := rapid.Permutation(candidates).Draw(t, "order")
+		if got := of(shuffled); got.Node != home.Node || got.InFlight != home.InFlight {
+			t.Fatalf("%v in one order, %v in another", home, got)
+		}
+		gone := rapid.SampledFrom(candidates).Draw(t, "gone").Node
+		left := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return c.Node == gone })
+		if len(left) > 0 && gone != home.Node && of(left).Node != home.Node {
+			t.Fatalf("it moves from %s to %s because %s is gone", home.Node, of(left).Node, gone)
+		}
+	})
+}
+
+// Revisions do not all come together.
+func TestHashSpreadsRevisions(t *testing.T) {
+	nodes := []string{"node-0", "node-1", "node-2", "node-3", "node-4"}
+	got := map[string]int{}
+	const revisions = 5000
+	for i := range revisions {
+		rev := types.NamespacedName{Namespace: "ns", Name: fmt.Sprintf("rev-%05d", i)}
+		got[nodes[Hash(&Query{Revision: rev}, on(0, nodes...))]]++
+	}
+	for _, node := range nodes {
+		if share := float64(got[node]) / revisions; share < 0.17 || share > 0.23 {
+			t.Errorf("%.2f of the revisions are at home on %s, want a fifth", share, node)
+		}
+	}
+}
+
+// Each pod has its turn, whatever the order, also when it comes or goes.
+func TestRoundRobinTakesTurns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		candidates := drawCandidates(t)
+		policy := NewRoundRobin()
+		q := &Query{Revision: revID}
+		for range rapid.IntRange(1, 3).Draw(t, "rounds") {
+			got := map[string]int{}
+			for range candidates {
+				candidates = rapid.Permutation(candidates).Draw(t, "order")
+				got[candidates[policy(q, candidates)].Dest]++
+				// Those of another revision take turns of their own.
+				policy(&Query{Revision: types.NamespacedName{Name: "other"}}, candidates)
+			}
+			if len(got) != len(candidates) {
+				t.Fatalf("%d of %d had their turn: %v", len(got), len(candidates), got)
+			}
+		}
+	})
+}
+
+func TestJoinShortestQueue(t *testing.T) {
+	candidates := on(2, "a", "b", "c", "d")
+	candidates[1].InFlight, candidates[3].InFlight = 1, 1
+	got := map[int]int{}
+	for range 1000 {
+		got[JoinShortestQueue(&Query{}, candidates)]++
+	}
+	if len(got) != 2 || got[1] < 400 || got[3] < 400 {
+		t.Errorf("taken %v, want 1 and 3 alike", got)
+	}
+}
+
+func TestRandomTakesAll(t *testing.T) {
+	got := map[int]int{}
+	for range 3000 {
+		got[Random(&Query{}, on(0, "a", "b", "c"))]++
+	}
+	if len(got) != 3 || got[0] < 900 || got[1] < 900 || got[2] < 900 {
+		t.Errorf("taken %v, want each a third", got)
+	}
+}
+
+// The same seed makes the same choices.
+func TestChanceCanBeSeeded(t *testing.T) {
+	of := func(seed uint64) (all []int) {
+		q := &Query{Rand: rand.New(rand.NewPCG(seed, 0))}
+		for range 20 {
+			all = append(all, Random(q, on(0, "a", "b", "c")), JoinShortestQueue(q, on(0, "a", "b", "c")))
+		}
+		return all
+	}
+	if !slices.Equal(of(1), of(1)) || slices.Equal(of(1), of(2)) {
+		t.Error("choices are not those of the seed")
+	}
+}
+
+// Of nodes of which nothing is known each of these falls back to what needs no picture.
+func TestPoliciesWithoutAPicture(t *testing.T) {
+	wants := Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}
+	rapid.Check(t, func(t *rapid.T) {
+		candidates := drawCandidates(t)
+		q := &Query{Revision: revID, Demand: wants, Now: now}
+		home := Hash(q, candidates)
+		for _, name := range []api.Placement{api.PlacementDefault, api.PlacementCoverage, api.PlacementMinimumWorkerSet} {
+			if got := Named(name)(q, candidates); got != home {
+				t.Fatalf("%s names %d, want %d as hash does", name, got, home)
+			}
+		}
+		least := slices.MinFunc(candidates, func(a, b Candidate) int { return a.InFlight - b.InFlight })
+		if got := candidates[LeastPressure(q, candidates)]; got.InFlight != least.InFlight {
+			t.Fatalf("least pressure names one with %d requests, want %d", got.InFlight, least.InFlight)
+		}
+	})
+}
+
+func TestPoliciesAllocateNothing(t *testing.T) {
+	candidates := on(0, slices.Repeat([]string{"a", "b", "c", "d", "e"}, 20)...)
+	for _, name := range api.Placements {
+		policy := Named(name)
+		q := &Query{Revision: revID, Demand: Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}, Now: now}
+		policy(q, candidates) // makes room for what it remembers
+		if n := testing.AllocsPerRun(100, func() { policy(q, candidates) }); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}

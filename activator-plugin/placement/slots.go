@@ -1,0 +1,103 @@
+package placement
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// Views are of nodes. A Picture has them.
+type Views interface {
+	View(node, domain string) *View
+}
+
+// Slots knows the pods of each revision, and how many requests of this activator each has. When a
+// request has a slot is for Knative's throttler to decide, and it decides for as many slots as there
+// are here; which pod the request goes to is decided here.
+type Slots struct {
+	views  Views
+	source func(namespace, node string) api.Source
+	// changes counts how often sources may have changed.
+	changes atomic.Uint64
+
+	mu         sync.RWMutex
+	revisions  map[types.NamespacedName]*Revision
+	activators map[types.NamespacedName]activators
+}
+
+// NewSlots has no pods yet. source says where the pods of a namespace borrow from on a node. Both may
+// be nil.
+func NewSlots(views Views, source func(namespace, node string) api.Source) *Slots {
+	return &Slots{
+		views: views, source: source,
+		revisions:  map[types.NamespacedName]*Revision{},
+		activators: map[types.NamespacedName]activators{},
+	}
+}
+
+// SourcesChanged says that the sources may be others than they were.
+func (s *Slots) SourcesChanged() { s.changes.Add(1) }
+
+// Of is a revision whose pods take so many requests of an activator at a time, from 1.
+func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
+	s.mu.RLock()
+	r := s.revisions[id]
+	s.mu.RUnlock()
+	if r == nil {
+		r = s.make(id)
+	}
+	if r.concurrency.Load() != int64(concurrency) {
+		r.setConcurrency(concurrency)
+	}
+	return r
+}
+
+func (s *Slots) make(id types.NamespacedName) *Revision {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.revisions[id]
+	if r == nil {
+		r = newRevision(s, id)
+		if among, ok := s.activators[id]; ok {
+			r.among = among
+		}
+		s.revisions[id] = r
+	}
+	return r
+}
+
+// Pod is what the API server says of one.
+type Pod struct {
+	Name string // namespace/name
+	Node string
+	// IPs are its addresses, at most one of each family.
+	IPs []string
+	// Ready says that it takes requests: it is ready, and not about to end.
+	Ready bool
+}
+
+// SetPod takes in what has become of a pod.
+func (s *Slots) SetPod(id types.NamespacedName, p Pod) { s.make(id).setPod(p) }
+
+// RemovePod takes in that a pod is gone.
+func (s *Slots) RemovePod(id types.NamespacedName, name string) {
+	s.mu.RLock()
+	r := s.revisions[id]
+	s.mu.RUnlock()
+	if r != nil && r.removePod(name) {
+		s.forget(r)
+	}
+}
+
+// forget drops a revision without pods and requests. Whoever has just found it counts by
+// itself.
+func (s *Slots) forget(r *Revision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revisions[r.id] == r && r.empty() {
+		delete(s.revisions, r.id)
+	}
+}

@@ -1,0 +1,310 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// last is a policy that takes the last of them.
+func last(_ *Query, candidates []Candidate) int { return len(candidates) - 1 }
+
+func ip(i int) string { return fmt.Sprintf("10.0.0.%d", i+1) }
+
+func dest(i int) string { return ip(i) + ":8012" }
+
+func readyPod(i int, node string) Pod {
+	return Pod{Name: fmt.Sprintf("ns/pod-%03d", i), Node: node, IPs: []string{ip(i)}, Ready: true}
+}
+
+// slotsOf are of revID, with a pod on each node.
+func slotsOf(nodes ...string) *Slots {
+	s := NewSlots(nil, nil)
+	for i, node := range nodes {
+		s.SetPod(revID, readyPod(i, node))
+	}
+	return s
+}
+
+func TestTake(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pods       []Pod
+		before     int // requests that Knative left in pod 1
+		ask        Ask
+		index, of  int
+		want       string
+		outcome    Outcome
+		candidates int
+	}{
+		"not asked":      {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, want: dest(0)},
+		"asked of stock": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Policy: Stock}, want: dest(0), outcome: Kept, candidates: 2},
+		"moved":          {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Policy: last}, want: dest(1), outcome: Moved, candidates: 2},
+		"the other is full": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, before: 1, ask: Ask{Policy: last},
+			want: dest(0), outcome: NoChoice, candidates: 1},
+		"the other is not ready": {pods: []Pod{readyPod(0, "a"), {Name: "ns/b", Node: "b", IPs: []string{ip(1)}}}, ask: Ask{Policy: last},
+			want: dest(0), outcome: NoChoice, candidates: 1},
+		"the other has no address": {pods: []Pod{readyPod(0, "a"), {Name: "ns/b", Node: "b", Ready: true}}, ask: Ask{Policy: last},
+			want: dest(0), outcome: NoChoice, candidates: 1},
+		"Knative's is not known": {pods: []Pod{readyPod(1, "b"), readyPod(2, "c")}, ask: Ask{Policy: last},
+			want: dest(0), outcome: Unready, candidates: 1},
+		"Knative's is not ready": {pods: []Pod{{Name: "ns/a", Node: "a", IPs: []string{ip(0)}}, readyPod(1, "b"), readyPod(2, "c")}, ask: Ask{Policy: last},
+			want: dest(0), outcome: Unready, candidates: 1},
+		"another address of the pod": {pods: []Pod{readyPod(0, "a"), {Name: "ns/b", Node: "b", IPs: []string{"fd00::1", ip(1)}, Ready: true}}, ask: Ask{Policy: last},
+			want: dest(1), outcome: Moved, candidates: 2},
+		"another activator's": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b"), readyPod(2, "c")}, index: 1, of: 2, ask: Ask{Policy: Stock},
+			want: dest(1), outcome: Moved, candidates: 1},
+		"more activators than pods": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, index: 1, of: 3, ask: Ask{Policy: last},
+			want: dest(0), outcome: NoChoice, candidates: 1},
+		"allowed by a program":  {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("b")}, want: dest(1), outcome: Moved, candidates: 2},
+		"refused by a program":  {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("c")}, outcome: Refused, candidates: 2},
+		"the only one, allowed": {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("a")}, want: dest(0), outcome: NoChoice, candidates: 1},
+		"the only one, refused": {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("b")}, outcome: Refused, candidates: 1},
+		"not known, refused":    {ask: Ask{Program: onNode("b")}, outcome: Refused, candidates: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewSlots(nil, nil)
+			for _, p := range tc.pods {
+				s.SetPod(revID, p)
+			}
+			if tc.of > 0 {
+				s.SetActivators(revID, tc.index, tc.of)
+			}
+			r := s.Of(revID, 1)
+			for range tc.before {
+				r.Take(dest(1), Ask{})
+			}
+			got := r.Take(dest(0), tc.ask)
+			if got.Dest != tc.want || got.Outcome != tc.outcome || got.Candidates != tc.candidates {
+				t.Errorf("goes to %q of %d, %q; want %q of %d, %q", got.Dest, got.Candidates, got.Outcome, tc.want, tc.candidates, tc.outcome)
+			}
+			got.Release()
+			if r.inFlight != tc.before {
+				t.Errorf("%d requests are left, want %d", r.inFlight, tc.before)
+			}
+		})
+	}
+}
+
+// onNode is a program that allows a node's pods only.
+type onNode string
+
+func (n onNode) Place(_ *Query, candidates []Candidate) (index, block int) {
+	return slices.IndexFunc(candidates, func(c Candidate) bool { return c.Node == string(n) }), 3
+}
+
+func TestAProgramsBlockIsTold(t *testing.T) {
+	got := slotsOf("a", "b").Of(revID, 1).Take(dest(0), Ask{Program: onNode("b")})
+	if got.Block != 3 || got.Node != "b" {
+		t.Errorf("block %d, node %s; want 3 and b", got.Block, got.Node)
+	}
+}
+
+func TestIPv6(t *testing.T) {
+	s := NewSlots(nil, nil)
+	for i, of := range [][]string{{"10.0.0.1", "fd00::1"}, {"10.0.0.2", "fd00::2"}} {
+		s.SetPod(revID, Pod{Name: fmt.Sprint("ns/", i), Node: "a", IPs: of, Ready: true})
+	}
+	r := s.Of(revID, 1)
+	if got := r.Take("[fd00::1]:8012", Ask{Policy: last}); got.Dest != "[fd00::2]:8012" {
+		t.Errorf("goes to %s, want the other by the same family", got.Dest)
+	}
+	if got := s.Of(revID, 2).Take("10.0.0.1:8112", Ask{Policy: last}); got.Dest != "10.0.0.2:8112" {
+		t.Errorf("goes to %s, want the other by the same family and port", got.Dest)
+	}
+}
+
+// A pod of which Knative tells first keeps its requests when the API server tells of it.
+func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
+	for name, tell := range map[string]func(*Slots){
+		"at once":           func(*Slots) {},
+		"first its name":    func(s *Slots) { s.SetPod(revID, Pod{Name: "ns/pod-000"}) },
+		"first its address": func(s *Slots) { s.SetPod(revID, Pod{Name: "ns/pod-000", Node: "a", IPs: []string{ip(0)}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := slotsOf()
+			r := s.Of(revID, 1)
+			first := r.Take(dest(0), Ask{})
+			tell(s)
+			s.SetPod(revID, readyPod(0, "a"))
+			s.SetPod(revID, readyPod(1, "b"))
+			if !r.HasChoice() {
+				t.Error("it has no choice")
+			}
+			second := r.Take(dest(1), Ask{Policy: func(_ *Query, c []Candidate) int { return len(c) - 1 }})
+			if second.Candidates != 1 || second.Dest != dest(1) {
+				t.Errorf("one of %d, %s; want the only one that is free", second.Candidates, second.Dest)
+			}
+			first.Release()
+			second.Release()
+			if got := r.Take(dest(1), Ask{Policy: Stock}); got.Candidates != 2 {
+				t.Errorf("%d are free, want 2", got.Candidates)
+			}
+		})
+	}
+}
+
+func TestNothingIsLeftOfARevision(t *testing.T) {
+	s := slotsOf("a", "b")
+	r := s.Of(revID, 1)
+	c := r.Take(dest(0), Ask{Policy: last})
+	stray := r.Take("10.9.9.9:8012", Ask{Policy: last})
+	for i := range 2 {
+		s.RemovePod(revID, readyPod(i, "").Name)
+	}
+	if len(s.revisions) != 1 {
+		t.Fatal("a revision with requests is forgotten")
+	}
+	c.Release()
+	stray.Release()
+	if len(s.revisions) != 0 || len(r.byIP) != 0 {
+		t.Errorf("%d revisions and %d addresses are left", len(s.revisions), len(r.byIP))
+	}
+}
+
+// sources say what each node's is.
+type sources map[string]api.Source
+
+func (s sources) of(_, node string) api.Source { return s[node] }
+
+func TestSourcesAreFollowed(t *testing.T) {
+	of := sources{"a": api.SourceNode, "b": api.SourceOwners}
+	s := NewSlots(nil, of.of)
+	s.SetPod(revID, readyPod(0, "a"))
+	s.SetPod(revID, readyPod(1, "b"))
+	var got map[string]api.Source
+	see := func(_ *Query, candidates []Candidate) int {
+		got = map[string]api.Source{}
+		for _, c := range candidates {
+			got[c.Node] = c.Source
+		}
+		return 0
+	}
+	r := s.Of(revID, 1)
+	r.Take(dest(0), Ask{Policy: see}).Release()
+	if got["a"] != api.SourceNode || got["b"] != api.SourceOwners {
+		t.Errorf("sources are %v", got)
+	}
+	of["a"] = api.SourceOwners
+	s.SourcesChanged()
+	r.Take(dest(0), Ask{Policy: see}).Release()
+	if got["a"] != api.SourceOwners {
+		t.Errorf("after a change sources are %v", got)
+	}
+}
+
+// Whatever comes, goes and is asked: candidates are this activator's pods with a free slot, and no others, with
+// how many requests each has; of a request that is moved no pod has too many.
+func TestSlotsCount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			concurrency = rapid.IntRange(1, 3).Draw(t, "concurrency")
+			s           = NewSlots(nil, nil)
+			pods        = map[int]Pod{}
+			inFlight    = map[string]int{}
+			taken       []Choice
+		)
+		check := func(_ *Query, candidates []Candidate) int {
+			want := map[string]int{}
+			for _, p := range pods {
+				d := p.IPs[0] + ":8012"
+				if p.Ready && inFlight[d] < concurrency {
+					want[d] = inFlight[d]
+				}
+			}
+			for _, c := range candidates {
+				if n, ok := want[c.Dest]; !ok || n != c.InFlight {
+					t.Fatalf("candidate %s has %d requests, want one of %v", c.Dest, c.InFlight, want)
+				}
+			}
+			if len(candidates) != len(want) {
+				t.Fatalf("%d candidates, want %v", len(candidates), want)
+			}
+			return rapid.IntRange(0, len(candidates)-1).Draw(t, "policy")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"set": func(t *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(t, "pod")
+				p := readyPod(i, fmt.Sprint("node-", rapid.IntRange(0, 1).Draw(t, "node")))
+				p.Ready = rapid.Bool().Draw(t, "ready")
+				pods[i] = p
+				s.SetPod(revID, p)
+			},
+			"remove": func(t *rapid.T) {
+				i := rapid.IntRange(0, 4).Draw(t, "pod")
+				if inFlight[dest(i)] > 0 {
+					t.Skip("it has requests, and its address is not another's so soon")
+				}
+				delete(pods, i)
+				s.RemovePod(revID, readyPod(i, "").Name)
+			},
+			"take": func(t *rapid.T) {
+				var policy Policy
+				if rapid.Bool().Draw(t, "asked") {
+					policy = check
+				}
+				c := s.Of(revID, concurrency).Take(dest(rapid.IntRange(0, 4).Draw(t, "Knative's")), Ask{Policy: policy, Now: now})
+				inFlight[c.Dest]++
+				taken = append(taken, c)
+				if over := inFlight[c.Dest] > concurrency; over != c.Over || over && c.Outcome == Moved {
+					t.Fatalf("%s has %d, over: %v, %s", c.Dest, inFlight[c.Dest], c.Over, c.Outcome)
+				}
+			},
+			"release": func(t *rapid.T) {
+				if len(taken) == 0 {
+					t.Skip("none to release")
+				}
+				i := rapid.IntRange(0, len(taken)-1).Draw(t, "choice")
+				taken[i].Release()
+				inFlight[taken[i].Dest]--
+				taken = slices.Delete(taken, i, i+1)
+			},
+		})
+	})
+}
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	nodes := make([]string, 1000)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("node-%04d", i)
+	}
+	r := slotsOf(nodes...).Of(revID, 1)
+	knatives := dest(0)
+	ask := Ask{Now: now, Demand: Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}}
+	for _, name := range api.Placements {
+		ask.Policy = Named(name)
+		r.Take(knatives, ask).Release() // makes room
+		if n := testing.AllocsPerRun(100, func() { r.Take(knatives, ask).Release() }); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { r.Take(knatives, Ask{}).Release() }); n != 0 {
+		t.Errorf("not asked: %v allocations", n)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	for _, pods := range []int{1, 2, 10, 1000} {
+		nodes := make([]string, pods)
+		for i := range nodes {
+			nodes[i] = fmt.Sprintf("node-%04d", i)
+		}
+		for _, name := range []api.Placement{"", api.PlacementStock, api.PlacementDefault} {
+			b.Run(fmt.Sprintf("pods=%d/policy=%s", pods, name), func(b *testing.B) {
+				b.ReportAllocs()
+				r := slotsOf(nodes...).Of(revID, 1)
+				ask, knatives := Ask{Now: now}, dest(0)
+				if name != "" {
+					ask.Policy = Named(name)
+				}
+				for b.Loop() {
+					r.Take(knatives, ask).Release()
+				}
+			})
+		}
+	}
+}
