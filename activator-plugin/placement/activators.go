@@ -88,7 +88,6 @@ func (s *Slots) setEndpoints(obj any, self string) {
 	}
 	var all []string
 	for _, subset := range endpoints.Subsets {
-		//lint:ignore SA1019 As above.
 		if !slices.ContainsFunc(subset.Ports, func(p corev1.EndpointPort) bool {
 			return p.Name == netapi.ServicePortNameHTTP1 || p.Name == netapi.ServicePortNameH2C
 		}) {

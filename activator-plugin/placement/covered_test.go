@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -29,10 +28,6 @@ func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate 
 		candidates[i].Source, candidates[i].View = source, f.View(candidates[i].Node, revID.Namespace)
 	}
 	return candidates
-}
-
-func wants(milli int64) Demand {
-	return Demand{Want: api.Resources{CPUMilli: milli}, Duration: time.Second}
 }
 
 // Coverage takes one that covers as much as any, but for a little, and takes what it is to have off that node.
