@@ -29,6 +29,7 @@ import (
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 	servinghandler "knative.dev/serving/pkg/http/handler"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -56,12 +57,13 @@ const testMinLoan = 300 * time.Millisecond
 
 // fixed are settings that say the same of all.
 type fixed struct {
-	mode   api.Mode
-	source api.Source
+	mode      api.Mode
+	source    api.Source
+	placement api.Placement
 }
 
 // full is as LIBRA does it.
-var full = fixed{api.ModeFull, api.SourceOwners}
+var full = fixed{mode: api.ModeFull, source: api.SourceOwners}
 
 func (f fixed) Mode(annotations map[string]string) api.Mode {
 	value, ok := annotations[api.ModeAnnotation]
@@ -76,6 +78,7 @@ func (f fixed) Mode(annotations map[string]string) api.Mode {
 
 func (f fixed) Source(string, string) api.Source { return f.source }
 func (fixed) MinLoan() time.Duration             { return testMinLoan }
+func (f fixed) Placement() api.Placement         { return cmp.Or(f.placement, api.PlacementDefault) }
 
 // predictions answers with the prediction of a revision, for any size.
 type predictions map[types.NamespacedName]predict.Prediction
@@ -140,6 +143,8 @@ type chainOptions struct {
 	mode        api.Mode
 	source      api.Source // owners, unless it says another
 	events      record.EventRecorder
+	placement   api.Placement
+	programs    placement.Programs
 }
 
 func newChain(t *testing.T, o chainOptions) *chain {
@@ -173,7 +178,8 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		Predictor:     counted{o.predictions, &c.asked},
 		Pods:          runPods(t, newPod("a", ip, o.pods...)),
 		Owner:         "owner",
-		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners)},
+		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners), o.placement},
+		Programs:      o.programs,
 		Events:        o.events,
 	})
 	if err != nil {

@@ -96,7 +96,7 @@ func TestWhatIsBeyondTheBoundEndsWhatItsPodLends(t *testing.T) {
 
 func TestCrowdIsToldOfAsOne(t *testing.T) {
 	rec := &recorder{}
-	m := newRankingManager(t, rec, fixed{api.ModeFull, api.SourceNode},
+	m := newRankingManager(t, rec, fixed{mode: api.ModeFull, source: api.SourceNode},
 		predictions{revID: predict.Prediction{Demand: res(300, 700), Duration: time.Minute, CPUTime: time.Second}}, newPod("a", "10.0.0.1"))
 	m.lifecycle.revisions[revID] = maxOfRevision
 	var ends []func(int)

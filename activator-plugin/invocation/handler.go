@@ -12,6 +12,7 @@ import (
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -32,6 +33,8 @@ type request struct {
 	upgrade  bool
 	span     trace.SpanContext // of the request
 	response *statusWriter
+	// placed is the pod that it goes to, once it has a slot.
+	placed placement.Choice
 	// abandoned says that the client went away before it had the whole response. It is set before
 	// the invocation ends.
 	abandoned bool

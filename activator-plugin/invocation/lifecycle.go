@@ -99,6 +99,10 @@ type flight struct {
 	// pod, or may have been, of which it was not told, either. They are set before finish.
 	withheld     volumes
 	besideUntold bool
+	// promised is how much CPU, in milli, its pod was chosen for. It is set before finish.
+	promised int64
+	// granted is what the pool had for it when it began.
+	granted api.Resources
 	// abandoned says that its client went away, so that its pod may go on computing. It is set
 	// before finish.
 	abandoned bool
@@ -181,6 +185,7 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 		begun, ending := f.begin(before)
 		f.metrics.onVolumes(rev, volumes{inv.Surplus, inv.Want}, false, ending.Duration)
 		f.metrics.onVolumes(rev, f.withheld, true, ending.Duration)
+		f.metrics.onPromise(f.promised, f.granted.CPUMilli, inv.Duration)
 		if begun || ending.ComputesIn != "" {
 			f.end(ending)
 		} else if before != nil {
@@ -291,6 +296,7 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	addRank(span, inv)
 	addError(span, err)
 	f.onCall(opBegin, err, f.clock.Since(started))
+	f.granted = borrowed
 	if err != nil {
 		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
 	}

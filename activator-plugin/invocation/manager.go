@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -42,6 +43,8 @@ type Settings interface {
 	Source(namespace, node string) api.Source
 	// MinLoan is the least time that a loan of CPU must last to pay.
 	MinLoan() time.Duration
+	// Placement is how the pod of a request is chosen where no program says it.
+	Placement() api.Placement
 }
 
 // Options are a Manager's collaborators and settings.
@@ -60,6 +63,10 @@ type Options struct {
 	Settings Settings
 	// Events records what is wrong with a revision on it. It may be nil.
 	Events record.EventRecorder
+	// Views are of the nodes' pools. They may be nil: then no pod is chosen by what its node can lend.
+	Views placement.Views
+	// Programs say where functions may run. They may be nil.
+	Programs placement.Programs
 }
 
 // Manager manages the invocations of opted-in revisions. Its Handler and Throttler
@@ -72,6 +79,7 @@ type Manager struct {
 	pods      *Pods
 	settings  Settings
 	path      *path
+	placer    *placer
 	lifecycle *lifecycle
 	events    record.EventRecorder
 	warned    once
@@ -87,6 +95,10 @@ func NewManager(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the autoscaler's defaults: %w", err)
 	}
+	placer, err := newPlacer(o)
+	if err != nil {
+		return nil, err
+	}
 	l := newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m)
 	l.tracer = newTracer(o.TracerProvider)
 	return &Manager{
@@ -97,6 +109,7 @@ func NewManager(o Options) (*Manager, error) {
 		pods:      o.Pods,
 		settings:  o.Settings,
 		path:      path,
+		placer:    placer,
 		events:    o.Events,
 		lifecycle: l,
 	}, nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	servingmetrics "knative.dev/serving/pkg/metrics"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -76,12 +77,16 @@ type metrics struct {
 	refusedAnnotations metric.Int64Counter
 	cpu, memory        metric.Float64Counter
 	poolCalls          metric.Float64Histogram
+	placed, over       metric.Int64Counter
+	promises           metric.Float64Counter
+	placing            metric.Float64Histogram
 
 	// To make an attribute set costs more than to count.
 	dispatchSets optionsOf[dispatchKey]
 	endedSets    optionsOf[endedKey]
 	revisionSets optionsOf[types.NamespacedName]
 	volumeSets   optionsOf[volumeKey]
+	placedSets   optionsOf[placedKey]
 	poolCallSets map[poolCallKey][]metric.RecordOption // of all, never changed
 }
 
@@ -101,6 +106,7 @@ type (
 		kind     string
 		withheld bool
 	}
+	placedKey   struct{ policy, outcome string }
 	poolCallKey struct{ operation, result string }
 )
 
@@ -135,7 +141,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	var (
 		meter = mp.Meter(scopeName)
 		m     metrics
-		errs  [9]error
+		errs  [13]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
 		metric.WithDescription("Invocations of opted-in revisions, by role, by the reason when they are only observed or unmanaged, and by whether their pods are ranked"),
@@ -165,6 +171,19 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	m.abandoned, errs[8] = meter.Int64Counter("libra.invocations.abandoned",
 		metric.WithDescription("Invocations whose client went away before it had the whole response: their pods lend nothing until they are seen at rest"),
 		metric.WithUnit("{invocation}"))
+	m.placed, errs[9] = meter.Int64Counter("libra.placement.choices",
+		metric.WithDescription("Requests whose pod was chosen, by the policy, and by what became of the pod that Knative had picked"),
+		metric.WithUnit("{request}"))
+	m.over, errs[10] = meter.Int64Counter("libra.placement.over_concurrency",
+		metric.WithDescription("Requests sent to a pod that had as many of this activator as its containerConcurrency: its queue-proxy has them wait"),
+		metric.WithUnit("{request}"))
+	m.promises, errs[11] = meter.Float64Counter("libra.placement.cpu",
+		metric.WithDescription("CPU under the source owners, in core-seconds for as long as predicted, that requests were placed for (promised) and that the pool had when they began (granted)"),
+		metric.WithUnit("s"))
+	m.placing, errs[12] = meter.Float64Histogram("libra.placement.duration",
+		metric.WithDescription("Time that the choice of a pod took"),
+		metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
@@ -219,6 +238,33 @@ func (k endedKey) attributes() []attribute.KeyValue {
 
 func (m *metrics) onAbandoned(rev types.NamespacedName) {
 	m.abandoned.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision)...)
+}
+
+func (m *metrics) onPlaced(policy string, o placement.Outcome, took time.Duration) {
+	m.placed.Add(context.Background(), 1, m.placedSets.get(placedKey{policy, string(o)}, placedKey.attributes)...)
+	m.placing.Record(context.Background(), took.Seconds())
+}
+
+func (k placedKey) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{attribute.String("policy", k.policy), attribute.String("outcome", k.outcome)}
+}
+
+func (m *metrics) onOver(rev types.NamespacedName) {
+	m.over.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision)...)
+}
+
+// The attribute "kind" of CPU that requests are placed for.
+var (
+	isPromised = withSet(attribute.String("kind", "promised"))
+	isGranted  = withSet(attribute.String("kind", "granted"))
+)
+
+func (m *metrics) onPromise(promisedMilli, grantedMilli int64, d time.Duration) {
+	if promisedMilli <= 0 {
+		return
+	}
+	m.promises.Add(context.Background(), float64(promisedMilli)/1000*d.Seconds(), isPromised)
+	m.promises.Add(context.Background(), float64(grantedMilli)/1000*d.Seconds(), isGranted)
 }
 
 func (m *metrics) onRefusedSize(field string) {

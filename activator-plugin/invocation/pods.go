@@ -3,6 +3,7 @@ package invocation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/serving/pkg/apis/serving"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -244,7 +246,48 @@ func podIPs(obj any) ([]string, error) {
 	return ips, nil
 }
 
-// trim keeps what find reads, because the informer keeps every pod in memory.
+// follow has the slots know the pods. What is known already is told at once.
+func (p *Pods) follow(slots *placement.Slots) error {
+	set := func(obj any) {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			slots.SetPod(revisionOf(pod), podOf(pod))
+		}
+	}
+	_, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, obj any) { set(obj) },
+		DeleteFunc: func(obj any) {
+			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = last.Obj
+			}
+			if pod, ok := obj.(*corev1.Pod); ok {
+				slots.RemovePod(revisionOf(pod), pod.Namespace+"/"+pod.Name)
+			}
+		},
+	})
+	return err
+}
+
+func revisionOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
+}
+
+func podOf(pod *corev1.Pod) placement.Pod {
+	p := placement.Pod{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Ready: takesRequests(pod)}
+	for _, ip := range pod.Status.PodIPs {
+		p.IPs = append(p.IPs, ip.IP)
+	}
+	return p
+}
+
+func takesRequests(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+}
+
+// trim keeps what is read of a pod, because the informer keeps every pod in memory.
 func trim(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -256,7 +299,9 @@ func trim(obj any) (any, error) {
 			Namespace:       pod.Namespace,
 			UID:             pod.UID,
 			ResourceVersion: pod.ResourceVersion,
-			Labels:          map[string]string{serving.RevisionLabelKey: pod.Labels[serving.RevisionLabelKey]},
+			// It takes no more requests.
+			DeletionTimestamp: pod.DeletionTimestamp,
+			Labels:            map[string]string{serving.RevisionLabelKey: pod.Labels[serving.RevisionLabelKey]},
 		},
 		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
@@ -264,6 +309,11 @@ func trim(obj any) (any, error) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Resources: c.Resources})
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			small.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
 	}
 	for i := range pod.Status.ContainerStatuses {
 		c := &pod.Status.ContainerStatuses[i]

@@ -47,8 +47,9 @@ func newPod(name, ip string, options ...podOption) *corev1.Pod {
 			},
 		},
 		Status: corev1.PodStatus{
-			Phase:  corev1.PodRunning,
-			PodIPs: []corev1.PodIP{{IP: ip}},
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			PodIPs:     []corev1.PodIP{{IP: ip}},
 			ContainerStatuses: []corev1.ContainerStatus{
 				{Name: api.QueueProxyContainer, ContainerID: "containerd://queue-proxy"},
 				{

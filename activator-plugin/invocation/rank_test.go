@@ -232,7 +232,7 @@ func TestShortRequestIsRankedWhenItsContainerStarts(t *testing.T) {
 // An invocation passes for alone unless one was in its pod of which the pool was not told.
 func TestUntoldInvocationsAreNotOverlooked(t *testing.T) {
 	rec, known := &recorder{}, predictions{}
-	m := newRankingManager(t, rec, fixed{api.ModeFull, api.SourceNode}, known, newPod("a", "10.0.0.1"))
+	m := newRankingManager(t, rec, fixed{mode: api.ModeFull, source: api.SourceNode}, known, newPod("a", "10.0.0.1"))
 	rev := newRevision()
 	rev.Spec.ContainerConcurrency = new(int64)
 	begin := func(cpuTime time.Duration) (end func(int)) {
@@ -276,7 +276,7 @@ func TestWhatIsStillLentIsGivenBackToQuickRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec, known := &recorder{}, predictions{}
-			m := newRankingManager(t, rec, fixed{api.ModeFull, api.SourceNode}, known, newPod("a", "10.0.0.1"))
+			m := newRankingManager(t, rec, fixed{mode: api.ModeFull, source: api.SourceNode}, known, newPod("a", "10.0.0.1"))
 			send := func(memory int64, cpuTime time.Duration) {
 				known[revID] = predict.Prediction{Demand: res(1000, memory), Duration: time.Minute, CPUTime: cpuTime}
 				dispatchOnce(m, newRevision(), "10.0.0.1:80")
@@ -302,6 +302,7 @@ type places map[[2]string]api.Source
 func (p places) Mode(map[string]string) api.Mode          { return api.ModeFull }
 func (p places) Source(namespace, node string) api.Source { return p[[2]string{namespace, node}] }
 func (places) MinLoan() time.Duration                     { return testMinLoan }
+func (places) Placement() api.Placement                   { return api.PlacementDefault }
 
 func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 	settings := places{{"ns", "node-a"}: api.SourceNode, {"ns", "node-b"}: api.SourceOwners}
@@ -394,7 +395,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 // What the pool is told of is what the node's agent finds in its state.
 func TestRankedIsInTheState(t *testing.T) {
 	p := pooltest.NewMemory(clock.RealClock{})
-	m := newRankingManager(t, p, fixed{api.ModeFull, api.SourceNode},
+	m := newRankingManager(t, p, fixed{mode: api.ModeFull, source: api.SourceNode},
 		predictions{revID: {Demand: res(1000, 512), Duration: time.Second, CPUTime: 700 * time.Millisecond}}, newPod("a", "10.0.0.1"))
 	end := m.dispatch(t.Context(), newRequest(newRevision()), revID, "10.0.0.1:8012", false)
 	inFlight := func() map[string][]pool.Flight {

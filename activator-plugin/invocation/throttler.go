@@ -11,6 +11,7 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -25,14 +26,20 @@ type throttler struct {
 	next    activatorhandler.Throttler
 }
 
-// Try is where an invocation begins: Knative has picked the pod, and fn forwards
-// the request to it and returns when the response has ended.
+// Try is where an invocation begins: Knative has a slot for it, and has picked a pod; fn
+// forwards the request to the pod that it goes to, and returns when the response has ended.
 func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func(dest string, isClusterIP bool) error) error {
 	req := requestFrom(ctx)
 	if req == nil {
 		return t.next.Try(ctx, revID, fn)
 	}
 	return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
+		req.placed = t.manager.place(ctx, req, revID, dest, isClusterIP)
+		if req.placed.Outcome == placement.Refused {
+			return refuse(req)
+		}
+		defer req.placed.Release()
+		dest = req.placed.Dest
 		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
 		if end == nil {
 			return fn(dest, isClusterIP)
@@ -86,6 +93,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
+		if set.mode == api.ModeFull {
+			req.placed.Debit(demand(could, lasts(owed, prediction)), req.arrived)
+		}
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)
 		}
@@ -157,6 +167,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		return func(int) { leave(req.abandoned) }
 	}
 	f.withheld = withheld
+	if !inv.Ranked {
+		f.promised = promised(req.placed, inv.Want)
+	}
 	if bypassed {
 		why = reasonNotInPath
 	}

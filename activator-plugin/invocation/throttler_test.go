@@ -364,7 +364,7 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 
 // What the mode withheld of requests is counted, whether the pool is told of them or not.
 func TestWithheldVolumesAreCountedOfAll(t *testing.T) {
-	m := newRankingManager(t, &recorder{}, fixed{api.ModeObserve, api.SourceOwners},
+	m := newRankingManager(t, &recorder{}, fixed{mode: api.ModeObserve, source: api.SourceOwners},
 		predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))
 	reader := sdkmetric.NewManualReader()
 	counted, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"knative.dev/pkg/configmap"
@@ -25,6 +26,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/duplicator"
 	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/pool"
@@ -106,6 +108,10 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 	owner := podName + "." + rand.String(8)
 	redis := pool.NewRedis(cfg.redis)
+	picture, err := placement.NewPicture(placement.PictureOptions{Profiles: redis, Clock: clock.RealClock{}, Logger: logger, MeterProvider: mp})
+	if err != nil {
+		return libra{}, errors.Join(err, redis.Close())
+	}
 	events, stopEvents := newRecorder(kube)
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:          clock.RealClock{},
@@ -118,6 +124,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Owner:          owner,
 		Settings:       live,
 		Events:         events,
+		Views:          picture,
 	})
 	if err != nil {
 		stopEvents()
@@ -146,7 +153,9 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		}
 	}
 
+	live.OnChange(manager.Slots().SourcesChanged)
 	go live.Run(ctx)
+	go picture.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
@@ -191,6 +200,16 @@ func (l libra) watch(configMaps configmap.DefaultingWatcher, namespace string) {
 	}
 	empty := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: autoscalerconfig.ConfigName}}
 	configMaps.WatchWithDefault(empty, l.manager.FollowAutoscaler)
+}
+
+// followActivators follows which of the activators of each revision this one, at self, is.
+func (l libra) followActivators(endpoints cache.SharedIndexInformer, self string, logger *zap.SugaredLogger) {
+	if l.manager == nil {
+		return
+	}
+	if err := l.manager.Slots().FollowActivators(endpoints, self); err != nil {
+		logger.Errorw("Requests may go to pods that are other activators' as well: which activators there are is not followed", zap.Error(err))
+	}
 }
 
 func (l libra) handler(next http.Handler) http.Handler {

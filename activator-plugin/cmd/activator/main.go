@@ -13,6 +13,7 @@ import (
 
 	netprobe "knative.dev/networking/pkg/http/probe"
 	kubeclient "knative.dev/pkg/client/injection/kube/client"
+	endpointsinformer "knative.dev/pkg/client/injection/kube/informers/core/v1/endpoints"
 	configmapinformer "knative.dev/pkg/configmap/informer"
 	"knative.dev/pkg/controller"
 	"knative.dev/pkg/injection"
@@ -91,6 +92,7 @@ func main() {
 	// Libra, without which the activator is as stock.
 	libra := startLibra(ctx, kube, env.PodName, mp, tp, logger)
 	defer libra.stop()
+	libra.followActivators(endpointsinformer.Get(ctx).Informer(), env.PodIP, logger)
 
 	// Config maps.
 	configMaps := configmapinformer.NewInformedWatcher(kube, system.Namespace())

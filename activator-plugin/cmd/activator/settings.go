@@ -21,7 +21,7 @@ func followSettings(kube kubernetes.Interface, logger *zap.SugaredLogger) (*sett
 	live.OnChange(func() {
 		if s := live.Settings(); live.Synced() && s != last {
 			last = s
-			logger.Infow("Libra's settings", "mode", s.Mode, "maxMode", s.MaxMode, "source", s.Source, "minLoan", s.MinLoan)
+			logger.Infow("Libra's settings", "mode", s.Mode, "maxMode", s.MaxMode, "source", s.Source, "minLoan", s.MinLoan, "placement", s.Placement)
 		}
 	})
 	return live, nil

@@ -1,0 +1,150 @@
+package invocation
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
+	knativequeue "knative.dev/serving/pkg/queue"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
+)
+
+// byProgram is the attribute "policy" of what a PlacementPolicy decided.
+const byProgram = "placement_policy"
+
+// placer says to which pod requests go.
+type placer struct {
+	slots    *placement.Slots
+	programs placement.Programs
+	policies map[api.Placement]placement.Policy
+}
+
+func newPlacer(o Options) (*placer, error) {
+	p := &placer{programs: o.Programs, policies: map[api.Placement]placement.Policy{}}
+	for _, name := range api.Placements {
+		p.policies[name] = placement.Named(name)
+	}
+	var source func(namespace, node string) api.Source
+	if o.Settings != nil {
+		source = o.Settings.Source
+	}
+	p.slots = placement.NewSlots(o.Views, source)
+	if o.Pods != nil {
+		if err := o.Pods.follow(p.slots); err != nil {
+			return nil, fmt.Errorf("following pods: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// Slots are the pods that requests may go to.
+func (m *Manager) Slots() *placement.Slots { return m.placer.slots }
+
+// place says to which pod a request goes that Knative sends to dest.
+func (m *Manager) place(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) placement.Choice {
+	concurrency := int(req.rev.Spec.GetContainerConcurrency())
+	if isClusterIP || concurrency == 0 {
+		return placement.Choice{Dest: dest}
+	}
+	pods := m.placer.slots.Of(revID, concurrency)
+	ask, by := m.ask(ctx, req, revID, pods)
+	// All are counted: those whose pod is chosen are to know of the others.
+	placed := pods.Take(dest, ask)
+	if placed.Over {
+		m.metrics.onOver(revID)
+	}
+	if by != "" {
+		m.metrics.onPlaced(by, placed.Outcome, m.clock.Since(ask.Now))
+		tracePlaced(ctx, by, placed)
+	}
+	return placed
+}
+
+// ask is how the request's pod is to be chosen, and by what: by nothing, for one of which Knative
+// decides. It waits for nothing: of a function of which nothing is known yet nothing is wanted.
+func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedName, pods *placement.Revision) (ask placement.Ask, by string) {
+	if m.settings.Mode(req.rev.Annotations) != api.ModeFull || api.IsCopy(req.rev.Labels) {
+		return ask, ""
+	}
+	if m.placer.programs != nil {
+		ask.Program = m.placer.programs.Of(revID.Namespace, req.rev.Labels[api.PlacementLabel])
+	}
+	name := m.settings.Placement()
+	switch {
+	case ask.Program != nil:
+		by = byProgram
+	case name == api.PlacementStock || !pods.HasChoice():
+		return ask, ""
+	default:
+		ask.Policy, by = m.placer.policies[name], string(name)
+	}
+	ask.Now = m.clock.Now()
+	if p, known := m.predictor.Known(ctx, revID, req.size); known && !req.upgrade {
+		owed := allocationOf(req.rev.Spec.GetContainer())
+		could := classify(owed, api.Resources{}, p, m.settings.MinLoan(), int(req.rev.Spec.GetContainerConcurrency()))
+		ask.Demand = demand(could, lasts(owed, p))
+	}
+	return ask, by
+}
+
+// demand is what an invocation would borrow, for as long as it lasts.
+func demand(could volumes, lasts time.Duration) placement.Demand {
+	return placement.Demand{Want: could.want, Duration: lasts}
+}
+
+// promised is how much CPU, in milli, its place was chosen for.
+func promised(placed placement.Choice, want api.Resources) int64 {
+	if !placed.Covered {
+		return 0
+	}
+	return int64(placed.Coverage * float64(want.CPUMilli))
+}
+
+// refusedError says that no pod is where a PlacementPolicy allows. To Knative's handler it is what it
+// answers with 503.
+type refusedError struct{ tag string }
+
+func (e refusedError) Error() string {
+	if e.tag == "" {
+		return "placement: the PlacementPolicy default leaves no pod for the request"
+	}
+	return fmt.Sprintf("placement: PlacementPolicy %.64q leaves no pod for the request", e.tag)
+}
+
+func (refusedError) Is(target error) bool { return target == knativequeue.ErrRequestQueueFull }
+
+// refuse says in the response why there is none.
+func refuse(req *request) error {
+	err := refusedError{req.rev.Labels[api.PlacementLabel]}
+	req.response.Header().Set(api.ReasonHeader, err.Error())
+	return err
+}
+
+// tracePlaced says on the span of the wait for a slot, which is the one in ctx, where the request goes
+// and why.
+func tracePlaced(ctx context.Context, by string, placed placement.Choice) {
+	span := trace.SpanFromContext(ctx)
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(
+		attribute.String("libra.placement.policy", by),
+		attribute.String("libra.placement.outcome", string(placed.Outcome)),
+		attribute.Int("libra.placement.candidates", placed.Candidates),
+		attribute.Bool("libra.placement.moved", placed.Outcome == placement.Moved),
+	)
+	if placed.Node != "" {
+		span.SetAttributes(attribute.String("libra.placement.node", placed.Node))
+	}
+	if placed.Covered {
+		span.SetAttributes(attribute.Float64("libra.placement.coverage", placed.Coverage))
+	}
+	if by == byProgram {
+		span.SetAttributes(attribute.Int("libra.placement.block", placed.Block))
+	}
+}

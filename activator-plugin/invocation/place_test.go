@@ -1,0 +1,281 @@
+package invocation
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
+)
+
+// placing is a manager of revID, which has a pod on each node.
+type placing struct {
+	*Manager
+	metrics *sdkmetric.ManualReader
+	client  *fake.Clientset
+	rec     *recorder
+}
+
+const ipA, ipB = "10.0.0.1", "10.0.0.2"
+
+func newPlacing(t *testing.T, settings Settings, programs placement.Programs, pods ...*corev1.Pod) placing {
+	t.Helper()
+	var objects []runtime.Object
+	for _, pod := range pods {
+		objects = append(objects, pod)
+	}
+	p := placing{metrics: sdkmetric.NewManualReader(), client: fake.NewClientset(objects...), rec: &recorder{}}
+	var err error
+	p.Manager, err = NewManager(Options{
+		Clock:         clock.RealClock{},
+		Logger:        zap.NewNop().Sugar(),
+		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(p.metrics)),
+		Pool:          p.rec,
+		Predictor:     predictions{},
+		Pods:          runPodsOf(t, p.client),
+		Owner:         "owner",
+		Settings:      settings,
+		Programs:      programs,
+	})
+	if err != nil {
+		t.Fatal("NewManager() =", err)
+	}
+	t.Cleanup(func() { drain(t, p.lifecycle) })
+	if len(pods) > 1 {
+		waitFor(t, "the pods", p.Slots().Of(revID, 1).HasChoice)
+	}
+	return p
+}
+
+func onNode(node string) podOption { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+
+// send is where a request goes that Knative sends to dest.
+func (p placing) send(t *testing.T, rev *v1.Revision, dest string, isClusterIP bool) (got string) {
+	t.Helper()
+	throttler := p.Throttler(oneDest{dest: dest, clusterIP: isClusterIP})
+	ctx := context.WithValue(t.Context(), requestKey{}, newRequest(rev))
+	if err := throttler.Try(ctx, revID, func(dest string, _ bool) error {
+		got = dest
+		return nil
+	}); err != nil {
+		t.Fatal("Try() =", err)
+	}
+	return got
+}
+
+// With the policy hash all go to one pod, whichever Knative picks.
+func TestRequestsGoWhereThePolicySays(t *testing.T) {
+	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	home := p.send(t, newRevision(), ipA+":8012", false)
+	if got := p.send(t, newRevision(), ipB+":8012", false); got != home {
+		t.Errorf("one goes to %s, another to %s", home, got)
+	}
+	if diff := cmp.Diff(map[string]int64{"kept hash": 1, "moved hash": 1}, values[int64](t, p.metrics, "libra.placement.choices")); diff != "" {
+		t.Error("libra.placement.choices (-want, +got):\n" + diff)
+	}
+	drain(t, p.lifecycle)
+	for _, inv := range p.rec.begins {
+		if want := map[string]string{ipA + ":8012": "ns/a", ipB + ":8012": "ns/b"}[home]; inv.Pod != want {
+			t.Errorf("the pool is told of %s, want %s", inv.Pod, want)
+		}
+	}
+}
+
+// While a pod is busy the others are chosen among, and a slot is free again whatever becomes of its request.
+func TestSlotsAreGivenBack(t *testing.T) {
+	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	home := p.send(t, newRevision(), ipA+":8012", false)
+	throttler := p.Throttler(oneDest{dest: home})
+	ctx := context.WithValue(t.Context(), requestKey{}, newRequest(newRevision()))
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is lost")
+			}
+		}()
+		throttler.Try(ctx, revID, func(dest string, _ bool) error {
+			if got := p.send(t, newRevision(), home, false); got == home {
+				t.Errorf("%s has a request, and gets another", home)
+			}
+			panic(http.ErrAbortHandler)
+		})
+	}()
+	if got := p.send(t, newRevision(), home, false); got != home {
+		t.Errorf("after that it goes to %s, want %s", got, home)
+	}
+}
+
+// Whom placement is not for, Knative's pick stays.
+func TestKnativesPickStays(t *testing.T) {
+	revision := func(change func(*v1.Revision)) *v1.Revision {
+		rev := newRevision()
+		change(rev)
+		return rev
+	}
+	two := []*corev1.Pod{newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b"))}
+	for name, tc := range map[string]struct {
+		settings  fixed
+		rev       *v1.Revision
+		clusterIP bool
+		pods      []*corev1.Pod
+	}{
+		"lend":                     {settings: fixed{mode: api.ModeLend}},
+		"observe":                  {settings: fixed{mode: api.ModeObserve}},
+		"observe, by annotation":   {rev: revision(func(r *v1.Revision) { r.Annotations[api.ModeAnnotation] = "observe" })},
+		"stock":                    {settings: fixed{mode: api.ModeFull, placement: api.PlacementStock}},
+		"any number at a time":     {rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](0) })},
+		"a copy":                   {rev: revision(func(r *v1.Revision) { r.Labels[api.CopyOfLabel] = "original" })},
+		"ClusterIP":                {clusterIP: true},
+		"one pod":                  {pods: two[:1]},
+		"one pod that is ready":    {pods: []*corev1.Pod{two[0], newPod("b", ipB, unready)}},
+		"one pod that does not go": {pods: []*corev1.Pod{two[0], newPod("b", ipB, terminating)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.settings == (fixed{}) {
+				tc.settings = full
+			}
+			if tc.rev == nil {
+				tc.rev = newRevision()
+			}
+			// A program would have a say, where it is asked.
+			p := newPlacing(t, tc.settings, nil, two...)
+			if tc.pods != nil {
+				p = newPlacing(t, tc.settings, nil, tc.pods[0])
+				for _, pod := range tc.pods[1:] {
+					if _, err := p.client.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					waitFor(t, "the pod", func() bool { _, ok := p.pods.find(ipB, revID, api.UserContainer); return ok })
+				}
+			}
+			for range 2 {
+				for _, ip := range []string{ipA, ipB} {
+					if got := p.send(t, tc.rev, ip+":8012", tc.clusterIP); got != ip+":8012" {
+						t.Errorf("it goes to %s, not to %s", got, ip)
+					}
+				}
+			}
+			if got := values[int64](t, p.metrics, "libra.placement.choices"); len(got) != 0 {
+				t.Errorf("choices are counted: %v", got)
+			}
+		})
+	}
+}
+
+func unready(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
+
+func terminating(p *corev1.Pod) {
+	p.DeletionTimestamp = ptr.To(metav1.NewTime(time.Now()))
+	p.Finalizers = []string{"test"}
+}
+
+// programs are one for each tag of the namespace ns.
+type programs map[string]placement.Program
+
+func (p programs) Of(namespace, tag string) placement.Program {
+	if program, ok := p[tag]; ok && namespace == "ns" {
+		return program
+	}
+	return nil
+}
+
+// only allows the pods of one node.
+type only string
+
+func (o only) Place(_ *placement.Query, candidates []placement.Candidate) (index, block int) {
+	for i, c := range candidates {
+		if c.Node == string(o) {
+			return i, 2
+		}
+	}
+	return -1, 0
+}
+
+// A program decides for the functions with its tag, also of a single pod, and others go by the setting.
+func TestProgramsComeFirst(t *testing.T) {
+	tagged := newRevision()
+	tagged.Labels[api.PlacementLabel] = "b-only"
+	p := newPlacing(t, fixed{mode: api.ModeFull, placement: api.PlacementStock}, programs{"b-only": only("node-b")},
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	if got := p.send(t, tagged, ipA+":8012", false); got != ipB+":8012" {
+		t.Errorf("it goes to %s, want where its program says", got)
+	}
+	if got := p.send(t, newRevision(), ipA+":8012", false); got != ipA+":8012" {
+		t.Errorf("one without a tag goes to %s", got)
+	}
+	if diff := cmp.Diff(map[string]int64{"moved placement_policy": 1}, values[int64](t, p.metrics, "libra.placement.choices")); diff != "" {
+		t.Error("libra.placement.choices (-want, +got):\n" + diff)
+	}
+}
+
+// What a program refuses is answered with why, takes no slot, and is nothing that the pool is told of.
+func TestRefusedByAProgram(t *testing.T) {
+	rev := newRevision()
+	rev.Labels[api.PlacementLabel] = "elsewhere"
+	rec := &recorder{}
+	c := newChain(t, chainOptions{pool: rec, rev: rev, programs: programs{"elsewhere": only("node-z")}})
+	req, err := http.NewRequest(http.MethodGet, c.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	const want = `placement: PlacementPolicy "elsewhere" leaves no pod for the request`
+	if got := resp.Header.Get(api.ReasonHeader); resp.StatusCode != http.StatusServiceUnavailable || got != want {
+		t.Errorf("%d, %s: %q; want 503 with %q", resp.StatusCode, api.ReasonHeader, got, want)
+	}
+	drain(t, c.manager.lifecycle)
+	if len(rec.calls) != 0 {
+		t.Errorf("the pool is told %q", rec.calls)
+	}
+	delete(rev.Labels, api.PlacementLabel)
+	if status, _ := c.send(t, "hello"); status != http.StatusOK {
+		t.Errorf("the next one has %d, want 200", status)
+	}
+}
+
+// Its trace says where a request went and why.
+func TestPlacementIsTraced(t *testing.T) {
+	rev := newRevision()
+	rev.Labels[api.PlacementLabel] = "b-only"
+	p := newPlacing(t, full, programs{"b-only": only("node-b")},
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	spans, provider := newSpans()
+	ctx, span := provider.Tracer("test").Start(t.Context(), "throttler_try")
+	ctx = context.WithValue(ctx, requestKey{}, newRequest(rev))
+	if err := p.Throttler(oneDest{dest: ipA + ":8012"}).Try(ctx, revID, func(string, bool) error {
+		span.End()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	got := map[attribute.Key]any{}
+	for _, kv := range spans.Ended()[0].Attributes() {
+		got[kv.Key] = kv.Value.AsInterface()
+	}
+	if diff := cmp.Diff(map[attribute.Key]any{
+		"libra.placement.policy": "placement_policy", "libra.placement.outcome": "moved", "libra.placement.candidates": int64(2),
+		"libra.placement.moved": true, "libra.placement.node": "node-b", "libra.placement.block": int64(2),
+	}, got); diff != "" {
+		t.Error("Attributes (-want, +got):\n" + diff)
+	}
+}
