@@ -114,6 +114,10 @@ bench-predictor-functions: deps $(VENV)/.stamp-bench ## What 10,000 functions co
 bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
+.PHONY: bench-place
+bench-place: bin/bench-place ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
+	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
+
 BASE ?= origin/main
 
 .PHONY: bench-pool-compare

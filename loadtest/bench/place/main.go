@@ -1,0 +1,219 @@
+// Command place measures how long it takes to choose the pod of a request, by each policy.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/bench/stats"
+	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/pkg/api"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-place:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what the user chooses.
+type options struct {
+	out, commit string
+	seed        uint64
+	quick       bool
+
+	nodes, steps, changing int
+	busy                   float64
+	choices, blocks        int
+}
+
+func newRoot() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "bench-place",
+		Short: "Measure the choice of a pod",
+		Long: `bench-place chooses pods of a function that has one on each of many nodes, as the activator
+does on a request's path: it takes in Knative's pick, asks the policy, and takes the slot. What the
+nodes can lend are profiles made up here, of which some change all the time, so that the picture is
+refreshed beside it as in an activator. Each policy, and Knative's own pick, is measured in turn, in
+random order, and each choice by itself; a reading of the clock counts in.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench(cmd.Context(), o, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.out, "out", "out/bench-place", "folder for the results")
+	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in a second, for figures that mean little")
+	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with a pod each")
+	f.IntVar(&o.steps, "steps", 16, "at how many moments what a node can lend changes")
+	f.IntVar(&o.changing, "changing", 100, "how many nodes change between two refreshes of the picture")
+	f.Float64Var(&o.busy, "busy", 0.5, "which share of the pods has a request at any time, with a containerConcurrency of 1")
+	f.IntVar(&o.choices, "choices", 2000, "choices of each policy in a block")
+	f.IntVar(&o.blocks, "blocks", 60, "blocks, each of all policies; of one, no interval and so no verdict is known")
+	return cmd
+}
+
+func (o options) check() error {
+	var errs []error
+	if o.nodes < 2 || o.nodes > 10_000 {
+		errs = append(errs, fmt.Errorf("--nodes is %d; it must be 2 to 10000", o.nodes))
+	}
+	if o.steps < 1 || o.steps > mostSteps {
+		errs = append(errs, fmt.Errorf("--steps is %d; it must be 1 to %d", o.steps, mostSteps))
+	}
+	if o.changing < 0 || o.changing > o.nodes {
+		errs = append(errs, fmt.Errorf("--changing is %d; it must be 0 to the number of nodes, %d", o.changing, o.nodes))
+	}
+	if o.busy < 0 || o.busy > 0.9 || math.IsNaN(o.busy) {
+		errs = append(errs, fmt.Errorf("--busy is %v; it must be 0 to 0.9", o.busy))
+	}
+	if o.choices < 100 || o.choices > 1_000_000 {
+		errs = append(errs, fmt.Errorf("--choices is %d; it must be 100 to 1000000", o.choices))
+	}
+	if o.blocks < 1 || o.blocks > 1000 {
+		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to 1000", o.blocks))
+	}
+	return errors.Join(errs...)
+}
+
+// measured is what the choices of one policy took, in microseconds, by block.
+type measured struct {
+	blocks [][]float64
+	allocs []float64 // by choice
+}
+
+// goals are of the policy default.
+var goals = []struct {
+	name, what string
+	goal       stats.Goal
+}{
+	{"place_p99_us", "a choice, P99, µs", stats.Goal{Bound: 50}},
+	{"place_allocs", "allocations of a choice", stats.Goal{Bound: 0}},
+}
+
+func bench(ctx context.Context, o options, out io.Writer) error {
+	if o.quick {
+		o.nodes, o.changing, o.choices, o.blocks = 50, 5, 100, 2
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	start := time.Now()
+	say := func(format string, args ...any) {
+		fmt.Fprintf(out, "[%4.0f s] %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	say("%d nodes, of which %d change in 100 ms, at %d moments each; %.0f %% of the pods are busy", o.nodes, o.changing, o.steps, 100*o.busy)
+	w, err := newWorld(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+
+	all := map[api.Placement]*measured{}
+	for _, name := range api.Placements {
+		all[name] = &measured{}
+	}
+	for range o.blocks {
+		for _, i := range w.random.Perm(len(api.Placements)) {
+			name := api.Placements[i]
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			all[name].blocks = append(all[name].blocks, w.choose(name, o.choices))
+			all[name].allocs = append(all[name].allocs, w.allocations(name))
+		}
+	}
+	metrics := o.summary(all, say)
+	metrics["clock_p50_us"] = clockReading()
+	metrics["choices_covered"] = w.covered()
+	metrics["seconds_total"] = time.Since(start).Seconds()
+	say("a reading of the clock: %.2f µs; %.0f %% of the choices by default were by what nodes cover", metrics["clock_p50_us"], 100*metrics["choices_covered"])
+	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
+	if err := results.Write(o.out); err != nil {
+		return err
+	}
+	say("results: %s/%s", o.out, report.ResultsFile)
+	return nil
+}
+
+// summary has what each policy took, and says whether the goals hold.
+func (o options) summary(all map[api.Placement]*measured, say func(string, ...any)) map[string]float64 {
+	metrics := map[string]float64{}
+	for _, name := range api.Placements {
+		m := all[name]
+		pooled := stats.Pool(m.blocks)
+		of := func(percent float64) stats.Interval {
+			return stats.Bootstrap(len(m.blocks), o.seed, func(counts []int) float64 { return pooled.Percentile(counts, percent) })
+		}
+		p50, p99, allocs := of(50), of(99), stats.Mean(m.allocs, o.seed)
+		say("%-20s P50 %6.2f µs, P99 %6.2f µs (%.2f to %.2f), %.3f allocations", name, p50.Estimate, p99.Estimate, p99.Low, p99.High, allocs.Estimate)
+		key := metricName(name)
+		metrics[key+"_p50_us"], metrics[key+"_p99_us"], metrics[key+"_allocs"] = p50.Estimate, p99.Estimate, allocs.Estimate
+		metrics[key+"_p99_us_low"], metrics[key+"_p99_us_high"] = p99.Low, p99.High
+		if name != api.PlacementDefault {
+			continue
+		}
+		for i, in := range []stats.Interval{p99, allocs} {
+			g := goals[i]
+			metrics[g.name], metrics[g.name+"_low"], metrics[g.name+"_high"] = in.Estimate, in.Low, in.High
+			say("%s: %.4g (%.4g to %.4g); %s: %s", g.what, in.Estimate, in.Low, in.High, g.goal, stats.Said(g.goal.Absolute(in)))
+		}
+	}
+	return metrics
+}
+
+// metricName is a policy's name in the results.
+func metricName(name api.Placement) string {
+	b := []byte(name)
+	for i, c := range b {
+		if c == '-' {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+// clockReading is what two readings with nothing between them take, in microseconds.
+func clockReading() float64 {
+	times := make([]float64, 1000)
+	for i := range times {
+		started := time.Now()
+		times[i] = microseconds(time.Since(started))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+func machine() string {
+	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		said += ", Linux " + unix.ByteSliceToString(name.Release[:])
+	}
+	return said
+}

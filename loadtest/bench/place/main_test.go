@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+func TestQuick(t *testing.T) {
+	dir := t.TempDir()
+	cmd := newRoot()
+	cmd.SetArgs([]string{"--quick", "--out", dir, "--seed", "7", "--commit", "abc"})
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report.Results
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Machine == "" || got.Commit != "abc" || got.Seed != 7 {
+		t.Errorf("results of machine %q, commit %q and seed %d", got.Machine, got.Commit, got.Seed)
+	}
+	for _, name := range []string{
+		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "stock_p99_us", "hash_p99_us", "coverage_p99_us",
+		"join_shortest_queue_p99_us", "minimum_worker_set_p99_us", "clock_p50_us",
+	} {
+		if _, ok := got.Metrics[name]; !ok {
+			t.Errorf("the results have no %s: %v", name, got.Metrics)
+		}
+	}
+	// Without a picture, hash would be measured.
+	if got.Metrics["choices_covered"] < 1 {
+		t.Errorf("%v of the choices by default were by what nodes cover, want all", got.Metrics["choices_covered"])
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, args := range []string{"--nodes=1", "--steps=17", "--changing=1001", "--busy=1", "--choices=1", "--blocks=0", "--colour=red"} {
+		cmd := newRoot()
+		cmd.SetArgs([]string{args})
+		cmd.SetOut(&bytes.Buffer{})
+		flag, _, _ := strings.Cut(args, "=")
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: got error %v, want one that names the flag", args, err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	mostSteps = pool.MostSteps
+	namespace = "default"
+)
+
+var revision = types.NamespacedName{Namespace: namespace, Name: "thumb-00001"}
+
+// world is a function with a pod on each node, as an activator has it.
+type world struct {
+	o        options
+	random   *rand.Rand
+	profiles *profiles
+	pods     *placement.Revision
+	dests    []string
+	policies map[api.Placement]placement.Policy
+	inFlight []placement.Choice // the oldest first
+	stop     func()
+
+	chosen, known int // of the choices by default
+}
+
+func newWorld(ctx context.Context, o options) (*world, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &world{o: o, random: rand.New(rand.NewPCG(o.seed, 0)), policies: map[api.Placement]placement.Policy{}}
+	for _, name := range api.Placements {
+		w.policies[name] = placement.Named(name)
+	}
+	w.profiles = newProfiles(o)
+	picture, err := placement.NewPicture(placement.PictureOptions{
+		Profiles: w.profiles, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	var running sync.WaitGroup
+	running.Go(func() { picture.Run(ctx) })
+	w.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	slots := placement.NewSlots(picture, func(string, string) api.Source { return api.SourceOwners })
+	for i := range o.nodes {
+		ip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+		w.dests = append(w.dests, ip+":8012")
+		slots.SetPod(revision, placement.Pod{Name: fmt.Sprintf("%s/thumb-00001-deployment-%06d", namespace, i), Node: nodeName(i), IPs: []string{ip}, Ready: true})
+	}
+	w.pods = slots.Of(revision, 1)
+	if err := w.awaitPicture(ctx, picture); err != nil {
+		w.stop()
+		return nil, err
+	}
+	for range int(o.busy * float64(o.nodes)) {
+		w.inFlight = append(w.inFlight, w.take(placement.Random))
+	}
+	return w, nil
+}
+
+// nodeName is as long as nodes' names in clouds are.
+func nodeName(i int) string {
+	return fmt.Sprintf("ip-10-0-%03d-%03d.eu-central-1.compute.internal", i>>8, i&255)
+}
+
+// awaitPicture waits until something is known of all nodes.
+func (w *world) awaitPicture(ctx context.Context, picture *placement.Picture) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	retry := time.NewTicker(time.Millisecond)
+	defer retry.Stop()
+	views := make([]*placement.View, w.o.nodes)
+	for i := range views {
+		views[i] = picture.View(nodeName(i), namespace)
+	}
+	for i := 0; i < len(views); {
+		if _, known := views[i].Coverage(api.SourceOwners, w.demand(), time.Now()); known {
+			i++
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nothing is known of node %s: %w", nodeName(i), ctx.Err())
+		case <-retry.C:
+		}
+	}
+	return nil
+}
+
+// demand is of a request that takes from 50 ms to 2 s.
+func (w *world) demand() placement.Demand {
+	return placement.Demand{
+		Want:     api.Resources{CPUMilli: 100 * (1 + w.random.Int64N(20)), MemoryBytes: w.random.Int64N(4) * 64 << 20},
+		Duration: 50*time.Millisecond + time.Duration(w.random.Int64N(int64(1950*time.Millisecond))),
+	}
+}
+
+// take is a choice as on a request's path, of which Knative picked any pod.
+func (w *world) take(policy placement.Policy) placement.Choice {
+	return w.pods.Take(w.dests[w.random.IntN(len(w.dests))], placement.Ask{Policy: policy, Demand: w.demand(), Now: time.Now()})
+}
+
+// choose has requests placed, each of which ends the oldest, and returns what each choice took, in microseconds.
+func (w *world) choose(name api.Placement, n int) []float64 {
+	times := make([]float64, n)
+	w.makeRoom(n)
+	for i := range times {
+		dest, demand := w.dests[w.random.IntN(len(w.dests))], w.demand()
+		started := time.Now()
+		c := w.pods.Take(dest, placement.Ask{Policy: w.policies[name], Demand: demand, Now: started})
+		times[i] = microseconds(time.Since(started))
+		w.endOldest(c)
+		if name == api.PlacementDefault {
+			w.chosen++
+			if c.Debited {
+				w.known++
+			}
+		}
+	}
+	return times
+}
+
+// allocations are how often a choice allocates. The picture stands still meanwhile, but what was last heard may
+// still be taken in: of a few tries the least is the choices'.
+func (w *world) allocations(name api.Placement) float64 {
+	const tries, choices = 3, 100
+	w.profiles.gate <- struct{}{}
+	defer func() { <-w.profiles.gate }()
+	least := math.Inf(1)
+	for range tries {
+		w.makeRoom(choices)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range choices {
+			w.endOldest(w.take(w.policies[name]))
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, float64(after.Mallocs-before.Mallocs)/choices)
+	}
+	return least
+}
+
+func (w *world) makeRoom(n int) {
+	w.inFlight = append(make([]placement.Choice, 0, len(w.inFlight)+n), w.inFlight...)
+}
+
+// endOldest ends the oldest request, now that there is another.
+func (w *world) endOldest(c placement.Choice) {
+	w.inFlight = append(w.inFlight, c)
+	w.inFlight[0].Release()
+	w.inFlight = w.inFlight[1:]
+}
+
+// covered is the share of the choices by default that were by what is known of nodes.
+func (w *world) covered() float64 {
+	if w.chosen == 0 {
+		return 0
+	}
+	return float64(w.known) / float64(w.chosen)
+}
