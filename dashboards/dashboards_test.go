@@ -19,8 +19,8 @@ func TestDashboardsAreLegible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 6 {
-		t.Errorf("%d dashboards, want 6", len(all))
+	if len(all) != 7 {
+		t.Errorf("%d dashboards, want 7", len(all))
 	}
 	uids := map[string]bool{}
 	for _, d := range all {

@@ -31,6 +31,7 @@ const (
 	onlyOthers = "counted only where another than Libra, as the kubelet, changed a limit"
 	onlyNode   = "the functions are under the source owners"
 	onlyStands = "patched is only what stands: a ceiling, or memory beyond a limit"
+	onlyChoice = "counted only where a function has several pods"
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
@@ -47,6 +48,10 @@ var unseen = map[string]string{
 	"libra_agent_weights_wake_seconds_bucket":       onlyNode,
 	"libra_queue_wait_seconds_bucket":               onlyNode,
 	"libra_queue_overtaken_total":                   onlyNode,
+	"libra_placement_choices_total":                 onlyChoice,
+	"libra_placement_cpu_seconds_total":             onlyChoice,
+	"libra_placement_duration_seconds_bucket":       onlyChoice,
+	"libra_placement_over_concurrency_total":        onlyFaults,
 	"libra_agent_clamped_seconds_total":             onlyBeyond,
 	"libra_agent_bystanders_waited_seconds_total":   onlyBeyond,
 	"libra_agent_credits":                           onlyBeyond,
