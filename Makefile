@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Of the Kubernetes that go.mod has.
+CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1
 KWOK        := v0.8.0
 VENV        := predictor/.venv
 BOX         := bin/box
@@ -71,6 +73,8 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	@bad=$$(gofmt -l activator-plugin dashboards docs manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 	go vet ./... && go vet -tags e2e,skew ./loadtest/e2e/... ./loadtest/skew/...
 	go run $(STATICCHECK) -tags e2e,skew ./...
+	@mkdir -p out && go run $(CONTROLLER_GEN) object paths=./pkg/api/... output:dir=out/generated crd paths=./pkg/api/... output:crd:dir=out/generated && \
+	  diff out/generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && for crd in out/generated/*.yaml; do diff $$crd manifests/base/placement/; done || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
@@ -173,9 +177,15 @@ box-libra: box-up bin/demo
 
 ##@ Build it
 
-.PHONY: build clean deps FORCE
+.PHONY: build clean deps generate FORCE
 build: bin/box bin/demo ## Build the command-line tools into bin/.
 	go build ./...
+
+generate: ## Write what follows from the types of Libra's own objects: their definitions and copies.
+	go run $(CONTROLLER_GEN) object crd paths=./pkg/api/... output:crd:dir=manifests/base/placement
+
+bin/tapp: FORCE
+	@mkdir -p bin && go build -trimpath -o bin/tapp ./activator-plugin/cmd/tapp
 
 bin/box: FORCE
 	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -60,14 +61,18 @@ const kustomizationFile = "kustomization.yaml"
 // clusterScoped are the kinds of ours that are in no namespace.
 var clusterScoped = []string{
 	"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+	"CustomResourceDefinition",
 }
 
 // namespaces are Libra's.
 var namespaces = []string{settings.Namespace, settings.AgentNamespace}
 
 // ours says whether an object is Libra's, and nobody else's: one in a namespace of its, or
-// one of the cluster with its name.
+// one of the cluster with its name, or in its API group.
 func (o object) ours() bool {
+	if o.Kind == "CustomResourceDefinition" {
+		return strings.HasSuffix(o.Metadata.Name, "."+v1alpha1.GroupVersion.Group)
+	}
 	if slices.Contains(clusterScoped, o.Kind) {
 		return strings.HasPrefix(o.Metadata.Name, "libra-")
 	}
@@ -113,6 +118,7 @@ func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
 		`{kind: Namespace, metadata: {name: knative-serving}}`:                             false,
 		`{kind: ClusterRole, metadata: {name: knative-serving-activator}}`:                 false,
 		`{kind: CustomResourceDefinition, metadata: {name: services.serving.knative.dev}}`: false,
+		`{kind: CustomResourceDefinition, metadata: {name: placementpolicies.libra.dev}}`:  true,
 		`{kind: Deployment, metadata: {name: redis, namespace: libra-system}}`:             true,
 		`{kind: DaemonSet, metadata: {name: libra-agent, namespace: libra-node}}`:          true,
 		`{kind: Namespace, metadata: {name: libra-system}}`:                                true,
