@@ -1,0 +1,221 @@
+package tapp
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// Options are what a policy is compiled for, beyond the nodes.
+type Options struct {
+	// Zone is that of the activator. Without one it is in none.
+	Zone string
+	// Policy makes what compares pods, for all strategies but BestFirst and Random. Nil is placement's own.
+	Policy func(v1alpha1.Strategy) placement.Policy
+	// Load is what invalidate asks of a candidate's node: how much of its CPU is in use, 0 to 1, and how many
+	// invocations are in flight on it. Nil asks the candidate's View.
+	Load func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
+}
+
+// Compile makes a program of the policy of a name. An error is a field.ErrorList of all that is wrong.
+func Compile(name string, spec *v1alpha1.PlacementPolicySpec, nodes *Nodes, o Options) (*Program, error) {
+	if errs := Validate(name, spec); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	if o.Policy == nil {
+		o.Policy = named
+	}
+	if o.Load == nil {
+		o.Load = loadOf
+	}
+	p := &Program{
+		order:    cmp.Or(spec.Strategy, v1alpha1.BestFirst),
+		followup: followupOf(name, spec),
+		nodes:    nodes,
+		load:     o.Load,
+	}
+	c := &compiler{Program: p, Options: o}
+	for i := range spec.Blocks {
+		c.addBlock(i, &spec.Blocks[i])
+	}
+	c.addMemberships()
+	c.findUnmatched(spec)
+	return p, nil
+}
+
+// named is placement's policy of a strategy.
+func named(s v1alpha1.Strategy) placement.Policy {
+	return placement.Named(map[v1alpha1.Strategy]api.Placement{
+		v1alpha1.Platform:      api.PlacementDefault,
+		v1alpha1.Coverage:      api.PlacementCoverage,
+		v1alpha1.Hash:          api.PlacementHash,
+		v1alpha1.RoundRobin:    api.PlacementRoundRobin,
+		v1alpha1.JSQ:           api.PlacementJoinShortest,
+		v1alpha1.MWS:           api.PlacementMinimumWorkerSet,
+		v1alpha1.LeastPressure: api.PlacementLeastPressure,
+	}[s])
+}
+
+// loadOf is what the picture of the pools knows. What is not known is nothing, but for the pod's own requests.
+func loadOf(c *placement.Candidate, now time.Time) (cpu float64, inFlight int) {
+	inFlight = c.InFlight
+	if c.View == nil {
+		return 0, inFlight
+	}
+	if pressure, known := c.View.Pressure(now); known {
+		cpu = pressure.CPU
+	}
+	if n, known := c.View.InFlight(now); known {
+		inFlight = max(inFlight, n)
+	}
+	return cpu, inFlight
+}
+
+// followupOf is what a policy of the name is followed by. That of the default policy is always fail.
+func followupOf(name string, spec *v1alpha1.PlacementPolicySpec) v1alpha1.Followup {
+	if name == v1alpha1.DefaultName {
+		return v1alpha1.FollowupFail
+	}
+	return cmp.Or(spec.Followup, v1alpha1.FollowupDefault)
+}
+
+type compiler struct {
+	*Program
+	Options
+	matchers []matcher
+}
+
+// matcher is which nodes are a worker.
+type matcher struct {
+	node     string
+	selector labels.Selector // of a set
+	// here says that the activator uses the worker at all, and zone, if there is one, that it does so only there.
+	here bool
+	zone string
+	// unpressed says that a node under pressure is not valid.
+	unpressed bool
+}
+
+func (c *compiler) addBlock(number int, b *v1alpha1.Block) {
+	here, zone := true, ""
+	if b.Controller != nil && b.Controller.Zone != c.Zone {
+		here, zone = b.Controller.TopologyTolerance == v1alpha1.ToleranceSame, b.Controller.Zone
+	}
+	of := block{number: number, chooser: c.chooser(cmp.Or(b.Strategy, v1alpha1.BestFirst))}
+	for i := range b.Workers {
+		of.workers |= 1 << len(c.workers)
+		s := c.addWorker(&b.Workers[i], b.Invalidate)
+		s.here, s.zone = here, zone
+		c.matchers = append(c.matchers, s)
+	}
+	c.blocks = append(c.blocks, of)
+}
+
+func (c *compiler) addWorker(w *v1alpha1.Worker, ofBlock *v1alpha1.Invalidate) matcher {
+	of, s := worker{capacity: math.Inf(1), concurrent: noBound}, matcher{node: w.Node}
+	if w.Set != nil {
+		of.set, of.inherits = true, w.Strategy == ""
+		of.chooser = c.chooser(cmp.Or(w.Strategy, v1alpha1.Platform))
+		// It has been found to have no errors.
+		s.selector, _ = selectorOf(field.NewPath("set"), w.Set)
+	} else {
+		of.strategy = v1alpha1.BestFirst
+	}
+	invalidate := &v1alpha1.Invalidate{Overload: true}
+	switch {
+	case w.Invalidate != nil:
+		invalidate = w.Invalidate
+	case ofBlock != nil:
+		invalidate = ofBlock
+	}
+	if percent := invalidate.CapacityUsedPercent; percent != nil {
+		of.capacity = float64(*percent) / 100
+	}
+	if most := invalidate.MaxConcurrentInvocations; most != nil {
+		of.concurrent = int(*most)
+	}
+	s.unpressed = invalidate.Overload
+	if invalidate.CapacityUsedPercent != nil || invalidate.MaxConcurrentInvocations != nil {
+		c.checked |= 1 << len(c.workers)
+	}
+	c.workers = append(c.workers, of)
+	return s
+}
+
+func (c *compiler) chooser(s v1alpha1.Strategy) chooser {
+	switch s {
+	case v1alpha1.BestFirst, v1alpha1.Random:
+		return chooser{strategy: s}
+	default:
+		return chooser{strategy: s, compare: c.Policy(s)}
+	}
+}
+
+// addMemberships finds the workers that each node is among. One that is not reachable is among none; of one that
+// is not there it is not known, and its pods are ready.
+func (c *compiler) addMemberships() {
+	sorted := c.nodes.sorted
+	c.memberships = make([]uint64, len(sorted), len(sorted)+len(c.matchers)+1)
+	for i := range sorted {
+		if sorted[i].Reachable {
+			c.memberships[i] = c.membershipsOf(sorted[i])
+		}
+	}
+	c.absent = map[string]int32{}
+	for _, s := range c.matchers {
+		if _, there := c.nodes.index[s.node]; there || s.selector != nil {
+			continue
+		}
+		if _, added := c.absent[s.node]; !added {
+			c.absent[s.node] = int32(len(c.memberships))
+			c.memberships = append(c.memberships, c.membershipsOf(Node{Name: s.node, unknown: true}))
+		}
+	}
+	c.memberships = append(c.memberships, c.membershipsOf(Node{unknown: true}))
+}
+
+func (c *compiler) membershipsOf(n Node) (of uint64) {
+	for i, s := range c.matchers {
+		if s.here && (s.zone == "" || s.zone == n.zone()) && s.selects(n) && !(s.unpressed && n.Pressed) {
+			of |= 1 << i
+		}
+	}
+	return of
+}
+
+// selects says whether a node is one of those that the worker names.
+func (s matcher) selects(n Node) bool {
+	switch {
+	case s.selector == nil:
+		return s.node == n.Name
+	case n.unknown:
+		return s.selector.Empty()
+	default:
+		return s.selector.Matches(n.Labels)
+	}
+}
+
+// findUnmatched says the same on all activators, whatever their zone is.
+func (c *compiler) findUnmatched(spec *v1alpha1.PlacementPolicySpec) {
+	for i, b := range c.blocks {
+		zone := spec.Blocks[i].Controller
+		matched := false
+		inZone := zone == nil
+		for _, n := range c.nodes.sorted {
+			inZone = inZone || n.zone() == zone.Zone
+			for j, s := range c.matchers {
+				matched = matched || b.workers&(1<<j) != 0 && s.selects(n)
+			}
+		}
+		if !matched || !inZone {
+			c.unmatched = append(c.unmatched, int32(i))
+		}
+	}
+}

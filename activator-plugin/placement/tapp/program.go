@@ -1,0 +1,310 @@
+// Package tapp says where requests to functions go, as an operator wrote it in a
+// PlacementPolicy. The language is tAPP (De Palma et al., "An OpenWhisk Extension for
+// Topology-Aware Allocation Priority Policies", COORDINATION 2024); what it calls a worker is a
+// node, and a worker is valid for a function only where it has a pod of it with a free slot.
+package tapp
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// None is the block of a request that none of the policy's blocks has placed.
+const None = -1
+
+// Program is a policy that has been compiled for the nodes that there are, and for the activator
+// in one zone. Several may ask it at a time.
+type Program struct {
+	blocks   []block
+	order    v1alpha1.Strategy // of the blocks
+	workers  []worker          // of all blocks, by their bits
+	followup v1alpha1.Followup
+
+	// memberships are the workers that a node is among, as bits: of the nodes that there are, of those that are
+	// named but not there, and last of any other.
+	memberships []uint64
+	nodes       *Nodes
+	absent      map[string]int32
+	// checked are the workers whose invalidate asks more than the node's conditions.
+	checked uint64
+	load    func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
+	// unmatched are the numbers of the blocks that match no node.
+	unmatched []int32
+}
+
+type block struct {
+	number  int
+	workers uint64
+	chooser
+}
+
+// worker is a node, or a set of nodes.
+type worker struct {
+	set bool
+	chooser
+	// inherits says that a set has no strategy of its own.
+	inherits bool
+	// A node is invalid from these on.
+	capacity   float64 // of its CPU, 0 to 1
+	concurrent int
+}
+
+// chooser is a strategy. compare is nil for those that look at nodes alone.
+type chooser struct {
+	strategy v1alpha1.Strategy
+	compare  placement.Policy
+}
+
+// noBound is of a worker that any number of invocations leaves valid.
+const noBound = math.MaxInt
+
+// Place implements placement.Program. It is -1 for the followup to decide.
+func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (index, block int) {
+	c := choices.Get().(*choice)
+	defer c.end()
+	c.begin(p, q, candidates)
+	for left := p.eligible(c); left != 0; {
+		b := &p.blocks[p.next(q, left)]
+		if i := c.inBlock(b); i >= 0 {
+			return i, b.number
+		}
+		left &^= 1 << b.number
+	}
+	return -1, None
+}
+
+// Unmatched are the numbers of the blocks, of which the first is 0, that match no node.
+func (p *Program) Unmatched() []int32 { return p.unmatched }
+
+// BlockOf is the number of the first block that names a node, whatever its state, or None.
+func (p *Program) BlockOf(node string) int {
+	named := p.memberships[p.indexOf(node)]
+	for i := range p.blocks {
+		if named&p.blocks[i].workers != 0 {
+			return p.blocks[i].number
+		}
+	}
+	return None
+}
+
+// eligible are the blocks that candidates' nodes are in, as bits.
+func (p *Program) eligible(c *choice) (eligible uint64) {
+	for i := range p.blocks {
+		if c.named&p.blocks[i].workers != 0 {
+			eligible |= 1 << i
+		}
+	}
+	return eligible
+}
+
+// next is the block to try of those that are left.
+func (p *Program) next(q *placement.Query, left uint64) int {
+	switch p.order {
+	case v1alpha1.Random:
+		return nth(left, below(q, bits.OnesCount64(left)))
+	case v1alpha1.Platform:
+		return heaviest(left, hashOf(q))
+	default:
+		return bits.TrailingZeros64(left)
+	}
+}
+
+// indexOf is where the node's memberships are.
+func (p *Program) indexOf(node string) int32 {
+	if i, ok := p.nodes.index[node]; ok {
+		return i
+	}
+	if i, ok := p.absent[node]; ok {
+		return i
+	}
+	return int32(len(p.memberships) - 1)
+}
+
+// choice is what is known while one request is placed.
+type choice struct {
+	program    *Program
+	query      *placement.Query
+	candidates []placement.Candidate
+	named      uint64 // workers that any candidate is of
+	// Of the candidates:
+	nodes []int32  // where their nodes' memberships are
+	valid []uint64 // the workers that they are of, without those found to be invalid
+
+	some  []placement.Candidate // those that a strategy compares
+	which []int32               // where they are
+}
+
+// choices are kept, so that none is made for a request.
+var choices = sync.Pool{New: func() any { return &choice{} }}
+
+func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Candidate) {
+	c.program, c.query, c.candidates, c.named = p, q, candidates, 0
+	c.nodes, c.valid = c.nodes[:0], c.valid[:0]
+	for i := range candidates {
+		node := p.indexOf(candidates[i].Node)
+		of := p.memberships[node]
+		c.nodes, c.valid = append(c.nodes, node), append(c.valid, of)
+		c.named |= of
+	}
+}
+
+// end forgets what is the caller's.
+func (c *choice) end() {
+	clear(c.some)
+	c.program, c.query, c.candidates, c.some = nil, nil, nil, c.some[:0]
+	choices.Put(c)
+}
+
+// inBlock is the candidate that a block chooses, or -1.
+func (c *choice) inBlock(b *block) int {
+	valid := c.check(b.workers)
+	if valid == 0 {
+		return -1
+	}
+	switch b.strategy {
+	case v1alpha1.BestFirst:
+		return c.inWorker(bits.TrailingZeros64(valid))
+	case v1alpha1.Random:
+		return c.inWorker(nth(valid, below(c.query, bits.OnesCount64(valid))))
+	}
+	i := c.compare(b.compare, b.workers)
+	of := bits.TrailingZeros64(c.valid[i] & b.workers)
+	if w := &c.program.workers[of]; w.set && !w.inherits {
+		return c.inWorker(of)
+	}
+	return i
+}
+
+// check returns those of the workers that have a candidate on a valid node, and takes the others off
+// the candidates.
+func (c *choice) check(workers uint64) (valid uint64) {
+	checked := workers & c.program.checked
+	for i := range c.valid {
+		if ask := c.valid[i] & checked; ask != 0 {
+			c.valid[i] &^= c.program.invalid(c.query, &c.candidates[i], ask)
+		}
+		valid |= c.valid[i]
+	}
+	return valid & workers
+}
+
+// invalid are those of the workers that a node is among for which it is not valid now.
+func (p *Program) invalid(q *placement.Query, of *placement.Candidate, workers uint64) (invalid uint64) {
+	used, inFlight := p.load(of, q.Now)
+	for ; workers != 0; workers &= workers - 1 {
+		i := bits.TrailingZeros64(workers)
+		if w := &p.workers[i]; used >= w.capacity || inFlight >= w.concurrent {
+			invalid |= 1 << i
+		}
+	}
+	return invalid
+}
+
+// inWorker is the candidate that is chosen within a worker, which has one.
+func (c *choice) inWorker(number int) int {
+	w := &c.program.workers[number]
+	if w.compare != nil {
+		return c.compare(w.compare, 1<<number)
+	}
+	seed := uint64(0)
+	if w.strategy == v1alpha1.Random {
+		seed = random(c.query)
+	}
+	best, rank := -1, uint64(0)
+	for i := range c.candidates {
+		if c.valid[i]&(1<<number) == 0 {
+			continue
+		}
+		// Nodes are ranked, be it by name or by chance, so that one with many pods has no more chances
+		// than another; and of a node's pods it is the one with the fewest requests.
+		of := uint64(c.nodes[i])
+		if w.strategy == v1alpha1.Random {
+			of = mix(seed, of)
+		}
+		if best < 0 || of < rank || of == rank && c.candidates[i].InFlight < c.candidates[best].InFlight {
+			best, rank = i, of
+		}
+	}
+	return best
+}
+
+// compare is the candidate of the workers that a policy chooses. There is one.
+func (c *choice) compare(policy placement.Policy, workers uint64) int {
+	c.which = c.which[:0]
+	for i := range c.valid {
+		if c.valid[i]&workers != 0 {
+			c.which = append(c.which, int32(i))
+		}
+	}
+	switch len(c.which) {
+	case 1:
+		return int(c.which[0])
+	case len(c.candidates):
+		return policy(c.query, c.candidates)
+	}
+	c.some = c.some[:0]
+	for _, i := range c.which {
+		c.some = append(c.some, c.candidates[i])
+	}
+	return int(c.which[policy(c.query, c.some)])
+}
+
+// nth is the number of the n-th bit that is set, of which the first is the 0th.
+func nth(bitsSet uint64, n int) int {
+	for ; n > 0; n-- {
+		bitsSet &= bitsSet - 1
+	}
+	return bits.TrailingZeros64(bitsSet)
+}
+
+// heaviest is that of the bits that are set which weighs the most by a hash of it and the seed.
+func heaviest(bitsSet, seed uint64) int {
+	best, weight := -1, uint64(0)
+	for ; bitsSet != 0; bitsSet &= bitsSet - 1 {
+		i := bits.TrailingZeros64(bitsSet)
+		if w := mix(seed, uint64(i)); best < 0 || w > weight {
+			best, weight = i, w
+		}
+	}
+	return best
+}
+
+// hashOf is the same for all requests to a function, and on all activators.
+func hashOf(q *placement.Query) uint64 {
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, s := range [...]string{q.Revision.Namespace, q.Revision.Name} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+		h = (h ^ '/') * 1099511628211
+	}
+	return h
+}
+
+// mix is a hash of two numbers (the finalizer of SplitMix64).
+func mix(a, b uint64) uint64 {
+	x := a + (b+1)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func below(q *placement.Query, n int) int {
+	if q.Rand == nil {
+		return rand.IntN(n)
+	}
+	return q.Rand.IntN(n)
+}
+
+func random(q *placement.Query) uint64 {
+	if q.Rand == nil {
+		return rand.Uint64()
+	}
+	return q.Rand.Uint64()
+}

@@ -1,0 +1,231 @@
+package tapp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+func specIn(t testing.TB, text string) *v1alpha1.PlacementPolicySpec {
+	t.Helper()
+	var spec v1alpha1.PlacementPolicySpec
+	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
+		t.Fatal(err)
+	}
+	return &spec
+}
+
+func compiled(t testing.TB, text string, nodes []Node, o Options) *Program {
+	t.Helper()
+	p, err := Compile("tag", specIn(t, text), NewNodes(nodes), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// manyNodes are n that are ready, each in one of ten zones.
+func manyNodes(n int) (nodes []Node) {
+	for i := range n {
+		nodes = append(nodes, Node{Name: fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", i/256, i%256), Reachable: true,
+			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%10)}})
+	}
+	return nodes
+}
+
+func podsOn(nodes []Node, each int) (candidates []placement.Candidate) {
+	for i, n := range nodes {
+		for j := range each {
+			candidates = append(candidates, placement.Candidate{Dest: fmt.Sprintf("10.%d.%d.%d:8012", j, i/256, i%256), Node: n.Name})
+		}
+	}
+	return candidates
+}
+
+// Chance is fair among workers, and among nodes of a set, however many pods each has.
+func TestRandomIsFair(t *testing.T) {
+	nodes := manyNodes(4)
+	// The first node has three pods, and the others one.
+	candidates := append(podsOn(nodes, 1), podsOn(nodes[:1], 2)...)
+	const draws = 40_000
+	for name, tc := range map[string]struct {
+		spec  string
+		share map[string]float64 // by node
+	}{
+		"nodes of a set": {"{blocks: [{workers: [{set: {}, strategy: random}]}]}",
+			map[string]float64{nodes[0].Name: .25, nodes[1].Name: .25, nodes[2].Name: .25, nodes[3].Name: .25}},
+		"workers": {fmt.Sprintf("{blocks: [{workers: [{node: %s}, {set: {matchLabels: {topology.kubernetes.io/zone: zone-1}}}, {node: none}], strategy: random}]}", nodes[0].Name),
+			map[string]float64{nodes[0].Name: .5, nodes[1].Name: .5}},
+		"blocks": {fmt.Sprintf("{strategy: random, blocks: [{workers: [{node: %s}]}, {workers: [{node: none}]}, {workers: [{node: %s}]}]}", nodes[2].Name, nodes[3].Name),
+			map[string]float64{nodes[2].Name: .5, nodes[3].Name: .5}},
+	} {
+		p := compiled(t, tc.spec, nodes, Options{Policy: fakePolicy})
+		q := &placement.Query{Revision: of, Rand: rand.New(rand.NewPCG(1, 2))}
+		came := map[string]float64{}
+		for range draws {
+			i, _ := p.Place(q, candidates)
+			came[candidates[i].Node]++
+		}
+		for _, n := range nodes {
+			// Six standard deviations of a share.
+			if got, want := came[n.Name]/draws, tc.share[n.Name]; got < want-.015 || got > want+.015 {
+				t.Errorf("%s: %s has %.3f of the requests, want %.3f", name, n.Name, got, want)
+			}
+		}
+	}
+}
+
+// With platform each function has an order of the blocks of its own, and keeps to it.
+func TestTheBlocksOfAFunctionAreInAnOrderOfItsOwn(t *testing.T) {
+	nodes := manyNodes(3)
+	p := compiled(t, fmt.Sprintf("{strategy: platform, blocks: [{workers: [{node: %s}]}, {workers: [{node: %s}]}, {workers: [{node: %s}]}]}", nodes[0].Name, nodes[1].Name, nodes[2].Name), nodes, Options{Policy: fakePolicy})
+	candidates := podsOn(nodes, 1)
+	first := map[int]int{}
+	for i := range 300 {
+		q := &placement.Query{Revision: types.NamespacedName{Namespace: "shop", Name: fmt.Sprintf("f%d", i)}}
+		_, block := p.Place(q, candidates)
+		first[block]++
+		for range 3 {
+			if _, again := p.Place(q, candidates); again != block {
+				t.Fatalf("function %d comes by block %d and then by %d", i, block, again)
+			}
+		}
+		// Without the node of its first block it has the same one as all that are in its case.
+		rest := slices.DeleteFunc(slices.Clone(candidates), func(c placement.Candidate) bool { return c.Node == nodes[block].Name })
+		if _, other := p.Place(q, rest); other == block || other == None {
+			t.Fatalf("function %d comes by block %d without its node", i, other)
+		}
+	}
+	for block := range 3 {
+		if first[block] < 60 {
+			t.Errorf("%d of 300 functions begin with block %d", first[block], block)
+		}
+	}
+}
+
+// The policies are asked about the valid candidates alone, of which Knative's stays the first.
+func TestPoliciesAreAskedAboutValidCandidates(t *testing.T) {
+	nodes := manyNodes(4)
+	var asked [][]string
+	spy := func(v1alpha1.Strategy) placement.Policy {
+		return func(_ *placement.Query, candidates []placement.Candidate) int {
+			var names []string
+			for _, c := range candidates {
+				names = append(names, c.Node)
+			}
+			asked = append(asked, names)
+			return len(candidates) - 1
+		}
+	}
+	load := func(c *placement.Candidate, _ time.Time) (float64, int) {
+		return map[string]float64{nodes[2].Name: .9}[c.Node], 0
+	}
+	p := compiled(t, "{blocks: [{workers: [{set: {}, strategy: jsq}], invalidate: {capacityUsedPercent: 90}}]}", nodes, Options{Policy: spy, Load: load})
+	candidates := podsOn([]Node{nodes[3], nodes[2], nodes[0]}, 1)
+	if i, block := p.Place(&placement.Query{Revision: of}, candidates); i != 2 || block != 0 {
+		t.Errorf("got %d by %d, want the last by 0", i, block)
+	}
+	if want := []string{nodes[3].Name, nodes[0].Name}; len(asked) != 1 || !slices.Equal(asked[0], want) {
+		t.Errorf("asked about %v, want %v once", asked, want)
+	}
+}
+
+func TestUnmatchedBlocks(t *testing.T) {
+	nodes := []Node{{Name: "a", Labels: map[string]string{corev1.LabelTopologyZone: "east"}}} // not even ready
+	for spec, want := range map[string][]int32{
+		"{blocks: [{workers: [{node: a}]}, {workers: [{node: b}]}]}":                                                                                                       {1},
+		"{blocks: [{workers: [{node: b}, {set: {}}]}]}":                                                                                                                    nil,
+		"{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: west}}}]}, {workers: [{node: c}]}]}":                                                       {0, 1},
+		"{blocks: [{controller: {zone: west, topologyTolerance: none}, workers: [{set: {}}]}]}":                                                                            {0},
+		"{blocks: [{controller: {zone: east, topologyTolerance: none}, workers: [{set: {}}]}, {controller: {zone: east, topologyTolerance: same}, workers: [{node: b}]}]}": {1},
+	} {
+		for _, zone := range []string{"", "east", "west"} {
+			if got := compiled(t, spec, nodes, Options{Policy: fakePolicy, Zone: zone}).Unmatched(); !slices.Equal(got, want) {
+				t.Errorf("%s in zone %q: blocks %v match no node, want %v", spec, zone, got, want)
+			}
+		}
+	}
+}
+
+func TestBlockOf(t *testing.T) {
+	p := compiled(t, "{blocks: [{workers: [{node: a}, {node: gone}]}, {workers: [{set: {matchLabels: {disk: ssd}}}]}]}",
+		[]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true, Labels: map[string]string{"disk": "ssd"}}, {Name: "c", Reachable: true}}, Options{Policy: fakePolicy})
+	for node, want := range map[string]int{"a": 0, "gone": 0, "b": 1, "c": None, "unknown": None} {
+		if got := p.BlockOf(node); got != want {
+			t.Errorf("BlockOf(%s) = %d, want %d", node, got, want)
+		}
+	}
+}
+
+// All that is wrong is said, each with its field. What the definition of the object refuses as well is tested
+// with it in manifests.
+func TestValidateNamesTheField(t *testing.T) {
+	errs := Validate("tag", specIn(t, `{strategy: jsq, followup: x, blocks: [
+		{workers: [{node: A}, {set: {matchLabels: {a b: c, d: e f}, matchExpressions: [{key: "", operator: In}, {key: g, operator: Gt, values: ["1"]}]}}], invalidate: {maxConcurrentInvocations: -1}}]}`))
+	for _, want := range []string{
+		`spec.strategy: Unsupported value: "jsq"`, `spec.followup: Unsupported value: "x"`,
+		`spec.blocks[0].workers[0].node: Invalid value: "A": want the name of a node`,
+		`spec.blocks[0].workers[1].set.matchLabels[a b]: Invalid value`, `spec.blocks[0].workers[1].set.matchLabels[d]: Invalid value: "e f": want a value of a label`,
+		`spec.blocks[0].workers[1].set.matchExpressions[0]: Invalid value: ""`, `spec.blocks[0].workers[1].set.matchExpressions[0].values: Required value`,
+		`spec.blocks[0].workers[1].set.matchExpressions[1].operator: Unsupported value: "Gt"`,
+		`spec.blocks[0].invalidate.maxConcurrentInvocations: Invalid value: -1: want 1 to 1000000`,
+	} {
+		if !slices.ContainsFunc(errs, func(err *field.Error) bool { return strings.Contains(err.Error(), want) }) {
+			t.Errorf("got %v, want %q among it", errs.ToAggregate(), want)
+		}
+	}
+}
+
+// benchmarked are policies for nodes in ten zones.
+var benchmarked = map[string]string{
+	"a set":            "{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}}]}]}",
+	"all":              "{blocks: [{workers: [{set: {}}]}]}",
+	"the sixth":        "{blocks: [" + strings.Repeat("{workers: [{node: none}]},", 5) + "{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}, strategy: bestFirst}]}]}",
+	"conditions":       "{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}}], invalidate: {capacityUsedPercent: 50, maxConcurrentInvocations: 100}}]}",
+	"random in random": "{strategy: random, blocks: [{workers: [{set: {}, strategy: random}, {set: {}, strategy: random}], strategy: random}]}",
+}
+
+// What a policy adds to a decision: the strategies that compare pods take the first here.
+func BenchmarkPlace(b *testing.B) {
+	stock := Options{Policy: func(v1alpha1.Strategy) placement.Policy {
+		return func(*placement.Query, []placement.Candidate) int { return 0 }
+	}}
+	nodes := manyNodes(1000)
+	for _, pods := range []int{10, 100, 1000} {
+		var candidates []placement.Candidate
+		for i := range pods {
+			candidates = append(candidates, podsOn(nodes[i*len(nodes)/pods:][:1], 1)...)
+		}
+		for name, spec := range benchmarked {
+			p := compiled(b, spec, nodes, stock)
+			b.Run(fmt.Sprintf("%d pods/%s", pods, name), func(b *testing.B) {
+				q := &placement.Query{Revision: of}
+				b.ReportAllocs()
+				for b.Loop() {
+					p.Place(q, candidates)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	nodes := NewNodes(manyNodes(1000))
+	spec := specIn(b, benchmarked["a set"])
+	for b.Loop() {
+		if _, err := Compile("tag", spec, nodes, Options{Policy: fakePolicy}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
