@@ -1,0 +1,28 @@
+//go:build !race
+
+// With the race detector a sync.Pool forgets at random.
+
+package tapp
+
+import (
+	"testing"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+func TestPlaceDoesNotAllocate(t *testing.T) {
+	nodes := manyNodes(100)
+	candidates := podsOn(nodes, 1)
+	first := func(v1alpha1.Strategy) placement.Policy {
+		return func(*placement.Query, []placement.Candidate) int { return 0 }
+	}
+	for name, spec := range benchmarked {
+		p := compiled(t, spec, nodes, Options{Policy: first})
+		e := &enforced{Program: p, in: &force{platform: first("")}, counts: &counts{}}
+		q := &placement.Query{Revision: of}
+		if n := testing.AllocsPerRun(100, func() { e.Place(q, candidates) }); n != 0 {
+			t.Errorf("%s: a decision makes %v allocations, want none", name, n)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package tapp
+
+import (
+	"sync/atomic"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// key is a policy. That of the cluster has no namespace.
+type key struct{ namespace, name string }
+
+func (k key) String() string {
+	if k.namespace == "" {
+		return k.name
+	}
+	return k.namespace + "/" + k.name
+}
+
+// force is all that is in force at one time. It does not change.
+type force struct {
+	policies map[key]*enforced
+	platform placement.Policy
+}
+
+// of is the policy for functions of a namespace with a tag, or nil.
+func (f *force) of(namespace, tag string) *enforced {
+	if tag != "" {
+		if e := f.named(namespace, tag); e != nil {
+			return e
+		}
+	}
+	return f.named(namespace, v1alpha1.DefaultName)
+}
+
+// named is the namespace's policy of the name, or the cluster's.
+func (f *force) named(namespace, name string) *enforced {
+	if e := f.policies[key{namespace, name}]; e != nil {
+		return e
+	}
+	return f.policies[key{"", name}]
+}
+
+// enforced is a policy with what follows it.
+type enforced struct {
+	*Program
+	in     *force
+	counts *counts
+}
+
+// counts are of one policy's decisions.
+type counts struct {
+	placed            [maxBlocks]atomic.Uint64 // by block
+	followed, refused atomic.Uint64
+}
+
+// Place implements placement.Program. The block is None where the default has followed the policy.
+func (e *enforced) Place(q *placement.Query, candidates []placement.Candidate) (index, block int) {
+	if i, b := e.Program.Place(q, candidates); i >= 0 {
+		e.counts.placed[b].Add(1)
+		return i, b
+	}
+	if e.followup == v1alpha1.FollowupFail {
+		e.counts.refused.Add(1)
+		return -1, None
+	}
+	e.counts.followed.Add(1)
+	if d := e.in.named(q.Revision.Namespace, v1alpha1.DefaultName); d != nil {
+		i, _ := d.Place(q, candidates)
+		return i, None
+	}
+	return e.in.platform(q, candidates), None
+}

@@ -1,0 +1,75 @@
+// Package apiservertest starts a real API server, with etcd, for a test.
+package apiservertest
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const startTimeout = 2 * time.Minute
+
+// Start returns how to reach an API server, as its administrator, that has the
+// definitions in the folders and runs until the test ends. The binaries are those in
+// KUBEBUILDER_ASSETS, or the box's; without either the test is skipped.
+func Start(t *testing.T, definitions ...string) *rest.Config {
+	t.Helper()
+	log.SetLogger(logr.Discard())
+	plane := &envtest.Environment{
+		BinaryAssetsDirectory:    binaries(t),
+		UseExistingCluster:       ptr.To(false), // whatever the environment says
+		ControlPlaneStartTimeout: startTimeout,
+		ControlPlaneStopTimeout:  startTimeout,
+		CRDDirectoryPaths:        definitions,
+		ErrorIfCRDPathMissing:    true,
+	}
+	plane.ControlPlane.GetAPIServer().Out, plane.ControlPlane.GetAPIServer().Err = io.Discard, io.Discard
+	plane.ControlPlane.Etcd = &envtest.Etcd{Out: io.Discard, Err: io.Discard}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error("Failed to stop the API server:", err)
+		}
+	})
+	config, err := plane.Start()
+	if err != nil {
+		t.Fatal("Failed to start the API server:", err)
+	}
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	return config
+}
+
+// binaries is a folder with etcd and kube-apiserver.
+func binaries(t *testing.T) string {
+	t.Helper()
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		return assets
+	}
+	cache := os.Getenv("LIBRA_BOX_CACHE")
+	if cache == "" {
+		if dir, err := os.UserCacheDir(); err == nil {
+			cache = filepath.Join(dir, "libra-box")
+		}
+	}
+	kubelite := filepath.Join(cache, "bin", "kubelite")
+	if _, err := os.Stat(kubelite); err != nil {
+		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or have `make box-build` make the box's")
+	}
+	// It becomes what it is called as.
+	assets := t.TempDir()
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if err := os.Symlink(kubelite, filepath.Join(assets, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return assets
+}
