@@ -113,6 +113,11 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		return libra{}, errors.Join(err, redis.Close())
 	}
 	events, stopEvents := newRecorder(kube)
+	written, err := newPolicies(ctx, kube, podName, events, mp, logger)
+	if err != nil {
+		stopEvents()
+		return libra{}, errors.Join(err, redis.Close())
+	}
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:          clock.RealClock{},
 		Logger:         logger,
@@ -125,6 +130,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Settings:       live,
 		Events:         events,
 		Views:          picture,
+		Programs:       written.programs(),
 	})
 	if err != nil {
 		stopEvents()
@@ -158,6 +164,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go picture.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
+	written.start(ctx, logger)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {

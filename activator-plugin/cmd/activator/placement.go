@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"knative.dev/pkg/injection/clients/dynamicclient"
+	"knative.dev/pkg/system"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/placement/tapp"
+)
+
+// placementTimeout bounds how much later the activator starts for its placement policies. After it
+// requests go as if there were none, until they have been read.
+const placementTimeout = 5 * time.Second
+
+// policies are the cluster's placement policies. The zero value is none.
+type policies struct{ followed *tapp.Policies }
+
+func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string, events record.EventRecorder, mp metric.MeterProvider, logger *zap.SugaredLogger) (policies, error) {
+	client, ok := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)
+	if !ok {
+		return policies{}, nil
+	}
+	followed, err := tapp.NewPolicies(tapp.PoliciesOptions{
+		Kube: kube, Dynamic: client, Clock: clock.RealClock{}, Logger: logger, MeterProvider: mp, Events: events,
+		Activator: types.NamespacedName{Namespace: system.Namespace(), Name: podName},
+	})
+	return policies{followed}, err
+}
+
+// programs is nil for none, which a nil *tapp.Policies in an interface would not be.
+func (p policies) programs() placement.Programs {
+	if p.followed == nil {
+		return nil
+	}
+	return p.followed
+}
+
+// start follows the policies until ctx is done, and waits a little until they are in force, because a request
+// that comes before that goes where it may not.
+func (p policies) start(ctx context.Context, logger *zap.SugaredLogger) {
+	if p.followed == nil {
+		return
+	}
+	go p.followed.Run(ctx)
+	waiting, cancel := context.WithTimeout(ctx, placementTimeout)
+	defer cancel()
+	if err := p.followed.WaitUntilRead(waiting); err != nil {
+		logger.Warnw("Requests go as if there were no placement policies until these have been read", zap.Error(err))
+	}
+}
