@@ -160,6 +160,7 @@ type owners struct{}
 func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
 func (owners) MinLoan() time.Duration           { return 100 * time.Millisecond }
+func (owners) Placement() api.Placement         { return api.PlacementStock }
 
 // runActivator runs the activator's chain of handlers in front of the functions.
 func (s *site) runActivator(told *telemetry.Telemetry) {
