@@ -52,7 +52,8 @@ type Candidate struct {
 	Dest     string // ip:port
 	Pod      string // namespace/name
 	Node     string
-	InFlight int // this activator's requests in the pod
+	NodeID   NodeID // of Node, or 0
+	InFlight int    // this activator's requests in the pod
 	// Source is where the pod borrows from.
 	Source api.Source
 	// View is its node's pool, as functions of its namespace see it.

@@ -405,7 +405,7 @@ func (r *Revision) takesRequests() []*pod {
 }
 
 func (r *Revision) candidate(p *pod, dest string) Candidate {
-	return Candidate{Dest: dest, Pod: p.Name, Node: p.Node, InFlight: p.inFlight, Source: p.source, View: p.view}
+	return Candidate{Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight, Source: p.source, View: p.view}
 }
 
 // address is that of a family, or the only one.

@@ -165,7 +165,7 @@ func (c *compiler) addMemberships() {
 	c.memberships = make([]uint64, len(sorted), len(sorted)+len(c.matchers)+1)
 	for i := range sorted {
 		if sorted[i].Reachable {
-			c.memberships[i] = c.membershipsOf(sorted[i])
+			c.memberships[i] = c.workersOf(sorted[i])
 		}
 	}
 	c.absent = map[string]int32{}
@@ -175,13 +175,32 @@ func (c *compiler) addMemberships() {
 		}
 		if _, added := c.absent[s.node]; !added {
 			c.absent[s.node] = int32(len(c.memberships))
-			c.memberships = append(c.memberships, c.membershipsOf(Node{Name: s.node, unknown: true}))
+			c.memberships = append(c.memberships, c.workersOf(Node{Name: s.node, unknown: true}))
 		}
 	}
-	c.memberships = append(c.memberships, c.membershipsOf(Node{unknown: true}))
+	of := c.workersOf(Node{unknown: true})
+	c.memberships = append(c.memberships, of)
+	c.addIDs(of)
 }
 
-func (c *compiler) membershipsOf(n Node) (of uint64) {
+// addIDs has the memberships found by NodeID. Of an ID that is no node's here nothing is known.
+func (c *compiler) addIDs(unknown uint64) {
+	add := func(name string, at int32) {
+		id := placement.NodeIDOf(name)
+		for int(id) >= len(c.byID) {
+			c.byID, c.atID = append(c.byID, unknown), append(c.atID, int32(len(c.memberships)-1))
+		}
+		c.byID[id], c.atID[id] = c.memberships[at], at
+	}
+	for name, at := range c.nodes.index {
+		add(name, at)
+	}
+	for name, at := range c.absent {
+		add(name, at)
+	}
+}
+
+func (c *compiler) workersOf(n Node) (of uint64) {
 	for i, s := range c.matchers {
 		if s.here && (s.zone == "" || s.zone == n.zone()) && s.selects(n) && !(s.unpressed && n.Pressed) {
 			of |= 1 << i

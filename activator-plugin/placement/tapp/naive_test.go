@@ -128,8 +128,8 @@ func (n *naive) inWorker(b *v1alpha1.Block, w *v1alpha1.Worker) (chosen []int) {
 		slices.SortStableFunc(valid, func(i, j int) int { return cmp.Compare(n.candidates[i].InFlight, n.candidates[j].InFlight) })
 		seen := map[string]bool{}
 		for _, i := range valid {
-			if rank := n.rank(i); !seen[rank] {
-				seen[rank] = true
+			if node := n.candidates[i].Node; !seen[node] {
+				seen[node] = true
 				chosen = append(chosen, i)
 			}
 		}
@@ -249,10 +249,15 @@ func drawWorld(t *rapid.T) *world {
 		}
 		w.nodes = append(w.nodes, n)
 	}
+	ids := rapid.Bool().Draw(t, "nodes have IDs") // without which their names are looked up
 	for i := range rapid.IntRange(1, 8).Draw(t, "candidates") {
-		w.candidates = append(w.candidates, placement.Candidate{
+		c := placement.Candidate{
 			Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: rapid.SampledFrom(nodeNames).Draw(t, "node"), InFlight: rapid.IntRange(0, 2).Draw(t, "in the pod"),
-		})
+		}
+		if ids {
+			c.NodeID = placement.NodeIDOf(c.Node)
+		}
+		w.candidates = append(w.candidates, c)
 	}
 	return w
 }

@@ -8,8 +8,11 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api/v1alpha1"
@@ -31,6 +34,9 @@ type Program struct {
 	memberships []uint64
 	nodes       *Nodes
 	absent      map[string]int32
+	// byID are the same for those that have a placement.NodeID, and atID where they are.
+	byID []uint64
+	atID []int32
 	// checked are the workers whose invalidate asks more than the node's conditions.
 	checked uint64
 	load    func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
@@ -96,7 +102,7 @@ func (p *Program) BlockOf(node string) int {
 // eligible are the blocks that candidates' nodes are in, as bits.
 func (p *Program) eligible(c *choice) (eligible uint64) {
 	for i := range p.blocks {
-		if c.named&p.blocks[i].workers != 0 {
+		if c.any&p.blocks[i].workers != 0 {
 			eligible |= 1 << i
 		}
 	}
@@ -126,15 +132,39 @@ func (p *Program) indexOf(node string) int32 {
 	return int32(len(p.memberships) - 1)
 }
 
+// membershipsOf are the workers that a candidate's node is among. It is asked of each candidate.
+func (p *Program) membershipsOf(c *placement.Candidate) uint64 {
+	if c.NodeID != 0 && int(c.NodeID) < len(p.byID) {
+		return p.byID[c.NodeID]
+	}
+	return p.memberships[p.indexOf(c.Node)]
+}
+
+// orderOf is where a candidate's node is among all by name. Those that are named but not there come after them, and then
+// all others.
+func (p *Program) orderOf(c *placement.Candidate) int32 {
+	if c.NodeID != 0 && int(c.NodeID) < len(p.atID) {
+		return p.atID[c.NodeID]
+	}
+	return p.indexOf(c.Node)
+}
+
+// identity is the same for candidates on one node.
+func identity(c *placement.Candidate) uint64 {
+	if c.NodeID != 0 {
+		return uint64(c.NodeID)
+	}
+	return xxhash.Sum64String(c.Node)
+}
+
 // choice is what is known while one request is placed.
 type choice struct {
 	program    *Program
 	query      *placement.Query
 	candidates []placement.Candidate
-	named      uint64 // workers that any candidate is of
-	// Of the candidates:
-	nodes []int32  // where their nodes' memberships are
-	valid []uint64 // the workers that they are of, without those found to be invalid
+	any, all   uint64 // the workers that one candidate is of, and that all are
+	// valid are the workers that each candidate is of, without those found to be invalid.
+	valid []uint64
 
 	some  []placement.Candidate // those that a strategy compares
 	which []int32               // where they are
@@ -144,14 +174,16 @@ type choice struct {
 var choices = sync.Pool{New: func() any { return &choice{} }}
 
 func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Candidate) {
-	c.program, c.query, c.candidates, c.named = p, q, candidates, 0
-	c.nodes, c.valid = c.nodes[:0], c.valid[:0]
+	c.program, c.query, c.candidates = p, q, candidates
+	c.valid = slices.Grow(c.valid[:0], len(candidates))[:len(candidates)]
+	some, all := uint64(0), ^uint64(0)
 	for i := range candidates {
-		node := p.indexOf(candidates[i].Node)
-		of := p.memberships[node]
-		c.nodes, c.valid = append(c.nodes, node), append(c.valid, of)
-		c.named |= of
+		of := p.membershipsOf(&candidates[i])
+		c.valid[i] = of
+		some |= of
+		all &= of
 	}
+	c.any, c.all = some, all
 }
 
 // end forgets what is the caller's.
@@ -185,9 +217,14 @@ func (c *choice) inBlock(b *block) int {
 // the candidates.
 func (c *choice) check(workers uint64) (valid uint64) {
 	checked := workers & c.program.checked
+	if checked&c.any == 0 {
+		return workers & c.any
+	}
 	for i := range c.valid {
 		if ask := c.valid[i] & checked; ask != 0 {
-			c.valid[i] &^= c.program.invalid(c.query, &c.candidates[i], ask)
+			invalid := c.program.invalid(c.query, &c.candidates[i], ask)
+			c.valid[i] &^= invalid
+			c.all &^= invalid
 		}
 		valid |= c.valid[i]
 	}
@@ -223,9 +260,11 @@ func (c *choice) inWorker(number int) int {
 		}
 		// Nodes are ranked, be it by name or by chance, so that one with many pods has no more chances
 		// than another; and of a node's pods it is the one with the fewest requests.
-		of := uint64(c.nodes[i])
+		of := uint64(0)
 		if w.strategy == v1alpha1.Random {
-			of = mix(seed, of)
+			of = mix(seed, identity(&c.candidates[i]))
+		} else {
+			of = uint64(c.program.orderOf(&c.candidates[i]))
 		}
 		if best < 0 || of < rank || of == rank && c.candidates[i].InFlight < c.candidates[best].InFlight {
 			best, rank = i, of
@@ -236,6 +275,9 @@ func (c *choice) inWorker(number int) int {
 
 // compare is the candidate of the workers that a policy chooses. There is one.
 func (c *choice) compare(policy placement.Policy, workers uint64) int {
+	if c.all&workers != 0 {
+		return policy(c.query, c.candidates)
+	}
 	c.which = c.which[:0]
 	for i := range c.valid {
 		if c.valid[i]&workers != 0 {
@@ -277,14 +319,7 @@ func heaviest(bitsSet, seed uint64) int {
 
 // hashOf is the same for all requests to a function, and on all activators.
 func hashOf(q *placement.Query) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a
-	for _, s := range [...]string{q.Revision.Namespace, q.Revision.Name} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-		h = (h ^ '/') * 1099511628211
-	}
-	return h
+	return mix(xxhash.Sum64String(q.Revision.Namespace), xxhash.Sum64String(q.Revision.Name))
 }
 
 // mix is a hash of two numbers (the finalizer of SplitMix64).
