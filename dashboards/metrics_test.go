@@ -17,12 +17,15 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
 	"libra.dev/libra/pkg/settings"
@@ -81,6 +84,11 @@ func (m touchedMeter) Int64ObservableGauge(name string, options ...metric.Int64O
 	return m.Meter.Int64ObservableGauge(name, append(options, one)...)
 }
 
+func (m touchedMeter) Int64ObservableCounter(name string, options ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {
+	one := metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error { o.Observe(0); return nil })
+	return m.Meter.Int64ObservableCounter(name, append(options, one)...)
+}
+
 // exported returns the names of the series that Libra's parts export.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
@@ -103,6 +111,11 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	if _, err := placement.NewPicture(placement.PictureOptions{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tapp.NewPolicies(tapp.PoliciesOptions{
+		Kube: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := predict.New(predict.Options{URL: "http://localhost", Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider})
