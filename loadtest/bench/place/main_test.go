@@ -32,8 +32,8 @@ func TestQuick(t *testing.T) {
 		t.Errorf("results of machine %q, commit %q and seed %d", got.Machine, got.Commit, got.Seed)
 	}
 	for _, name := range []string{
-		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "stock_p99_us", "hash_p99_us", "coverage_p99_us",
-		"join_shortest_queue_p99_us", "minimum_worker_set_p99_us", "clock_p50_us",
+		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "plenty_stock_p99_us", "plenty_hash_p99_us", "scarce_coverage_p99_us",
+		"scarce_join_shortest_queue_p99_us", "plenty_minimum_worker_set_p99_us", "clock_p50_us",
 	} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
@@ -46,7 +46,7 @@ func TestQuick(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	for _, args := range []string{"--nodes=1", "--steps=17", "--changing=1001", "--busy=1", "--choices=1", "--blocks=0", "--colour=red"} {
+	for _, args := range []string{"--nodes=1", "--steps=17", "--changing=1001", "--busy=1", "--choices=1", "--rate=1", "--blocks=0", "--colour=red"} {
 		cmd := newRoot()
 		cmd.SetArgs([]string{args})
 		cmd.SetOut(&bytes.Buffer{})

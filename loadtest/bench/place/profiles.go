@@ -12,15 +12,16 @@ import (
 // profiles are those of nodes that are made up, of which some change from one call to the next. It is where a
 // picture comes from.
 type profiles struct {
-	o      options
-	random *rand.Rand
-	asked  int
+	o         options
+	mostMilli int64
+	random    *rand.Rand
+	asked     int
 	// gate has one who keeps the picture as it is.
 	gate chan struct{}
 }
 
-func newProfiles(o options) *profiles {
-	return &profiles{o: o, random: rand.New(rand.NewPCG(o.seed, 1)), gate: make(chan struct{}, 1)}
+func newProfiles(o options, mostMilli int64) *profiles {
+	return &profiles{o: o, mostMilli: mostMilli, random: rand.New(rand.NewPCG(o.seed, 1)), gate: make(chan struct{}, 1)}
 }
 
 // ReadProfiles has all nodes the first time, and then those that change and, as in a cluster, a tenth of the others
@@ -43,10 +44,10 @@ func (p *profiles) ReadProfiles(ctx context.Context, _ pool.Moments) ([]pool.Cha
 	return []pool.Changes{changes}, nil
 }
 
-// profile is of a node on which donors of up to two seconds lend up to eight cores in all.
+// profile is of a node on which donors of up to two seconds lend up to so much in all.
 func (p *profiles) profile(node int, now time.Time) pool.Profile {
 	lends := make([]pool.Step, p.o.steps+1)
-	left := api.Resources{CPUMilli: p.random.Int64N(8000), MemoryBytes: p.random.Int64N(4 << 30)}
+	left := api.Resources{CPUMilli: p.random.Int64N(p.mostMilli), MemoryBytes: p.random.Int64N(4 << 30)}
 	at := now
 	for i := range lends {
 		lends[i] = pool.Step{Volume: left}

@@ -19,6 +19,9 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
+// atOnce is how many requests come together.
+const atOnce = 10
+
 const (
 	mostSteps = pool.MostSteps
 	namespace = "default"
@@ -40,13 +43,14 @@ type world struct {
 	chosen, known int // of the choices by default
 }
 
-func newWorld(ctx context.Context, o options) (*world, error) {
+// newWorld has nodes that lend up to so much CPU each.
+func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &world{o: o, random: rand.New(rand.NewPCG(o.seed, 0)), policies: map[api.Placement]placement.Policy{}}
 	for _, name := range api.Placements {
 		w.policies[name] = placement.Named(name)
 	}
-	w.profiles = newProfiles(o)
+	w.profiles = newProfiles(o, mostMilli)
 	picture, err := placement.NewPicture(placement.PictureOptions{
 		Profiles: w.profiles, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
 	})
@@ -123,7 +127,11 @@ func (w *world) take(policy placement.Policy) placement.Choice {
 func (w *world) choose(name api.Placement, n int) []float64 {
 	times := make([]float64, n)
 	w.makeRoom(n)
+	began := time.Now()
 	for i := range times {
+		if i%atOnce == 0 {
+			time.Sleep(time.Until(began.Add(time.Duration(float64(i) / w.o.rate * float64(time.Second)))))
+		}
 		dest, demand := w.dests[w.random.IntN(len(w.dests))], w.demand()
 		started := time.Now()
 		c := w.pods.Take(dest, placement.Ask{Policy: w.policies[name], Demand: demand, Now: started})
