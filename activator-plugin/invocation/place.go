@@ -97,14 +97,6 @@ func demand(could volumes, lasts time.Duration) placement.Demand {
 	return placement.Demand{Want: could.want, Duration: lasts}
 }
 
-// promised is how much CPU, in milli, its place was chosen for.
-func promised(placed placement.Choice, want api.Resources) int64 {
-	if !placed.Covered {
-		return 0
-	}
-	return int64(placed.Coverage * float64(want.CPUMilli))
-}
-
 // refusedError says that no pod is where a PlacementPolicy allows. To Knative's handler it is what it
 // answers with 503.
 type refusedError struct{ tag string }

@@ -20,6 +20,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 // placing is a manager of revID, which has a pod on each node.
@@ -277,5 +278,132 @@ func TestPlacementIsTraced(t *testing.T) {
 		"libra.placement.moved": true, "libra.placement.node": "node-b", "libra.placement.block": int64(2),
 	}, got); diff != "" {
 		t.Error("Attributes (-want, +got):\n" + diff)
+	}
+}
+
+// A request that is moved to a pod that does not answer is the last, for a while.
+func TestAPodThatDoesNotAnswerGetsNoMore(t *testing.T) {
+	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	home := p.send(t, newRevision(), ipA+":8012", false)
+	other := map[string]string{ipA + ":8012": ipB + ":8012", ipB + ":8012": ipA + ":8012"}[home]
+	req := newRequest(newRevision())
+	if err := p.Throttler(oneDest{dest: other}).Try(context.WithValue(t.Context(), requestKey{}, req), revID, func(dest string, _ bool) error {
+		if dest != home {
+			t.Errorf("it goes to %s, want %s", dest, home)
+		}
+		req.response.WriteHeader(http.StatusBadGateway)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.send(t, newRevision(), other, false); got != other {
+		t.Errorf("the next one goes to %s as well", got)
+	}
+	if got := p.send(t, newRevision(), home, false); got != home {
+		t.Errorf("one that Knative sends there goes to %s", got)
+	}
+}
+
+// granting has so much for each request.
+type granting struct {
+	*recorder
+	cpuMilli int64
+}
+
+func (g granting) Begin(ctx context.Context, node string, inv pool.Invocation) (api.Resources, error) {
+	_, err := g.recorder.Begin(ctx, node, inv)
+	return api.Resources{CPUMilli: g.cpuMilli}, err
+}
+
+func (g granting) BeginAfter(ctx context.Context, node string, ended []pool.Ending, inv pool.Invocation) ([]pool.Outcome, api.Resources, error) {
+	outcomes, _, err := g.recorder.BeginAfter(ctx, node, ended, inv)
+	return outcomes, api.Resources{CPUMilli: g.cpuMilli}, err
+}
+
+// lending tells that a node lends so much, and nothing of others.
+type lending struct {
+	node     string
+	cpuMilli int64
+}
+
+func (l lending) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) {
+	now := time.Now()
+	return []pool.Changes{{Now: now, Profiles: []pool.Profile{{
+		Node: l.node, Heard: now, Open: true,
+		Domains: map[string]pool.DomainProfile{"ns": {Lends: []pool.Step{{Volume: api.Resources{CPUMilli: l.cpuMilli}}}}},
+	}}}}, nil
+}
+
+// A request that can be accelerated goes where the picture has the most for it, and what it was promised there is
+// counted beside what it got. What it takes is off the picture at once, also with one pod only.
+func TestPromisedAndGranted(t *testing.T) {
+	provider := sdkmetric.NewMeterProvider()
+	picture, err := placement.NewPicture(placement.PictureOptions{
+		Profiles: lending{"node-b", 500}, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: provider,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		picture.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	view := picture.View("node-b", "ns")
+	demand := placement.Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}
+	waitFor(t, "the picture", func() bool {
+		_, known := view.Coverage(api.SourceOwners, demand, time.Now())
+		return known
+	})
+
+	pods := []*corev1.Pod{newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b"))}
+	known := predictions{revID: {Demand: res(2000, 500), Duration: time.Second, CPUTime: 2 * time.Second}}
+	for _, pods := range [][]*corev1.Pod{pods, pods[1:]} {
+		reader := sdkmetric.NewManualReader()
+		var objects []runtime.Object
+		for _, pod := range pods {
+			objects = append(objects, pod)
+		}
+		m, err := NewManager(Options{
+			Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
+			Pool: granting{&recorder{}, 400}, Predictor: known, Pods: runPodsOf(t, fake.NewClientset(objects...)), Owner: "owner",
+			Settings: full, Views: picture,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the pods", func() bool {
+			_, ok := m.pods.find(ipB, revID, api.UserContainer)
+			return ok && (len(pods) == 1 || m.Slots().Of(revID, 1).HasChoice())
+		})
+		// What is in its first request in a container is not predicted.
+		b, _ := m.pods.find(ipB, revID, api.UserContainer)
+		m.pods.noteServed(b)
+		knatives := ipA + ":8012"
+		if len(pods) == 1 {
+			knatives = ipB + ":8012"
+		}
+		p := placing{Manager: m, metrics: reader}
+		if got := p.send(t, newRevision(), knatives, false); got != ipB+":8012" {
+			t.Errorf("it goes to %s, want where something is lent", got)
+		}
+		drain(t, m.lifecycle)
+		got := values[float64](t, reader, "libra.placement.cpu")
+		if len(pods) == 1 {
+			if len(got) != 0 {
+				t.Errorf("with one pod there is no promise, and there is %v", got)
+			}
+			continue
+		}
+		// 500 of the 1000 that it wants, for a second.
+		if promised := got["promised"]; promised < 0.499 || promised > 0.501 || got["granted"] != 0.4 {
+			t.Errorf("libra.placement.cpu is %v, want 0.5 promised and 0.4 granted", got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,11 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		}
 		defer req.placed.Release()
 		dest = req.placed.Dest
+		defer func() {
+			if req.response.status == http.StatusBadGateway && ctx.Err() == nil {
+				req.placed.Doubt(t.manager.clock.Now())
+			}
+		}()
 		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
 		if end == nil {
 			return fn(dest, isClusterIP)
@@ -168,7 +174,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	}
 	f.withheld = withheld
 	if !inv.Ranked {
-		f.promised = promised(req.placed, inv.Want)
+		f.promised = req.placed.PromisedCPUMilli
 	}
 	if bypassed {
 		why = reasonNotInPath

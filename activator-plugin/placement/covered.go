@@ -1,5 +1,11 @@
 package placement
 
+import (
+	"time"
+
+	"libra.dev/libra/pkg/api"
+)
+
 // closeEnough is the difference of coverage below which candidates are as good as each other. Those
 // who have the same picture would all send to the same node otherwise.
 const closeEnough = 0.02
@@ -10,42 +16,78 @@ const closeEnough = 0.02
 func Coverage(q *Query, candidates []Candidate) int {
 	q.coverages = q.coverages[:0]
 	most := -1.0
-	for i := range candidates {
+	// Of those that cover all of it the first one will do, since none covers more: they are looked at
+	// from a place of chance on.
+	start := q.below(len(candidates))
+	for i, left := start, len(candidates); left > 0; left-- {
 		c := &candidates[i]
-		covered, known := c.View.Coverage(c.Source, q.Demand, q.Now)
+		covered, known := c.View.CoverageFrom(most-closeEnough, c.Source, q.Demand, q.Now)
+		if known && covered >= 1-closeEnough {
+			c.debit(q)
+			return i
+		}
 		if !known {
 			covered = -1
 		}
 		q.coverages = append(q.coverages, covered)
 		most = max(most, covered)
+		if i++; i == len(candidates) {
+			i = 0
+		}
 	}
 	if most < 0 {
 		return Hash(q, candidates)
 	}
-	least, near := max(0, most-closeEnough), 0
+	// coverages begin with that of start.
+	at := q.anyFrom(max(0, most-closeEnough))
+	i := (start + at) % len(candidates)
+	candidates[i].debit(q)
+	return i
+}
+
+// anyFrom is where one of the coverages is that is not less than the least, of which there is one.
+func (q *Query) anyFrom(least float64) int {
+	near := 0
 	for _, covered := range q.coverages {
 		if covered >= least {
 			near++
 		}
 	}
-	picked := q.below(near)
+	which := q.below(near)
 	for i, covered := range q.coverages {
 		if covered < least {
 			continue
 		}
-		if picked == 0 {
-			candidates[i].debit(q, covered)
+		if which == 0 {
 			return i
 		}
-		picked--
+		which--
 	}
-	return 0 // never: near of them were covered by so much
+	return 0
 }
 
-// debit takes the demand off what its node can lend, which covers so much of it.
-func (c *Candidate) debit(q *Query, covered float64) {
+// debit takes the demand off what its node can lend.
+func (c *Candidate) debit(q *Query) {
 	if q.Demand.Accelerable() {
+		q.debited, q.promised = true, promiseOf(c.View, c.Source, q.Demand, q.Now)
 		c.View.Debit(c.Source, q.Demand, q.Now)
-		q.debited, q.covered = true, covered
 	}
+}
+
+// promise is what a place is chosen for.
+type promise struct {
+	known    bool
+	coverage float64
+	cpuMilli int64 // on average
+}
+
+func promiseOf(v *View, source api.Source, d Demand, now time.Time) (p promise) {
+	if p.coverage, p.known = v.Coverage(source, d, now); !p.known || d.Want.CPUMilli <= 0 {
+		return p
+	}
+	// Memory that is not wanted is all covered.
+	d.Want.MemoryBytes = 0
+	ofCPU, _ := v.Coverage(source, d, now)
+	p.cpuMilli = int64(max(0, ofCPU-(1-cpuWeight)) / cpuWeight * float64(d.Want.CPUMilli))
+	return p
 }

@@ -24,9 +24,9 @@ type Query struct {
 
 	coverages []float64 // of the candidates, for a policy that looks at them twice
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
-	// which covered so much of it before.
-	debited bool
-	covered float64
+	// where this was promised before.
+	debited  bool
+	promised promise
 }
 
 // below returns a number from 0 to n-1 by chance.

@@ -30,6 +30,8 @@ type Revision struct {
 	// inFlight are the requests in all pods, those that are gone included.
 	inFlight int
 	changes  uint64 // of sources, that were taken in
+	// doubted is until when pods are; zero when none is.
+	doubted time.Time
 	// stale says that the candidates are not those of the pods any more.
 	stale bool
 
@@ -54,6 +56,8 @@ type pod struct {
 	inFlight int
 	view     *View
 	source   api.Source
+	// doubted says that it could not be reached.
+	doubted bool
 }
 
 const notMine = -1
@@ -94,7 +98,7 @@ func (r *Revision) setPod(p Pod) {
 	if known.Node != p.Node {
 		known.view, known.source = r.viewOf(p.Node), r.sourceOf(p.Node)
 	}
-	known.Pod = p
+	known.Pod, known.doubted = p, false
 	for _, ip := range p.IPs {
 		r.byIP[ip] = known
 	}
@@ -205,6 +209,8 @@ type Choice struct {
 	Coverage float64
 	Covered  bool
 	Debited  bool
+	// PromisedCPUMilli is how much of the CPU that it wants its node had for it, on average.
+	PromisedCPUMilli int64
 
 	revision *Revision
 	pod      *pod
@@ -226,6 +232,7 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 	if ask.Program == nil && ask.Policy == nil {
 		return r.take(Choice{Dest: dest}, picked)
 	}
+	r.endDoubts(picked, ask.Now)
 	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, coverages: r.query.coverages}
 	switch {
 	case !picked.Ready:
@@ -310,11 +317,11 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 func (r *Revision) take(c Choice, p *pod) Choice {
 	c.Node, c.revision, c.pod, c.view, c.source = p.Node, r, p, p.view, p.source
 	if c.Outcome != NotAsked && r.query.Demand.Accelerable() {
-		if c.Debited = r.query.debited; c.Debited {
-			c.Coverage, c.Covered = r.query.covered, true
-		} else {
-			c.Coverage, c.Covered = p.view.Coverage(p.source, r.query.Demand, r.query.Now)
+		promised := r.query.promised
+		if c.Debited = r.query.debited; !c.Debited {
+			promised = promiseOf(p.view, p.source, r.query.Demand, r.query.Now)
 		}
+		c.Covered, c.Coverage, c.PromisedCPUMilli = promised.known, promised.coverage, promised.cpuMilli
 	}
 	r.inFlight++
 	p.inFlight++
@@ -328,6 +335,39 @@ func (c Choice) Debit(d Demand, now time.Time) {
 	if !c.Debited && d.Accelerable() {
 		c.view.Debit(c.source, d, now)
 	}
+}
+
+// doubtedFor is how long no request is moved to a pod that could not be reached. That it was may have
+// been the function's own answer.
+const doubtedFor = 10 * time.Second
+
+// Doubt says that the pod could not be reached. Knative asks pods itself, and may know not to pick it: no
+// other request is moved there for a while, or until Knative picks it.
+func (c Choice) Doubt(now time.Time) {
+	if c.Outcome != Moved {
+		return
+	}
+	c.revision.mu.Lock()
+	defer c.revision.mu.Unlock()
+	c.pod.doubted = true
+	c.revision.doubted, c.revision.stale = now.Add(doubtedFor), true
+}
+
+func (r *Revision) endDoubts(picked *pod, now time.Time) {
+	switch {
+	case r.doubted.IsZero():
+		return
+	case picked.doubted:
+		picked.doubted = false
+	case now.After(r.doubted):
+		for _, p := range r.pods {
+			p.doubted = false
+		}
+		r.doubted = time.Time{}
+	default:
+		return
+	}
+	r.deal()
 }
 
 // Release gives the slot back.
@@ -382,6 +422,9 @@ func (r *Revision) deal() {
 	}
 	r.mine, r.candidates, r.free = r.mine[:0], r.candidates[:0], 0
 	for _, p := range r.among.share(r.takesRequests()) {
+		if p.doubted {
+			continue
+		}
 		p.at = len(r.mine)
 		r.mine = append(r.mine, p)
 		r.candidates = append(r.candidates, r.candidate(p, net.JoinHostPort(p.address(r.six), r.port)))

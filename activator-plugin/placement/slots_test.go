@@ -148,6 +148,37 @@ func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
 	}
 }
 
+// To a pod that could not be reached no request is moved for a while, or until Knative picks it.
+func TestAPodThatCannotBeReached(t *testing.T) {
+	r := slotsOf("a", "b").Of(revID, 1)
+	onB := func(_ *Query, candidates []Candidate) int {
+		return max(0, slices.IndexFunc(candidates, func(c Candidate) bool { return c.Node == "b" }))
+	}
+	send := func(knatives int, at time.Duration) Choice {
+		c := r.Take(dest(knatives), Ask{Policy: onB, Now: now.Add(at)})
+		c.Release()
+		return c
+	}
+	for name, again := range map[string]struct {
+		knatives int
+		at       time.Duration
+	}{"after a while": {0, doubtedFor + 1}, "when Knative picks it": {1, 1}} {
+		if c := send(0, 0); c.Dest != dest(1) {
+			t.Fatalf("it goes to %s", c.Dest)
+		} else {
+			c.Doubt(now)
+		}
+		if c := send(0, doubtedFor); c.Dest != dest(0) || c.Candidates != 1 {
+			t.Errorf("the next one goes to %s of %d", c.Dest, c.Candidates)
+		} else {
+			c.Doubt(now) // it is where Knative sent it
+		}
+		if c := send(again.knatives, again.at); c.Dest != dest(1) || c.Candidates != 2 {
+			t.Errorf("%s it goes to %s of %d", name, c.Dest, c.Candidates)
+		}
+	}
+}
+
 func TestNothingIsLeftOfARevision(t *testing.T) {
 	s := slotsOf("a", "b")
 	r := s.Of(revID, 1)
