@@ -43,10 +43,13 @@ type Revision struct {
 	mine       []*pod
 	candidates []Candidate
 	free       int
+	// all are the pods that are ready, also of other activators.
+	all []*pod
 
 	// What a decision needs is here, so that nothing is allocated for it.
 	query Query
-	one   [1]Candidate
+	some  []Candidate
+	these []*pod // which the some are
 }
 
 // pod is one that the API server has told of, or only Knative: then it has no name.
@@ -283,8 +286,11 @@ func (r *Revision) choose(picked *pod, ask Ask) Choice {
 		i = ask.Policy(&r.query, candidates)
 	}
 	if i < 0 {
-		c.Outcome = Refused
-		return c
+		if len(r.mine) == len(r.all) {
+			c.Outcome = Refused
+			return c
+		}
+		return r.elsewhere(c, ask)
 	}
 	chosen := r.mine[i]
 	switch {
@@ -303,14 +309,35 @@ func (r *Revision) choose(picked *pod, ask Ask) Choice {
 func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 	c.Candidates = 1
 	if ask.Program != nil {
-		r.one[0] = r.candidate(picked, c.Dest)
+		r.some = append(r.some[:0], r.candidate(picked, c.Dest))
 		var i int
-		if i, c.Block = ask.Program.Place(&r.query, r.one[:]); i < 0 {
-			c.Dest, c.Outcome = "", Refused
-			return c
+		if i, c.Block = ask.Program.Place(&r.query, r.some); i < 0 {
+			return r.elsewhere(c, ask)
 		}
 	}
 	return r.take(c, picked)
+}
+
+// elsewhere asks the program for any other pod that has a free slot here, also of other activators: where it
+// allows none of this activator's, that comes before who has which pods.
+func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
+	r.some, r.these = r.some[:0], r.these[:0]
+	for _, p := range r.all {
+		if int64(p.inFlight) < r.concurrency.Load() && !p.doubted {
+			r.some, r.these = append(r.some, r.candidate(p, r.destOf(p))), append(r.these, p)
+		}
+	}
+	c.Candidates = len(r.some)
+	i := -1
+	if len(r.some) > 0 {
+		i, c.Block = ask.Program.Place(&r.query, r.some)
+	}
+	if i < 0 {
+		c.Dest, c.Outcome = "", Refused
+		return c
+	}
+	c.Dest, c.Outcome = r.some[i].Dest, Moved
+	return r.take(c, r.these[i])
 }
 
 // take presumes that the query is that of the request, if there was one.
@@ -421,13 +448,14 @@ func (r *Revision) deal() {
 		p.at = notMine
 	}
 	r.mine, r.candidates, r.free = r.mine[:0], r.candidates[:0], 0
-	for _, p := range r.among.share(r.takesRequests()) {
+	r.all = r.takesRequests()
+	for _, p := range r.among.share(r.all) {
 		if p.doubted {
 			continue
 		}
 		p.at = len(r.mine)
 		r.mine = append(r.mine, p)
-		r.candidates = append(r.candidates, r.candidate(p, net.JoinHostPort(p.address(r.six), r.port)))
+		r.candidates = append(r.candidates, r.candidate(p, r.destOf(p)))
 		r.count(p)
 	}
 	clear(r.mine[len(r.mine):cap(r.mine)])
@@ -450,6 +478,8 @@ func (r *Revision) takesRequests() []*pod {
 func (r *Revision) candidate(p *pod, dest string) Candidate {
 	return Candidate{Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight, Source: p.source, View: p.view}
 }
+
+func (r *Revision) destOf(p *pod) string { return net.JoinHostPort(p.address(r.six), r.port) }
 
 // address is that of a family, or the only one.
 func (p *pod) address(six bool) string {

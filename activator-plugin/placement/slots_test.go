@@ -60,11 +60,18 @@ func TestTake(t *testing.T) {
 			want: dest(1), outcome: Moved, candidates: 1},
 		"more activators than pods": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, index: 1, of: 3, ask: Ask{Policy: last},
 			want: dest(0), outcome: NoChoice, candidates: 1},
-		"allowed by a program":  {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("b")}, want: dest(1), outcome: Moved, candidates: 2},
-		"refused by a program":  {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("c")}, outcome: Refused, candidates: 2},
-		"the only one, allowed": {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("a")}, want: dest(0), outcome: NoChoice, candidates: 1},
-		"the only one, refused": {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("b")}, outcome: Refused, candidates: 1},
-		"not known, refused":    {ask: Ask{Program: onNode("b")}, outcome: Refused, candidates: 1},
+		"allowed by a program": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("b")}, want: dest(1), outcome: Moved, candidates: 2},
+		"refused by a program": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, ask: Ask{Program: onNode("c")}, outcome: Refused, candidates: 2},
+		"allowed in another activator's": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b"), readyPod(2, "c")}, index: 1, of: 2, ask: Ask{Program: onNode("c")},
+			want: dest(2), outcome: Moved, candidates: 3},
+		"allowed in another's, of too few": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, index: 0, of: 3, ask: Ask{Program: onNode("b")},
+			want: dest(1), outcome: Moved, candidates: 2},
+		"allowed in a full one only": {pods: []Pod{readyPod(0, "a"), readyPod(1, "b")}, before: 1, ask: Ask{Program: onNode("b")},
+			outcome: Refused, candidates: 1},
+		"allowed in one that is known": {pods: []Pod{readyPod(1, "b")}, ask: Ask{Program: onNode("b")}, want: dest(1), outcome: Moved, candidates: 1},
+		"the only one, allowed":        {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("a")}, want: dest(0), outcome: NoChoice, candidates: 1},
+		"the only one, refused":        {pods: []Pod{readyPod(0, "a")}, ask: Ask{Program: onNode("b")}, outcome: Refused, candidates: 1},
+		"not known, refused":           {ask: Ask{Program: onNode("b")}, outcome: Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewSlots(nil, nil)
