@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,9 +29,11 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // script answers each call with the next that it has, and then with nothing new.
 type script struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex
 	answers []answer
 	asked   []time.Time
-	clock   clock.PassiveClock
 	// before is called before each answer.
 	before func()
 }
@@ -41,6 +44,8 @@ type answer struct {
 }
 
 func (s *script) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked = append(s.asked, s.clock.Now())
 	if s.before != nil {
 		s.before()
@@ -51,6 +56,23 @@ func (s *script) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, er
 	next := s.answers[0]
 	s.answers = s.answers[1:]
 	return next.changes, next.err
+}
+
+// fails has so many answers be errors.
+func (s *script) fails(times int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range times {
+		s.answers = append(s.answers, answer{err: errors.New("Redis is away")})
+	}
+}
+
+// wasAsked returns when it was asked since it was last called.
+func (s *script) wasAsked() (asked []time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked, s.asked = s.asked, nil
+	return asked
 }
 
 func (s *script) tells(now time.Time, profiles ...pool.Profile) {
@@ -355,30 +377,28 @@ func TestRun(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); p.Run(ctx) }()
 		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if n := len(s.asked); n < 90 || n > 110 {
+		asked := s.wasAsked()
+		if n := len(asked); n < 90 || n > 110 {
 			t.Errorf("asked %d times in 10 s, want 100", n)
 		}
-		if longest := longestBetween(s.asked); longest > refreshEvery+refreshJitter {
+		if longest := longestBetween(asked); longest > refreshEvery+refreshJitter {
 			t.Errorf("not asked for %v", longest)
 		}
 
-		s.asked = nil
-		for range 20 {
-			s.answers = append(s.answers, answer{err: errors.New("Redis is away")})
-		}
+		s.fails(20)
 		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		if n := len(s.asked); n > 20 {
+		asked = s.wasAsked()
+		if n := len(asked); n > 20 {
 			t.Errorf("asked %d times in 20 s of an outage", n)
 		}
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
-		if longest := longestBetween(s.asked); longest > mostBackoff+refreshJitter {
+		if longest := longestBetween(asked); longest > mostBackoff+refreshJitter {
 			t.Errorf("not asked for %v in an outage", longest)
 		}
-		if longest := longestBetween(s.asked[len(s.asked)-20:]); longest > refreshEvery+refreshJitter {
-			t.Errorf("not asked for %v after an outage", longest)
+		time.Sleep(30 * time.Second)
+		s.wasAsked()
+		time.Sleep(time.Second)
+		if n := len(s.wasAsked()); n < 9 {
+			t.Errorf("asked %d times in a second after an outage", n)
 		}
 		stop()
 		<-done
