@@ -21,11 +21,12 @@ import (
 type followed struct {
 	moments  pool.Moments
 	profiles map[string]pool.Profile
+	told     map[string]int64 // when a profile last came, in milliseconds
 }
 
-func (f *followed) follow(t *rapid.T, r *inRedis) {
+func (f *followed) follow(t *rapid.T, r *inRedis, now time.Time) {
 	if f.moments == nil {
-		*f = followed{make(pool.Moments), make(map[string]pool.Profile)}
+		*f = followed{make(pool.Moments), make(map[string]pool.Profile), make(map[string]int64)}
 	}
 	for more := true; more; {
 		changes, err := r.ReadProfiles(redistest.Context(t), f.moments)
@@ -33,7 +34,7 @@ func (f *followed) follow(t *rapid.T, r *inRedis) {
 			t.Fatalf("profiles of %d Redis: %v", len(changes), err)
 		}
 		for _, p := range changes[0].Profiles {
-			f.profiles[p.Node] = p
+			f.profiles[p.Node], f.told[p.Node] = p, now.UnixMilli()
 		}
 		f.moments[changes[0].Redis], more = changes[0].Until, changes[0].More
 	}
@@ -41,9 +42,11 @@ func (f *followed) follow(t *rapid.T, r *inRedis) {
 
 // checkProfile checks that who follows what changes has the profile of the specification.
 func (m *model) checkProfile(t *rapid.T) {
-	m.redis.followed.follow(t, m.redis)
-	want, got := m.profile(t), m.redis.followed.profiles[m.name]
 	now := m.clock.Now()
+	m.redis.followed.follow(t, m.redis, now)
+	want, got := m.profile(t), m.redis.followed.profiles[m.name]
+	// Who is predicted to have ended since is taken to have: what is not told of anew is a forecast.
+	want.Unused = m.memory.nodes[m.name].unused(m.redis.followed.told[m.name])
 	if diff := cmp.Diff(seenFrom(want, now), seenFrom(got, now), cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("profile: Redis differs from the specification (-want +got):\n%s", diff)
 	}
