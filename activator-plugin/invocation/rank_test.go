@@ -327,7 +327,7 @@ func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 // soon or has others in its pod could lend it, no CPU is lent or borrowed but from owners, and
 // none is ranked but by the node.
 func TestSourcesDifferInCPUAlone(t *testing.T) {
-	rec, settings, known := &recorder{}, &fixed{}, predictions{}
+	rec, settings, known := &recorder{}, fixed{}, predictions{}
 	m := newRankingManager(t, rec, settings, known, newPod("a", "10.0.0.1"))
 	pod, ok := m.pods.find("10.0.0.1", revID, api.UserContainer)
 	if !ok {
@@ -351,6 +351,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 
 		begun := map[api.Source]pool.Invocation{}
 		for _, settings.source = range []api.Source{api.SourceOwners, api.SourceNode} {
+			m.settings = settings
 			clear(m.pods.served)
 			if served {
 				m.pods.noteServed(pod)
