@@ -113,7 +113,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		return libra{}, errors.Join(err, redis.Close())
 	}
 	events, stopEvents := newRecorder(kube)
-	written, err := newPolicies(ctx, kube, podName, events, mp, logger)
+	written, err := newPolicies(ctx, kube, podName, live, events, mp, logger)
 	if err != nil {
 		stopEvents()
 		return libra{}, errors.Join(err, redis.Close())

@@ -16,6 +16,8 @@ import (
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/placement/tapp"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 // placementTimeout bounds how much later the activator starts for its placement policies. After it
@@ -25,7 +27,7 @@ const placementTimeout = 5 * time.Second
 // policies are the cluster's placement policies. The zero value is none.
 type policies struct{ followed *tapp.Policies }
 
-func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string, events record.EventRecorder, mp metric.MeterProvider, logger *zap.SugaredLogger) (policies, error) {
+func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string, live *settings.Live, events record.EventRecorder, mp metric.MeterProvider, logger *zap.SugaredLogger) (policies, error) {
 	client, ok := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)
 	if !ok {
 		return policies{}, nil
@@ -33,8 +35,20 @@ func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string,
 	followed, err := tapp.NewPolicies(tapp.PoliciesOptions{
 		Kube: kube, Dynamic: client, Clock: clock.RealClock{}, Logger: logger, MeterProvider: mp, Events: events,
 		Activator: types.NamespacedName{Namespace: system.Namespace(), Name: podName},
+		Platform:  platform(live),
 	})
 	return policies{followed}, err
+}
+
+// platform is what the settings say, as they are now.
+func platform(live *settings.Live) placement.Policy {
+	named := map[api.Placement]placement.Policy{}
+	for _, name := range api.Placements {
+		named[name] = placement.Named(name)
+	}
+	return func(q *placement.Query, candidates []placement.Candidate) int {
+		return named[live.Placement()](q, candidates)
+	}
 }
 
 // programs is nil for none, which a nil *tapp.Policies in an interface would not be.

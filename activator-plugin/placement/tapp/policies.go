@@ -54,6 +54,8 @@ type PoliciesOptions struct {
 	Events record.EventRecorder
 	// Activator is this activator's pod.
 	Activator types.NamespacedName
+	// Platform is what decides where no policy does, and the strategy of that name. Nil is placement.Default.
+	Platform placement.Policy
 }
 
 // Policies are those of the cluster, as they are now. One that is refused leaves in force what the same policy
@@ -110,8 +112,11 @@ func NewPolicies(o PoliciesOptions) (*Policies, error) {
 	p := &Policies{
 		clock: o.Clock, logger: o.Logger, kube: o.Kube, activator: o.Activator, metrics: m,
 		inForce: make(chan struct{}), changed: make(chan struct{}, 1),
-		platform: named(v1alpha1.Platform),
+		platform: o.Platform,
 		known:    map[key]*policy{}, current: NewNodes(nil),
+	}
+	if p.platform == nil {
+		p.platform = placement.Default
 	}
 	p.reporter = newReporter(o, p.object)
 	p.renodes.Store(true)
@@ -293,7 +298,7 @@ func (p *Policies) compile() {
 	if renodes {
 		p.current = p.readNodes()
 	}
-	options := Options{Zone: p.current.zone(p.node)}
+	options := Options{Zone: p.current.zone(p.node), Policy: p.named}
 	there := make(map[key]*policy, len(p.known))
 	for _, k := range p.kinds {
 		for _, obj := range k.informer.GetStore().List() {
@@ -352,6 +357,14 @@ func (p *Policies) recompile(of key, known *policy, o Options) {
 		return
 	}
 	known.program = program
+}
+
+// named is the platform's choice, or placement's policy of a strategy.
+func (p *Policies) named(s v1alpha1.Strategy) placement.Policy {
+	if s == v1alpha1.Platform {
+		return p.platform
+	}
+	return named(s)
 }
 
 func (p *Policies) readNodes() *Nodes {

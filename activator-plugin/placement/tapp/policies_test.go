@@ -76,11 +76,11 @@ func (f *followed) follow() *followed {
 		Kube: f.kube, Dynamic: f.dynamic, Clock: clock.RealClock{}, Logger: zap.New(core).Sugar(),
 		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(f.reader)), Events: f.events,
 		Activator: types.NamespacedName{Namespace: "knative-serving", Name: "activator-0"},
+		Platform:  func(*placement.Query, []placement.Candidate) int { return 0 },
 	})
 	if err != nil {
 		f.Fatal("NewPolicies() =", err)
 	}
-	f.policies.platform = func(*placement.Query, []placement.Candidate) int { return 0 }
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -217,14 +217,14 @@ type Invalidate struct {
 	// +kubebuilder:validation:Maximum=100
 	CapacityUsedPercent *int32 `json:"capacityUsedPercent,omitempty"`
 
-	// MaxConcurrentInvocations is how many requests an activator has in flight on the node.
+	// MaxConcurrentInvocations is how many requests are in flight on the node, of all functions.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxConcurrentInvocations *int32 `json:"maxConcurrentInvocations,omitempty"`
 
-	// Overload is that the node has no CPU left, or is under pressure of memory, disk or processes.
+	// Overload is that the node is under pressure of memory, disk or processes, as its kubelet says.
 	//
 	// +optional
 	Overload bool `json:"overload,omitempty"`
@@ -238,8 +238,7 @@ type Strategy string
 const (
 	BestFirst Strategy = "bestFirst"
 	Random    Strategy = "random"
-	// Platform is what applies without a policy: coverage for what can be accelerated, hash
-	// otherwise.
+	// Platform is what the cluster's settings name for functions without a policy.
 	Platform      Strategy = "platform"
 	Coverage      Strategy = "coverage"
 	Hash          Strategy = "hash"
