@@ -32,7 +32,7 @@ func TestQuick(t *testing.T) {
 		t.Errorf("results of machine %q, commit %q and seed %d", got.Machine, got.Commit, got.Seed)
 	}
 	for _, name := range []string{
-		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "plenty_stock_p99_us", "plenty_hash_p99_us", "scarce_coverage_p99_us",
+		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "policy_p99_us", "policy_p99_us_high", "plenty_placement_policy_p99_us", "plenty_stock_p99_us", "plenty_hash_p99_us", "scarce_coverage_p99_us",
 		"scarce_join_shortest_queue_p99_us", "plenty_minimum_worker_set_p99_us", "clock_p50_us",
 	} {
 		if _, ok := got.Metrics[name]; !ok {

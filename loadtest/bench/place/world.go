@@ -11,16 +11,17 @@ import (
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/pool"
 )
-
-// atOnce is how many requests come together.
-const atOnce = 10
 
 const (
 	mostSteps = pool.MostSteps
@@ -36,7 +37,7 @@ type world struct {
 	profiles *profiles
 	pods     *placement.Revision
 	dests    []string
-	policies map[api.Placement]placement.Policy
+	asks     map[api.Placement]placement.Ask
 	inFlight []placement.Choice // the oldest first
 	stop     func()
 
@@ -46,10 +47,16 @@ type world struct {
 // newWorld has nodes that lend up to so much CPU each.
 func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &world{o: o, random: rand.New(rand.NewPCG(o.seed, 0)), policies: map[api.Placement]placement.Policy{}}
+	w := &world{o: o, random: rand.New(rand.NewPCG(o.seed, 0)), asks: map[api.Placement]placement.Ask{}}
 	for _, name := range api.Placements {
-		w.policies[name] = placement.Named(name)
+		w.asks[name] = placement.Ask{Policy: placement.Named(name)}
 	}
+	program, err := stockWithinZones(o.nodes)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	w.asks[byProgram] = placement.Ask{Program: program}
 	w.profiles = newProfiles(o, mostMilli)
 	picture, err := placement.NewPicture(placement.PictureOptions{
 		Profiles: w.profiles, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
@@ -76,9 +83,31 @@ func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 		return nil, err
 	}
 	for range int(o.busy * float64(o.nodes)) {
-		w.inFlight = append(w.inFlight, w.take(placement.Random))
+		w.inFlight = append(w.inFlight, w.take(placement.Ask{Policy: placement.Random}))
 	}
 	return w, nil
+}
+
+// byProgram is what the PlacementPolicy is called here.
+const byProgram = api.Placement("placement-policy")
+
+// zones are as many as all nodes are in, of which the program allows all but one.
+const zones = 10
+
+// stockWithinZones is a program that allows the nodes of some zones and, of those, takes the one that Knative picked
+// or the first: what it takes longer than stock is the program.
+func stockWithinZones(nodes int) (*tapp.Program, error) {
+	var all []tapp.Node
+	for i := range nodes {
+		all = append(all, tapp.Node{Name: nodeName(i), Reachable: true, Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprint("zone-", i%zones)}})
+	}
+	set := &v1alpha1.NodeSet{MatchExpressions: []v1alpha1.NodeRequirement{
+		{Key: corev1.LabelTopologyZone, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"zone-0"}},
+	}}
+	spec := &v1alpha1.PlacementPolicySpec{Blocks: []v1alpha1.Block{{Workers: []v1alpha1.Worker{{Set: set}}}}}
+	return tapp.Compile("bench", spec, tapp.NewNodes(all), tapp.Options{
+		Policy: func(v1alpha1.Strategy) placement.Policy { return placement.Stock },
+	})
 }
 
 // nodeName is as long as nodes' names in clouds are.
@@ -119,8 +148,9 @@ func (w *world) demand() placement.Demand {
 }
 
 // take is a choice as on a request's path, of which Knative picked any pod.
-func (w *world) take(policy placement.Policy) placement.Choice {
-	return w.pods.Take(w.dests[w.random.IntN(len(w.dests))], placement.Ask{Policy: policy, Demand: w.demand(), Now: time.Now()})
+func (w *world) take(ask placement.Ask) placement.Choice {
+	ask.Demand, ask.Now = w.demand(), time.Now()
+	return w.pods.Take(w.dests[w.random.IntN(len(w.dests))], ask)
 }
 
 // choose has requests placed, each of which ends the oldest, and returns what each choice took, in microseconds.
@@ -129,13 +159,14 @@ func (w *world) choose(name api.Placement, n int) []float64 {
 	w.makeRoom(n)
 	began := time.Now()
 	for i := range times {
-		if i%atOnce == 0 {
-			time.Sleep(time.Until(began.Add(time.Duration(float64(i) / w.o.rate * float64(time.Second)))))
+		// Asleep, another process would have the core meanwhile, and its caches.
+		for due := began.Add(time.Duration(float64(i) / w.o.rate * float64(time.Second))); time.Now().Before(due); {
 		}
-		dest, demand := w.dests[w.random.IntN(len(w.dests))], w.demand()
-		started := time.Now()
-		c := w.pods.Take(dest, placement.Ask{Policy: w.policies[name], Demand: demand, Now: started})
-		times[i] = microseconds(time.Since(started))
+		dest, ask := w.dests[w.random.IntN(len(w.dests))], w.asks[name]
+		ask.Demand = w.demand()
+		ask.Now = time.Now()
+		c := w.pods.Take(dest, ask)
+		times[i] = microseconds(time.Since(ask.Now))
 		w.endOldest(c)
 		if name == api.PlacementDefault {
 			w.chosen++
@@ -159,7 +190,7 @@ func (w *world) allocations(name api.Placement) float64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range choices {
-			w.endOldest(w.take(w.policies[name]))
+			w.endOldest(w.take(w.asks[name]))
 		}
 		runtime.ReadMemStats(&after)
 		least = min(least, float64(after.Mallocs-before.Mallocs)/choices)
