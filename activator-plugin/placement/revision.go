@@ -369,7 +369,7 @@ func (c Choice) Debit(d Demand, now time.Time) {
 const doubtedFor = 10 * time.Second
 
 // Doubt says that the pod could not be reached. Knative asks pods itself, and may know not to pick it: no
-// other request is moved there for a while, or until Knative picks it.
+// other request is moved there for a while, or until Knative picks it, or no other pod has a free slot.
 func (c Choice) Doubt(now time.Time) {
 	if c.Outcome != Moved {
 		return
@@ -386,7 +386,7 @@ func (r *Revision) endDoubts(picked *pod, now time.Time) {
 		return
 	case picked.doubted:
 		picked.doubted = false
-	case now.After(r.doubted):
+	case now.After(r.doubted), r.free == 0:
 		for _, p := range r.pods {
 			p.doubted = false
 		}

@@ -155,7 +155,8 @@ func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
 	}
 }
 
-// To a pod that could not be reached no request is moved for a while, or until Knative picks it.
+// To a pod that could not be reached no request is moved for a while, or until Knative picks it, or no other has a
+// free slot: Knative counts its slots all the same.
 func TestAPodThatCannotBeReached(t *testing.T) {
 	r := slotsOf("a", "b").Of(revID, 1)
 	onB := func(_ *Query, candidates []Candidate) int {
@@ -166,6 +167,14 @@ func TestAPodThatCannotBeReached(t *testing.T) {
 		c.Release()
 		return c
 	}
+	send(0, 0).Doubt(now)
+	first := r.Take(dest(0), Ask{Policy: onB, Now: now})
+	second := r.Take(dest(0), Ask{Policy: onB, Now: now})
+	if first.Dest != dest(0) || second.Dest != dest(1) || second.Over {
+		t.Errorf("of two one goes to %s and the other to %s", first.Dest, second.Dest)
+	}
+	first.Release()
+	second.Release()
 	for name, again := range map[string]struct {
 		knatives int
 		at       time.Duration
