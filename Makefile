@@ -124,6 +124,10 @@ bench-place: bin/bench-place ## How long it takes to choose the pod of a request
 
 BASE ?= origin/main
 
+.PHONY: bench-pool-profiles
+bench-pool-profiles: bin/bench-pool deps ## What it costs Redis that activators keep a picture of 1,000 nodes, and how late they hear (2 min); BENCH=--help for options.
+	$< profiles --out out/$@ --seed $(SEED) --commit $(COMMIT) $(BENCH)
+
 .PHONY: bench-pool-compare
 bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (5 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
 	rm -rf out/base && mkdir -p out/base && git archive $(BASE) | tar -x -C out/base

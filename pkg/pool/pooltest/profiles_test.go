@@ -234,3 +234,78 @@ func readOne(t *testing.T, from profiles) pool.Profile {
 	}
 	return changes[0].Profiles[i]
 }
+
+// What is unused is what was, with what began since and what ends, and on a busy node those that wait come
+// first.
+func TestUnused(t *testing.T) {
+	type ranked struct {
+		milli int64 // that it uses on average
+		lasts time.Duration
+	}
+	second := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
+	for _, tc := range []struct {
+		name          string
+		before, since []ranked // the heartbeat
+		ended         int      // of those before it
+		idle          int64
+		want          map[int]int64 // after so many seconds
+	}{
+		{name: "nothing in flight", idle: 3000, want: map[int]int64{0: 3000, 60: 3000}},
+		{name: "one that ends", before: []ranked{{1000, 10 * time.Second}}, idle: 3000, want: map[int]int64{0: 3000, 9: 3000, 10: 4000}},
+		{name: "one that has ended", before: []ranked{{1000, 10 * time.Second}}, ended: 1, idle: 3000, want: map[int]int64{0: 4000, 10: 4000}},
+		{name: "one that has begun", since: []ranked{{1500, 10 * time.Second}}, idle: 3000, want: map[int]int64{0: 1500, 10: 3000}},
+		{name: "more than there is", since: []ranked{{1500, 10 * time.Second}, {2500, 20 * time.Second}}, idle: 3000, want: map[int]int64{0: 0, 10: 500, 20: 3000}},
+		{
+			// They have 3.7 cores of the 6 that they would use.
+			name: "those that wait", before: []ranked{{3000, 10 * time.Second}, {3000, 20 * time.Second}}, idle: 300,
+			want: map[int]int64{0: 0, 9: 0, 10: 1000, 20: 4000},
+		},
+		{
+			// They use less than was predicted, and nobody waits.
+			name: "those that do not", before: []ranked{{3000, 10 * time.Second}, {3000, 20 * time.Second}}, idle: 500,
+			want: map[int]int64{0: 500, 10: 3500},
+		},
+		{name: "one of which nothing is predicted", since: []ranked{{1000, 0}}, idle: 3000, want: map[int]int64{0: 3000, 60: 3000}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clk := testingclock.NewFakePassiveClock(epoch)
+			m := NewMemory(clk)
+			begin := func(id string, r ranked) {
+				t.Helper()
+				inv := pool.Invocation{
+					ID: id, Function: "a/f", Pod: "a/" + id, Domain: "a", Owner: "activator-1", Allocation: unlimited, Ranked: true,
+					Duration: r.lasts, CPUTime: r.lasts * time.Duration(r.milli) / 1000,
+				}
+				if _, err := m.Begin(t.Context(), "node", inv); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, r := range tc.before {
+				begin(fmt.Sprint("before-", i), r)
+			}
+			hb := pool.Heartbeat{Agent: "agent-1", Capacity: api.Resources{CPUMilli: 4000}, Idle: api.Resources{CPUMilli: tc.idle}}
+			if _, err := m.Heartbeat(t.Context(), "node", hb); err != nil {
+				t.Fatal(err)
+			}
+			for i := range tc.ended {
+				if _, err := m.End(t.Context(), "node", pool.Ending{ID: fmt.Sprint("before-", i)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, r := range tc.since {
+				begin(fmt.Sprint("since-", i), r)
+			}
+			p := readOne(t, m)
+			for after, want := range tc.want {
+				if got := at(p.Unused, second(after)).CPUMilli; got != want {
+					t.Errorf("after %d s %dm are unused, want %dm", after, got, want)
+				}
+			}
+			// What has outlived its prediction may go on for long.
+			clk.SetTime(second(3600))
+			if got := at(readOne(t, m).Unused, second(7200)).CPUMilli; len(tc.before)+len(tc.since)-tc.ended > 0 && got > max(tc.want[0], 0) {
+				t.Errorf("%dm are unused of a node on which all go on after their time, want %dm", got, tc.want[0])
+			}
+		})
+	}
+}
