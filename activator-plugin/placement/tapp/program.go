@@ -186,10 +186,10 @@ func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Ca
 	c.any, c.all = some, all
 }
 
-// end forgets what is the caller's.
+// end forgets what is the caller's, but for what the candidates had: that is written over by the next, or
+// collected with the choice.
 func (c *choice) end() {
-	clear(c.some)
-	c.program, c.query, c.candidates, c.some = nil, nil, nil, c.some[:0]
+	c.program, c.query, c.candidates = nil, nil, nil
 	choices.Put(c)
 }
 
@@ -278,21 +278,14 @@ func (c *choice) compare(policy placement.Policy, workers uint64) int {
 	if c.all&workers != 0 {
 		return policy(c.query, c.candidates)
 	}
-	c.which = c.which[:0]
+	c.some, c.which = slices.Grow(c.some[:0], len(c.valid)), slices.Grow(c.which[:0], len(c.valid))
 	for i := range c.valid {
 		if c.valid[i]&workers != 0 {
-			c.which = append(c.which, int32(i))
+			c.some, c.which = append(c.some, c.candidates[i]), append(c.which, int32(i))
 		}
 	}
-	switch len(c.which) {
-	case 1:
+	if len(c.which) == 1 {
 		return int(c.which[0])
-	case len(c.candidates):
-		return policy(c.query, c.candidates)
-	}
-	c.some = c.some[:0]
-	for _, i := range c.which {
-		c.some = append(c.some, c.candidates[i])
 	}
 	return int(c.which[policy(c.query, c.some)])
 }

@@ -39,7 +39,7 @@ func compiled(t testing.TB, text string, nodes []Node, o Options) *Program {
 func manyNodes(n int) (nodes []Node) {
 	for i := range n {
 		nodes = append(nodes, Node{Name: fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", i/256, i%256), Reachable: true,
-			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%10)}})
+			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", (i+i/10)%10)}})
 	}
 	return nodes
 }
@@ -191,6 +191,7 @@ func TestValidateNamesTheField(t *testing.T) {
 var benchmarked = map[string]string{
 	"a set":            "{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}}]}]}",
 	"all":              "{blocks: [{workers: [{set: {}}]}]}",
+	"all but a zone":   "{blocks: [{workers: [{set: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: NotIn, values: [zone-0]}]}}]}]}",
 	"the sixth":        "{blocks: [" + strings.Repeat("{workers: [{node: none}]},", 5) + "{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}, strategy: bestFirst}]}]}",
 	"conditions":       "{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}}], invalidate: {capacityUsedPercent: 50, maxConcurrentInvocations: 100}}]}",
 	"random in random": "{strategy: random, blocks: [{workers: [{set: {}, strategy: random}, {set: {}, strategy: random}], strategy: random}]}",
