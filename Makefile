@@ -11,6 +11,7 @@ KWOK        := v0.8.0
 VENV        := predictor/.venv
 BOX         := bin/box
 SEED        ?= 1
+NODES       ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 # All of the box but Kubernetes and CoreDNS themselves, which have no tests here.
@@ -51,8 +52,8 @@ images-to-push: $(BOX)
 box-build: $(BOX) ## Build or fetch everything that runs on the box (half an hour the first time).
 	$(BOX) build
 
-box-up: box-build ## Start the box and install Knative, Istio and KServe on it.
-	$(BOX) up
+box-up: box-build ## Start the box and install Knative, Istio and KServe on it; NODES=3 for two workers beside its node.
+	$(BOX) up --nodes $(NODES)
 
 box-down: $(BOX) ## Stop the box and remove all that it made.
 	$(BOX) down
@@ -60,9 +61,9 @@ box-down: $(BOX) ## Stop the box and remove all that it made.
 box-status: $(BOX) ## What runs, what is not ready, where things are.
 	$(BOX) status
 
-box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet
+box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet, and of a worker's with NODE=w1
 	@test -n "$(C)" || { $(BOX) logs --help; exit 2; }
-	$(BOX) logs $(C)
+	$(BOX) logs $(C) $(if $(NODE),--node $(NODE))
 
 ##@ Check it
 
@@ -89,13 +90,13 @@ cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the age
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
 
-e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out.
+e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out; NODES=3 for those of several nodes too.
 	$(BOX) down
-	$(BOX) up
+	$(BOX) up --nodes $(NODES)
 	$(BOX) load --out out/images.json
 	bin/demo run $(ON_BOX) --limit 5m --out out/e2e
 	$(FUNCTIONS_OF_TESTS) --redis-auth
-	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json"
+	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json" -box "$(CURDIR)/$(BOX)"
 	$(BOX) down
 	$(BOX) down
 
@@ -150,10 +151,10 @@ bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KW
 	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: chaos
-chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (half an hour); CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
+chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (half an hour); NODES=3 for two workers, and CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
 	$(BOX) load --out out/images.json
 	$(FUNCTIONS_OF_TESTS)
-	bin/chaos $(ON_BOX) $(CHAOS)
+	bin/chaos $(ON_BOX) --nodes $(NODES) $(CHAOS)
 
 .PHONY: node-test
 node-test: box-build bin/node-test ## Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (25 min); NODE=--help for options.

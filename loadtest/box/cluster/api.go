@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -55,9 +56,23 @@ func (a api) ready(ctx context.Context) error {
 	return a.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// nodeReady says whether the node is Ready, and if not why.
-func (a api) nodeReady(ctx context.Context) (ready bool, reason string, err error) {
-	node, err := a.client.CoreV1().Nodes().Get(ctx, NodeName, metav1.GetOptions{})
+// unready says which node is not Ready, and why; it is empty where all are.
+func (a api) unready(ctx context.Context, members []member) (string, error) {
+	for _, m := range members {
+		ready, reason, err := a.nodeReady(ctx, m.name())
+		if err != nil {
+			return "", err
+		}
+		if !ready {
+			return fmt.Sprintf("node %s is not Ready: %s", m.name(), reason), nil
+		}
+	}
+	return "", nil
+}
+
+// nodeReady says whether a node is Ready, and if not why.
+func (a api) nodeReady(ctx context.Context, name string) (ready bool, reason string, err error) {
+	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return false, "", err
 	}
@@ -69,14 +84,29 @@ func (a api) nodeReady(ctx context.Context) (ready bool, reason string, err erro
 	return false, "it reported nothing yet", nil
 }
 
-// usable says what a pod would still lack on a node that is new.
-func (a api) usable(ctx context.Context) (lacks string) {
-	ready, reason, err := a.nodeReady(ctx)
+// readySince says whether a node that registered anew, or said so since a time, is Ready.
+func (a api) readySince(ctx context.Context, name string, since time.Time) (bool, error) {
+	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	for _, c := range node.Status.Conditions {
+		// Times are in whole seconds.
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) {
+			return true, nil
+		}
+	}
+	return false, errors.New("it has said nothing since it was started")
+}
+
+// usable says what a pod would still lack on nodes that are new.
+func (a api) usable(ctx context.Context, members []member) (lacks string) {
+	unready, err := a.unready(ctx, members)
 	switch {
 	case err != nil:
 		return err.Error()
-	case !ready:
-		return "the node is not Ready: " + reason
+	case unready != "":
+		return unready
 	}
 	if _, err := a.client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{}); err != nil {
 		return err.Error()

@@ -32,7 +32,7 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 	}
 	if len(inits) == 0 { // what a box runs on is fit for it
 		// Better now than when all is built. Trying the kernel takes the tools.
-		unfit, err := unfitMachine(ctx, l)
+		unfit, err := unfitMachine(ctx, l, 1)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -29,19 +30,26 @@ type identity struct {
 	kubeconfig   bool
 }
 
+// identities are those of all that is not a kubelet.
 var identities = []identity{
 	{name: "apiserver", commonName: "kube-apiserver",
 		dnsNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain, "localhost"},
 		ips:      []string{nodeIP, apiServiceIP, boxLinkIP, "127.0.0.1"}},
 	{name: "apiserver-kubelet-client", commonName: "kube-apiserver-kubelet-client", organization: "system:masters"},
-	{name: "kubelet-serving", commonName: "system:node:" + NodeName, organization: "system:nodes",
-		dnsNames: []string{NodeName}, ips: []string{nodeIP, "127.0.0.1"}},
 	{name: "admin", commonName: "box-admin", organization: "system:masters", kubeconfig: true},
 	{name: "kube-controller-manager", commonName: "system:kube-controller-manager", kubeconfig: true},
 	{name: "kube-scheduler", commonName: "system:kube-scheduler", kubeconfig: true},
-	{name: "kubelet", commonName: "system:node:" + NodeName, organization: "system:nodes", kubeconfig: true},
 	{name: "kube-proxy", commonName: "system:kube-proxy", kubeconfig: true},
 	{name: "dns", commonName: dnsUser, kubeconfig: true},
+}
+
+// identitiesOf are those of a node's kubelet.
+func identitiesOf(m member) []identity {
+	user := "system:node:" + m.name()
+	return []identity{
+		{name: m.own("kubelet-serving"), commonName: user, organization: "system:nodes", dnsNames: []string{m.name()}, ips: []string{m.ip(), "127.0.0.1"}},
+		{name: m.own("kubelet"), commonName: user, organization: "system:nodes", kubeconfig: true},
+	}
 }
 
 // authority signs certificates.
@@ -52,7 +60,7 @@ type authority struct {
 
 // writePKI fills dir with a new authority, everybody's certificate, the
 // service account key pair and the kubeconfigs.
-func writePKI(dir string, now time.Time) error {
+func writePKI(dir string, now time.Time, nodes ...member) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -63,7 +71,11 @@ func writePKI(dir string, now time.Time) error {
 	if err := ca.write(dir, "ca"); err != nil {
 		return err
 	}
-	for _, id := range identities {
+	all := slices.Clone(identities)
+	for _, m := range nodes {
+		all = append(all, identitiesOf(m)...)
+	}
+	for _, id := range all {
 		if err := ca.issue(dir, id, now); err != nil {
 			return fmt.Errorf("certificate %s: %w", id.name, err)
 		}

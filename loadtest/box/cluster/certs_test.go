@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,11 +15,16 @@ import (
 func TestWritePKI(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	now := time.Now()
-	if err := writePKI(dir, now); err != nil {
+	nodes := membersOf(testLayout, 3)
+	if err := writePKI(dir, now, nodes...); err != nil {
 		t.Fatal(err)
 	}
 	ca, frontProxy := pool(t, dir, "ca.crt"), pool(t, dir, "front-proxy-ca.crt")
-	for _, id := range identities {
+	all := slices.Clone(identities)
+	for _, m := range nodes {
+		all = append(all, identitiesOf(m)...)
+	}
+	for _, id := range all {
 		t.Run(id.name, func(t *testing.T) {
 			cert := certificate(t, dir, id.name)
 			opts := x509.VerifyOptions{Roots: ca, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}

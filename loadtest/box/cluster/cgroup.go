@@ -14,11 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// cgroupName is the folder that the box has in every hierarchy. Pods are
-	// below it in "kubepods", the node's own processes in cgroupNode.
+	// below it in "kubepods", the node's own processes in cgroupNode. Of several
+	// nodes each has these in a folder of its own there.
 	cgroupName = "libra-box"
 	cgroupNode = "node"
 )
@@ -27,7 +30,7 @@ const (
 type hierarchy struct {
 	mount       string
 	v2          bool
-	controllers []string // of a v1 hierarchy
+	controllers []string // of a v1 hierarchy, with the name of one that has none
 }
 
 // cgroupSystem is how this machine has its cgroups.
@@ -53,7 +56,7 @@ func parseCgroupMounts(mountinfo io.Reader) (cgroupSystem, error) {
 		case "cgroup":
 			h := hierarchy{mount: left[4]}
 			for _, option := range strings.Split(right[2], ",") {
-				if option != "rw" && option != "ro" {
+				if !slices.Contains([]string{"rw", "ro", "xattr", "clone_children"}, option) && !strings.HasPrefix(option, "release_agent=") {
 					h.controllers = append(h.controllers, option)
 				}
 			}
@@ -101,35 +104,141 @@ func (s cgroupSystem) ours() []string {
 	return dirs
 }
 
+// used are the hierarchies in which the box has cgroups.
+func (s cgroupSystem) used() []hierarchy {
+	return slices.DeleteFunc(slices.Clone(s.hierarchies), func(h hierarchy) bool { return h.v2 && !s.unified })
+}
+
 // create makes the box's folders and moves pid into them, so that whatever the
 // node starts is in them too.
 func (s cgroupSystem) create(pid int) error {
-	for _, h := range s.hierarchies {
-		if h.v2 && !s.unified {
-			continue
-		}
+	for _, h := range s.used() {
 		top := filepath.Join(h.mount, cgroupName)
 		node := filepath.Join(top, cgroupNode)
-		for _, dir := range []string{top, node} {
-			if h.v2 {
-				if err := delegate(filepath.Dir(dir)); err != nil {
-					return err
-				}
-			}
-			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return err
-			}
-			if err := inheritCpuset(dir); err != nil {
-				return err
-			}
-		}
-		if err := weigh(top); err != nil {
+		if err := h.make(top, node); err != nil {
 			return err
 		}
-		procs := filepath.Join(node, "cgroup.procs")
-		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
-			return fmt.Errorf("move the node's init into %s: %w", node, err)
+		if err := weigh(top, runtime.NumCPU()); err != nil {
+			return err
 		}
+		if err := enter(node, pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createAmong makes the folder of one of several nodes, on these CPUs, and moves pid into it:
+// whoever makes a cgroup namespace there sees nothing above it.
+func (s cgroupSystem) createAmong(m member, cpus []int, pid int) error {
+	for _, h := range s.used() {
+		box, top := filepath.Join(h.mount, cgroupName), filepath.Join(h.mount, m.cgroup())
+		if err := h.make(box, top); err != nil {
+			return err
+		}
+		if err := setCpuset(top, cpus); err != nil {
+			return err
+		}
+		if err := errors.Join(weigh(box, runtime.NumCPU()), weigh(top, len(cpus)), enter(top, pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// occupy moves this process out of the root of its cgroup namespace, where a node's pods are to
+// be beside it.
+func (s cgroupSystem) occupy() error {
+	for _, h := range s.used() {
+		node := filepath.Join(h.mount, cgroupNode)
+		if err := os.Mkdir(node, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := inheritCpuset(node); err != nil {
+			return err
+		}
+		if err := enter(node, os.Getpid()); err != nil {
+			return err
+		}
+		if h.v2 {
+			if err := delegate(h.mount); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mountOwn puts, in a cgroup namespace and a mount namespace that are new, in the place of the
+// machine's hierarchies what of them is below the namespace's root.
+func (s cgroupSystem) mountOwn() error {
+	for _, h := range s.used() {
+		kind, options := "cgroup2", ""
+		if !h.v2 {
+			kind, options = "cgroup", strings.Join(h.controllers, ",")
+			if strings.HasPrefix(options, "name=") {
+				options = "none," + options
+			}
+		}
+		if err := unix.Unmount(h.mount, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("take the machine's cgroups off %s: %w", h.mount, err)
+		}
+		if err := unix.Mount(kind, h.mount, kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, options); err != nil {
+			return fmt.Errorf("mount the node's cgroups (%s) on %s: %w", options, h.mount, err)
+		}
+	}
+	return nil
+}
+
+// hold is the same system, held open, so that cgroups can be made there when it is no longer seen.
+func (s cgroupSystem) hold() (held cgroupSystem, err error) {
+	held = cgroupSystem{unified: s.unified}
+	for _, h := range s.used() {
+		fd, err := unix.Open(h.mount, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return held, fmt.Errorf("open %s: %w", h.mount, err)
+		}
+		h.mount = fmt.Sprintf("/proc/self/fd/%d", fd)
+		held.hierarchies = append(held.hierarchies, h)
+	}
+	return held, nil
+}
+
+// make makes folders, each in the one before it.
+func (h hierarchy) make(dirs ...string) error {
+	for _, dir := range dirs {
+		if h.v2 {
+			if err := delegate(filepath.Dir(dir)); err != nil {
+				return err
+			}
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := inheritCpuset(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter moves a process into a cgroup.
+func enter(dir string, pid int) error {
+	procs := filepath.Join(dir, "cgroup.procs")
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		return fmt.Errorf("move the node's first process into %s: %w", dir, err)
+	}
+	return nil
+}
+
+// setCpuset sets the processors of a cgroup, where it has them.
+func setCpuset(dir string, cpus []int) error {
+	path := filepath.Join(dir, "cpuset.cpus")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(cpuList(cpus)), 0o644); err != nil {
+		return fmt.Errorf("give %s the CPUs %s: %w", dir, cpuList(cpus), err)
 	}
 	return nil
 }
@@ -138,8 +247,7 @@ func (s cgroupSystem) create(pid int) error {
 // what a machine gives its pods. With more, threads of the kernel, which no cgroup holds, wait
 // while the node is full: with ten times as much ksoftirqd, through which packets go, waited so
 // long that TCP sent them again, and a full node answered nobody for 23 s.
-func weigh(dir string) error {
-	processors := runtime.NumCPU()
+func weigh(dir string, processors int) error {
 	for name, weight := range map[string]int{"cpu.shares": 1024 * processors, "cpu.weight": 100 * processors} {
 		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); err != nil {
@@ -197,9 +305,20 @@ func inheritCpuset(dir string) error {
 
 // remove removes the box's folders. The processes in them are dead or dying:
 // the kernel refuses until the last one is gone.
-func (s cgroupSystem) remove(ctx context.Context) error {
+func (s cgroupSystem) remove(ctx context.Context) error { return removeTrees(ctx, s.ours()) }
+
+// removeNode removes the folders of one of several nodes.
+func (s cgroupSystem) removeNode(ctx context.Context, m member) error {
+	var dirs []string
+	for _, h := range s.hierarchies {
+		dirs = append(dirs, filepath.Join(h.mount, m.cgroup()))
+	}
+	return removeTrees(ctx, dirs)
+}
+
+func removeTrees(ctx context.Context, dirs []string) error {
 	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
-		for _, dir := range s.ours() {
+		for _, dir := range dirs {
 			if err := removeTree(dir); err != nil {
 				if errors.Is(err, os.ErrPermission) {
 					return false, "", err

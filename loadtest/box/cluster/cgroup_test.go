@@ -19,7 +19,7 @@ const (
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:12 - cgroup cgroup rw,cpu,cpuacct
 34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,release_agent=/lib/agent,name=systemd
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 `
 	mountsV2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid,nodev shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -90,7 +90,7 @@ func TestWeighAsMuchAsAProcessOnEachProcessor(t *testing.T) {
 		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := weigh(dir); err != nil {
+		if err := weigh(dir, runtime.NumCPU()); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(path)
@@ -167,5 +167,39 @@ func TestRemoveCgroupsInUse(t *testing.T) {
 	err := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}.remove(ctx)
 	if err == nil || !strings.Contains(err.Error(), "4711") {
 		t.Errorf("remove() = %v, want an error that names the process", err)
+	}
+}
+
+// Of several nodes each is in a folder of its own, with its CPUs, and sees it as the root.
+func TestNodesHaveCgroupsOfTheirOwn(t *testing.T) {
+	mount := t.TempDir()
+	s := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}
+	members := membersOf(testLayout, 3)
+	for _, m := range members[1:] {
+		// As the kernel has them there.
+		dir := filepath.Join(mount, m.cgroup())
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"cpuset.cpus", "cpu.shares"} {
+			if err := os.WriteFile(filepath.Join(dir, file), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.createAmong(m, m.cpus([]int{0, 1}), 4711); err != nil {
+			t.Fatal(err)
+		}
+		for file, want := range map[string]string{"cpuset.cpus": strconv.Itoa(m.number - 1), "cpu.shares": "1024", "cgroup.procs": "4711"} {
+			if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || string(got) != want {
+				t.Errorf("%s of %s is %q (%v), want %q", file, m.name(), got, err, want)
+			}
+		}
+	}
+	own := cgroupSystem{hierarchies: []hierarchy{{mount: filepath.Join(mount, members[2].cgroup())}}}
+	if err := own.occupy(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(mount, "libra-box", "w2", "node", "cgroup.procs")); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,11 +1,14 @@
-// Package cluster runs a single-node Kubernetes on plain Linux, without Docker
-// and without systemd.
+// Package cluster runs a Kubernetes of one node, or of a control node and
+// workers, on plain Linux, without Docker and without systemd.
 //
 // One process, the node's init, is pid 1 of a pid, a mount and a network
 // namespace of its own, and everything else descends from it. The machine
-// itself sees a veth pair with two routes, one cgroup folder and the state
+// itself sees a veth pair with its routes, one cgroup folder and the state
 // folder, so that killing that one process and removing those is all that
 // taking the node down means.
+//
+// A worker is a process that init starts, which is pid 1 of such namespaces in
+// init's, and of a cgroup namespace: killing that one is to lose the node.
 package cluster
 
 import (
@@ -21,7 +24,7 @@ import (
 )
 
 const (
-	// NodeName is the name of the node in Kubernetes.
+	// NodeName is the name of the control node, or the only one, in Kubernetes.
 	NodeName = "box"
 	// PauseImage holds the namespaces of every pod.
 	PauseImage = "dev.local/pause:1"
@@ -32,9 +35,11 @@ const (
 	patience     = 30 * time.Second
 )
 
-// Cluster is the node that keeps its state in Layout.
+// Cluster is the nodes that keep their state in Layout.
 type Cluster struct {
 	Layout layout.Layout
+	// Nodes is how many Up starts.
+	Nodes int
 	// Log takes one line of progress.
 	Log func(format string, args ...any)
 }

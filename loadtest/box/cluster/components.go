@@ -17,6 +17,8 @@ type component struct {
 	path string
 	// args follow argv[0], which is the name: kubelite goes by it.
 	args []string
+	// worker is the node whose first process it is.
+	worker *member
 }
 
 // componentSet holds the node's components by what they wait for.
@@ -26,7 +28,9 @@ type componentSet struct {
 	clients   []component // an API server and a containerd that answer
 }
 
-func components(l layout.Layout, etcdDir string) componentSet {
+// components are those of the control node.
+func components(m member, etcdDir string) componentSet {
+	l := m.layout
 	kubelite := l.Bin("kubelite")
 	client := func(name string) string { return "--kubeconfig=" + pki(l, name+".kubeconfig") }
 	delegated := func(name string) []string {
@@ -43,10 +47,7 @@ func components(l layout.Layout, etcdDir string) componentSet {
 			"--unsafe-no-fsync",
 			"--log-level=warn",
 		},
-	}, {
-		name: "containerd", path: l.Bin("containerd"),
-		args: []string{"--config", containerdConfigPath(l)},
-	}}
+	}, containerd(l)}
 	apiServer := component{
 		name: "kube-apiserver", path: kubelite,
 		args: []string{
@@ -87,26 +88,54 @@ func components(l layout.Layout, etcdDir string) componentSet {
 		name: "kube-scheduler", path: kubelite,
 		args: append(delegated("kube-scheduler"), client("kube-scheduler"),
 			"--leader-elect=false", "--bind-address=127.0.0.1", "--profiling=false"),
-	}, {
-		name: "kubelet", path: kubelite,
+	}, kubelet(m), kubeProxy(m), {
+		name: "dns", path: l.Bin("dns"),
+		args: []string{"-conf", corefilePath(l)},
+	}}
+	if !m.alone() {
+		apiServer.args = append(apiServer.args,
+			// By the annotations of their namespaces, pods of the platform go to the control node.
+			"--enable-admission-plugins=PodNodeSelector,PodTolerationRestriction",
+			fmt.Sprintf("--default-not-ready-toleration-seconds=%d", tolerationOfNodes),
+			fmt.Sprintf("--default-unreachable-toleration-seconds=%d", tolerationOfNodes),
+		)
+		clients[0].args = append(clients[0].args, fmt.Sprintf("--node-monitor-grace-period=%ds", graceOfNodes))
+	}
+	return componentSet{stores, apiServer, clients}
+}
+
+// workerComponents are those of a worker.
+func workerComponents(m member) componentSet {
+	return componentSet{stores: []component{containerd(m.layout)}, clients: []component{kubelet(m), kubeProxy(m)}}
+}
+
+func containerd(l layout.Layout) component {
+	return component{name: "containerd", path: l.Bin("containerd"), args: []string{"--config", containerdConfigPath(l)}}
+}
+
+func kubelet(m member) component {
+	l := m.layout
+	args := []string{
+		"--kubeconfig=" + pki(l, m.own("kubelet")+".kubeconfig"), "--config=" + kubeletConfigPath(l),
+		"--hostname-override=" + m.name(), "--node-ip=" + m.ip(), "--v=2",
+	}
+	if !m.alone() {
+		args = append(args, "--node-labels="+m.labels())
+	}
+	return component{name: "kubelet", path: l.Bin("kubelite"), args: args}
+}
+
+func kubeProxy(m member) component {
+	return component{
+		name: "kube-proxy", path: m.layout.Bin("kubelite"),
 		args: []string{
-			client("kubelet"), "--config=" + kubeletConfigPath(l),
-			"--hostname-override=" + NodeName, "--node-ip=" + nodeIP, "--v=2",
-		},
-	}, {
-		name: "kube-proxy", path: kubelite,
-		args: []string{
-			client("kube-proxy"), "--proxy-mode=nftables", "--cluster-cidr=" + podCIDR,
-			"--hostname-override=" + NodeName,
+			"--kubeconfig=" + pki(m.layout, "kube-proxy.kubeconfig"), "--proxy-mode=nftables", "--cluster-cidr=" + m.clusterCIDR(),
+			"--hostname-override=" + m.name(),
 			// These limits are the machine's, not a network namespace's.
 			"--conntrack-max-per-core=0", "--conntrack-min=0",
 			"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 		},
-	}, {
-		name: "dns", path: l.Bin("dns"),
-		args: []string{"-conf", corefilePath(l)},
-	}}
-	return componentSet{stores, apiServer, clients}
+	}
 }
 
 // environment is the same for every component, whoever calls: a proxy of the
@@ -118,11 +147,24 @@ func environment(l layout.Layout) []string {
 	}
 }
 
-// ComponentNames lists the node's processes, each of which has a log.
+// ComponentNames lists the processes of the control node, each of which has a log.
 func ComponentNames() []string {
-	names := []string{initName}
-	set := components(layout.Layout{}, "")
-	for _, c := range slices.Concat(set.stores, []component{set.apiServer}, set.clients) {
+	set := components(alone(layout.Layout{}), "")
+	return namesOf(slices.Concat([]component{{name: initName}}, set.stores, []component{set.apiServer}, set.clients))
+}
+
+// componentNames lists the processes of a node.
+func (m member) componentNames() []string {
+	if !m.isWorker() {
+		return ComponentNames()
+	}
+	set := workerComponents(m)
+	return namesOf(slices.Concat([]component{{name: nodeName}}, set.stores, set.clients))
+}
+
+func namesOf(list []component) []string {
+	names := make([]string, 0, len(list))
+	for _, c := range list {
 		names = append(names, c.name)
 	}
 	return names

@@ -29,22 +29,26 @@ func containerdRoot(l layout.Layout) string       { return filepath.Join(l.Run()
 func podLogs(l layout.Layout) string              { return filepath.Join(l.Logs(), "pods") }
 func pki(l layout.Layout, name string) string     { return filepath.Join(l.PKI(), name) }
 
-// writeConfigs writes the configuration files of the node's components.
-func writeConfigs(l layout.Layout, runc string) error {
-	kubelet, err := kubeletConfig(l)
+// writeConfigs writes the configuration files of a node's components.
+func writeConfigs(m member, runc string) error {
+	kubelet, err := kubeletConfig(m)
 	if err != nil {
 		return err
 	}
-	cni, err := cniConfig()
+	cni, err := cniConfig(m)
 	if err != nil {
 		return err
 	}
-	for path, data := range map[string][]byte{
+	l := m.layout
+	files := map[string][]byte{
 		containerdConfigPath(l): containerdConfig(l, runc),
 		kubeletConfigPath(l):    kubelet,
-		corefilePath(l):         corefile(l),
 		filepath.Join(cniConfigDir(l), "10-libra-box.conflist"): cni,
-	} {
+	}
+	if !m.isWorker() {
+		files[corefilePath(l)] = corefile(l)
+	}
+	for path, data := range files {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -57,10 +61,11 @@ func writeConfigs(l layout.Layout, runc string) error {
 
 type object = map[string]any
 
-func kubeletConfig(l layout.Layout) ([]byte, error) { return yaml.Marshal(kubeletSettings(l)) }
+func kubeletConfig(m member) ([]byte, error) { return yaml.Marshal(kubeletSettings(m)) }
 
-func kubeletSettings(l layout.Layout) object {
-	return object{
+func kubeletSettings(m member) object {
+	l := m.layout
+	settings := object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": object{
@@ -69,11 +74,11 @@ func kubeletSettings(l layout.Layout) object {
 			"x509":      object{"clientCAFile": pki(l, "ca.crt")},
 		},
 		"authorization":            object{"mode": "Webhook"},
-		"tlsCertFile":              pki(l, "kubelet-serving.crt"),
-		"tlsPrivateKeyFile":        pki(l, "kubelet-serving.key"),
+		"tlsCertFile":              pki(l, m.own("kubelet-serving")+".crt"),
+		"tlsPrivateKeyFile":        pki(l, m.own("kubelet-serving")+".key"),
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               "/" + cgroupName,
+		"cgroupRoot":               m.cgroupRoot(),
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		// The kubelet would rather set the machine's sysctls: init shows it
@@ -96,6 +101,15 @@ func kubeletSettings(l layout.Layout) object {
 		// which a tmpfs does not give.
 		"localStorageCapacityIsolation": false,
 	}
+	if m.alone() {
+		return settings
+	}
+	// That a node is gone is seen after graceOfNodes, and its lease is renewed every quarter.
+	settings["nodeLeaseDurationSeconds"] = leaseOfNodes
+	if !m.isWorker() {
+		settings["registerWithTaints"] = []object{{"key": ControlTaint, "effect": "NoSchedule"}}
+	}
+	return settings
 }
 
 func containerdConfig(l layout.Layout, runc string) []byte {
@@ -140,7 +154,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 
 // cniConfig hangs pods on the bridge that carries the node's address. They
 // have no way out of the machine, and need none: all images are local.
-func cniConfig() ([]byte, error) {
+func cniConfig(m member) ([]byte, error) {
 	return json.MarshalIndent(object{
 		"cniVersion": "1.0.0",
 		"name":       clusterName,
@@ -151,7 +165,7 @@ func cniConfig() ([]byte, error) {
 			"hairpinMode": true,
 			"ipam": object{
 				"type":    "host-local",
-				"ranges":  [][]object{{{"subnet": podCIDR, "rangeStart": podRangeStart}}},
+				"ranges":  [][]object{{{"subnet": m.podCIDR(), "rangeStart": m.podRangeStart()}}},
 				"routes":  []object{{"dst": "0.0.0.0/0"}},
 				"dataDir": "/run/cni",
 			},

@@ -14,7 +14,7 @@ import (
 var testLayout = layout.Layout{Cache: "/cache", State: `/st"ate`}
 
 func TestKubeletConfig(t *testing.T) {
-	data, err := kubeletConfig(testLayout)
+	data, err := kubeletConfig(alone(testLayout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestContainerdConfig(t *testing.T) {
 }
 
 func TestCNIConfig(t *testing.T) {
-	data, err := cniConfig()
+	data, err := cniConfig(alone(testLayout))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +23,11 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// Options are what one run of the node is told.
+// Options are what one run of a node is told.
 type Options struct {
+	// Nodes is how many the cluster has, and Number which of them this one is.
+	Nodes  int `json:"nodes"`
+	Number int `json:"number"`
 	// InMemory keeps the files of etcd, of the kubelet and of containerd's
 	// database in memory: no fsync is in the path of a resize.
 	InMemory bool `json:"inMemory"`
@@ -40,35 +44,23 @@ type componentState struct {
 
 func statesPath(l layout.Layout) string { return filepath.Join(l.Run(), "components.json") }
 
-// Init is pid 1 of the box's namespaces. It waits until its starter has
-// connected it to the machine and said so with the Options; where the starter
-// goes away before that, it ends. Then it starts the components and stays.
+// Init is pid 1 of the box's namespaces, and the control node's first process. It
+// waits until its starter has connected it to the machine and said so with the
+// Options; where the starter goes away before that, it ends. Then it starts the
+// components and the workers, and stays.
 func Init(l layout.Layout, start io.Reader) error {
-	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
-	if os.Getpid() != 1 {
-		return fmt.Errorf("box %s is what `box up` runs as pid 1 of the node; here it is pid %d", initName, os.Getpid())
-	}
-	var o Options
-	if err := json.NewDecoder(start).Decode(&o); err != nil {
-		return fmt.Errorf("read options from the starter: %w", err)
-	}
-	if err := raiseFileLimit(); err != nil {
+	n, err := begin(l, initName, start)
+	if err != nil {
 		return err
 	}
-	n := newNode(l)
-	etcdDir, err := n.mount(o)
-	if err != nil {
-		return fmt.Errorf("mounts: %w", err)
+	etcdDir := filepath.Join(l.Run(), "etcd")
+	if n.options.InMemory {
+		etcdDir = "/var/lib/etcd" // on the tmpfs, as /var/lib/kubelet is
 	}
-	if err := setUpNetwork(); err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	go n.reap()
-
-	c := components(l, etcdDir)
+	c := components(n.member, etcdDir)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	if err := n.start(c.stores...); err != nil {
+	if err := n.start(slices.Concat(c.stores, n.workers())...); err != nil {
 		return err
 	}
 	if err := waitListening(ctx, "tcp", etcdAddress); err != nil {
@@ -88,14 +80,96 @@ func Init(l layout.Layout, start io.Reader) error {
 	if err := api.grantDNS(ctx); err != nil {
 		return err
 	}
+	return n.finish(ctx, c.clients)
+}
+
+// Node is the first process of a worker. Where the control node's does not run any more, neither
+// does this.
+func Node(l layout.Layout, start io.Reader) error {
+	n, err := begin(l, nodeName, start)
+	if err != nil {
+		return err
+	}
+	c := workerComponents(n.member)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := n.start(c.stores...); err != nil {
+		return err
+	}
+	api, err := newAPI(l)
+	if err != nil {
+		return err
+	}
+	if err := api.waitReady(ctx); err != nil {
+		return err
+	}
+	return n.finish(ctx, c.clients)
+}
+
+// begin prepares the namespaces of a node, whose first process this is.
+func begin(l layout.Layout, name string, start io.Reader) (*node, error) {
+	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
+	if os.Getpid() != 1 {
+		return nil, fmt.Errorf("box %s is what `box up` runs as pid 1 of the node; here it is pid %d", name, os.Getpid())
+	}
+	o, err := told(start)
+	if err != nil {
+		return nil, err
+	}
+	if err := raiseFileLimit(); err != nil {
+		return nil, err
+	}
+	n := newNode(member{layout: l, number: o.Number, of: o.Nodes})
+	n.options = o
+	if err := n.mount(); err != nil {
+		return nil, fmt.Errorf("mounts: %w", err)
+	}
+	if err := setUpNetwork(n.member); err != nil {
+		return nil, fmt.Errorf("network: %w", err)
+	}
+	go n.reap()
+	return n, nil
+}
+
+// finish starts what waits for all else, and then again what ends when it is asked to.
+func (n *node) finish(ctx context.Context, clients []component) error {
 	if err := waitListening(ctx, "unix", containerdSocket); err != nil {
 		return err
 	}
-	if err := n.start(c.clients...); err != nil {
+	if err := n.start(clients...); err != nil {
 		return err
 	}
 	n.startAgain()
 	return nil
+}
+
+// toldEnv is the variable in which a first process that runs itself again has what it was told.
+const toldEnv = "LIBRA_BOX_TOLD"
+
+// told is what the starter says. Of several nodes each gets a cgroup namespace then, in the cgroup
+// that its starter has put it in.
+func told(start io.Reader) (o Options, err error) {
+	if said := os.Getenv(toldEnv); said != "" {
+		err := json.Unmarshal([]byte(said), &o)
+		return o, err
+	}
+	if err := json.NewDecoder(start).Decode(&o); err != nil {
+		return o, fmt.Errorf("read options from the starter: %w", err)
+	}
+	if o.Nodes == 1 {
+		return o, nil
+	}
+	said, err := json.Marshal(o)
+	if err != nil {
+		return o, err
+	}
+	// The namespace is a thread's. That of the thread which runs a program anew becomes all
+	// its threads'.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return o, fmt.Errorf("make a cgroup namespace: %w", err)
+	}
+	return o, unix.Exec("/proc/self/exe", os.Args, append(os.Environ(), toldEnv+"="+string(said)))
 }
 
 // raiseFileLimit raises the number of files that a process may open, for all
@@ -123,9 +197,12 @@ func waitListening(ctx context.Context, network, address string) error {
 	})
 }
 
-// node is the state of init.
+// node is the state of a node's first process.
 type node struct {
-	layout layout.Layout
+	member
+	options Options
+	// machine has the cgroups that the node's own are in, where there are workers to be put there.
+	machine cgroupSystem
 
 	mu      sync.Mutex
 	order   []*componentState
@@ -133,8 +210,8 @@ type node struct {
 	started map[string]component    // by name
 }
 
-func newNode(l layout.Layout) *node {
-	return &node{layout: l, states: map[int]*componentState{}, started: map[string]component{}}
+func newNode(m member) *node {
+	return &node{member: m, states: map[int]*componentState{}, started: map[string]component{}}
 }
 
 // start starts components. One that ends is recorded, and not started again before
@@ -155,7 +232,11 @@ func (n *node) start(list ...component) error {
 			Stdout: out,
 			Stderr: out,
 		}
-		err = cmd.Start()
+		if c.worker == nil {
+			err = cmd.Start()
+		} else {
+			err = n.startWorker(&cmd, *c.worker)
+		}
 		out.Close()
 		if err != nil {
 			return fmt.Errorf("start %s: %w", c.name, err)
@@ -168,26 +249,31 @@ func (n *node) start(list ...component) error {
 	return n.save()
 }
 
-// again asks init to start what has ended.
-const again = unix.SIGUSR1
+// again asks a first process to start the components that have ended, and againWorkers the
+// workers: one that is gone is to be so for as long as it is wanted.
+const (
+	again        = unix.SIGUSR1
+	againWorkers = unix.SIGUSR2
+)
 
 // startAgain starts what has ended, each time that it is asked to.
 func (n *node) startAgain() {
 	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, again)
-	for range asked {
-		if err := n.start(n.takeEnded()...); err != nil {
+	signal.Notify(asked, again, againWorkers)
+	for signal := range asked {
+		if err := n.start(n.takeEnded(signal == againWorkers)...); err != nil {
 			log.Printf("start again what had ended: %v", err)
 		}
 	}
 }
 
-// takeEnded forgets what has ended, and returns what it was.
-func (n *node) takeEnded() (ended []component) {
+// takeEnded forgets the workers, or else the components, that have ended, and returns what
+// they were.
+func (n *node) takeEnded(workers bool) (ended []component) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.order = slices.DeleteFunc(n.order, func(s *componentState) bool {
-		if s.Exit == "" {
+		if s.Exit == "" || (n.started[s.Name].worker != nil) != workers {
 			return false
 		}
 		ended = append(ended, n.started[s.Name])
@@ -263,32 +349,40 @@ func readStates(l layout.Layout) ([]componentState, error) {
 // that nothing its components write there lasts or meets the machine's.
 var masked = []string{"/run", "/var/lib", "/var/log"}
 
-// mount prepares the mount namespace and returns etcd's folder.
-func (n *node) mount(o Options) (etcdDir string, err error) {
+// mount prepares the mount namespace.
+func (n *node) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return "", fmt.Errorf("make / private: %w", err)
+		return fmt.Errorf("make / private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return "", fmt.Errorf("mount /proc: %w", err)
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if !n.alone() {
+		if err := n.mountCgroups(); err != nil {
+			return err
+		}
 	}
 	// Mounts in pods may have to reach the node and the other way round.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
-		return "", fmt.Errorf("make / shared: %w", err)
+		return fmt.Errorf("make / shared: %w", err)
 	}
 	if err := mask(masked, n.layout.State, n.layout.Cache); err != nil {
-		return "", err
+		return err
 	}
-	etcdDir = filepath.Join(n.layout.Run(), "etcd")
-	if o.InMemory {
-		etcdDir = "/var/lib/etcd" // on the tmpfs, as /var/lib/kubelet is
+	if n.isWorker() {
+		if err := n.mountWorker(); err != nil {
+			return err
+		}
+	}
+	if n.options.InMemory {
 		// Images stay on the disk, what containerd notes of containers need not.
 		if err := mountTmpfs(filepath.Join(containerdRoot(n.layout), "io.containerd.metadata.v1.bolt")); err != nil {
-			return "", err
+			return err
 		}
 	} else if err := bind(filepath.Join(n.layout.Run(), "kubelet"), "/var/lib/kubelet"); err != nil {
-		return "", err
+		return err
 	}
-	return etcdDir, showSysctls()
+	return showSysctls()
 }
 
 // mask mounts an empty tmpfs over each of dirs; those of keep that lie below

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"libra.dev/libra/loadtest/box/layout"
 )
@@ -33,32 +37,84 @@ func Kubectl(ctx context.Context, l layout.Layout, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// socket is containerd's socket as this namespace sees it.
-func (c Cluster) socket(initPID int) string {
-	return filepath.Join("/proc", fmt.Sprint(initPID), "root", containerdSocket)
+// socket is the socket of a node's containerd as this namespace sees it.
+func socket(firstPID int) string {
+	return filepath.Join("/proc", fmt.Sprint(firstPID), "root", containerdSocket)
 }
 
-// Import gives the node the images of a tar.
+// firstProcess is the pid of a node's first process, in this namespace.
+func (c Cluster) firstProcess(initPID int, m member) (int, error) {
+	if !m.isWorker() {
+		return initPID, nil
+	}
+	state, err := c.stateOf(c.Layout, m.name())
+	if err != nil {
+		return 0, err
+	}
+	running, err := children(initPID)
+	if err != nil {
+		return 0, err
+	}
+	if u, ok := running[state.PID]; ok && state.Exit == "" {
+		return u.pid, nil
+	}
+	return 0, fmt.Errorf("node %s does not run (%s)", m.name(), state.Exit)
+}
+
+// Import gives the nodes that may run them the images of a tar.
 func (c Cluster) Import(ctx context.Context, tar string) error {
+	members, err := c.members()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, m := range members {
+		if m.runs(strings.TrimSuffix(filepath.Base(tar), ".tar")) {
+			g.Go(func() error { return c.importTo(ctx, m, tar) })
+		}
+	}
+	return g.Wait()
+}
+
+func (c Cluster) importTo(ctx context.Context, m member, tar string) error {
 	start := time.Now()
-	if _, err := c.ctr(ctx, "images", "import", tar); err != nil {
-		return fmt.Errorf("import %s: %w", tar, err)
+	if _, err := c.ctr(ctx, m, "images", "import", tar); err != nil {
+		return fmt.Errorf("import %s%s: %w", tar, m.told(), err)
 	}
 	if took := time.Since(start); took > 2*time.Second {
-		c.Log("imported %s in %.1f s", filepath.Base(tar), took.Seconds())
+		c.Log("imported %s%s in %.1f s", filepath.Base(tar), m.told(), took.Seconds())
 	}
 	return nil
 }
 
-// Images are the names of the images on the node.
+// Images are the names of the images that are on all nodes that may run them.
 func (c Cluster) Images(ctx context.Context) ([]string, error) {
-	out, err := c.ctr(ctx, "images", "list", "--quiet")
-	return strings.Fields(out), err
+	members, err := c.members()
+	if err != nil {
+		return nil, err
+	}
+	var everywhere []string
+	for _, m := range members {
+		out, err := c.ctr(ctx, m, "images", "list", "--quiet")
+		if err != nil {
+			return nil, err
+		}
+		there := strings.Fields(out)
+		if !m.isWorker() {
+			everywhere = there
+			continue
+		}
+		everywhere = slices.DeleteFunc(everywhere, func(image string) bool {
+			name, _, _ := strings.Cut(path.Base(image), ":")
+			return m.runs(name) && !slices.Contains(there, image)
+		})
+	}
+	return everywhere, nil
 }
 
-// ctr runs containerd's own client. It reads files on this side of the
+// ctr runs the client of a node's containerd. It reads files on this side of the
 // namespaces, and sends them.
-func (c Cluster) ctr(ctx context.Context, args ...string) (string, error) {
+func (c Cluster) ctr(ctx context.Context, m member, args ...string) (string, error) {
 	p, found, err := findInit(c.Layout)
 	if err != nil {
 		return "", err
@@ -67,9 +123,13 @@ func (c Cluster) ctr(ctx context.Context, args ...string) (string, error) {
 		return "", ErrNotRunning
 	}
 	defer p.close()
+	first, err := c.firstProcess(p.pid, m)
+	if err != nil {
+		return "", err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.Layout.Bin("ctr"), append([]string{"--address", c.socket(p.pid), "--namespace", "k8s.io"}, args...)...)
+	cmd := exec.CommandContext(ctx, c.Layout.Bin("ctr"), append([]string{"--address", socket(first), "--namespace", "k8s.io"}, args...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

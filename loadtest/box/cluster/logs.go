@@ -14,6 +14,8 @@ import (
 type LogOptions struct {
 	Follow bool
 	Lines  int
+	// Node is whose component is meant; empty is the control node.
+	Node string
 }
 
 // Logs is a command that prints the log of a component of the node, or of a
@@ -21,8 +23,18 @@ type LogOptions struct {
 // "namespace/name" or "kind/name".
 func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd, error) {
 	lines := strconv.Itoa(o.Lines)
-	if slices.Contains(ComponentNames(), name) {
-		path := logPath(c.Layout, name)
+	m := alone(c.Layout)
+	if o.Node != "" {
+		var err error
+		if m, err = c.member(o.Node); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(m.componentNames(), name) {
+		path := logPath(m.layout, name)
+		if name == nodeName { // which the control node's starts
+			path = logPath(c.Layout, m.name())
+		}
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("%s has no log yet: %w", name, err)
 		}
@@ -31,6 +43,9 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 			args = append([]string{"-F"}, args...)
 		}
 		return exec.CommandContext(ctx, "tail", args...), nil
+	}
+	if m.isWorker() {
+		return nil, fmt.Errorf("%.64q is no component of node %s, want %s", name, m.name(), strings.Join(m.componentNames(), ", "))
 	}
 	var workloads []workload
 	api, err := newAPI(c.Layout)

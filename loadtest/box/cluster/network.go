@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of the box. The node's own address is on the bridge that the
-// pods hang on; a veth pair joins the box to the machine, which reaches pods
-// and services through it.
+// The addresses of the box. A node's own address is on the bridge that its pods
+// hang on. A veth pair joins the control node to the machine, which reaches pods
+// and services through it, and one more each worker to the control node.
 const (
 	clusterName   = "libra-box"
 	clusterDomain = "cluster.local"
 
-	podCIDR       = "10.244.0.0/24"
+	podsCIDR      = "10.244.0.0/16" // of all nodes
+	podCIDR       = "10.244.0.0/24" // of the control node
 	nodeIP        = "10.244.0.1"
 	podRangeStart = "10.244.0.10"
 	serviceCIDR   = "10.96.0.0/16"
@@ -66,25 +67,61 @@ func machineRoutes() ([]route, error) {
 	return routes, nil
 }
 
+// boxCIDRs are the addresses by which the machine knows a box of these nodes.
+func boxCIDRs(members []member) []string {
+	var cidrs []string
+	for _, m := range members {
+		cidrs = append(cidrs, m.podCIDR())
+	}
+	return append(cidrs, serviceCIDR)
+}
+
 // connectMachine makes the veth pair, with one end in the network namespace of
 // pid, and the machine's routes to the box.
-func connectMachine(pid int) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = hostLinkName
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxLinkName, PeerNamespace: netlink.NsPid(pid)}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("make the veth pair %s: %w", hostLinkName, err)
-	}
-	link, err := setUp(hostLinkName, hostLinkIP, linkCIDR)
+func connectMachine(pid int, members []member) error {
+	link, err := join(hostLinkName, pid, hostLinkIP, linkCIDR)
 	if err != nil {
 		return err
 	}
-	for _, cidr := range []string{podCIDR, serviceCIDR} {
-		if err := addRoute(link, cidr, boxLinkIP); err != nil {
+	for _, cidr := range boxCIDRs(members) {
+		if err := addRoute(link, cidr, boxLinkIP, ""); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// join makes a veth pair, with one end, named boxLinkName, in the network namespace of pid.
+func join(name string, pid int, ip, cidr string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: boxLinkName, PeerNamespace: netlink.NsPid(pid)}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return nil, fmt.Errorf("make the veth pair %s: %w", name, err)
+	}
+	return setUp(name, ip, cidr)
+}
+
+// Of a worker's link, whose addresses nobody but its two ends knows.
+func (m member) linkName() string      { return "libra-" + m.name() }
+func (m member) linkCIDR() string      { return fmt.Sprintf("10.245.%d.0/30", m.number) }
+func (m member) controlLinkIP() string { return fmt.Sprintf("10.245.%d.1", m.number) }
+func (m member) linkIP() string        { return fmt.Sprintf("10.245.%d.2", m.number) }
+
+// connectWorker joins a worker, whose first process is pid, to the control node, from inside
+// that.
+func connectWorker(pid int, w member) error {
+	// An earlier worker's goes with its network namespace, perhaps not at once.
+	if old, err := netlink.LinkByName(w.linkName()); err == nil {
+		if err := netlink.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("remove the link %s: %w", w.linkName(), err)
+		}
+	}
+	link, err := join(w.linkName(), pid, w.controlLinkIP(), w.linkCIDR())
+	if err != nil {
+		return err
+	}
+	return addRoute(link, w.podCIDR(), w.linkIP(), nodeIP)
 }
 
 // disconnectMachine removes the veth pair, and with it the routes.
@@ -103,8 +140,8 @@ func disconnectMachine() (removed bool, err error) {
 	return true, nil
 }
 
-// setUpNetwork prepares the box's own network namespace, from inside it.
-func setUpNetwork() error {
+// setUpNetwork prepares a node's own network namespace, from inside it.
+func setUpNetwork(m member) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
@@ -117,14 +154,10 @@ func setUpNetwork() error {
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		return fmt.Errorf("make the bridge %s: %w", bridgeName, err)
 	}
-	if _, err := setUp(bridgeName, nodeIP, podCIDR); err != nil {
+	if _, err := setUp(bridgeName, m.ip(), m.podCIDR()); err != nil {
 		return err
 	}
-	link, err := setUp(boxLinkName, boxLinkIP, linkCIDR)
-	if err != nil {
-		return err
-	}
-	if err := addRoute(link, "0.0.0.0/0", hostLinkIP); err != nil {
+	if err := setUpUplink(m); err != nil {
 		return err
 	}
 	for path, value := range map[string]string{
@@ -138,6 +171,19 @@ func setUpNetwork() error {
 		}
 	}
 	return nil
+}
+
+// setUpUplink brings up what joins a node to the rest, and routes to there.
+func setUpUplink(m member) error {
+	ip, cidr, gateway, from := boxLinkIP, linkCIDR, hostLinkIP, ""
+	if m.isWorker() {
+		ip, cidr, gateway, from = m.linkIP(), m.linkCIDR(), m.controlLinkIP(), m.ip()
+	}
+	link, err := setUp(boxLinkName, ip, cidr)
+	if err != nil {
+		return err
+	}
+	return addRoute(link, "0.0.0.0/0", gateway, from)
 }
 
 // setUp gives the link an address within cidr and brings it up.
@@ -160,12 +206,13 @@ func setUp(name, ip, cidr string) (netlink.Link, error) {
 	return link, nil
 }
 
-func addRoute(link netlink.Link, cidr, gateway string) error {
+// addRoute adds a route, for packets from an address unless that is empty.
+func addRoute(link netlink.Link, cidr, gateway, from string) error {
 	_, dst, err := net.ParseCIDR(cidr)
 	if err != nil {
 		return err
 	}
-	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: net.ParseIP(gateway)}
+	r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: net.ParseIP(gateway), Src: net.ParseIP(from)}
 	if err := netlink.RouteAdd(r); err != nil {
 		return fmt.Errorf("route %s via %s: %w", cidr, gateway, err)
 	}

@@ -83,7 +83,17 @@ func (c Cluster) preflight(ctx context.Context) error {
 	if err := c.Layout.CheckState(); err != nil {
 		p = append(p, err.Error())
 	}
-	unfit, err := unfitMachine(ctx, c.Layout)
+	if c.Nodes < 1 || c.Nodes > MostNodes {
+		return append(p, fmt.Sprintf("the box was asked to have %d nodes; it may have 1 to %d", c.Nodes, MostNodes))
+	}
+	cpus, err := machineCPUs()
+	if err != nil {
+		return err
+	}
+	if workers := c.Nodes - 1; workers > len(cpus) {
+		p = append(p, fmt.Sprintf("the machine has %d CPUs, and each of %d workers needs one of its own: ask for %d nodes at most", len(cpus), workers, len(cpus)+1))
+	}
+	unfit, err := unfitMachine(ctx, c.Layout, c.Nodes)
 	if err != nil {
 		return err
 	}
@@ -92,7 +102,7 @@ func (c Cluster) preflight(ctx context.Context) error {
 
 // unfitMachine says what of the machine is in the way of a box, with no box of
 // the layout running.
-func unfitMachine(ctx context.Context, l layout.Layout) (Problems, error) {
+func unfitMachine(ctx context.Context, l layout.Layout, nodes int) (Problems, error) {
 	groups, err := readCgroups()
 	if err != nil {
 		return nil, err
@@ -113,7 +123,7 @@ func unfitMachine(ctx context.Context, l layout.Layout) (Problems, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = append(p, routesInTheWay(routes)...)
+	p = append(p, routesInTheWay(routes, append(boxCIDRs(membersOf(l, nodes)), linkCIDR))...)
 	if os.Geteuid() == 0 { // nothing can be tried otherwise
 		missing, err := tryKernel(ctx)
 		if err != nil {
@@ -215,9 +225,9 @@ func missingControllers(groups cgroupSystem) Problems {
 
 // routesInTheWay finds the routes that overlap the box's addresses. When it is
 // called the box is down, so that none of them is the box's own.
-func routesInTheWay(routes []route) Problems {
+func routesInTheWay(routes []route, cidrs []string) Problems {
 	var p Problems
-	for _, cidr := range []string{podCIDR, serviceCIDR, linkCIDR} {
+	for _, cidr := range cidrs {
 		ours := netip.MustParsePrefix(cidr)
 		var overlapping []string
 		for _, r := range routes {

@@ -40,7 +40,7 @@ func TestRoutesInTheWay(t *testing.T) {
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, routesInTheWay(tt.routes)); diff != "" {
+			if diff := cmp.Diff(tt.want, routesInTheWay(tt.routes, append(boxCIDRs(membersOf(testLayout, 1)), linkCIDR))); diff != "" {
 				t.Errorf("routesInTheWay() (-want +got):\n%s", diff)
 			}
 		})

@@ -18,8 +18,12 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// initName is the subcommand of the box that is the node's pid 1.
-const initName = "init"
+// initName and nodeName are the subcommands of the box that are pid 1 of the control node, with
+// all others in its namespace, and of a worker.
+const (
+	initName = "init"
+	nodeName = "node"
+)
 
 // initArgs are the arguments of the init of one layout. They are also how it
 // is known again: a pid means little, for it may be another's by now.
@@ -169,12 +173,17 @@ type usage struct {
 	startedAt time.Time
 }
 
-// children finds the children of pid, by their pid inside its namespace.
+// children finds the children of pid, which is pid 1 of its namespace, by their pid there.
 func children(pid int) (map[int]usage, error) {
 	boot, err := bootTime()
 	if err != nil {
 		return nil, err
 	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil, err
+	}
+	depth := len(namespacePIDs(status)) - 1
 	var found = map[int]usage{}
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -190,50 +199,49 @@ func children(pid int) (map[int]usage, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", list, err)
 			}
-			u, inner, err := readUsage(child, boot)
+			u, pids, err := readUsage(child, boot)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
-			found[inner] = u
+			if len(pids) > depth { // it may be pid 1 of a namespace below
+				found[pids[depth]] = u
+			}
 		}
 	}
 	return found, nil
 }
 
-// readUsage also returns the process's pid in its own namespace.
-func readUsage(pid int, boot time.Time) (u usage, inner int, err error) {
+// readUsage also returns the process's pids, this namespace's first.
+func readUsage(pid int, boot time.Time) (u usage, pids []int, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return usage{}, 0, err
+		return usage{}, nil, err
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return usage{}, 0, err
+		return usage{}, nil, err
 	}
 	u = usage{pid: pid}
-	if pids := namespacePIDs(status); len(pids) > 0 {
-		inner = pids[len(pids)-1]
-	}
 	// The name, in parentheses, may hold anything; the times come 20 fields later.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 22 {
-		return usage{}, 0, fmt.Errorf("/proc/%d/stat has %d fields after the name, want 22 or more", pid, len(fields))
+		return usage{}, nil, fmt.Errorf("/proc/%d/stat has %d fields after the name, want 22 or more", pid, len(fields))
 	}
 	ticks, err := strconv.ParseInt(fields[19], 10, 64)
 	if err != nil {
-		return usage{}, 0, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
+		return usage{}, nil, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
 	}
 	pages, err := strconv.ParseInt(fields[21], 10, 64)
 	if err != nil {
-		return usage{}, 0, fmt.Errorf("/proc/%d/stat: resident pages: %w", pid, err)
+		return usage{}, nil, fmt.Errorf("/proc/%d/stat: resident pages: %w", pid, err)
 	}
 	const ticksPerSecond = 100 // USER_HZ, the same on every Linux that runs Go
 	u.startedAt = boot.Add(time.Duration(ticks) * time.Second / ticksPerSecond)
 	u.rssBytes = pages * int64(os.Getpagesize())
-	return u, inner, nil
+	return u, namespacePIDs(status), nil
 }
 
 func bootTime() (time.Time, error) {

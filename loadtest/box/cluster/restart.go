@@ -9,53 +9,96 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"libra.dev/libra/loadtest/box/layout"
 )
 
 // restartTimeout is for a process to be killed and another to be started, not for what it
 // does then.
 const restartTimeout = 10 * time.Second
 
-// Restart kills one of the node's components and has init start it again, as a
-// machine's own init does when one has crashed.
-func (c Cluster) Restart(ctx context.Context, name string) error {
-	names := ComponentNames()[1:] // init itself cannot be
+// Restart kills one of a node's components and has its first process start it again,
+// as a machine's own init does when one has crashed. An empty node is the control node.
+func (c Cluster) Restart(ctx context.Context, node, name string) error {
+	m, err := c.member(node)
+	if err != nil {
+		return err
+	}
+	names := m.componentNames()[1:] // the first process itself cannot be
 	if !slices.Contains(names, name) {
 		return fmt.Errorf("%.64q is no component that can be restarted, want %s", name, strings.Join(names, ", "))
 	}
-	init, found, err := findInit(c.Layout)
+	first, err := c.openFirst(m)
 	if err != nil {
 		return err
 	}
-	if !found {
-		return ErrNotRunning
-	}
-	defer init.close()
+	defer first.close()
 	ctx, cancel := context.WithTimeout(ctx, restartTimeout)
 	defer cancel()
 
-	before, err := c.stateOf(name)
+	before, err := c.end(ctx, first, m.layout, name)
 	if err != nil {
 		return err
+	}
+	return c.startAgain(ctx, first, again, m.layout, before)
+}
+
+// openFirst opens a node's first process.
+func (c Cluster) openFirst(m member) (process, error) {
+	init, found, err := findInit(c.Layout)
+	if err != nil {
+		return process{}, err
+	}
+	if !found {
+		return process{}, ErrNotRunning
+	}
+	if !m.isWorker() {
+		return init, nil
+	}
+	defer init.close()
+	pid, err := c.firstProcess(init.pid, m)
+	if err != nil {
+		return process{}, err
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return process{}, fmt.Errorf("open process %d of node %s: %w", pid, m.name(), err)
+	}
+	p := process{pid: pid, fd: fd}
+	// The pid may have changed hands before it was opened.
+	if still, err := c.firstProcess(init.pid, m); err != nil || still != pid {
+		p.close()
+		return process{}, errors.Join(fmt.Errorf("node %s has just ended", m.name()), err)
+	}
+	return p, nil
+}
+
+// end kills a child of a first process, unless it has ended, and returns what it was.
+func (c Cluster) end(ctx context.Context, first process, l layout.Layout, name string) (before componentState, err error) {
+	before, err = c.stateOf(l, name)
+	if err != nil {
+		return before, err
 	}
 	if before.Exit == "" {
-		if err := c.killComponent(ctx, init, before); err != nil {
-			return err
+		if err := c.killComponent(ctx, first, before); err != nil {
+			return before, err
 		}
 	}
-	err = poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
-		now, err := c.stateOf(name)
+	return before, poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
+		now, err := c.stateOf(l, name)
 		return now.Exit != "", "init to tell that " + name + " ended", err
 	})
-	if err != nil {
-		return err
-	}
-	if err := unix.PidfdSendSignal(init.fd, again, nil, 0); err != nil {
-		return fmt.Errorf("ask init to start %s again: %w", name, err)
+}
+
+// startAgain has a first process start what has ended, and waits for one of these.
+func (c Cluster) startAgain(ctx context.Context, first process, signal unix.Signal, l layout.Layout, before componentState) error {
+	if err := unix.PidfdSendSignal(first.fd, signal, nil, 0); err != nil {
+		return fmt.Errorf("ask init to start %s again: %w", before.Name, err)
 	}
 	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
-		now, err := c.stateOf(name)
+		now, err := c.stateOf(l, before.Name)
 		return now.Exit == "" && now.PID != before.PID,
-			"init to start " + name + " again (that of an older box cannot: `box down` and `box up` bring this one's)", err
+			"init to start " + before.Name + " again (that of an older box cannot: `box down` and `box up` bring this one's)", err
 	})
 }
 
@@ -86,8 +129,8 @@ func (c Cluster) killComponent(ctx context.Context, init process, s componentSta
 
 // stateOf is what init tells of a component. While it is being started again, init tells
 // nothing.
-func (c Cluster) stateOf(name string) (componentState, error) {
-	states, err := readStates(c.Layout)
+func (c Cluster) stateOf(l layout.Layout, name string) (componentState, error) {
+	states, err := readStates(l)
 	for _, s := range states {
 		if s.Name == name {
 			return s, err

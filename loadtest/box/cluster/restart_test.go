@@ -13,7 +13,7 @@ import (
 
 func TestRestartNamesWhatCanBe(t *testing.T) {
 	for _, name := range []string{"", "kubelets", initName} {
-		err := Cluster{}.Restart(t.Context(), name)
+		err := Cluster{}.Restart(t.Context(), "", name)
 		if err == nil || !strings.Contains(err.Error(), "kubelet, ") && !strings.Contains(err.Error(), ", kubelet") {
 			t.Errorf("%q: got %v, want an error that names the components", name, err)
 		}
@@ -27,7 +27,7 @@ func TestWhatEndedIsStartedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n := newNode(l)
+	n := newNode(alone(l))
 	sleep := func(name string) component { return component{name: name, path: "/bin/sleep", args: []string{"60"}} }
 	if err := n.start(sleep("first"), sleep("second")); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestWhatEndedIsStartedAgain(t *testing.T) {
 			_, _ = unix.Wait4(pid, nil, 0, nil)
 		}
 	})
-	if again := n.takeEnded(); len(again) != 0 {
+	if again := n.takeEnded(false); len(again) != 0 {
 		t.Fatalf("%v is to be started again, and nothing has ended", again)
 	}
 
@@ -51,7 +51,7 @@ func TestWhatEndedIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.exited(killed, status)
-	if err := n.start(n.takeEnded()...); err != nil {
+	if err := n.start(n.takeEnded(false)...); err != nil {
 		t.Fatal(err)
 	}
 

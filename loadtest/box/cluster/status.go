@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"text/tabwriter"
 	"time"
 )
@@ -19,21 +21,40 @@ func (c Cluster) Status(ctx context.Context, w io.Writer) error {
 		return nil
 	}
 	defer p.close()
-	if err := c.printComponents(w, p.pid); err != nil {
+	members, err := c.members()
+	if err != nil {
 		return err
 	}
-	fmt.Fprintln(w)
-	c.printCluster(ctx, w)
+	for _, m := range members {
+		if err := c.printComponents(w, p.pid, m); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+	c.printCluster(ctx, w, members)
 	fmt.Fprintf(w, "\nkubeconfig  %s\nlogs        %s\n", c.Layout.Kubeconfig(), c.Layout.Logs())
 	return nil
 }
 
-func (c Cluster) printComponents(w io.Writer, initPID int) error {
-	states, err := readStates(c.Layout)
+// printComponents prints a node's processes, with its name where it is one of several.
+func (c Cluster) printComponents(w io.Writer, initPID int, m member) error {
+	if !m.alone() {
+		fmt.Fprintf(w, "node %s\n", m.name())
+	}
+	firstPID, err := c.firstProcess(initPID, m)
+	if err != nil {
+		fmt.Fprintln(w, err)
+		return nil
+	}
+	states, err := readStates(m.layout)
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(w, "node %s has only begun\n", m.name())
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	running, err := children(initPID)
+	running, err := children(firstPID)
 	if err != nil {
 		return err
 	}
@@ -41,7 +62,7 @@ func (c Cluster) printComponents(w io.Writer, initPID int) error {
 	if err != nil {
 		return err
 	}
-	first, _, err := readUsage(initPID, boot)
+	first, _, err := readUsage(firstPID, boot)
 	if err != nil {
 		return err
 	}
@@ -50,7 +71,7 @@ func (c Cluster) printComponents(w io.Writer, initPID int) error {
 	row := func(name string, u usage, state string) {
 		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", name, u.pid, time.Since(u.startedAt).Round(time.Second), u.rssBytes>>20, state)
 	}
-	row(initName, first, "running")
+	row(m.componentNames()[0], first, "running")
 	for _, s := range states {
 		if u, ok := running[s.PID]; ok && s.Exit == "" {
 			row(s.Name, u, "running")
@@ -61,21 +82,23 @@ func (c Cluster) printComponents(w io.Writer, initPID int) error {
 	return table.Flush()
 }
 
-func (c Cluster) printCluster(ctx context.Context, w io.Writer) {
+func (c Cluster) printCluster(ctx context.Context, w io.Writer, members []member) {
 	api, err := newAPI(c.Layout)
 	if err != nil {
 		fmt.Fprintln(w, err)
 		return
 	}
-	ready, reason, err := api.nodeReady(ctx)
-	switch {
-	case err != nil:
-		fmt.Fprintf(w, "The API server does not answer: %v\n", err)
-		return
-	case ready:
-		fmt.Fprintf(w, "node %s is Ready\n", NodeName)
-	default:
-		fmt.Fprintf(w, "node %s is not Ready: %s\n", NodeName, reason)
+	for _, m := range members {
+		ready, reason, err := api.nodeReady(ctx, m.name())
+		switch {
+		case err != nil:
+			fmt.Fprintf(w, "The API server does not answer: %v\n", err)
+			return
+		case ready:
+			fmt.Fprintf(w, "node %s is Ready\n", m.name())
+		default:
+			fmt.Fprintf(w, "node %s is not Ready: %s\n", m.name(), reason)
+		}
 	}
 	pods, err := api.pods(ctx)
 	if err != nil {

@@ -44,10 +44,10 @@ var systemdKubelet = object{
 func (m Machine) Write(now time.Time) error {
 	l := m.Layout
 	on := func(path string) string { return filepath.Join(m.Root, path) }
-	if err := writePKI(on(l.PKI()), now); err != nil {
+	if err := writePKI(on(l.PKI()), now, alone(l)); err != nil {
 		return err
 	}
-	settings := kubeletSettings(l)
+	settings := kubeletSettings(alone(l))
 	for name, value := range systemdKubelet {
 		if settings[name] = value; value == nil {
 			delete(settings, name)
@@ -57,7 +57,7 @@ func (m Machine) Write(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	cni, err := cniConfig()
+	cni, err := cniConfig(alone(l))
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ var networkCommands = []string{
 // and applies objects. It is to be run in the machine's root file system, in namespaces that end
 // with it.
 func (m Machine) Prepare(images, objects string) []byte {
-	set := components(m.Layout, etcdDir)
+	set := components(alone(m.Layout), etcdDir)
 	start := func(c component) string { return m.command(c) + " >/run/" + c.name + ".log 2>&1 & begun=\"$! $begun\"" }
 	lines := []string{"export PATH=" + m.Layout.Bin("") + ":/usr/sbin:/usr/bin:/sbin:/bin KUBECONFIG=" + m.Layout.Kubeconfig()}
 	lines = append(lines, networkCommands...)
@@ -175,7 +175,7 @@ func (m Machine) command(c component) string {
 // units are the unit of each component, of the bridge that the node's address is on, and what
 // has them started, by path.
 func (m Machine) units() map[string][]byte {
-	set := components(m.Layout, etcdDir)
+	set := components(alone(m.Layout), etcdDir)
 	network := "[Unit]\nDescription=The bridge of the pods\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"
 	for _, line := range networkCommands {
 		network += "ExecStart=" + line + "\n"

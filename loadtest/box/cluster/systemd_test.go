@@ -52,7 +52,7 @@ func TestMachineWrite(t *testing.T) {
 		}
 	}
 	// The box's own is another.
-	if box, err := kubeletConfig(m.Layout); err != nil || !strings.Contains(string(box), "cgroupDriver: cgroupfs") {
+	if box, err := kubeletConfig(alone(m.Layout)); err != nil || !strings.Contains(string(box), "cgroupDriver: cgroupfs") {
 		t.Errorf("the box's kubelet: %s, %v", box, err)
 	}
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up starts the node and returns when it is Ready. A node that already runs
-// and is whole is left alone: started is false then. What a broken one left is
+// Up starts the nodes and returns when they are Ready. Nodes that already run, are
+// as many and are whole are left alone: started is false then. What broken ones left is
 // removed first. stale says what is wrong with the rest of the box, if anything.
 func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error)) (started bool, err error) {
 	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
@@ -62,6 +64,13 @@ func (c Cluster) examine(ctx context.Context) (problem string, exists bool) {
 // broken says what is wrong with a node that runs. One that is merely busy gets
 // its time: somebody may be using it.
 func (c Cluster) broken(ctx context.Context) string {
+	members, err := c.members()
+	if err != nil {
+		return err.Error()
+	}
+	if len(members) != c.Nodes {
+		return fmt.Sprintf("it has %d nodes, not %d", len(members), c.Nodes)
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	api, err := newAPI(c.Layout)
@@ -69,14 +78,14 @@ func (c Cluster) broken(ctx context.Context) string {
 		return err.Error()
 	}
 	err = poll(ctx, time.Second, func() (bool, string, error) {
-		if name, how := c.ended(); name != "" {
-			return false, "", fmt.Errorf("%s has ended (%s)", name, how)
+		if log, how := c.ended(); log != "" {
+			return false, "", fmt.Errorf("%s has ended (%s)", strings.TrimSuffix(filepath.Base(log), ".log"), how)
 		}
-		ready, reason, err := api.nodeReady(ctx)
+		unready, err := api.unready(ctx, members)
 		if err != nil {
 			return false, fmt.Sprintf("its API server does not answer (%v)", err), nil
 		}
-		return ready, fmt.Sprintf("its node is not Ready (%s)", reason), nil
+		return unready == "", unready, nil
 	})
 	if err != nil {
 		return err.Error()
@@ -84,15 +93,21 @@ func (c Cluster) broken(ctx context.Context) string {
 	return ""
 }
 
-// ended names a component that ended, and how.
-func (c Cluster) ended() (name, how string) {
-	states, err := readStates(c.Layout)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return initName, err.Error()
+// ended is a component that ended, by its log, and how; the log is empty where none has.
+func (c Cluster) ended() (log, how string) {
+	members, err := c.members()
+	if err != nil {
+		return logPath(c.Layout, initName), err.Error()
 	}
-	for _, s := range states {
-		if s.Exit != "" {
-			return s.Name, s.Exit
+	for _, m := range members {
+		states, err := readStates(m.layout)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return logPath(m.layout, initName), err.Error()
+		}
+		for _, s := range states {
+			if s.Exit != "" {
+				return logPath(m.layout, s.Name), s.Exit
+			}
 		}
 	}
 	return "", ""
@@ -109,18 +124,24 @@ func (c Cluster) start(ctx context.Context) error {
 	if err := os.RemoveAll(c.Layout.Logs()); err != nil { // of an earlier run
 		return err
 	}
-	for _, dir := range []string{c.Layout.Run(), podLogs(c.Layout)} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	members := membersOf(c.Layout, c.Nodes)
+	for _, m := range members {
+		for _, dir := range []string{m.layout.Run(), podLogs(m.layout)} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := writeConfigs(m, runc); err != nil {
 			return err
 		}
 	}
-	if err := writePKI(c.Layout.PKI(), time.Now()); err != nil {
+	if err := writePKI(c.Layout.PKI(), time.Now(), members...); err != nil {
 		return err
 	}
-	if err := writeConfigs(c.Layout, runc); err != nil {
+	if err := writeNodes(c.Layout, c.Nodes); err != nil {
 		return err
 	}
-	pid, err := c.startInit()
+	pid, err := c.startInit(members)
 	if err != nil {
 		return err
 	}
@@ -128,18 +149,24 @@ func (c Cluster) start(ctx context.Context) error {
 
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.waitContainerd(ctx, pid); err != nil {
+	g, importing := errgroup.WithContext(ctx)
+	for _, m := range members {
+		g.Go(func() error {
+			if err := c.waitContainerd(importing, pid, m); err != nil {
+				return err
+			}
+			return c.importAll(importing, m)
+		})
+	}
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := c.importAll(ctx); err != nil {
-		return err
-	}
-	return c.waitReady(ctx, pid)
+	return c.waitReady(ctx, pid, members)
 }
 
 // startInit starts the node's init in its namespaces, connects it and lets it go.
 // Until it is told to go, it ends when this process does.
-func (c Cluster) startInit() (pid int, err error) {
+func (c Cluster) startInit(members []member) (pid int, err error) {
 	groups, err := readCgroups()
 	if err != nil {
 		return 0, err
@@ -173,31 +200,61 @@ func (c Cluster) startInit() (pid int, err error) {
 	pid = cmd.Process.Pid
 	// Reaps it if it ends while this process lives.
 	go func() { _ = cmd.Wait() }()
-	if err := groups.create(pid); err != nil {
-		return 0, err
+	if control := members[0]; control.alone() {
+		err = groups.create(pid)
+	} else {
+		var cpus []int
+		if cpus, err = machineCPUs(); err == nil {
+			err = groups.createAmong(control, cpus, pid)
+		}
 	}
-	if err := connectMachine(pid); err != nil {
-		return 0, err
-	}
-	options, err := json.Marshal(Options{InMemory: memoryTotal() >= inMemoryAtBytes})
 	if err != nil {
 		return 0, err
 	}
-	_, err = send.Write(options)
-	return pid, err
+	if err := connectMachine(pid, members); err != nil {
+		return 0, err
+	}
+	options, err := json.Marshal(Options{Nodes: len(members), InMemory: memoryTotal() >= inMemoryAtBytes})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := send.Write(options); err != nil {
+		return pid, err
+	}
+	return pid, c.awaitRunAgain(pid, members[0])
 }
 
-func (c Cluster) waitContainerd(ctx context.Context, pid int) error {
+// awaitRunAgain waits until the init of several nodes has run itself again: for a moment meanwhile
+// it has no command line, and is not known by that.
+func (c Cluster) awaitRunAgain(pid int, m member) error {
+	if m.alone() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil {
+			return false, "", fmt.Errorf("the node's init ended: %w; its log is %s", err, logPath(c.Layout, initName))
+		}
+		return bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init to run itself again", nil
+	})
+}
+
+func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}
-		_, err := os.Stat(c.socket(pid))
-		return err == nil, "containerd does not listen", nil
+		first, err := c.firstProcess(pid, m)
+		if err == nil {
+			_, err = os.Stat(socket(first))
+		}
+		return err == nil, fmt.Sprintf("containerd of node %s does not listen", m.name()), nil
 	})
 }
 
-func (c Cluster) waitReady(ctx context.Context, pid int) error {
+func (c Cluster) waitReady(ctx context.Context, pid int, members []member) error {
 	api, err := newAPI(c.Layout)
 	if err != nil {
 		return err
@@ -207,46 +264,51 @@ func (c Cluster) waitReady(ctx context.Context, pid int) error {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}
-		lacks := api.usable(ctx)
+		lacks := api.usable(ctx, members)
 		if lacks != "" && time.Since(said) > 5*time.Second {
 			said = time.Now()
 			c.Log("waiting: %s", lacks)
 		}
 		return lacks == "", lacks, nil
 	})
-	if err == nil {
+	switch {
+	case err != nil:
+	case len(members) == 1:
 		c.Log("node Ready")
+	default:
+		c.Log("%d nodes Ready", len(members))
 	}
 	return err
 }
 
 // stillStarting fails when the node cannot become Ready any more.
 func (c Cluster) stillStarting(pid int) error {
-	name, how := c.ended()
-	if name == "" && !isInit(pid, c.Layout.State) {
-		name, how = initName, "the node's first process"
+	log, how := c.ended()
+	if log == "" && !isInit(pid, c.Layout.State) {
+		log, how = logPath(c.Layout, initName), "the node's first process"
 	}
-	if name == "" {
+	if log == "" {
 		return nil
 	}
-	return fmt.Errorf("%s ended (%s); the end of its log %s:\n%s", name, how, logPath(c.Layout, name), lastLines(logPath(c.Layout, name), 10))
+	return fmt.Errorf("%s ended (%s); the end of its log %s:\n%s", strings.TrimSuffix(filepath.Base(log), ".log"), how, log, lastLines(log, 10))
 }
 
-// importAll imports every image tar of the cache.
-func (c Cluster) importAll(ctx context.Context) error {
+// importAll imports every image tar of the cache that a node may run.
+func (c Cluster) importAll(ctx context.Context, m member) error {
 	tars, err := filepath.Glob(filepath.Join(c.Layout.Images(), "*.tar"))
 	if err != nil {
 		return err
 	}
+	tars = slices.DeleteFunc(tars, func(tar string) bool { return !m.runs(strings.TrimSuffix(filepath.Base(tar), ".tar")) })
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(2) // the disk is busy with that already
 	for _, tar := range tars {
-		g.Go(func() error { return c.Import(ctx, tar) })
+		g.Go(func() error { return c.importTo(ctx, m, tar) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	c.Log("imported %d images", len(tars))
+	c.Log("imported %d images%s", len(tars), m.told())
 	return nil
 }
 

@@ -23,6 +23,15 @@ const (
 type Layout struct {
 	Cache string
 	State string
+	// Node is the worker whose logs and files of one run are meant; empty is the control node.
+	Node string
+}
+
+// Of is where a worker of the same box keeps what is its own. The certificates are in one folder
+// for all.
+func (l Layout) Of(worker string) Layout {
+	l.Node = worker
+	return l
 }
 
 // Default returns the layout that the environment asks for.
@@ -103,8 +112,9 @@ func (l Layout) Manifests() string { return filepath.Join(l.Cache, "manifests") 
 // Images is the folder of the image tars that a new node imports.
 func (l Layout) Images() string { return filepath.Join(l.Cache, "images") }
 
-// Logs is the folder of the components' logs, one <component>.log each.
-func (l Layout) Logs() string { return filepath.Join(l.State, "logs") }
+// Logs is the folder of the components' logs, one <component>.log each. Those of workers are in
+// folders in the control node's.
+func (l Layout) Logs() string { return filepath.Join(l.State, "logs", l.Node) }
 
 // PKI is the folder of the certificates, keys and kubeconfigs.
 func (l Layout) PKI() string { return filepath.Join(l.State, "pki") }
@@ -113,5 +123,5 @@ func (l Layout) PKI() string { return filepath.Join(l.State, "pki") }
 func (l Layout) Kubeconfig() string { return filepath.Join(l.PKI(), "admin.kubeconfig") }
 
 // Run is the folder of what one run of the node writes: sockets aside, all of
-// etcd's, containerd's and the kubelet's state.
-func (l Layout) Run() string { return filepath.Join(l.State, "run") }
+// etcd's, containerd's and the kubelet's state. Those of workers are in the control node's.
+func (l Layout) Run() string { return filepath.Join(l.State, "run", l.Node) }

@@ -3,10 +3,13 @@ package stack
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
 	"libra.dev/libra/loadtest/box/layout"
@@ -17,10 +20,35 @@ const (
 	readyTimeout = 2 * time.Minute
 )
 
+// laterNamespaces are of what is no part of the stack.
+var laterNamespaces = []string{"libra-system", metav1.NamespaceSystem}
+
+// annotateNamespaces annotates the namespaces among objects, and adds the later ones.
+func annotateNamespaces(objects []object, annotations map[string]string) []object {
+	for _, name := range laterNamespaces {
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion("v1")
+		o.SetKind("Namespace")
+		o.SetName(name)
+		objects = append(objects, o)
+	}
+	for _, o := range objects {
+		if o.GetKind() != "Namespace" {
+			continue
+		}
+		all := maps.Clone(annotations)
+		maps.Copy(all, o.GetAnnotations())
+		o.SetAnnotations(all)
+	}
+	return objects
+}
+
 // Install puts the stack on a node that has its images, and returns when all of
 // it works. What Build rendered is applied by a field manager of the box's own;
-// a second Install changes nothing but what others changed in the meantime.
-func Install(ctx context.Context, l layout.Layout, config *rest.Config, log Logf) error {
+// a second Install changes nothing but what others changed in the meantime. The
+// annotations are for the namespaces of the platform, and for those that Libra and
+// the cluster's own parts will be in.
+func Install(ctx context.Context, l layout.Layout, config *rest.Config, annotations map[string]string, log Logf) error {
 	start := time.Now()
 	a, err := newApplier(config)
 	if err != nil {
@@ -39,6 +67,9 @@ func Install(ctx context.Context, l layout.Layout, config *rest.Config, log Logf
 		objects, err := parseObjects(data)
 		if err != nil {
 			return fmt.Errorf("%s: %w", phase, err)
+		}
+		if phase == phases[0] && annotations != nil {
+			objects = annotateNamespaces(objects, annotations)
 		}
 		if phase == phases[1] {
 			objects = append(objects, certificate.secret())

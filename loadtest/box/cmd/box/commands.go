@@ -22,8 +22,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "box",
 		Short: "A real Kubernetes with Knative, Istio and KServe on this machine",
-		Long: `box builds and runs a single-node Kubernetes with Knative Serving, Istio, KServe
-and Redis's image on one Linux machine: no Docker, no systemd, no registry.
+		Long: `box builds and runs a Kubernetes of one node, or of several, with Knative Serving,
+Istio, KServe and Redis's image on one Linux machine: no Docker, no systemd, no
+registry.
 
 Everything it builds is kept in ` + layout.CacheEnv + ` (libra-box in the user's cache
 folder), everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box). A run
@@ -33,8 +34,8 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
-		newLoad(), newPush(), newMachine(), newInit(), newProbe())
+	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newNodeStop(), newNodeStart(), newLinkDown(), newLinkUp(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
+		newLoad(), newPush(), newMachine(), newInit(), newNode(), newProbe())
 	return root
 }
 
@@ -125,17 +126,23 @@ func changing(run func(layout.Layout) error) error {
 }
 
 func newUp() *cobra.Command {
-	return &cobra.Command{
+	var nodes int
+	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the box and install Knative, Istio and KServe on it",
-		Long: `up starts the node, imports the images and installs the stack. A box that runs,
-is whole and was started from what "box build" last made is left alone; any other
-is removed first. Nothing is started before all that it needs was found.`,
+		Long: `up starts the nodes, imports the images and installs the stack. A box that runs,
+has as many nodes, is whole and was started from what "box build" last made is left
+alone; any other is removed first. Nothing is started before all that it needs was
+found.
+
+With --nodes 3 there are, beside the node "box", the workers "w1" and "w2", each with
+a kubelet, containers, pod addresses and CPUs of its own. Functions run on the
+workers, and the platform and all of Libra but its agents on "box".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return changing(func(l layout.Layout) error {
 				log, done := progress(cmd)
-				c := cluster.Cluster{Layout: l, Log: log}
+				c := cluster.Cluster{Layout: l, Nodes: nodes, Log: log}
 				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l) })
 				if err != nil {
 					return err
@@ -148,7 +155,7 @@ is removed first. Nothing is started before all that it needs was found.`,
 				if err != nil {
 					return err
 				}
-				if err := stack.Install(cmd.Context(), l, config, log); err != nil {
+				if err := stack.Install(cmd.Context(), l, config, cluster.PlatformAnnotations(nodes), log); err != nil {
 					return err
 				}
 				if err := noteInstalled(l); err != nil {
@@ -159,6 +166,8 @@ is removed first. Nothing is started before all that it needs was found.`,
 			})
 		},
 	}
+	cmd.Flags().IntVar(&nodes, "nodes", 1, fmt.Sprintf("nodes of the cluster, from 1 to %d: the control node, and workers with a CPU of their own at least", cluster.MostNodes))
+	return cmd
 }
 
 func newDown() *cobra.Command {
@@ -196,19 +205,21 @@ func newStatus() *cobra.Command {
 }
 
 func newRestart() *cobra.Command {
-	return &cobra.Command{
+	var node string
+	cmd := &cobra.Command{
 		Use:   "restart COMPONENT",
-		Short: "Kill one of the node's own components and start it again",
+		Short: "Kill one of a node's own components and start it again",
 		Long: `restart kills one of
 
   ` + strings.Join(cluster.ComponentNames()[1:], ", ") + `
 
-and has the node's init start it again, for tests of what that does to the rest.`,
+and has the node's init start it again, for tests of what that does to the rest. A
+worker has containerd, kubelet and kube-proxy.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changing(func(l layout.Layout) error {
 				log, done := progress(cmd)
-				if err := (cluster.Cluster{Layout: l, Log: log}).Restart(cmd.Context(), args[0]); err != nil {
+				if err := (cluster.Cluster{Layout: l, Log: log}).Restart(cmd.Context(), node, args[0]); err != nil {
 					return err
 				}
 				done("%s was started again", args[0])
@@ -216,6 +227,53 @@ and has the node's init start it again, for tests of what that does to the rest.
 			})
 		},
 	}
+	cmd.Flags().StringVar(&node, "node", "", "the node whose component it is (default: the control node)")
+	return cmd
+}
+
+// newFault is a command that does something to one worker.
+func newFault(use, short, long, said string, do func(c cluster.Cluster, cmd *cobra.Command, node string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   use + " NODE",
+		Short: short,
+		Long:  long,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changing(func(l layout.Layout) error {
+				log, done := progress(cmd)
+				if err := do(cluster.Cluster{Layout: l, Log: log}, cmd, args[0]); err != nil {
+					return err
+				}
+				done(said, args[0])
+				return nil
+			})
+		},
+	}
+}
+
+func newNodeStop() *cobra.Command {
+	return newFault("node-stop", "End a worker and all that runs on it",
+		"node-stop ends a worker at once, as when its machine loses power. Kubernetes is told nothing.",
+		"%s is gone", func(c cluster.Cluster, cmd *cobra.Command, node string) error { return c.StopNode(cmd.Context(), node) })
+}
+
+func newNodeStart() *cobra.Command {
+	return newFault("node-start", "Start a worker that node-stop has ended",
+		"node-start brings a new and empty node of the same name and with the same images, and waits until it is Ready.",
+		"%s is Ready", func(c cluster.Cluster, cmd *cobra.Command, node string) error {
+			return c.StartNode(cmd.Context(), node)
+		})
+}
+
+func newLinkDown() *cobra.Command {
+	return newFault("link-down", "Take a worker's link to the other nodes away",
+		"link-down cuts a worker off: what is sent to it is lost without a word, and from it nothing goes out.",
+		"%s is cut off", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, false) })
+}
+
+func newLinkUp() *cobra.Command {
+	return newFault("link-up", "Bring a worker's link back", "link-up undoes link-down.",
+		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
 }
 
 // looking runs a command that changes nothing.
@@ -252,6 +310,7 @@ or of a workload on it, by its name ("deploy/activator", "libra-resizer",
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what is logged from now on")
 	cmd.Flags().IntVar(&o.Lines, "tail", 200, "lines to show of what was logged until now")
+	cmd.Flags().StringVar(&o.Node, "node", "", "the node whose component it is (default: the control node)")
 	return cmd
 }
 
@@ -412,6 +471,22 @@ func newInit() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return cluster.Init(l, os.Stdin)
+		},
+	}
+	cmd.Flags().StringVar(&l.State, "state", "", "state folder")
+	cmd.Flags().StringVar(&l.Cache, "cache", "", "cache folder")
+	return cmd
+}
+
+func newNode() *cobra.Command {
+	var l layout.Layout
+	cmd := &cobra.Command{
+		Use:    "node NAME",
+		Short:  "A worker's first process: for box init only",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return cluster.Node(l.Of(args[0]), os.Stdin)
 		},
 	}
 	cmd.Flags().StringVar(&l.State, "state", "", "state folder")
