@@ -93,23 +93,42 @@ func (c Cluster) Images(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var everywhere []string
-	for _, m := range members {
-		out, err := c.ctr(ctx, m, "images", "list", "--quiet")
+	everywhere, err := c.imagesOn(ctx, members[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range members[1:] {
+		there, err := c.imagesOn(ctx, w)
 		if err != nil {
 			return nil, err
 		}
-		there := strings.Fields(out)
-		if !m.isWorker() {
-			everywhere = there
-			continue
-		}
-		everywhere = slices.DeleteFunc(everywhere, func(image string) bool {
-			name, _, _ := strings.Cut(path.Base(image), ":")
-			return m.runs(name) && !slices.Contains(there, image)
-		})
+		everywhere = slices.DeleteFunc(everywhere, w.without(there))
 	}
 	return everywhere, nil
+}
+
+// lacks says whether a worker has not all images of the control node that it may run.
+func (c Cluster) lacks(ctx context.Context, w member) (bool, error) {
+	all, err := c.imagesOn(ctx, alone(c.Layout))
+	if err != nil {
+		return false, err
+	}
+	there, err := c.imagesOn(ctx, w)
+	return slices.ContainsFunc(all, w.without(there)), err
+}
+
+// without says whether an image is to be on the node, and is not among those there.
+func (m member) without(there []string) func(image string) bool {
+	return func(image string) bool {
+		name, _, _ := strings.Cut(path.Base(image), ":")
+		return m.runs(name) && !slices.Contains(there, image)
+	}
+}
+
+// imagesOn are the names of the images on a node.
+func (c Cluster) imagesOn(ctx context.Context, m member) ([]string, error) {
+	out, err := c.ctr(ctx, m, "images", "list", "--quiet")
+	return slices.DeleteFunc(strings.Fields(out), func(image string) bool { return strings.HasPrefix(image, "sha256:") }), err
 }
 
 // ctr runs the client of a node's containerd. It reads files on this side of the

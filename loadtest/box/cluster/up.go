@@ -246,6 +246,11 @@ func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}
+		// Before, what is seen there may be another's: a worker comes with the control node's mounts.
+		begun, err := c.stateOf(m.layout, "containerd")
+		if err != nil || begun.Exit != "" {
+			return false, fmt.Sprintf("containerd of node %s has not been started", m.name()), nil
+		}
 		first, err := c.firstProcess(pid, m)
 		if err == nil {
 			_, err = os.Stat(socket(first))

@@ -129,7 +129,7 @@ func (c Cluster) StopNode(ctx context.Context, name string) error {
 }
 
 // StartNode starts a worker that has ended, and returns when it is Ready: a new machine, of the
-// same name, with the same images.
+// same name, with the same images. One that runs gets the images that it lacks.
 func (c Cluster) StartNode(ctx context.Context, name string) error {
 	w, init, err := c.openWorker(name)
 	if err != nil {
@@ -137,23 +137,30 @@ func (c Cluster) StartNode(ctx context.Context, name string) error {
 	}
 	defer init.close()
 	before, err := c.stateOf(c.Layout, w.name())
-	if err != nil || before.Exit == "" {
-		return err // it runs
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	started := time.Now()
-	if err := os.Remove(statesPath(w.layout)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the one that has ended
-		return err
-	}
-	if err := c.startAgain(ctx, init, againWorkers, c.Layout, before); err != nil {
-		return err
+	var started time.Time
+	if before.Exit != "" {
+		started = time.Now()
+		if err := os.Remove(statesPath(w.layout)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the one that has ended
+			return err
+		}
+		if err := c.startAgain(ctx, init, againWorkers, c.Layout, before); err != nil {
+			return err
+		}
 	}
 	if err := c.waitContainerd(ctx, init.pid, w); err != nil {
 		return err
 	}
-	if err := c.importAll(ctx, w); err != nil {
+	if lacks, err := c.lacks(ctx, w); err != nil {
 		return err
+	} else if lacks {
+		if err := c.importAll(ctx, w); err != nil {
+			return err
+		}
 	}
 	api, err := newAPI(c.Layout)
 	if err != nil {
