@@ -4,24 +4,41 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// boxNode is the name of the box's only node.
+// boxNode is the name of the box's only node, or of its control node among several.
 const boxNode = "box"
 
+// boxWorker is how the box names its workers.
+var boxWorker = regexp.MustCompile(`^w[1-9]$`)
+
 // checkBox refuses a cluster that is not the box: on any other one, a person
-// has to confirm first.
+// has to confirm first. It finds the box's workers, too.
 func (d *demo) checkBox(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := d.kubectl.get(ctx, &nodes, "nodes"); err != nil {
 		return fmt.Errorf("the box does not answer (`box up` starts it): %w", err)
 	}
-	if len(nodes.Items) != 1 || nodes.Items[0].Name != boxNode {
+	var workers []string
+	control := false
+	for _, n := range nodes.Items {
+		switch {
+		case n.Name == boxNode:
+			control = true
+		case boxWorker.MatchString(n.Name):
+			workers = append(workers, n.Name)
+		}
+	}
+	if !control || len(workers) != len(nodes.Items)-1 {
 		return fmt.Errorf("the cluster of %s is not the box: another cluster is named by --context", d.kubeconfig)
 	}
+	slices.Sort(workers)
+	d.workers = workers
 	return nil
 }
 
@@ -49,6 +66,12 @@ func (d *demo) machine(ctx context.Context) (string, error) {
 	for _, n := range nodes.Items {
 		cpus += n.Status.Capacity.Cpu().Value()
 		gib += n.Status.Capacity.Memory().Value() >> 30
+	}
+	if len(d.workers) > 0 { // parts of this machine
+		cpus, gib = int64(coresOf(nodes.Items)), 0
+		for _, n := range nodes.Items {
+			gib = max(gib, n.Status.Capacity.Memory().Value()>>30)
+		}
 	}
 	said := []string{fmt.Sprintf("%d node(s)", len(nodes.Items)), fmt.Sprintf("%d CPUs", cpus), fmt.Sprintf("%d GiB", gib)}
 	if len(nodes.Items) > 0 {

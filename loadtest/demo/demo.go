@@ -28,6 +28,7 @@ type demo struct {
 	namespace string // of the functions
 	services  services
 	kubectl   kubectl
+	workers   []string // of a box of several nodes
 	images    images
 	targets   targets
 	corpus    []byte

@@ -331,9 +331,19 @@ func (e *evaluate) describeMachine(ctx context.Context) error {
 	if err := e.kubectl.get(ctx, &node, "nodes"); err != nil {
 		return err
 	}
-	e.capacity.cores = int(node.Items[0].Status.Capacity.Cpu().Value())
+	e.capacity.cores = coresOf(node.Items)
 	e.data.Machine = evaluation.Machine{About: about, Cores: e.capacity.cores}
 	return nil
+}
+
+// coresOf are the cores of this machine, all of which the control node of several has; its
+// workers have each some of them.
+func coresOf(nodes []corev1.Node) int {
+	var most int64
+	for _, n := range nodes {
+		most = max(most, n.Status.Capacity.Cpu().Value())
+	}
+	return int(most)
 }
 
 // calibrate brings the functions of an arm without limits, and measures there.

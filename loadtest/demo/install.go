@@ -182,7 +182,7 @@ func (d *demo) installLibra(ctx context.Context) error {
 	var k kustomization
 	var err error
 	if d.boxed() {
-		k.Patches = append(k.Patches, seeProcesses)
+		k.Patches = append(k.Patches, d.agentPatches()...)
 	}
 	switch {
 	case d.redisAuth:
@@ -247,6 +247,37 @@ func (d *demo) awaitAgents(ctx context.Context) error {
 var seeProcesses = kustomizePatch{
 	Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
 	Patch:  "- {op: add, path: /spec/template/spec/hostPID, value: true}",
+}
+
+// seeOwnProc lets an agent see what the node itself sees in /proc. Of several nodes on a machine
+// each has some of the CPUs, and of the memory.
+var seeOwnProc = kustomizePatch{
+	Target: seeProcesses.Target,
+	Patch: `- {op: add, path: /spec/template/spec/volumes/-, value: {name: proc, hostPath: {path: /proc, type: Directory}}}
+- {op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {name: proc, mountPath: /host/proc, readOnly: true}}
+- {op: add, path: /spec/template/spec/containers/0/args/-, value: --proc-root=/host/proc}`,
+}
+
+// agentPatches are what the agents need on the box.
+func (d *demo) agentPatches() []kustomizePatch {
+	if len(d.workers) == 0 {
+		return []kustomizePatch{seeProcesses}
+	}
+	return []kustomizePatch{seeProcesses, seeOwnProc}
+}
+
+// nodeSelectorAnnotation says where pods of a namespace go. The API server of a box of several
+// nodes goes by it.
+const nodeSelectorAnnotation = "scheduler.alpha.kubernetes.io/node-selector"
+
+// keepTogether has the pods of the namespace come to be on one of several workers: loans are
+// made between pods of a node.
+func (d *demo) keepTogether(ctx context.Context) error {
+	if len(d.workers) == 0 {
+		return nil
+	}
+	_, err := d.kubectl.run(ctx, "annotate", "--overwrite", "namespace", d.namespace, nodeSelectorAnnotation+"=kubernetes.io/hostname="+d.workers[0])
+	return err
 }
 
 // setMode sets the mode of the functions that have none of their own. An install changes

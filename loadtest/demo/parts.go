@@ -88,6 +88,9 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err := d.clear(ctx); err != nil {
 		return err
 	}
+	if err := d.keepTogether(ctx); err != nil {
+		return err
+	}
 	d.say("functions: %s", strings.Join(d.services.all, ", "))
 	if err := d.installFunctions(ctx); err != nil {
 		return err

@@ -65,7 +65,7 @@ func (p parts) patches() []kustomizePatch {
 // setParts sets Libra's parts and waits until they are.
 func (d *demo) setParts(ctx context.Context, p parts) error {
 	dir := d.path("kustomize", "libra")
-	if err := d.images.kustomize(dir, libraManifests, "", append(p.patches(), seeProcesses)...); err != nil {
+	if err := d.images.kustomize(dir, libraManifests, "", append(p.patches(), d.agentPatches()...)...); err != nil {
 		return err
 	}
 	if err := d.kubectl.apply(ctx, dir); err != nil {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +28,10 @@ import (
 )
 
 const (
-	// Node is the name of the box's only node.
+	// Node is the name of the box's only node, or of its control node among several.
 	Node = "box"
+	// Worker is, of several, the node that has the functions of tests and chaos.
+	Worker = "w1"
 	// Namespace is that of the benches' functions.
 	Namespace = "default"
 	// LibraNamespace is where Libra's parts are, but for the node agents.
@@ -43,6 +46,8 @@ type Options struct {
 	Out, Commit        string
 	Seed               uint64
 	Quick              bool
+	// Workers allows the box to have workers.
+	Workers bool
 }
 
 // Bind adds the flags to a command. The results go into the folder out unless the
@@ -62,6 +67,9 @@ type Rig struct {
 	Options
 	Kube    kubernetes.Interface
 	Knative servingclient.Interface
+
+	// Home is the node that functions are on.
+	Home string
 
 	images map[string]string
 	out    io.Writer
@@ -92,8 +100,16 @@ func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the box does not answer (`box up` starts it): %w", err)
 	}
-	if len(nodes) != 1 || nodes[0].Name != Node {
+	named := func(name string) bool {
+		return slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name })
+	}
+	switch r.Home = Node; {
+	case !named(Node) || len(nodes) > 1 && !named(Worker):
 		return nil, fmt.Errorf("the cluster of %s is not the box, and the benches run on no other", o.Kubeconfig)
+	case len(nodes) > 1 && !o.Workers:
+		return nil, fmt.Errorf("the box has %d nodes, and this bench is for one: `box up` starts such a box", len(nodes))
+	case len(nodes) > 1:
+		r.Home = Worker
 	}
 	data, err := os.ReadFile(o.Images)
 	if err != nil {
