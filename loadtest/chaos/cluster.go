@@ -42,7 +42,11 @@ const (
 
 // place is where the pod of a part is that does its work: the only one, or of several the one
 // that holds their lease.
-type place struct{ namespace, selector, lease string }
+type place struct {
+	namespace, selector, lease string
+	// home says that of several nodes the pod of the functions' one is meant.
+	home bool
+}
 
 // places are the parts that are pods. The kubelet and the API server are processes.
 var places = map[part]place{
@@ -50,7 +54,7 @@ var places = map[part]place{
 	predictor:  {namespace: rig.LibraNamespace, selector: "serving.kserve.io/inferenceservice=libra"},
 	redisPart:  {namespace: rig.LibraNamespace, selector: "app=libra-redis"},
 	controller: {namespace: rig.LibraNamespace, selector: "app=libra-resizer", lease: "libra-resizer"},
-	agent:      {namespace: settings.AgentNamespace, selector: "app=libra-agent"},
+	agent:      {namespace: settings.AgentNamespace, selector: "app=libra-agent", home: true},
 }
 
 // components are the names that the box gives to its processes.
@@ -103,7 +107,7 @@ func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (
 		return nil, err
 	}
 	// A pool that this binary cannot read would make every pod look away.
-	_, err = c.pool.Read(ctx, rig.Node)
+	_, err = c.pool.Read(ctx, c.Home)
 	return c, err
 }
 
@@ -142,7 +146,7 @@ func (c *cluster) mend(ctx context.Context) error {
 	if err := c.bringAllBack(ctx); err != nil {
 		return err
 	}
-	if err := c.disperse(ctx); err != nil {
+	if err := errors.Join(c.disperse(ctx), c.bringWorkerBack(ctx)); err != nil {
 		return err
 	}
 	if _, err := c.ready(ctx, redisPart); err != nil {
@@ -164,13 +168,24 @@ func (c *cluster) hasLibra(ctx context.Context) (bool, error) {
 
 func (c *cluster) close() { _ = errors.Join(c.pool.Close(), c.redis.Close()) }
 
-// processesOf reads the components' pids in what `box status` printed.
+// processesOf reads the components' pids in what `box status` printed. Of several nodes, the
+// kubelet is that of the functions' one.
 func processesOf(status []byte) (map[part]*os.Process, error) {
 	found := map[part]*os.Process{}
+	control := true // as long as no other node's are listed
 	lines := bufio.NewScanner(bytes.NewReader(status))
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
+		if len(fields) == 2 && fields[0] == "node" {
+			control = fields[1] == rig.Node
+			if !control && fields[1] != rig.Worker {
+				break
+			}
+		}
 		for p, name := range components {
+			if !control && p != kubelet {
+				continue
+			}
 			if len(fields) < 5 || fields[0] != name || fields[4] != "running" {
 				continue
 			}
@@ -218,7 +233,7 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 			return err
 		}
 		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
-			return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning
+			return p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || at.home && p.Spec.NodeName != c.Home
 		})
 		if at.lease != "" {
 			lease, err := c.Kube.CoordinationV1().Leases(at.namespace).Get(ctx, at.lease, metav1.GetOptions{})

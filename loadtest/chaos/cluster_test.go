@@ -47,6 +47,35 @@ node box is Ready
 	}
 }
 
+// Of several nodes, the kubelet is that of the functions' one, and no worker has an API server.
+func TestComponentsOfTheFunctionsNode(t *testing.T) {
+	const status = `node box
+COMPONENT                 PID     UP     RSS MiB   STATE
+kube-apiserver            2000004  1m0s   400       running
+kubelet                   2000005  1m0s   80        running
+w1                        2000006  1m0s   20        running
+
+node w1
+COMPONENT                 PID     UP     RSS MiB   STATE
+kubelet                   2000007  1m0s   80        running
+
+node w2
+COMPONENT                 PID     UP     RSS MiB   STATE
+kubelet                   2000008  1m0s   80        running
+
+node box is Ready
+node w1 is Ready
+node w2 is Ready
+`
+	found, err := processesOf([]byte(status))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found[apiServer].Pid != 2000004 || found[kubelet].Pid != 2000007 {
+		t.Errorf("got %v", found)
+	}
+}
+
 // Who strikes another pod than the one that holds the lease breaks nothing.
 func TestOfSeveralPodsTheOneWithTheLeaseIsStruck(t *testing.T) {
 	at := places[controller]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -61,7 +62,7 @@ func (c *cluster) aim(ctx context.Context, f fault, of trial) (t target, err err
 		t.processes = []*os.Process{p}
 		return t, nil
 	}
-	if f.part == sourcePart {
+	if f.part == sourcePart || f.part == workerNode {
 		return t, nil
 	}
 	t.at = places[f.part]
@@ -92,6 +93,9 @@ func (c *cluster) aim(ctx context.Context, f fault, of trial) (t target, err err
 // strike makes the fault and returns when it is over. Whatever happens meanwhile, what it
 // stopped goes on and what it changed is changed back.
 func (c *cluster) strike(ctx context.Context, t target, l *load) (struck, error) {
+	if t.part == workerNode {
+		return struck{}, c.workerAway(ctx, t)
+	}
 	switch t.action {
 	case pause, pauseHolding:
 		return struck{}, c.pause(ctx, t)
@@ -138,8 +142,12 @@ func (c *cluster) killed(ctx context.Context, t target) (s struck, err error) {
 func (c *cluster) restartComponent(ctx context.Context, p part) error {
 	bounded, cancel := context.WithTimeout(ctx, restartTimeout)
 	defer cancel()
-	if said, err := exec.CommandContext(bounded, c.box, "restart", components[p]).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s restart %s: %w: %s", c.box, components[p], err, bytes.TrimSpace(said))
+	args := []string{"restart", components[p]}
+	if p == kubelet && c.Home == rig.Worker {
+		args = append(args, "--node", c.Home)
+	}
+	if said, err := exec.CommandContext(bounded, c.box, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", c.box, strings.Join(args, " "), err, bytes.TrimSpace(said))
 	}
 	status, err := boxStatus(ctx, c.box)
 	if err != nil {

@@ -89,15 +89,15 @@ func TestAnUnknownFaultIsNamed(t *testing.T) {
 
 // Whatever is to be struck is known by the kinds that there are.
 func TestEveryKindCanBeMade(t *testing.T) {
-	known := []string{kill, killHolding, pause, pauseHolding, fill, flush, gone, evict, remove, restart, flip}
+	known := []string{kill, killHolding, pause, pauseHolding, fill, flush, gone, evict, remove, restart, flip, cut}
 	for _, k := range kinds {
 		if !slices.Contains(known, k.action) {
 			t.Errorf("nobody knows how to make %s", k.name())
 		}
-		if _, isPod := places[k.part]; !isPod && components[k.part] == "" && k.part != pod && k.part != sourcePart {
+		if _, isPod := places[k.part]; !isPod && components[k.part] == "" && k.part != pod && k.part != sourcePart && k.part != workerNode {
 			t.Errorf("nobody knows where %s is", k.part)
 		}
-		if k.action == gone && k.part != agent && deployments[k.part].name == "" {
+		if k.action == gone && k.part != agent && k.part != workerNode && deployments[k.part].name == "" {
 			t.Errorf("nobody knows how to take %s away", k.part)
 		}
 	}

@@ -35,6 +35,7 @@ type options struct {
 	only      []string
 	pairs     int
 	minutes   int
+	nodes     int
 	list      bool
 }
 
@@ -86,6 +87,7 @@ under way that an agent weighs. All must be at rest within ` + wholeWithin.Strin
 	f.StringSliceVar(&o.only, "only", nil, "faults to make, by the names that --list shows (default: all)")
 	f.IntVar(&o.pairs, "pairs", 10, "pairs of faults to draw, the same under each source")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the pairs, the moments and the requests")
+	f.IntVar(&o.nodes, "nodes", 1, "nodes of the box; with several, another than the functions are on is taken away, too")
 	f.IntVar(&o.minutes, "minutes", 45, "after so long no further fault is begun; those left out are an error")
 	f.BoolVar(&o.list, "list", false, "list the faults and do nothing")
 	return cmd
@@ -106,6 +108,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return errors.New("only root may stop and kill the box's processes")
 	}
 	start := time.Now()
+	o.Workers = o.nodes > 1
 	c, err := newCluster(ctx, o.Options, o.box, out)
 	if err != nil {
 		return err
@@ -141,7 +144,7 @@ func (o options) plan() (libra, stock []trial, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return makePlan(o.Seed, o.pairs, o.only, sources)
+	return makePlan(o.Seed, o.pairs, o.only, sources, o.nodes > 1)
 }
 
 // swap puts Libra's activator in the stock one's place, or the stock one back.

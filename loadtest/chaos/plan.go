@@ -23,6 +23,7 @@ const (
 	apiServer  part = "apiserver"
 	pod        part = "pod"    // of a function
 	sourcePart part = "source" // of what is lent, in the settings
+	workerNode part = "worker" // another than the functions are on
 )
 
 // kind is a way to break one part.
@@ -38,6 +39,8 @@ type kind struct {
 	// crowded says that a pod that did not opt in wants the CPU that functions use, and that
 	// the fault begins when one of them is held for it.
 	crowded bool
+	// several says that there must be several nodes.
+	several bool
 }
 
 // name is what --only takes and the table shows.
@@ -61,6 +64,8 @@ const (
 	restart = "restart" // SIGKILL, and started again: to the user container, or to a component
 
 	flip = "flip" // to the other one and back, some times over
+
+	cut = "cut" // off from the other nodes for a while
 )
 
 // kinds are all the faults. The box starts its own components again only when it is
@@ -90,6 +95,8 @@ var kinds = []kind{
 	{part: pod, action: remove},
 	{part: pod, action: restart},
 	{part: sourcePart, action: flip},
+	{part: workerNode, action: cut, several: true},
+	{part: workerNode, action: gone, several: true},
 }
 
 const (
@@ -141,10 +148,14 @@ func sourcesOf(said string) ([]api.Source, error) {
 }
 
 // makePlan makes the trials with Libra, source by source, and those with stock, which are
-// compared with both. only are names of kinds and of pairs; none are all.
-func makePlan(seed uint64, pairs int, only []string, sources []api.Source) (libra, stock []trial, err error) {
+// compared with both, for a box of one node or several. only are names of kinds and of pairs;
+// none are all.
+func makePlan(seed uint64, pairs int, only []string, sources []api.Source, several bool) (libra, stock []trial, err error) {
 	var all []trial
 	for i, k := range kinds {
+		if k.several && !several {
+			continue
+		}
 		// Each has its own random numbers, so that it is the same whatever else runs.
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		all = append(all, newTrial(rng, k.name(), k))
@@ -209,7 +220,7 @@ func newTrial(rng *rand.Rand, name string, kinds ...kind) trial {
 			f.after = between(rng, 0, mostApart)
 		}
 		switch k.action {
-		case pause, pauseHolding, fill, flush, flip: // of some, the last ends it
+		case pause, pauseHolding, fill, flush, flip, cut: // of some, the last ends it
 			f.length = between(rng, leastPause, mostPause)
 		case gone:
 			f.length = between(rng, leastGone, mostGone)

@@ -19,7 +19,8 @@ func TestPlanOfASeed(t *testing.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		pairs := rapid.IntRange(0, 30).Draw(t, "pairs")
 		sources := rapid.SampledFrom([][]api.Source{{api.SourceNode}, {api.SourceOwners}, allSources}).Draw(t, "sources")
-		libra, stock, err := makePlan(seed, pairs, nil, sources)
+		several := rapid.Bool().Draw(t, "several")
+		libra, stock, err := makePlan(seed, pairs, nil, sources, several)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,7 +28,7 @@ func TestPlanOfASeed(t *testing.T) {
 		for _, source := range sources {
 			want += pairs
 			for _, k := range kinds {
-				if k.under(source) {
+				if k.under(source) && (several || !k.several) {
 					want++
 				}
 			}
@@ -35,7 +36,7 @@ func TestPlanOfASeed(t *testing.T) {
 		if len(libra) != want {
 			t.Fatalf("%d trials of %d pairs under %v, want %d", len(libra), pairs, sources, want)
 		}
-		again, stockAgain, _ := makePlan(seed, pairs, nil, sources)
+		again, stockAgain, _ := makePlan(seed, pairs, nil, sources, several)
 		if diff := cmp.Diff([][]trial{libra, stock}, [][]trial{again, stockAgain}, compareTrials); diff != "" {
 			t.Fatalf("the same seed makes another plan:\n%s", diff)
 		}
@@ -55,7 +56,7 @@ func TestPlanOfASeed(t *testing.T) {
 			return
 		}
 		only := rapid.SampledFrom(libra).Draw(t, "only")
-		alone, _, err := makePlan(seed, pairs, []string{only.name}, []api.Source{only.source})
+		alone, _, err := makePlan(seed, pairs, []string{only.name}, []api.Source{only.source}, several)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func checkTrial(t *rapid.T, all trial) {
 	for i, f := range all.faults {
 		least, most := time.Duration(0), time.Duration(0)
 		switch f.action {
-		case pause, pauseHolding, fill, flush, flip:
+		case pause, pauseHolding, fill, flush, flip, cut:
 			least, most = leastPause, mostPause
 		case gone:
 			least, most = leastGone, mostGone
@@ -96,14 +97,14 @@ func checkTrial(t *rapid.T, all trial) {
 }
 
 func TestPlanNamesWhatItDoesNotKnow(t *testing.T) {
-	_, _, err := makePlan(1, 1, []string{"redis-kill", "redis-explode"}, allSources)
+	_, _, err := makePlan(1, 1, []string{"redis-kill", "redis-explode"}, allSources, false)
 	if err == nil || !strings.Contains(err.Error(), `"redis-explode"`) || !strings.Contains(err.Error(), "pair-01") {
 		t.Errorf("got %v, want an error that names the fault and those there are", err)
 	}
 }
 
 func TestEveryPartIsBrokenAlone(t *testing.T) {
-	libra, stock, err := makePlan(1, 0, nil, allSources)
+	libra, stock, err := makePlan(1, 0, nil, allSources, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestEveryPartIsBrokenAlone(t *testing.T) {
 	for _, all := range stock {
 		compared[all.faults[0].part] = true
 	}
-	for _, p := range []part{activator, predictor, redisPart, controller, agent, kubelet, apiServer, pod, sourcePart} {
+	for _, p := range []part{activator, predictor, redisPart, controller, agent, kubelet, apiServer, pod, sourcePart, workerNode} {
 		for _, source := range allSources {
 			if !broken[under{p, source}] {
 				t.Errorf("%s is not broken under %s", p, source)
@@ -132,14 +133,14 @@ func TestEveryPartIsBrokenAlone(t *testing.T) {
 
 // What is only for one source is not left out in silence where the other is asked for.
 func TestFaultsOfOneSource(t *testing.T) {
-	both, _, err := makePlan(1, 0, []string{"agent-gone"}, allSources)
+	both, _, err := makePlan(1, 0, []string{"agent-gone"}, allSources, false)
 	if err != nil || len(both) != 1 || both[0].source != api.SourceNode || !both[0].crowded() {
 		t.Errorf("under both: %+v, %v, want it under node, in a crowd", both, err)
 	}
-	if _, _, err := makePlan(1, 0, []string{"agent-gone"}, []api.Source{api.SourceOwners}); err == nil || !strings.Contains(err.Error(), "under the source node alone") {
+	if _, _, err := makePlan(1, 0, []string{"agent-gone"}, []api.Source{api.SourceOwners}, false); err == nil || !strings.Contains(err.Error(), "under the source node alone") {
 		t.Errorf("under owners: %v", err)
 	}
-	one, stock, err := makePlan(1, 0, []string{"kubelet-restart"}, allSources)
+	one, stock, err := makePlan(1, 0, []string{"kubelet-restart"}, allSources, false)
 	if err != nil || len(one) != 2 || len(stock) != 1 {
 		t.Errorf("%d trials and %d with stock, %v: want one with stock to compare both with", len(one), len(stock), err)
 	}

@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/ceiling"
@@ -29,7 +28,7 @@ func (r room) ceilingOf(p *corev1.Pod, owed api.Resources) (int64, error) {
 // room reads what bounds ceilings under a source.
 func (c *cluster) room(ctx context.Context, source api.Source) (room, error) {
 	r := room{source: source}
-	node, err := c.Kube.CoreV1().Nodes().Get(ctx, rig.Node, metav1.GetOptions{})
+	node, err := c.Kube.CoreV1().Nodes().Get(ctx, c.Home, metav1.GetOptions{})
 	if err != nil {
 		return r, err
 	}

@@ -46,7 +46,7 @@ func foundSource(config *corev1.ConfigMap, namespace *corev1.Namespace) (sourceS
 // holdSource notes what the source is, and takes away what comes before the settings: from
 // then on they decide. restore puts back what was there.
 func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context) error, err error) {
-	node, err := c.Kube.CoreV1().Nodes().Get(ctx, rig.Node, metav1.GetOptions{})
+	node, err := c.Kube.CoreV1().Nodes().Get(ctx, c.Home, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func boxOf(data map[string]string, label string) *cluster {
 	if label != "" {
 		namespace.Labels[api.SourceLabel] = label
 	}
-	return &cluster{Rig: &rig.Rig{Kube: fake.NewClientset(
+	return &cluster{Rig: &rig.Rig{Home: rig.Node, Kube: fake.NewClientset(
 		namespace,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: rig.Node}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data},

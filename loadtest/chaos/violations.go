@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +24,7 @@ const (
 
 // lookAtMetrics asks the agents, where they have the metric, how many violations they
 // have seen, and looks for OOM kills among Libra's own parts.
-func (w *watcher) lookAtMetrics(ctx context.Context) error {
+func (w *watcher) lookAtMetrics(ctx context.Context) (failed error) {
 	for _, namespace := range []string{rig.LibraNamespace, settings.AgentNamespace, servingNamespace} {
 		pods, err := w.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -39,7 +40,8 @@ func (w *watcher) lookAtMetrics(ctx context.Context) error {
 			}
 			n, err := scrape(ctx, "http://"+p.Status.PodIP+":"+metricsPort+"/metrics")
 			if err != nil {
-				return fmt.Errorf("metrics of pod %s: %w", p.Name, err)
+				failed = errors.Join(failed, fmt.Errorf("metrics of pod %s: %w", p.Name, err))
+				continue
 			}
 			id := containerID(p.Status.ContainerStatuses[0])
 			w.mu.Lock()
@@ -50,7 +52,7 @@ func (w *watcher) lookAtMetrics(ctx context.Context) error {
 			w.mu.Unlock()
 		}
 	}
-	return nil
+	return failed
 }
 
 var metricsClient = &http.Client{Transport: &http.Transport{}, Timeout: time.Second}
