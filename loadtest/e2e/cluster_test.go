@@ -37,8 +37,10 @@ const (
 // function is one pod of a function and where its limits can be seen.
 type function struct {
 	name        string
+	namespace   string
 	revision    string
 	pod         string
+	node        string
 	containerID string
 	cgroups     cgroups
 	allocation  api.Resources
@@ -76,7 +78,12 @@ func findIn(ctx context.Context, t *testing.T, namespace, name string) function 
 	if len(running) != 1 {
 		t.Fatalf("%s has %d running pods; its manifest keeps exactly 1", name, len(running))
 	}
-	pod := running[0]
+	return functionIn(ctx, t, name, running[0])
+}
+
+// functionIn is a function's pod.
+func functionIn(ctx context.Context, t *testing.T, name string, pod corev1.Pod) function {
+	t.Helper()
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name != api.UserContainer {
 			continue
@@ -84,8 +91,10 @@ func findIn(ctx context.Context, t *testing.T, namespace, name string) function 
 		id := containerID(status)
 		return function{
 			name:        name,
+			namespace:   pod.Namespace,
 			revision:    pod.Labels[serving.RevisionLabelKey],
 			pod:         pod.Name,
+			node:        pod.Spec.NodeName,
 			containerID: id,
 			cgroups:     findCgroups(t, id),
 			allocation:  owed(ctx, t, pod),
@@ -170,7 +179,8 @@ func restarts(ctx context.Context, t *testing.T, functions ...function) int32 {
 const resizerSelector = "app=libra-resizer"
 
 // container returns the id of the only container of the ready pod of Libra's with a label, of
-// the resizer's pods of the one that holds their lease.
+// the resizer's pods of the one that holds their lease, and of the agents' of the one on the node
+// that the functions are on.
 func container(ctx context.Context, t *testing.T, selector string) string {
 	t.Helper()
 	var id string
@@ -185,6 +195,9 @@ func container(ctx context.Context, t *testing.T, selector string) string {
 				return err
 			}
 			all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Name != ptr.Deref(lease.Spec.HolderIdentity, "") })
+		}
+		if selector == agentSelector {
+			all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Spec.NodeName != functionsNode })
 		}
 		for _, pod := range all {
 			for _, status := range pod.Status.ContainerStatuses {

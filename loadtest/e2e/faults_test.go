@@ -25,8 +25,10 @@ import (
 )
 
 const (
-	boxNode    = "box"
-	cgroupRoot = "/sys/fs/cgroup"
+	// boxNode is the only node, or of several the control node.
+	boxNode       = "box"
+	agentSelector = "app=libra-agent"
+	cgroupRoot    = "/sys/fs/cgroup"
 	// queueProxyPort is where a pod takes requests.
 	queueProxyPort = "8012"
 )
@@ -60,7 +62,7 @@ func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx cont
 // breakJournal keeps the node agent from writing down what it owes to a function's
 // container, while others want it to.
 func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
-	agent := findCgroups(t, container(ctx, t, "app=libra-agent"))
+	agent := findCgroups(t, container(ctx, t, agentSelector))
 	processes, err := agent.container.Processes()
 	if err != nil || len(processes) == 0 {
 		t.Fatalf("processes of the agent: %v, %v", processes, err)
@@ -184,7 +186,7 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 				Pod: functionsNamespace + "/" + of.pod, Domain: "wrong", Owner: "wrong", Size: api.UnknownSize,
 				Allocation: of.allocation, Duration: time.Minute, Surplus: surplus, Want: want,
 			}
-			_, err := pools.Begin(ctx, boxNode, inv)
+			_, err := pools.Begin(ctx, lends.node, inv)
 			return inv.ID, err
 		}
 		donor, err := begin(lends, half, api.Resources{})
@@ -195,13 +197,13 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 		var state pool.State
 		for deadline := time.Now().Add(2 * time.Second); err == nil && !suspended(state, name) && time.Now().Before(deadline); {
 			<-time.After(20 * time.Millisecond)
-			state, err = pools.Read(ctx, boxNode)
+			state, err = pools.Read(ctx, lends.node)
 		}
 		if err == nil && !suspended(state, name) {
 			err = errors.New("the safeguard did not fire")
 		}
 		for _, id := range []string{borrower, donor} {
-			_, endErr := pools.End(context.WithoutCancel(ctx), boxNode, pool.Ending{ID: id, Late: true})
+			_, endErr := pools.End(context.WithoutCancel(ctx), lends.node, pool.Ending{ID: id, Late: true})
 			err = errors.Join(err, endErr)
 		}
 		return err
@@ -224,7 +226,7 @@ func expectOK(response *http.Response) error {
 
 // stopAgent stops the node agent's processes.
 func stopAgent(ctx context.Context, t *testing.T) (mend func()) {
-	id := container(ctx, t, "app=libra-agent")
+	id := container(ctx, t, agentSelector)
 	signal(t, id, syscall.SIGSTOP)
 	return func() { signal(t, id, syscall.SIGCONT) }
 }

@@ -54,7 +54,7 @@ func tellLastLines(ctx context.Context, t *testing.T, namespace, selector string
 func readPool(ctx context.Context) (pool.State, error) {
 	pools := pool.NewRedis(redisServer)
 	defer pools.Close() //nolint:errcheck // read only
-	return pools.Read(ctx, boxNode)
+	return pools.Read(ctx, functionsNode)
 }
 
 // explain is what the predictor says of a function: what it answers, and what that rests on.

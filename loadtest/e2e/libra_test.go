@@ -30,12 +30,15 @@ var (
 	kubeconfig  = flag.String("kubeconfig", "", "kubeconfig of the box")
 	resultsPath = flag.String("results", "", "results.json of a demo run on the box")
 	imagesPath  = flag.String("images", "", "images.json of the box")
+	boxCommand  = flag.String("box", "", "the box's command, for tests that take a node away")
 	domain      = flag.String("domain", "box.test", "domain of the functions")
 
 	config  *rest.Config
 	kube    kubernetes.Interface
 	knative servingclient.Interface
 	gateway string
+	// functionsNode is the node that the functions of the namespace default are on.
+	functionsNode = boxNode
 )
 
 // The demo ran on the box before, and then "demo install --activator --functions --redis-auth":
@@ -57,6 +60,9 @@ func run(m *testing.M) int {
 		log.Fatalf("finding the gateway: %v", err)
 	}
 	gateway = "http://" + service.Spec.ClusterIP
+	if _, err := kube.CoreV1().Nodes().Get(context.Background(), firstWorker, metav1.GetOptions{}); err == nil {
+		functionsNode = firstWorker // "demo install" has them there
+	}
 	credentials, err := os.MkdirTemp("", "redis")
 	if err != nil {
 		log.Fatal(err)
@@ -162,7 +168,7 @@ func TestFaults(t *testing.T) {
 		killed: resizerSelector,
 	}, {
 		name:   "agent killed",
-		killed: "app=libra-agent",
+		killed: agentSelector,
 	}, {
 		name:  "agent stopped",
 		fault: stopAgent,
