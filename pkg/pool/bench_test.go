@@ -72,16 +72,83 @@ func BenchmarkInvocation(b *testing.B) {
 				}
 			}
 			b.StopTimer()
-			info, err := client.Info(ctx, "commandstats").Result()
-			if err != nil {
-				b.Fatal(err)
-			}
-			for line := range strings.Lines(info) {
-				var calls, micros int64
-				if n, _ := fmt.Sscanf(line, "cmdstat_fcall:calls=%d,usec=%d", &calls, &micros); n == 2 {
-					b.ReportMetric(float64(micros)/float64(b.N), "redis-us/op")
+			b.ReportMetric(float64(microsInCalls(b, client))/float64(b.N), "redis-us/op")
+		})
+	}
+}
+
+// microsInCalls is how long functions have taken since the statistics were reset.
+func microsInCalls(b *testing.B, client *redis.Client) (micros int64) {
+	b.Helper()
+	info, err := client.Info(b.Context(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		var calls, usec int64
+		if n, _ := fmt.Sscanf(line, "cmdstat_fcall:calls=%d,usec=%d", &calls, &usec); n == 2 {
+			micros += usec
+		}
+	}
+	return micros
+}
+
+// BenchmarkProfiles is one call for the profiles of 50 nodes, each with ten donors, all of which have
+// changed, or none. redis-us/node is what that took within Redis of each.
+func BenchmarkProfiles(b *testing.B) {
+	const nodes, donors = 50, 10
+	for _, changed := range []bool{true, false} {
+		b.Run(fmt.Sprintf("changed=%t", changed), func(b *testing.B) {
+			addr := redistest.Start(b)
+			r := newRedis(b, addr)
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			defer client.Close()
+			ctx := redistest.Context(b)
+			touch := func() {
+				for i := range nodes {
+					node := fmt.Sprint("node-", i)
+					inv := invocation("touches", 0, cpu(0), cpu(0))
+					if _, err := r.Begin(ctx, node, inv); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := r.End(ctx, node, pool.Ending{ID: inv.ID, BeginAnswered: true}); err != nil {
+						b.Fatal(err)
+					}
 				}
 			}
+			for i := range nodes {
+				node := fmt.Sprint("node-", i)
+				var pods []string
+				for j := range donors {
+					pods = append(pods, fmt.Sprint("default/standing-", j))
+				}
+				openNode(b, r, node, pods...)
+				for j := range donors {
+					inv := invocation(fmt.Sprint("standing-", j), time.Hour+time.Duration(j)*time.Second, need(100, 64), cpu(0))
+					if _, err := r.Begin(ctx, node, inv); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			var micros int64
+			for b.Loop() {
+				b.StopTimer()
+				if changed {
+					touch()
+				}
+				if err := client.ConfigResetStat(ctx).Err(); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				changes, err := r.ReadProfiles(ctx, nil)
+				b.StopTimer()
+				if err != nil || len(changes[0].Profiles) != nodes || len(changes[0].Profiles[0].Domains["default"].Lends) != donors+1 {
+					b.Fatalf("%+v, %v", changes, err)
+				}
+				micros += microsInCalls(b, client)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(micros)/float64(b.N*nodes), "redis-us/node")
 		})
 	}
 }

@@ -153,6 +153,7 @@ func (p profiling) measure(ctx context.Context, as shipped, pinned bool, out io.
 		}
 		fmt.Fprintf(out, "round %d of %d: Redis used %.1f %% of its core without pictures, %.1f %% with\n",
 			round+1, p.rounds, m.without[round].redis*100, m.with[round].redis*100)
+		fmt.Fprintf(out, "  at %.0f invocations a second without, and %.0f with\n", m.without[round].perSecond(), m.with[round].perSecond())
 	}
 	return m, nil
 }

@@ -4,94 +4,108 @@
 -- node on which nothing happens it costs nothing, nor does another who asks.
 local MOST_STEPS = 16
 
--- Numbers as they travel, by how many.
+-- Room for what a profile is made of, so that no tables have to grow for it each time.
+local numbers, at, cpus, memories = {}, {}, {}, {}
+
+-- How numbers travel, by how many they are.
 local formats = {}
 
-local function pack_numbers(numbers)
-  local n = #numbers
+local function pack_numbers(n)
   local format = formats[n]
   if not format then
     format = '<' .. string.rep('d', n)
     formats[n] = format
   end
-  return struct.pack(format, unpack(numbers))
+  return struct.pack(format, unpack(numbers, 1, n))
 end
 
 -- Of more moments than MOST_STEPS, in order, the last of each of so many groups stands for all of
 -- it. Of what there is less and less of, all of a group is there until its last; of what there is more
 -- and more of, from its last on. So a profile never says more than there is.
 local function groups_of(n)
-  return math.min(n, MOST_STEPS)
+  return n < MOST_STEPS and n or MOST_STEPS
 end
 
 local function last_of(group, groups, n)
-  return math.floor(group * n / groups)
+  return groups == n and group or math.floor(group * n / groups)
 end
 
 -- add_freed adds what those that are ranked leave of CPU as they are predicted to end: of each moment,
--- how much they have left by then. One that has outlived its prediction may go on for long.
-local function add_freed(numbers, node)
-  local ends, freed = {}, {}
-  if node.rate > 0 then
-    for _, inv in pairs(node.begun) do
-      if inv.cpu_time and inv.rate > 0 and inv.expires > node.now then
-        if not freed[inv.expires] then
-          ends[#ends + 1], freed[inv.expires] = inv.expires, 0
-        end
-        freed[inv.expires] = freed[inv.expires] + inv.rate
+-- how much they have left by then. One that has outlived its prediction may go on for long. It returns
+-- how many numbers there are with these.
+local function add_freed(n, node)
+  if node.rate == 0 then
+    numbers[n + 1] = 0
+    return n + 1
+  end
+  local ends, freed, now = {}, {}, node.now
+  for _, inv in pairs(node.begun) do
+    local rate, expires = inv.rate, inv.expires
+    if rate and rate > 0 and expires > now then
+      if not freed[expires] then
+        ends[#ends + 1], freed[expires] = expires, 0
       end
+      freed[expires] = freed[expires] + rate
     end
   end
   table.sort(ends)
-  local sum, groups, n = 0, groups_of(#ends), #numbers + 1
-  numbers[n] = groups
-  local group = 1
-  for i, at in ipairs(ends) do
-    sum = sum + freed[at]
-    if i == last_of(group, groups, #ends) then
-      numbers[n + 1], numbers[n + 2] = at, sum
+  local sum, group, moments = 0, 1, #ends
+  local groups = groups_of(moments)
+  numbers[n + 1], n = groups, n + 1
+  for i = 1, moments do
+    sum = sum + freed[ends[i]]
+    if i == last_of(group, groups, moments) then
+      numbers[n + 1], numbers[n + 2] = ends[i], sum
       group, n = group + 1, n + 2
     end
   end
+  return n
 end
 
 -- add_domain adds what is in the pool of a domain, what is wanted there and not lent, and what lasts
 -- how long: of each moment, the latest first, what can be borrowed until then. That it is never more
--- than may be lent on the node is of all domains together.
-local function add_domain(numbers, node, domain, room_cpu, room_memory)
-  local at, cpus, memories, n = {}, {}, {}, 0
-  local cpu, memory = 0, 0
-  for _, donor in ipairs(domain.donors) do
-    if donor.expires <= node.now then
+-- than may be lent on the node is of all domains together. It returns what add_freed does.
+local function add_domain(n, node, domain, room_cpu, room_memory)
+  local now, donors, borrowers = node.now, domain.donors, domain.borrowers
+  local moments, latest, cpu, memory = 0, nil, 0, 0
+  for i = 1, #donors do
+    local expires, spare = donors[i].expires, donors[i].spare
+    if expires <= now then
       break
     end
-    local spare = donor.spare
-    if spare[CPU] > 0 or spare[MEMORY] > 0 then
-      -- What comes after that is not for as long, and no more may be lent.
-      if (cpu < room_cpu or memory < room_memory) and at[n] ~= donor.expires then
-        n = n + 1
-        at[n] = donor.expires
+    local spare_cpu, spare_memory = spare[CPU], spare[MEMORY]
+    if spare_cpu > 0 or spare_memory > 0 then
+      -- What comes after all that may be lent is not for as long.
+      if expires ~= latest and (cpu < room_cpu or memory < room_memory) then
+        moments, latest = moments + 1, expires
+        at[moments] = expires
       end
-      cpu, memory = cpu + spare[CPU], memory + spare[MEMORY]
-      if at[n] == donor.expires then
-        cpus[n], memories[n] = math.min(cpu, room_cpu), math.min(memory, room_memory)
+      cpu, memory = cpu + spare_cpu, memory + spare_memory
+      if expires == latest then
+        cpus[moments] = cpu < room_cpu and cpu or room_cpu
+        memories[moments] = memory < room_memory and memory or room_memory
       end
     end
   end
   local lacks_cpu, lacks_memory = 0, 0
-  for _, inv in ipairs(domain.borrowers) do
-    lacks_cpu = lacks_cpu + math.max(inv.want[CPU] - inv.borrowed[CPU], 0)
-    lacks_memory = lacks_memory + math.max(inv.want[MEMORY] - inv.borrowed[MEMORY], 0)
+  for i = 1, #borrowers do
+    local want, borrowed = borrowers[i].want, borrowers[i].borrowed
+    if want[CPU] > borrowed[CPU] then
+      lacks_cpu = lacks_cpu + want[CPU] - borrowed[CPU]
+    end
+    if want[MEMORY] > borrowed[MEMORY] then
+      lacks_memory = lacks_memory + want[MEMORY] - borrowed[MEMORY]
+    end
   end
-  local k = #numbers
-  numbers[k + 1], numbers[k + 2], numbers[k + 3], numbers[k + 4] = cpu, memory, lacks_cpu, lacks_memory
-  local groups = groups_of(n)
-  numbers[k + 5], k = groups, k + 5
+  local groups = groups_of(moments)
+  numbers[n + 1], numbers[n + 2], numbers[n + 3], numbers[n + 4], numbers[n + 5] = cpu, memory, lacks_cpu, lacks_memory, groups
+  n = n + 5
   for group = 1, groups do
-    local i = last_of(group, groups, n)
-    numbers[k + 1], numbers[k + 2], numbers[k + 3] = at[i], cpus[i], memories[i]
-    k = k + 3
+    local i = last_of(group, groups, moments)
+    numbers[n + 1], numbers[n + 2], numbers[n + 3] = at[i], cpus[i], memories[i]
+    n = n + 3
   end
+  return n
 end
 
 -- profile_of returns the names of the domains in which there is something in the pool or wanted, and
@@ -103,20 +117,17 @@ local function profile_of(node)
     return profile
   end
   local opened = node.whole and not node.was_shared
-  local numbers = {
-    node.beat_at or 0, opened and 1 or 0, node.begun_count,
-    node.capacity[CPU], node.capacity[MEMORY], node.idle[CPU], node.idle[MEMORY],
-    node.unused_then + node.rate_then - node.rate,
-  }
-  add_freed(numbers, node)
   local room_cpu = opened and math.max(node.lendable[CPU] - node.on_loan[CPU], 0) or 0
   local room_memory = opened and math.max(node.lendable[MEMORY] - node.on_loan[MEMORY], 0) or 0
-  local names = {}
+  numbers[1], numbers[2], numbers[3] = node.beat_at or 0, opened and 1 or 0, node.begun_count
+  numbers[4], numbers[5], numbers[6], numbers[7] = node.capacity[CPU], node.capacity[MEMORY], node.idle[CPU], node.idle[MEMORY]
+  numbers[8] = node.unused_then + node.rate_then - node.rate
+  local n, names = add_freed(8, node), ''
   for name, domain in pairs(node.domains) do
-    names[#names + 1] = name
-    add_domain(numbers, node, domain, room_cpu, room_memory)
+    names = names == '' and name or names .. '\n' .. name
+    n = add_domain(n, node, domain, room_cpu, room_memory)
   end
-  profile = {table.concat(names, '\n'), pack_numbers(numbers)}
+  profile = {names, pack_numbers(n)}
   node.profile = profile
   return profile
 end
