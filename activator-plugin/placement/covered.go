@@ -24,7 +24,7 @@ func Coverage(q *Query, candidates []Candidate) int {
 		covered, known := c.View.CoverageFrom(most-closeEnough, c.Source, q.Demand, q.Now)
 		if known && covered >= 1-closeEnough {
 			c.debit(q)
-			return i
+			return emptiest(candidates, i)
 		}
 		if !known {
 			covered = -1
@@ -42,7 +42,20 @@ func Coverage(q *Query, candidates []Candidate) int {
 	at := q.anyFrom(max(0, most-closeEnough))
 	i := (start + at) % len(candidates)
 	candidates[i].debit(q)
-	return i
+	return emptiest(candidates, i)
+}
+
+// emptiest is where the pod is that has the fewest requests, of those on the node of a candidate: what
+// a node can lend it can lend to any of them.
+func emptiest(candidates []Candidate, on int) int {
+	best := on
+	for i := range candidates {
+		c := &candidates[i]
+		if c.View == candidates[on].View && c.InFlight < candidates[best].InFlight {
+			best = i
+		}
+	}
+	return best
 }
 
 // anyFrom is where one of the coverages is that is not less than the least, of which there is one.

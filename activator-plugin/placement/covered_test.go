@@ -72,6 +72,21 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 	})
 }
 
+// Of a node's pods it is the one with the fewest requests.
+func TestCoverageTakesTheEmptiestOfANode(t *testing.T) {
+	for _, lends := range []int64{400, 2000} {
+		f := newFixture(t)
+		f.hear(t, knownNode("a", lends, 0, 0), knownNode("b", 100, 0, 0))
+		candidates := f.seenBy(on(0, "a", "a", "b", "a"), api.SourceOwners)
+		for i, inFlight := range []int{3, 2, 0, 1} {
+			candidates[i].InFlight = inFlight
+		}
+		if i := Coverage(&Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now()}, candidates); i != 3 {
+			t.Errorf("of a node that lends %dm it takes pod %d, want the third of a's", lends, i)
+		}
+	}
+}
+
 // Of those that are as good, chance decides, whether they cover all of it or not.
 func TestCoverageSpreadsOverEquals(t *testing.T) {
 	for _, want := range []int64{1000, 2000} {
