@@ -17,6 +17,8 @@ import (
 type Options struct {
 	// Zone is that of the activator. Without one it is in none.
 	Zone string
+	// AllZones has every block used as by the activators that are in its zone.
+	AllZones bool
 	// Policy makes what compares pods, for all strategies but BestFirst and Random. Nil is placement's own.
 	Policy func(v1alpha1.Strategy) placement.Policy
 	// Load is what invalidate asks of a candidate's node: how much of its CPU is in use, 0 to 1, and how many
@@ -105,7 +107,7 @@ type matcher struct {
 
 func (c *compiler) addBlock(number int, b *v1alpha1.Block) {
 	here, zone := true, ""
-	if b.Controller != nil && b.Controller.Zone != c.Zone {
+	if b.Controller != nil && b.Controller.Zone != c.Zone && !c.AllZones {
 		here, zone = b.Controller.TopologyTolerance == v1alpha1.ToleranceSame, b.Controller.Zone
 	}
 	of := block{number: number, chooser: c.chooser(cmp.Or(b.Strategy, v1alpha1.BestFirst))}

@@ -25,12 +25,20 @@ type force struct {
 
 // of is the policy for functions of a namespace with a tag, or nil.
 func (f *force) of(namespace, tag string) *enforced {
-	if tag != "" {
-		if e := f.named(namespace, tag); e != nil {
-			return e
+	_, e := f.find(namespace, tag)
+	return e
+}
+
+// find is of, with the policy's name.
+func (f *force) find(namespace, tag string) (key, *enforced) {
+	for _, name := range [...]string{tag, v1alpha1.DefaultName} {
+		for _, k := range [...]key{{namespace, name}, {"", name}} {
+			if e := f.policies[k]; e != nil && name != "" {
+				return k, e
+			}
 		}
 	}
-	return f.named(namespace, v1alpha1.DefaultName)
+	return key{}, nil
 }
 
 // named is the namespace's policy of the name, or the cluster's.

@@ -52,10 +52,13 @@ type PoliciesOptions struct {
 	MeterProvider metric.MeterProvider
 	// Events records on a policy what becomes of it. It may be nil.
 	Events record.EventRecorder
-	// Activator is this activator's pod.
+	// Activator is this activator's pod. Without a name it is none, but who places pods: it is in all zones, because
+	// activators of any may send to what it places, and what becomes of a policy is not its to say.
 	Activator types.NamespacedName
 	// Platform is what decides where no policy does, and the strategy of that name. Nil is placement.Default.
 	Platform placement.Policy
+	// Changed is called when what is in force may have changed. It must not wait, and may be nil.
+	Changed func()
 }
 
 // Policies are those of the cluster, as they are now. One that is refused leaves in force what the same policy
@@ -67,6 +70,7 @@ type Policies struct {
 	activator types.NamespacedName
 	metrics   *metrics
 	reporter  *reporter
+	onChange  func()
 
 	nodes    cache.SharedIndexInformer
 	kinds    []*kind
@@ -112,13 +116,15 @@ func NewPolicies(o PoliciesOptions) (*Policies, error) {
 	p := &Policies{
 		clock: o.Clock, logger: o.Logger, kube: o.Kube, activator: o.Activator, metrics: m,
 		inForce: make(chan struct{}), changed: make(chan struct{}, 1),
-		platform: o.Platform,
-		known:    map[key]*policy{}, current: NewNodes(nil),
+		platform: o.Platform, onChange: o.Changed,
+		known: map[key]*policy{}, current: NewNodes(nil),
 	}
 	if p.platform == nil {
 		p.platform = placement.Default
 	}
-	p.reporter = newReporter(o, p.object)
+	if o.Activator.Name != "" {
+		p.reporter = newReporter(o, p.object)
+	}
 	p.renodes.Store(true)
 	p.nodes = informers.NewSharedInformerFactoryWithOptions(o.Kube, 0, informers.WithTransform(trim)).Core().V1().Nodes().Informer()
 	registered, err := p.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -217,9 +223,11 @@ func (p *Policies) Run(ctx context.Context) {
 	for _, k := range p.kinds {
 		running.Go(func() { k.informer.RunWithContext(ctx) })
 	}
-	running.Go(func() { p.reporter.run(ctx) })
 	own := make(chan string, 1)
-	running.Go(func() { p.findNode(ctx, own) })
+	if p.reporter != nil {
+		running.Go(func() { p.reporter.run(ctx) })
+		running.Go(func() { p.findNode(ctx, own) })
+	}
 
 	if err := wait.PollUntilContextCancel(ctx, look, true, func(context.Context) (bool, error) { return p.read(), nil }); err != nil {
 		return
@@ -298,7 +306,7 @@ func (p *Policies) compile() {
 	if renodes {
 		p.current = p.readNodes()
 	}
-	options := Options{Zone: p.current.zone(p.node), Policy: p.named}
+	options := Options{Zone: p.current.zone(p.node), AllZones: p.reporter == nil, Policy: p.named}
 	there := make(map[key]*policy, len(p.known))
 	for _, k := range p.kinds {
 		for _, obj := range k.informer.GetStore().List() {
@@ -327,7 +335,12 @@ func (p *Policies) compile() {
 	}
 	p.force.Store(f)
 	p.metrics.inForce(there)
-	p.reporter.report(there)
+	if p.reporter != nil {
+		p.reporter.report(there)
+	}
+	if p.onChange != nil {
+		p.onChange()
+	}
 }
 
 // edit takes in a new generation of a policy, or refuses it.
