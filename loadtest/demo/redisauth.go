@@ -49,6 +49,7 @@ var redisUsers = map[string]string{
 	"agent":      agentNamespace,
 	"controller": libraNamespace,
 	"predictor":  libraNamespace,
+	"scheduler":  libraNamespace,
 	redisAdmin:   libraNamespace,
 }
 

@@ -1,9 +1,12 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,4 +32,44 @@ func (r *Redis) Observe(ctx context.Context, o api.Observation) error {
 		return fmt.Errorf("append the observation of invocation %q: %w", o.ID, err)
 	}
 	return nil
+}
+
+// Observations are some that were appended one after the other.
+type Observations struct {
+	All []api.Observation
+	// Skipped is how many more there were of a version that is not known, or that cannot be read.
+	Skipped int
+	// Until is what to ask for those after with.
+	Until string
+	More  bool // whether there may be more already
+}
+
+// ReadObservations returns those appended after a point, so many at most. The empty string is before all that Redis still has.
+func (r *Redis) ReadObservations(ctx context.Context, after string, most int) (Observations, error) {
+	streams, err := r.calls.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{api.ObservationsStream, cmp.Or(after, "0")},
+		Count:   int64(most),
+		Block:   -1, // it does not wait
+	}).Result()
+	read := Observations{Until: after}
+	if errors.Is(err, redis.Nil) {
+		return read, nil
+	}
+	if err != nil {
+		return read, fmt.Errorf("read observations: %w", err)
+	}
+	for _, stream := range streams {
+		read.More = len(stream.Messages) == most
+		for _, m := range stream.Messages {
+			read.Until = m.ID
+			data, _ := m.Values["data"].(string)
+			var o api.Observation
+			if m.Values["v"] != strconv.Itoa(api.RecordVersion) || json.Unmarshal([]byte(data), &o) != nil {
+				read.Skipped++
+				continue
+			}
+			read.All = append(read.All, o)
+		}
+	}
+	return read, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,5 +164,48 @@ func TestObserve(t *testing.T) {
 		`"alone":true,"safeguarded":false,"status":0,"peak":{"cpu_milli":900,"memory_bytes":67108864},"cpu_time_ns":0,"limit":{"cpu_milli":0,"memory_bytes":0},"limit_at_peak":{"cpu_milli":1000,"memory_bytes":0},"throttled_share":0.25,"first":true}`
 	if diff := cmp.Diff(map[string]any{"v": "1", "data": wantData}, entries[0].Values); diff != "" {
 		t.Errorf("entry differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadObservations(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := redistest.Context(t)
+	read, err := r.ReadObservations(ctx, "", 2)
+	if err != nil || len(read.All) != 0 || read.More || read.Until != "" {
+		t.Errorf("of none it reads %+v, %v", read, err)
+	}
+	observe := func(id string) {
+		t.Helper()
+		if err := r.Observe(ctx, api.Observation{Ended: api.Ended{ID: id}, Peak: api.Resources{CPUMilli: 7}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	observe("a")
+	for _, values := range [][]any{{"v", "0", "data", "{}"}, {"v", "1", "data", "{"}, {"v", "1"}} {
+		if err := r.calls.XAdd(ctx, &redis.XAddArgs{Stream: api.ObservationsStream, Values: values}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	observe("b")
+	var ids []string
+	skipped, calls := 0, 0
+	for read.More = true; read.More; calls++ {
+		if read, err = r.ReadObservations(ctx, read.Until, 2); err != nil {
+			t.Fatal(err)
+		}
+		skipped += read.Skipped
+		for _, o := range read.All {
+			if o.Peak.CPUMilli != 7 {
+				t.Errorf("it reads %+v", o)
+			}
+			ids = append(ids, o.ID)
+		}
+	}
+	if !slices.Equal(ids, []string{"a", "b"}) || skipped != 3 || calls != 3 {
+		t.Errorf("in %d calls it reads %v and skips %d, want a and b in 3, and 3 skipped", calls, ids, skipped)
+	}
+	observe("c")
+	if read, err = r.ReadObservations(ctx, read.Until, 2); err != nil || len(read.All) != 1 || read.All[0].ID != "c" {
+		t.Errorf("later it reads %+v, %v, want c", read, err)
 	}
 }

@@ -159,6 +159,24 @@ func TestRightsOfTheAgent(t *testing.T) {
 	})
 }
 
+func TestRightsOfTheScheduler(t *testing.T) {
+	s := redistest.StartSecured(t)
+	t.Run("profiles", func(t *testing.T) {
+		s.CheckRights(t, "scheduler", 0, func(ctx context.Context) error {
+			r := as(t, s, "scheduler")
+			loadOld(ctx, t, s)
+			_, err := r.ReadProfiles(ctx, nil)
+			return err
+		})
+	})
+	t.Run("observations", func(t *testing.T) {
+		s.CheckRights(t, "scheduler", 1, func(ctx context.Context) error {
+			_, err := as(t, s, "scheduler").ReadObservations(ctx, "", 10)
+			return err
+		})
+	})
+}
+
 // Each user has its own streams, keys and channels only.
 func TestUsersHaveNoOthersKeys(t *testing.T) {
 	s := redistest.StartSecured(t)
@@ -168,6 +186,7 @@ func TestUsersHaveNoOthersKeys(t *testing.T) {
 		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"SUBSCRIBE", memoryChannel}},
 		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", thisLibrary.key("node", intentsKey), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
 		"agent":      {{"XREAD", "STREAMS", api.ObservationsStream, "0"}, {"GET", "libra:duplicator:x"}, {"PUBLISH", "libra:predictor:announcements", "x"}, {"EVAL", "return 1", 0}},
+		"scheduler":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
 		"predictor":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"PUBLISH", memoryChannel, "node"}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
 	} {
 		refused = append(refused, []any{"KEYS", "*"}, []any{"FLUSHALL"}, []any{"CONFIG", "GET", "*"}, []any{"ACL", "LIST"}, []any{"SCAN", "0"}, []any{"GET", "others"})
