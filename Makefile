@@ -17,6 +17,9 @@ COMMIT      := $(shell git describe --always --dirty 2>/dev/null || echo unknown
 # All of the box but Kubernetes and CoreDNS themselves, which have no tests here.
 BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./machine/... ./stack/... ./versions/...
 
+# A module of its own: it has Kubernetes in it.
+SCHEDULER := activator-plugin/placement/scheduler
+
 export CGO_ENABLED ?= 0
 export PATH := $(CURDIR)/bin:$(PATH)
 
@@ -79,11 +82,13 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/placement/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
+	cd $(SCHEDULER) && go vet ./... && go run $(STATICCHECK) ./...
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
+	cd $(SCHEDULER) && CGO_ENABLED=1 go test -race -shuffle=on ./...
 
 cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
 	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz -module "bin/brd.ko rd_nr=1 rd_size=131072" ./resizer/cgroup ./resizer/pressure ./resizer/agent
@@ -184,7 +189,7 @@ box-libra: box-up bin/demo
 ##@ Build it
 
 .PHONY: build clean deps generate FORCE
-build: bin/box bin/demo ## Build the command-line tools into bin/.
+build: bin/box bin/demo bin/libra-scheduler ## Build the command-line tools into bin/.
 	go build ./...
 
 generate: ## Write what follows from the types of Libra's own objects: their definitions and copies.
@@ -192,6 +197,9 @@ generate: ## Write what follows from the types of Libra's own objects: their def
 
 bin/tapp: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/tapp ./activator-plugin/cmd/tapp
+
+bin/libra-scheduler: FORCE
+	@mkdir -p bin && cd $(SCHEDULER) && go build -trimpath -ldflags "-s -w" -o ../../../bin/libra-scheduler ./cmd/libra-scheduler
 
 bin/box: FORCE
 	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box

@@ -27,9 +27,10 @@ var (
 	prometheus   = peer{"monitoring", labels.Set{"metrics": "enabled"}, labels.Set{"app.kubernetes.io/name": "prometheus"}}
 )
 
-func TestOnlyThoseReachRedisAndThePredictorWhoNeedThem(t *testing.T) {
+func TestOnlyThoseReachPartsWhoNeedThem(t *testing.T) {
 	policies := decode[networkingv1.NetworkPolicy](t, "NetworkPolicy")
 	redis := labels.Set{"app": "libra-redis"}
+	scheduler := labels.Set{"app": "libra-scheduler"}
 	predictor := labels.Set{"serving.kserve.io/inferenceservice": "libra", "component": "predictor"}
 	for _, c := range []struct {
 		name string
@@ -41,6 +42,7 @@ func TestOnlyThoseReachRedisAndThePredictorWhoNeedThem(t *testing.T) {
 		{"activator to Redis", activatorPod, redis, "redis", true},
 		{"agent to Redis", agentPod, redis, "redis", true},
 		{"resizer to Redis", resizerPod, redis, "redis", true},
+		{"scheduler to Redis", peer{settings.Namespace, nil, scheduler}, redis, "redis", true},
 		{"Prometheus to Redis", prometheus, redis, "redis", false},
 		{"function to Redis", peer{"default", nil, labels.Set{"app": "mst"}}, redis, "redis", false},
 		{"another of Knative's to Redis", peer{"knative-serving", nil, labels.Set{"app": "autoscaler"}}, redis, "redis", false},
@@ -52,6 +54,9 @@ func TestOnlyThoseReachRedisAndThePredictorWhoNeedThem(t *testing.T) {
 		{"agent to the predictor", agentPod, predictor, "http", false},
 		{"function to the predictor", peer{"default", nil, labels.Set{"app": "mst"}}, predictor, "http", false},
 		{"activator by its label alone to the predictor", peer{"default", nil, labels.Set{"app": "activator"}}, predictor, "http", false},
+
+		{"Prometheus to the scheduler", prometheus, scheduler, "https", true},
+		{"function to the scheduler", peer{"default", nil, labels.Set{"app": "mst"}}, scheduler, "https", false},
 		// Nobody of Libra's asks by gRPC.
 		{"activator to the predictor's gRPC", activatorPod, predictor, "grpc", false},
 	} {

@@ -100,22 +100,30 @@ func TestCriticalPodsHaveAQuotaThatRefusesNone(t *testing.T) {
 			t.Errorf("the quota of %s allows %v, want very many pods, and nothing else", p.namespace, quota.Spec.Hard)
 		}
 	}
-	want := map[string]string{"libra-agent": "system-node-critical", "libra-resizer": "system-cluster-critical"}
+	want := map[string]string{"libra-agent": "system-node-critical", "libra-resizer": "system-cluster-critical", "libra-scheduler": "system-cluster-critical"}
 	if !maps.Equal(critical, want) {
 		t.Errorf("the critical pods are %v, want %v", critical, want)
 	}
 }
 
-func TestAnotherResizerIsThereWhenOneIsNot(t *testing.T) {
-	deployments := slices.DeleteFunc(decode[appsv1.Deployment](t, "Deployment"), func(d appsv1.Deployment) bool { return d.Name != "libra-resizer" })
-	if len(deployments) != 1 {
-		t.Fatalf("%d Deployments libra-resizer", len(deployments))
+func TestAnotherIsThereWhenTheLeaderIsNot(t *testing.T) {
+	for _, name := range []string{"libra-resizer", "libra-scheduler"} {
+		t.Run(name, func(t *testing.T) { checkPair(t, name) })
 	}
-	resizer := deployments[0]
-	if resizer.Spec.Replicas == nil || *resizer.Spec.Replicas < 2 {
+}
+
+// checkPair checks a Deployment of two pods, of which one leads.
+func checkPair(t *testing.T, name string) {
+	t.Helper()
+	deployments := slices.DeleteFunc(decode[appsv1.Deployment](t, "Deployment"), func(d appsv1.Deployment) bool { return d.Name != name })
+	if len(deployments) != 1 {
+		t.Fatalf("%d Deployments", len(deployments))
+	}
+	pair := deployments[0]
+	if pair.Spec.Replicas == nil || *pair.Spec.Replicas < 2 {
 		t.Fatal("it has one replica")
 	}
-	template := resizer.Spec.Template
+	template := pair.Spec.Template
 	selects := func(what string, selector *metav1.LabelSelector) {
 		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || !s.Matches(labels.Set(template.Labels)) {
 			t.Errorf("%s is on %v, the pods have %v (%v)", what, s, template.Labels, err)
@@ -131,7 +139,7 @@ func TestAnotherResizerIsThereWhenOneIsNot(t *testing.T) {
 		}
 		selects("the spread", c.LabelSelector)
 	}
-	budgets := decode[policyv1.PodDisruptionBudget](t, "PodDisruptionBudget")
+	budgets := slices.DeleteFunc(decode[policyv1.PodDisruptionBudget](t, "PodDisruptionBudget"), func(b policyv1.PodDisruptionBudget) bool { return b.Name != name })
 	if len(budgets) != 1 {
 		t.Fatalf("%d budgets", len(budgets))
 	}

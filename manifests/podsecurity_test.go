@@ -91,8 +91,13 @@ func podOf(o object) (corev1.PodTemplateSpec, error) {
 // all are the objects of all kustomizations, each once.
 func all(t *testing.T) []object {
 	t.Helper()
+	return rendered(t, "base", "activator", "scheduler", "components/duplicator")
+}
+
+func rendered(t *testing.T, dirs ...string) []object {
+	t.Helper()
 	var objects []object
-	for _, dir := range []string{"base", "activator", "components/duplicator"} {
+	for _, dir := range dirs {
 		found, err := render(dir, map[string]bool{})
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,47 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	"libra.dev/libra/pkg/redisconn"
+)
+
+// Options are the plugin's, and flags as Libra's other parts have them: a profile's configuration says nothing of where Redis is.
+type Options struct {
+	RedisAddr        string
+	RedisCredentials string
+}
+
+// NewCommand is kube-scheduler's, with the plugin for profiles that enable it.
+func NewCommand() *cobra.Command {
+	o := &Options{}
+	cmd := app.NewSchedulerCommand(app.WithPlugin(Name, o.New))
+	cmd.Use = "libra-scheduler"
+	cmd.Long = fmt.Sprintf(`The Kubernetes scheduler, with the plugin %s for profiles that enable it.
+
+Libra flags:
+
+      --redis-addr string          %s (default %q)
+      --redis-credentials string   folder with the user, password and CA of Redis; none where it is empty`, Name, redisconn.Accepted, redisconn.DefaultAddr)
+	cmd.Flags().StringVar(&o.RedisAddr, "redis-addr", redisconn.DefaultAddr, redisconn.Accepted)
+	cmd.Flags().StringVar(&o.RedisCredentials, "redis-credentials", "", "folder with the user, password and CA of Redis")
+	return cmd
+}
+
+// New makes the plugin of a profile. It implements the scheduler's PluginFactory.
+func (o *Options) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	if args != nil {
+		return nil, fmt.Errorf("plugin %s has args, want none: where Redis is say the flags --redis-addr and --redis-credentials", Name)
+	}
+	server, err := redisconn.Parse(o.RedisAddr, o.RedisCredentials)
+	if err != nil {
+		return nil, fmt.Errorf("--redis-addr, --redis-credentials: %w", err)
+	}
+	return newPlugin(ctx, server, handle)
+}

@@ -1,0 +1,53 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// PreFilter skips pods that may be on any node.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	order := p.orderOf(pod)
+	if order == nil {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	state.Write(cycleKey, &cycle{order: order})
+	if !order.Refuses() {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	// What it says may change before another event has the pod tried again.
+	p.waiting.add(pod)
+	for _, n := range nodes {
+		if _, goes := order.Rank(n.Node().Name); goes {
+			return nil, nil
+		}
+	}
+	p.metrics.unplaceable.Add(ctx, 1)
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("placement policy %s names no node that there is", order.Policy))
+}
+
+// PreFilterExtensions implements fwk.PreFilterPlugin: other pods make no difference.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter leaves the nodes that the policy may send requests to.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil || c.order == nil {
+		return nil
+	}
+	if _, goes := c.order.Rank(node.Node().Name); goes {
+		return nil
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) not named by placement policy %s", c.order.Policy))
+}
+
+// EventsToRegister are those that may have a policy name a node that it did not. That the policy is edited is no event of
+// the scheduler's.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{
+		Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel | fwk.UpdateNodeCondition | fwk.UpdateNodeTaint,
+	}}}, nil
+}

@@ -1,0 +1,150 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	askEvery    = time.Second
+	askJitter   = askEvery / 10
+	mostBackoff = 10 * time.Second
+	callTimeout = time.Second
+	// callsMost is how many calls are made at a time: of 50 nodes, or observationsMost observations, each.
+	callsMost        = 100
+	observationsMost = 500
+
+	// staleAfter is from when on nothing is known any more.
+	staleAfter = 5 * time.Second
+)
+
+var errMore = errors.New("more has changed than could be asked for")
+
+// source is where what nodes lend, and functions need, is known from. A pool.Redis is one.
+type source interface {
+	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
+	ReadObservations(ctx context.Context, after string, most int) (pool.Observations, error)
+}
+
+// follower follows a source.
+type follower struct {
+	source  source
+	clock   clock.Clock
+	metrics *metrics
+
+	leanings leanings
+	picture  atomic.Pointer[picture]
+
+	// They are run's.
+	means   means
+	moments pool.Moments
+	heard   string // the last observation
+	failing bool
+}
+
+// run follows until ctx is done.
+func (f *follower) run(ctx context.Context) {
+	backoff := askEvery
+	for {
+		began := f.clock.Now()
+		told, err := f.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.say(ctx, err)
+		delay := max(0, askEvery-f.clock.Since(began))
+		if err == nil || told {
+			backoff = askEvery
+		} else {
+			backoff = min(2*backoff, mostBackoff)
+			delay = backoff
+		}
+		timer := f.clock.NewTimer(delay - askJitter + rand.N(2*askJitter))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C():
+		}
+	}
+}
+
+// ask takes in what is new, and says whether any Redis told what nodes lend.
+func (f *follower) ask(ctx context.Context) (told bool, err error) {
+	told, err = f.askProfiles(ctx)
+	if told {
+		f.picture.Store(f.means.sample(f.clock.Now()))
+	}
+	return told, errors.Join(err, f.askObservations(ctx))
+}
+
+func (f *follower) askProfiles(ctx context.Context) (told bool, err error) {
+	if f.moments == nil {
+		f.moments = pool.Moments{}
+	}
+	for range callsMost {
+		asked := f.clock.Now()
+		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
+		all, err := f.source.ReadProfiles(callCtx, f.moments)
+		cancel()
+		more := false
+		for _, changes := range all {
+			f.means.hear(changes, asked)
+			f.moments[changes.Redis] = changes.Until
+			more, told = more || changes.More, true
+		}
+		if err != nil || !more {
+			return told, err
+		}
+	}
+	return told, errMore
+}
+
+func (f *follower) askObservations(ctx context.Context) error {
+	for range callsMost {
+		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
+		read, err := f.source.ReadObservations(callCtx, f.heard, observationsMost)
+		cancel()
+		f.heard = read.Until
+		for i := range read.All {
+			f.leanings.hear(&read.All[i])
+		}
+		f.metrics.skipped.Add(ctx, int64(read.Skipped))
+		if err != nil || !read.More {
+			return err
+		}
+	}
+	return errMore
+}
+
+// say says once of an outage that there is one, and once that it is over.
+func (f *follower) say(ctx context.Context, err error) {
+	if err != nil {
+		f.metrics.failures.Add(ctx, 1)
+	}
+	if failing := err != nil; failing != f.failing {
+		f.failing = failing
+		if failing {
+			klog.FromContext(ctx).Error(err, "Not hearing what nodes can lend: pods are placed as by the default scheduler. Asking again quietly")
+		} else {
+			klog.FromContext(ctx).Info("Hearing what nodes can lend again")
+		}
+	}
+}
+
+// now is what is known, or nil where that is too old.
+func (f *follower) now() *picture {
+	p := f.picture.Load()
+	if p == nil || f.clock.Since(p.at) > staleAfter {
+		return nil
+	}
+	return p
+}

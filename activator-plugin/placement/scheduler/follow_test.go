@@ -1,0 +1,199 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"k8s.io/utils/clock"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+)
+
+// sourceFunc answers with what a node lends at a time.
+type sourceFunc func() ([]pool.Changes, error)
+
+func (f sourceFunc) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) { return f() }
+
+func (f sourceFunc) ReadObservations(_ context.Context, after string, _ int) (pool.Observations, error) {
+	return pool.Observations{Until: after}, nil
+}
+
+func profileOf(node string, idle, surplus, lacks int64, heard time.Time) pool.Profile {
+	return pool.Profile{
+		Node: node, Heard: heard, Open: true, Idle: api.Resources{CPUMilli: idle},
+		Domains: map[string]pool.DomainProfile{"shop": {
+			Surplus: api.Resources{CPUMilli: surplus}, Lacks: api.Resources{CPUMilli: lacks},
+			Lends: []pool.Step{{Volume: api.Resources{CPUMilli: surplus}}},
+		}},
+	}
+}
+
+func TestFollowsAndFailsSafe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := newMetrics(noop.NewMeterProvider())
+		if err != nil {
+			t.Fatal(err)
+		}
+		surplus, broken, asked := int64(1000), false, 0
+		f := &follower{clock: clock.RealClock{}, metrics: m}
+		f.source = sourceFunc(func() ([]pool.Changes, error) {
+			asked++
+			if broken {
+				return nil, errors.New("Redis is away")
+			}
+			now := time.Now()
+			return []pool.Changes{{Now: now, Profiles: []pool.Profile{profileOf("a", 500, surplus, 0, now)}}}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.run(ctx)
+		check := func(when string, low, high int64) {
+			t.Helper()
+			synctest.Wait()
+			p := f.now()
+			if p == nil {
+				t.Fatalf("%s nothing is known", when)
+			}
+			if got := p.nodes["a"].domains["shop"].surplus; got < low || got > high {
+				t.Errorf("%s the surplus is %d on average, want %d to %d", when, got, low, high)
+			}
+		}
+		check("at first", 1000, 1000)
+		time.Sleep(window)
+		check("after a minute", 1000, 1000)
+		surplus = 0
+		time.Sleep(window / 2)
+		check("half a minute after it ended", 400, 600)
+		time.Sleep(window)
+		check("a minute and a half after it ended", 0, 0)
+
+		broken = true
+		time.Sleep(staleAfter + 2*askEvery)
+		synctest.Wait()
+		if f.now() != nil {
+			t.Error("something is known while Redis is away")
+		}
+		before := asked
+		time.Sleep(10 * mostBackoff)
+		synctest.Wait()
+		if more := asked - before; more < 5 || more > 15 {
+			t.Errorf("in 100 seconds without Redis it is asked %d times, want about 10", more)
+		}
+		broken, surplus = false, 700
+		time.Sleep(mostBackoff + 2*askEvery)
+		check("when it is back", 700, 700)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A mean is that of the samples of the last minute, give or take those of the slot that is just being left.
+func TestMeansAreThoseOfTheLastMinute(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m means
+		now := start
+		type sample struct {
+			at    time.Time
+			milli int64
+		}
+		var samples []sample
+		for i, milli := range rapid.SliceOfN(rapid.Int64Range(0, 10_000), 1, 200).Draw(t, "samples") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{time.Second, time.Second, 3 * time.Second}).Draw(t, fmt.Sprint("after ", i)))
+			m.hear(pool.Changes{Now: now, Profiles: []pool.Profile{profileOf("a", milli, milli, milli, now)}}, now)
+			got := m.sample(now).nodes["a"]
+			samples = append(samples, sample{now, milli})
+			sum, n := int64(0), int64(0)
+			oldest := (now.UnixNano()/int64(slotFor) - slots + 1) * int64(slotFor)
+			for _, s := range samples {
+				if s.at.UnixNano() >= oldest {
+					sum, n = sum+s.milli, n+1
+				}
+			}
+			if want := sum / n; got.idle != want || want > 0 && got.domains["shop"] != (domainReading{want, want}) {
+				t.Fatalf("after %d samples it is %+v, want %d", i+1, got, want)
+			}
+		}
+	})
+}
+
+func TestNodesThatAreNotHeardOfAreForgotten(t *testing.T) {
+	var m means
+	m.hear(pool.Changes{Now: start, Profiles: []pool.Profile{profileOf("a", 1, 1, 1, start), profileOf("b", 1, 1, 1, start), {Node: "c"}}}, start)
+	if got := m.sample(start); len(got.nodes) != 2 {
+		t.Errorf("known are %v, want a and b", got.nodes)
+	}
+	later := start.Add(pool.LeaseTTL + 1)
+	m.hear(pool.Changes{Now: later, Profiles: []pool.Profile{profileOf("a", 1, 1, 1, later)}}, later)
+	if got := m.sample(later); len(got.nodes) != 1 || got.nodes["a"].idle != 1 {
+		t.Errorf("known are %v, want a", got.nodes)
+	}
+	if len(m.nodes) != 1 {
+		t.Errorf("%d nodes are kept", len(m.nodes))
+	}
+}
+
+func TestLeanings(t *testing.T) {
+	var l leanings
+	observed := func(configuration string, predicted, peak int64, first bool) {
+		l.hear(&api.Observation{
+			Ended: api.Ended{Configuration: configuration, Predicted: api.Resources{CPUMilli: predicted}}, Peak: api.Resources{CPUMilli: peak}, First: first,
+		})
+	}
+	if _, known := l.needOf("shop/cart"); known {
+		t.Error("something is known of a function that was never heard of")
+	}
+	observed("", 1000, 1000, false)
+	observed("shop/cart", 0, 5000, true) // of a start it is not known what the invocation needed
+	observed("shop/cart", 0, 0, false)
+	if _, known := l.needOf("shop/cart"); known {
+		t.Error("something is known of a function of which nothing was measured")
+	}
+	observed("shop/cart", 0, 400, false)
+	observed("shop/cart", 800, 400, false) // it was held to its limit
+	if need, _ := l.needOf("shop/cart"); need != 600 {
+		t.Errorf("it needs %d, want 600", need)
+	}
+	for range 200 {
+		observed("shop/cart", 3000, 0, false)
+	}
+	if need, _ := l.needOf("shop/cart"); need < 2950 || need > 3000 {
+		t.Errorf("after many it needs %d, want 3000", need)
+	}
+	for i := range 2 * functionsMost {
+		observed(fmt.Sprint("shop/", i), 100, 0, false)
+		observed("shop/cart", 3000, 0, false)
+	}
+	if kept := len(l.newer) + len(l.older); kept > functionsMost {
+		t.Errorf("%d functions are kept", kept)
+	}
+	if _, known := l.needOf("shop/cart"); !known {
+		t.Error("one that is often heard of is forgotten")
+	}
+	if _, known := l.needOf("shop/0"); known {
+		t.Error("one that was not heard of for long is not forgotten")
+	}
+}
+
+func TestRoles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		mode := rapid.SampledFrom([]api.Mode{api.ModeObserve, api.ModeLend, api.ModeFull}).Draw(t, "mode")
+		need, allocation := rapid.Int64Range(1, 64_000).Draw(t, "need"), rapid.Int64Range(1, 64_000).Draw(t, "allocation")
+		switch role, milli := roleOf(need, allocation, mode); {
+		case role == borrower && (mode != api.ModeFull || milli <= 0 || milli != need-allocation):
+			t.Fatalf("it borrows %d", milli)
+		case role == donor && (mode == api.ModeObserve || milli <= 0 || milli+need > allocation):
+			t.Fatalf("it lends %d", milli)
+		case role == neither && milli != 0:
+			t.Fatalf("it does neither, of %d", milli)
+		case role == neither && mode == api.ModeFull && (need > allocation || need*5/4 < allocation):
+			t.Fatal("it does neither")
+		}
+	})
+}

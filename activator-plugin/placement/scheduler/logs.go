@@ -1,0 +1,70 @@
+package scheduler
+
+import (
+	"errors"
+	"sync"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// sugared has what packages of the activator log in the scheduler's log.
+func sugared(logger klog.Logger) *zap.SugaredLogger { return zap.New(&core{logger: logger}).Sugar() }
+
+// core writes to a klog.Logger.
+type core struct {
+	logger klog.Logger
+	fields []zapcore.Field
+}
+
+func (c *core) Enabled(level zapcore.Level) bool { return level >= zapcore.InfoLevel }
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	return &core{logger: c.logger, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	values := zapcore.NewMapObjectEncoder()
+	for _, of := range [...][]zapcore.Field{c.fields, fields} {
+		for _, f := range of {
+			f.AddTo(values)
+		}
+	}
+	pairs := make([]any, 0, 2*len(values.Fields))
+	for key, value := range values.Fields {
+		pairs = append(pairs, key, value)
+	}
+	if e.Level >= zapcore.WarnLevel {
+		c.logger.Error(errors.New(e.Message), e.LoggerName, pairs...)
+	} else {
+		c.logger.Info(e.Message, pairs...)
+	}
+	return nil
+}
+
+func (c *core) Sync() error { return nil }
+
+// followSettings follows the cluster's settings once they are run. What is refused is logged once.
+func followSettings(kube kubernetes.Interface, logger klog.Logger) (*settings.Live, error) {
+	var mu sync.Mutex
+	last := ""
+	return settings.NewLive(kube, func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err.Error() != last {
+			last = err.Error()
+			logger.Error(err, "Refused a setting. This is logged once")
+		}
+	})
+}

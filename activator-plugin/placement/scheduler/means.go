@@ -1,0 +1,152 @@
+package scheduler
+
+import (
+	"time"
+
+	"libra.dev/libra/pkg/pool"
+)
+
+const (
+	// A mean is of the last slots, each so long.
+	slots   = 12
+	slotFor = 5 * time.Second
+	window  = slots * slotFor
+)
+
+// series is what was there of something, in milli CPU, in each slot.
+type series struct {
+	sums  [slots]int64
+	total int64
+}
+
+func (s *series) add(slot int, milli int64) {
+	s.sums[slot] += milli
+	s.total += milli
+}
+
+func (s *series) clear(slot int) {
+	s.total -= s.sums[slot]
+	s.sums[slot] = 0
+}
+
+// means are what each node lends and lacks, on average. One goroutine at a time may have them.
+type means struct {
+	nodes map[string]*nodeMeans
+	slot  int64 // the last, since 1970
+}
+
+type nodeMeans struct {
+	profile pool.Profile // the last
+	beat    time.Time    // its last heartbeat, by our clock
+	counts  series       // of samples
+	idle    series
+	domains map[string]*domainMeans
+}
+
+type domainMeans struct{ surplus, lacks series }
+
+// hear takes in profiles that were asked for at a time. What the pool's clock says is of use only against itself.
+func (m *means) hear(changes pool.Changes, asked time.Time) {
+	if m.nodes == nil {
+		m.nodes = map[string]*nodeMeans{}
+	}
+	for _, p := range changes.Profiles {
+		n := m.nodes[p.Node]
+		if n == nil {
+			n = &nodeMeans{domains: map[string]*domainMeans{}}
+			m.nodes[p.Node] = n
+		}
+		var beat time.Time
+		if !p.Heard.IsZero() {
+			beat = asked.Add(-changes.Now.Sub(p.Heard))
+		}
+		// Of a node that moved from one Redis of a cluster to another, both may tell.
+		if beat.Before(n.beat) && changes.Now.Sub(p.Heard) > pool.LeaseTTL {
+			continue
+		}
+		n.profile, n.beat = p, beat
+	}
+}
+
+// sample adds what there is now, and returns what the means are.
+func (m *means) sample(now time.Time) *picture {
+	last := m.slot
+	m.slot = now.UnixNano() / int64(slotFor)
+	pic := &picture{at: now, nodes: make(map[string]reading, len(m.nodes))}
+	for name, n := range m.nodes {
+		// Of a node whose agent is not heard of nothing is known, nor what was before.
+		if now.Sub(n.beat) > pool.LeaseTTL {
+			delete(m.nodes, name)
+			continue
+		}
+		n.advance(last, m.slot)
+		n.add(int(m.slot % slots))
+		pic.nodes[name] = n.read()
+	}
+	return pic
+}
+
+// advance forgets what is longer ago than the window.
+func (n *nodeMeans) advance(last, to int64) {
+	for i := max(last, to-slots) + 1; i <= to; i++ {
+		slot := int(i % slots)
+		n.counts.clear(slot)
+		n.idle.clear(slot)
+		for _, d := range n.domains {
+			d.surplus.clear(slot)
+			d.lacks.clear(slot)
+		}
+	}
+}
+
+func (n *nodeMeans) add(slot int) {
+	n.counts.add(slot, 1)
+	n.idle.add(slot, max(0, n.profile.Idle.CPUMilli))
+	for name, d := range n.profile.Domains {
+		of := n.domains[name]
+		if of == nil {
+			of = &domainMeans{}
+			n.domains[name] = of
+		}
+		of.surplus.add(slot, lendable(n.profile.Open, d))
+		of.lacks.add(slot, max(0, d.Lacks.CPUMilli))
+	}
+	for name, d := range n.domains {
+		if d.surplus.total == 0 && d.lacks.total == 0 {
+			delete(n.domains, name)
+		}
+	}
+}
+
+// lendable is the surplus that is there, as far as it may be lent.
+func lendable(open bool, d pool.DomainProfile) int64 {
+	if !open || len(d.Lends) == 0 {
+		return 0
+	}
+	return max(0, min(d.Surplus.CPUMilli, d.Lends[0].Volume.CPUMilli))
+}
+
+func (n *nodeMeans) read() reading {
+	r := reading{idle: n.idle.total / n.counts.total}
+	if len(n.domains) > 0 {
+		r.domains = make(map[string]domainReading, len(n.domains))
+		for name, d := range n.domains {
+			r.domains[name] = domainReading{surplus: d.surplus.total / n.counts.total, lacks: d.lacks.total / n.counts.total}
+		}
+	}
+	return r
+}
+
+// picture is what all nodes lend and lack, on average, as of a time. It does not change.
+type picture struct {
+	at    time.Time
+	nodes map[string]reading
+}
+
+// reading is in milli CPU.
+type reading struct {
+	idle    int64
+	domains map[string]domainReading
+}
+
+type domainReading struct{ surplus, lacks int64 }

@@ -1,0 +1,64 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+const scopeName = "libra.dev/libra/activator-plugin/placement/scheduler"
+
+// outcome is what is known of a pod of a function: the attribute "outcome".
+type outcome string
+
+const (
+	outcomeBorrower outcome = "borrower"
+	outcomeDonor    outcome = "donor"
+	outcomeNeither  outcome = "neither" // its function needs what it has, or its mode leaves it alone
+	outcomeUnknown  outcome = "unknown" // nothing has been heard of its function, or it has no limit
+	outcomeStale    outcome = "stale"   // nothing is heard of nodes
+)
+
+type metrics struct {
+	opinions    metric.Int64Counter
+	unplaceable metric.Int64Counter
+	failures    metric.Int64Counter
+	skipped     metric.Int64Counter
+}
+
+// meterProvider has its metrics where the scheduler has its own. There is one, however many profiles have the plugin.
+var meterProvider = sync.OnceValues(func() (metric.MeterProvider, error) {
+	exporter, err := prometheus.New(prometheus.WithRegisterer(legacyregistry.Registerer()), prometheus.WithoutTargetInfo(), prometheus.WithoutScopeInfo())
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: making its metrics: %w", Name, err)
+	}
+	return sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter)), nil
+})
+
+func newMetrics(provider metric.MeterProvider) (*metrics, error) {
+	meter, m := provider.Meter(scopeName), &metrics{}
+	var errs [4]error
+	m.opinions, errs[0] = meter.Int64Counter("libra.scheduler.pods",
+		metric.WithDescription("Attempts to place pods of functions, by what is known of them, and whether a placement policy is for them"), metric.WithUnit("{attempt}"))
+	m.unplaceable, errs[1] = meter.Int64Counter("libra.scheduler.unplaceable",
+		metric.WithDescription("Attempts to place pods whose placement policy names no node that there is"), metric.WithUnit("{attempt}"))
+	m.failures, errs[2] = meter.Int64Counter("libra.scheduler.redis.failures",
+		metric.WithDescription("Times that Redis could not be asked what nodes lend and functions need"), metric.WithUnit("{failure}"))
+	m.skipped, errs[3] = meter.Int64Counter("libra.scheduler.observations.skipped",
+		metric.WithDescription("Observations of a version that is not known, or that cannot be read"), metric.WithUnit("{observation}"))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("plugin %s: making its metrics: %w", Name, err)
+	}
+	return m, nil
+}
+
+func (m *metrics) opinion(ctx context.Context, is outcome, policy bool) {
+	m.opinions.Add(ctx, 1, metric.WithAttributes(attribute.String("outcome", string(is)), attribute.Bool("policy", policy)))
+}

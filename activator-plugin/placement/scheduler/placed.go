@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// placedMost bounds how many pods are remembered of one node. More than that are not placed there in a minute.
+const placedMost = 256
+
+// placed are the pods that were placed lately. What they will use, or give, shows in a mean only little by little, as what was before
+// they came leaves it. Until then it is taken off, so that pods placed one after the other do not all go to one node.
+type placed struct {
+	mu     sync.RWMutex
+	byNode map[string][]placing
+}
+
+type placing struct {
+	pod    types.UID
+	at     time.Time
+	role   role
+	domain string
+	milli  int64
+}
+
+// on is how much of what a pod of a role finds on a node is taken. Idle CPU is taken by borrowers of all domains.
+func (p *placed) on(node string, of role, domain string, owners bool, now time.Time) (milli int64) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, l := range p.byNode[node] {
+		left := window - now.Sub(l.at)
+		if l.role == of && left > 0 && (l.domain == domain || !owners) {
+			milli += l.milli * int64(min(left, window)) / int64(window)
+		}
+	}
+	return milli
+}
+
+func (p *placed) add(node string, l placing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byNode == nil {
+		p.byNode = map[string][]placing{}
+	}
+	on := p.byNode[node]
+	for len(on) > 0 && (l.at.Sub(on[0].at) >= window || len(on) >= placedMost) {
+		on = on[1:]
+	}
+	p.byNode[node] = append(on, l)
+}
+
+func (p *placed) remove(node string, pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	on := p.byNode[node]
+	for i := range on {
+		if on[i].pod == pod {
+			p.byNode[node] = append(on[:i:i], on[i+1:]...)
+			return
+		}
+	}
+}
+
+// Reserve remembers where a pod goes.
+func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
+	}
+	if c.order != nil {
+		p.waiting.remove(pod)
+	}
+	if c.role != neither {
+		p.placed.add(node, placing{pod: pod.UID, at: p.clock.Now(), role: c.role, domain: c.domain, milli: c.milli})
+	}
+	return nil
+}
+
+// Unreserve forgets it.
+func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) {
+	p.placed.remove(node, pod.UID)
+}

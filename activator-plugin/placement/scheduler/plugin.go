@@ -1,0 +1,162 @@
+// Package scheduler is a plugin of the Kubernetes scheduler that chooses nodes for pods of functions, by what they
+// lend and lack, and by placement policies. Other pods are none of its business.
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/utils/clock"
+	"knative.dev/serving/pkg/apis/serving"
+
+	"libra.dev/libra/activator-plugin/placement/tapp"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/redisconn"
+)
+
+// Name is the plugin's, in a profile.
+const Name = "Libra"
+
+// readTimeout bounds how much later the scheduler starts for the placement policies. After it pods are
+// placed as if there were none, until they have been read.
+const readTimeout = 5 * time.Second
+
+// orders say in which order nodes are to have a function's pods. A *tapp.Policies does.
+type orders interface {
+	OrderOf(revision types.NamespacedName, tag string) *tapp.Order
+}
+
+// live are the cluster's settings. A *settings.Live is.
+type live interface {
+	Mode(annotations map[string]string) api.Mode
+	Source(namespace, node string) api.Source
+}
+
+// Plugin is in a profile of the scheduler.
+type Plugin struct {
+	clock    clock.PassiveClock
+	follower *follower
+	orders   orders
+	settings live
+	waiting  *waiting
+	placed   placed
+	metrics  *metrics
+}
+
+var (
+	_ fwk.PreFilterPlugin   = &Plugin{}
+	_ fwk.FilterPlugin      = &Plugin{}
+	_ fwk.EnqueueExtensions = &Plugin{}
+	_ fwk.PreScorePlugin    = &Plugin{}
+	_ fwk.ScorePlugin       = &Plugin{}
+	_ fwk.ReservePlugin     = &Plugin{}
+	_ fwk.SignPlugin        = &Plugin{}
+)
+
+// newPlugin makes a plugin that follows Redis and the cluster until ctx is done. What cannot be reached is tried again,
+// and without it pods are placed as by the default scheduler.
+func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) (*Plugin, error) {
+	provider, err := meterProvider()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(provider)
+	if err != nil {
+		return nil, err
+	}
+	ctx = klog.NewContext(ctx, klog.LoggerWithName(klog.FromContext(ctx), Name))
+	logger := sugared(klog.FromContext(ctx))
+	client, err := dynamic.NewForConfig(handle.KubeConfig())
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: making a client for placement policies: %w", Name, err)
+	}
+	waiting := newWaiting(klog.FromContext(ctx), handle)
+	policies, err := tapp.NewPolicies(tapp.PoliciesOptions{
+		Kube: handle.ClientSet(), Dynamic: client, Clock: clock.RealClock{}, Logger: logger, MeterProvider: provider, Changed: waiting.retry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", Name, err)
+	}
+	live, err := followSettings(handle.ClientSet(), klog.FromContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", Name, err)
+	}
+	redis := pool.NewRedis(server)
+	p := &Plugin{
+		clock: clock.RealClock{}, orders: policies, settings: live, waiting: waiting, metrics: m,
+		follower: &follower{source: redis, clock: clock.RealClock{}, metrics: m},
+	}
+	go live.Run(ctx)
+	go policies.Run(ctx)
+	go func() {
+		p.follower.run(ctx)
+		if err := redis.Close(); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to close Redis")
+		}
+	}()
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := policies.WaitUntilRead(reading); err != nil {
+		klog.FromContext(ctx).Error(err, "Pods are placed as if there were no placement policies until these have been read")
+	}
+	return p, nil
+}
+
+// Name implements fwk.Plugin.
+func (p *Plugin) Name() string { return Name }
+
+// cycle is what is known of a pod while it is scheduled.
+type cycle struct {
+	order *tapp.Order // nil where no policy is for it
+
+	role   role
+	milli  int64 // how much it would borrow, or can lend
+	domain string
+	now    time.Time
+	known  *picture
+}
+
+const cycleKey fwk.StateKey = Name
+
+// Clone implements fwk.StateData. Nothing changes in it after PreScore.
+func (c *cycle) Clone() fwk.StateData { return c }
+
+// cycleOf is nil of a pod that the plugin has nothing to say of.
+func cycleOf(state fwk.CycleState) *cycle {
+	data, err := state.Read(cycleKey)
+	if err != nil {
+		return nil
+	}
+	return data.(*cycle)
+}
+
+// orderOf is nil of a pod that no policy is for.
+func (p *Plugin) orderOf(pod *corev1.Pod) *tapp.Order {
+	if !api.OptedIn(pod.Labels) {
+		return nil
+	}
+	revision := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
+	return p.orders.OrderOf(revision, pod.Labels[api.PlacementLabel])
+}
+
+// allocation is how much CPU the pod's user container is owed, or 0 where it has no limit.
+func allocation(pod *corev1.Pod) int64 {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name != api.QueueProxyContainer {
+			return c.Resources.Limits.Cpu().MilliValue()
+		}
+	}
+	return 0
+}
+
+// configurationOf is the function that a pod is of, as observations name it.
+func configurationOf(pod *corev1.Pod) string {
+	return pod.Namespace + "/" + pod.Labels[serving.ConfigurationLabelKey]
+}

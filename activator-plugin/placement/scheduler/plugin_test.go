@@ -1,0 +1,342 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	testingclock "k8s.io/utils/clock/testing"
+	"knative.dev/serving/pkg/apis/serving"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/activator-plugin/placement/tapp"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// world is what the plugin knows. It implements orders and live.
+type world struct {
+	order  *tapp.Order
+	mode   api.Mode
+	source api.Source
+}
+
+func (w *world) OrderOf(types.NamespacedName, string) *tapp.Order { return w.order }
+func (w *world) Mode(map[string]string) api.Mode                  { return w.mode }
+func (w *world) Source(string, string) api.Source                 { return w.source }
+
+// activated remembers which pods are tried again.
+type activated chan map[string]*corev1.Pod
+
+func (a activated) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a <- pods }
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// newTestPlugin knows of nodes, and of a function that needs so much.
+func newTestPlugin(w *world, nodes map[string]reading, need int64) *Plugin {
+	m, err := newMetrics(noop.NewMeterProvider())
+	if err != nil {
+		panic(err)
+	}
+	clk := testingclock.NewFakeClock(start)
+	p := &Plugin{
+		clock: clk, orders: w, settings: w, metrics: m, waiting: newWaiting(klog.Background(), activated(nil)),
+		follower: &follower{clock: clk, metrics: m},
+	}
+	p.follower.picture.Store(&picture{at: start, nodes: nodes})
+	if need > 0 {
+		p.follower.leanings.hear(&api.Observation{Ended: api.Ended{Configuration: "shop/cart", Predicted: api.Resources{CPUMilli: need}}})
+	}
+	return p
+}
+
+// functionPod is of shop/cart, whose allocation is a core.
+func functionPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", Labels: map[string]string{
+			api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: "cart", serving.RevisionLabelKey: "cart-00001",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: api.QueueProxyContainer},
+			{Name: "mine", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}},
+		}},
+	}
+}
+
+func nodeInfo(name string) fwk.NodeInfo {
+	info := framework.NewNodeInfo()
+	info.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	return info
+}
+
+func infosOf(names []string) (infos []fwk.NodeInfo) {
+	for _, name := range names {
+		infos = append(infos, nodeInfo(name))
+	}
+	return infos
+}
+
+// schedule has the framework's steps done, and returns which nodes are left with which scores; nil scores where the
+// plugin says nothing of them.
+func schedule(t interface{ Fatalf(string, ...any) }, p *Plugin, pod *corev1.Pod, names []string) (left []string, scores map[string]int64, refused string) {
+	ctx, state := context.Background(), framework.NewCycleState()
+	left = names
+	if _, status := p.PreFilter(ctx, state, pod, infosOf(names)); !status.IsSkip() {
+		if !status.IsSuccess() {
+			return nil, nil, status.Message()
+		}
+		left = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.Filter(ctx, state, pod, nodeInfo(name)).IsSuccess() })
+	}
+	if status := p.PreScore(ctx, state, pod, infosOf(left)); status.IsSkip() {
+		return left, nil, ""
+	} else if !status.IsSuccess() {
+		t.Fatalf("PreScore() = %v", status)
+	}
+	var list fwk.NodeScoreList
+	for _, name := range left {
+		score, status := p.Score(ctx, state, pod, nodeInfo(name))
+		if !status.IsSuccess() {
+			t.Fatalf("Score(%s) = %v", name, status)
+		}
+		list = append(list, fwk.NodeScore{Name: name, Score: score})
+	}
+	if status := p.NormalizeScore(ctx, state, pod, list); !status.IsSuccess() {
+		t.Fatalf("NormalizeScore() = %v", status)
+	}
+	scores = map[string]int64{}
+	for _, s := range list {
+		scores[s.Name] = s.Score
+	}
+	return left, scores, ""
+}
+
+// orderOf is that of the policy gpu on a cluster with the nodes.
+func orderOf(t interface{ Fatal(...any) }, spec string, names []string) *tapp.Order {
+	var of v1alpha1.PlacementPolicySpec
+	if err := yaml.UnmarshalStrict([]byte(spec), &of); err != nil {
+		t.Fatal(err)
+	}
+	var nodes []tapp.Node
+	for _, name := range names {
+		nodes = append(nodes, tapp.Node{Name: name, Reachable: true})
+	}
+	program, err := tapp.Compile("gpu", &of, tapp.NewNodes(nodes), tapp.Options{AllZones: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tapp.NewOrder("gpu", types.NamespacedName{Namespace: "shop", Name: "cart-00001"}, program, nil)
+}
+
+func shop(surplus, lacks int64) map[string]domainReading {
+	return map[string]domainReading{"shop": {surplus: surplus, lacks: lacks}, "bank": {surplus: 5000, lacks: 5000}}
+}
+
+func TestScores(t *testing.T) {
+	nodes := map[string]reading{
+		"a": {idle: 4000, domains: shop(1000, 0)},
+		"b": {idle: 1000, domains: shop(2000, 300)},
+		"c": {idle: 0, domains: shop(0, 600)},
+		"d": {},
+	}
+	names := slices.Sorted(maps.Keys(nodes))
+	for name, tc := range map[string]struct {
+		world world
+		need  int64
+		want  map[string]int64
+	}{
+		"a borrower, of owners":           {world{mode: api.ModeFull, source: api.SourceOwners}, 1500, map[string]int64{"a": 50, "b": 100, "c": 0, "d": 0}},
+		"a borrower of more than any has": {world{mode: api.ModeFull, source: api.SourceOwners}, 5000, map[string]int64{"a": 25, "b": 50, "c": 0, "d": 0}},
+		"a borrower, of nodes":            {world{mode: api.ModeFull, source: api.SourceNode}, 1500, map[string]int64{"a": 100, "b": 25, "c": 0, "d": 0}},
+		"a donor":                         {world{mode: api.ModeFull, source: api.SourceOwners}, 400, map[string]int64{"a": 0, "b": 50, "c": 100, "d": 0}},
+		"a donor that lends alone":        {world{mode: api.ModeLend, source: api.SourceOwners}, 400, map[string]int64{"a": 0, "b": 50, "c": 100, "d": 0}},
+		"a donor where none is needed":    {world{mode: api.ModeFull, source: api.SourceNode}, 400, map[string]int64{"a": 0, "b": 0, "c": 0, "d": 0}},
+		"a borrower that may not":         {world{mode: api.ModeLend, source: api.SourceOwners}, 1500, nil},
+		"a donor that is observed":        {world{mode: api.ModeObserve, source: api.SourceOwners}, 400, nil},
+		"neither":                         {world{mode: api.ModeFull, source: api.SourceOwners}, 900, nil},
+		"one never heard of":              {world{mode: api.ModeFull, source: api.SourceOwners}, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			left, got, _ := schedule(t, newTestPlugin(&tc.world, nodes, tc.need), functionPod(), names)
+			if !slices.Equal(left, names) || !maps.Equal(got, tc.want) {
+				t.Errorf("nodes %v, scores %v, want all and %v", left, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNothingIsSaidOfStrangersNorByAnOldPicture(t *testing.T) {
+	w := &world{mode: api.ModeFull, source: api.SourceOwners}
+	nodes := map[string]reading{"a": {domains: shop(1000, 1000)}, "b": {}}
+	names := []string{"a", "b"}
+	p := newTestPlugin(w, nodes, 1500)
+	if _, scores, _ := schedule(t, p, functionPod(), names); scores == nil {
+		t.Fatal("nothing is said of a function")
+	}
+	stranger := functionPod()
+	delete(stranger.Labels, api.EnabledLabel)
+	w.order = orderOf(t, "{followup: fail, blocks: [{workers: [{node: b}]}]}", names)
+	if left, scores, _ := schedule(t, p, stranger, names); len(left) != 2 || scores != nil {
+		t.Errorf("of a stranger: nodes %v, scores %v", left, scores)
+	}
+	w.order = nil
+	unlimited := functionPod()
+	unlimited.Spec.Containers[1].Resources.Limits = nil
+	if _, scores, _ := schedule(t, p, unlimited, names); scores != nil {
+		t.Errorf("of a function without a limit: scores %v", scores)
+	}
+	p.follower.clock.(*testingclock.FakeClock).Step(staleAfter + 1)
+	if _, scores, _ := schedule(t, p, functionPod(), names); scores != nil {
+		t.Errorf("with an old picture: scores %v", scores)
+	}
+}
+
+// What a pod that was just placed will use is not there for the next one.
+func TestPodsInARowAreSpread(t *testing.T) {
+	w := &world{mode: api.ModeFull, source: api.SourceOwners}
+	p := newTestPlugin(w, map[string]reading{"a": {domains: shop(1000, 0)}, "b": {domains: shop(900, 0)}}, 1500)
+	ctx, pod := context.Background(), functionPod()
+	place := func() string {
+		_, scores, _ := schedule(t, p, pod, []string{"a", "b"})
+		best := "a"
+		if scores["b"] > scores["a"] {
+			best = "b"
+		}
+		state := framework.NewCycleState()
+		p.PreScore(ctx, state, pod, nil)
+		pod.UID = types.UID(fmt.Sprint(len(pod.UID)) + string(pod.UID))
+		p.Reserve(ctx, state, pod, best)
+		return best
+	}
+	got := []string{place(), place(), place(), place()}
+	if want := []string{"a", "b", "a", "b"}; !slices.Equal(got, want) {
+		t.Errorf("they go to %v, want %v", got, want)
+	}
+	p.Unreserve(ctx, nil, pod, "b")
+	if taken := p.placed.on("b", borrower, "shop", true, start); taken != 500 {
+		t.Errorf("%d is taken of b when one was not placed after all, want 500", taken)
+	}
+	if taken := p.placed.on("a", borrower, "shop", true, start.Add(window/2)); taken != 500 {
+		t.Errorf("half a minute later %d is taken of a, want half of 1000", taken)
+	}
+	if taken := p.placed.on("a", borrower, "shop", true, start.Add(window)); taken != 0 {
+		t.Errorf("a minute later %d is taken of a", taken)
+	}
+}
+
+func TestScoresAreWithinBoundsAndMonotone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{
+			mode:   rapid.SampledFrom([]api.Mode{api.ModeObserve, api.ModeLend, api.ModeFull}).Draw(t, "mode"),
+			source: rapid.SampledFrom([]api.Source{api.SourceNode, api.SourceOwners}).Draw(t, "source"),
+		}
+		milli := rapid.OneOf(rapid.Int64Range(0, 200), rapid.Int64Range(0, 256_000), rapid.Just(int64(1)<<50))
+		nodes, names := map[string]reading{}, []string{}
+		for i := range rapid.IntRange(1, 8).Draw(t, "nodes") {
+			name := fmt.Sprint("node-", i)
+			names = append(names, name)
+			nodes[name] = reading{idle: milli.Draw(t, "idle"), domains: shop(milli.Draw(t, "surplus"), milli.Draw(t, "lacks"))}
+		}
+		if rapid.Bool().Draw(t, "policy") {
+			w.order = orderOf(t, rapid.SampledFrom([]string{
+				"{blocks: [{workers: [{node: node-0}]}, {workers: [{node: node-1}, {node: node-2}]}]}",
+				"{followup: fail, blocks: [{workers: [{node: node-0}]}, {workers: [{node: node-1}, {node: node-2}]}]}",
+				"{strategy: random, blocks: [{workers: [{node: node-0}]}, {workers: [{node: node-1}]}]}",
+				"{followup: fail, strategy: platform, blocks: [{workers: [{node: node-3}]}, {workers: [{set: {}}]}]}",
+			}).Draw(t, "spec"), names)
+		}
+		need := rapid.SampledFrom([]int64{0, 100, 950, 1100, 9000}).Draw(t, "need")
+		p := newTestPlugin(w, nodes, need)
+		left, scores, refused := schedule(t, p, functionPod(), names)
+		if w.order == nil || !w.order.Refuses() {
+			if len(left) != len(names) || refused != "" {
+				t.Fatalf("of %v are left %v (%s), and no policy says fail", names, left, refused)
+			}
+		}
+		use := func(name string) int64 {
+			switch role, _ := roleOf(need, 1000, w.mode); {
+			case need == 0 || role == neither || role == donor && w.source == api.SourceNode:
+				return 0
+			case role == donor:
+				return nodes[name].domains["shop"].lacks
+			case w.source == api.SourceNode:
+				return nodes[name].idle
+			default:
+				return nodes[name].domains["shop"].surplus
+			}
+		}
+		rank := func(name string) int {
+			if w.order == nil {
+				return 0
+			}
+			r, _ := w.order.Rank(name)
+			return r
+		}
+		for a, score := range scores {
+			if score < fwk.MinScore || score > fwk.MaxScore {
+				t.Fatalf("the score of %s is %d", a, score)
+			}
+			for b := range scores {
+				switch {
+				case rank(a) < rank(b) && score <= scores[b]:
+					t.Fatalf("%s comes before %s by policy, and has %d where that has %d", a, b, score, scores[b])
+				case rank(a) == rank(b) && use(a) >= use(b) && score < scores[b]:
+					t.Fatalf("%s has %d of use and %s %d, but the scores are %d and %d", a, use(a), b, use(b), score, scores[b])
+				}
+			}
+		}
+	})
+}
+
+func TestFilter(t *testing.T) {
+	names := []string{"a", "b", "c"}
+	for name, tc := range map[string]struct {
+		spec    string
+		left    []string
+		refused string
+	}{
+		"fail":                    {"{followup: fail, blocks: [{workers: [{node: b}]}, {workers: [{node: c}]}]}", []string{"b", "c"}, ""},
+		"fail, no node":           {"{followup: fail, blocks: [{workers: [{node: x}]}]}", nil, "placement policy gpu names no node that there is"},
+		"default":                 {"{blocks: [{workers: [{node: b}]}]}", names, ""},
+		"default, no node":        {"{blocks: [{workers: [{node: x}]}]}", names, ""},
+		"a moment is not counted": {"{followup: fail, blocks: [{workers: [{node: b}], invalidate: {capacityUsedPercent: 1}}]}", []string{"b"}, ""},
+		"zones of activators":     {"{followup: fail, blocks: [{controller: {zone: z, topologyTolerance: none}, workers: [{node: b}]}]}", []string{"b"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{mode: api.ModeFull, source: api.SourceNode, order: orderOf(t, tc.spec, names)}
+			left, _, refused := schedule(t, newTestPlugin(w, nil, 0), functionPod(), names)
+			if !slices.Equal(left, tc.left) || refused != tc.refused {
+				t.Errorf("left are %v (%q), want %v (%q)", left, refused, tc.left, tc.refused)
+			}
+		})
+	}
+}
+
+func TestPodsThatWaitAreTriedAgain(t *testing.T) {
+	queue := make(activated, 1)
+	w := newWaiting(klog.Background(), queue)
+	w.retry() // of none
+	pod, gone := functionPod(), functionPod()
+	gone.Name = "gone"
+	w.add(pod)
+	w.add(gone)
+	w.remove(gone)
+	w.retry()
+	if got := <-queue; len(got) != 1 || got["shop/cart-1"] != pod {
+		t.Errorf("tried again are %v, want the one that waits", got)
+	}
+	if len(w.pods) != 0 {
+		t.Error("it is still waiting")
+	}
+}

@@ -1,0 +1,129 @@
+package scheduler
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"libra.dev/libra/pkg/api"
+)
+
+// PreScore skips pods of which there is nothing to say: it is as if the plugin were not there.
+func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if !api.OptedIn(pod.Labels) {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	c := &cycle{domain: pod.Namespace, now: p.clock.Now()}
+	if before := cycleOf(state); before != nil {
+		c.order = before.order
+	}
+	outcome := p.find(c, pod)
+	p.metrics.opinion(ctx, outcome, c.order != nil)
+	if c.role == neither && c.order == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	state.Write(cycleKey, c)
+	return nil
+}
+
+// find finds what the pod is there for.
+func (p *Plugin) find(c *cycle, pod *corev1.Pod) outcome {
+	c.known = p.follower.now()
+	if c.known == nil {
+		return outcomeStale
+	}
+	owed := allocation(pod)
+	need, known := p.follower.leanings.needOf(configurationOf(pod))
+	if !known || owed <= 0 {
+		return outcomeUnknown
+	}
+	c.role, c.milli = roleOf(need, owed, p.settings.Mode(pod.Annotations))
+	return [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
+}
+
+// A score is the number of nodes' ranks after a node's, and what there is of use there to the pod in milli CPU, in the lower bits.
+const (
+	rankShift = 40
+	mostMilli = 1<<rankShift - 1
+)
+
+// Score implements fwk.ScorePlugin.
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	c := cycleOf(state)
+	if c == nil {
+		return 0, nil
+	}
+	name := node.Node().Name
+	milli := p.use(c, name)
+	if c.order == nil {
+		return milli, nil
+	}
+	rank, _ := c.order.Rank(name)
+	return int64(c.order.Ranks-1-rank)<<rankShift | milli, nil
+}
+
+// use is how much there is on a node of what the pod is there for.
+func (p *Plugin) use(c *cycle, node string) int64 {
+	if c.role == neither {
+		return 0
+	}
+	r := c.known.nodes[node]
+	owners := p.settings.Source(c.domain, node) == api.SourceOwners
+	var milli int64
+	switch {
+	case c.role == borrower && owners:
+		milli = r.domains[c.domain].surplus
+	case c.role == borrower:
+		milli = r.idle
+	case owners:
+		milli = r.domains[c.domain].lacks
+	}
+	return min(max(0, milli-p.placed.on(node, c.role, c.domain, owners, c.now)), mostMilli)
+}
+
+// ScoreExtensions implements fwk.ScorePlugin.
+func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
+
+// NormalizeScore gives each rank that nodes have a band of its own, from 0 to the highest score, and each node a place in its band by what is of use
+// there. Less than what the pod itself would borrow or lend is not a band's best, so that a few milli CPU make no difference.
+func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	var own int64
+	if c := cycleOf(state); c != nil {
+		own = c.milli
+	}
+	normalize(scores, own)
+	return nil
+}
+
+func normalize(scores fwk.NodeScoreList, own int64) {
+	if len(scores) == 0 {
+		return
+	}
+	lowest, highest, most := scores[0].Score>>rankShift, scores[0].Score>>rankShift, max(own, 1)
+	for i := range scores {
+		rank := scores[i].Score >> rankShift
+		lowest, highest, most = min(lowest, rank), max(highest, rank), max(most, scores[i].Score&mostMilli)
+	}
+	bands := highest - lowest + 1
+	for i := range scores {
+		band := scores[i].Score>>rankShift - lowest
+		from, to := band*fwk.MaxScore/bands, (band+1)*fwk.MaxScore/bands
+		if band < bands-1 {
+			to--
+		}
+		// most is below 1<<40, so that this is far below 1<<63.
+		scores[i].Score = from + (to-from)*(scores[i].Score&mostMilli)/most
+	}
+}
+
+// SignPod says that pods with the same labels and annotations, of one namespace, are the same to the plugin, so that the
+// scheduler may place several at once. Other pods are all the same.
+func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if !api.OptedIn(pod.Labels) {
+		return nil, nil
+	}
+	return []fwk.SignFragment{{Key: "libra.dev/function()", Value: []any{
+		p.orderOf(pod) != nil, pod.Namespace, pod.Labels, pod.Annotations[api.ModeAnnotation], allocation(pod),
+	}}}, nil
+}

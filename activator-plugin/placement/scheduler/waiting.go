@@ -1,0 +1,53 @@
+package scheduler
+
+import (
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// waitingMost bounds how many pods are tried again at once when a policy changes. Others are when the scheduler does so by itself,
+// after five minutes at most.
+const waitingMost = 10_000
+
+// waiting are pods that a policy may have refused. They are tried again as soon as policies, or what these know of nodes,
+// change: an event of the scheduler's would come too soon, before they are in force.
+type waiting struct {
+	logger klog.Logger
+	queue  fwk.PodActivator
+
+	mu   sync.Mutex
+	pods map[string]*corev1.Pod
+}
+
+func newWaiting(logger klog.Logger, queue fwk.PodActivator) *waiting {
+	return &waiting{logger: logger, queue: queue, pods: map[string]*corev1.Pod{}}
+}
+
+func (w *waiting) add(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.pods) < waitingMost {
+		w.pods[pod.Namespace+"/"+pod.Name] = pod
+	}
+}
+
+func (w *waiting) remove(pod *corev1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pods, pod.Namespace+"/"+pod.Name)
+}
+
+// retry has all of them tried again soon. Those that are refused again wait again, and those that are gone do not.
+func (w *waiting) retry() {
+	w.mu.Lock()
+	pods := w.pods
+	w.pods = map[string]*corev1.Pod{}
+	w.mu.Unlock()
+	if len(pods) > 0 {
+		// It may have to wait for the queue.
+		go w.queue.Activate(w.logger, pods)
+	}
+}
