@@ -55,7 +55,8 @@ type cluster struct {
 	pods    int
 }
 
-func startCluster(t *testing.T) *cluster {
+// startCluster starts one with nodes of some names, and further profiles of the scheduler.
+func startCluster(t *testing.T, source api.Source, profiles string, nodes ...string) *cluster {
 	t.Helper()
 	admin := apiservertest.Start(t, filepath.Join(manifests, "base/placement"))
 	admin.QPS = -1
@@ -67,14 +68,14 @@ func startCluster(t *testing.T) *cluster {
 		c.do(err)
 	}
 	_, err := c.kube.CoreV1().ConfigMaps(settings.Namespace).Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: settings.ConfigMap}, Data: map[string]string{"mode": "full", "source": "owners"},
+		ObjectMeta: metav1.ObjectMeta{Name: settings.ConfigMap}, Data: map[string]string{"mode": "full", "source": string(source)},
 	}, metav1.CreateOptions{})
 	c.do(err)
 	c.allow()
-	for _, name := range []string{"lends", "lacks", "rests"} {
+	for _, name := range nodes {
 		c.addNode(name)
 	}
-	c.schedule(admin, addr)
+	c.schedule(admin, addr, profiles)
 	return c
 }
 
@@ -131,13 +132,13 @@ func (c *cluster) addNode(name string) {
 }
 
 // schedule runs the scheduler until the test ends.
-func (c *cluster) schedule(admin *rest.Config, redis string) {
+func (c *cluster) schedule(admin *rest.Config, redis, profiles string) {
 	c.Helper()
 	dir := c.TempDir()
 	kubeconfig, config := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "scheduler.yaml")
 	c.do(clientcmd.WriteToFile(kubeconfigOf(admin), kubeconfig))
 	text := read[corev1.ConfigMap](c, "scheduler/configmap.yaml").Data["scheduler.yaml"]
-	c.do(os.WriteFile(config, []byte(text+"clientConnection: {kubeconfig: "+kubeconfig+", qps: 1000, burst: 1000}\n"), 0o600))
+	c.do(os.WriteFile(config, []byte(text+profiles+"clientConnection: {kubeconfig: "+kubeconfig+", qps: 5000, burst: 5000}\n"), 0o600))
 
 	opts := options.NewOptions()
 	for _, set := range opts.Flags.FlagSets {
@@ -250,17 +251,30 @@ func (c *cluster) observed(configuration string, milli int64) {
 func (c *cluster) pod(function string, labels ...string) *corev1.Pod {
 	c.Helper()
 	return c.podOf(func(p *corev1.Pod) {
-		p.Labels = map[string]string{api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: function, serving.RevisionLabelKey: function + "-00001"}
+		p.Labels = labelsOf(function)
 		for i := 0; i < len(labels); i += 2 {
 			p.Labels[labels[i]] = labels[i+1]
 		}
 	})
 }
 
+func labelsOf(function string) map[string]string {
+	return map[string]string{api.EnabledLabel: api.EnabledValue, serving.ConfigurationLabelKey: function, serving.RevisionLabelKey: function + "-00001"}
+}
+
 func (c *cluster) podOf(change func(*corev1.Pod)) *corev1.Pod {
 	c.Helper()
+	p := c.newPod()
+	change(p)
+	p, err := c.kube.CoreV1().Pods(namespace).Create(c.Context(), p, metav1.CreateOptions{})
+	c.do(err)
+	return p
+}
+
+// newPod is one that there is not yet.
+func (c *cluster) newPod() *corev1.Pod {
 	c.pods++
-	p := &corev1.Pod{
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", c.pods), Namespace: namespace},
 		Spec: corev1.PodSpec{
 			SchedulerName: profile, TerminationGracePeriodSeconds: ptr.To[int64](0),
@@ -270,10 +284,6 @@ func (c *cluster) podOf(change func(*corev1.Pod)) *corev1.Pod {
 			}}},
 		},
 	}
-	change(p)
-	p, err := c.kube.CoreV1().Pods(namespace).Create(c.Context(), p, metav1.CreateOptions{})
-	c.do(err)
-	return p
 }
 
 // await polls until something is so.
@@ -335,7 +345,7 @@ func (c *cluster) apply(name, spec string) {
 
 // It is one test, because to start an API server takes longer than all of it.
 func TestOnACluster(t *testing.T) {
-	c := startCluster(t)
+	c := startCluster(t, api.SourceOwners, "", "lends", "lacks", "rests")
 	for name, test := range map[string]func(*cluster){
 		"borrowers go where it is lent, and donors where it lacks": (*cluster).placesByNeed,
 		"pods stay where a policy says":                            (*cluster).placesByPolicy,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,15 +42,17 @@ func TestFollowsAndFailsSafe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		surplus, broken, asked := int64(1000), false, 0
+		var surplus, asked atomic.Int64
+		var broken atomic.Bool
+		surplus.Store(1000)
 		f := &follower{clock: clock.RealClock{}, metrics: m}
 		f.source = sourceFunc(func() ([]pool.Changes, error) {
-			asked++
-			if broken {
+			asked.Add(1)
+			if broken.Load() {
 				return nil, errors.New("Redis is away")
 			}
 			now := time.Now()
-			return []pool.Changes{{Now: now, Profiles: []pool.Profile{profileOf("a", 500, surplus, 0, now)}}}, nil
+			return []pool.Changes{{Now: now, Profiles: []pool.Profile{profileOf("a", 500, surplus.Load(), 0, now)}}}, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -68,25 +71,26 @@ func TestFollowsAndFailsSafe(t *testing.T) {
 		check("at first", 1000, 1000)
 		time.Sleep(window)
 		check("after a minute", 1000, 1000)
-		surplus = 0
+		surplus.Store(0)
 		time.Sleep(window / 2)
 		check("half a minute after it ended", 400, 600)
 		time.Sleep(window)
 		check("a minute and a half after it ended", 0, 0)
 
-		broken = true
+		broken.Store(true)
 		time.Sleep(staleAfter + 2*askEvery)
 		synctest.Wait()
 		if f.now() != nil {
 			t.Error("something is known while Redis is away")
 		}
-		before := asked
+		before := asked.Load()
 		time.Sleep(10 * mostBackoff)
 		synctest.Wait()
-		if more := asked - before; more < 5 || more > 15 {
+		if more := asked.Load() - before; more < 5 || more > 15 {
 			t.Errorf("in 100 seconds without Redis it is asked %d times, want about 10", more)
 		}
-		broken, surplus = false, 700
+		broken.Store(false)
+		surplus.Store(700)
 		time.Sleep(mostBackoff + 2*askEvery)
 		check("when it is back", 700, 700)
 		cancel()
