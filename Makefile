@@ -88,7 +88,7 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
-	cd $(SCHEDULER) && go test -shuffle=on ./... # with the race detector Kubernetes takes ten minutes to build
+	cd $(SCHEDULER) && go test -shuffle=on ./... # with the race detector it takes minutes to build Kubernetes
 
 cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
 	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz -module "bin/brd.ko rd_nr=1 rd_size=131072" ./resizer/cgroup ./resizer/pressure ./resizer/agent
