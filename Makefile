@@ -131,7 +131,7 @@ bench-place: bin/bench-place ## How long it takes to choose the pod of a request
 
 .PHONY: bench-scheduler
 bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by Libra's profile and by a stock one of the same scheduler, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke.
-	cd $(SCHEDULER) && go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v '^[IEW][0-9]'
+	cd $(SCHEDULER) && bash -o pipefail -c 'go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
 
 BASE ?= origin/main
 
