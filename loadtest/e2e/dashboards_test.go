@@ -32,6 +32,7 @@ const (
 	onlyNode   = "the functions are under the source owners"
 	onlyStands = "patched is only what stands: a ceiling, or memory beyond a limit"
 	onlyChoice = "counted only where a function has several pods"
+	onlyPolicy = "counted only where a placement policy is for the function"
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
@@ -52,6 +53,7 @@ var unseen = map[string]string{
 	"libra_placement_cpu_seconds_total":             onlyChoice,
 	"libra_placement_duration_seconds_bucket":       onlyChoice,
 	"libra_placement_over_concurrency_total":        onlyFaults,
+	"libra_placement_policy_decisions_total":        onlyPolicy,
 	"libra_agent_clamped_seconds_total":             onlyBeyond,
 	"libra_agent_bystanders_waited_seconds_total":   onlyBeyond,
 	"libra_agent_credits":                           onlyBeyond,
