@@ -231,51 +231,6 @@ worker has containerd, kubelet and kube-proxy.`,
 	return cmd
 }
 
-// newFault is a command that does something to one worker.
-func newFault(use, short, long, said string, do func(c cluster.Cluster, cmd *cobra.Command, node string) error) *cobra.Command {
-	return &cobra.Command{
-		Use:   use + " NODE",
-		Short: short,
-		Long:  long,
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return changing(func(l layout.Layout) error {
-				log, done := progress(cmd)
-				if err := do(cluster.Cluster{Layout: l, Log: log}, cmd, args[0]); err != nil {
-					return err
-				}
-				done(said, args[0])
-				return nil
-			})
-		},
-	}
-}
-
-func newNodeStop() *cobra.Command {
-	return newFault("node-stop", "End a worker and all that runs on it",
-		"node-stop ends a worker at once, as when its machine loses power. Kubernetes is told nothing.",
-		"%s is gone", func(c cluster.Cluster, cmd *cobra.Command, node string) error { return c.StopNode(cmd.Context(), node) })
-}
-
-func newNodeStart() *cobra.Command {
-	return newFault("node-start", "Start a worker that node-stop has ended",
-		"node-start brings a new and empty node of the same name and with the same images, and waits until it is Ready.",
-		"%s is Ready", func(c cluster.Cluster, cmd *cobra.Command, node string) error {
-			return c.StartNode(cmd.Context(), node)
-		})
-}
-
-func newLinkDown() *cobra.Command {
-	return newFault("link-down", "Take a worker's link to the other nodes away",
-		"link-down cuts a worker off: what is sent to it is lost without a word, and from it nothing goes out.",
-		"%s is cut off", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, false) })
-}
-
-func newLinkUp() *cobra.Command {
-	return newFault("link-up", "Bring a worker's link back", "link-up undoes link-down.",
-		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
-}
-
 // looking runs a command that changes nothing.
 func looking(cmd *cobra.Command, run func(cluster.Cluster) error) error {
 	l, err := layout.Default()
