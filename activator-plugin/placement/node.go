@@ -10,29 +10,39 @@ type NodeID uint16
 // and when many have come and gone the later ones cost a look-up.
 const maxNodeIDs = 1<<14 - 1
 
-var nodeIDs = struct {
-	sync.RWMutex
+// nodeNames hands out IDs to names.
+type nodeNames struct {
+	mu sync.RWMutex
 	of map[string]NodeID
-}{of: map[string]NodeID{}}
+}
+
+var nodeIDs nodeNames
 
 // NodeIDOf is the same whenever it is asked of the same name.
 func NodeIDOf(name string) NodeID {
+	return nodeIDs.id(name)
+}
+
+func (n *nodeNames) id(name string) NodeID {
 	if name == "" {
 		return 0
 	}
-	nodeIDs.RLock()
-	id, known := nodeIDs.of[name]
-	full := len(nodeIDs.of) >= maxNodeIDs
-	nodeIDs.RUnlock()
+	n.mu.RLock()
+	id, known := n.of[name]
+	full := len(n.of) >= maxNodeIDs
+	n.mu.RUnlock()
 	if known || full {
 		return id
 	}
-	nodeIDs.Lock()
-	defer nodeIDs.Unlock()
-	id, known = nodeIDs.of[name]
-	if !known && len(nodeIDs.of) < maxNodeIDs {
-		id = NodeID(len(nodeIDs.of) + 1)
-		nodeIDs.of[name] = id
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	id, known = n.of[name]
+	if !known && len(n.of) < maxNodeIDs {
+		id = NodeID(len(n.of) + 1)
+		if n.of == nil {
+			n.of = map[string]NodeID{}
+		}
+		n.of[name] = id
 	}
 	return id
 }

@@ -7,7 +7,8 @@ import (
 )
 
 func TestNodeIDsAreNamesOwn(t *testing.T) {
-	if got := NodeIDOf(""); got != 0 {
+	var nodes nodeNames
+	if got := nodes.id(""); got != 0 {
 		t.Errorf("no name has the ID %d, want 0", got)
 	}
 	const names, callers = 1000, 4
@@ -16,7 +17,7 @@ func TestNodeIDsAreNamesOwn(t *testing.T) {
 	for i := range callers {
 		asking.Go(func() {
 			for j := range names {
-				ids[i][j] = NodeIDOf(fmt.Sprintf("of-the-test-%d", j))
+				ids[i][j] = nodes.id(fmt.Sprintf("of-the-test-%d", j))
 			}
 		})
 	}
@@ -37,17 +38,18 @@ func TestNodeIDsAreNamesOwn(t *testing.T) {
 }
 
 func TestNodeIDsAreBounded(t *testing.T) {
-	first := NodeIDOf("the-first")
+	var nodes nodeNames
+	first := nodes.id("the-first")
 	for i := range maxNodeIDs + 10 {
-		NodeIDOf(fmt.Sprintf("many-%d", i))
+		nodes.id(fmt.Sprintf("many-%d", i))
 	}
-	if got := NodeIDOf("one-more"); got != 0 {
+	if got := nodes.id("one-more"); got != 0 {
 		t.Errorf("one more has the ID %d, want none", got)
 	}
-	if got := NodeIDOf("the-first"); got != first {
+	if got := nodes.id("the-first"); got != first {
 		t.Errorf("the first has the ID %d, and had %d", got, first)
 	}
-	if len(nodeIDs.of) != maxNodeIDs {
-		t.Errorf("%d names have an ID, want at most %d", len(nodeIDs.of), maxNodeIDs)
+	if len(nodes.of) != maxNodeIDs {
+		t.Errorf("%d names have an ID, want at most %d", len(nodes.of), maxNodeIDs)
 	}
 }
