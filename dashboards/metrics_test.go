@@ -2,6 +2,7 @@ package dashboards
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -138,6 +139,7 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	names := predictorMetrics(t)
+	maps.Copy(names, schedulerMetrics(t))
 	for _, f := range families {
 		names[f.GetName()] = true
 		if f.GetType().String() == "HISTOGRAM" {
@@ -193,6 +195,23 @@ func predictorMetrics(t *testing.T) map[string]bool {
 				names[name] = true
 			}
 		}
+	}
+	return names
+}
+
+// schedulerMetrics reads the scheduler's instruments in its source, which is a module of its own. All are counters.
+func schedulerMetrics(t *testing.T) map[string]bool {
+	t.Helper()
+	data, err := os.ReadFile("../activator-plugin/placement/scheduler/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, match := range regexp.MustCompile(`meter\.(\w+)\("([a-z._]+)"`).FindAllStringSubmatch(string(data), -1) {
+		if match[1] != "Int64Counter" {
+			t.Fatalf("the scheduler's %s is a %s, want an Int64Counter", match[2], match[1])
+		}
+		names[strings.ReplaceAll(match[2], ".", "_")+"_total"] = true
 	}
 	return names
 }

@@ -112,17 +112,18 @@ func TestTargetsAreThere(t *testing.T) {
 	var agent struct {
 		Spec struct{ Template corev1.PodTemplateSpec }
 	}
-	resizer := agent
+	resizer, scheduler := agent, agent
 	var predictor struct {
 		Metadata metav1.ObjectMeta
 		Spec     struct{ Predictor corev1.PodSpec }
 	}
 	for path, into := range map[string]any{
-		"agent/daemonset.yaml":            &agent,
-		"resizer/deployment.yaml":         &resizer,
-		"predictor/inferenceservice.yaml": &predictor,
+		"base/agent/daemonset.yaml":            &agent,
+		"base/resizer/deployment.yaml":         &resizer,
+		"base/predictor/inferenceservice.yaml": &predictor,
+		"scheduler/deployment.yaml":            &scheduler,
 	} {
-		data, err := os.ReadFile(filepath.Join("../manifests/base", path))
+		data, err := os.ReadFile(filepath.Join("../manifests", path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,10 +136,12 @@ func TestTargetsAreThere(t *testing.T) {
 		"libra-resizer":   settings.Namespace,
 		"libra-predictor": settings.Namespace,
 		"libra-activator": "knative-serving",
+		"libra-scheduler": settings.Namespace,
 	}
 	pods := map[string]corev1.PodTemplateSpec{
-		"libra-agent":   agent.Spec.Template,
-		"libra-resizer": resizer.Spec.Template,
+		"libra-agent":     agent.Spec.Template,
+		"libra-resizer":   resizer.Spec.Template,
+		"libra-scheduler": scheduler.Spec.Template,
 		// KServe makes the label and keeps the ports.
 		"libra-predictor": {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"serving.kserve.io/inferenceservice": predictor.Metadata.Name}},

@@ -33,6 +33,7 @@ const (
 	onlyStands = "patched is only what stands: a ceiling, or memory beyond a limit"
 	onlyChoice = "counted only where a function has several pods"
 	onlyPolicy = "counted only where a placement policy is for the function"
+	onlyPlaced = "libra-scheduler is not installed"
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
@@ -54,6 +55,9 @@ var unseen = map[string]string{
 	"libra_placement_duration_seconds_bucket":       onlyChoice,
 	"libra_placement_over_concurrency_total":        onlyFaults,
 	"libra_placement_policy_decisions_total":        onlyPolicy,
+	"libra_scheduler_pods_total":                    onlyPlaced,
+	"libra_scheduler_unplaceable_total":             onlyPlaced,
+	"libra_scheduler_redis_failures_total":          onlyPlaced,
 	"libra_agent_clamped_seconds_total":             onlyBeyond,
 	"libra_agent_bystanders_waited_seconds_total":   onlyBeyond,
 	"libra_agent_credits":                           onlyBeyond,
