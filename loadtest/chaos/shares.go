@@ -13,8 +13,9 @@ const (
 	// because it has given one pod its own back, as it does at each resize: the agent sees
 	// that within 100 ms.
 	reweighed = 250 * time.Millisecond
-	// joined is likewise, when there are other pods than before: chaos learns of a pod
-	// twice a second, and the agent when it does something.
+	// joined is likewise, from when there are other pods than before: chaos learns of a pod
+	// twice a second, and the agent when it does something. Until both have, what an agent
+	// gives may be of a pod that has just ended.
 	joined = time.Second
 	// unweighed is likewise, while no agent runs: the controller has the kubelet write the
 	// weights of all pods, one after the other.
@@ -83,10 +84,12 @@ type shares struct {
 	over   map[string][]share     // by group
 	open   map[string]bool        // the last of over goes on
 	before map[string][]podWeight // by group
+	// changed is when there came to be other pods in a group.
+	changed map[string]time.Time
 }
 
 func newShares() *shares {
-	return &shares{over: map[string][]share{}, open: map[string]bool{}, before: map[string][]podWeight{}}
+	return &shares{over: map[string][]share{}, open: map[string]bool{}, before: map[string][]podWeight{}, changed: map[string]time.Time{}}
 }
 
 func (s *shares) observe(m moment) {
@@ -102,6 +105,9 @@ func (s *shares) observe(m moment) {
 	open := map[string]bool{}
 	for name, members := range groups {
 		slices.SortFunc(members, func(a, b podWeight) int { return cmp.Compare(a.pod, b.pod) })
+		if before := s.before[name]; before != nil && !samePods(before, members) {
+			s.changed[name] = m.at
+		}
 		var inForce, kubelets int64
 		for _, w := range members {
 			inForce, kubelets = inForce+w.weight, kubelets+w.kubelet
@@ -114,7 +120,7 @@ func (s *shares) observe(m moment) {
 		if !s.open[name] {
 			list = append(list, share{
 				breach:    breach{episode{from: m.at}, fmt.Sprintf("weights in %s added up to %d of %d: %s", name, inForce, kubelets, describeWeights(members))},
-				tolerated: tolerance(s.before[name], members),
+				tolerated: max(joined-m.at.Sub(s.changed[name]), tolerance(s.before[name], members)),
 			})
 		}
 		last := &list[len(list)-1]
@@ -127,27 +133,30 @@ func (s *shares) observe(m moment) {
 	s.open, s.before = open, groups
 }
 
-// tolerance is how long too much may last that came with a change of a group's weights.
+// samePods says whether weights are of the same pods, in the order of their names.
+func samePods(before, now []podWeight) bool {
+	return slices.EqualFunc(before, now, func(a, b podWeight) bool { return a.pod == b.pod })
+}
+
+// tolerance is how long too much may last that the same pods did not have before, or that came with a group.
 func tolerance(before, now []podWeight) time.Duration {
+	if before == nil {
+		return joined
+	}
 	was := map[string]podWeight{}
 	for _, w := range before {
 		was[w.pod] = w
 	}
-	raised, returned, others := false, false, len(before) != len(now)
+	raised, returned := false, false
 	for _, w := range now {
 		old, ok := was[w.pod]
-		others = others || !ok
 		raised = raised || ok && w.weight > old.weight && w.weight > w.kubelet
 		returned = returned || ok && old.weight < old.kubelet && !w.moved()
 	}
-	switch {
-	case others:
-		return joined
-	case raised && !returned:
+	if raised && !returned {
 		return 0
-	default:
-		return reweighed
 	}
+	return reweighed
 }
 
 // longest is the longest episode, tolerated or not.

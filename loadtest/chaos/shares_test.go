@@ -59,6 +59,8 @@ func TestSumsOfWeights(t *testing.T) {
 		"the kubelet forgets one, without an agent":                              {weighFor(4, 9, frame{0, given}, frame{0.1, weightsOf(180, 100)}), 1},
 		"a pod has ended whose part another has":                                 {weighFor(2, 0, frame{0, given}, frame{0.1, given[:1]}, frame{0.9, weightsOf(100)}), 0},
 		"and it keeps that":                                                      {weighFor(2, 0, frame{0, given}, frame{0.1, given[:1]}), 1},
+		"another raises for it when it has ended":                                {weighFor(2, 0, frame{0, weightsOf(100, 100)}, frame{0.5, weightsOf(100)}, frame{0.6, weightsOf(180)}, frame{1.4, weightsOf(100)}), 0},
+		"and does so later":                                                      {weighFor(3, 0, frame{0, weightsOf(100, 100)}, frame{0.5, weightsOf(100)}, frame{1.6, weightsOf(180)}, frame{1.7, weightsOf(100)}), 1},
 		"a new pod has given before it was known":                                {weighFor(2, 0, frame{0, weightsOf(180)}, frame{0.5, given}), 0},
 		"what another parent's pods have is not theirs":                          {weighFor(1, 0, frame{0, append(weightsOf(100), other)}, frame{0.1, []podWeight{with(weightsOf(150)[0], 150), with(other, 50)}}), 1},
 		"nor what another namespace's have":                                      {weighFor(1, 0, frame{0, append(weightsOf(100), elsewhere)}, frame{0.1, []podWeight{with(weightsOf(150)[0], 150), with(elsewhere, 50)}}), 1},

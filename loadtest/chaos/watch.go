@@ -184,7 +184,7 @@ func (w *watcher) readWeights() []podWeight {
 
 func (w *watcher) lookAtPool(ctx context.Context) {
 	asked := time.Now()
-	state, err := w.pool.Read(ctx, rig.Node)
+	state, err := w.pool.Read(ctx, w.Home)
 	if err != nil {
 		return
 	}
