@@ -139,8 +139,7 @@ var refusedPolicies = []struct {
 	{"In without values", "gpu", "{blocks: [{workers: [{set: {matchExpressions: [{key: a, operator: In}]}}]}]}", []string{"spec.blocks[0].workers[0].set.matchExpressions[0]", "values"}},
 	{"Exists with values", "gpu", "{blocks: [{workers: [{set: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}]}]}", []string{"spec.blocks[0].workers[0].set.matchExpressions[0]", "values"}},
 	{"tolerance", "gpu", "{blocks: [{controller: {zone: a, topologyTolerance: some}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller.topologyTolerance", `"same"`}},
-	{"tolerance all", "gpu", "{blocks: [{controller: {zone: a, topologyTolerance: all}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller", "not supported yet, want same or none"}},
-	{"no tolerance", "gpu", "{blocks: [{controller: {zone: a}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller", "not supported yet, want same or none"}},
+	{"outside", "gpu", "{blocks: [{controller: {zone: a, outside: pass}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller.outside", `"stay"`}},
 	{"no zone", "gpu", "{blocks: [{controller: {zone: '', topologyTolerance: same}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller.zone"}},
 	{"a zone that is no label", "gpu", "{blocks: [{controller: {zone: 'a b', topologyTolerance: same}, workers: [{node: a}]}]}", []string{"spec.blocks[0].controller.zone"}},
 }
@@ -180,6 +179,7 @@ func TestDefinitionsAcceptAndDefault(t *testing.T) {
 		"all nodes":  "{blocks: [{workers: [{set: {}}]}]}",
 		"as much":    "{followup: fail, strategy: platform, blocks: [" + strings.Repeat("{workers: ["+strings.Repeat("{set: {matchLabels: {a: b}}, strategy: mws, invalidate: {overload: true}},", 4)+"]},", 16) + "]}",
 		"zones":      "{blocks: [{controller: {zone: a_b.C-1, topologyTolerance: none}, workers: [{set: {}}]}]}",
+		"tolerances": "{blocks: [{controller: {zone: a}, workers: [{set: {}}]}, {controller: {zone: a, topologyTolerance: all, outside: stay}, workers: [{set: {}}]}]}",
 		"conditions": "{blocks: [{workers: [{set: {matchExpressions: [{key: a/b, operator: NotIn, values: ['']}]}}], invalidate: {capacityUsedPercent: 1, maxConcurrentInvocations: 1000000, overload: false}}]}",
 	} {
 		o := policyWith(t, name, spec)

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
 	knativequeue "knative.dev/serving/pkg/queue"
 
 	"libra.dev/libra/activator-plugin/placement"
@@ -68,16 +69,16 @@ func (m *Manager) place(ctx context.Context, req *request, revID types.Namespace
 // ask is how the request's pod is to be chosen, and by what: by nothing, for one of which Knative
 // decides. It waits for nothing: of a function of which nothing is known yet nothing is wanted.
 func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedName, pods *placement.Revision) (ask placement.Ask, by string) {
-	if m.settings.Mode(req.rev.Annotations) != api.ModeFull || api.IsCopy(req.rev.Labels) {
+	if !m.places(req.rev) {
 		return ask, ""
 	}
-	if m.placer.programs != nil {
-		ask.Program = m.placer.programs.Of(revID.Namespace, req.rev.Labels[api.PlacementLabel])
-	}
+	ask.Program = m.program(req.rev)
 	name := m.settings.Placement()
 	switch {
 	case ask.Program != nil:
 		by = byProgram
+		known := routedFrom(ctx)
+		ask.Order, ask.Forwarded = known.order, known.forwarded
 	case name == api.PlacementStock || !pods.HasChoice():
 		return ask, ""
 	default:
@@ -90,6 +91,19 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 		ask.Demand = demand(could, lasts(owed, p))
 	}
 	return ask, by
+}
+
+// places says whether the pods of a revision's requests are chosen at all.
+func (m *Manager) places(rev *v1.Revision) bool {
+	return m.settings.Mode(rev.Annotations) == api.ModeFull && !api.IsCopy(rev.Labels)
+}
+
+// program is that of the policy for a revision, or nil.
+func (m *Manager) program(rev *v1.Revision) placement.Program {
+	if m.placer.programs == nil {
+		return nil
+	}
+	return m.placer.programs.Of(rev.Namespace, rev.Labels[api.PlacementLabel])
 }
 
 // demand is what an invocation would borrow, for as long as it lasts.

@@ -21,6 +21,10 @@ type Query struct {
 	Now    time.Time
 	// Rand is where chance comes from. Nil is one that nobody has seeded.
 	Rand *rand.Rand
+	// Order is what a program orders by what it leaves to chance, where it is asked about the same request
+	// more than once; 0 is none. Forwarded says that another activator has passed the request on.
+	Order     uint64
+	Forwarded bool
 
 	coverages []float64 // of the candidates, for a policy that looks at them twice
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
@@ -71,6 +75,16 @@ type Program interface {
 	// Place returns the index of the candidate, and the number of the block that named it, for the
 	// trace. With none left it is -1, and the request is refused.
 	Place(q *Query, candidates []Candidate) (index, block int)
+}
+
+// Router is a Program that may have a request placed by an activator in another zone.
+type Router interface {
+	Program
+	// Routes says whether it may, for functions of a namespace.
+	Routes(namespace string) bool
+	// Route says whether the request is to be passed on to an activator in a zone, of which reachable says
+	// whether it has one that can be. The candidates are the pods with a free slot, if there are any yet.
+	Route(q *Query, candidates []Candidate, reachable func(zone string) bool) (zone string, forward bool)
 }
 
 // Programs are those in force.

@@ -175,6 +175,9 @@ type Ask struct {
 	Program Program
 	Demand  Demand
 	Now     time.Time
+	// Order and Forwarded are the query's.
+	Order     uint64
+	Forwarded bool
 }
 
 // Outcome is what became of Knative's choice.
@@ -236,7 +239,7 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, coverages: r.query.coverages}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, coverages: r.query.coverages}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
@@ -321,12 +324,7 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 // elsewhere asks the program for any other pod that has a free slot here, also of other activators: where it
 // allows none of this activator's, that comes before who has which pods.
 func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
-	r.some, r.these = r.some[:0], r.these[:0]
-	for _, p := range r.all {
-		if int64(p.inFlight) < r.concurrency.Load() && !p.doubted {
-			r.some, r.these = append(r.some, r.candidate(p, r.destOf(p))), append(r.these, p)
-		}
-	}
+	r.findFree()
 	c.Candidates = len(r.some)
 	i := -1
 	if len(r.some) > 0 {

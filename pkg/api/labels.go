@@ -47,6 +47,9 @@ const (
 
 	// ReasonHeader of a response says why Libra refused the request.
 	ReasonHeader = "X-Libra-Reason"
+	// ForwardedHeader is on a request that one activator has passed on to another, which passes it on to no
+	// further one. It never reaches a function. A client that sends it has its request stay where it comes to.
+	ForwardedHeader = "X-Libra-Forwarded"
 
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.

@@ -248,7 +248,6 @@ func (p *plane) refuses() {
 		"a rule":                  {"gpu", "{blocks: [{workers: [{node: a, set: {}}]}]}", "want either node or set"},
 		"a rule about the name":   {"default", "{followup: default, blocks: [{workers: [{node: a}]}]}", "can only be fail"},
 		"a rule about the total":  {"gpu", "{blocks: [{workers: [" + strings.Repeat("{node: a},", 40) + "]}, {workers: [" + strings.Repeat("{node: a},", 25) + "]}]}", "want at most 64 in all"},
-		"what is not there (yet)": {"gpu", "{blocks: [{controller: {zone: a}, workers: [{node: a}]}]}", "not supported yet, want same or none"},
 		"an unknown field":        {"gpu", "{blocks: [{workers: [{node: a}], affinity: much}]}", "affinity"},
 	} {
 		if err := p.apply(policy(p.T, tc.policy, tc.spec)); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -107,8 +107,14 @@ type matcher struct {
 
 func (c *compiler) addBlock(number int, b *v1alpha1.Block) {
 	here, zone := true, ""
-	if b.Controller != nil && b.Controller.Zone != c.Zone && !c.AllZones {
-		here, zone = b.Controller.TopologyTolerance == v1alpha1.ToleranceSame, b.Controller.Zone
+	outside := b.Controller != nil && b.Controller.Zone != c.Zone && !c.AllZones
+	if outside {
+		switch cmp.Or(b.Controller.TopologyTolerance, v1alpha1.ToleranceAll) {
+		case v1alpha1.ToleranceSame:
+			zone = b.Controller.Zone
+		case v1alpha1.ToleranceNone:
+			here = false
+		}
 	}
 	of := block{number: number, chooser: c.chooser(cmp.Or(b.Strategy, v1alpha1.BestFirst))}
 	for i := range b.Workers {
@@ -118,6 +124,7 @@ func (c *compiler) addBlock(number int, b *v1alpha1.Block) {
 		c.matchers = append(c.matchers, s)
 	}
 	c.blocks = append(c.blocks, of)
+	c.addZone(number, b.Controller, here, outside)
 }
 
 func (c *compiler) addWorker(w *v1alpha1.Worker, ofBlock *v1alpha1.Invalidate) matcher {

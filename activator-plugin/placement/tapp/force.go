@@ -56,6 +56,14 @@ type enforced struct {
 	counts *counts
 }
 
+// followedBy is the default policy of a namespace that follows it, or nil.
+func (e *enforced) followedBy(namespace string) *enforced {
+	if e.followup == v1alpha1.FollowupFail {
+		return nil
+	}
+	return e.in.named(namespace, v1alpha1.DefaultName)
+}
+
 // counts are of one policy's decisions.
 type counts struct {
 	placed            [maxBlocks]atomic.Uint64 // by block
@@ -73,7 +81,7 @@ func (e *enforced) Place(q *placement.Query, candidates []placement.Candidate) (
 		return -1, None
 	}
 	e.counts.followed.Add(1)
-	if d := e.in.named(q.Revision.Namespace, v1alpha1.DefaultName); d != nil {
+	if d := e.followedBy(q.Revision.Namespace); d != nil {
 		i, _ := d.Place(q, candidates)
 		return i, None
 	}

@@ -26,6 +26,8 @@ type world struct {
 	candidates []placement.Candidate
 	cpu        map[string]float64 // by node
 	inFlight   map[string]int
+	forwarded  bool
+	reachable  map[string]bool // by zone, whether it has an activator that a request can be passed on to
 }
 
 func (w *world) load(c *placement.Candidate, _ time.Time) (float64, int) {
@@ -60,20 +62,60 @@ type naive struct {
 }
 
 func (n *naive) answers() map[answer]bool {
-	all := map[answer]bool{}
+	all, own := map[answer]bool{}, map[answer]bool{}
 	for number := range n.spec.Blocks {
-		chosen := n.inBlock(&n.spec.Blocks[number])
+		b := &n.spec.Blocks[number]
+		chosen := n.inBlock(b)
 		for _, i := range chosen {
 			all[answer{i, number}] = true
+			if b.Controller != nil && b.Controller.Zone == n.zone {
+				own[answer{i, number}] = true
+			}
 		}
 		if len(chosen) > 0 && cmp.Or(n.spec.Strategy, v1alpha1.BestFirst) == v1alpha1.BestFirst {
 			return all
 		}
 	}
-	if len(all) == 0 {
+	switch {
+	case len(all) == 0:
 		all[answer{-1, None}] = true
+	case n.forwarded && n.spec.Strategy == v1alpha1.Random && len(own) > 0:
+		// Who has passed it on has drawn a block of this zone.
+		return own
 	}
 	return all
+}
+
+// routes are the zones to which a request may be passed on before it has a slot, of which none is here.
+func (n *naive) routes() map[string]bool {
+	if n.forwarded {
+		return map[string]bool{"": true}
+	}
+	all := map[string]bool{}
+	for i := range n.spec.Blocks {
+		b := &n.spec.Blocks[i]
+		switch {
+		case n.passesOn(b):
+			all[b.Controller.Zone] = true
+		case len(n.inBlock(b)) > 0:
+			all[""] = true
+		case len(n.candidates) == 0 && (b.Controller == nil || b.Controller.Zone == n.zone || b.Controller.TopologyTolerance != v1alpha1.ToleranceNone):
+			all[""] = true
+		}
+		if len(all) > 0 && cmp.Or(n.spec.Strategy, v1alpha1.BestFirst) == v1alpha1.BestFirst {
+			return all
+		}
+	}
+	if len(all) == 0 {
+		all[""] = true
+	}
+	return all
+}
+
+// passesOn says whether a block's requests are an other activator's to place.
+func (n *naive) passesOn(b *v1alpha1.Block) bool {
+	c := b.Controller
+	return c != nil && c.Zone != n.zone && c.Outside != v1alpha1.OutsideStay && n.reachable[c.Zone]
 }
 
 // inBlock are the candidates that a block may choose.
@@ -184,7 +226,10 @@ func (n *naive) validIn(b *v1alpha1.Block, w *v1alpha1.Worker) (valid []int) {
 
 func (n *naive) matches(b *v1alpha1.Block, w *v1alpha1.Worker, node Node, there bool) bool {
 	if c := b.Controller; c != nil && c.Zone != n.zone {
-		if c.TopologyTolerance == v1alpha1.ToleranceNone || node.Labels[corev1.LabelTopologyZone] != c.Zone {
+		switch {
+		case c.TopologyTolerance == v1alpha1.ToleranceNone:
+			return false
+		case c.TopologyTolerance == v1alpha1.ToleranceSame && node.Labels[corev1.LabelTopologyZone] != c.Zone:
 			return false
 		}
 	}
@@ -249,6 +294,11 @@ func drawWorld(t *rapid.T) *world {
 		}
 		w.nodes = append(w.nodes, n)
 	}
+	w.forwarded = rapid.IntRange(0, 3).Draw(t, "forwarded") == 0
+	w.reachable = map[string]bool{}
+	for _, zone := range zones {
+		w.reachable[zone] = rapid.Bool().Draw(t, "reachable zone")
+	}
 	ids := rapid.Bool().Draw(t, "nodes have IDs") // without which their names are looked up
 	for i := range rapid.IntRange(1, 8).Draw(t, "candidates") {
 		c := placement.Candidate{
@@ -266,8 +316,8 @@ func drawSpec(t *rapid.T) *v1alpha1.PlacementPolicySpec {
 	spec := &v1alpha1.PlacementPolicySpec{Strategy: rapid.SampledFrom(append(ofBlocks, "")).Draw(t, "strategy of blocks")}
 	for range rapid.IntRange(1, 3).Draw(t, "blocks") {
 		b := v1alpha1.Block{Strategy: drawStrategy(t), Invalidate: drawInvalidate(t)}
-		if rapid.IntRange(0, 3).Draw(t, "controller") == 0 {
-			b.Controller = &v1alpha1.Controller{Zone: rapid.SampledFrom(zones).Draw(t, "zone"), TopologyTolerance: rapid.SampledFrom(tolerances).Draw(t, "tolerance")}
+		if rapid.IntRange(0, 3).Draw(t, "controller") < 2 {
+			b.Controller = &v1alpha1.Controller{Zone: rapid.SampledFrom(zones).Draw(t, "zone"), TopologyTolerance: rapid.SampledFrom(append(tolerances, "")).Draw(t, "tolerance"), Outside: rapid.SampledFrom(append(outsides, "")).Draw(t, "outside")}
 		}
 		for range rapid.IntRange(1, 3).Draw(t, "workers") {
 			w := v1alpha1.Worker{Invalidate: drawInvalidate(t)}
@@ -336,7 +386,7 @@ func TestProgramsAreWhatTheirPoliciesSay(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := (&naive{*w, spec}).answers()
-			q := &placement.Query{Revision: of, Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "chance"), 0))}
+			q := &placement.Query{Revision: of, Forwarded: w.forwarded, Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "chance"), 0))}
 			var got answer
 			for range 4 {
 				got.index, got.block = p.Place(q, w.candidates)
@@ -355,5 +405,46 @@ func TestProgramsAreWhatTheirPoliciesSay(t *testing.T) {
 	}
 	if placed < compared/4 || placed == compared || chances < compared/20 {
 		t.Errorf("of %d, %d had a place and %d were left to chance: that does not test much", compared, placed, chances)
+	}
+}
+
+// Where a program has a request routed is what the paper says; and where that is here, the same program does not
+// place it by a block of which another activator takes care.
+func TestRoutesAreWhatTheirPoliciesSay(t *testing.T) {
+	compared, passed, chances := 0, 0, 0
+	for compared < programs && !t.Failed() {
+		rapid.Check(t, func(t *rapid.T) {
+			w, spec := drawWorld(t), drawSpec(t)
+			if rapid.IntRange(0, 5).Draw(t, "has candidates") == 0 {
+				w.candidates = nil
+			}
+			p, err := Compile("tag", spec, NewNodes(w.nodes), w.options())
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := &naive{*w, spec}
+			want := n.routes()
+			for range 4 {
+				q := &placement.Query{Revision: of, Forwarded: w.forwarded, Order: rapid.Uint64Min(1).Draw(t, "order")}
+				zone, forward := p.Route(q, w.candidates, func(zone string) bool { return w.reachable[zone] })
+				if !want[zone] || forward != (zone != "") {
+					t.Fatalf("routed to %q (%t), want one of %v", zone, forward, want)
+				}
+				if forward {
+					passed++
+					continue
+				}
+				if i, block := p.Place(q, w.candidates); i >= 0 && !w.forwarded && n.passesOn(&spec.Blocks[block]) {
+					t.Fatalf("block %d, which is another activator's, has placed what was routed here", block)
+				}
+			}
+			compared++
+			if len(want) > 1 {
+				chances++
+			}
+		})
+	}
+	if passed < compared/10 || chances < compared/50 {
+		t.Errorf("of %d, %d times a request was passed on, and %d were left to chance: that does not test much", compared, passed, chances)
 	}
 }

@@ -42,6 +42,7 @@ type Program struct {
 	load    func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
 	// unmatched are the numbers of the blocks that match no node.
 	unmatched []int32
+	zoning
 }
 
 type block struct {
@@ -76,7 +77,7 @@ func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (i
 	defer c.end()
 	c.begin(p, q, candidates)
 	for left := p.eligible(c); left != 0; {
-		b := &p.blocks[p.next(q, left)]
+		b := &p.blocks[p.next(q, p.preferred(q, left))]
 		if i := c.inBlock(b); i >= 0 {
 			return i, b.number
 		}
@@ -113,6 +114,9 @@ func (p *Program) eligible(c *choice) (eligible uint64) {
 func (p *Program) next(q *placement.Query, left uint64) int {
 	switch p.order {
 	case v1alpha1.Random:
+		if q.Order != 0 {
+			return heaviest(left, q.Order)
+		}
 		return nth(left, below(q, bits.OnesCount64(left)))
 	case v1alpha1.Platform:
 		return heaviest(left, hashOf(q))

@@ -36,8 +36,8 @@ var (
 		metav1.LabelSelectorOpIn: selection.In, metav1.LabelSelectorOpNotIn: selection.NotIn,
 		metav1.LabelSelectorOpExists: selection.Exists, metav1.LabelSelectorOpDoesNotExist: selection.DoesNotExist,
 	}
-	// tolerances lack all: it takes an activator that passes a request on to one in the zone.
-	tolerances = []v1alpha1.TopologyTolerance{v1alpha1.ToleranceSame, v1alpha1.ToleranceNone}
+	tolerances = []v1alpha1.TopologyTolerance{v1alpha1.ToleranceAll, v1alpha1.ToleranceSame, v1alpha1.ToleranceNone}
+	outsides   = []v1alpha1.Outside{v1alpha1.OutsideForward, v1alpha1.OutsideStay}
 )
 
 // Validate says all that is wrong with the policy of a name, each with the form that would be accepted. The
@@ -86,10 +86,8 @@ func (v *validator) block(at *field.Path, b *v1alpha1.Block) {
 		if problems := validation.IsValidLabelValue(c.Zone); c.Zone == "" || len(problems) > 0 {
 			v.add(field.Invalid(zone, c.Zone, "want a value of the label topology.kubernetes.io/zone, such as eu-west-1a"))
 		}
-		if !sets.New(tolerances...).Has(c.TopologyTolerance) {
-			v.add(field.Invalid(at.Child("controller", "topologyTolerance"), c.TopologyTolerance,
-				"want same or none: all, which is the default, is not supported yet, because no activator passes a request on to one in the zone"))
-		}
+		oneOf(v, at.Child("controller", "topologyTolerance"), c.TopologyTolerance, tolerances)
+		oneOf(v, at.Child("controller", "outside"), c.Outside, outsides)
 	}
 	workers := at.Child("workers")
 	v.size(workers, len(b.Workers), 1, maxWorkers)

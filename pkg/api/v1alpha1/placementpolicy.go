@@ -125,9 +125,7 @@ type Block struct {
 	Invalidate *Invalidate `json:"invalidate,omitempty"`
 }
 
-// Controller is a zone of activators.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.topologyTolerance) && self.topologyTolerance in ['same', 'none']",message="topologyTolerance all, which is the default, is not supported yet, want same or none: no activator passes a request on to one in the zone"
+// Controller is a zone of activators, which are to place the requests of a block.
 type Controller struct {
 	// Zone is that of the activator's node, in its label topology.kubernetes.io/zone.
 	//
@@ -137,11 +135,20 @@ type Controller struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Zone string `json:"zone"`
 
-	// TopologyTolerance says what the block is to an activator outside the zone: same has it use
-	// the block's workers in the zone alone, none has it pass over the block.
+	// TopologyTolerance says what an activator outside the zone may do with a request when it cannot pass it
+	// on to one inside: all has it use the block as those inside do, same has it use the
+	// block's workers in the zone alone, none has it pass over the block.
 	//
 	// +optional
+	// +kubebuilder:default=all
 	TopologyTolerance TopologyTolerance `json:"topologyTolerance,omitempty"`
+
+	// Outside says what an activator outside the zone does first: forward has it pass the request on to one
+	// inside, if one can be reached, stay has it do at once what topologyTolerance says.
+	//
+	// +optional
+	// +kubebuilder:default=forward
+	Outside Outside `json:"outside,omitempty"`
 }
 
 // Worker is a node, or a set of nodes.
@@ -267,6 +274,16 @@ const (
 	ToleranceAll  TopologyTolerance = "all"
 	ToleranceSame TopologyTolerance = "same"
 	ToleranceNone TopologyTolerance = "none"
+)
+
+// Outside is what an activator does with a request for a block of another zone's.
+//
+// +kubebuilder:validation:Enum=forward;stay
+type Outside string
+
+const (
+	OutsideForward Outside = "forward"
+	OutsideStay    Outside = "stay"
 )
 
 // Accepted is the condition that the policy's spec, of the generation that the condition

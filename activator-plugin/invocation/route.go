@@ -1,0 +1,47 @@
+package invocation
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
+)
+
+// routed is what is to be known of a request when its pod is chosen.
+type routed struct {
+	order     uint64 // of a program's blocks, where it leaves that to chance
+	forwarded bool   // another activator has passed it on
+}
+
+type routedKey struct{}
+
+func routedFrom(ctx context.Context) routed {
+	r, _ := ctx.Value(routedKey{}).(routed)
+	return r
+}
+
+// Route says whether a request is to be passed on to an activator in another zone, of which reachable says whether it has
+// one that can be. The request that it returns is the one to serve here otherwise. Nothing is reserved for it yet.
+func (m *Manager) Route(r *http.Request, forwarded bool, reachable func(zone string) bool) (zone string, forward bool, here *http.Request) {
+	rev, id := activatorhandler.RevisionFrom(r.Context()), activatorhandler.RevIDFrom(r.Context())
+	if rev == nil || !api.OptedIn(rev.Labels) || rev.Spec.GetContainerConcurrency() == 0 || !m.places(rev) {
+		return "", false, r
+	}
+	program := m.program(rev)
+	router, ok := program.(placement.Router)
+	if !ok || !router.Routes(id.Namespace) {
+		return "", false, r
+	}
+	known := routed{order: rand.Uint64() | 1, forwarded: forwarded}
+	if !forwarded {
+		zone, forward = m.placer.slots.Route(id, int(rev.Spec.GetContainerConcurrency()), router, placement.Ask{Now: m.clock.Now(), Order: known.order}, reachable)
+	}
+	if forward {
+		return zone, true, r
+	}
+	return "", false, r.WithContext(context.WithValue(r.Context(), routedKey{}, known))
+}

@@ -1,0 +1,100 @@
+package tapp
+
+import (
+	"cmp"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// zoning is what a program knows of its blocks' controllers, as bits of blocks.
+type zoning struct {
+	// passing are those whose requests go to an activator in another zone, if one can be reached, and own those
+	// whose controller is in this activator's.
+	passing, own uint64
+	zones        [maxBlocks]string // of the controllers of those that pass requests on
+	// used are those that this activator uses, be it that it stands in for another.
+	used uint64
+}
+
+func (z *zoning) addZone(number int, controller *v1alpha1.Controller, used, outside bool) {
+	bit := uint64(1) << number
+	if used {
+		z.used |= bit
+	}
+	switch {
+	case controller == nil:
+	case !outside:
+		z.own |= bit
+	case cmp.Or(controller.Outside, v1alpha1.OutsideForward) == v1alpha1.OutsideForward:
+		z.passing |= bit
+		z.zones[number] = controller.Zone
+	}
+}
+
+// preferred are the blocks of those left to take the next from. Where chance orders them, another activator has
+// drawn one of this zone for what it has passed on.
+func (p *Program) preferred(q *placement.Query, left uint64) uint64 {
+	if own := left & p.own; q.Forwarded && own != 0 && p.order == v1alpha1.Random {
+		return own
+	}
+	return left
+}
+
+// where says by whom a request is placed.
+type where int
+
+const (
+	nowhere   where = iota // no block takes it
+	here                   // this activator places it
+	elsewhere              // it is passed on
+)
+
+// Routes implements placement.Router.
+func (p *Program) Routes(string) bool { return p.passing != 0 }
+
+// Route implements placement.Router.
+func (p *Program) Route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
+	zone, where := p.route(q, candidates, reachable)
+	return zone, where == elsewhere
+}
+
+// route tries the blocks in their order: one whose controller can be reached is that one's, whatever becomes of the request
+// there, and any other is this activator's if it has a valid worker. While no pod has a free slot, be it because there is
+// none yet, the request waits for one, and may then go to any block that is used here.
+func (p *Program) route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (string, where) {
+	if q.Forwarded {
+		return "", here
+	}
+	c := choices.Get().(*choice)
+	defer c.end()
+	c.begin(p, q, candidates)
+	for left := uint64(1)<<len(p.blocks) - 1; left != 0; {
+		number := p.next(q, left)
+		bit := uint64(1) << number
+		left &^= bit
+		switch {
+		case p.passing&bit != 0 && reachable(p.zones[number]):
+			return p.zones[number], elsewhere
+		case p.used&bit == 0:
+		case len(candidates) == 0 || c.check(p.blocks[number].workers) != 0:
+			return "", here
+		}
+	}
+	return "", nowhere
+}
+
+// Routes implements placement.Router.
+func (e *enforced) Routes(namespace string) bool {
+	d := e.followedBy(namespace)
+	return e.passing != 0 || d != nil && d.passing != 0
+}
+
+// Route implements placement.Router. A policy that does not fail is followed by the default, as in Place.
+func (e *enforced) Route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
+	zone, where := e.route(q, candidates, reachable)
+	if d := e.followedBy(q.Revision.Namespace); where == nowhere && d != nil {
+		zone, where = d.route(q, candidates, reachable)
+	}
+	return zone, where == elsewhere
+}
