@@ -115,6 +115,8 @@ func main() {
 	ah = libra.handler(ah)
 	ah = handler.NewTimeoutHandler(ah, "activator request timeout", timeouts, logger)
 	ah = concurrencyReporter.Handler(ah)
+	// What is passed on to another activator is that one's to count.
+	ah = libra.forward(ctx, ah, forwarding{env: env, kube: kube, network: network, tls: tlsEnabled, logger: logger, mp: mp, tp: tp})
 	ah = activatorhandler.NewTracingAttributeHandler(tp, ah)
 	requestLog := newRequestLogOrDie(ah, logger)
 	ah = requestLog

@@ -244,11 +244,11 @@ func (p *plane) takesSamples() {
 // That each rule refuses what it should is tested in manifests; here that the API server goes by them.
 func (p *plane) refuses() {
 	for name, tc := range map[string]struct{ policy, spec, want string }{
-		"a schema":                {"gpu", "{blocks: [{workers: [{node: a}], strategy: best}]}", "spec.blocks[0].strategy: Unsupported value"},
-		"a rule":                  {"gpu", "{blocks: [{workers: [{node: a, set: {}}]}]}", "want either node or set"},
-		"a rule about the name":   {"default", "{followup: default, blocks: [{workers: [{node: a}]}]}", "can only be fail"},
-		"a rule about the total":  {"gpu", "{blocks: [{workers: [" + strings.Repeat("{node: a},", 40) + "]}, {workers: [" + strings.Repeat("{node: a},", 25) + "]}]}", "want at most 64 in all"},
-		"an unknown field":        {"gpu", "{blocks: [{workers: [{node: a}], affinity: much}]}", "affinity"},
+		"a schema":               {"gpu", "{blocks: [{workers: [{node: a}], strategy: best}]}", "spec.blocks[0].strategy: Unsupported value"},
+		"a rule":                 {"gpu", "{blocks: [{workers: [{node: a, set: {}}]}]}", "want either node or set"},
+		"a rule about the name":  {"default", "{followup: default, blocks: [{workers: [{node: a}]}]}", "can only be fail"},
+		"a rule about the total": {"gpu", "{blocks: [{workers: [" + strings.Repeat("{node: a},", 40) + "]}, {workers: [" + strings.Repeat("{node: a},", 25) + "]}]}", "want at most 64 in all"},
+		"an unknown field":       {"gpu", "{blocks: [{workers: [{node: a}], affinity: much}]}", "affinity"},
 	} {
 		if err := p.apply(policy(p.T, tc.policy, tc.spec)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			p.Errorf("%s: got %v, want an error with %q", name, err, tc.want)

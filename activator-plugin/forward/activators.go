@@ -1,0 +1,167 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"knative.dev/serving/pkg/networking"
+)
+
+// doubtedFor is how long an activator that could not be reached gets no request.
+const doubtedFor = 10 * time.Second
+
+// Activators are the others, by their zones.
+type Activators struct {
+	self string
+	most int
+
+	mu    sync.Mutex
+	peers map[string]*peer // by address
+	zones map[string][]*peer
+}
+
+// peer is another activator.
+type peer struct {
+	ip, zone string
+	of       *Activators
+	// outstanding are the requests that it has been passed and not answered, and doubted is until when it gets none.
+	outstanding int
+	doubted     time.Time
+}
+
+// NewActivators has none yet. self is the address of this one, which is none of the others, and most how many requests one of them
+// is passed at a time: as many as there can be connections to keep.
+func NewActivators(self string, most int) *Activators {
+	return &Activators{self: self, most: most, peers: map[string]*peer{}, zones: map[string][]*peer{}}
+}
+
+// set takes in which others there are, by their addresses. One that stays keeps what is known of it.
+func (a *Activators) set(zoneOf map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	peers, zones := make(map[string]*peer, len(zoneOf)), map[string][]*peer{}
+	for ip, zone := range zoneOf {
+		p := a.peers[ip]
+		// An address in another zone is another's.
+		if p == nil || p.zone != zone {
+			p = &peer{ip: ip, zone: zone, of: a}
+		}
+		peers[ip] = p
+		zones[zone] = append(zones[zone], p)
+	}
+	a.peers, a.zones = peers, zones
+}
+
+// reachable says whether a zone has an activator that takes a request.
+func (a *Activators) reachable(zone string, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.zones[zone], func(p *peer) bool { return p.takes(now) })
+}
+
+// take is the activator of a zone with the fewest requests of this one, by chance where several have as few, or nil. It is
+// to be released.
+func (a *Activators) take(zone string, now time.Time) *peer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var best *peer
+	ties := 0
+	for _, p := range a.zones[zone] {
+		switch {
+		case !p.takes(now):
+		case best == nil || p.outstanding < best.outstanding:
+			best, ties = p, 1
+		case p.outstanding == best.outstanding:
+			if ties++; rand.IntN(ties) == 0 {
+				best = p
+			}
+		}
+	}
+	if best != nil {
+		best.outstanding++
+	}
+	return best
+}
+
+// takes presumes that mu is held.
+func (p *peer) takes(now time.Time) bool {
+	return p.outstanding < p.of.most && !now.Before(p.doubted)
+}
+
+func (p *peer) release() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.outstanding--
+}
+
+func (a *Activators) doubt(p *peer, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p.doubted = now.Add(doubtedFor)
+}
+
+// Follow follows the endpoints of the activators' Service until ctx is done. Without the right to watch them no request is
+// passed on.
+func (a *Activators) Follow(ctx context.Context, kube kubernetes.Interface, namespace string, logger *zap.SugaredLogger) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = discoveryv1.LabelServiceName + "=" + networking.ActivatorServiceName
+	}))
+	informer := factory.Discovery().V1().EndpointSlices().Informer()
+	update := func() { a.set(a.in(informer.GetStore().List())) }
+	var once sync.Once
+	err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		once.Do(func() {
+			logger.Warnw("Cannot watch the endpoints of the activators, so that no request is passed on to one in another zone; the activator needs get, list and watch on endpointslices in its namespace. This is logged once.", zap.Error(err))
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("following activators: %w", err)
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { update() },
+		UpdateFunc: func(any, any) { update() },
+		DeleteFunc: func(any) { update() },
+	}); err != nil {
+		return fmt.Errorf("following activators: %w", err)
+	}
+	go informer.RunWithContext(ctx)
+	return nil
+}
+
+// in are the zones of the other activators in endpoint slices, by the address of the family that this one has.
+func (a *Activators) in(slices []any) map[string]string {
+	zoneOf := map[string]string{}
+	for _, obj := range slices {
+		slice, ok := obj.(*discoveryv1.EndpointSlice)
+		if !ok || slice.AddressType != a.family() {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			// Of the addresses of one endpoint all but the first mean nothing.
+			if len(e.Addresses) == 0 || e.Addresses[0] == a.self || e.Zone == nil || *e.Zone == "" || e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue
+			}
+			zoneOf[e.Addresses[0]] = *e.Zone
+		}
+	}
+	return zoneOf
+}
+
+func (a *Activators) family() discoveryv1.AddressType {
+	if ip, err := netip.ParseAddr(a.self); err == nil && ip.Is6() {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
+}

@@ -1,0 +1,36 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// outcome is what became of a request that was to be passed on: the attribute "outcome".
+type outcome string
+
+const (
+	outcomeForwarded   outcome = "forwarded"
+	outcomeNoActivator outcome = "no_activator" // of the zone can be reached, so that it was served here
+	outcomeUnreachable outcome = "unreachable"  // another was tried, or it was served here
+	outcomeFailed      outcome = "failed"       // after it was sent
+	outcomeCancelled   outcome = "cancelled"    // by the client
+)
+
+type metrics struct{ forwards metric.Int64Counter }
+
+func newMetrics(mp metric.MeterProvider) (*metrics, error) {
+	forwards, err := mp.Meter(scopeName).Int64Counter("libra.placement.forwards",
+		metric.WithDescription("Requests that were to be passed on to an activator in another zone, by what became of that"),
+		metric.WithUnit("{request}"))
+	if err != nil {
+		return nil, fmt.Errorf("making the metrics of requests passed on: %w", err)
+	}
+	return &metrics{forwards}, nil
+}
+
+func (m *metrics) onForward(zone string, o outcome) {
+	m.forwards.Add(context.Background(), 1, metric.WithAttributes(attribute.String("zone", zone), attribute.String("outcome", string(o))))
+}
