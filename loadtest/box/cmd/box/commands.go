@@ -34,7 +34,7 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newNodeStop(), newNodeStart(), newLinkDown(), newLinkUp(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
+	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newNodeStop(), newNodeStart(), newLinkDown(), newLinkUp(), newLinkDelay(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
 		newLoad(), newPush(), newMachine(), newInit(), newNode(), newProbe())
 	return root
 }

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"libra.dev/libra/loadtest/box/cluster"
@@ -50,4 +53,29 @@ func newLinkDown() *cobra.Command {
 func newLinkUp() *cobra.Command {
 	return newFault("link-up", "Bring a worker's link back", "link-up undoes link-down.",
 		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
+}
+
+// newLinkDelay does not hold the box's lock: other commands go on beside it.
+func newLinkDelay() *cobra.Command {
+	return &cobra.Command{
+		Use:   "link-delay NODE DURATION",
+		Short: "Have a worker be farther away, until interrupted",
+		Long: `link-delay has what a worker and the other nodes send each other take so much longer, there and back
+together, such as 80ms. It does so until it is interrupted.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			delay, err := time.ParseDuration(args[1])
+			if err != nil || delay <= 0 || delay > 10*time.Second {
+				return fmt.Errorf("the duration is %q, want one up to 10s, such as 80ms", args[1])
+			}
+			l, err := layout.Default()
+			if err != nil {
+				return err
+			}
+			log, done := progress(cmd)
+			return cluster.Cluster{Layout: l, Log: log}.DelayLink(cmd.Context(), args[0], delay, func() {
+				done("%s is %v away", args[0], delay)
+			})
+		},
+	}
 }
