@@ -24,6 +24,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"libra.dev/libra/activator-plugin/forward"
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/placement/tapp"
@@ -117,6 +118,9 @@ func exported(t *testing.T) map[string]bool {
 	if _, err := tapp.NewPolicies(tapp.PoliciesOptions{
 		Kube: fake.NewClientset(), Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider,
 	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := forward.NewHandler(nil, forward.Options{Clock: clk, MeterProvider: provider, TracerProvider: noop.NewTracerProvider()}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := predict.New(predict.Options{URL: "http://localhost", Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider})

@@ -55,6 +55,7 @@ var unseen = map[string]string{
 	"libra_placement_duration_seconds_bucket":       onlyChoice,
 	"libra_placement_over_concurrency_total":        onlyFaults,
 	"libra_placement_policy_decisions_total":        onlyPolicy,
+	"libra_placement_forwards_total":                onlyPolicy,
 	"libra_scheduler_pods_total":                    onlyPlaced,
 	"libra_scheduler_unplaceable_total":             onlyPlaced,
 	"libra_scheduler_redis_failures_total":          onlyPlaced,
