@@ -40,12 +40,20 @@ func (c Cluster) DelayLink(ctx context.Context, name string, delay time.Duration
 	if err != nil {
 		return err
 	}
+	if err := delayLink(ctx, pid, init.pid, w, delay, begun); err != nil {
+		return fmt.Errorf("delay the link of %s: %w", name, err)
+	}
+	return nil
+}
+
+// delayLink delays what a worker, whose first process is pid, and the control node's network send each other.
+func delayLink(ctx context.Context, pid, control int, w member, delay time.Duration, begun func()) error {
 	// The routes of the link itself are less specific.
 	near := &wire{pid: pid, name: delayName, from: w.ip(), to: []string{"0.0.0.0/1", "128.0.0.0/1"}}
-	far := &wire{pid: init.pid, name: delayName + "-" + w.name(), from: nodeIP, to: halvesOf(w)}
+	far := &wire{pid: control, name: delayName + "-" + w.name(), from: nodeIP, to: halvesOf(w)}
 	for _, end := range []*wire{near, far} {
 		if err := end.open(); err != nil {
-			return fmt.Errorf("delay the link of %s: %w", name, err)
+			return err
 		}
 		defer end.end.Close()
 	}

@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -41,5 +44,67 @@ func TestCarry(t *testing.T) {
 	ends[1].Close()
 	if err := <-done; err == nil {
 		t.Error("it goes on without the device")
+	}
+}
+
+// Two nodes reach each other through the devices, and all the later for them.
+func TestAWireJoinsTwoNetworks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes networks")
+	}
+	network := func(ip string) (pid int) {
+		cmd := exec.Command("sleep", "infinity")
+		cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+		if err := cmd.Start(); err != nil {
+			t.Skip("no network of its own: ", err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		if err := inNetworkOf(cmd.Process.Pid, func() error {
+			_, err := setUp("lo", ip, ip+"/32")
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return cmd.Process.Pid
+	}
+	w := member{number: 2, of: 3}
+	far, near := network(nodeIP), network(w.ip())
+	const delay = 20 * time.Millisecond
+	begun := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- delayLink(ctx, near, far, w, delay, func() { close(begun) }) }()
+	select {
+	case <-begun:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	var listener net.Listener
+	if err := inNetworkOf(near, func() (err error) {
+		listener, err = net.Listen("tcp", w.ip()+":0")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	began := time.Now()
+	if err := inNetworkOf(far, func() error {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took < delay {
+		t.Errorf("a connection took %v, want at least %v", took, delay)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
