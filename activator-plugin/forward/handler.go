@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +21,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	netproxy "knative.dev/networking/pkg/http/proxy"
 	"knative.dev/pkg/logging/logkey"
@@ -152,10 +153,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	kept := keep(r.Body)
 	out.Body = kept
 	proxy := httputil.ReverseProxy{
-		Director: func(out *http.Request) {
-			out.URL.Scheme, out.URL.Host = h.Transport.Scheme, h.Transport.address(to.ip, out.ProtoMajor)
-		},
-		Transport:     h.naming(activatorhandler.RevIDFrom(ctx)),
+		Rewrite:       func(pr *httputil.ProxyRequest) { h.rewrite(pr, to) },
+		Transport:     h.rounds,
 		BufferPool:    h.buffers,
 		FlushInterval: netproxy.FlushInterval,
 		ModifyResponse: func(*http.Response) error {
@@ -182,15 +181,27 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	return true
 }
 
-// naming says to the other activator which revision a request is for, and that it goes no further. A header that is set before
-// the proxy sends the request is removed if the client lists it in Connection.
-func (h *Handler) naming(rev types.NamespacedName) roundTripper {
-	return func(out *http.Request) (*http.Response, error) {
-		out.Header.Set(activator.RevisionHeaderNamespace, rev.Namespace)
-		out.Header.Set(activator.RevisionHeaderName, rev.Name)
-		out.Header.Set(api.ForwardedHeader, "true")
-		return h.rounds.RoundTrip(out)
+// forwardedHeaders are what the proxy takes off, because it does not trust them. The other activator's does not either.
+var forwardedHeaders = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// rewrite has a request go to an activator as it came, with the revision that it is for, and the word that it goes no further.
+func (h *Handler) rewrite(pr *httputil.ProxyRequest, to *peer) {
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = h.Transport.Scheme, h.Transport.address(to.ip, pr.In.ProtoMajor)
+	// The proxy has taken off of it what it could not read.
+	out.URL.RawQuery = pr.In.URL.RawQuery
+	for _, name := range forwardedHeaders {
+		if came, ok := pr.In.Header[name]; ok {
+			out.Header[name] = came
+		}
 	}
+	if from, _, err := net.SplitHostPort(pr.In.RemoteAddr); err == nil {
+		out.Header.Set("X-Forwarded-For", strings.Join(append(slices.Clone(out.Header["X-Forwarded-For"]), from), ", "))
+	}
+	rev := activatorhandler.RevIDFrom(pr.In.Context())
+	out.Header.Set(activator.RevisionHeaderNamespace, rev.Namespace)
+	out.Header.Set(activator.RevisionHeaderName, rev.Name)
+	out.Header.Set(api.ForwardedHeader, "true")
 }
 
 // errNoAnswer is why a request that was passed on was given up.

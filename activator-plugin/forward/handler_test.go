@@ -29,7 +29,6 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/h2c"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
@@ -87,7 +86,11 @@ func (c *cluster) start(name string, sees map[string]string, route Route, next h
 	named := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.Handler.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), nil, revID)))
 	})
-	a.Server = httptest.NewUnstartedServer(h2c.NewHandler(named, &http2.Server{}))
+	a.Server = httptest.NewUnstartedServer(named)
+	a.Config.Protocols = &http.Protocols{}
+	a.Config.Protocols.SetHTTP1(true)
+	a.Config.Protocols.SetHTTP2(true)
+	a.Config.Protocols.SetUnencryptedHTTP2(true)
 	if c.tls != nil {
 		a.Server.TLS, a.EnableHTTP2 = c.tls.Clone(), true
 		a.StartTLS()
