@@ -164,8 +164,11 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			outcome = h.outcomeOf(r, err)
-			if outcome == outcomeUnreachable {
+			// It answers for its pods, so that what fails is the way to it, or itself.
+			if outcome != outcomeCancelled {
 				h.Activators.doubt(to, h.Clock.Now())
+			}
+			if outcome == outcomeUnreachable {
 				h.Logger.Warnw("An activator to which a request was to be passed on cannot be reached, and gets no other for a while",
 					"zone", to.zone, "activator", to.ip, zap.Error(err))
 				return

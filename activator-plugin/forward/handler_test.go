@@ -396,7 +396,7 @@ func TestTriesAreBounded(t *testing.T) {
 	a.came(t, map[outcome]int{outcomeUnreachable: maxTries, outcomeNoActivator: 1})
 }
 
-// What was sent is not sent again.
+// What was sent is not sent again, and nothing else is sent there for a while.
 func TestWhatFailsThereFails(t *testing.T) {
 	for protocol, client := range clients(t) {
 		t.Run(protocol, func(t *testing.T) {
@@ -414,6 +414,9 @@ func TestWhatFailsThereFails(t *testing.T) {
 				t.Errorf("it was served %d times", n)
 			}
 			a.came(t, map[outcome]int{outcomeFailed: 1})
+			if a.Activators.reachable("near", a.clock.Now()) {
+				t.Error("the next goes there, too")
+			}
 		})
 	}
 }
