@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"net"
 	"os"
@@ -376,7 +377,7 @@ func (n *node) mount() error {
 	}
 	if n.options.InMemory {
 		// Images stay on the disk, what containerd notes of containers need not.
-		if err := mountTmpfs(filepath.Join(containerdRoot(n.layout), "io.containerd.metadata.v1.bolt")); err != nil {
+		if err := toMemory(filepath.Join(containerdRoot(n.layout), metadataDB)); err != nil {
 			return err
 		}
 	} else if err := bind(filepath.Join(n.layout.Run(), "kubelet"), "/var/lib/kubelet"); err != nil {
@@ -421,6 +422,18 @@ func mountTmpfs(dir string) error {
 		return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
 	}
 	return nil
+}
+
+// toMemory mounts a tmpfs on the folder of a file, and keeps the file if there is one.
+func toMemory(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := mountTmpfs(filepath.Dir(file)); err != nil || data == nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o644)
 }
 
 // bind shows the folder from at the place to.

@@ -107,16 +107,6 @@ func (c Cluster) Images(ctx context.Context) ([]string, error) {
 	return everywhere, nil
 }
 
-// lacks says whether a worker has not all images of the control node that it may run.
-func (c Cluster) lacks(ctx context.Context, w member) (bool, error) {
-	all, err := c.imagesOn(ctx, alone(c.Layout))
-	if err != nil {
-		return false, err
-	}
-	there, err := c.imagesOn(ctx, w)
-	return slices.ContainsFunc(all, w.without(there)), err
-}
-
 // without says whether an image is to be on the node, and is not among those there.
 func (m member) without(there []string) func(image string) bool {
 	return func(image string) bool {
@@ -146,14 +136,18 @@ func (c Cluster) ctr(ctx context.Context, m member, args ...string) (string, err
 	if err != nil {
 		return "", err
 	}
+	return runCtr(ctx, c.Layout, socket(first), args...)
+}
+
+func runCtr(ctx context.Context, l layout.Layout, socket string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.Layout.Bin("ctr"), append([]string{"--address", socket(first), "--namespace", "k8s.io"}, args...)...)
+	cmd := exec.CommandContext(ctx, l.Bin("ctr"), append([]string{"--address", socket, "--namespace", "k8s.io"}, args...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("ctr %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return string(out), nil
 }

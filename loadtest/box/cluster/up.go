@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,10 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up starts the nodes and returns when they are Ready. Nodes that already run, are
-// as many and are whole are left alone: started is false then. What broken ones left is
-// removed first. stale says what is wrong with the rest of the box, if anything.
-func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error)) (started bool, err error) {
+// Up starts the nodes and returns when they are Ready, and what install does is done, which
+// is called as soon as the API server answers. Nodes that already run, are as many and are
+// whole are left alone: started is false then. What broken ones left is removed first. stale
+// says what is wrong with the rest of the box, if anything.
+func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error), install func(context.Context) error) (started bool, err error) {
 	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
 		return false, c.preflight(ctx)
 	}
@@ -40,11 +40,18 @@ func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error
 	if err := c.preflight(ctx); err != nil {
 		return false, err
 	}
-	if err := c.start(ctx); err != nil {
+	if err := PrepareImages(ctx, c.Layout, c.Log); err != nil {
+		return false, err
+	}
+	installing, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	installed := make(chan error, 1)
+	if err := c.start(ctx, func() { installed <- install(installing) }); err != nil {
+		giveUp()
 		// The logs stay.
 		return false, errors.Join(err, c.Down(context.WithoutCancel(ctx)))
 	}
-	return true, nil
+	return true, <-installed
 }
 
 // examine says whether anything of a node exists, and what is wrong with it.
@@ -113,7 +120,9 @@ func (c Cluster) ended() (log, how string) {
 	return "", ""
 }
 
-func (c Cluster) start(ctx context.Context) error {
+// start starts the nodes and waits until they are Ready. As soon as the API server answers it calls
+// answers, which runs beside that.
+func (c Cluster) start(ctx context.Context, answers func()) error {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		return err
@@ -141,6 +150,9 @@ func (c Cluster) start(ctx context.Context) error {
 	if err := writeNodes(c.Layout, c.Nodes); err != nil {
 		return err
 	}
+	if err := c.giveImages(ctx, members...); err != nil {
+		return err
+	}
 	pid, err := c.startInit(members)
 	if err != nil {
 		return err
@@ -149,19 +161,23 @@ func (c Cluster) start(ctx context.Context) error {
 
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	g, importing := errgroup.WithContext(ctx)
+	g, starting := errgroup.WithContext(ctx)
 	for _, m := range members {
 		g.Go(func() error {
-			if err := c.waitContainerd(importing, pid, m); err != nil {
+			if err := c.waitContainerd(starting, pid, m); err != nil {
 				return err
 			}
-			return c.importAll(importing, m)
+			return c.importLacking(starting, m)
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	return c.waitReady(ctx, pid, members)
+	g.Go(func() error {
+		if err := c.waitAPI(starting, pid); err != nil {
+			return err
+		}
+		go answers()
+		return c.waitReady(starting, pid, members)
+	})
+	return g.Wait()
 }
 
 // startInit starts the node's init in its namespaces, connects it and lets it go.
@@ -259,6 +275,20 @@ func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 	})
 }
 
+func (c Cluster) waitAPI(ctx context.Context, pid int) error {
+	api, err := newAPI(c.Layout)
+	if err != nil {
+		return err
+	}
+	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
+		if err := c.stillStarting(pid); err != nil {
+			return false, "", err
+		}
+		err := api.ready(ctx)
+		return err == nil, fmt.Sprintf("the API server is not ready (%v)", err), nil
+	})
+}
+
 func (c Cluster) waitReady(ctx context.Context, pid int, members []member) error {
 	api, err := newAPI(c.Layout)
 	if err != nil {
@@ -298,22 +328,30 @@ func (c Cluster) stillStarting(pid int) error {
 	return fmt.Errorf("%s ended (%s); the end of its log %s:\n%s", strings.TrimSuffix(filepath.Base(log), ".log"), how, log, lastLines(log, 10))
 }
 
-// importAll imports every image tar of the cache that a node may run.
-func (c Cluster) importAll(ctx context.Context, m member) error {
-	tars, err := filepath.Glob(filepath.Join(c.Layout.Images(), "*.tar"))
+// importLacking imports the image tars of the cache that a node may run and does not have.
+func (c Cluster) importLacking(ctx context.Context, m member) error {
+	all, err := preparedOf(c.Layout)
 	if err != nil {
 		return err
 	}
-	tars = slices.DeleteFunc(tars, func(tar string) bool { return !m.runs(strings.TrimSuffix(filepath.Base(tar), ".tar")) })
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2) // the disk is busy with that already
-	for _, tar := range tars {
-		g.Go(func() error { return c.importTo(ctx, m, tar) })
-	}
-	if err := g.Wait(); err != nil {
+	there, err := c.imagesOn(ctx, m)
+	if err != nil {
 		return err
 	}
-	c.Log("imported %d images%s", len(tars), m.told())
+	lacks := m.without(there)
+	imported := 0
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2) // the disk is busy with that already
+	for _, ref := range all.Images {
+		if lacks(ref.Name) {
+			imported++
+			g.Go(func() error { return c.importTo(ctx, m, all.tars[ref]) })
+		}
+	}
+	if err := g.Wait(); err != nil || imported == 0 {
+		return err
+	}
+	c.Log("imported %d images%s", imported, m.told())
 	return nil
 }
 

@@ -93,10 +93,8 @@ func (n *node) mountCgroups() error {
 // mountWorker shows a worker the part of the machine that it is, without what an earlier one of
 // its name has left: it is a new machine each time.
 func (n *node) mountWorker() error {
-	for _, dir := range []string{containerdRoot(n.layout), filepath.Join(n.layout.Run(), "kubelet")} {
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("remove what an earlier node left: %w", err)
-		}
+	if err := os.RemoveAll(filepath.Join(n.layout.Run(), "kubelet")); err != nil {
+		return fmt.Errorf("remove what an earlier node left: %w", err)
 	}
 	groups, err := readCgroups()
 	if err != nil {
@@ -148,6 +146,12 @@ func (c Cluster) StartNode(ctx context.Context, name string) error {
 		if err := os.Remove(statesPath(w.layout)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the one that has ended
 			return err
 		}
+		if err := PrepareImages(ctx, c.Layout, c.Log); err != nil {
+			return err
+		}
+		if err := c.giveImages(ctx, w); err != nil {
+			return err
+		}
 		if err := c.startAgain(ctx, init, againWorkers, c.Layout, before); err != nil {
 			return err
 		}
@@ -155,12 +159,8 @@ func (c Cluster) StartNode(ctx context.Context, name string) error {
 	if err := c.waitContainerd(ctx, init.pid, w); err != nil {
 		return err
 	}
-	if lacks, err := c.lacks(ctx, w); err != nil {
+	if err := c.importLacking(ctx, w); err != nil {
 		return err
-	} else if lacks {
-		if err := c.importAll(ctx, w); err != nil {
-			return err
-		}
 	}
 	api, err := newAPI(c.Layout)
 	if err != nil {

@@ -5,10 +5,8 @@ package image
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"runtime"
 
@@ -103,14 +101,29 @@ func (i Image) isIn(path, as string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	there, err := InTar(path)
+	if err != nil {
+		return false, nil // there is none, or it is not one of ours: write it anew
+	}
+	return there == Reference{Name: as, Config: config.String()}, nil
+}
+
+// Reference is an image in a tar.
+type Reference struct {
+	Name   string `json:"name"`   // with its tag
+	Config string `json:"config"` // the digest of its configuration, by which its content is known
+}
+
+// InTar is the one image in a tar that WriteTar wrote.
+func InTar(path string) (Reference, error) {
 	m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) })
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	if err != nil {
+		return Reference{}, fmt.Errorf("image in %s: %w", path, err)
 	}
-	if err != nil || len(m) != 1 || len(m[0].RepoTags) != 1 {
-		return false, nil // not a tar of ours: write it anew
+	if len(m) != 1 || len(m[0].RepoTags) != 1 {
+		return Reference{}, fmt.Errorf("%s has not one image of one name", path)
 	}
-	return m[0].Config == config.String() && m[0].RepoTags[0] == as, nil
+	return Reference{Name: m[0].RepoTags[0], Config: m[0].Config}, nil
 }
 
 // packed is the image with compressed layers.

@@ -112,6 +112,9 @@ func (l Layout) Manifests() string { return filepath.Join(l.Cache, "manifests") 
 // Images is the folder of the image tars that a new node imports.
 func (l Layout) Images() string { return filepath.Join(l.Cache, "images") }
 
+// Prepared is the folder of what a new node's containerd starts with.
+func (l Layout) Prepared() string { return filepath.Join(l.Cache, "containerd") }
+
 // Logs is the folder of the components' logs, one <component>.log each. Those of workers are in
 // folders in the control node's.
 func (l Layout) Logs() string { return filepath.Join(l.State, "logs", l.Node) }

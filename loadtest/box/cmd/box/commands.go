@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -102,6 +103,9 @@ Libra's own images for "box push".`,
 				if err := stack.Build(cmd.Context(), l, root, log); err != nil {
 					return err
 				}
+				if err := cluster.PrepareImages(cmd.Context(), l, log); err != nil {
+					return err
+				}
 				done("the box is built, in %s", l.Cache)
 				return nil
 			})
@@ -143,20 +147,19 @@ workers, and the platform and all of Libra but its agents on "box".`,
 			return changing(func(l layout.Layout) error {
 				log, done := progress(cmd)
 				c := cluster.Cluster{Layout: l, Nodes: nodes, Log: log}
-				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l) })
+				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l) }, func(ctx context.Context) error {
+					config, err := cluster.RESTConfig(l)
+					if err != nil {
+						return err
+					}
+					return stack.Install(ctx, l, config, cluster.PlatformAnnotations(nodes), log)
+				})
 				if err != nil {
 					return err
 				}
 				if !started {
 					done("the box is up and healthy already; its kubeconfig is %s", l.Kubeconfig())
 					return nil
-				}
-				config, err := cluster.RESTConfig(l)
-				if err != nil {
-					return err
-				}
-				if err := stack.Install(cmd.Context(), l, config, cluster.PlatformAnnotations(nodes), log); err != nil {
-					return err
 				}
 				if err := noteInstalled(l); err != nil {
 					return err
