@@ -35,6 +35,12 @@ var istioValues = map[string]any{
 		"enablePrometheusMerge": false,
 		"accessLogFile":         "",
 	},
+	// As askSoon has it of others.
+	"gatewayClasses": map[string]any{"istio": map[string]any{"deployment": map[string]any{
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
+			"name": "istio-proxy", "readinessProbe": map[string]any{"periodSeconds": 1, "failureThreshold": 60},
+		}}}}},
+	}}},
 	"global": map[string]any{
 		"defaultPodDisruptionBudget": map[string]any{"enabled": false},
 		"proxy": map[string]any{

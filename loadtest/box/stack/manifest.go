@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -33,6 +36,9 @@ func (b *builder) manifests(ctx context.Context) error {
 		return err
 	}
 	if err := setRequests(all); err != nil {
+		return err
+	}
+	if err := askSoon(all); err != nil {
 		return err
 	}
 	files := map[string][]byte{}
@@ -232,6 +238,34 @@ func setRequests(objects []object) error {
 		}
 		if err := editContainer(o, func(c map[string]any) error {
 			return unstructured.SetNestedField(c, cpu, "resources", "requests", "cpu")
+		}); err != nil {
+			return fmt.Errorf("deployment %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// askSoon has each part asked every second whether it is ready, and taken for unready after as long as
+// upstream has it: somebody waits for the box. A probe that is rarer has its first run at a random
+// moment of its period where the kubelet itself is younger than that.
+func askSoon(objects []object) error {
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		if err := editContainer(o, func(c map[string]any) error {
+			probe, ok := c["readinessProbe"].(map[string]any)
+			if !ok {
+				return nil
+			}
+			var upstream corev1.Probe
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(probe, &upstream); err != nil {
+				return err
+			}
+			// Where it does not say, it is what Kubernetes takes.
+			period, failures := cmp.Or(upstream.PeriodSeconds, 10), cmp.Or(upstream.FailureThreshold, 3)
+			probe["periodSeconds"], probe["failureThreshold"] = int64(1), int64(period*failures)
+			return nil
 		}); err != nil {
 			return fmt.Errorf("deployment %s: %w", o.GetName(), err)
 		}

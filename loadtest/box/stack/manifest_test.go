@@ -114,7 +114,7 @@ func TestUpstreamManifests(t *testing.T) {
 }
 
 // Libra patches the stock activator: it must be upstream's in all but its
-// image and what it requests.
+// image, what it requests, and how often it is asked whether it is ready.
 func TestActivatorIsUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads modules of the Go module proxy")
@@ -128,6 +128,9 @@ func TestActivatorIsUpstreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := setRequests(rendered); err != nil {
+		t.Fatal(err)
+	}
+	if err := askSoon(rendered); err != nil {
 		t.Fatal(err)
 	}
 	serving, err := build.Download(ctx, "knative.dev/serving", versions.KnativeServing)
@@ -146,6 +149,9 @@ func TestActivatorIsUpstreams(t *testing.T) {
 		}
 		if err := editContainer(d, func(c map[string]any) error {
 			c["image"] = ""
+			probe := c["readinessProbe"].(map[string]any)
+			delete(probe, "periodSeconds")
+			delete(probe, "failureThreshold")
 			return unstructured.SetNestedField(c, "", "resources", "requests", "cpu")
 		}); err != nil {
 			t.Fatal(err)
@@ -175,6 +181,52 @@ metadata: {name: s}
 	}
 	if err := setRequests(parse(t, fmt.Sprintf(deployment, "new"))); err == nil || !strings.Contains(err.Error(), "deployment new") {
 		t.Errorf("setRequests() = %v, want an error that names the deployment", err)
+	}
+}
+
+// documents are objects as they are written.
+func documents(t *testing.T, objects []object) (all []string) {
+	t.Helper()
+	for _, o := range objects {
+		data, err := document(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(data))
+	}
+	return all
+}
+
+func TestAskSoon(t *testing.T) {
+	objects := parse(t, `kind: Deployment
+metadata: {name: set}
+spec: {template: {spec: {containers: [{name: a, readinessProbe: {periodSeconds: 5, failureThreshold: 4, httpGet: {port: 80}}}]}}}
+---
+kind: Deployment
+metadata: {name: defaults}
+spec: {template: {spec: {containers: [{name: a, readinessProbe: {httpGet: {port: 80}}}]}}}
+---
+kind: Deployment
+metadata: {name: none}
+spec: {template: {spec: {containers: [{name: a}]}}}
+`)
+	if err := askSoon(objects); err != nil {
+		t.Fatal(err)
+	}
+	want := parse(t, `kind: Deployment
+metadata: {name: set}
+spec: {template: {spec: {containers: [{name: a, readinessProbe: {periodSeconds: 1, failureThreshold: 20, httpGet: {port: 80}}}]}}}
+---
+kind: Deployment
+metadata: {name: defaults}
+spec: {template: {spec: {containers: [{name: a, readinessProbe: {periodSeconds: 1, failureThreshold: 30, httpGet: {port: 80}}}]}}}
+---
+kind: Deployment
+metadata: {name: none}
+spec: {template: {spec: {containers: [{name: a}]}}}
+`)
+	if diff := cmp.Diff(documents(t, want), documents(t, objects)); diff != "" {
+		t.Errorf("askSoon() (-want +got):\n%s", diff)
 	}
 }
 
