@@ -19,6 +19,8 @@ BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layo
 
 # A module of its own: it has Kubernetes in it.
 SCHEDULER := activator-plugin/placement/scheduler
+# Its image finds most of it in Go's cache then.
+AS_IN_IMAGE := GOFLAGS=-trimpath
 
 export CGO_ENABLED ?= 0
 export PATH := $(CURDIR)/bin:$(PATH)
@@ -82,13 +84,13 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/placement/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
-	cd $(SCHEDULER) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
+	cd $(SCHEDULER) && export $(AS_IN_IMAGE) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
-	cd $(SCHEDULER) && go test -shuffle=on ./... # with the race detector it takes minutes to build Kubernetes
+	cd $(SCHEDULER) && $(AS_IN_IMAGE) go test -shuffle=on ./... # with the race detector it takes minutes to build Kubernetes
 
 cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
 	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz -module "bin/brd.ko rd_nr=1 rd_size=131072" ./resizer/cgroup ./resizer/pressure ./resizer/agent
@@ -99,7 +101,7 @@ predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and 
 e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out; NODES=3 for those of several nodes too.
 	$(BOX) down
 	$(BOX) up --nodes $(NODES)
-	$(BOX) load --out out/images.json
+	$(BOX) load --with scheduler --out out/images.json
 	bin/demo run $(ON_BOX) --limit 5m --out out/e2e
 	$(FUNCTIONS_OF_TESTS) --redis-auth
 	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json" -box "$(CURDIR)/$(BOX)"
@@ -131,7 +133,7 @@ bench-place: bin/bench-place ## How long it takes to choose the pod of a request
 
 .PHONY: bench-scheduler
 bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by Libra's profile and by a stock one of the same scheduler, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke.
-	cd $(SCHEDULER) && bash -o pipefail -c 'go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
+	cd $(SCHEDULER) && bash -o pipefail -c '$(AS_IN_IMAGE) go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
 
 BASE ?= origin/main
 

@@ -42,7 +42,7 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 	}
 	box := filepath.Join(root, moduleDir)
 	b := build.Builder{Bin: l.Bin(""), Log: log}
-	kubernetes := build.Options{LDFlags: []string{"-X k8s.io/component-base/version.gitVersion=v" + versions.Kubernetes}}
+	kubernetes := build.Options{LDFlags: []string{versions.KubernetesFlag}}
 	for _, t := range []struct {
 		name, dir, pkg string
 		options        build.Options

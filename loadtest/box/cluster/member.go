@@ -138,7 +138,7 @@ func PlatformAnnotations(nodes int) map[string]string {
 // namespaces say so.
 var ofPlatform = []string{
 	"knative-activator", "knative-autoscaler", "knative-controller", "knative-webhook", "knative-net-gateway-api",
-	"pilot", "proxyv2", "kserve-manager", "redis", "libra-resizer", "libra-predictor",
+	"pilot", "proxyv2", "kserve-manager", "redis", "libra-resizer", "libra-predictor", "libra-scheduler",
 }
 
 // runs says whether the node may run an image, by its name.

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,18 +11,6 @@ import (
 )
 
 const vpaDir = "../../vpa"
-
-func TestCheckExtras(t *testing.T) {
-	for _, with := range [][]string{nil, {"vpa"}, {"vpa", "vpa"}} {
-		if err := checkExtras(with); err != nil {
-			t.Errorf("checkExtras(%q) = %v", with, err)
-		}
-	}
-	err := checkExtras([]string{"vpa", "hpa"})
-	if err == nil || !strings.Contains(err.Error(), `"hpa"`) || !strings.Contains(err.Error(), "vpa") {
-		t.Errorf("checkExtras() = %v, want an error that names what is wrong and what there is", err)
-	}
-}
 
 func TestWithoutAdmission(t *testing.T) {
 	objects, err := parseObjects([]byte(`
@@ -49,24 +36,6 @@ metadata: {name: "system:vpa-admission-controller"}
 	want := []string{"verticalpodautoscalers.autoscaling.k8s.io", "vpa-updater"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("withoutAdmission() (-want +got):\n%s", diff)
-	}
-}
-
-func TestWriteObjects(t *testing.T) {
-	want := []object{
-		{Object: map[string]any{"kind": "ServiceAccount", "metadata": map[string]any{"name": "vpa-updater"}}},
-		{Object: map[string]any{"kind": "ClusterRole", "metadata": map[string]any{"name": "system:vpa-actor"}}},
-	}
-	path := filepath.Join(t.TempDir(), "out", VPAObjects)
-	if err := writeObjects(path, want); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readObjects(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("what was written reads (-want +got):\n%s", diff)
 	}
 }
 

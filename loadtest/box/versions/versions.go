@@ -16,6 +16,9 @@ const (
 	GatewayAPI        = "v1.6.0"
 )
 
+// KubernetesFlag is the linker's, by which a binary of Kubernetes knows its version.
+const KubernetesFlag = "-X k8s.io/component-base/version.gitVersion=v" + Kubernetes
+
 // Knative. Networking and caching come with Serving: they are read from its go.mod.
 const (
 	// KnativeServing must be the version that Libra's activator is built

@@ -404,7 +404,9 @@ which each node takes its own.
 const withHelp = `With "--with vpa" it also builds what loadtest/vpa installs: the recommender and
 the updater of Kubernetes' vertical pod autoscaler, and the metrics server. The
 definitions and roles that upstream has for them are written beside --out, as
-` + stack.VPAObjects + `: apply that file before loadtest/vpa.`
+` + stack.VPAObjects + `: apply that file before loadtest/vpa. With "--with scheduler" it
+builds Libra's scheduler, for manifests/scheduler: it has Kubernetes in it, which
+takes minutes the first time.`
 
 func outFlags(cmd *cobra.Command, with *[]string, out *string) {
 	cmd.Flags().StringSliceVar(with, "with", nil, "images to add to Libra's own, of "+strings.Join(stack.Extras(), ", "))
