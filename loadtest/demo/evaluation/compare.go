@@ -16,10 +16,14 @@ type combination struct {
 
 func (k combination) String() string {
 	said := fmt.Sprintf("%d %% load", k.load)
-	switch k.pods {
-	case 0:
+	switch {
+	case k.part == PartPlacement && k.load == 0:
+		return "all loads"
+	case k.part == PartPlacement:
+		return said + fmt.Sprintf(", %d pods a function", k.pods)
+	case k.pods == 0:
 		return said
-	case 1:
+	case k.pods == 1:
 		return said + ", 1 pod"
 	}
 	return said + fmt.Sprintf(", %d pods", k.pods)
@@ -125,7 +129,7 @@ func (l longest) with(c *comparison, b Block) longest {
 	return l
 }
 
-var partsInOrder = []string{PartRequests, PartBystanders, PartCost, PartMemory, PartAblations, PartDemo}
+var partsInOrder = []string{PartRequests, PartBystanders, PartCost, PartMemory, PartAblations, PartDemo, PartPlacement}
 
 // combinations are all that were measured, in the order of the report.
 func (c *comparison) combinations() []combination {

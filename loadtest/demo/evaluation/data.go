@@ -10,8 +10,9 @@ import (
 
 // Names of arms.
 const (
-	Stock            = "stock" // what others are compared with
-	Again            = "again" // stock once more: the noise
+	Stock            = "stock"  // what others are compared with
+	Again            = "again"  // stock once more: the noise
+	AgainSuffix      = "_again" // of another arm once more
 	Libra            = "libra"
 	Owners           = "owners"
 	OwnersNoIdle     = "owners_no_idle"
@@ -28,7 +29,8 @@ const (
 	PartCost       = "cost"
 	PartMemory     = "memory"
 	PartAblations  = "ablations"
-	PartDemo       = "demo" // requests and a bystander's at once
+	PartDemo       = "demo"      // requests and a bystander's at once
+	PartPlacement  = "placement" // requests on several nodes, by which pod each goes to
 )
 
 // Data is all that an evaluation measured.
@@ -73,7 +75,8 @@ type Arm struct {
 	Name  string // as in the names of the metrics
 	Title string // as in the plots and tables
 	About string // what it is, in a sentence
-	// Base is the arm that an ablation is without some of it; empty of others.
+	// Base is the arm that an ablation is without some of it, or what a placement is held
+	// against; empty of others.
 	Base string `json:",omitempty"`
 }
 
@@ -93,7 +96,7 @@ type Alone struct {
 type Block struct {
 	Part     string
 	Load     int // % of the CPU that the platform leaves: 15, 40, 90, 120
-	Pods     int // functions' pods of the arm: 10 or 40; 0 with autoscaling
+	Pods     int // functions' pods of the arm: 10 or 40; 0 with autoscaling; of the part placement, pods of each function
 	Number   int // from 1; blocks of one (Part, Load, Pods) with the same Number have the same schedule
 	Arm      string
 	Order    int // in which place among the arms it was measured, from 1
@@ -110,6 +113,8 @@ type Block struct {
 	Loans *Loans `json:",omitempty"`
 	// Weighed is of arms under which pods have weights by what is in flight in them.
 	Weighed *Weighed `json:",omitempty"`
+	// Placed is of the part placement.
+	Placed *Placed `json:",omitempty"`
 }
 
 // Request is one of a block, and what became of it.
@@ -173,6 +178,38 @@ func since(now, before float64) float64 {
 		return now
 	}
 	return now - before
+}
+
+// Placed is how the pods of a block's requests were chosen.
+type Placed struct {
+	// Outcomes is how many requests had their pod chosen, by what became of the one that Knative had
+	// picked. One that went as Knative said without a question is in none of them.
+	Outcomes map[string]float64
+	// Promised and Granted, in core-seconds, are the CPU that requests were placed for, and what
+	// of it the pool had for them when they began.
+	Promised, Granted float64
+}
+
+// What became of Knative's pick: of several pods with a free slot, the policy named another or the
+// same, or no other had one.
+const (
+	outcomeMoved    = "moved"
+	outcomeKept     = "kept"
+	outcomeNoChoice = "no_choice"
+)
+
+// Choices is how many requests could have gone to more than one pod.
+func (p Placed) Choices() float64 { return p.Outcomes[outcomeMoved] + p.Outcomes[outcomeKept] }
+
+// Since is what was added to an earlier reading of the same counters.
+func (p Placed) Since(before Placed) Placed {
+	added := Placed{map[string]float64{}, since(p.Promised, before.Promised), since(p.Granted, before.Granted)}
+	for outcome, n := range p.Outcomes {
+		if n := since(n, before.Outcomes[outcome]); n > 0 {
+			added.Outcomes[outcome] = n
+		}
+	}
+	return added
 }
 
 // Loans is what changed hands in a block: volumes times how long they were in force.

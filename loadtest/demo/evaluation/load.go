@@ -23,8 +23,11 @@ func (c *comparison) load(k combination, title string) section {
 func (c *comparison) figuresTable(k combination) table {
 	t := table{Caption: "Requests", Head: []string{
 		"policy", "blocks", "requests", "failed", "computing: P50", "P95", "P99", "short: P50", "P95", "P99",
-		"mean slow-down", "computing: slow-down P50", "P95", "P99", "short: slow-down P50", "P95", "P99", "goodput", "slower than stock by 10 %",
+		"mean slow-down", "computing: slow-down P50", "P95", "P99", "short: slow-down P50", "P95", "P99", "goodput",
 	}}
+	if c.has(k, Stock) {
+		t.Head = append(t.Head, "slower than stock by 10 %")
+	}
 	for _, arm := range c.armsOf(k) {
 		row := []string{c.title(arm), fmt.Sprint(len(c.blocks[k][arm])), fmt.Sprint(c.requests(k, arm)), fmt.Sprint(c.failedOf(k, arm))}
 		for _, f := range []figure{p50Computing, p95Computing, p99Computing, p50TookShort, p95TookShort, p99TookShort} {
@@ -33,11 +36,14 @@ func (c *comparison) figuresTable(k combination) table {
 		for _, f := range []figure{meanSlowdown, p50SlowdownComputing, p95SlowdownComputing, p99SlowdownComputing, p50Short, p95SlowdownShort, p99SlowdownShort} {
 			row = append(row, times(c.value(k, arm, f).value))
 		}
-		harmed := "-"
-		if arm != Stock {
-			harmed = c.harmedShare(k, arm)
+		row = append(row, percentText(c.value(k, arm, goodput).value))
+		switch {
+		case arm == Stock:
+			row = append(row, "-")
+		case c.has(k, Stock):
+			row = append(row, c.harmedShare(k, arm))
 		}
-		t.add(append(row, percentText(c.value(k, arm, goodput).value), harmed)...)
+		t.add(row...)
 	}
 	return t
 }

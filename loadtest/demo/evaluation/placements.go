@@ -1,0 +1,321 @@
+package evaluation
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"libra.dev/libra/loadtest/bench/stats"
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+// WritePlacements does what WriteReport does with what was measured of placements, each over what it is
+// held against.
+func WritePlacements(dir string, out io.Writer, title string, d Data) error {
+	p, err := comparePlacements(d)
+	if err != nil {
+		return fmt.Errorf("what was measured cannot be compared: %w", err)
+	}
+	return writeAll(dir, out, title, p.document(), p.results())
+}
+
+// placed is a comparison of placements.
+type placed struct {
+	*comparison
+	// whole has all loads and numbers of pods as if they were one.
+	whole *comparison
+}
+
+// allLoads is the combination that whole has.
+var allLoads = combination{part: PartPlacement}
+
+func comparePlacements(d Data) (*placed, error) {
+	c, err := compare(d)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := compare(d.atOnce())
+	return &placed{c, whole}, err
+}
+
+// atOnce has all blocks of placements in one combination. Those that had the same schedule have the same
+// number in it.
+func (d Data) atOnce() Data {
+	numbers := map[string]int{}
+	var blocks []Block
+	for _, b := range d.Blocks {
+		if b.Part != PartPlacement {
+			continue
+		}
+		schedule := fmt.Sprint(b.Load, b.Pods, b.Number)
+		if numbers[schedule] == 0 {
+			numbers[schedule] = len(numbers) + 1
+		}
+		b.Number, b.Load, b.Pods = numbers[schedule], 0, 0
+		blocks = append(blocks, b)
+	}
+	d.Blocks = blocks
+	return d
+}
+
+// borrowed is what was lent to those who could use it.
+var borrowed = acceleratedCPU.named("borrowed_core_s", "borrowed core-seconds")
+
+func (f figure) named(name, title string) figure {
+	f.name, f.title = name, title
+	return f
+}
+
+// meanOf is how long requests to a function take on average.
+func meanOf(function string) figure { return meanTook.ofFunction(function) }
+
+// The goal: by coverage, so many times as much is borrowed as by hash, and at no load requests take
+// longer.
+const (
+	coverageArm     = "coverage"
+	coverageBorrows = 1.3
+	meanNoMoreThan  = 1 + stats.Tolerance
+	p99NoMoreThan   = 1 + stats.ToleranceP99
+)
+
+// over is an arm's figure over that of what it is held against.
+func (c *comparison) over(k combination, arm string, f figure) interval {
+	return c.ratio(k, arm, c.base(arm), f)
+}
+
+// toldOver is what can be told of it, as told has it: what is not further from 1 than the base is from itself,
+// measured again, is not known.
+func (c *comparison) toldOver(k combination, arm string, f figure) string {
+	r, noise, tolerance := c.over(k, arm, f), c.over(k, c.base(arm)+AgainSuffix, f), f.tolerance()
+	beyond := !noise.measured() || math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
+	switch {
+	case !r.measured():
+		return notKnown
+	case r.high < 1 && beyond:
+		return faster
+	case r.low > 1 && beyond:
+		return slower
+	case r.low >= 1-tolerance && r.high <= 1+tolerance:
+		return theSame
+	}
+	return notKnown
+}
+
+// held are the arms of a combination that are held against another.
+func (c *comparison) held(k combination) []string {
+	return slices.DeleteFunc(c.armsOf(k), func(arm string) bool {
+		base := c.base(arm)
+		return base == "" || base == arm || len(c.common(k, arm, base)) == 0
+	})
+}
+
+func (p *placed) document() []section {
+	sections := []section{p.glance(), p.goal(), p.choices(), p.functionsTold(), p.measured()}
+	for _, k := range p.of(PartPlacement) {
+		sections = append(sections, section{
+			Title: "Requests: " + k.String(), Tables: []table{p.figuresTable(k), p.usageTable(k), p.functionsOver(k)},
+			draw: func() ([]figureDrawn, error) { return p.loadPlots(k) },
+		})
+	}
+	return append(sections, p.failuresSection(), placementMethod)
+}
+
+// glance is what somebody sees who reads nothing else.
+func (p *placed) glance() section {
+	s := section{Title: "At a glance", brief: true}
+	t := table{Caption: "Over hash under the same source, with 95 % intervals", Head: []string{"load", "placement", p99Computing.title, "", meanSlowdown.title, "", borrowed.title}}
+	rows := func(c *comparison, k combination) {
+		for _, arm := range c.held(k) {
+			row := []string{k.String(), c.title(arm)}
+			for _, f := range []figure{p99Computing, meanSlowdown} {
+				row = append(row, c.over(k, arm, f).String(), c.toldOver(k, arm, f))
+			}
+			t.add(append(row, c.over(k, arm, borrowed).String())...)
+		}
+	}
+	for _, k := range p.of(PartPlacement) {
+		rows(p.comparison, k)
+	}
+	rows(p.whole, allLoads)
+	s.Tables = []table{t}
+	if len(t.Rows) == 0 {
+		s.Text = []string{"Nothing was measured beside hash."}
+		return s
+	}
+	s.Text = []string{
+		fmt.Sprintf("Faster and slower: the whole interval is on that side of 1, and the ratio is further from 1 than that of hash again. The same: the interval is within 5 %% of 1 (a P99's 10 %%). Everything else is %s. Of all loads, requests and core-seconds are added up: those of the highest load decide.", notKnown),
+		p.failedTold(),
+	}
+	return s
+}
+
+// goal is what coverage is to reach.
+func (p *placed) goal() section {
+	t := table{Head: []string{"load", "figure", "wanted", "measured (95 % interval)", "hash again", "verdict"}}
+	judge := func(c *comparison, k combination, f figure, g stats.Goal) {
+		r, noise := c.over(k, coverageArm, f), c.over(k, c.base(coverageArm)+AgainSuffix, f)
+		if !r.measured() {
+			return
+		}
+		verdict, why := judgePlacement(g, r, noise)
+		if n := c.disturbed(k, coverageArm, c.base(coverageArm)); n > 0 {
+			verdict, why = stats.NotKnown, fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
+		}
+		t.add(k.String(), f.title, g.String(), r.String(), ratioText(noise.value), stats.Said(verdict, why))
+	}
+	judge(p.whole, allLoads, borrowed, stats.Goal{Bound: coverageBorrows, AtLeast: true})
+	for _, k := range p.of(PartPlacement) {
+		judge(p.comparison, k, borrowed, stats.Goal{Bound: coverageBorrows, AtLeast: true})
+		judge(p.comparison, k, meanSlowdown, stats.Goal{Bound: meanNoMoreThan})
+		judge(p.comparison, k, p99Computing, stats.Goal{Bound: p99NoMoreThan})
+	}
+	return section{Title: "What coverage is to reach", brief: true, Tables: []table{t}, Text: []string{
+		fmt.Sprintf("Under the source owners, coverage is to borrow at least %.1f times what hash does, and is to be slower at no load: by no more than what is within the noise of such a figure, 5 %% (a P99 10 %%). All of the interval decides: where it has the bound in it, nothing is known. Neither is it where hash, measured again, is as far from itself as coverage is from the bound, or the hypervisor took more than %s of the CPU in a block of either.", coverageBorrows, percentText(mostStolen)),
+	}}
+}
+
+// judgePlacement says whether a ratio reaches a goal: if all of its interval does, and it is further from the
+// bound than the noise is from 1.
+func judgePlacement(g stats.Goal, ratio, noise interval) (v stats.Verdict, why string) {
+	v, why = g.Absolute(ratio.plain())
+	switch {
+	case v == stats.NotKnown:
+		return v, why
+	case !noise.measured():
+		return stats.NotKnown, "hash was not measured again"
+	case math.Abs(math.Log(ratio.value/g.Bound)) <= math.Abs(math.Log(noise.value)):
+		return stats.NotKnown, fmt.Sprintf("hash again is %s of hash", ratioText(noise.value))
+	}
+	return v, why
+}
+
+// choices is in how many cases there was any.
+func (p *placed) choices() section {
+	t := table{Caption: "Where requests could go", Head: []string{
+		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "otherwise as Knative said",
+		"borrowed core-seconds a block", "placed for, and granted, of these"}}
+	for _, k := range p.of(PartPlacement) {
+		for _, arm := range p.armsOf(k) {
+			sum, requests := p.placedOf(k, arm)
+			if requests == 0 {
+				continue
+			}
+			share := func(n float64) string { return percentText(n / float64(requests)) }
+			without := sum.Outcomes[outcomeNoChoice]
+			t.add(k.String(), p.title(arm), fmt.Sprint(requests), share(sum.Choices()), share(sum.Outcomes[outcomeMoved]), share(without),
+				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), sum.grantedText())
+		}
+	}
+	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
+		"A request has a choice if more than one of its function's pods had a free slot when it came, on one node or on several. With the placement stock nothing is chosen, and nobody counts what could have been.",
+	}}
+}
+
+// placedOf adds up how an arm's requests were placed.
+func (c *comparison) placedOf(k combination, arm string) (sum Placed, requests int) {
+	sum.Outcomes = map[string]float64{}
+	for _, b := range c.blocks[k][arm] {
+		if b.Placed == nil {
+			continue
+		}
+		requests += len(b.Requests)
+		for outcome, n := range b.Placed.Outcomes {
+			sum.Outcomes[outcome] += n
+		}
+		sum.Promised, sum.Granted = sum.Promised+b.Placed.Promised, sum.Granted+b.Placed.Granted
+	}
+	return sum, requests
+}
+
+func (p Placed) grantedText() string {
+	if p.Promised == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f, %s", p.Promised, percentText(p.Granted/p.Promised))
+}
+
+// of is the figure alone, in a format.
+func (i interval) of(format string) string { return report.Number(format, i.value) }
+
+// functionsTold says where a placement did not help: for whom, at which load.
+func (p *placed) functionsTold() section {
+	t := table{Caption: "Functions by how long their requests take on average, over hash", Head: []string{"load", "placement", faster, slower, theSame, notKnown}}
+	for _, k := range p.of(PartPlacement) {
+		for _, arm := range p.held(k) {
+			by := map[string][]string{}
+			for _, name := range p.functions(k) {
+				told := p.toldOver(k, arm, meanOf(name))
+				by[told] = append(by[told], name)
+			}
+			row := []string{k.String(), p.title(arm)}
+			for _, told := range []string{faster, slower, theSame, notKnown} {
+				row = append(row, strings.Join(by[told], ", "))
+			}
+			t.add(row...)
+		}
+	}
+	return section{Title: "Where it did not help", Tables: []table{t}}
+}
+
+// functionsOver has each function by itself.
+func (p *placed) functionsOver(k combination) table {
+	arms := p.held(k)
+	t := table{Caption: "How long requests to each function take on average, over hash under the same source", Head: []string{"function", "requests of each"}}
+	for _, arm := range arms {
+		t.Head = append(t.Head, p.title(arm))
+	}
+	for _, name := range p.functions(k) {
+		n := 0
+		if len(arms) > 0 {
+			for _, b := range p.blocks[k][arms[0]] {
+				for _, r := range b.Requests {
+					if r.Function == name {
+						n++
+					}
+				}
+			}
+		}
+		row := []string{name, fmt.Sprint(n)}
+		for _, arm := range arms {
+			row = append(row, p.over(k, arm, meanOf(name)).String())
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+var placementMethod = section{Title: "How it was measured", Text: []string{
+	"All placements of a source have the same pods, of Libra in the mode full, as many on each worker. They differ in one setting, which the activator follows; a block begins when requests were seen to be placed by it. A block sends one schedule, at the times in it whether earlier requests were answered or not. The blocks of a load with the same number have the same requests, at the same times, with each placement, one after the other in random order; the next number has a new schedule. A response time is from when the request was due to the last byte of the answer.",
+	"The slow-down of a request is its response time over that of the same input alone on an idle worker without limits. Computing requests are those to functions that do not mostly wait for others. P99 is the nearest rank, over the requests of all blocks. A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load.",
+	"Borrowed core-seconds are what was in force above user allocations, times how long, by the node agents' counters, from before a block until its last request was answered. They are of the source owners: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
+	fmt.Sprintf("A ratio is of the blocks that both placements have. Its interval is from %d resamples: slices of 5 s of the schedules (of what there is one figure of for each block, blocks) are drawn with replacement, the same for both placements, and the ratio worked out anew; 95 %% of these lie in the interval. It knows of the moments that were measured, and not of what differs for whole blocks: hash again shows that.", resamples),
+}}
+
+// results are those for machines. What was not measured is absent.
+func (p *placed) results() report.Results {
+	m := map[string]float64{"failed_requests": float64(len(p.failures())), "seconds_total": p.Elapsed.Seconds()}
+	put := func(c *comparison, k combination, of string) {
+		for _, arm := range c.armsOf(k) {
+			name := func(figure string) string { return figure + "_" + arm + of }
+			for _, f := range []figure{p99Computing, meanSlowdown, borrowed} {
+				if r := c.over(k, arm, f); slices.Contains(c.held(k), arm) && r.measured() {
+					m[name(f.name)], m[name(f.name)+"_low"], m[name(f.name)+"_high"] = r.value, r.low, r.high
+				}
+			}
+			m[name("borrowed_core_s_a_block")] = c.value(k, arm, borrowed).value
+			if sum, requests := c.placedOf(k, arm); len(sum.Outcomes) > 0 {
+				m[name("share_with_choice")] = sum.Choices() / float64(requests)
+				m[name("share_moved")] = sum.Outcomes[outcomeMoved] / float64(requests)
+				m[name("granted_over_promised")] = sum.Granted / sum.Promised
+			}
+			m[name("requests")] = float64(c.requests(k, arm))
+		}
+	}
+	put(p.whole, allLoads, "")
+	for _, k := range p.of(PartPlacement) {
+		put(p.comparison, k, fmt.Sprintf("_%d_%d", k.load, k.pods))
+	}
+	return report.Results{Machine: p.Machine.About, Commit: p.Commit, Seed: p.Seed, Metrics: m}
+}

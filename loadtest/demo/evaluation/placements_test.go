@@ -1,0 +1,211 @@
+package evaluation
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/loadtest/bench/stats"
+)
+
+var (
+	fewPods  = combination{PartPlacement, 40, 2}
+	manyPods = combination{PartPlacement, 90, 4}
+)
+
+// placing is a small evaluation of placements, of each of which response times are so many times
+// hash's, and so many core-seconds are borrowed in a block.
+type placing struct {
+	times, borrows map[string]float64
+	noise          float64
+}
+
+func (p placing) data(combinations ...combination) Data {
+	d := synthetic{seed: 3, blocks: 4, requests: 80, noise: p.noise, arms: map[string]float64{Stock: 1}}.data(combinations...)
+	stock := d.Blocks
+	d.Arms, d.Blocks = nil, nil
+	for order, arm := range slices.Sorted(maps.Keys(p.times)) {
+		d.Arms = append(d.Arms, Arm{Name: arm, Title: "by " + arm, About: "What " + arm + " is.", Base: "hash"})
+		for _, b := range stock {
+			b.Arm, b.Order = arm, order+1
+			b.Requests = slices.Clone(b.Requests)
+			for i := range b.Requests {
+				b.Requests[i].Milliseconds *= p.times[arm]
+			}
+			b.Loans = &Loans{Accelerated: Volume{CoreSeconds: p.borrows[arm] * float64(b.Number)}}
+			b.Placed = &Placed{Outcomes: map[string]float64{"moved": 30, "kept": 10, "no_choice": 20}, Promised: 4, Granted: 3}
+			d.Blocks = append(d.Blocks, b)
+		}
+	}
+	return d
+}
+
+func placedOver(t testing.TB, d Data) *placed {
+	t.Helper()
+	p, err := comparePlacements(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func near(got, want float64) bool { return math.Abs(got-want) <= 1e-9*math.Abs(want) }
+
+// Each figure is over hash's, for all loads at once and for each of them.
+func TestPlacementsAreOverHash(t *testing.T) {
+	d := placing{times: map[string]float64{"hash": 1, "coverage": 0.8, "hash_again": 1}, borrows: map[string]float64{"hash": 2, "coverage": 3, "hash_again": 2}}.data(fewPods, manyPods)
+	m := placedOver(t, d).results().Metrics
+	for _, of := range []string{"", "_40_2", "_90_4"} {
+		for name, want := range map[string]float64{
+			"p99_computing_coverage": 0.8, "mean_slowdown_coverage": 0.8, "borrowed_core_s_coverage": 1.5, "p99_computing_hash_again": 1,
+			"share_with_choice_coverage": 0.5, "share_moved_hash": 0.375, "granted_over_promised_coverage": 0.75, "borrowed_core_s_a_block_coverage": 7.5,
+		} {
+			if got, ok := m[name+of]; !ok || !near(got, want) {
+				t.Errorf("%s is %v, want %v", name+of, got, want)
+			}
+		}
+		// All times are alike, and all blocks: so are all resamples.
+		for _, name := range []string{"p99_computing_coverage", "mean_slowdown_coverage", "borrowed_core_s_coverage"} {
+			if low, high := m[name+of+"_low"], m[name+of+"_high"]; !near(low, m[name+of]) || !near(high, m[name+of]) {
+				t.Errorf("%s is %v to %v, where nothing varies", name+of, low, high)
+			}
+		}
+	}
+	if m["requests_coverage"] != 2*m["requests_coverage_40_2"] || m["failed_requests"] != 0 {
+		t.Errorf("%v requests, of which %v at one load, and %v failed", m["requests_coverage"], m["requests_coverage_40_2"], m["failed_requests"])
+	}
+	if _, ok := m["p99_computing_hash"]; ok {
+		t.Error("hash is held against itself")
+	}
+}
+
+// All loads at once are all blocks of all loads: what is borrowed is added up.
+func TestAllLoadsAtOnceAreAddedUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := rapid.Float64Range(0.1, 9)
+		hash, coverage := a.Draw(t, "hash"), a.Draw(t, "coverage")
+		d := placing{times: map[string]float64{"hash": 1, "coverage": a.Draw(t, "times")}, borrows: map[string]float64{"hash": hash, "coverage": coverage}}.data(fewPods, manyPods)
+		more := a.Draw(t, "more at the higher load")
+		sums := map[string]float64{}
+		for i, b := range d.Blocks {
+			if b.Load == manyPods.load && b.Arm == "coverage" {
+				d.Blocks[i].Loans.Accelerated.CoreSeconds *= more
+			}
+			sums[b.Arm] += d.Blocks[i].Loans.Accelerated.CoreSeconds
+		}
+		p, err := comparePlacements(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := p.whole.over(allLoads, "coverage", borrowed).value, sums["coverage"]/sums["hash"]; !near(got, want) {
+			t.Errorf("%v times as much is borrowed, want %v", got, want)
+		}
+		if got, want := p.whole.requests(allLoads, "hash"), p.requests(fewPods, "hash")+p.requests(manyPods, "hash"); got != want {
+			t.Errorf("%d requests, want %d", got, want)
+		}
+	})
+}
+
+func TestFailedRequestsOfPlacementsAreCounted(t *testing.T) {
+	d := placing{times: map[string]float64{"hash": 1, "coverage": 1}, borrows: map[string]float64{"hash": 1, "coverage": 1}}.data(fewPods)
+	d.Blocks[0].Requests[3].Error = "502"
+	if got := placedOver(t, d).results().Metrics["failed_requests"]; got != 1 {
+		t.Errorf("%v failed, want 1", got)
+	}
+	w := writeBy(t, WritePlacements, d)
+	if !strings.Contains(w.markdown, "1 of 640 requests failed") || !strings.Contains(w.markdown, "502") {
+		t.Errorf("the report does not say which request failed:\n%s", w.markdown)
+	}
+}
+
+// What the report says of the goal follows from the whole interval, and where a placement did not help
+// it says so by function.
+func TestTheReportOfPlacements(t *testing.T) {
+	for name, c := range map[string]struct {
+		times, borrows float64
+		want           []string
+	}{
+		"more and faster": {0.7, 3, []string{"1.50 (1.50 to 1.50) | 1.00 | holds", "0.70 (0.70 to 0.70) | 1.00 | holds", "compute, graph, wait |  |  |  |"}},
+		"less and slower": {1.4, 1, []string{"0.50 (0.50 to 0.50) | 1.00 | does not hold", "1.40 (1.40 to 1.40) | 1.00 | does not hold", "|  | compute, graph, wait |  |  |"}},
+		"the same":        {1, 2, []string{"1.00 (1.00 to 1.00) | 1.00 | does not hold", "1.00 (1.00 to 1.00) | 1.00 | holds", "|  |  | compute, graph, wait |  |"}},
+	} {
+		d := placing{
+			times:   map[string]float64{"hash": 1, "hash_again": 1, "coverage": c.times},
+			borrows: map[string]float64{"hash": 2, "hash_again": 2, "coverage": c.borrows},
+		}.data(fewPods, manyPods)
+		w := writeBy(t, WritePlacements, d)
+		for _, want := range append(c.want, "| 40 % load, 2 pods a function | by coverage | 320 | 50 % | 38 % | 25 % | 25 % |", "all loads") {
+			if !strings.Contains(w.markdown, want) {
+				t.Errorf("%s: the report does not say %q:\n%s", name, want, w.markdown)
+			}
+		}
+		for _, never := range []string{"NaN", "Inf", "%!"} {
+			if strings.Contains(w.markdown+w.text+w.page, never) {
+				t.Errorf("%s: the report has %s in it", name, never)
+			}
+		}
+	}
+}
+
+// Without noise, or with, nothing is called faster whose interval has 1 in it.
+func TestWhatIsToldOfPlacements(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := placing{
+			times:   map[string]float64{"hash": 1, "hash_again": rapid.Float64Range(0.8, 1.25).Draw(t, "again"), "coverage": rapid.Float64Range(0.5, 2).Draw(t, "coverage")},
+			borrows: map[string]float64{"hash": 1, "hash_again": 1, "coverage": 1},
+		}.data(fewPods)
+		own := rapid.Float64Range(0, 0.9).Draw(t, "noise")
+		for i, b := range d.Blocks {
+			for n := range b.Requests {
+				d.Blocks[i].Requests[n].Milliseconds *= 1 + own*math.Sin(float64(i*1000+n))
+			}
+		}
+		p, err := comparePlacements(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, noise := p.over(fewPods, "coverage", meanSlowdown), p.over(fewPods, "hash_again", meanSlowdown)
+		beyond := math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
+		switch told := p.toldOver(fewPods, "coverage", meanSlowdown); {
+		case told == faster && (r.high >= 1 || !beyond), told == slower && (r.low <= 1 || !beyond), told == theSame && (r.low < 0.95 || r.high > 1.05):
+			t.Errorf("it is %s: %v, hash again %v", told, r, noise)
+		}
+	})
+}
+
+func TestWhatIsKnownOfTheGoal(t *testing.T) {
+	atLeast, atMost := stats.Goal{Bound: 1.3, AtLeast: true}, stats.Goal{Bound: 1.05}
+	exactly := func(v float64) interval { return interval{value: v, low: v, high: v} }
+	for name, c := range map[string]struct {
+		goal         stats.Goal
+		ratio, noise interval
+		want         stats.Verdict
+	}{
+		"more":                    {atLeast, interval{value: 1.6, low: 1.4, high: 1.9}, exactly(1.05), stats.Holds},
+		"perhaps more":            {atLeast, interval{value: 1.6, low: 1.2, high: 1.9}, exactly(1.05), stats.NotKnown},
+		"less":                    {atLeast, interval{value: 1.1, low: 1, high: 1.2}, exactly(1.05), stats.DoesNotHold},
+		"more, and so is noise":   {atLeast, interval{value: 1.6, low: 1.4, high: 1.9}, exactly(1.3), stats.NotKnown},
+		"more, and noise is less": {atLeast, interval{value: 1.6, low: 1.4, high: 1.9}, exactly(0.75), stats.NotKnown},
+		"nobody knows the noise":  {atLeast, interval{value: 1.6, low: 1.4, high: 1.9}, unmeasured, stats.NotKnown},
+		"one block":               {atLeast, interval{value: 1.6, low: none, high: none}, exactly(1), stats.NotKnown},
+		"not slower":              {atMost, interval{value: 0.9, low: 0.8, high: 1}, exactly(0.98), stats.Holds},
+		"slower":                  {atMost, interval{value: 1.3, low: 1.1, high: 1.5}, exactly(1.02), stats.DoesNotHold},
+	} {
+		if got, why := judgePlacement(c.goal, c.ratio, c.noise); got != c.want || (got == stats.NotKnown) != (why != "") {
+			t.Errorf("%s: %s (%s), want %s", name, got, why, c.want)
+		}
+	}
+}
+
+func TestPlacedSince(t *testing.T) {
+	before := Placed{Outcomes: map[string]float64{"moved": 3, "kept": 2}, Promised: 1, Granted: 1}
+	now := Placed{Outcomes: map[string]float64{"moved": 5, "kept": 2, "no_slot": 1}, Promised: 4, Granted: 3}
+	if got, want := fmt.Sprint(now.Since(before)), fmt.Sprint(Placed{map[string]float64{"moved": 2, "no_slot": 1}, 3, 2}); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
