@@ -111,9 +111,16 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 ##@ Measure it
 
 .PHONY: evaluate
-evaluate: box-up bin/demo ## Stock, no CPU limits, VPA and Libra on ten functions, with a report (two hours); QUICK=1 for a look (15 min), ABLATIONS=1 for Libra without some of it, EVALUATE=--help for options.
+ifeq ($(NODES),1)
+evaluate: box-up bin/demo ## Stock, no CPU limits, VPA and Libra on ten functions, with a report (two hours); QUICK=1 for a look (15 min), ABLATIONS=1 for Libra without some of it, NODES=3 for which pod requests go to, EVALUATE=--help for options.
 	$(BOX) load $(if $(QUICK)$(ABLATIONS),,--with vpa) --out out/images.json
 	bin/demo evaluate $(ON_BOX) --out out/evaluate$(if $(ABLATIONS),-ablations) $(if $(QUICK),--quick) $(if $(ABLATIONS),--ablations) $(EVALUATE)
+else
+evaluate: box-up bin/demo
+	@test -z "$(ABLATIONS)" || { echo "ABLATIONS=1 is of one node: leave NODES out"; exit 2; }
+	$(BOX) load --out out/images.json
+	bin/demo evaluate-nodes $(ON_BOX) --out out/evaluate-nodes $(if $(QUICK),--quick) $(EVALUATE)
+endif
 
 .PHONY: bench-predictor
 bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.

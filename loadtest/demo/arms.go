@@ -2,6 +2,7 @@ package main
 
 import (
 	"path"
+	"slices"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/pkg/api"
@@ -27,6 +28,8 @@ type arm struct {
 	keepsIdle bool
 	// perfect says that what its requests will use is told by the oracle, not predicted.
 	perfect bool
+	// placement is how the pods of its requests are chosen; empty is as the cluster has it.
+	placement api.Placement
 }
 
 const evaluationManifests = "loadtest/functions/evaluation"
@@ -109,13 +112,14 @@ var ablations = []arm{
 // escraLike says which ablation there is none of.
 const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: without predictions Libra borrows so, and lends nothing that could be borrowed."
 
+// allArms are those of every evaluation, in the order of the reports.
+func allArms() []arm { return slices.Concat(arms, ablations, placements) }
+
 // armNamed is the arm of a name, which there must be.
 func armNamed(name string) arm {
-	for _, list := range [][]arm{arms, ablations} {
-		for _, a := range list {
-			if a.Name == name {
-				return a
-			}
+	for _, a := range allArms() {
+		if a.Name == name {
+			return a
 		}
 	}
 	panic("there is no arm " + name)

@@ -231,6 +231,12 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 			return b, err
 		}
 	}
+	var placed choices
+	if a.placement != "" {
+		if placed, err = own.choices(ctx); err != nil {
+			return b, err
+		}
+	}
 	var watched *podWatch
 	if c.part == evaluation.PartCost {
 		if watched, err = own.watchPods(ctx); err != nil {
@@ -262,6 +268,14 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 			b.Weighed = &since
 		}
 	}
+	if a.placement != "" {
+		after, err := own.choices(ctx)
+		if err != nil {
+			return b, err
+		}
+		since := after.of(a.placement).Since(placed.of(a.placement))
+		b.Placed = &since
+	}
 	oomAfter, err := own.oomKills(ctx)
 	if err != nil {
 		return b, err
@@ -273,7 +287,7 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 // measuredArms are those that have blocks, in the order of the report.
 func measuredArms(blocks []evaluation.Block) []evaluation.Arm {
 	var found []evaluation.Arm
-	for _, a := range slices.Concat(arms, ablations) {
+	for _, a := range allArms() {
 		if slices.ContainsFunc(blocks, func(b evaluation.Block) bool { return b.Arm == a.Name }) {
 			found = append(found, a.Arm)
 		}
@@ -372,7 +386,10 @@ func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error 
 			return err
 		}
 	}
-	return own.whole(ctx, s.name == phaseMemory && !a.vpa)
+	if err := own.whole(ctx, s.name == phaseMemory && !a.vpa); err != nil || a.placement == "" {
+		return err
+	}
+	return e.placeBy(ctx, s, own, a.placement)
 }
 
 // requestsOf joins what was planned with what came of it.

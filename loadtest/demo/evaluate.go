@@ -17,6 +17,7 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/trace"
+	"libra.dev/libra/pkg/api"
 )
 
 // shiftedScale is how much smaller the inputs are that Libra learns from before the
@@ -59,7 +60,10 @@ type evaluate struct {
 	measured int // blocks so far
 	planned  int // blocks, as the plan is now
 	// repeated is how long it took to measure blocks again.
-	repeated time.Duration
+	repeated  time.Duration
+	placement api.Placement // that the activator is known to go by; empty is not known
+	changed   []setting
+	write     func(*demo, evaluation.Data) error // the report
 }
 
 func newEvaluate() *cobra.Command {
@@ -119,7 +123,7 @@ func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.
 func newEvaluation(d *demo, namespace string) *evaluate {
 	d.namespace = namespace
 	d.services = services{optedIn: trace.Mixed, all: append(slices.Clone(trace.Mixed), plainFunction, spinDeployment)}
-	return &evaluate{demo: d, places: map[string]*demo{}, sets: map[string]int{}, gaps: gapsSeen{}}
+	return &evaluate{demo: d, places: map[string]*demo{}, sets: map[string]int{}, gaps: gapsSeen{}, write: writeReport}
 }
 
 // check checks the flags, and makes the plan.
@@ -235,7 +239,7 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 		return err
 	}
 	e.data.Elapsed = time.Since(e.start)
-	return errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)), writeReport(e.demo, e.data))
+	return errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)), e.write(e.demo, e.data))
 }
 
 func (e *evaluate) makePools() (err error) {

@@ -17,7 +17,7 @@ const (
 )
 
 // four are the functions of end-to-end tests and chaos, and a service that did not opt in.
-var four = services{"loadtest/functions/manifests", schedule.Functions, schedule.All}
+var four = services{manifests: "loadtest/functions/manifests", optedIn: schedule.Functions, all: schedule.All}
 
 // learnFour has Libra learn the four from requests of the kind that they will get.
 func (d *demo) learnFour(ctx context.Context) error {

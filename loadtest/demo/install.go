@@ -23,7 +23,11 @@ import (
 type services struct {
 	manifests    string // kustomization that installs them
 	optedIn, all []string
+	each         int // pods of each; 0 is one
 }
+
+// pods is how many of each there are to be.
+func (s services) pods() int { return max(1, s.each) }
 
 const (
 	libraNamespace   = settings.Namespace

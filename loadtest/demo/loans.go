@@ -14,22 +14,27 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// agentCounter is one that a node agent exports.
-type agentCounter struct {
+// counter is one that a part exports.
+type counter struct {
 	name   string
 	labels map[string]string
 	value  float64
 }
 
-// agentCounters are those of all node agents, with those that histograms consist of.
-func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
+// agentCounters are those of all node agents.
+func (d *demo) agentCounters(ctx context.Context) ([]counter, error) {
+	return d.counters(ctx, agentNamespace, "app=libra-agent", 8080)
+}
+
+// counters are those of all pods that a selector selects, with those that histograms consist of.
+func (d *demo) counters(ctx context.Context, namespace, selector string, port int) ([]counter, error) {
 	var pods corev1.PodList
-	if err := d.kubectl.get(ctx, &pods, "pods", "-n", agentNamespace, "-l", "app=libra-agent"); err != nil {
+	if err := d.kubectl.get(ctx, &pods, "pods", "-n", namespace, "-l", selector); err != nil {
 		return nil, err
 	}
-	var all []agentCounter
+	var all []counter
 	for _, p := range pods.Items {
-		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", agentNamespace, p.Name))
+		out, err := d.kubectl.run(ctx, "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/metrics", namespace, p.Name, port))
 		if err != nil {
 			return nil, err
 		}
@@ -44,13 +49,13 @@ func (d *demo) agentCounters(ctx context.Context) ([]agentCounter, error) {
 				for _, l := range m.GetLabel() {
 					labels[l.GetName()] = l.GetValue()
 				}
-				if counter := m.GetCounter(); counter != nil {
-					all = append(all, agentCounter{name, labels, counter.GetValue()})
+				if c := m.GetCounter(); c != nil {
+					all = append(all, counter{name, labels, c.GetValue()})
 				}
 				for _, b := range m.GetHistogram().GetBucket() {
 					of := maps.Clone(labels)
 					of["le"] = strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64)
-					all = append(all, agentCounter{name + "_bucket", of, float64(b.GetCumulativeCount())})
+					all = append(all, counter{name + "_bucket", of, float64(b.GetCumulativeCount())})
 				}
 			}
 		}

@@ -65,7 +65,7 @@ func newRoot() *cobra.Command {
 		Args:          cobra.NoArgs,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newRun(), newEvaluate(), newInstall())
+	root.AddCommand(newRun(), newEvaluate(), newEvaluateNodes(), newInstall())
 	return root
 }
 

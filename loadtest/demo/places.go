@@ -44,6 +44,8 @@ func namespaceOf(phase, place string) string {
 		prefix += "memory-"
 	case phaseCost:
 		prefix += "cost-"
+	case phaseTwoEach, phaseFourEach:
+		prefix += fmt.Sprintf("%d-each-", podsEach[phase])
 	}
 	return prefix + strings.ReplaceAll(place, "_", "-")
 }
@@ -81,7 +83,7 @@ func (e *evaluate) placeFor(phase string, a arm, sets ...int) *demo {
 		functions = []string{memoryFunction}
 	}
 	names := servicesOf(functions, sets...)
-	own.services = services{manifests: a.manifests(phase), optedIn: names, all: names}
+	own.services = services{manifests: a.manifests(phase), optedIn: names, all: names, each: podsEach[phase]}
 	return &own
 }
 
@@ -145,6 +147,9 @@ func patchesOf(phase string, a arm) []kustomizePatch {
 	if phase == phaseCost {
 		// It comes to rest within the blocks of the other arms, and not within Knative's minute.
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate("autoscaling.knative.dev/max-scale", "8") + annotate("autoscaling.knative.dev/window", "10s")})
+	}
+	if n := podsEach[phase]; n > 0 {
+		patches = append(patches, spread(n)...)
 	}
 	return patches
 }

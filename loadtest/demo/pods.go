@@ -25,7 +25,7 @@ const reasonOOMKilled = "OOMKilled"
 // hurryAfter is when a pod is replaced that the kubelet restarts more and more seldom.
 const hurryAfter = 15 * time.Second
 
-// whole waits until each function of a place has a pod that is ready, and none that is
+// whole waits until each function of a place has its pods, all ready, and none that is
 // about to end: what scaled up in another block has come down. Where it hurries, a pod that
 // is not ready for long is replaced, as after an OOM kill it would wait longer each time.
 func (d *demo) whole(ctx context.Context, hurry bool) error {
@@ -50,7 +50,7 @@ func (d *demo) whole(ctx context.Context, hurry bool) error {
 	})
 }
 
-// whole says which functions do not have exactly one pod, ready.
+// whole says which functions do not have exactly their pods, all ready.
 func (s services) whole(pods []corev1.Pod) error {
 	all, ready := map[string]int{}, map[string]int{}
 	for _, p := range pods {
@@ -61,8 +61,8 @@ func (s services) whole(pods []corev1.Pod) error {
 	}
 	var wrong []error
 	for _, f := range s.all {
-		if all[f] != 1 || ready[f] != 1 {
-			wrong = append(wrong, fmt.Errorf("%s has %d pods, of which %d are ready, and is to have one", f, all[f], ready[f]))
+		if all[f] != s.pods() || ready[f] != s.pods() {
+			wrong = append(wrong, fmt.Errorf("%s has %d pods, of which %d are ready, and is to have %d", f, all[f], ready[f], s.pods()))
 		}
 	}
 	return errors.Join(wrong...)

@@ -40,12 +40,23 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	if err := e.removeUnneeded(ctx, p); err != nil {
 		return nil, err
 	}
+	if podsEach[ph.name] > 0 {
+		// Who writes a function's manifest may not say by himself where its pods go.
+		if err := e.change(ctx, servingNamespace, featuresConfigMap, spreadFeature, "enabled"); err != nil {
+			return nil, err
+		}
+	}
 	lessons, vpa, err := e.bringAll(ctx, s, learned)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.describeFunctions(ctx, s); err != nil {
 		return nil, err
+	}
+	if podsEach[ph.name] > 0 {
+		if err := e.useAllPods(ctx, s); err != nil {
+			return nil, err
+		}
 	}
 	if err := e.learn(ctx, lessons); err != nil {
 		return nil, err
@@ -227,7 +238,7 @@ func (d *demo) removeFour(ctx context.Context) error {
 // and no functions.
 func (e *evaluate) putBack(ctx context.Context) error {
 	e.say("putting the stock activator back, and removing the functions")
-	errs := []error{e.restoreActivator(ctx), e.oracle.stop()}
+	errs := []error{e.restoreActivator(ctx), e.oracle.stop(), e.putSettingsBack(ctx)}
 	if e.parts != (parts{}) {
 		errs = append(errs, e.setParts(ctx, parts{}))
 	}

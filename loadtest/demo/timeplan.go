@@ -245,7 +245,7 @@ func (ph phase) arms() []arm {
 		}
 	}
 	var found []arm
-	for _, a := range slices.Concat(arms, ablations) {
+	for _, a := range allArms() {
 		if named[a.Name] {
 			found = append(found, a)
 		}
@@ -419,6 +419,8 @@ const (
 	phaseMemory    = "a function that is short of memory"
 	phaseCost      = "ten functions with autoscaling"
 	phaseAblations = "ablations"
+	phaseTwoEach   = "two pods of each function"
+	phaseFourEach  = "four pods of each function"
 )
 
 // ablationPlan is what is measured of Libra without some of it: what there is to lend of

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	// leastWorkers are so many nodes as there must be to choose among.
+	leastWorkers = 2
+
+	nodesTime      = 119 * time.Minute
+	quickNodesTime = 15 * time.Minute
+	// leastBlock has as much of rest as of burst.
+	leastBlock, mostBlock = 2 * burstPhase, 10 * time.Minute
+)
+
+var (
+	nodesFull  = lengths{block: 30 * time.Second, blocks: 4}
+	nodesQuick = lengths{block: leastBlock, blocks: 2}
+)
+
+// What is left out last has the least rank: those that the goal is about, those that it is compared
+// with, the noise, and the others. All of the source node go before the first of owners.
+const (
+	rankGoal = iota + 1
+	rankPolicies
+	rankNoise
+	rankOthers
+	ranksOfSource
+)
+
+// nodesOptions are the flags that the evaluation on several nodes has beyond the demo's.
+type nodesOptions struct {
+	quick, again        bool
+	limit, block        time.Duration
+	loads, pods         []int
+	placements, sources []string
+	blocks              int
+}
+
+// chosen is what of the whole is to be measured.
+type chosen struct {
+	loads, pods []int
+	sources     []api.Source
+	placements  []api.Placement
+}
+
+func newEvaluateNodes() *cobra.Command {
+	var o options
+	var n nodesOptions
+	cmd := &cobra.Command{
+		Use:   "evaluate-nodes",
+		Short: "Compare the policies by which Libra says which pod, on which node, a request goes to",
+		Long: `evaluate-nodes sends the same requests to the same ten functions, which have several pods
+each on the workers of a box of several nodes, by one placement policy and by another, block
+after block, and writes a report. All is over hash. What it has no time for it leaves out,
+and says so. It leaves the box with the stock activator and without the functions, and all
+settings as they were.
+
+It is to be run from the root of the repository, and may be run again at any time.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return startNodes(cmd.Context(), o, n, cmd.OutOrStdout())
+		},
+	}
+	o.flags(cmd)
+	var defaults []string
+	for _, p := range placementsInOrder {
+		if p != api.PlacementRandom && p != api.PlacementLeastPressure {
+			defaults = append(defaults, string(p))
+		}
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.outDir, "out", "out/evaluate-nodes", "folder for the results")
+	f.BoolVar(&n.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, and what matters most", minutes(quickNodesTime)))
+	f.DurationVar(&n.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s)", minutes(nodesTime), minutes(quickNodesTime)))
+	f.IntSliceVar(&n.loads, "loads", []int{loadMiddle, loadHigh}, fmt.Sprintf("loads, in percent of what the platform leaves of the workers' CPU; some of %v", evaluationLoads))
+	f.IntSliceVar(&n.pods, "pods", []int{2, 4}, "pods of each function; 2, 4 or both")
+	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies beside %s; some of %s", api.PlacementHash, names(placementsInOrder)))
+	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("where what is lent comes from: %s, %s or both", api.SourceOwners, api.SourceNode))
+	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
+	f.DurationVar(&n.block, "block", 0, fmt.Sprintf("length of a block, a multiple of %s (default: %s; quick %s)", leastBlock, nodesFull.block, nodesQuick.block))
+	f.BoolVar(&n.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
+	return cmd
+}
+
+func names[T ~string](of []T) string {
+	var all []string
+	for _, name := range of {
+		all = append(all, string(name))
+	}
+	return strings.Join(all, ", ")
+}
+
+// startNodes checks what can be checked, and runs the evaluation.
+func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) error {
+	d := newDemo(o, out)
+	if n.again {
+		return reportAgain(d, writeNodes)
+	}
+	e := newEvaluation(d, namespaceOf(phaseTwoEach, evaluation.Owners))
+	e.write = writeNodes
+	if err := errors.Join(e.checkNodes(n), d.resolve()); err != nil {
+		return err
+	}
+	if err := d.mayChange(ctx, nil, ""); err != nil {
+		return err
+	}
+	if len(d.workers) < leastWorkers {
+		return fmt.Errorf("the box has %d workers, and there is a choice among %d or more: make box-down, and make box-up NODES=%d", len(d.workers), leastWorkers, leastWorkers+1)
+	}
+	return e.run(ctx)
+}
+
+// checkNodes checks the flags, and makes the plan.
+func (e *evaluate) checkNodes(n nodesOptions) error {
+	var errs []error
+	if !e.boxed() {
+		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose nodes are this machine"))
+	}
+	for _, load := range n.loads {
+		if !slices.Contains(evaluationLoads, load) {
+			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
+		}
+	}
+	for _, pods := range n.pods {
+		if phaseOf(pods) == "" {
+			errs = append(errs, fmt.Errorf("--pods has %d; they must be 2, 4 or both", pods))
+		}
+	}
+	of := chosen{loads: n.loads, pods: n.pods}
+	for _, name := range n.placements {
+		p, err := api.ParsePlacement(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--placements: %w", err))
+		}
+		of.placements = append(of.placements, p)
+	}
+	for _, name := range n.sources {
+		s, err := api.ParseSource(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--sources: %w", err))
+		}
+		of.sources = append(of.sources, s)
+	}
+	if n.blocks < 0 || n.blocks > mostBlocks {
+		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to %d, or 0 for the default", n.blocks, mostBlocks))
+	}
+	if n.block != 0 && (n.block < leastBlock || n.block > mostBlock || n.block%leastBlock != 0) {
+		errs = append(errs, fmt.Errorf("--block is %v; it must be a multiple of %v, up to %v", n.block, leastBlock, mostBlock))
+	}
+	l, limit := nodesFull, nodesTime
+	e.pace = fullPace
+	if n.quick {
+		l, limit, e.pace = nodesQuick, quickNodesTime, quickPace
+	}
+	if n.blocks > 0 {
+		l.blocks = n.blocks
+	}
+	if n.block > 0 {
+		l.block = n.block
+	}
+	if e.limit = n.limit; e.limit == 0 {
+		e.limit = limit
+	}
+	if least := e.pace.opening + e.pace.closing + 2*time.Minute; e.limit < least || e.limit > 24*time.Hour {
+		errs = append(errs, fmt.Errorf("--limit is %v; it must be %v to 24h", e.limit, least))
+	}
+	if e.plan = nodesPlan(l, of); len(e.plan.arms()) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("--loads, --pods and --sources leave nothing to measure"))
+	}
+	return errors.Join(errs...)
+}
+
+// phaseOf is that in which functions have so many pods each; empty is none.
+func phaseOf(pods int) string {
+	for phase, n := range podsEach {
+		if n == pods {
+			return phase
+		}
+	}
+	return ""
+}
+
+// nodesPlan is everything that may be measured, in its order.
+func nodesPlan(l lengths, of chosen) timePlan {
+	var p timePlan
+	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {
+		if !slices.Contains(of.sources, source) {
+			continue
+		}
+		for _, pods := range []int{2, 4} {
+			if !slices.Contains(of.pods, pods) {
+				continue
+			}
+			ph := phase{name: phaseOf(pods), setUp: 45 * time.Second, perArm: 35 * time.Second}
+			for _, load := range evaluationLoads {
+				if slices.Contains(of.loads, load) {
+					ph.combinations = append(ph.combinations, combination{
+						part: evaluation.PartPlacement, load: load, pods: pods, length: l.block, gap: gaps[load], arms: turnsOf(l.blocks, source, of.placements)})
+				}
+			}
+			p = append(p, ph)
+		}
+	}
+	return p
+}
+
+// turnsOf are the blocks of each placement under a source.
+func turnsOf(blocks int, source api.Source, among []api.Placement) []turn {
+	all := turns(blocks, rankGoal, placementName(source, api.PlacementHash))
+	for _, p := range placementsInOrder {
+		if slices.Contains(among, p) && p != api.PlacementHash {
+			all = append(all, turn{arm: placementName(source, p), blocks: blocks, rank: rankOfPlacement(p)})
+		}
+	}
+	all = append(all, turn{arm: againName(source), blocks: blocks, rank: rankNoise})
+	if source == api.SourceNode {
+		for i := range all {
+			all[i].rank += ranksOfSource
+		}
+	}
+	return all
+}
+
+func rankOfPlacement(p api.Placement) int {
+	switch p {
+	case api.PlacementCoverage:
+		return rankGoal
+	case api.PlacementRoundRobin, api.PlacementJoinShortest, api.PlacementMinimumWorkerSet:
+		return rankPolicies
+	default:
+		return rankOthers
+	}
+}
+
+// writeNodes writes the report and prints its tables.
+func writeNodes(d *demo, data evaluation.Data) error {
+	return evaluation.WritePlacements(d.outDir, d.out, "Placement: which pod a request goes to", data)
+}
