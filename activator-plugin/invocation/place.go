@@ -3,7 +3,6 @@ package invocation
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -12,6 +11,7 @@ import (
 	knativequeue "knative.dev/serving/pkg/queue"
 
 	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -88,7 +88,7 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 	if p, known := m.predictor.Known(ctx, revID, req.size); known && !req.upgrade {
 		owed := allocationOf(req.rev.Spec.GetContainer())
 		could := classify(owed, api.Resources{}, p, m.settings.MinLoan(), int(req.rev.Spec.GetContainerConcurrency()))
-		ask.Demand = demand(could, lasts(owed, p))
+		ask.Demand = demand(owed, could, p)
 	}
 	return ask, by
 }
@@ -106,9 +106,9 @@ func (m *Manager) program(rev *v1.Revision) placement.Program {
 	return m.placer.programs.Of(rev.Namespace, rev.Labels[api.PlacementLabel])
 }
 
-// demand is what an invocation would borrow, for as long as it lasts.
-func demand(could volumes, lasts time.Duration) placement.Demand {
-	return placement.Demand{Want: could.want, Duration: lasts}
+// demand is what an invocation would borrow, for as long as it lasts, beside what it uses of its own.
+func demand(owed allocation, could volumes, p predict.Prediction) placement.Demand {
+	return placement.Demand{Want: could.want, Duration: lasts(owed, p), OwnCPUMilli: min(p.Demand.CPUMilli, owed.limit.CPUMilli)}
 }
 
 // refusedError says that no pod is where a PlacementPolicy allows. To Knative's handler it is what it

@@ -100,7 +100,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	if known && why == reasonNone {
 		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
 		if set.mode == api.ModeFull {
-			req.placed.Debit(demand(could, lasts(owed, prediction)), req.arrived)
+			req.placed.Debit(demand(owed, could, prediction), req.arrived)
 		}
 		if inv.Ranked {
 			could = could.fromNode(inv.Concurrency)

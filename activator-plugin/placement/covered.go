@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -14,35 +16,86 @@ const closeEnough = 0.02
 // chance where several do, and takes the demand off what its node can lend. (The code that its
 // authors published takes the least covered one first.) Where nothing is known of any node it is Hash.
 func Coverage(q *Query, candidates []Candidate) int {
-	q.coverages = q.coverages[:0]
-	most := -1.0
-	// Of those that cover all of it the first one will do, since none covers more: they are looked at
-	// from a place of chance on.
-	start := q.below(len(candidates))
-	for i, left := start, len(candidates); left > 0; left-- {
-		c := &candidates[i]
-		covered, known := c.View.CoverageFrom(most-closeEnough, c.Source, q.Demand, q.Now)
-		if known && covered >= 1-closeEnough {
-			c.debit(q)
-			return emptiest(candidates, i)
+	i := q.mostCovered(candidates)
+	if i < 0 {
+		return Hash(q, candidates)
+	}
+	candidates[i].debit(q)
+	return emptiest(candidates, i)
+}
+
+// mostCovered is one whose node covers no less than closeEnough below the most; -1 where nothing is known of
+// any. Only those are looked at whose bounds say that they may.
+func (q *Query) mostCovered(candidates []Candidate) int {
+	best := q.bound(candidates)
+	highest := q.coverages[best]
+	// Then it is soon known which of the others need not be looked at.
+	most := q.cover(candidates, best)
+	// None covers more than highest: the first that comes near that will do. They are looked at from a place of
+	// chance on.
+	for i, left := q.below(len(candidates)), len(candidates); left > 0; left-- {
+		if q.coverages[i] >= max(0, most-closeEnough) {
+			covered := q.coverages[i]
+			if i != best {
+				covered = q.cover(candidates, i)
+			}
+			if covered >= highest-closeEnough {
+				return i
+			}
+			most = max(most, covered)
 		}
-		if !known {
-			covered = -1
-		}
-		q.coverages = append(q.coverages, covered)
-		most = max(most, covered)
 		if i++; i == len(candidates) {
 			i = 0
 		}
 	}
 	if most < 0 {
-		return Hash(q, candidates)
+		return -1
 	}
-	// coverages begin with that of start.
-	at := q.anyFrom(max(0, most-closeEnough))
-	i := (start + at) % len(candidates)
-	candidates[i].debit(q)
-	return emptiest(candidates, i)
+	return q.anyFrom(max(0, most-closeEnough))
+}
+
+// bound sets the coverages to no less than they are, and to less than 0 where nothing is known. It returns
+// where the highest is.
+func (q *Query) bound(candidates []Candidate) (best int) {
+	q.coverages = slices.Grow(q.coverages[:0], len(candidates))[:len(candidates)]
+	falling, rising := ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration)
+	highest := math.Inf(-1)
+	for i := range candidates {
+		covered := -1.0
+		switch c := &candidates[i]; {
+		case c.View == nil:
+		case c.Source == api.SourceNode:
+			if covered = c.View.node.idle.cpu.most(&rising, q.Demand.Want.CPUMilli, q.Demand.OwnCPUMilli); covered >= 0 && !c.View.picture.hasBounds(q.Now) {
+				covered = 1
+			}
+		default:
+			covered = c.View.lent.cpu.most(&falling, q.Demand.Want.CPUMilli, 0)
+		}
+		if covered >= 0 {
+			covered *= cpuWeight
+			if want := q.Demand.Want.MemoryBytes; want > 0 {
+				covered += (1 - cpuWeight) * candidates[i].View.lent.memory.most(&falling, want, 0)
+			} else {
+				covered += 1 - cpuWeight
+			}
+		}
+		q.coverages[i] = covered
+		if covered > highest {
+			best, highest = i, covered
+		}
+	}
+	return best
+}
+
+// cover sets a coverage to what it is, or less than 0 where that is not known.
+func (q *Query) cover(candidates []Candidate, i int) float64 {
+	c := &candidates[i]
+	covered, known := c.View.Coverage(c.Source, q.Demand, q.Now)
+	if !known {
+		covered = -1
+	}
+	q.coverages[i] = covered
+	return covered
 }
 
 // emptiest is where the pod is that has the fewest requests, of those on the node of a candidate: what

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -30,7 +31,8 @@ func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate 
 	return candidates
 }
 
-// Coverage takes one that covers as much as any, but for a little, and takes what it is to have off that node.
+// Coverage takes one that covers as much as any, but for a little, and takes what it is to have off that node: of
+// nodes of which there is less and less, or more and more, of which some is given away, and some are not known.
 func TestCoverageTakesTheMostCovered(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFixture(t)
@@ -40,34 +42,43 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 		for i := range rapid.IntRange(1, 8).Draw(rt, "nodes") {
 			nodes = append(nodes, fmt.Sprint("node-", i))
 			if rapid.IntRange(0, 4).Draw(rt, "known") > 0 {
-				profiles = append(profiles, knownNode(nodes[i], rapid.Int64Range(0, 2000).Draw(rt, "lends"), 0, 0))
+				profiles = append(profiles, pool.Profile{
+					Node: nodes[i], Heard: epoch, Capacity: api.Resources{CPUMilli: 1000}, Unused: drawSteps(rt, 5, "unused"),
+					Domains: map[string]pool.DomainProfile{revID.Namespace: {Lends: drawSteps(rt, 5, "lends")}},
+				})
 			}
 		}
-		f.hear(t, profiles...)
 		candidates := f.seenBy(on(0, nodes...), source)
-		q := &Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now(), Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))}
-		of := func(i int) (float64, bool) {
-			return candidates[i].View.Coverage(source, q.Demand, q.Now)
-		}
-		most, before := -1.0, make([]float64, len(candidates))
-		for i := range candidates {
-			covered, known := of(i)
-			if before[i] = covered; known {
-				most = max(most, covered)
+		f.hear(t, profiles...)
+		f.clock.Step(time.Duration(rapid.SampledFrom([]int{0, 50, 250, 500, 2000}).Draw(rt, "passed ms")) * time.Millisecond)
+		q := &Query{Revision: revID, Now: f.clock.Now(), Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))}
+		of := func(i int) float64 {
+			if covered, known := candidates[i].View.Coverage(source, q.Demand, q.Now); known {
+				return covered
 			}
+			return -1
 		}
-		i := Coverage(q, candidates)
-		if len(profiles) == 0 {
-			if i != Hash(q, candidates) {
-				rt.Fatal("nothing is known of any node, and it is not hash's choice")
+		for range rapid.IntRange(1, 4).Draw(rt, "requests") {
+			q.Demand = Demand{
+				Want: drawVolume(rt, "want"), Duration: time.Duration(rapid.IntRange(1, 900).Draw(rt, "ms")) * time.Millisecond,
+				OwnCPUMilli: rapid.SampledFrom([]int64{0, 100}).Draw(rt, "own"),
 			}
-			return
-		}
-		if _, known := of(i); !known || before[i] < most-closeEnough {
-			rt.Fatalf("it takes %v of %v", before[i], before)
-		}
-		if covered, _ := of(i); before[i] > 0.2 && covered > before[i] {
-			rt.Fatalf("it covers %v after it is taken, and %v before", covered, before[i])
+			most, before := -1.0, make([]float64, len(candidates))
+			for i := range candidates {
+				before[i] = of(i)
+				most = max(most, before[i])
+			}
+			i := Coverage(q, candidates)
+			switch {
+			case most < 0:
+				if i != Hash(q, candidates) {
+					rt.Fatal("nothing is known of any node, and it is not hash's choice")
+				}
+			case before[i] < 0 || before[i] < most-closeEnough-1e-9:
+				rt.Fatalf("it takes %v of %v", before[i], before)
+			case of(i) > before[i]:
+				rt.Fatalf("it covers %v after it is taken, and %v before", of(i), before[i])
+			}
 		}
 	})
 }
@@ -183,21 +194,5 @@ func TestJoinShortestQueueOfNodes(t *testing.T) {
 	candidates[2].InFlight = 2
 	if got := JoinShortestQueue(&Query{Now: f.clock.Now()}, candidates); got != 1 {
 		t.Errorf("it takes %s, want b", candidates[got].Node)
-	}
-}
-
-// BenchmarkCoverageAmong1000 is a choice among pods on nodes of 16 steps each, of which few have what is wanted.
-func BenchmarkCoverageAmong1000(b *testing.B) {
-	now, views := thousand(b)
-	candidates := make([]Candidate, len(views))
-	for i, v := range views {
-		candidates[i] = Candidate{Dest: ip(i) + ":8012", Node: fmt.Sprint("node-", i), Source: api.SourceOwners, View: v}
-	}
-	random := rand.New(rand.NewPCG(1, 2))
-	q := &Query{Revision: revID, Now: now}
-	b.ReportAllocs()
-	for b.Loop() {
-		q.Demand = wants(100 + random.Int64N(4000))
-		Coverage(q, candidates)
 	}
 }

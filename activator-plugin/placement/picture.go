@@ -56,6 +56,7 @@ type Picture struct {
 	metrics  *pictureMetrics
 	start    time.Time
 	asked    atomic.Int64 // the last refresh to begin
+	bounded  atomic.Int64 // the moment from which bounds are
 
 	mu        sync.Mutex
 	nodes     map[string]*nodeViews
@@ -74,7 +75,7 @@ type redisPart struct {
 
 // nodeViews is what the Views of one share.
 type nodeViews struct {
-	debits ledger // of its idle CPU
+	idle ledger // its idle CPU
 
 	// They are guarded by the picture's mu.
 	heard *heard                        // nil while nothing is known
@@ -138,6 +139,7 @@ func (p *Picture) nodeOf(name string) *nodeViews {
 	n := p.nodes[name]
 	if n == nil {
 		n = &nodeViews{views: make(map[string]weak.Pointer[View])}
+		n.idle.cpu.bounds.forget()
 		p.nodes[name] = n
 	}
 	return n
@@ -186,6 +188,7 @@ func (p *Picture) say(err error) {
 
 // refresh asks until there is nothing new, and says whether any Redis told all.
 func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
+	defer p.bound()
 	number := p.asked.Add(1)
 	for range callsMost {
 		at := p.momentOf(p.clock.Now())
@@ -235,6 +238,24 @@ func (p *Picture) take(changes pool.Changes, at moment, number int64) {
 	}
 }
 
+// bound has the bounds be from now on.
+func (p *Picture) bound() {
+	now := p.momentOf(p.clock.Now())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.nodes {
+		if h := n.heard; h != nil && h.measured && h.unused.rises {
+			n.idle.cpu.bounds.set(h.unused.rising(now))
+		}
+	}
+	p.bounded.Store(int64(now))
+}
+
+// hasBounds says whether the bounds of idle CPU hold.
+func (p *Picture) hasBounds(now time.Time) bool {
+	return p.momentOf(now)-moment(p.bounded.Load()) <= moment(boundedFor)
+}
+
 // hear makes of a profile what is seen; nil of a node without a heartbeat.
 func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
 	if p.Heard.IsZero() {
@@ -242,7 +263,7 @@ func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
 	}
 	h := &heard{redis: r, begun: p.Begun, domains: p.Domains, now: now, at: at}
 	h.beat = h.moment(p.Heard)
-	h.unused = profileOf(at, p.Unused, cpuOf, h.moment)
+	h.unused = profileOf(p.Unused, cpuOf, h.moment)
 	h.measured = p.Capacity.CPUMilli > 0
 	h.use = Pressure{CPU: inUse(p.Idle.CPUMilli, p.Capacity.CPUMilli), Memory: inUse(p.Idle.MemoryBytes, p.Capacity.MemoryBytes)}
 	return h
@@ -259,6 +280,11 @@ func inUse(idle, capacity int64) float64 {
 // see makes all Views of the node ones of what was heard.
 func (n *nodeViews) see(h *heard) {
 	n.heard = h
+	if h != nil && h.measured {
+		n.idle.cpu.bounds.set(h.unused.rising(h.at))
+	} else {
+		n.idle.cpu.bounds.forget()
+	}
 	for v := range n.held() {
 		v.see(h)
 	}
@@ -266,9 +292,9 @@ func (n *nodeViews) see(h *heard) {
 
 // settle ends debits of which a refresh has heard.
 func (n *nodeViews) settle(number int64) {
-	n.debits.settle(number)
+	n.idle.settle(number)
 	for v := range n.held() {
-		v.debits.settle(number)
+		v.lent.settle(number)
 	}
 }
 

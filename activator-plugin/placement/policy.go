@@ -26,7 +26,7 @@ type Query struct {
 	Order     uint64
 	Forwarded bool
 
-	coverages []float64 // of the candidates, for a policy that looks at them twice
+	coverages []float64 // of the candidates, for Coverage, which looks at them twice
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
 	// where this was promised before.
 	debited  bool
@@ -45,6 +45,9 @@ func (q *Query) below(n int) int {
 type Demand struct {
 	Want     api.Resources
 	Duration time.Duration
+	// OwnCPUMilli is what it uses of its own allocation. Nobody lends it that, but it is of what a
+	// node has idle.
+	OwnCPUMilli int64
 }
 
 // Accelerable says whether the request could end sooner in one place than in another.
@@ -53,15 +56,15 @@ func (d Demand) Accelerable() bool { return !d.Want.IsZero() && d.Duration > 0 }
 // Candidate is a pod of the revision that is ready and has a free slot, as this activator
 // sees it.
 type Candidate struct {
+	// View is its node's pool, as functions of its namespace see it.
+	View     *View
+	InFlight int    // this activator's requests in the pod
+	NodeID   NodeID // of Node, or 0
+	Node     string
 	Dest     string // ip:port
 	Pod      string // namespace/name
-	Node     string
-	NodeID   NodeID // of Node, or 0
-	InFlight int    // this activator's requests in the pod
 	// Source is where the pod borrows from.
 	Source api.Source
-	// View is its node's pool, as functions of its namespace see it.
-	View *View
 }
 
 // Policy returns the index of the candidate that the request goes to. There is always one at

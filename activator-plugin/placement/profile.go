@@ -2,7 +2,6 @@ package placement
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"libra.dev/libra/pkg/pool"
@@ -16,22 +15,9 @@ const never = moment(math.MaxInt64)
 
 // profile is a volume over time: each step's level until its moment, which is never for the last.
 type profile struct {
-	bounds [bounded]int64
-	steps  [pool.MostSteps + 1]step
-}
-
-// What there is on average over a time is bounded by how long that is: at place k for less than shortest
-// times two to the power of k and no less than half of that, and at the last for all that is longer. A
-// bound holds for times that begin within boundedFor of when the profile was heard of.
-const (
-	bounded    = 10
-	shortest   = 50 * time.Millisecond
-	boundedFor = 2 * time.Second
-)
-
-// boundOf is the place of the bound for a time.
-func boundOf(lasts time.Duration) int {
-	return min(bits.Len64(uint64(max(lasts, 0)/shortest)), bounded-1)
+	steps [pool.MostSteps + 1]step
+	// Whether there is more at some moment than before, and less.
+	rises, falls bool
 }
 
 // A step has both in one place: who reads the moment reads the level next.
@@ -46,10 +32,9 @@ var nothingLent = profile{steps: [pool.MostSteps + 1]step{{until: never}}}
 func cpuOf(s pool.Step) int64    { return s.Volume.CPUMilli }
 func memoryOf(s pool.Step) int64 { return s.Volume.MemoryBytes }
 
-// profileOf takes one resource's volumes out of steps, whose times are those of the pool, as heard at a
-// moment.
-func profileOf(heard moment, steps []pool.Step, of func(pool.Step) int64, at func(time.Time) moment) (p profile) {
-	last, most, rises, falls := 0, int64(0), false, false
+// profileOf takes one resource's volumes out of steps, whose times are those of the pool.
+func profileOf(steps []pool.Step, of func(pool.Step) int64, at func(time.Time) moment) (p profile) {
+	last := 0
 	for i, s := range steps {
 		level := of(s)
 		switch {
@@ -57,32 +42,18 @@ func profileOf(heard moment, steps []pool.Step, of func(pool.Step) int64, at fun
 		case level == p.steps[last].level:
 			continue
 		case last == pool.MostSteps:
-			level = min(level, p.steps[last].level) // of what changes more often, the least is there
+			// Of what changes more often, the least is there.
+			level = min(level, p.steps[last].level)
+			p.falls = p.falls || level < p.steps[last].level
 		default:
-			rises, falls = rises || level > p.steps[last].level, falls || level < p.steps[last].level
+			p.rises, p.falls = p.rises || level > p.steps[last].level, p.falls || level < p.steps[last].level
 			p.steps[last].until = at(s.From)
 			last++
 		}
 		p.steps[last].level = level
-		most = max(most, level)
 	}
 	p.steps[last].until = never
-	for k := range p.bounds {
-		p.bounds[k] = most
-		switch long := shortest << k; {
-		case k > 0 && falls && !rises: // it has the most at first, and over the shortest of these times
-			p.bounds[k] = p.average(heard, long/2)
-		case k < bounded-1 && rises && !falls: // and here at last, and over the longest
-			p.bounds[k] = p.average(heard+moment(boundedFor), long)
-		}
-	}
 	return p
-}
-
-// average is what there is over a time on average, or a little more.
-func (p *profile) average(from moment, lasts time.Duration) int64 {
-	const most = 1 << 50 // more than there is of anything
-	return int64(math.Ceil(p.covered(most, 0, from, lasts)*most)) + 1
 }
 
 // covered is which share of want, over a time, is there beside what is debited: the integral of the least of

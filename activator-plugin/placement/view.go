@@ -18,8 +18,8 @@ const oldestPicture = 2 * time.Second
 // it, and what it says follows the picture. It may be nil, for a node that is not known. All of it may be
 // used by several at a time.
 type View struct {
+	lent    ledger               // what the domain lends
 	seen    atomic.Pointer[seen] // nil while nothing is known
-	debits  ledger               // of what the domain lends
 	picture *Picture
 	node    *nodeViews
 	domain  string
@@ -29,7 +29,7 @@ type View struct {
 // who compares many nodes has less to fetch.
 type seen struct {
 	redis       *redisPart
-	beat, at    moment
+	beat        moment
 	heard       *heard
 	cpu, memory profile // that can be borrowed in the domain
 }
@@ -37,14 +37,18 @@ type seen struct {
 // see makes the View one of what was heard last. It presumes that the picture's mu is held.
 func (v *View) see(h *heard) {
 	if h == nil {
+		v.lent.cpu.bounds.forget()
+		v.lent.memory.bounds.forget()
 		v.seen.Store(nil)
 		return
 	}
-	s := &seen{redis: h.redis, beat: h.beat, at: h.at, heard: h, cpu: nothingLent, memory: nothingLent}
+	s := &seen{redis: h.redis, beat: h.beat, heard: h, cpu: nothingLent, memory: nothingLent}
 	if d, ok := h.domains[v.domain]; ok {
-		s.cpu, s.memory = profileOf(h.at, d.Lends, cpuOf, h.moment), profileOf(h.at, d.Lends, memoryOf, h.moment)
+		s.cpu, s.memory = profileOf(d.Lends, cpuOf, h.moment), profileOf(d.Lends, memoryOf, h.moment)
 	}
 	v.seen.Store(s)
+	v.lent.cpu.bounds.set(s.cpu.falling(h.at))
+	v.lent.memory.bounds.set(s.memory.falling(h.at))
 }
 
 // known is what is seen, unless it is too old, and the moment.
@@ -64,32 +68,20 @@ func (v *View) known(now time.Time) (*seen, moment) {
 // that is not wanted. What this activator has decided since the picture was taken is taken off. It is
 // not known when the picture is too old, or has nothing of the node.
 func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
-	return v.CoverageFrom(0, source, d, now)
-}
-
-// CoverageFrom is Coverage for who needs it only where it is at least so much: of what is less it may say
-// that it is 0. Whoever compares many nodes asks for no less than the best so far.
-func (v *View) CoverageFrom(least float64, source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
 	s, at := v.known(now)
 	if s == nil {
 		return 0, false
 	}
-	cpu, debited := &s.cpu, v.debits.cpu.Load()
+	cpu, debited := &s.cpu, v.lent.cpu.debited.Load()
 	if source == api.SourceNode {
 		if !s.heard.measured {
 			return 0, false
 		}
-		cpu, debited = &s.heard.unused, v.node.debits.cpu.Load()
-	}
-	if want := d.Want.CPUMilli; want > 0 && at-s.at <= moment(boundedFor) {
-		// Without a division, as most get no further.
-		most := leftOf(cpu.bounds[boundOf(d.Duration)], debited, want)
-		if cpuWeight*float64(most) < (least-(1-cpuWeight))*float64(want) {
-			return 0, true
-		}
+		// What it uses of its own allocation is of what is idle, too, and it has that first.
+		cpu, debited = &s.heard.unused, v.node.idle.cpu.debited.Load()+d.OwnCPUMilli
 	}
 	coverage = cpuWeight * cpu.covered(d.Want.CPUMilli, debited, at, d.Duration)
-	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, v.debits.memory.Load(), at, d.Duration)
+	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, v.lent.memory.debited.Load(), at, d.Duration)
 	return coverage, true
 }
 
@@ -100,10 +92,10 @@ func (v *View) Debit(source api.Source, d Demand, now time.Time) {
 	}
 	asked, want := v.picture.asked.Load(), d.Want.Max(api.Resources{})
 	if source == api.SourceNode {
-		v.node.debits.add(asked, api.Resources{CPUMilli: want.CPUMilli})
+		v.node.idle.add(asked, api.Resources{CPUMilli: want.CPUMilli + max(d.OwnCPUMilli, 0)})
 		want.CPUMilli = 0
 	}
-	v.debits.add(asked, want)
+	v.lent.add(asked, want)
 }
 
 // Pressure is which share of a node is in use, 0 to 1.
