@@ -26,6 +26,8 @@ type Query struct {
 	Order     uint64
 	Forwarded bool
 
+	// keeps is the revision whose candidates these are, where it keeps them sorted.
+	keeps     *Revision
 	coverages []float64 // of the candidates, for Coverage, which looks at them twice
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
 	// where this was promised before.

@@ -39,10 +39,11 @@ type Revision struct {
 	port string
 	six  bool
 
-	// mine are the pods of this activator, and candidates the same. Those with a free slot come first.
-	mine       []*pod
-	candidates []Candidate
-	free       int
+	// mine are the pods of this activator.
+	mine list
+	// sorted is what is kept of them for programs, in so many lists.
+	sorted []*Sorted
+	kept   int
 	// all are the pods that are ready, also of other activators.
 	all []*pod
 
@@ -55,7 +56,8 @@ type Revision struct {
 // pod is one that the API server has told of, or only Knative: then it has no name.
 type pod struct {
 	Pod
-	at       int // among the candidates, or notMine
+	at       [1 + mostSorted]int // in each list, or notMine
+	workers  [mostSorters]uint64 // that it is of
 	inFlight int
 	view     *View
 	source   api.Source
@@ -64,6 +66,14 @@ type pod struct {
 }
 
 const notMine = -1
+
+func newPod() *pod {
+	p := &pod{}
+	for i := range p.at {
+		p.at[i] = notMine
+	}
+	return p
+}
 
 func newRevision(s *Slots, id types.NamespacedName) *Revision {
 	return &Revision{slots: s, id: id, among: alone, pods: map[string]*pod{}, byIP: map[string]*pod{}}
@@ -87,7 +97,7 @@ func (r *Revision) setPod(p Pod) {
 		return
 	}
 	if known == nil {
-		known = &pod{at: notMine}
+		known = newPod()
 	}
 	if stray := r.strayAt(p.IPs); stray != nil && known.inFlight == 0 {
 		stray.Ready = known.Ready
@@ -232,7 +242,8 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 	host := r.look(dest)
 	picked := r.byIP[host]
 	if picked == nil {
-		picked = &pod{Pod: Pod{IPs: []string{host}}, at: notMine}
+		picked = newPod()
+		picked.IPs = []string{host}
 		r.byIP[host] = picked
 	}
 	if ask.Program == nil && ask.Policy == nil {
@@ -243,14 +254,12 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
-	case len(r.mine) == 0:
+	case len(r.mine.pods) == 0:
 		return r.stay(Choice{Dest: dest, Outcome: NoChoice}, picked, ask)
-	case r.free == 0:
+	case r.mine.free == 0:
 		return r.stay(Choice{Dest: dest, Outcome: NoSlot}, picked, ask)
 	}
-	if 0 < picked.at && picked.at < r.free {
-		r.swap(0, picked.at)
-	}
+	r.mine.first(picked)
 	return r.choose(picked, ask)
 }
 
@@ -279,23 +288,25 @@ func (r *Revision) look(dest string) (host string) {
 
 // choose presumes a candidate with a free slot, and that Knative's is the first if it is one.
 func (r *Revision) choose(picked *pod, ask Ask) Choice {
-	candidates := r.candidates[:r.free]
+	candidates := r.mine.candidates[:r.mine.free]
 	c := Choice{Candidates: len(candidates)}
 	i := 0
 	switch {
 	case ask.Program != nil:
+		r.query.keeps = r
 		i, c.Block = ask.Program.Place(&r.query, candidates)
+		r.query.keeps = nil
 	case len(candidates) > 1:
 		i = ask.Policy(&r.query, candidates)
 	}
 	if i < 0 {
-		if len(r.mine) == len(r.all) {
+		if len(r.mine.pods) == len(r.all) {
 			c.Outcome = Refused
 			return c
 		}
 		return r.elsewhere(c, ask)
 	}
-	chosen := r.mine[i]
+	chosen := r.mine.pods[i]
 	switch {
 	case chosen != picked:
 		c.Outcome = Moved
@@ -384,7 +395,7 @@ func (r *Revision) endDoubts(picked *pod, now time.Time) {
 		return
 	case picked.doubted:
 		picked.doubted = false
-	case now.After(r.doubted), r.free == 0:
+	case now.After(r.doubted), r.mine.free == 0:
 		for _, p := range r.pods {
 			p.doubted = false
 		}
@@ -419,45 +430,39 @@ func (r *Revision) release(p *pod) (empty bool) {
 
 // count takes in how many requests a pod has, and keeps those with a free slot in front.
 func (r *Revision) count(p *pod) {
-	if p.at == notMine {
+	at := p.at[r.mine.number]
+	if at == notMine {
 		return
 	}
-	r.candidates[p.at].InFlight = p.inFlight
-	hasRoom := int64(p.inFlight) < r.concurrency.Load()
-	switch isFree := p.at < r.free; {
-	case hasRoom && !isFree:
-		r.swap(p.at, r.free)
-		r.free++
-	case !hasRoom && isFree:
-		r.free--
-		r.swap(p.at, r.free)
+	hasRoom, isFree := r.hasRoom(p), at < r.mine.free
+	r.mine.count(p, hasRoom)
+	for _, s := range r.sorted {
+		switch {
+		case hasRoom && !isFree:
+			s.count(p, 1)
+		case !hasRoom && isFree:
+			s.count(p, -1)
+		}
+		for _, l := range s.lists {
+			if l.list != &r.mine && p.at[l.number] != notMine {
+				l.count(p, hasRoom)
+			}
+		}
 	}
 }
 
-func (r *Revision) swap(i, j int) {
-	r.mine[i], r.mine[j] = r.mine[j], r.mine[i]
-	r.candidates[i], r.candidates[j] = r.candidates[j], r.candidates[i]
-	r.mine[i].at, r.mine[j].at = i, j
-}
+func (r *Revision) hasRoom(p *pod) bool { return int64(p.inFlight) < r.concurrency.Load() }
 
 // deal makes the candidates anew.
 func (r *Revision) deal() {
-	for _, p := range r.mine {
-		p.at = notMine
-	}
-	r.mine, r.candidates, r.free = r.mine[:0], r.candidates[:0], 0
+	r.unsort()
+	r.mine.empty()
 	r.all = r.takesRequests()
 	for _, p := range r.among.share(r.all) {
-		if p.doubted {
-			continue
+		if !p.doubted {
+			r.mine.add(p, r.candidate(p, r.destOf(p)), r.hasRoom(p))
 		}
-		p.at = len(r.mine)
-		r.mine = append(r.mine, p)
-		r.candidates = append(r.candidates, r.candidate(p, r.destOf(p)))
-		r.count(p)
 	}
-	clear(r.mine[len(r.mine):cap(r.mine)])
-	clear(r.candidates[len(r.candidates):cap(r.candidates)])
 	r.stale = false
 }
 

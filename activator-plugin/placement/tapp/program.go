@@ -136,6 +136,9 @@ func (p *Program) indexOf(node string) int32 {
 	return int32(len(p.memberships) - 1)
 }
 
+// WorkersOf implements placement.Sorter.
+func (p *Program) WorkersOf(c *placement.Candidate) uint64 { return p.membershipsOf(c) }
+
 // membershipsOf are the workers that a candidate's node is among. It is asked of each candidate.
 func (p *Program) membershipsOf(c *placement.Candidate) uint64 {
 	if c.NodeID != 0 && int(c.NodeID) < len(p.byID) {
@@ -166,7 +169,8 @@ type choice struct {
 	program    *Program
 	query      *placement.Query
 	candidates []placement.Candidate
-	any, all   uint64 // the workers that one candidate is of, and that all are
+	sorted     *placement.Sorted // or nil, and then:
+	any, all   uint64            // the workers that one candidate is of, and that all are
 	// valid are the workers that each candidate is of, without those found to be invalid.
 	valid []uint64
 
@@ -179,6 +183,20 @@ var choices = sync.Pool{New: func() any { return &choice{} }}
 
 func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Candidate) {
 	c.program, c.query, c.candidates = p, q, candidates
+	// Which nodes are valid by what is in use there is another thing each time.
+	if p.checked == 0 {
+		if c.sorted = q.Sorted(p); c.sorted != nil {
+			c.any = c.sorted.Any()
+			return
+		}
+	}
+	c.look()
+}
+
+// look looks at all candidates.
+func (c *choice) look() {
+	p, candidates := c.program, c.candidates
+	c.sorted = nil
 	c.valid = slices.Grow(c.valid[:0], len(candidates))[:len(candidates)]
 	some, all := uint64(0), ^uint64(0)
 	for i := range candidates {
@@ -193,7 +211,7 @@ func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Ca
 // end forgets what is the caller's, but for what the candidates had: that is written over by the next, or
 // collected with the choice.
 func (c *choice) end() {
-	c.program, c.query, c.candidates = nil, nil, nil
+	c.program, c.query, c.candidates, c.sorted = nil, nil, nil, nil
 	choices.Put(c)
 }
 
@@ -210,11 +228,19 @@ func (c *choice) inBlock(b *block) int {
 		return c.inWorker(nth(valid, below(c.query, bits.OnesCount64(valid))))
 	}
 	i := c.compare(b.compare, b.workers)
-	of := bits.TrailingZeros64(c.valid[i] & b.workers)
+	of := bits.TrailingZeros64(c.workersOf(i) & b.workers)
 	if w := &c.program.workers[of]; w.set && !w.inherits {
 		return c.inWorker(of)
 	}
 	return i
+}
+
+// workersOf are those that a candidate is valid for.
+func (c *choice) workersOf(i int) uint64 {
+	if c.sorted != nil {
+		return c.program.membershipsOf(&c.candidates[i])
+	}
+	return c.valid[i]
 }
 
 // check returns those of the workers that have a candidate on a valid node, and takes the others off
@@ -257,20 +283,31 @@ func (c *choice) inWorker(number int) int {
 	if w.strategy == v1alpha1.Random {
 		seed = random(c.query)
 	}
+	if c.sorted != nil {
+		if some, kept := c.sorted.Of(1 << number); kept {
+			return c.sorted.Index(1<<number, c.lowest(w.strategy, seed, some, nil, 0))
+		}
+		c.look()
+	}
+	return c.lowest(w.strategy, seed, c.candidates, c.valid, 1<<number)
+}
+
+// lowest is the one of the candidates on the node of the lowest rank, be it by name or by chance, so that a node with
+// many pods has no more chances than another; and of a node's pods it is the one with the fewest requests. Valid
+// says which of them are of the worker, unless all are.
+func (c *choice) lowest(s v1alpha1.Strategy, seed uint64, candidates []placement.Candidate, valid []uint64, worker uint64) int {
 	best, rank := -1, uint64(0)
-	for i := range c.candidates {
-		if c.valid[i]&(1<<number) == 0 {
+	for i := range candidates {
+		if valid != nil && valid[i]&worker == 0 {
 			continue
 		}
-		// Nodes are ranked, be it by name or by chance, so that one with many pods has no more chances
-		// than another; and of a node's pods it is the one with the fewest requests.
 		of := uint64(0)
-		if w.strategy == v1alpha1.Random {
-			of = mix(seed, identity(&c.candidates[i]))
+		if s == v1alpha1.Random {
+			of = mix(seed, identity(&candidates[i]))
 		} else {
-			of = uint64(c.program.orderOf(&c.candidates[i]))
+			of = uint64(c.program.orderOf(&candidates[i]))
 		}
-		if best < 0 || of < rank || of == rank && c.candidates[i].InFlight < c.candidates[best].InFlight {
+		if best < 0 || of < rank || of == rank && candidates[i].InFlight < candidates[best].InFlight {
 			best, rank = i, of
 		}
 	}
@@ -279,6 +316,16 @@ func (c *choice) inWorker(number int) int {
 
 // compare is the candidate of the workers that a policy chooses. There is one.
 func (c *choice) compare(policy placement.Policy, workers uint64) int {
+	if c.sorted != nil {
+		if some, kept := c.sorted.Of(workers); kept {
+			i := 0
+			if len(some) > 1 {
+				i = policy(c.query, some)
+			}
+			return c.sorted.Index(workers, i)
+		}
+		c.look()
+	}
 	if c.all&workers != 0 {
 		return policy(c.query, c.candidates)
 	}
