@@ -1,0 +1,298 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"knative.dev/serving/pkg/apis/autoscaling"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	// inForceWithin is how long after an edit all requests go by it.
+	inForceWithin = 10 * time.Second
+	// computed is more CPU than a function's pod uses for being asked whether it is ready, and less than
+	// one request of chosenBody takes.
+	computed = 10 * time.Millisecond
+	// round is so many requests that chance would leave out one of two pods in one of 512 rounds.
+	round = 10
+)
+
+var chosenBody = text(3, 1<<20)
+
+// A policy that leaves no place for a request has it answered with 503, and an edit of it decides about
+// requests of now; without one the setting chooses among the pods.
+func TestPlacementIsAsPoliciesAndSettingsSay(t *testing.T) {
+	ctx := t.Context()
+	exportActivatorMetrics(ctx, t)
+	namespace := newNamespace(ctx, t, "placed", api.SourceNode)
+	const tag = "nearby"
+	service := deployPlaced(ctx, t, namespace, tag)
+	functions := functionsOf(ctx, t, namespace, service, 2)
+
+	t.Run("policy", func(t *testing.T) { followsPolicy(t, namespace, service, tag) })
+	t.Run("round-robin", func(t *testing.T) {
+		chosenBy(t, "round-robin", namespace, service, functions, func(used []time.Duration) error {
+			if slices.Min(used) < computed {
+				return fmt.Errorf("of two pods in turn one had no request: they used %v", used)
+			}
+			return nil
+		})
+	})
+	t.Run("hash", func(t *testing.T) {
+		chosenBy(t, "hash", namespace, service, functions, func(used []time.Duration) error {
+			// On one node it is the pod with the fewest requests, of equals always the same.
+			if slices.Min(used) >= computed || slices.Max(used) < computed {
+				return fmt.Errorf("requests did not all go to one pod: they used %v", used)
+			}
+			return nil
+		})
+	})
+}
+
+// deployPlaced deploys a function of two pods that a policy may be for, and returns its name.
+func deployPlaced(ctx context.Context, t *testing.T, namespace, tag string) string {
+	t.Helper()
+	revision := deployChanged(ctx, t, namespace, "compression", "placed", func(template *servingv1.RevisionTemplateSpec) {
+		for key, value := range map[string]string{
+			autoscaling.MinScaleAnnotationKey: "2", autoscaling.MaxScaleAnnotationKey: "2", api.ModeAnnotation: string(api.ModeFull),
+		} {
+			metav1.SetMetaDataAnnotation(&template.ObjectMeta, key, value)
+		}
+		metav1.SetMetaDataLabel(&template.ObjectMeta, api.PlacementLabel, tag)
+		template.Spec.ContainerConcurrency = ptr.To[int64](4)
+	})
+	return revision.Labels[serving.ServiceLabelKey]
+}
+
+func followsPolicy(t *testing.T, namespace, service, tag string) {
+	ctx := t.Context()
+	objects := objectClient(t)
+	policy := &v1alpha1.PlacementPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: tag},
+		Spec: v1alpha1.PlacementPolicySpec{
+			Blocks:   []v1alpha1.Block{{Workers: []v1alpha1.Worker{{Node: "no-such-node"}}}},
+			Followup: v1alpha1.FollowupFail,
+		},
+	}
+	if err := objects.Create(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := objects.Delete(context.WithoutCancel(ctx), policy); kubeclient.IgnoreNotFound(err) != nil {
+			t.Errorf("removing the policy: %v", err)
+		}
+	})
+	refusedBefore := placementChoices(ctx, t, "placement_policy")["refused"]
+	eventually(t, inForceWithin, "refusal by the policy", func() error {
+		status, reason, err := answerOf(ctx, namespace, service)
+		if err == nil && (status != http.StatusServiceUnavailable || !strings.Contains(reason, namespace+"/"+tag)) {
+			err = fmt.Errorf("it answers %d, %s: %q", status, api.ReasonHeader, reason)
+		}
+		return err
+	})
+	if refused := placementChoices(ctx, t, "placement_policy")["refused"]; refused <= refusedBefore {
+		t.Errorf("%v requests were counted as refused, and %v before", refused, refusedBefore)
+	}
+	eventually(t, inForceWithin, "status of the policy", func() error {
+		if err := objects.Get(ctx, kubeclient.ObjectKeyFromObject(policy), policy); err != nil {
+			return err
+		}
+		s := policy.Status
+		if !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.Accepted) || !slices.Equal(s.UnmatchedBlocks, []int32{0}) || len(s.Activators) == 0 {
+			return fmt.Errorf("it is %+v", s)
+		}
+		return nil
+	})
+	expectEvent(ctx, t, namespace, tag, "BlocksMatchNoNode")
+
+	policy.Spec.Followup = v1alpha1.FollowupDefault
+	if err := objects.Patch(ctx, policy, kubeclient.RawPatch(types.MergePatchType, []byte(`{"spec": {"followup": "default"}}`))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, inForceWithin, "answer by the default", func() error {
+		status, reason, err := answerOf(ctx, namespace, service)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("it answers %d, %s: %q", status, api.ReasonHeader, reason)
+		}
+		return err
+	})
+	eventually(t, inForceWithin, "generation in force", func() error {
+		err := objects.Get(ctx, kubeclient.ObjectKeyFromObject(policy), policy)
+		if err == nil && !slices.ContainsFunc(policy.Status.Activators, func(a v1alpha1.ActivatorStatus) bool { return a.CompiledGeneration == policy.Generation }) {
+			err = fmt.Errorf("activators have %+v, and the policy is of generation %d", policy.Status.Activators, policy.Generation)
+		}
+		return err
+	})
+}
+
+// chosenBy sets the policy by which pods are chosen, and wants one round of requests to use CPU in the
+// function's pods as it should, soon, and to be counted.
+func chosenBy(t *testing.T, policy, namespace, service string, functions []function, want func(used []time.Duration) error) {
+	ctx := t.Context()
+	setPlacement(ctx, t, fmt.Sprintf("%q", policy))
+	t.Cleanup(func() { setPlacement(context.WithoutCancel(ctx), t, "null") })
+	before := placementChoices(ctx, t, policy)
+	eventually(t, inForceWithin, "choices by "+policy, func() error {
+		used := make([]time.Duration, len(functions))
+		for i, f := range functions {
+			used[i] = -usedCPU(t, f)
+		}
+		for range round {
+			if _, err := sendIn(ctx, namespace, service, chosenBody); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, f := range functions {
+			used[i] += usedCPU(t, f)
+		}
+		return want(used)
+	})
+	after := placementChoices(ctx, t, policy)
+	if chosen := after["moved"] + after["kept"] - before["moved"] - before["kept"]; chosen < round {
+		t.Errorf("%v choices by %s were counted for %d requests: %v, and %v before", chosen, policy, round, after, before)
+	}
+}
+
+// setPlacement sets how pods are chosen where no policy says; null is the default.
+func setPlacement(ctx context.Context, t *testing.T, value string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"data": {"placement": %s}}`, value)
+	if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Errorf("setting placement to %s: %v", value, err)
+	}
+}
+
+// objectClient is a client for objects of Libra's own kinds.
+func objectClient(t *testing.T) kubeclient.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	err := v1alpha1.AddToScheme(scheme)
+	c, clientErr := kubeclient.New(config, kubeclient.Options{Scheme: scheme})
+	if err := errors.Join(err, clientErr); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// answerOf is the status that a request gets, and why if Libra refused it.
+func answerOf(ctx context.Context, namespace, service string) (status int, reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway, bytes.NewReader([]byte("hello")))
+	if err != nil {
+		return 0, "", err
+	}
+	request.Host = service + "." + namespace + "." + *domain
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, response.Header.Get(api.ReasonHeader), err
+}
+
+// expectEvent waits for an Event about an object.
+func expectEvent(ctx context.Context, t *testing.T, namespace, object, reason string) {
+	t.Helper()
+	eventually(t, inForceWithin, "Event "+reason, func() error {
+		_, err := eventOf(ctx, namespace, object, reason)
+		return err
+	})
+}
+
+// eventOf is an Event about an object.
+func eventOf(ctx context.Context, namespace, object, reason string) (corev1.Event, error) {
+	events, err := kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object})
+	if err != nil {
+		return corev1.Event{}, err
+	}
+	var there []string
+	for _, e := range events.Items {
+		if e.Reason == reason {
+			return e, nil
+		}
+		there = append(there, e.Reason)
+	}
+	return corev1.Event{}, fmt.Errorf("there are only %q", there)
+}
+
+// placementChoices is how many requests all activators have placed by a policy, by the outcome.
+func placementChoices(ctx context.Context, t *testing.T, policy string) map[string]float64 {
+	t.Helper()
+	counts := map[string]float64{}
+	pods, err := kube.CoreV1().Pods(servingNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp != nil {
+			continue
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Status.PodIP+":9090/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		family := metricOf(t, &http.Client{Transport: &http.Transport{}}, request, "libra_placement_choices_total")
+		for _, m := range family.GetMetric() {
+			if labelOf(m, "policy") == policy {
+				counts[labelOf(m, "outcome")] += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
+}
+
+// metricOf is a metric of those that a part answers; it is empty where that has none of the name.
+func metricOf(t *testing.T, c *http.Client, request *http.Request, name string) *dto.MetricFamily {
+	t.Helper()
+	response, err := c.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", request.URL, response.Status)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		t.Fatalf("%s: %v", request.URL, err)
+	}
+	return families[name]
+}
+
+func labelOf(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
