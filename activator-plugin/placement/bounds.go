@@ -3,7 +3,6 @@ package placement
 import (
 	"math"
 	"math/bits"
-	"sync/atomic"
 	"time"
 )
 
@@ -40,6 +39,7 @@ func boundBefore(lasts time.Duration) int {
 // more than a third.
 type between struct {
 	one, other, most     int
+	rough                int // a bound by itself
 	ofOne, ofOther, more float64
 }
 
@@ -54,8 +54,8 @@ func ofFalling(lasts time.Duration) between {
 	part := at / float64(lasts)
 	on := (1 - part) / (at - last)
 	less := on * last
-	// The other may be less than its bound.
-	return between{one: i, other: i - 1, most: i, ofOne: part + on*at, ofOther: -less * (1 - roundedBy), more: less}
+	// The other may be less than its bound, by two that it is rounded.
+	return between{one: i, other: i - 1, most: i, rough: i, ofOne: part + on*at, ofOther: -less, more: 2 * less}
 }
 
 // ofRising is of what there is more and more of, where it is no more than if it went straight from one to the next.
@@ -66,62 +66,7 @@ func ofRising(lasts time.Duration) between {
 	}
 	at, next := float64(boundLength[i]), float64(boundLength[i+1])
 	way := (float64(lasts) - at) / (next - at)
-	return between{one: i, other: i + 1, ofOne: (1 - way) * at / float64(lasts), ofOther: way * next / float64(lasts)}
-}
-
-// bounds are those of one node. They are in one line of cache, so that who compares many nodes fetches no more
-// of those that cannot be the best. While they are set, some may be those of before.
-type bounds struct {
-	words [boundLengths / 4]atomic.Uint64
-}
-
-// A bound has 16 bits: of the level the 11 that are highest, rounded up, and by how many they are to be
-// shifted.
-const (
-	levelBits    = 11
-	mostShift    = 30
-	unknownBound = math.MaxUint16
-	roundedBy    = 1.0 / (1 << (levelBits - 1)) // at most
-)
-
-// forget says that nothing is known.
-func (b *bounds) forget() {
-	for i := range b.words {
-		b.words[i].Store(math.MaxUint64)
-	}
-}
-
-// set takes in the level of each length.
-func (b *bounds) set(levels [boundLengths]int64) {
-	for i := range b.words {
-		var word uint64
-		for j := range 4 {
-			word |= uint64(roundedUp(levels[4*i+j])) << (16 * j)
-		}
-		b.words[i].Store(word)
-	}
-}
-
-// of is the bound of a number, and less than 0 while nothing is known.
-func (b *bounds) of(i int) int64 {
-	v := uint16(b.words[i/4].Load() >> (16 * (i % 4)))
-	if v == unknownBound {
-		return -1
-	}
-	return int64(v&(1<<levelBits-1)) << (v >> levelBits)
-}
-
-func roundedUp(level int64) uint16 {
-	level = max(level, 0)
-	shift := max(0, bits.Len64(uint64(level))-levelBits)
-	if shift > mostShift {
-		return mostShift<<levelBits | (1<<levelBits - 1) // more than there is of anything
-	}
-	level = (level + 1<<shift - 1) >> shift
-	if level == 1<<levelBits {
-		level, shift = level/2, shift+1
-	}
-	return uint16(shift)<<levelBits | uint16(level)
+	return between{one: i, other: i + 1, rough: i + 1, ofOne: (1 - way) * at / float64(lasts), ofOther: way * next / float64(lasts)}
 }
 
 // falling are the bounds of times that begin at a moment or later.

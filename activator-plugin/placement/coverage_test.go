@@ -104,10 +104,14 @@ func TestCoverageIsTheIntegral(t *testing.T) {
 				rt.Fatalf("a debit raised what is covered from %v to %v", before, got)
 			}
 			before = got
-			q := &Query{Demand: d, Now: now}
-			candidates := []Candidate{{View: v, Source: source}}
-			if q.bound(candidates); q.coverages[0] < got-1e-9 || q.coverages[0] > 1+1e-9 {
-				rt.Fatalf("after %d debits %v is covered, and no more than %v", i, got, q.coverages[0])
+			c := &Candidate{View: v, Source: source}
+			b := (&Query{Demand: d, Now: now}).bound([]Candidate{*c})
+			if closely := b.closely(c); closely < got-1e-9 || closely > 1+1e-9 {
+				rt.Fatalf("after %d debits %v is covered, and no more than %v", i, got, closely)
+			}
+			_, highest := b.best([]Candidate{*c})
+			if roughly, least := b.roughly(c), b.least(got); highest < got-1e-9 || roughly < least {
+				rt.Fatalf("after %d debits %v is covered, which takes %dm, and there is no more than %dm, and no more covered than %v", i, got, least, roughly, highest)
 			}
 			taken := Demand{Want: drawVolume(rt, "taken"), Duration: time.Second, OwnCPUMilli: rapid.Int64Range(0, 100).Draw(rt, "own of taken")}
 			v.Debit(source, taken, now)

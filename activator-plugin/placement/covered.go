@@ -2,7 +2,6 @@ package placement
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -25,77 +24,153 @@ func Coverage(q *Query, candidates []Candidate) int {
 }
 
 // mostCovered is one whose node covers no less than closeEnough below the most; -1 where nothing is known of
-// any. Only those are looked at whose bounds say that they may.
+// any. It looks no closer at those whose bounds say that they do not.
 func (q *Query) mostCovered(candidates []Candidate) int {
-	best := q.bound(candidates)
-	highest := q.coverages[best]
-	// Then it is soon known which of the others need not be looked at.
-	most := q.cover(candidates, best)
-	// None covers more than highest: the first that comes near that will do. They are looked at from a place of
-	// chance on.
+	b := q.bound(candidates)
+	best, highest := b.best(candidates)
+	if best < 0 {
+		return -1
+	}
+	best, enough := q.enough(candidates, &b, best, highest)
+	if enough < 0 {
+		return -1
+	}
+	least := b.least(enough)
 	for i, left := q.below(len(candidates)), len(candidates); left > 0; left-- {
-		if q.coverages[i] >= max(0, most-closeEnough) {
-			covered := q.coverages[i]
-			if i != best {
-				covered = q.cover(candidates, i)
-			}
-			if covered >= highest-closeEnough {
-				return i
-			}
-			most = max(most, covered)
+		c := &candidates[i]
+		if b.roughly(c) >= least && b.closely(c) >= enough && q.cover(c) >= enough {
+			return i
 		}
 		if i++; i == len(candidates) {
 			i = 0
 		}
 	}
-	if most < 0 {
-		return -1
-	}
-	return q.anyFrom(max(0, most-closeEnough))
-}
-
-// bound sets the coverages to no less than they are, and to less than 0 where nothing is known. It returns
-// where the highest is.
-func (q *Query) bound(candidates []Candidate) (best int) {
-	q.coverages = slices.Grow(q.coverages[:0], len(candidates))[:len(candidates)]
-	falling, rising := ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration)
-	highest := math.Inf(-1)
-	for i := range candidates {
-		covered := -1.0
-		switch c := &candidates[i]; {
-		case c.View == nil:
-		case c.Source == api.SourceNode:
-			if covered = c.View.node.idle.cpu.most(&rising, q.Demand.Want.CPUMilli, q.Demand.OwnCPUMilli); covered >= 0 && !c.View.picture.hasBounds(q.Now) {
-				covered = 1
-			}
-		default:
-			covered = c.View.lent.cpu.most(&falling, q.Demand.Want.CPUMilli, 0)
-		}
-		if covered >= 0 {
-			covered *= cpuWeight
-			if want := q.Demand.Want.MemoryBytes; want > 0 {
-				covered += (1 - cpuWeight) * candidates[i].View.lent.memory.most(&falling, want, 0)
-			} else {
-				covered += 1 - cpuWeight
-			}
-		}
-		q.coverages[i] = covered
-		if covered > highest {
-			best, highest = i, covered
-		}
-	}
 	return best
 }
 
-// cover sets a coverage to what it is, or less than 0 where that is not known.
-func (q *Query) cover(candidates []Candidate, i int) float64 {
-	c := &candidates[i]
+// enough is closeEnough below the most that is covered, and who covers that much. It is less than 0 where nothing is
+// known of any.
+func (q *Query) enough(candidates []Candidate, b *bounding, best int, highest float64) (at int, enough float64) {
+	most := q.cover(&candidates[best])
+	least := b.least(most)
+	for i := range candidates {
+		// None covers more than highest.
+		if most >= highest-closeEnough {
+			return best, max(0, highest-closeEnough)
+		}
+		c := &candidates[i]
+		if i == best || b.roughly(c) < least || b.closely(c) <= most {
+			continue
+		}
+		if covered := q.cover(c); covered > most {
+			best, most, least = i, covered, b.least(covered)
+		}
+	}
+	if most < 0 {
+		return best, most
+	}
+	return best, max(0, most-closeEnough)
+}
+
+// cover is what a candidate's node covers, or less than 0 where that is not known.
+func (q *Query) cover(c *Candidate) float64 {
 	covered, known := c.View.Coverage(c.Source, q.Demand, q.Now)
 	if !known {
-		covered = -1
+		return -1
 	}
-	q.coverages[i] = covered
 	return covered
+}
+
+// bounding compares a demand with bounds.
+type bounding struct {
+	demand          Demand
+	lent, idle      []*chunk
+	falling, rising between
+	// hasBounds says whether those of idle CPU hold.
+	hasBounds bool
+}
+
+// bound presumes that all candidates are of one picture and domain.
+func (q *Query) bound(candidates []Candidate) (b bounding) {
+	b.demand, b.falling, b.rising = q.Demand, ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration)
+	for i := range candidates {
+		if v := candidates[i].View; v != nil {
+			if !v.board.compared.Load() {
+				v.board.compared.Store(true)
+			}
+			b.lent, b.idle, b.hasBounds = *v.board.chunks.Load(), *v.picture.idle.chunks.Load(), v.picture.hasBounds(q.Now)
+			break
+		}
+	}
+	return b
+}
+
+// roughly is no less than how much CPU there is, and less than 0 where nothing is known, in one look.
+func (b *bounding) roughly(c *Candidate) int32 {
+	slots := c.slots
+	if slots.lent == 0 {
+		slots = c.View.slotsOf(c.Source)
+	}
+	var of *chunk
+	var at int32
+	bound, beside := b.falling.rough, int64(0)
+	switch {
+	case slots.idle != 0:
+		of, at = columns(b.idle, slots.idle)
+		if bound, beside = b.rising.rough, b.demand.OwnCPUMilli; !b.hasBounds {
+			bound = 0
+		}
+	case slots.lent != 0:
+		of, at = columns(b.lent, slots.lent)
+	default:
+		return -1
+	}
+	level := of.cpu.bounds[bound][at].Load()
+	if beside += of.cpu.debited[at].Load(); beside > 0 && level > 0 {
+		level = int32(min(int64(level), max(0, int64(of.cpu.bounds[0][at].Load())-beside)))
+	}
+	return level
+}
+
+// best is one that may cover the most, and no less than what any covers. It is less than 0 where nothing is known
+// of any.
+func (b *bounding) best(candidates []Candidate) (best int, highest float64) {
+	best, most := -1, int32(-1)
+	for i := range candidates {
+		if level := b.roughly(&candidates[i]); level > most {
+			best, most = i, level
+		}
+	}
+	highest = 1
+	if want := b.demand.Want.CPUMilli; want > 0 {
+		highest = 1 - cpuWeight + cpuWeight*min(float64(most)/float64(want), 1)
+	}
+	return best, highest
+}
+
+// least is how much CPU there must be for as much as this to be covered.
+func (b *bounding) least(covered float64) int32 {
+	least := (covered - (1 - cpuWeight)) / cpuWeight * float64(b.demand.Want.CPUMilli)
+	return int32(max(0, min(least, math.MaxInt32)))
+}
+
+// closely is no less than what the node of a candidate covers of which something is known.
+func (b *bounding) closely(c *Candidate) (covered float64) {
+	slots, want := c.slots, b.demand.Want
+	if slots.lent == 0 {
+		slots = c.View.slotsOf(c.Source)
+	}
+	of, at := columns(b.lent, slots.lent)
+	switch {
+	case slots.idle == 0:
+		covered = of.cpu.most(at, &b.falling, want.CPUMilli, 0)
+	case b.hasBounds:
+		of, at := columns(b.idle, slots.idle)
+		covered = of.cpu.most(at, &b.rising, want.CPUMilli, b.demand.OwnCPUMilli)
+	default:
+		covered = 1
+	}
+	return cpuWeight*covered + (1-cpuWeight)*of.memory.most(at, &b.falling, want.MemoryBytes, 0)
 }
 
 // emptiest is where the pod is that has the fewest requests, of those on the node of a candidate: what
@@ -109,27 +184,6 @@ func emptiest(candidates []Candidate, on int) int {
 		}
 	}
 	return best
-}
-
-// anyFrom is where one of the coverages is that is not less than the least, of which there is one.
-func (q *Query) anyFrom(least float64) int {
-	near := 0
-	for _, covered := range q.coverages {
-		if covered >= least {
-			near++
-		}
-	}
-	which := q.below(near)
-	for i, covered := range q.coverages {
-		if covered < least {
-			continue
-		}
-		if which == 0 {
-			return i
-		}
-		which--
-	}
-	return 0
 }
 
 // debit takes the demand off what its node can lend.

@@ -60,6 +60,8 @@ type Picture struct {
 
 	mu        sync.Mutex
 	nodes     map[string]*nodeViews
+	idle      board             // of nodes
+	lent      map[string]*board // by domain
 	redis     map[string]*redisPart
 	forgotten moment // when what is gone last was
 
@@ -75,11 +77,18 @@ type redisPart struct {
 
 // nodeViews is what the Views of one share.
 type nodeViews struct {
-	idle ledger // its idle CPU
+	picture *Picture
+	idle    ledger // its idle CPU
+	slot    int32  // of the picture's board
 
 	// They are guarded by the picture's mu.
-	heard *heard                        // nil while nothing is known
-	views map[string]weak.Pointer[View] // by domain; who holds them keeps them
+	heard *heard              // nil while nothing is known
+	views map[string]keptView // by domain; who holds them keeps them
+}
+
+type keptView struct {
+	weak.Pointer[View]
+	slot int32
 }
 
 // heard is what was last heard of a node.
@@ -109,6 +118,7 @@ func NewPicture(o PictureOptions) (*Picture, error) {
 		logger:   o.Logger,
 		start:    o.Clock.Now(),
 		nodes:    make(map[string]*nodeViews),
+		lent:     make(map[string]*board),
 		redis:    make(map[string]*redisPart),
 		moments:  make(pool.Moments),
 	}
@@ -125,12 +135,21 @@ func (p *Picture) View(node, domain string) *View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.nodeOf(node)
-	if v := n.views[domain].Value(); v != nil {
-		return v
+	if kept, ok := n.views[domain]; ok {
+		if v := kept.Value(); v != nil {
+			return v
+		}
 	}
-	v := &View{picture: p, node: n, domain: domain}
+	n.drop(domain)
+	b := p.lent[domain]
+	if b == nil {
+		b = &board{}
+		p.lent[domain] = b
+	}
+	v := &View{picture: p, node: n, domain: domain, board: b, slot: b.take()}
+	v.lent.cpu, v.lent.memory = b.accounts(v.slot)
 	v.see(n.heard)
-	n.views[domain] = weak.Make(v)
+	n.views[domain] = keptView{weak.Make(v), v.slot}
 	return v
 }
 
@@ -138,8 +157,8 @@ func (p *Picture) View(node, domain string) *View {
 func (p *Picture) nodeOf(name string) *nodeViews {
 	n := p.nodes[name]
 	if n == nil {
-		n = &nodeViews{views: make(map[string]weak.Pointer[View])}
-		n.idle.cpu.bounds.forget()
+		n = &nodeViews{picture: p, slot: p.idle.take(), views: make(map[string]keptView)}
+		n.idle.cpu, n.idle.memory = p.idle.accounts(n.slot)
 		p.nodes[name] = n
 	}
 	return n
@@ -238,14 +257,28 @@ func (p *Picture) take(changes pool.Changes, at moment, number int64) {
 	}
 }
 
-// bound has the bounds be from now on.
+// bound has the bounds be from now on: those of idle CPU, because they hold no longer, and of what is lent those
+// that somebody compares, because there is less and less of it.
 func (p *Picture) bound() {
 	now := p.momentOf(p.clock.Now())
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	anew := false
+	for _, b := range p.lent {
+		b.anew = b.compared.Swap(false)
+		anew = anew || b.anew
+	}
 	for _, n := range p.nodes {
 		if h := n.heard; h != nil && h.measured && h.unused.rises {
-			n.idle.cpu.bounds.set(h.unused.rising(now))
+			n.idle.cpu.set(h.unused.rising(now))
+		}
+		if !anew {
+			continue
+		}
+		for v := range n.held() {
+			if v.board.anew {
+				v.bound(now)
+			}
 		}
 	}
 	p.bounded.Store(int64(now))
@@ -281,9 +314,9 @@ func inUse(idle, capacity int64) float64 {
 func (n *nodeViews) see(h *heard) {
 	n.heard = h
 	if h != nil && h.measured {
-		n.idle.cpu.bounds.set(h.unused.rising(h.at))
+		n.idle.cpu.set(h.unused.rising(h.at))
 	} else {
-		n.idle.cpu.bounds.forget()
+		n.idle.cpu.forget()
 	}
 	for v := range n.held() {
 		v.see(h)
@@ -301,14 +334,27 @@ func (n *nodeViews) settle(number int64) {
 // held are the Views that somebody has. The others are forgotten.
 func (n *nodeViews) held() iter.Seq[*View] {
 	return func(yield func(*View) bool) {
-		for domain, pointer := range n.views {
-			v := pointer.Value()
+		for domain, kept := range n.views {
+			v := kept.Value()
 			if v == nil {
-				delete(n.views, domain)
+				n.drop(domain)
 			} else if !yield(v) {
 				return
 			}
 		}
+	}
+}
+
+// drop forgets a View that nobody holds, and that of no other domain.
+func (n *nodeViews) drop(domain string) {
+	kept, ok := n.views[domain]
+	if !ok {
+		return
+	}
+	delete(n.views, domain)
+	b := n.picture.lent[domain]
+	if b.release(kept.slot); len(b.free) == int(b.used) {
+		delete(n.picture.lent, domain)
 	}
 }
 
@@ -330,6 +376,7 @@ func (p *Picture) forget(now moment) {
 		}
 		if n.heard == nil && !held {
 			delete(p.nodes, name)
+			p.idle.release(n.slot)
 		}
 	}
 	for name, r := range p.redis {

@@ -27,8 +27,7 @@ type Query struct {
 	Forwarded bool
 
 	// keeps is the revision whose candidates these are, where it keeps them sorted.
-	keeps     *Revision
-	coverages []float64 // of the candidates, for Coverage, which looks at them twice
+	keeps *Revision
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
 	// where this was promised before.
 	debited  bool
@@ -60,11 +59,14 @@ func (d Demand) Accelerable() bool { return !d.Want.IsZero() && d.Duration > 0 }
 type Candidate struct {
 	// View is its node's pool, as functions of its namespace see it.
 	View     *View
-	InFlight int    // this activator's requests in the pod
-	NodeID   NodeID // of Node, or 0
-	Node     string
-	Dest     string // ip:port
-	Pod      string // namespace/name
+	InFlight int // this activator's requests in the pod
+	// slots are those of the View's boards; of idle CPU only if the source is the node. Without any, the View
+	// is asked.
+	slots  viewSlots
+	NodeID NodeID // of Node, or 0
+	Node   string
+	Dest   string // ip:port
+	Pod    string // namespace/name
 	// Source is where the pod borrows from.
 	Source api.Source
 }

@@ -250,7 +250,7 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, coverages: r.query.coverages}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
@@ -479,7 +479,10 @@ func (r *Revision) takesRequests() []*pod {
 }
 
 func (r *Revision) candidate(p *pod, dest string) Candidate {
-	return Candidate{Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight, Source: p.source, View: p.view}
+	return Candidate{
+		Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight,
+		Source: p.source, View: p.view, slots: p.view.slotsOf(p.source),
+	}
 }
 
 func (r *Revision) destOf(p *pod) string { return net.JoinHostPort(p.address(r.six), r.port) }

@@ -24,7 +24,7 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 	if r.stale {
 		r.deal()
 	}
-	r.query = Query{Revision: r.id, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, coverages: r.query.coverages}
+	r.query = Query{Revision: r.id, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded}
 	r.findFree()
 	return router.Route(&r.query, r.some, reachable)
 }

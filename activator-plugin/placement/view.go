@@ -19,6 +19,8 @@ const oldestPicture = 2 * time.Second
 // used by several at a time.
 type View struct {
 	lent    ledger               // what the domain lends
+	slot    int32                // of the domain's board
+	board   *board               // the domain's
 	seen    atomic.Pointer[seen] // nil while nothing is known
 	picture *Picture
 	node    *nodeViews
@@ -34,11 +36,24 @@ type seen struct {
 	cpu, memory profile // that can be borrowed in the domain
 }
 
+type viewSlots struct{ lent, idle int32 }
+
+// slotsOf are those that matter where pods borrow from a source.
+func (v *View) slotsOf(source api.Source) (slots viewSlots) {
+	if v != nil {
+		slots.lent = v.slot
+		if source == api.SourceNode {
+			slots.idle = v.node.slot
+		}
+	}
+	return slots
+}
+
 // see makes the View one of what was heard last. It presumes that the picture's mu is held.
 func (v *View) see(h *heard) {
 	if h == nil {
-		v.lent.cpu.bounds.forget()
-		v.lent.memory.bounds.forget()
+		v.lent.cpu.forget()
+		v.lent.memory.forget()
 		v.seen.Store(nil)
 		return
 	}
@@ -47,8 +62,15 @@ func (v *View) see(h *heard) {
 		s.cpu, s.memory = profileOf(d.Lends, cpuOf, h.moment), profileOf(d.Lends, memoryOf, h.moment)
 	}
 	v.seen.Store(s)
-	v.lent.cpu.bounds.set(s.cpu.falling(h.at))
-	v.lent.memory.bounds.set(s.memory.falling(h.at))
+	v.bound(h.at)
+}
+
+// bound has the bounds be from a moment on. It presumes that the picture's mu is held.
+func (v *View) bound(from moment) {
+	if s := v.seen.Load(); s != nil {
+		v.lent.cpu.set(s.cpu.falling(from))
+		v.lent.memory.set(s.memory.falling(from))
+	}
 }
 
 // known is what is seen, unless it is too old, and the moment.
@@ -72,16 +94,17 @@ func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage fl
 	if s == nil {
 		return 0, false
 	}
-	cpu, debited := &s.cpu, v.lent.cpu.debited.Load()
+	cpu, lent := &s.cpu, v.lent.debited()
+	debited := lent.CPUMilli
 	if source == api.SourceNode {
 		if !s.heard.measured {
 			return 0, false
 		}
 		// What it uses of its own allocation is of what is idle, too, and it has that first.
-		cpu, debited = &s.heard.unused, v.node.idle.cpu.debited.Load()+d.OwnCPUMilli
+		cpu, debited = &s.heard.unused, v.node.idle.debited().CPUMilli+d.OwnCPUMilli
 	}
 	coverage = cpuWeight * cpu.covered(d.Want.CPUMilli, debited, at, d.Duration)
-	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, v.lent.memory.debited.Load(), at, d.Duration)
+	coverage += (1 - cpuWeight) * s.memory.covered(d.Want.MemoryBytes, lent.MemoryBytes, at, d.Duration)
 	return coverage, true
 }
 
