@@ -19,6 +19,8 @@ type Query struct {
 	// accelerated, or that there is no prediction of.
 	Demand Demand
 	Now    time.Time
+	// Others says that a program which leaves none of these is asked about others, for the same request.
+	Others bool
 	// Rand is where chance comes from. Nil is one that nobody has seeded.
 	Rand *rand.Rand
 	// Order is what a program orders by what it leaves to chance, where it is asked about the same request

@@ -293,18 +293,18 @@ func (r *Revision) choose(picked *pod, ask Ask) Choice {
 	i := 0
 	switch {
 	case ask.Program != nil:
-		r.query.keeps = r
+		r.query.keeps, r.query.Others = r, len(r.mine.pods) != len(r.all)
 		i, c.Block = ask.Program.Place(&r.query, candidates)
 		r.query.keeps = nil
 	case len(candidates) > 1:
 		i = ask.Policy(&r.query, candidates)
 	}
-	if i < 0 {
-		if len(r.mine.pods) == len(r.all) {
-			c.Outcome = Refused
-			return c
-		}
+	switch {
+	case i < 0 && r.query.Others:
 		return r.elsewhere(c, ask)
+	case i < 0:
+		c.Outcome = Refused
+		return c
 	}
 	chosen := r.mine.pods[i]
 	switch {
@@ -324,6 +324,7 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 	c.Candidates = 1
 	if ask.Program != nil {
 		r.some = append(r.some[:0], r.candidate(picked, c.Dest))
+		r.query.Others = slices.ContainsFunc(r.all, r.mayHave)
 		var i int
 		if i, c.Block = ask.Program.Place(&r.query, r.some); i < 0 {
 			return r.elsewhere(c, ask)
@@ -336,7 +337,7 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 // allows none of this activator's, that comes before who has which pods.
 func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
 	r.findFree()
-	c.Candidates = len(r.some)
+	c.Candidates, r.query.Others = len(r.some), false
 	i := -1
 	if len(r.some) > 0 {
 		i, c.Block = ask.Program.Place(&r.query, r.some)
@@ -348,6 +349,9 @@ func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
 	c.Dest, c.Outcome = r.some[i].Dest, Moved
 	return r.take(c, r.these[i])
 }
+
+// mayHave says whether a pod may have one that the program allows none of this activator's for.
+func (r *Revision) mayHave(p *pod) bool { return r.hasRoom(p) && !p.doubted }
 
 // take presumes that the query is that of the request, if there was one.
 func (r *Revision) take(c Choice, p *pod) Choice {

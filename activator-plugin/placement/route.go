@@ -33,7 +33,7 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 func (r *Revision) findFree() {
 	r.some, r.these = r.some[:0], r.these[:0]
 	for _, p := range r.all {
-		if r.hasRoom(p) && !p.doubted {
+		if r.mayHave(p) {
 			r.some, r.these = append(r.some, r.candidate(p, r.destOf(p))), append(r.these, p)
 		}
 	}

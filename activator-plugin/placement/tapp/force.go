@@ -76,14 +76,20 @@ func (e *enforced) Place(q *placement.Query, candidates []placement.Candidate) (
 		e.counts.placed[b].Add(1)
 		return i, b
 	}
+	// Of a request that is asked about again only the last answer counts.
 	if e.followup == v1alpha1.FollowupFail {
-		e.counts.refused.Add(1)
+		if !q.Others {
+			e.counts.refused.Add(1)
+		}
 		return -1, None
 	}
-	e.counts.followed.Add(1)
 	if d := e.followedBy(q.Revision.Namespace); d != nil {
-		i, _ := d.Place(q, candidates)
-		return i, None
+		index, _ = d.Place(q, candidates)
+	} else {
+		index = e.in.platform(q, candidates)
 	}
-	return e.in.platform(q, candidates), None
+	if index >= 0 || !q.Others {
+		e.counts.followed.Add(1)
+	}
+	return index, None
 }

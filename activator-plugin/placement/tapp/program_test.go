@@ -158,6 +158,32 @@ func TestUnmatchedBlocks(t *testing.T) {
 	}
 }
 
+// A request is counted once, however many candidates are asked about for it.
+func TestARequestIsCountedOnce(t *testing.T) {
+	nodes := manyNodes(3)
+	for name, tc := range map[string]struct {
+		node            string
+		placed, refused uint64
+	}{
+		"placed with another activator's pod": {nodes[1].Name, 1, 0},
+		"refused":                             {nodes[2].Name, 0, 1},
+	} {
+		e := &enforced{Program: compiled(t, fmt.Sprintf("{followup: fail, blocks: [{workers: [{node: %s}]}]}", tc.node), nodes, Options{}), counts: &counts{}}
+		slots := placement.NewSlots(nil, nil)
+		slots.SetActivators(of, 0, 2)
+		// The first and the third pod are this activator's.
+		for i, at := range []int{0, 1, 1} {
+			slots.SetPod(of, placement.Pod{Name: fmt.Sprint("shop/", i), Node: nodes[at].Name, IPs: []string{fmt.Sprint("10.0.0.", i)}, Ready: true})
+		}
+		pods := slots.Of(of, 1)
+		pods.Take("10.0.0.2:8012", placement.Ask{}) // which leaves this activator the first
+		pods.Take("10.0.0.0:8012", placement.Ask{Program: e})
+		if placed, refused := e.counts.placed[0].Load(), e.counts.refused.Load(); placed != tc.placed || refused != tc.refused {
+			t.Errorf("%s: %d are counted as placed and %d as refused, want %d and %d", name, placed, refused, tc.placed, tc.refused)
+		}
+	}
+}
+
 func TestBlockOf(t *testing.T) {
 	p := compiled(t, "{blocks: [{workers: [{node: a}, {node: gone}]}, {workers: [{set: {matchLabels: {disk: ssd}}}]}]}",
 		[]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true, Labels: map[string]string{"disk": "ssd"}}, {Name: "c", Reachable: true}}, Options{Policy: fakePolicy})
