@@ -121,7 +121,9 @@ func (p *promises) add(o *promises) {
 	p.failed.Add(o.failed.Load())
 }
 
-func (p *promises) share() float64       { return float64(p.granted.Load()) / float64(max(p.promised.Load(), 1)) }
+func (p *promises) share() float64 {
+	return float64(p.granted.Load()) / float64(max(p.promised.Load(), 1))
+}
 func (p *promises) coreSeconds() float64 { return float64(p.promised.Load()) / 1e6 }
 
 // activator is one that places invocations.
@@ -176,11 +178,18 @@ func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number
 	running.Go(func() { picture.Run(ctx) })
 	slots := placement.NewSlots(picture, func(string, string) api.Source { return api.SourceOwners })
 	donors, wanting := types.NamespacedName{Namespace: "default", Name: "donor"}, types.NamespacedName{Namespace: "default", Name: "wanting"}
-	for i, n := range l.nodes {
-		ip := fmt.Sprintf("10.%d.%d.%d", number, i>>8, i&255)
-		a.dests = append(a.dests, ip+":8012")
-		for _, id := range []types.NamespacedName{donors, wanting} {
-			slots.SetPod(id, placement.Pod{Name: fmt.Sprintf("default/%s-%d", id.Name, i), Node: n.name, IPs: []string{ip}, Ready: true})
+	activators := l.connections / 2
+	for _, id := range []types.NamespacedName{donors, wanting} {
+		// Of the pods on a node each has one.
+		slots.SetActivators(id, number, activators)
+		for i, n := range l.nodes {
+			for of := range activators {
+				ip := fmt.Sprintf("10.%d.%d.%d", of, i>>8, i&255)
+				slots.SetPod(id, placement.Pod{Name: fmt.Sprintf("default/%s-%06d-%02d", id.Name, i, of), Node: n.name, IPs: []string{ip}, Ready: true})
+			}
+			if id == wanting {
+				a.dests = append(a.dests, fmt.Sprintf("10.%d.%d.%d:8012", number, i>>8, i&255))
+			}
 		}
 	}
 	a.donors, a.wanting = slots.Of(donors, 1), slots.Of(wanting, 1)
