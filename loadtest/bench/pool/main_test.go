@@ -77,6 +77,33 @@ func TestQuickProfiles(t *testing.T) {
 	}
 }
 
+func TestQuickPlaced(t *testing.T) {
+	dir := t.TempDir()
+	cmd := newRoot()
+	cmd.SetArgs([]string{"placed", "--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir, "--activators", "2"})
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got report.Results
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"granted_over_promised", "granted_over_promised_low", "granted_over_promised_high"} {
+		if _, ok := got.Metrics[name]; !ok {
+			t.Errorf("the results have no %s: %v", name, got.Metrics)
+		}
+	}
+	if got.Metrics["wanted"] < 1 || got.Metrics["activators"] != 2 {
+		t.Errorf("nothing was placed: %v", got.Metrics)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for _, args := range []string{"--nodes=0", "--connections=33", "--standing=-1", "--rate=0", "--followed=0", "--revisions=0", "--length=1ms", "--rounds=0", "--redis=nowhere.yaml", "--colour=red"} {
 		cmd := newRoot()

@@ -28,6 +28,8 @@ import (
 // grantedGoal is of what the pool had for requests, over what they were placed for.
 var grantedGoal = stats.Goal{Bound: 0.85, AtLeast: true}
 
+const mostPlacing = 16
+
 func newPlaced() *cobra.Command {
 	p := profiling{options: options{connections: 8, revisions: 10_000}}
 	var nodes int
@@ -63,7 +65,10 @@ func (p profiling) runPlaced(ctx context.Context, out io.Writer) (err error) {
 	if p.quick {
 		p.nodes, p.length, p.rate, p.rounds = []int{20}, 500*time.Millisecond, 100, 2
 	}
-	p.connections = 2 * p.activators
+	if p.activators < 1 || p.activators > mostPlacing {
+		return fmt.Errorf("--activators is %d; it must be 1 to %d", p.activators, mostPlacing)
+	}
+	p.connections = 2 * p.activators // each has two pods on a node
 	if err := p.check(); err != nil {
 		return err
 	}
