@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,31 +165,10 @@ func (p *Picture) nodeOf(name string) *nodeViews {
 
 // Run refreshes the picture until ctx is done.
 func (p *Picture) Run(ctx context.Context) {
-	backoff := refreshEvery
-	for {
-		began := p.clock.Now()
-		told, err := p.refresh(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		took := p.clock.Since(began)
+	Pace{Every: refreshEvery, Jitter: refreshJitter, MostBackoff: mostBackoff}.Repeat(ctx, p.clock, p.refresh, func(err error, took time.Duration) {
 		p.metrics.refreshed(err, took)
 		p.say(err)
-		delay := max(0, refreshEvery-took)
-		if err == nil || told {
-			backoff = refreshEvery
-		} else {
-			backoff = min(2*backoff, mostBackoff)
-			delay = backoff
-		}
-		timer := p.clock.NewTimer(delay - refreshJitter + rand.N(2*refreshJitter))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C():
-		}
-	}
+	})
 }
 
 // say says once of an outage that there is one, and once that it is over.

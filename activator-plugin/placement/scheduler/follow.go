@@ -3,13 +3,13 @@ package scheduler
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/pool"
 )
 
@@ -52,29 +52,8 @@ type follower struct {
 
 // run follows until ctx is done.
 func (f *follower) run(ctx context.Context) {
-	backoff := askEvery
-	for {
-		began := f.clock.Now()
-		told, err := f.ask(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		f.say(ctx, err)
-		delay := max(0, askEvery-f.clock.Since(began))
-		if err == nil || told {
-			backoff = askEvery
-		} else {
-			backoff = min(2*backoff, mostBackoff)
-			delay = backoff
-		}
-		timer := f.clock.NewTimer(delay - askJitter + rand.N(2*askJitter))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C():
-		}
-	}
+	pace := placement.Pace{Every: askEvery, Jitter: askJitter, MostBackoff: mostBackoff}
+	pace.Repeat(ctx, f.clock, f.ask, func(err error, _ time.Duration) { f.say(ctx, err) })
 }
 
 // ask takes in what is new, and says whether any Redis told what nodes lend.
