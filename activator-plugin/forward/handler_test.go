@@ -62,6 +62,8 @@ type server struct {
 	clock  *clocktesting.FakePassiveClock
 	reader *sdkmetric.ManualReader
 	logs   *observer.ObservedLogs
+	// serving are its requests: a client may have its answer before what became of it is counted.
+	serving sync.WaitGroup
 }
 
 // start starts one that serves with next what it does not pass on. It sees others in zones.
@@ -84,6 +86,8 @@ func (c *cluster) start(name string, sees map[string]string, route Route, next h
 		c.Fatal("NewHandler() =", err)
 	}
 	named := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.serving.Add(1)
+		defer a.serving.Done()
 		a.Handler.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), nil, revID)))
 	})
 	a.Server = httptest.NewUnstartedServer(named)
@@ -143,6 +147,7 @@ func (a *server) outcomes(t testing.TB) map[outcome]int {
 
 func (a *server) came(t testing.TB, want map[outcome]int) {
 	t.Helper()
+	a.serving.Wait()
 	if got := a.outcomes(t); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("requests came to %v, want %v", got, want)
 	}
@@ -333,7 +338,6 @@ func TestAClientThatGoesAwayIsGoneThere(t *testing.T) {
 				t.Error("it was answered")
 			}
 			<-gone
-			a.Close()
 			a.came(t, map[outcome]int{outcomeCancelled: 1})
 		})
 	}
@@ -453,7 +457,6 @@ func TestAnActivatorGetsNoMoreThanItTakes(t *testing.T) {
 	}
 	close(end)
 	sending.Wait()
-	a.Close()
 	a.came(t, map[outcome]int{outcomeForwarded: 2, outcomeNoActivator: 1})
 	if to := a.Activators.take("near", a.clock.Now()); to == nil || to.outstanding != 1 {
 		t.Errorf("it has %v, want it free again", to)

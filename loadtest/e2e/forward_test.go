@@ -231,7 +231,6 @@ func deployReader(ctx context.Context, t *testing.T, namespace string, labels ma
 			metav1.SetMetaDataLabel(&template.ObjectMeta, key, value)
 		}
 		template.Spec.ContainerConcurrency = ptr.To(int64(atOnceInAReader))
-		template.Spec.TopologySpreadConstraints = nil
 		container := &template.Spec.Containers[0]
 		for i := range container.Env {
 			if container.Env[i].Name == "STORE_URL" {
