@@ -116,8 +116,10 @@ evaluate: box-up bin/demo ## Stock, no CPU limits, VPA and Libra on ten function
 	$(BOX) load $(if $(QUICK)$(ABLATIONS),,--with vpa) --out out/images.json
 	bin/demo evaluate $(ON_BOX) --out out/evaluate$(if $(ABLATIONS),-ablations) $(if $(QUICK),--quick) $(if $(ABLATIONS),--ablations) $(EVALUATE)
 else
+ifdef ABLATIONS
+$(error ABLATIONS=1 is of one node: leave NODES out)
+endif
 evaluate: box-up bin/demo
-	@test -z "$(ABLATIONS)" || { echo "ABLATIONS=1 is of one node: leave NODES out"; exit 2; }
 	$(BOX) load --out out/images.json
 	bin/demo evaluate-nodes $(ON_BOX) --out out/evaluate-nodes $(if $(QUICK),--quick) $(EVALUATE)
 endif

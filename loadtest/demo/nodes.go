@@ -21,6 +21,11 @@ const (
 
 	nodesTime      = 119 * time.Minute
 	quickNodesTime = 15 * time.Minute
+	// placementSetUp is what it takes to bring the functions of a phase and to teach them to Libra, and
+	// placementGap what a block takes longer than others: the counters of several agents and of the
+	// activator are read, and the placement is seen to be in force.
+	placementSetUp = 95 * time.Second
+	placementGap   = 3 * time.Second
 	// leastBlock has as much of rest as of burst.
 	leastBlock, mostBlock = 2 * burstPhase, 10 * time.Minute
 )
@@ -204,11 +209,11 @@ func nodesPlan(l lengths, of chosen) timePlan {
 			if !slices.Contains(of.pods, pods) {
 				continue
 			}
-			ph := phase{name: phaseOf(pods), setUp: 45 * time.Second, perArm: 35 * time.Second}
+			ph := phase{name: phaseOf(pods), setUp: placementSetUp}
 			for _, load := range evaluationLoads {
 				if slices.Contains(of.loads, load) {
 					ph.combinations = append(ph.combinations, combination{
-						part: evaluation.PartPlacement, load: load, pods: pods, length: l.block, gap: gaps[load], arms: turnsOf(l.blocks, source, of.placements)})
+						part: evaluation.PartPlacement, load: load, pods: pods, length: l.block, gap: gaps[load] + placementGap, arms: turnsOf(l.blocks, source, of.placements)})
 				}
 			}
 			p = append(p, ph)

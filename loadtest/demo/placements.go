@@ -49,7 +49,7 @@ var placementsInOrder = []api.Placement{
 func placementsUnder(source api.Source) []arm {
 	at, of := evaluation.Owners, ""
 	if source == api.SourceNode {
-		at, of = evaluation.Libra, ", node"
+		at, of = evaluation.Libra, " (node)"
 	}
 	under := func(name, title, about string, placement api.Placement) arm {
 		return arm{

@@ -202,7 +202,12 @@ func (p *placed) choices() section {
 			if requests == 0 {
 				continue
 			}
-			share := func(n float64) string { return percentText(n / float64(requests)) }
+			share := func(n float64) string {
+				if len(sum.Outcomes) == 0 {
+					return "-"
+				}
+				return percentText(n / float64(requests))
+			}
 			without := sum.Outcomes[outcomeNoChoice]
 			t.add(k.String(), p.title(arm), fmt.Sprint(requests), share(sum.Choices()), share(sum.Outcomes[outcomeMoved]), share(without),
 				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), sum.grantedText())
@@ -210,6 +215,7 @@ func (p *placed) choices() section {
 	}
 	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
 		"A request has a choice if more than one of its function's pods had a free slot when it came, on one node or on several. With the placement stock nothing is chosen, and nobody counts what could have been.",
+		"What is borrowed in a block are few loans, which few requests decide; see how much hash again differs from hash.",
 	}}
 }
 

@@ -123,6 +123,22 @@ func TestFailedRequestsOfPlacementsAreCounted(t *testing.T) {
 	}
 }
 
+func TestNobodyCountsChoicesOfStock(t *testing.T) {
+	d := placing{times: map[string]float64{"hash": 1, "stock_placement": 1}, borrows: map[string]float64{"hash": 1, "stock_placement": 1}}.data(fewPods)
+	for i, b := range d.Blocks {
+		if b.Arm == "stock_placement" {
+			d.Blocks[i].Placed = &Placed{}
+		}
+	}
+	w := writeBy(t, WritePlacements, d)
+	if want := "| 40 % load, 2 pods a function | by stock_placement | 320 | - | - | - | - | 2.5 | - |"; !strings.Contains(w.markdown, want) {
+		t.Errorf("the report does not say %q:\n%s", want, w.markdown)
+	}
+	if _, ok := w.metrics["share_with_choice_stock_placement"]; ok {
+		t.Error("there is a share of requests with a choice where none was counted")
+	}
+}
+
 // What the report says of the goal follows from the whole interval, and where a placement did not help
 // it says so by function.
 func TestTheReportOfPlacements(t *testing.T) {
