@@ -250,10 +250,12 @@ func (c Cluster) awaitRunAgain(pid int, m member) error {
 	defer cancel()
 	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if err != nil {
+		if err != nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			return false, "", fmt.Errorf("the node's init ended: %w; its log is %s", err, logPath(c.Layout, initName))
 		}
-		return bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init to run itself again", nil
+		// Without an end it cannot be read where another thread than the first runs the program: that
+		// takes the place of the first, which is gone for a moment.
+		return err == nil && bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init to run itself again", nil
 	})
 }
 
