@@ -87,7 +87,26 @@ func deployPlaced(ctx context.Context, t *testing.T, namespace, tag string) stri
 		metav1.SetMetaDataLabel(&template.ObjectMeta, api.PlacementLabel, tag)
 		template.Spec.ContainerConcurrency = ptr.To[int64](4)
 	})
-	return revision.Labels[serving.ServiceLabelKey]
+	service := revision.Labels[serving.ServiceLabelKey]
+	t.Cleanup(func() { removeNow(context.WithoutCancel(ctx), t, namespace, service) })
+	return service
+}
+
+// removeNow removes a function without the time that its pods have to drain, half a minute.
+func removeNow(ctx context.Context, t *testing.T, namespace, service string) {
+	t.Helper()
+	if err := knative.ServingV1().Services(namespace).Delete(ctx, service, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("removing the Service %s: %v", service, err)
+	}
+	selector := metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + service}
+	eventually(t, time.Minute, "end of the pods of "+service, func() error {
+		pods, err := kube.CoreV1().Pods(namespace).List(ctx, selector)
+		if err != nil || len(pods.Items) == 0 {
+			return err
+		}
+		err = kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, selector)
+		return errors.Join(fmt.Errorf("%d are left", len(pods.Items)), err)
+	})
 }
 
 func followsPolicy(t *testing.T, namespace, service, tag string) {
@@ -111,7 +130,7 @@ func followsPolicy(t *testing.T, namespace, service, tag string) {
 	refusedBefore := placementChoices(ctx, t, "placement_policy")["refused"]
 	eventually(t, inForceWithin, "refusal by the policy", func() error {
 		status, reason, err := answerOf(ctx, namespace, service)
-		if err == nil && (status != http.StatusServiceUnavailable || !strings.Contains(reason, namespace+"/"+tag)) {
+		if err == nil && (status != http.StatusServiceUnavailable || !strings.Contains(reason, tag)) {
 			err = fmt.Errorf("it answers %d, %s: %q", status, api.ReasonHeader, reason)
 		}
 		return err

@@ -110,9 +110,14 @@ func (c Cluster) Images(ctx context.Context) ([]string, error) {
 // without says whether an image is to be on the node, and is not among those there.
 func (m member) without(there []string) func(image string) bool {
 	return func(image string) bool {
-		name, _, _ := strings.Cut(path.Base(image), ":")
-		return m.runs(name) && !slices.Contains(there, image)
+		return m.runs(imageName(image)) && !slices.Contains(there, image)
 	}
+}
+
+// imageName is the name of an image without its registry and tag.
+func imageName(image string) string {
+	name, _, _ := strings.Cut(path.Base(image), ":")
+	return name
 }
 
 // imagesOn are the names of the images on a node.

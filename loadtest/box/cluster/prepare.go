@@ -33,6 +33,8 @@ const (
 	metadataFolder  = "io.containerd.metadata.v1.bolt"
 	metadataDB      = metadataFolder + "/meta.db"
 
+	// workersFolder has, in a prepared folder, what is for workers.
+	workersFolder = "workers"
 	// preparing is the folder in which one is made, beside those that are whole.
 	preparing = ".new"
 	// preparedList says in a prepared folder which images it has.
@@ -68,7 +70,10 @@ func preparedOf(l layout.Layout) (prepared, error) {
 
 // dir is where it is, under a name that says what is in it.
 func (p prepared) dir(l layout.Layout) (string, error) {
-	data, err := json.Marshal(p)
+	data, err := json.Marshal(struct {
+		prepared
+		Platform []string
+	}{p, ofPlatform})
 	if err != nil {
 		return "", err
 	}
@@ -114,6 +119,9 @@ func PrepareImages(ctx context.Context, l layout.Layout, log func(format string,
 		}
 	}
 	n, err := want.make(ctx, l, made, had.Images)
+	if err == nil {
+		err = want.makeWorkers(ctx, l, made)
+	}
 	if err != nil {
 		return fmt.Errorf("prepare the nodes' images: %w", err)
 	}
@@ -179,6 +187,25 @@ func (p prepared) make(ctx context.Context, l layout.Layout, made string, had []
 		return 0, err
 	}
 	return imported, os.WriteFile(filepath.Join(made, "root", preparedList), data, 0o644)
+}
+
+// makeWorkers makes of the root in the folder made that of workers, and puts it there: what is on the
+// control node alone are most of the files, and it takes a while to link them.
+func (p prepared) makeWorkers(ctx context.Context, l layout.Layout, made string) error {
+	at := filepath.Join(made, workersFolder)
+	if err := linkPrepared(ctx, filepath.Join(made, "root"), filepath.Join(at, "root")); err != nil {
+		return err
+	}
+	of := prepared{Containerd: p.Containerd}
+	for _, ref := range p.Images {
+		if !slices.Contains(ofPlatform, imageName(ref.Name)) {
+			of.Images = append(of.Images, ref)
+		}
+	}
+	if _, err := of.make(ctx, l, at, p.Images); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(at, "root"), filepath.Join(made, "root", workersFolder))
 }
 
 func (p prepared) update(ctx context.Context, d *preparer, had []image.Reference) (imported int, err error) {
@@ -369,9 +396,13 @@ func (m member) giveImages(ctx context.Context, from string) error {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
 	}
+	if m.isWorker() {
+		from = filepath.Join(from, workersFolder)
+	}
 	err := os.Link(filepath.Join(from, preparedList), filepath.Join(root, preparedList))
 	switch {
-	case errors.Is(err, unix.EXDEV) || errors.Is(err, fs.ErrPermission): // or one without such links
+	// Or one without such links, or nothing was made for the node.
+	case errors.Is(err, unix.EXDEV), errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err

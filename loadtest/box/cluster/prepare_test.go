@@ -100,6 +100,31 @@ func fakePrepared(t *testing.T, dir string) {
 	}
 }
 
+// Workers get what is made for them.
+func TestGiveImagesToWorkers(t *testing.T) {
+	l := layout.Layout{Cache: t.TempDir(), State: t.TempDir()}
+	from := filepath.Join(l.Prepared(), "0123")
+	fakePrepared(t, from)
+	fakePrepared(t, filepath.Join(from, workersFolder))
+	file := filepath.Join(snapshotsFolder, "2/fs/run")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Dir(filepath.Join(from, file)), 0o755),
+		os.WriteFile(filepath.Join(from, file), nil, 0o755),
+	); err != nil {
+		t.Fatal(err)
+	}
+	members := membersOf(l, 2)
+	if err := (Cluster{Layout: l}).giveImages(t.Context(), members...); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		_, err := os.Stat(filepath.Join(containerdRoot(m.layout), file))
+		if there := err == nil; there == m.isWorker() {
+			t.Errorf("what is for the control node alone is on %s: %t (%v)", m.name(), there, err)
+		}
+	}
+}
+
 func TestGiveImages(t *testing.T) {
 	l := layout.Layout{Cache: t.TempDir(), State: t.TempDir()}
 	from := filepath.Join(l.Prepared(), "0123")
