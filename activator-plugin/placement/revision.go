@@ -350,9 +350,6 @@ func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
 	return r.take(c, r.these[i])
 }
 
-// mayHave says whether a pod may have one that the program allows none of this activator's for.
-func (r *Revision) mayHave(p *pod) bool { return r.hasRoom(p) && !p.doubted }
-
 // take presumes that the query is that of the request, if there was one.
 func (r *Revision) take(c Choice, p *pod) Choice {
 	c.Node, c.revision, c.pod, c.view, c.source = p.Node, r, p, p.view, p.source

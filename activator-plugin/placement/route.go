@@ -38,3 +38,6 @@ func (r *Revision) findFree() {
 		}
 	}
 }
+
+// mayHave says whether a pod may have one that the program allows none of this activator's for.
+func (r *Revision) mayHave(p *pod) bool { return r.hasRoom(p) && !p.doubted }

@@ -12,24 +12,29 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-func TestQuick(t *testing.T) {
+// quick runs the command so that it takes a few seconds, and returns its results and what it printed.
+func quick(t *testing.T, args ...string) (results report.Results, printed string) {
+	t.Helper()
 	dir := t.TempDir()
 	cmd := newRoot()
-	cmd.SetArgs([]string{"--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir, "--seed", "7", "--commit", "abc"})
+	cmd.SetArgs(append(args, "--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir))
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-
 	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got report.Results
-	if err := json.Unmarshal(data, &got); err != nil {
+	if err := json.Unmarshal(data, &results); err != nil {
 		t.Fatal(err)
 	}
+	return results, out.String()
+}
+
+func TestQuick(t *testing.T) {
+	got, out := quick(t, "--seed", "7", "--commit", "abc")
 	if got.Machine == "" || got.Commit != "abc" || got.Seed != 7 {
 		t.Errorf("results of machine %q, commit %q and seed %d", got.Machine, got.Commit, got.Seed)
 	}
@@ -45,28 +50,13 @@ func TestQuick(t *testing.T) {
 	if least := min(got.Metrics["nodes_1_invocations_per_s"], got.Metrics["nodes_10_invocations_per_s"]); got.Metrics["invocations_per_s"] != least {
 		t.Errorf("%v invocations a second, want the %v of the slower run", got.Metrics["invocations_per_s"], least)
 	}
-	if !strings.Contains(out.String(), "closed loop") {
-		t.Errorf("no progress is printed:\n%s", out.String())
+	if !strings.Contains(out, "closed loop") {
+		t.Errorf("no progress is printed:\n%s", out)
 	}
 }
 
 func TestQuickProfiles(t *testing.T) {
-	dir := t.TempDir()
-	cmd := newRoot()
-	cmd.SetArgs([]string{"profiles", "--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir, "--activators", "2"})
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got report.Results
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
+	got, _ := quick(t, "profiles", "--activators", "2")
 	for _, name := range []string{"redis_share", "redis_share_low", "redis_share_high", "staleness_p99_ms"} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
@@ -78,22 +68,7 @@ func TestQuickProfiles(t *testing.T) {
 }
 
 func TestQuickPlaced(t *testing.T) {
-	dir := t.TempDir()
-	cmd := newRoot()
-	cmd.SetArgs([]string{"placed", "--quick", "--redis", "../../../manifests/base/redis/deployment.yaml", "--out", dir, "--activators", "2"})
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got report.Results
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
+	got, _ := quick(t, "placed", "--activators", "2")
 	for _, name := range []string{"granted_over_promised", "granted_over_promised_low", "granted_over_promised_high"} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
