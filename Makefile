@@ -81,7 +81,7 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	go run $(STATICCHECK) -tags e2e,skew ./...
 	@: Go passes over a folder whose name begins so.
 	@mkdir -p out && go run $(CONTROLLER_GEN) object paths=./pkg/api/... output:dir=out/_generated crd paths=./pkg/api/... output:crd:dir=out/_generated && \
-	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/placement/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
+	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/crds/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd $(SCHEDULER) && export $(AS_IN_IMAGE) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
@@ -212,7 +212,7 @@ build: bin/box bin/demo bin/libra-scheduler ## Build the command-line tools into
 	go build ./...
 
 generate: ## Write what follows from the types of Libra's own objects: their definitions and copies.
-	go run $(CONTROLLER_GEN) object crd paths=./pkg/api/... output:crd:dir=manifests/base/placement
+	go run $(CONTROLLER_GEN) object crd paths=./pkg/api/... output:crd:dir=manifests/base/crds
 
 bin/tapp: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/tapp ./activator-plugin/cmd/tapp

@@ -26,7 +26,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-const definitions = "base/placement"
+const definitions = "base/crds"
 
 // definition does to an object what the API server does with the definition of its kind.
 type definition struct {

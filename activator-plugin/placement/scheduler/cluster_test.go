@@ -58,7 +58,7 @@ type cluster struct {
 // startCluster starts one with nodes of some names, and further profiles of the scheduler.
 func startCluster(t *testing.T, source api.Source, profiles string, nodes ...string) *cluster {
 	t.Helper()
-	admin := apiservertest.Start(t, filepath.Join(manifests, "base/placement"))
+	admin := apiservertest.Start(t, filepath.Join(manifests, "base/crds"))
 	admin.QPS = -1
 	addr := redistest.Start(t)
 	c := &cluster{T: t, kube: kubernetes.NewForConfigOrDie(admin), dynamic: dynamic.NewForConfigOrDie(admin), redis: pool.NewRedis(redisconn.MustParse(addr))}

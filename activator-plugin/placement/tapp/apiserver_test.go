@@ -52,7 +52,7 @@ type plane struct {
 
 func startPlane(t *testing.T) *plane {
 	t.Helper()
-	admin := apiservertest.Start(t, filepath.Join(root, "manifests/base/placement"))
+	admin := apiservertest.Start(t, filepath.Join(root, "manifests/base/crds"))
 	admin.QPS = -1
 	p := &plane{T: t, kube: kubernetes.NewForConfigOrDie(admin), dynamic: dynamic.NewForConfigOrDie(admin)}
 	for _, name := range []string{"shop", "knative-serving"} {

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the objects in which an operator says where functions run.
+// Package v1alpha1 holds the objects in which an operator says where functions run, and in which Libra says
+// how they fare.
 //
 // +kubebuilder:object:generate=true
 // +groupName=libra.dev
@@ -20,6 +21,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&PlacementPolicy{}, &PlacementPolicyList{},
 		&ClusterPlacementPolicy{}, &ClusterPlacementPolicyList{},
+		&FunctionReport{}, &FunctionReportList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

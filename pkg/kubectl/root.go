@@ -1,0 +1,86 @@
+// Package kubectl holds the commands of kubectl's plugin for Libra.
+package kubectl
+
+import (
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// requestTimeout is how long one request to the API server may take, unless --request-timeout says otherwise.
+const requestTimeout = "30s"
+
+// Groups of commands, as --help lists them.
+const (
+	groupSee     = "see"
+	groupChange  = "change"
+	groupInstall = "install"
+)
+
+// options are those of every command: which cluster, and where to write.
+type options struct {
+	genericiooptions.IOStreams
+	flags *genericclioptions.ConfigFlags
+}
+
+// NewRoot is the command `kubectl libra`.
+func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	log.SetLogger(logr.Discard()) // what the user is to know, commands say
+	o := &options{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	*o.flags.Timeout = requestTimeout
+	root := &cobra.Command{
+		Use:          "kubectl-libra",
+		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl libra"},
+		Short:        "See what Libra does, change it, and take it off",
+		SilenceUsage: true,
+		Args:         cobra.NoArgs,
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	o.flags.AddFlags(root.PersistentFlags())
+	root.AddGroup(
+		&cobra.Group{ID: groupSee, Title: "See what Libra does:"},
+		&cobra.Group{ID: groupChange, Title: "Change what Libra does:"},
+		&cobra.Group{ID: groupInstall, Title: "Install and remove Libra:"},
+	)
+	root.AddCommand(newVersion(o))
+	return root
+}
+
+// scheme has every kind of object that commands read or write.
+var scheme = newScheme()
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(servingv1.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
+	return s
+}
+
+// client reaches the cluster that the flags, the kubeconfig or the pod's account name.
+func (o *options) client() (client.Client, error) {
+	config, err := o.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no cluster to talk to: %w", err)
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// namespace is the one that the flags or the kubeconfig's context name.
+func (o *options) namespace() (string, error) {
+	ns, _, err := o.flags.ToRawKubeConfigLoader().Namespace()
+	return ns, err
+}
