@@ -8,6 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Of the Kubernetes that go.mod has.
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1
 KWOK        := v0.8.0
+VALE        := github.com/errata-ai/vale/v3/cmd/vale@v3.18.0
 VENV        := predictor/.venv
 BOX         := bin/box
 SEED        ?= 1
@@ -75,7 +76,7 @@ box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet, and of a worker's 
 .PHONY: test lint unit cgroup-v2-test predictor-test e2e
 test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: linters, unit, integration and end-to-end tests.
 
-lint: $(VENV)/.stamp ## Linters, Go and Python.
+lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	@bad=$$(gofmt -l activator-plugin dashboards docs manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 	go vet ./... && go vet -tags e2e,skew ./loadtest/e2e/... ./loadtest/skew/...
 	go run $(STATICCHECK) -tags e2e,skew ./...
@@ -85,6 +86,7 @@ lint: $(VENV)/.stamp ## Linters, Go and Python.
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd $(SCHEDULER) && export $(AS_IN_IMAGE) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
+	CGO_ENABLED=1 go run $(VALE) *.md docs/*.md
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.

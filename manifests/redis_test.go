@@ -60,7 +60,7 @@ func TestRedisAuthRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As docs/install.md has it.
+	// As docs/redis.md has it.
 	password := "of the agent"
 	users = []byte(strings.Replace(string(users), "user agent ", fmt.Sprintf("user agent #%x ", sha256.Sum256([]byte(password))), 1))
 	write(t, filepath.Join(acl, "users.acl"), users)

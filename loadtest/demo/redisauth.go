@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// redisAuthManifests give Redis TLS and users, with Secrets that are made here as docs/install.md says.
+	// redisAuthManifests give Redis TLS and users, with Secrets that are made here as docs/redis.md says.
 	redisAuthManifests = "manifests/components/redis-auth"
 	redisUsersFile     = "users.acl"
 	redisUsersSecret   = "libra-redis-acl"

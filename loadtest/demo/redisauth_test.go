@@ -152,15 +152,15 @@ func TestRedisCLIHasNoPasswordInItsArguments(t *testing.T) {
 }
 
 func TestTheActivatorIsToldOfRedisAsTheDocsSay(t *testing.T) {
-	page, err := os.ReadFile("../../docs/install.md")
+	page, err := os.ReadFile("../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(page), "### Tell the activator\n")
+	_, section, found := strings.Cut(string(page), "## Tell the activator\n")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, closed := strings.Cut(block, "```\n")
 	if !found || !closed {
-		t.Fatal("docs/install.md does not tell it")
+		t.Fatal("docs/redis.md does not tell it")
 	}
 	var want struct {
 		Spec struct{ Template struct{ Spec any } }
