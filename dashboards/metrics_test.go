@@ -128,7 +128,7 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	live, err := settings.NewLive(fake.NewClientset(), func(error) {})
+	live, err := settings.NewLive(fake.NewClientset(), nil, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func policyWith(t *testing.T, name, spec string) map[string]any {
 }
 
 func TestDefinitionsAreValid(t *testing.T) {
-	for plural, kind := range map[string]string{"placementpolicies": "PlacementPolicy", "clusterplacementpolicies": "ClusterPlacementPolicy"} {
+	for plural, kind := range map[string]string{"placementpolicies": "PlacementPolicy", "clusterplacementpolicies": "ClusterPlacementPolicy", "harvestpolicies": "HarvestPolicy", "functionreports": "FunctionReport"} {
 		d := readDefinition(t, plural)
 		if d.crd.Spec.Names.Kind != kind {
 			t.Errorf("%s defines %s", plural, d.crd.Spec.Names.Kind)

@@ -33,6 +33,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 // newRevision opted in, keeps the activator in its path, and is owed 1 CPU and 512Mi.
@@ -65,19 +66,11 @@ type fixed struct {
 // full is as LIBRA does it.
 var full = fixed{mode: api.ModeFull, source: api.SourceOwners}
 
-func (f fixed) Mode(annotations map[string]string) api.Mode {
-	value, ok := annotations[api.ModeAnnotation]
-	if !ok {
-		return f.mode
-	}
-	if mode, err := api.ParseMode(value); err == nil {
-		return mode
-	}
-	return api.ModeObserve
+func (f fixed) For(string) settings.Settings {
+	return settings.Settings{Mode: f.mode, MaxMode: api.ModeFull, MinLoan: testMinLoan}
 }
 
 func (f fixed) Source(string, string) api.Source { return f.source }
-func (fixed) MinLoan() time.Duration             { return testMinLoan }
 func (f fixed) Placement() api.Placement         { return cmp.Or(f.placement, api.PlacementDefault) }
 
 // predictions answers with the prediction of a revision, for any size.

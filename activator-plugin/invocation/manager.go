@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -23,6 +22,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 // Predictor answers from what it knows. Of a function of which it knows nothing it may
@@ -37,12 +37,10 @@ var _ Predictor = (*predict.Client)(nil)
 
 // Settings tell how far Libra goes. They may change at any time.
 type Settings interface {
-	// Mode is that of a revision with the annotations. What cannot be read is observe.
-	Mode(annotations map[string]string) api.Mode
+	// For are those of a namespace's functions.
+	For(namespace string) settings.Settings
 	// Source is where what is lent to and by the pods of a namespace on a node comes from.
 	Source(namespace, node string) api.Source
-	// MinLoan is the least time that a loan of CPU must last to pay.
-	MinLoan() time.Duration
 	// Placement is how the pod of a request is chosen where no program says it.
 	Placement() api.Placement
 }

@@ -41,7 +41,7 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	case rev.Spec.GetContainerConcurrency() == 0:
 		// Nobody waits but for the first pod, which then takes all at once.
 		return queue.Stock
-	case m.settings.Mode(rev.Annotations) != api.ModeFull, m.settings.Source(rev.Namespace, "") != api.SourceNode:
+	case m.settings.For(rev.Namespace).ModeOf(rev.Annotations) != api.ModeFull, m.settings.Source(rev.Namespace, "") != api.SourceNode:
 		return queue.Stock
 	}
 	value, ok := rev.Annotations[api.QueueAnnotation]

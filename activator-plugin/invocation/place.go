@@ -87,7 +87,7 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 	ask.Now = m.clock.Now()
 	if p, known := m.predictor.Known(ctx, revID, req.size); known && !req.upgrade {
 		owed := allocationOf(req.rev.Spec.GetContainer())
-		could := classify(owed, api.Resources{}, p, m.settings.MinLoan(), int(req.rev.Spec.GetContainerConcurrency()))
+		could := classify(owed, api.Resources{}, p, m.settings.For(revID.Namespace).MinLoan, int(req.rev.Spec.GetContainerConcurrency()))
 		ask.Demand = demand(owed, could, p)
 	}
 	return ask, by
@@ -95,7 +95,7 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 
 // places says whether the pods of a revision's requests are chosen at all.
 func (m *Manager) places(rev *v1.Revision) bool {
-	return m.settings.Mode(rev.Annotations) == api.ModeFull && !api.IsCopy(rev.Labels)
+	return m.settings.For(rev.Namespace).ModeOf(rev.Annotations) == api.ModeFull && !api.IsCopy(rev.Labels)
 }
 
 // program is that of the policy for a revision, or nil.

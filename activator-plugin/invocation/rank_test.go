@@ -24,6 +24,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/pool/pooltest"
+	"libra.dev/libra/pkg/settings"
 )
 
 // What Begin is told by mode and source, of an invocation that could lend CPU and would
@@ -299,15 +300,14 @@ func TestWhatIsStillLentIsGivenBackToQuickRequests(t *testing.T) {
 // places are settings whose source depends on where a pod is.
 type places map[[2]string]api.Source
 
-func (p places) Mode(map[string]string) api.Mode          { return api.ModeFull }
+func (p places) For(namespace string) settings.Settings   { return full.For(namespace) }
 func (p places) Source(namespace, node string) api.Source { return p[[2]string{namespace, node}] }
-func (places) MinLoan() time.Duration                     { return testMinLoan }
 func (places) Placement() api.Placement                   { return api.PlacementDefault }
 
 func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
-	settings := places{{"ns", "node-a"}: api.SourceNode, {"ns", "node-b"}: api.SourceOwners}
+	where := places{{"ns", "node-a"}: api.SourceNode, {"ns", "node-b"}: api.SourceOwners}
 	rec := &recorder{}
-	m := newRankingManager(t, rec, settings, predictions{revID: {Demand: res(300, 100), Duration: time.Second, CPUTime: time.Second}},
+	m := newRankingManager(t, rec, where, predictions{revID: {Demand: res(300, 100), Duration: time.Second, CPUTime: time.Second}},
 		newPod("a", "10.0.0.1"), newPod("b", "10.0.0.2", func(p *corev1.Pod) { p.Spec.NodeName = "node-b" }))
 	for _, dest := range []string{"10.0.0.1:80", "10.0.0.2:80"} {
 		dispatchOnce(m, newRevision(), dest)

@@ -85,12 +85,12 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		Domain:       revID.Namespace,
 		Size:         req.size,
 		Allocation:   owed.limit,
-		MinRemaining: m.settings.MinLoan(),
+		MinRemaining: m.settings.For(revID.Namespace).MinLoan,
 	}
 	if n := req.rev.Spec.GetContainerConcurrency(); n > 1 {
 		inv.Concurrency = int(n)
 	}
-	set := m.settingsOf(req.rev)
+	set := m.termsOf(req.rev)
 	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
 	why := m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
@@ -209,8 +209,8 @@ func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *
 }
 
 // settingsOf tells of annotations that are refused.
-func (m *Manager) settingsOf(rev *v1.Revision) settings {
-	set, refused := settingsOf(rev.Annotations, m.settings)
+func (m *Manager) termsOf(rev *v1.Revision) terms {
+	set, refused := termsOf(rev.Annotations, m.settings.For(rev.Namespace))
 	for _, err := range refused {
 		m.metrics.onRefusedAnnotation(err.annotation)
 		m.warn(rev, eventAnnotationRefused, err.annotation, err.consequence(), err)
@@ -281,7 +281,7 @@ func (m *Manager) whyStarting(req *request, pod target) reason {
 }
 
 // roleOf is the role of an invocation with a prediction.
-func (s settings) roleOf(allowed, withheld volumes) (role, reason) {
+func (s terms) roleOf(allowed, withheld volumes) (role, reason) {
 	why := reasonNone
 	if withheld != (volumes{}) {
 		why = reasonMode

@@ -22,7 +22,7 @@ func (r room) ceilingOf(p *corev1.Pod, owed api.Resources) (int64, error) {
 	if r.source != api.SourceNode {
 		return 0, nil
 	}
-	return ceiling.Of(p, owed.CPUMilli, r.allocatable, r.cpuReserve)
+	return ceiling.Of(p, owed.CPUMilli, r.allocatable, settings.Settings{CPUReserveMilli: r.cpuReserve})
 }
 
 // room reads what bounds ceilings under a source.

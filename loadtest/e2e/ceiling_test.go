@@ -20,6 +20,7 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/ceiling"
 )
@@ -53,6 +54,27 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	setMaxMode(ctx, t, `"observe"`)
 	waitCPU(ctx, t, namespace, f, f.allocation.CPUMilli)
 	setMaxMode(ctx, t, "null")
+	waitCPU(ctx, t, namespace, f, most)
+
+	// And one object of the namespace's own.
+	objects := objectClient(t)
+	policy := &v1alpha1.HarvestPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName},
+		Spec:       v1alpha1.HarvestPolicySpec{MaxMode: v1alpha1.Mode(api.ModeObserve)},
+	}
+	if err := objects.Create(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
+	waitCPU(ctx, t, namespace, f, f.allocation.CPUMilli)
+	between := f.allocation.CPUMilli + (most-f.allocation.CPUMilli)/2
+	policy.Spec = v1alpha1.HarvestPolicySpec{MaxCPU: resource.NewMilliQuantity(between, resource.DecimalSI)}
+	if err := objects.Update(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
+	waitCPU(ctx, t, namespace, f, between)
+	if err := objects.Delete(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
 	waitCPU(ctx, t, namespace, f, most)
 
 	label(ctx, t, namespace, api.SourceOwners)
@@ -160,7 +182,7 @@ func ceilingOf(ctx context.Context, t *testing.T, pod *corev1.Pod, allocationMil
 			t.Fatal(err)
 		}
 	}
-	milli, err := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), now.CPUReserveMilli)
+	milli, err := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,6 +189,7 @@ var needs = map[string]struct {
 var ofSettings = []need{
 	{resource: "namespaces", verbs: []string{"list", "watch"}},
 	{resource: "nodes", verbs: []string{"list", "watch"}},
+	{group: "libra.dev", resource: "harvestpolicies", verbs: []string{"list", "watch"}},
 	{resource: "configmaps", verbs: []string{"list", "watch"}, namespace: libraNamespace, name: settings.ConfigMap},
 }
 

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -31,6 +33,7 @@ type Live struct {
 	partly   atomic.Bool // not all that the ConfigMap says is accepted
 	// sources are those of namespaces and nodes that have one of their own.
 	namespaces, nodes sources
+	policies          policies // of namespaces that have one
 
 	mu        sync.Mutex
 	listeners []func()
@@ -38,9 +41,18 @@ type Live struct {
 
 type sources struct{ byName sync.Map }
 
+// watch is one kind of object that settings are in.
+type watch struct {
+	what     string
+	informer cache.SharedIndexInformer
+	set      func(obj any)
+	remove   func(obj any)
+	absent   *atomic.Bool // set when the cluster has no such kind, where it need not
+}
+
 // NewLive follows the cluster's settings once it is run. refused is told what is wrong
-// with a setting, each time that it is seen.
-func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
+// with a setting, each time that it is seen. Without objects there are no HarvestPolicies.
+func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused func(error)) (*Live, error) {
 	l := &Live{refused: refused}
 	l.settings.Store(&Default)
 
@@ -52,16 +64,16 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = api.SourceLabel }),
 		informers.WithTransform(trim))
 
-	for _, watched := range []struct {
-		what     string
-		informer cache.SharedIndexInformer
-		set      func(obj any)
-		remove   func(obj any)
-	}{
-		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, l.removeSettings},
-		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces)},
-		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes)},
-	} {
+	watches := []watch{
+		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, l.removeSettings, nil},
+		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces), nil},
+		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes), nil},
+	}
+	if objects != nil {
+		of := dynamicinformer.NewDynamicSharedInformerFactory(objects, 0)
+		watches = append(watches, watch{"HarvestPolicies", of.ForResource(harvestPolicies).Informer(), l.setPolicy, l.removePolicy, &l.policies.absent})
+	}
+	for _, watched := range watches {
 		handler, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    watched.set,
 			UpdateFunc: func(_, obj any) { watched.set(obj) },
@@ -76,12 +88,18 @@ func NewLive(client kubernetes.Interface, refused func(error)) (*Live, error) {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
 		if err := watched.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			if watched.absent != nil && apierrors.IsNotFound(err) {
+				watched.absent.Store(true)
+				return
+			}
 			refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; get, list and watch on them are needed: %w", watched.what, err))
 		}); err != nil {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
 		l.informers = append(l.informers, watched.informer)
-		l.handled = append(l.handled, handler.HasSynced)
+		l.handled = append(l.handled, func() bool {
+			return handler.HasSynced() || watched.absent != nil && watched.absent.Load()
+		})
 	}
 	return l, nil
 }
@@ -132,16 +150,25 @@ func (l *Live) Settings() Settings {
 	return *l.settings.Load()
 }
 
-// Mode is that of a revision, or of a pod of it, with the annotations, as Settings.ModeOf has it.
-func (l *Live) Mode(annotations map[string]string) api.Mode {
-	if !l.Synced() {
-		return api.ModeObserve
-	}
-	return l.Settings().ModeOf(annotations)
-}
+// unread holds until the settings have been read: nothing is changed, whatever an annotation says.
+var unread = func() Settings {
+	s := Default
+	s.MaxMode = api.ModeObserve
+	return s
+}()
 
-// MinLoan is the least time that a loan of CPU must last to pay.
-func (l *Live) MinLoan() time.Duration { return l.Settings().MinLoan }
+// For are the settings of a namespace's functions, as its HarvestPolicy has them. Nodes and namespaces may have another
+// source: see Source.
+func (l *Live) For(namespace string) Settings {
+	if !l.Synced() {
+		return unread
+	}
+	s := *l.settings.Load()
+	if policy := l.policies.of(namespace); policy != nil {
+		s = s.under(policy)
+	}
+	return s
+}
 
 // Placement is how the pod of a request is chosen where no PlacementPolicy says it.
 func (l *Live) Placement() api.Placement { return l.Settings().Placement }
@@ -150,6 +177,9 @@ func (l *Live) Placement() api.Placement { return l.Settings().Placement }
 func (l *Live) Source(namespace, node string) api.Source {
 	if source, ok := l.nodes.byName.Load(node); ok {
 		return source.(api.Source)
+	}
+	if policy := l.policies.of(namespace); policy != nil && policy.source != "" {
+		return policy.source
 	}
 	if source, ok := l.namespaces.byName.Load(namespace); ok {
 		return source.(api.Source)

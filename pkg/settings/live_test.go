@@ -18,6 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -28,9 +30,10 @@ import (
 // done has arrived when all in it wait.
 type cluster struct {
 	*testing.T
-	client *fake.Clientset
-	live   *Live
-	reader *sdkmetric.ManualReader
+	client  *fake.Clientset
+	objects *dynamicfake.FakeDynamicClient
+	live    *Live
+	reader  *sdkmetric.ManualReader
 
 	mu      sync.Mutex
 	refused []string
@@ -39,7 +42,7 @@ type cluster struct {
 
 func follow(t *testing.T, objects ...runtime.Object) *cluster {
 	t.Helper()
-	c := &cluster{T: t, client: fake.NewClientset(objects...)}
+	c := &cluster{T: t, client: fake.NewClientset(objects...), objects: noPolicies()}
 	c.start()
 	awaitSynced(t, c.live)
 	return c
@@ -48,7 +51,7 @@ func follow(t *testing.T, objects ...runtime.Object) *cluster {
 // start follows until the test ends.
 func (c *cluster) start() {
 	c.Helper()
-	live, err := NewLive(c.client, func(err error) {
+	live, err := NewLive(c.client, c.objects, func(err error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.refused = append(c.refused, err.Error())
@@ -146,8 +149,20 @@ func (c *cluster) expectSources(want map[string]api.Source) {
 	}
 }
 
+func noPolicies() *dynamicfake.FakeDynamicClient {
+	return dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{harvestPolicies: "HarvestPolicyList"})
+}
+
 func configMap(data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: ConfigMap}, Data: data}
+}
+
+func namespaceWith(name, source string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: labelled(name, source)}
+}
+
+func nodeWith(name, source string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: labelled(name, source)}
 }
 
 func labelled(name string, source string) metav1.ObjectMeta {
@@ -224,11 +239,11 @@ func TestLiveModes(t *testing.T) {
 		} {
 			c.edit(tc.data)
 			synctest.Wait()
-			if got := c.live.Mode(nil); got != tc.none {
+			if got := c.live.For("ns").ModeOf(nil); got != tc.none {
 				t.Errorf("%v: Mode() without an annotation = %s, want %s", tc.data, got, tc.none)
 			}
 			for annotation, want := range map[string]api.Mode{"full": tc.full, "lend": tc.lend, "observe": api.ModeObserve, "on": api.ModeObserve, "": api.ModeObserve} {
-				if got := c.live.Mode(map[string]string{api.ModeAnnotation: annotation}); got != want {
+				if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: annotation}); got != want {
 					t.Errorf("%v: Mode() with the annotation %q = %s, want %s", tc.data, annotation, got, want)
 				}
 			}
@@ -330,7 +345,7 @@ func TestOnChange(t *testing.T) {
 // listens is told.
 func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cluster{T: t, client: fake.NewClientset(
+		c := &cluster{T: t, objects: noPolicies(), client: fake.NewClientset(
 			configMap(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "1"}),
 			&corev1.Namespace{ObjectMeta: labelled("ns", "node")},
 		)}
@@ -344,7 +359,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		if c.live.Synced() {
 			t.Error("Synced() before the nodes are read")
 		}
-		if got := c.live.Mode(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
+		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
 			t.Errorf("the mode of a revision in full is %s, want observe", got)
 		}
 		c.expectSettings(Default, "cannot watch nodes, so the settings stay as they are; get, list and watch on them are needed")
@@ -356,7 +371,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		if c.changes.Load() == before {
 			t.Error("nobody is told that all has been read")
 		}
-		if got := c.live.Mode(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeFull {
+		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeFull {
 			t.Errorf("the mode of a revision in full is %s, want that", got)
 		}
 		c.expectSources(map[string]api.Source{"ns/n": api.SourceNode, "other/n": api.SourceOwners})

@@ -49,6 +49,16 @@ type Settings struct {
 	Platform Namespaces
 	// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
 	Placement api.Placement
+	// Bounds are what a HarvestPolicy may set beside these.
+	Bounds Bounds
+}
+
+// Bounds hold for revisions without an annotation that says otherwise.
+type Bounds struct {
+	// MaxCPUMilli is the most CPU that a container may use under source node; 0 is all that the node can give.
+	MaxCPUMilli int64
+	// Keep is what a donor keeps at least.
+	Keep api.Resources
 }
 
 // Namespaces are names of namespaces, sorted, with commas between: two can be compared.

@@ -201,7 +201,9 @@ func runOnKernel(t *testing.T) *onKernel {
 // owners makes what owners configured the source of all that is lent.
 type owners struct{}
 
-func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (owners) For(string) settings.Settings {
+	return settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull}
+}
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
 func (owners) Settings() settings.Settings      { return settings.Settings{} }
 func (owners) OnChange(func())                  {}

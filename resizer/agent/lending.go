@@ -26,7 +26,8 @@ const (
 // Lending tells how far Libra goes with a pod, and where what is lent comes from. It is
 // what settings.Live is to the agent.
 type Lending interface {
-	Mode(annotations map[string]string) api.Mode
+	// For are the settings of a namespace's functions.
+	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 	Settings() settings.Settings
 	// OnChange has f called after each change. f does not wait.
@@ -94,7 +95,8 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return nil
 	}
 	// Of a pod that only observes, and before the settings are known, nothing is different.
-	mode := t.lending.Mode(pod.Annotations)
+	set := t.lending.For(pod.Namespace)
+	mode := set.ModeOf(pod.Annotations)
 	if mode != api.ModeLend && mode != api.ModeFull {
 		info.memoryOwed = t.allocations.known(pod).MemoryBytes // it may have more yet, and use it
 		return nil
@@ -113,17 +115,17 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return nil
 	}
 	var err error
-	info.cap, err = t.capOf(ctx, pod, allocation.CPUMilli)
+	info.cap, err = t.capOf(ctx, pod, allocation.CPUMilli, set)
 	return err
 }
 
 // capOf is how much CPU a pod may use of what the node has idle. The controller tells the
 // user of a bound that cannot be read.
-func (t *Tracker) capOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64) (cpuCap, error) {
+func (t *Tracker) capOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64, set settings.Settings) (cpuCap, error) {
 	var node corev1.Node
 	if err := t.kube.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, &node); err != nil {
 		return cpuCap{}, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
 	}
-	milli, _ := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), t.lending.Settings().CPUReserveMilli)
+	milli, _ := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), set)
 	return cpuCap{ceilingMilli: milli, refused: pod.Status.QOSClass == corev1.PodQOSGuaranteed}, nil
 }

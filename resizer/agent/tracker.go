@@ -130,7 +130,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Re
 		t.participants.remove(name)
 		return ctrl.Result{}, nil
 	}
-	if t.lending != nil && t.lending.Mode(pod.Annotations) == api.ModeObserve {
+	if t.lending != nil && t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
 		t.participants.remove(name) // nothing is different for it, and so it is a bystander
 	} else {
 		t.participants.set(name, string(pod.UID))

@@ -74,11 +74,11 @@ type fixedLending struct {
 	change func()
 }
 
-func (l *fixedLending) Mode(map[string]string) api.Mode  { return l.mode }
+func (l *fixedLending) For(string) settings.Settings     { return l.Settings() }
 func (l *fixedLending) Source(string, string) api.Source { return l.source }
 func (l *fixedLending) OnChange(f func())                { l.change = f }
 func (l *fixedLending) Settings() settings.Settings {
-	return settings.Settings{Mode: l.mode, Source: l.source, CPUReserveMilli: 200}
+	return settings.Settings{Mode: l.mode, MaxMode: api.ModeFull, Source: l.source, CPUReserveMilli: 200}
 }
 
 // littleLimits are less than a busy pod uses on the slowest machine, so that it is owed

@@ -10,29 +10,33 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 // mostCPU is more CPU than any node has, in cores.
 const mostCPU = 1 << 20
 
 // Of is the most milli CPU that the user container of a pod may have in force under source
-// node: what the node can give but for the reserve, and no more than the pod's annotation
-// says. It is never below the user allocation, and so always finite; without one (0) it is
+// node: what the node can give but for the reserve, and no more than the pod's annotation or, without one, its
+// namespace's settings say. It is never below the user allocation, and so always finite; without one (0) it is
 // 0, because a limit that the user did not set is not set by others either.
 //
 // An annotation that cannot be read is an error; the ceiling is the allocation then.
-func Of(pod *corev1.Pod, allocationMilli, allocatableMilli, reserveMilli int64) (milli int64, err error) {
+func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Settings) (milli int64, err error) {
 	if allocationMilli <= 0 {
 		return 0, nil
 	}
 	most := int64(math.MaxInt64)
+	if of.Bounds.MaxCPUMilli > 0 {
+		most = of.Bounds.MaxCPUMilli
+	}
 	if value, ok := pod.Annotations[api.MaxCPUAnnotation]; ok {
 		if most, err = parse(value); err != nil {
 			return allocationMilli, fmt.Errorf("annotation %s of pod %s/%s: %w", api.MaxCPUAnnotation, pod.Namespace, pod.Name, err)
 		}
 	}
 	// Neither is negative where it means anything, so the difference does not overflow.
-	spare := max(0, allocatableMilli) - max(0, reserveMilli)
+	spare := max(0, allocatableMilli) - max(0, of.CPUReserveMilli)
 	return max(allocationMilli, min(most, spare)), nil
 }
 

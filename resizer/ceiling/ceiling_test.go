@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 func podWith(maxCPU ...string) *corev1.Pod {
@@ -46,7 +47,7 @@ func TestOf(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Of(tc.pod, tc.allocation, tc.allocatable, tc.reserve)
+			got, err := Of(tc.pod, tc.allocation, tc.allocatable, settings.Settings{CPUReserveMilli: tc.reserve})
 			if got != tc.want || (err != nil) != tc.refused {
 				t.Errorf("ceiling %dm, %v; want %dm, refused: %v", got, err, tc.want, tc.refused)
 			}
@@ -78,13 +79,16 @@ func TestCeilingIsBetweenItsBounds(t *testing.T) {
 			most = rapid.Int64Range(0, mostCPU*1000).Draw(t, "milli")
 			pod = podWith(fmt.Sprintf("%dm", most))
 		}
-		got, err := Of(pod, allocation, allocatable, reserve)
+		policy := rapid.Int64Range(0, mostCPU*1000).Draw(t, "the namespace's bound")
+		got, err := Of(pod, allocation, allocatable, settings.Settings{CPUReserveMilli: reserve, Bounds: settings.Bounds{MaxCPUMilli: policy}})
 		spare := max(0, allocatable) - max(0, reserve)
 		switch {
 		case got < allocation:
 			t.Fatalf("ceiling %dm is below the allocation of %dm", got, allocation)
 		case got > max(allocation, spare):
 			t.Fatalf("ceiling %dm of a node that can give %dm", got, spare)
+		case annotation == "" && policy > 0 && got > max(allocation, policy):
+			t.Fatalf("ceiling %dm in a namespace whose functions may have %dm", got, policy)
 		case most >= 0 && (err != nil || got > max(allocation, most)):
 			t.Fatalf("ceiling %dm, %v, of a pod that may have %dm", got, err, most)
 		case err != nil && got != allocation:

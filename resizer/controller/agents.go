@@ -89,7 +89,7 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 // mayHaveChanged says that an agent may have changed the pod: not where it only observes, unless
 // it did more before.
 func (c *Controller) mayHaveChanged(m *managedPod) bool {
-	return c.live.Mode(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
+	return c.live.For(m.pod.Namespace).ModeOf(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
 }
 
 // untilRepair is how long until the agent has to be looked at again.

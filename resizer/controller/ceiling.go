@@ -24,7 +24,8 @@ const livePatience = 10 * time.Second
 type Live interface {
 	Synced() bool
 	Settings() settings.Settings
-	Mode(annotations map[string]string) api.Mode
+	// For are the settings of a namespace's functions.
+	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 	OnChange(func())
 }
@@ -98,11 +99,12 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 		m.ceiling.countedBy = ""
 		return 0
 	}
-	if c.live.Mode(m.pod.Annotations) != api.ModeFull || c.live.Source(m.pod.Namespace, n.name) != api.SourceNode {
+	set := c.live.For(m.pod.Namespace)
+	if set.ModeOf(m.pod.Annotations) != api.ModeFull || c.live.Source(m.pod.Namespace, n.name) != api.SourceNode {
 		m.ceiling.badMaxCPU, m.ceiling.countedBy = "", ""
 		return 0
 	}
-	milli, err := ceiling.Of(m.pod, m.owed.CPUMilli, n.allocatable, c.live.Settings().CPUReserveMilli)
+	milli, err := ceiling.Of(m.pod, m.owed.CPUMilli, n.allocatable, set)
 	if err == nil {
 		m.ceiling.badMaxCPU = ""
 	} else if m.ceiling.badMaxCPU != err.Error() {

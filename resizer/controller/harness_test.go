@@ -76,7 +76,7 @@ func (l *fakeLive) Synced() bool                { return !l.unsynced }
 func (l *fakeLive) Settings() settings.Settings { return l.now }
 func (l *fakeLive) OnChange(f func())           { l.changed = f }
 
-func (l *fakeLive) Mode(annotations map[string]string) api.Mode { return l.now.ModeOf(annotations) }
+func (l *fakeLive) For(string) settings.Settings { return l.now }
 
 func (l *fakeLive) Source(namespace, _ string) api.Source {
 	if source, ok := l.sources[namespace]; ok {

@@ -48,7 +48,7 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 		}
 		before := m.leftAlone
 		m.observe(pod)
-		m.unobserved = m.unobserved || c.live.Mode(pod.Annotations) != api.ModeObserve
+		m.unobserved = m.unobserved || c.live.For(pod.Namespace).ModeOf(pod.Annotations) != api.ModeObserve
 		if m.leftAlone != "" && m.leftAlone != before {
 			leftAloneEvent(pod, m.leftAlone).record(c.recorder)
 		}

@@ -154,12 +154,14 @@ func (s *site) eventually(what string, condition func(context.Context) (bool, er
 	}
 }
 
+// full are settings under which functions lend and borrow.
+var full = settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull, Source: api.SourceOwners, MinLoan: 100 * time.Millisecond}
+
 // owners are settings under which limits are lent.
 type owners struct{}
 
-func (owners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (owners) For(string) settings.Settings     { return full }
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
-func (owners) MinLoan() time.Duration           { return 100 * time.Millisecond }
 func (owners) Placement() api.Placement         { return api.PlacementStock }
 
 // runActivator runs the activator's chain of handlers in front of the functions.
@@ -242,7 +244,7 @@ type lendsOfOwners struct{}
 
 func (lendsOfOwners) Synced() bool                     { return true }
 func (lendsOfOwners) Settings() settings.Settings      { return settings.Default }
-func (lendsOfOwners) Mode(map[string]string) api.Mode  { return api.ModeFull }
+func (lendsOfOwners) For(string) settings.Settings     { return full }
 func (lendsOfOwners) Source(string, string) api.Source { return api.SourceOwners }
 func (lendsOfOwners) OnChange(func())                  {}
 

@@ -85,7 +85,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	if err != nil {
 		return libra{}, fmt.Errorf("reading Libra's settings: %w", err)
 	}
-	live, err := followSettings(kube, logger)
+	live, err := followSettings(ctx, kube, logger)
 	if err != nil {
 		return libra{}, err
 	}

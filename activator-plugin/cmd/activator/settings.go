@@ -1,19 +1,23 @@
 package main
 
 import (
+	"context"
 	"sync"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"knative.dev/pkg/injection/clients/dynamicclient"
 
 	"libra.dev/libra/pkg/settings"
 )
 
 // followSettings follows the cluster's settings once they are run, and logs what they
 // are, and what is wrong with them. Until they have been read, Libra observes.
-func followSettings(kube kubernetes.Interface, logger *zap.SugaredLogger) (*settings.Live, error) {
+func followSettings(ctx context.Context, kube kubernetes.Interface, logger *zap.SugaredLogger) (*settings.Live, error) {
 	refused := &refusals{logger: logger}
-	live, err := settings.NewLive(kube, refused.log)
+	objects, _ := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)
+	live, err := settings.NewLive(kube, objects, refused.log)
 	if err != nil {
 		return nil, err
 	}

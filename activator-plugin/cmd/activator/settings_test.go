@@ -26,11 +26,11 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data}
 		}
 		kube := fake.NewClientset(config(map[string]string{"mode": "lend"}))
-		live, err := followSettings(kube, zap.New(core).Sugar())
+		live, err := followSettings(t.Context(), kube, zap.New(core).Sugar())
 		if err != nil {
 			t.Fatal("followSettings() =", err)
 		}
-		if got := live.Mode(nil); got != api.ModeObserve {
+		if got := live.For("default").ModeOf(nil); got != api.ModeObserve {
 			t.Errorf("before the settings are read the mode is %s, want observe", got)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -49,7 +49,7 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 		for _, mode := range []string{"on", "on", "full", "on"} {
 			edit(map[string]string{"mode": mode})
 		}
-		if got := live.Mode(nil); got != api.ModeFull {
+		if got := live.For("default").ModeOf(nil); got != api.ModeFull {
 			t.Errorf("after a bad edit the mode is %s, want that before it", got)
 		}
 		edit(map[string]string{"mode": "full", "source": "owners"})

@@ -367,7 +367,7 @@ func (c *cluster) placesByNeed() {
 		_, hungry := c.plugin.follower.leanings.needOf("shop/hungry")
 		_, modest := c.plugin.follower.leanings.needOf("shop/modest")
 		return pic != nil && hungry && modest && len(pic.nodes) == 3 && pic.nodes["lends"].domains[namespace].surplus > 0 &&
-			pic.nodes["lacks"].domains[namespace].lacks > 0 && c.plugin.settings.Mode(nil) == api.ModeFull
+			pic.nodes["lacks"].domains[namespace].lacks > 0 && c.plugin.settings.For(namespace).ModeOf(nil) == api.ModeFull
 	})
 	for function, want := range map[string]string{"hungry": "lends", "modest": "lacks"} {
 		for range 3 {

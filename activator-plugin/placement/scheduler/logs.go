@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -56,10 +57,10 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 func (c *core) Sync() error { return nil }
 
 // followSettings follows the cluster's settings once they are run. What is refused is logged once.
-func followSettings(kube kubernetes.Interface, logger klog.Logger) (*settings.Live, error) {
+func followSettings(kube kubernetes.Interface, objects dynamic.Interface, logger klog.Logger) (*settings.Live, error) {
 	var mu sync.Mutex
 	last := ""
-	return settings.NewLive(kube, func(err error) {
+	return settings.NewLive(kube, objects, func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err.Error() != last {

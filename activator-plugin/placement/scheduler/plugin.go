@@ -19,6 +19,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/redisconn"
+	"libra.dev/libra/pkg/settings"
 )
 
 // Name is the plugin's, in a profile.
@@ -35,7 +36,7 @@ type orders interface {
 
 // live are the cluster's settings. A *settings.Live is.
 type live interface {
-	Mode(annotations map[string]string) api.Mode
+	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 }
 
@@ -75,7 +76,7 @@ func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) 
 	logger := sugared(klog.FromContext(ctx))
 	client, err := dynamic.NewForConfig(handle.KubeConfig())
 	if err != nil {
-		return nil, fmt.Errorf("plugin %s: making a client for placement policies: %w", Name, err)
+		return nil, fmt.Errorf("plugin %s: making a client for policies: %w", Name, err)
 	}
 	waiting := newWaiting(klog.FromContext(ctx), handle)
 	policies, err := tapp.NewPolicies(tapp.PoliciesOptions{
@@ -84,7 +85,7 @@ func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) 
 	if err != nil {
 		return nil, fmt.Errorf("plugin %s: %w", Name, err)
 	}
-	live, err := followSettings(handle.ClientSet(), klog.FromContext(ctx))
+	live, err := followSettings(handle.ClientSet(), client, klog.FromContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("plugin %s: %w", Name, err)
 	}

@@ -24,6 +24,7 @@ import (
 	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/settings"
 )
 
 // world is what the plugin knows. It implements orders and live.
@@ -34,8 +35,10 @@ type world struct {
 }
 
 func (w *world) OrderOf(types.NamespacedName, string) *tapp.Order { return w.order }
-func (w *world) Mode(map[string]string) api.Mode                  { return w.mode }
-func (w *world) Source(string, string) api.Source                 { return w.source }
+func (w *world) For(string) settings.Settings {
+	return settings.Settings{Mode: w.mode, MaxMode: api.ModeFull}
+}
+func (w *world) Source(string, string) api.Source { return w.source }
 
 // activated remembers which pods are tried again.
 type activated chan map[string]*corev1.Pod

@@ -38,7 +38,7 @@ func (p *Plugin) find(c *cycle, pod *corev1.Pod) outcome {
 	if !known || owed <= 0 {
 		return outcomeUnknown
 	}
-	c.role, c.milli = roleOf(need, owed, p.settings.Mode(pod.Annotations))
+	c.role, c.milli = roleOf(need, owed, p.settings.For(pod.Namespace).ModeOf(pod.Annotations))
 	return [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
 }
 

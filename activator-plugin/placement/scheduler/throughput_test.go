@@ -45,7 +45,7 @@ func TestThroughput(t *testing.T) {
 	c.await("all is heard of", func() bool {
 		pic := c.plugin.follower.now()
 		_, known := c.plugin.follower.leanings.needOf("shop/hungry")
-		return pic != nil && len(pic.nodes) == len(nodes) && known && c.plugin.settings.Mode(nil) == api.ModeFull
+		return pic != nil && len(pic.nodes) == len(nodes) && known && c.plugin.settings.For("default").ModeOf(nil) == api.ModeFull
 	})
 	arms := []string{stock, stock, profile}
 	c.place(stock) // what is slow once is not measured

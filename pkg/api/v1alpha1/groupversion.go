@@ -22,6 +22,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&PlacementPolicy{}, &PlacementPolicyList{},
 		&ClusterPlacementPolicy{}, &ClusterPlacementPolicyList{},
 		&FunctionReport{}, &FunctionReportList{},
+		&HarvestPolicy{}, &HarvestPolicyList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

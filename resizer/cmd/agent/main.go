@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -131,7 +132,11 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("making a client of the cluster: %w", err)
 	}
-	live, err := settings.NewLive(clients, func(err error) { ctrl.Log.WithName("settings").Error(err, "a setting is not taken") })
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client that reads HarvestPolicies: %w", err)
+	}
+	live, err := settings.NewLive(clients, objects, func(err error) { ctrl.Log.WithName("settings").Error(err, "a setting is not taken") })
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -167,8 +168,12 @@ func follow(config *rest.Config) (*settings.Live, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the client that reads the settings: %w", err)
 	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the client that reads HarvestPolicies: %w", err)
+	}
 	log := ctrl.Log.WithName("settings")
-	return settings.NewLive(client, func(err error) { log.Error(err, "a setting was refused") })
+	return settings.NewLive(client, objects, func(err error) { log.Error(err, "a setting was refused") })
 }
 
 // leaderOrNot runs in every replica: one that takes over is to know at once what holds.

@@ -7,10 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
-// settings are how far Libra goes with a revision.
-type settings struct {
+// terms are how far Libra goes with a revision.
+type terms struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
 	// keepsIdle says that pods lend nothing between invocations.
@@ -41,10 +42,10 @@ func (e *annotationError) consequence() string {
 	return "Refused a bound; the function lends nothing of that resource"
 }
 
-// settingsOf reads annotations. What is refused is taken as what can harm nobody: no
-// loans for a mode, as Settings say, and nothing lent of the resource for a bound.
-func settingsOf(annotations map[string]string, of Settings) (s settings, refused []*annotationError) {
-	s.mode = of.Mode(annotations)
+// termsOf reads annotations, which come before the settings of the revision's namespace. What is refused is taken as
+// what can harm nobody: no loans for a mode, as these settings say, and nothing lent of the resource for a bound.
+func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*annotationError) {
+	s.mode, s.keep = of.ModeOf(annotations), of.Bounds.Keep
 	if value, ok := annotations[api.ModeAnnotation]; ok {
 		if _, err := api.ParseMode(value); err != nil {
 			refused = append(refused, &annotationError{api.ModeAnnotation, value,
@@ -83,10 +84,10 @@ func settingsOf(annotations map[string]string, of Settings) (s settings, refused
 func isSane(q resource.Quantity) bool { return q.Sign() >= 0 && q.CmpInt64(maxSize) <= 0 }
 
 // lendsIdle says whether pods lend between invocations.
-func (s settings) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }
+func (s terms) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }
 
 // allow splits volumes into those that the mode lets the pool know, and the rest.
-func (s settings) allow(v volumes) (allowed, withheld volumes) {
+func (s terms) allow(v volumes) (allowed, withheld volumes) {
 	switch s.mode {
 	case api.ModeFull:
 		return v, volumes{}

@@ -1,0 +1,96 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// HarvestPolicy says how far Libra goes with the functions of its namespace. Its name is default: a namespace has one
+// at most. A field that is not set is as in the ConfigMap config-libra, and an annotation of a revision comes before
+// the policy. A change is in force within moments, without a new revision.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:categories=libra,shortName=hvp
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Max Mode",type=string,JSONPath=`.spec.maxMode`
+// +kubebuilder:printcolumn:name="Source",type=string,JSONPath=`.spec.source`
+// +kubebuilder:printcolumn:name="Max CPU",type=string,JSONPath=`.spec.maxCPU`
+// +kubebuilder:printcolumn:name="Min Loan",type=string,JSONPath=`.spec.minLoan`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="metadata.name must be default: a namespace has one HarvestPolicy"
+type HarvestPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec HarvestPolicySpec `json:"spec"`
+}
+
+// +kubebuilder:object:root=true
+
+type HarvestPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []HarvestPolicy `json:"items"`
+}
+
+// Mode is how far Libra goes: observe changes nothing, with lend a function may get less while others need it, and with
+// full it also gets more.
+//
+// +kubebuilder:validation:Enum=observe;lend;full
+type Mode string
+
+// Source is where the CPU comes from that a function gets beyond its limit: node is what its node has idle, owners what
+// other functions of its namespace do not use of their own.
+//
+// +kubebuilder:validation:Enum=node;owners
+type Source string
+
+// HarvestPolicySpec is of all functions of a namespace.
+type HarvestPolicySpec struct {
+	// Mode is that of revisions without the annotation libra.dev/mode.
+	//
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
+
+	// MaxMode is the most that a revision gets, whatever its annotation or the mode says. The cluster's max-mode bounds
+	// it too.
+	//
+	// +optional
+	MaxMode Mode `json:"maxMode,omitempty"`
+
+	// Source comes before the namespace's label libra.dev/source, which is short for it. A node's label comes before it.
+	//
+	// +optional
+	Source Source `json:"source,omitempty"`
+
+	// MaxCPU is the most CPU that a container may use under the source node, of revisions without the annotation
+	// libra.dev/max-cpu. Less than the container's limit is the limit.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 1500m or 2"
+	MaxCPU *resource.Quantity `json:"maxCPU,omitempty"`
+
+	// MinCPU is what a container keeps at least under the source owners, however little is predicted, of revisions
+	// without the annotation libra.dev/min-cpu.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 200m or 1.5"
+	MinCPU *resource.Quantity `json:"minCPU,omitempty"`
+
+	// MinMemory is the same of memory, of revisions without the annotation libra.dev/min-memory.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="must be a whole number of bytes from 0 to 1Pi, such as 128Mi"
+	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
+
+	// MinLoan is the least time that a loan of CPU must last to be made.
+	//
+	// +optional
+	// +kubebuilder:validation:Format=duration
+	// +kubebuilder:validation:XValidation:rule="self >= duration('0s') && self <= duration('1h')",message="must be a duration from 0s to 1h, such as 100ms"
+	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
+}
+
+// HarvestPolicyName is the name of every HarvestPolicy.
+const HarvestPolicyName = "default"
