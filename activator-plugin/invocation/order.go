@@ -3,7 +3,6 @@ package invocation
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -48,10 +47,9 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	if !ok {
 		return queue.ShortestFirst
 	}
-	if value != api.QueueFIFO {
+	if err := api.CheckQueue(value); err != nil {
 		m.metrics.onRefusedAnnotation(api.QueueAnnotation)
-		m.warn(rev, eventAnnotationRefused, api.QueueAnnotation, "Refused an order; requests go in the order in which they came",
-			fmt.Errorf("annotation %s is %.64q, want %s, or none for the shortest first", api.QueueAnnotation, value, api.QueueFIFO))
+		m.warn(rev, eventAnnotationRefused, api.QueueAnnotation, "Refused an order; requests go in the order in which they came", err)
 	}
 	return queue.FIFO
 }

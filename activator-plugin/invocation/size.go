@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -34,17 +33,14 @@ func sizeOf(r *http.Request, annotation string) (int64, *sizeError) {
 	if annotation == "" {
 		return contentLength(r)
 	}
-	kind, name, _ := strings.Cut(annotation, ":")
+	from, name, refused := api.ParseInputSize(annotation)
 	switch {
-	case kind == "header" && isToken(name):
+	case refused != nil:
+		return api.UnknownSize, &sizeError{field: fieldAnnotation, reason: refused.Error()}
+	case from == api.InputSizeHeader:
 		return declared(fieldHeader, name, r.Header.Get(name))
-	case kind == "query" && name != "":
+	default:
 		return declared(fieldQuery, name, r.URL.Query().Get(name))
-	}
-	return api.UnknownSize, &sizeError{
-		field: fieldAnnotation,
-		reason: fmt.Sprintf("annotation %s has value %q, want header:NAME or query:NAME",
-			api.InputSizeAnnotation, annotation),
 	}
 }
 
@@ -71,16 +67,6 @@ func declared(field, name, value string) (int64, *sizeError) {
 		}
 	}
 	return size, nil
-}
-
-// isToken says whether s can be the name of a header (RFC 9110, section 5.6.2).
-func isToken(s string) bool {
-	for _, c := range s {
-		if !isAlphanumeric(c) && !strings.ContainsRune("!#$%&'*+-.^_`|~", c) {
-			return false
-		}
-	}
-	return s != ""
 }
 
 func isAlphanumeric(c rune) bool {

@@ -38,13 +38,13 @@ func TestSizeOf(t *testing.T) {
 		{name: "query absurd", annotation: "query:n", query: "n=1125899906842625", want: api.UnknownSize,
 			wantField: fieldQuery, wantErr: `query n is "1125899906842625", want`},
 		{name: "annotation without a name", annotation: "header:", want: api.UnknownSize,
-			wantField: fieldAnnotation, wantErr: `annotation libra.dev/input-size has value "header:", want header:NAME or query:NAME`},
+			wantField: fieldAnnotation, wantErr: `annotation libra.dev/input-size is "header:", want header:NAME or query:NAME`},
 		{name: "annotation with no header's name", annotation: "header:a b", want: api.UnknownSize,
-			wantField: fieldAnnotation, wantErr: `has value "header:a b", want`},
+			wantField: fieldAnnotation, wantErr: `is "header:a b", want`},
 		{name: "annotation of another kind", annotation: "cookie:size", want: api.UnknownSize,
-			wantField: fieldAnnotation, wantErr: `has value "cookie:size", want`},
+			wantField: fieldAnnotation, wantErr: `is "cookie:size", want`},
 		{name: "annotation without a colon", annotation: "query", want: api.UnknownSize,
-			wantField: fieldAnnotation, wantErr: `has value "query", want`},
+			wantField: fieldAnnotation, wantErr: `is "query", want`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/?"+tc.query, nil)

@@ -1,7 +1,6 @@
 package invocation
 
 import (
-	"fmt"
 	"math"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,19 +20,9 @@ type terms struct {
 // keepAll is the bound of a donor that lends nothing.
 const keepAll int64 = math.MaxInt64
 
-// annotationError says why an annotation was refused.
-type annotationError struct {
-	annotation, value string
-	want              string // the accepted form
-}
-
-func (e *annotationError) Error() string {
-	return fmt.Sprintf("annotation %s is %.64q, want %s", e.annotation, e.value, e.want)
-}
-
-// consequence is what becomes of a revision with the annotation.
-func (e *annotationError) consequence() string {
-	switch e.annotation {
+// consequence is what becomes of a revision with an annotation that is refused.
+func consequence(annotation string) string {
+	switch annotation {
 	case api.ModeAnnotation:
 		return "Refused the mode; the function is only observed"
 	case api.IdleAnnotation:
@@ -44,36 +33,31 @@ func (e *annotationError) consequence() string {
 
 // termsOf reads annotations, which come before the settings of the revision's namespace. What is refused is taken as
 // what can harm nobody: no loans for a mode, as these settings say, and nothing lent of the resource for a bound.
-func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*annotationError) {
+func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*api.AnnotationError) {
 	s.mode, s.keep = of.ModeOf(annotations), of.Bounds.Keep
-	if value, ok := annotations[api.ModeAnnotation]; ok {
-		if _, err := api.ParseMode(value); err != nil {
-			refused = append(refused, &annotationError{api.ModeAnnotation, value,
-				fmt.Sprintf("%s, %s or %s", api.ModeObserve, api.ModeLend, api.ModeFull)})
+	refuse := func(err *api.AnnotationError) {
+		if err != nil {
+			refused = append(refused, err)
 		}
+	}
+	if value, ok := annotations[api.ModeAnnotation]; ok {
+		refuse(api.CheckMode(value))
 	}
 	if value, ok := annotations[api.IdleAnnotation]; ok {
-		if s.keepsIdle = true; value != api.IdleKeep {
-			refused = append(refused, &annotationError{api.IdleAnnotation, value, api.IdleKeep + ", or none for pods that lend between requests"})
-		}
+		s.keepsIdle = true
+		refuse(api.CheckIdle(value))
 	}
 	if value, ok := annotations[api.MinCPUAnnotation]; ok {
-		q, err := resource.ParseQuantity(value)
-		if err != nil || q.Sign() < 0 {
-			refused = append(refused, &annotationError{api.MinCPUAnnotation, value, "an amount of CPU from 0, such as 200m or 1.5"})
-		}
+		q, err := api.ParseMinCPU(value)
+		refuse(err)
 		if s.keep.CPUMilli = keepAll; err == nil && isSane(q) {
 			s.keep.CPUMilli = q.MilliValue()
 		}
 	}
 	if value, ok := annotations[api.MinMemoryAnnotation]; ok {
-		q, err := resource.ParseQuantity(value)
-		// "128m" is an eighth of a byte to Kubernetes, and nobody means that.
-		fraction := err == nil && q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0
-		if err != nil || q.Sign() < 0 || fraction {
-			refused = append(refused, &annotationError{api.MinMemoryAnnotation, value, "a whole number of bytes from 0, such as 128Mi"})
-		}
-		if s.keep.MemoryBytes = keepAll; err == nil && isSane(q) && !fraction {
+		q, err := api.ParseMinMemory(value)
+		refuse(err)
+		if s.keep.MemoryBytes = keepAll; err == nil && isSane(q) {
 			s.keep.MemoryBytes = q.Value()
 		}
 	}

@@ -7,14 +7,10 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
-
-// mostCPU is more CPU than any node has, in cores.
-const mostCPU = 1 << 20
 
 // Of is the most milli CPU that the user container of a pod may have in force under source
 // node: what the node can give but for the reserve, and no more than the pod's annotation or, without one, its
@@ -31,19 +27,13 @@ func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Se
 		most = of.Bounds.MaxCPUMilli
 	}
 	if value, ok := pod.Annotations[api.MaxCPUAnnotation]; ok {
-		if most, err = parse(value); err != nil {
-			return allocationMilli, fmt.Errorf("annotation %s of pod %s/%s: %w", api.MaxCPUAnnotation, pod.Namespace, pod.Name, err)
+		cpu, refused := api.ParseMaxCPU(value)
+		if refused != nil {
+			return allocationMilli, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, refused)
 		}
+		most = cpu
 	}
 	// Neither is negative where it means anything, so the difference does not overflow.
 	spare := max(0, allocatableMilli) - max(0, of.CPUReserveMilli)
 	return max(allocationMilli, min(most, spare)), nil
-}
-
-func parse(value string) (milli int64, err error) {
-	q, err := resource.ParseQuantity(value)
-	if err != nil || q.Sign() < 0 || q.CmpInt64(mostCPU) > 0 {
-		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0, such as 500m or 2", value)
-	}
-	return q.MilliValue(), nil
 }

@@ -76,7 +76,7 @@ func TestCeilingIsBetweenItsBounds(t *testing.T) {
 		case "any":
 			pod = podWith(rapid.String().Draw(t, "max-cpu"))
 		case "milli":
-			most = rapid.Int64Range(0, mostCPU*1000).Draw(t, "milli")
+			most = rapid.Int64Range(0, 1<<20*1000).Draw(t, "milli")
 			pod = podWith(fmt.Sprintf("%dm", most))
 		}
 		policy := rapid.Int64Range(0, mostCPU*1000).Draw(t, "the namespace's bound")
