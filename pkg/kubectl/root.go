@@ -56,6 +56,7 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		&cobra.Group{ID: groupInstall, Title: "Install and remove Libra:"},
 	)
 	root.AddCommand(newVersion(o))
+	root.AddCommand(newCheck(o))
 	return root
 }
 

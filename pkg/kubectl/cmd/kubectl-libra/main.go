@@ -17,6 +17,6 @@ func main() {
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := kubectl.NewRoot(streams).ExecuteContext(ctx); err != nil {
-		os.Exit(1)
+		os.Exit(kubectl.ExitCode(err))
 	}
 }

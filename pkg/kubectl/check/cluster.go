@@ -1,0 +1,218 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/settings"
+)
+
+// servingNamespace is Knative's.
+const servingNamespace = "knative-serving"
+
+// What others install is read only where the cluster has the kind.
+var (
+	kindRevision         = servingv1.SchemeGroupVersion.WithKind("Revision")
+	kindKnativeServing   = schema.GroupVersionKind{Group: "operator.knative.dev", Version: "v1beta1", Kind: "KnativeServing"}
+	kindInferenceService = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1beta1", Kind: "InferenceService"}
+	kindPodMetrics       = schema.GroupVersionKind{Group: "metrics.k8s.io", Version: "v1beta1", Kind: "PodMetrics"}
+	kindPodMonitor       = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}
+	kindPrometheusRule   = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
+	kindPlacementPolicy  = v1alpha1.GroupVersion.WithKind("PlacementPolicy")
+)
+
+// Cluster is what checks look at. What several of them read is read once.
+type Cluster struct {
+	// Installed says that Libra is on the cluster.
+	Installed bool
+
+	client    client.Client
+	version   func() (*version.Info, error)
+	kubelet   func(ctx context.Context, node, path string) ([]byte, error)
+	namespace string // of the functions that are looked at; all when it is empty
+
+	nodes      once[[]corev1.Node]
+	namespaces once[map[string]corev1.Namespace]
+	functions  once[[]function]
+	pods       once[[]corev1.Pod]
+	activator  once[*appsv1.Deployment]
+	settings   once[settings.Settings]
+	kubelets   once[[]kubelet]
+}
+
+// NewCluster reaches the cluster of a config. Functions are those of a namespace, or of all when it is empty. It is
+// an error when the API server does not answer.
+func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	// All checks ask at once, and a few dozen requests are all there are.
+	config.QPS, config.Burst = 50, 100
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := kube.Discovery().ServerVersion(); err != nil {
+		return nil, fmt.Errorf("the API server at %s does not say its version: %w", config.Host, err)
+	}
+	reads, err := client.New(config, client.Options{Scheme: newScheme()})
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		client: reads, version: kube.Discovery().ServerVersion, namespace: namespace,
+		kubelet: func(ctx context.Context, node, path string) ([]byte, error) {
+			return kube.CoreV1().RESTClient().Get().Resource("nodes").Name(node).SubResource("proxy").Suffix(path).DoRaw(ctx)
+		},
+	}
+	c.Installed, err = c.has(kindPlacementPolicy)
+	return c, err
+}
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(s))
+	utilruntime.Must(servingv1.AddToScheme(s))
+	return s
+}
+
+// once reads something once, for all who ask.
+type once[T any] struct {
+	read  sync.Once
+	value T
+	err   error
+}
+
+func (o *once[T]) get(read func() (T, error)) (T, error) {
+	o.read.Do(func() { o.value, o.err = read() })
+	return o.value, o.err
+}
+
+// has says whether the cluster knows a kind. That needs no rights but to discover.
+func (c *Cluster) has(kind schema.GroupVersionKind) (bool, error) {
+	_, err := c.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+	if meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// get reads an object; it is false when there is none.
+func (c *Cluster) get(ctx context.Context, namespace, name string, into client.Object) (bool, error) {
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// objects are those of a kind in a namespace, in all when it is empty, or none where the cluster does not know the kind.
+func (c *Cluster) objects(ctx context.Context, kind schema.GroupVersionKind, namespace string) ([]unstructured.Unstructured, error) {
+	if known, err := c.has(kind); err != nil || !known {
+		return nil, err
+	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := c.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// configMap is the data of one, or none.
+func (c *Cluster) configMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	_, err := c.get(ctx, namespace, name, cm)
+	return cm, err
+}
+
+func (c *Cluster) allNodes(ctx context.Context) ([]corev1.Node, error) {
+	return c.nodes.get(func() ([]corev1.Node, error) {
+		var list corev1.NodeList
+		err := c.client.List(ctx, &list)
+		return list.Items, err
+	})
+}
+
+func (c *Cluster) allNamespaces(ctx context.Context) (map[string]corev1.Namespace, error) {
+	return c.namespaces.get(func() (map[string]corev1.Namespace, error) {
+		var list corev1.NamespaceList
+		err := c.client.List(ctx, &list)
+		byName := make(map[string]corev1.Namespace, len(list.Items))
+		for _, ns := range list.Items {
+			byName[ns.Name] = ns
+		}
+		return byName, err
+	})
+}
+
+// functionPods are the pods of functions.
+func (c *Cluster) functionPods(ctx context.Context) ([]corev1.Pod, error) {
+	return c.pods.get(func() ([]corev1.Pod, error) {
+		var list corev1.PodList
+		err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{api.EnabledLabel: api.EnabledValue})
+		return list.Items, err
+	})
+}
+
+// theActivator is its Deployment, or nil.
+func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) {
+	return c.activator.get(func() (*appsv1.Deployment, error) {
+		d := &appsv1.Deployment{}
+		found, err := c.get(ctx, servingNamespace, activatorName, d)
+		if !found {
+			return nil, err
+		}
+		return d, nil
+	})
+}
+
+// settingsInForce are those that a part of Libra has that starts now: what is refused is the default.
+func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error) {
+	return c.settings.get(func() (settings.Settings, error) {
+		cm, err := c.configMap(ctx, settings.Namespace, settings.ConfigMap)
+		s, _ := settings.Parse(cm.Data) // what is refused is for a check of its own to tell
+		return s, err
+	})
+}
+
+// lendsOfOwners says whether the source is owners in a namespace, or on some nodes, and where that is said. It is not
+// known to a caller who may not read it.
+func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where string, err error) {
+	nodes, nodesErr := c.allNodes(ctx)
+	namespaces, namespacesErr := c.allNamespaces(ctx)
+	s, settingsErr := c.settingsInForce(ctx)
+	if err := errors.Join(nodesErr, namespacesErr, settingsErr); err != nil {
+		return "", err
+	}
+	for _, n := range nodes {
+		if n.Labels[api.SourceLabel] == string(api.SourceOwners) {
+			return "label " + api.SourceLabel + " of node " + n.Name, nil
+		}
+	}
+	source, err := api.ParseSource(namespaces[namespace].Labels[api.SourceLabel])
+	switch {
+	case err == nil && source == api.SourceOwners:
+		return "label " + api.SourceLabel + " of namespace " + namespace, nil
+	case err != nil && s.Source == api.SourceOwners:
+		return "source in ConfigMap " + settings.Namespace + "/" + settings.ConfigMap, nil
+	}
+	return "", nil
+}

@@ -1,0 +1,302 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/serving/pkg/apis/autoscaling"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	autoscalerconfig "knative.dev/serving/pkg/autoscaler/config"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/eligible"
+)
+
+var functionChecks = []Check{
+	{
+		ID: "function-label", run: functionLabel,
+		Looks: "the label `libra.dev/enabled`: is it on the template and not only on the Service, and is it `\"true\"`?",
+		Fine:  "no label that is meant to opt in fails to",
+	},
+	{
+		ID: "function-limits", run: perFunction(functionLimits),
+		Looks: "functions without limits: what is lent and what is owed go by them",
+		Fine:  "every function has limits of CPU and memory",
+	},
+	{
+		ID: "function-concurrency", run: perFunction(functionConcurrency),
+		Looks: "functions with `containerConcurrency: 0` where the source is `owners`: they neither lend nor borrow",
+		Fine:  "every function has a containerConcurrency where that matters",
+	},
+	{
+		ID: "function-in-path", run: functionInPath,
+		Looks: "functions whose requests can go past the activator: `target-burst-capacity`, by annotation or in `config-autoscaler`, is not `-1`, or the autoscaler is not Knative's own",
+		Fine:  "the activator stays in the path of every function",
+	},
+	{
+		ID: "function-qos", run: functionQoS,
+		Looks: "pods of functions of the class Guaranteed, which a resize may not change",
+		Fine:  "no pod of a function is Guaranteed",
+	},
+	{
+		ID: "function-pod", run: functionPod,
+		Looks: "pods of functions that Libra leaves alone: queue-proxy has limits, the pod as a whole has, or a resize would restart the container",
+		Fine:  "no pod of a function is in its own way",
+	},
+	{
+		ID: "function-annotations", run: perFunction(functionAnnotations),
+		Looks: "annotations `libra.dev/…` of functions whose values are refused",
+		Fine:  "all annotations are accepted",
+	},
+}
+
+// function is a revision that opted in and that requests may go to.
+type function struct{ rev *servingv1.Revision }
+
+func (f function) object() Object { return Object{"revision", f.rev.Namespace, f.rev.Name} }
+
+// container is the index and the spec of the user container.
+func (f function) container() (int, *corev1.Container) {
+	name := f.rev.Spec.GetContainer().Name
+	for i := range f.rev.Spec.Containers {
+		if f.rev.Spec.Containers[i].Name == name {
+			return i, &f.rev.Spec.Containers[i]
+		}
+	}
+	return 0, &corev1.Container{}
+}
+
+// patch is the command that changes the template that the revision was made from.
+func (f function) patch(kind string, body any) string {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return "" // of what is written here
+	}
+	resource, name := "ksvc", f.rev.Labels[serving.ServiceLabelKey]
+	if name == "" {
+		resource, name = "configuration", f.rev.Labels[serving.ConfigurationLabelKey]
+	}
+	return fmt.Sprintf("kubectl -n %s patch %s %s --type %s -p '%s'", f.rev.Namespace, resource, name, kind, text)
+}
+
+type fields = map[string]any
+
+func template(of fields) fields { return fields{"spec": fields{"template": of}} }
+
+func (f function) annotate(annotation string, value any) string {
+	return f.patch("merge", template(fields{"metadata": fields{"annotations": fields{annotation: value}}}))
+}
+
+// allFunctions are those that requests may go to.
+func (c *Cluster) allFunctions(ctx context.Context) ([]function, error) {
+	return c.functions.get(func() ([]function, error) {
+		if known, err := c.has(kindRevision); err != nil || !known {
+			return nil, err
+		}
+		var list servingv1.RevisionList
+		if err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
+			return nil, err
+		}
+		var functions []function
+		for i := range list.Items {
+			rev := &list.Items[i]
+			if rev.GetRoutingState() != servingv1.RoutingStateReserve && !api.IsCopy(rev.Labels) {
+				functions = append(functions, function{rev})
+			}
+		}
+		return functions, nil
+	})
+}
+
+// perFunction looks at one function after the other.
+func perFunction(look func(context.Context, *Cluster, function) ([]Finding, error)) look {
+	return func(ctx context.Context, c *Cluster) ([]Finding, error) {
+		functions, err := c.allFunctions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var found []Finding
+		for _, f := range functions {
+			of, err := look(ctx, c, f)
+			if err != nil {
+				return found, err
+			}
+			found = append(found, of...)
+		}
+		return found, nil
+	}
+}
+
+func functionLabel(ctx context.Context, c *Cluster) ([]Finding, error) {
+	if known, err := c.has(kindRevision); err != nil || !known {
+		return nil, err
+	}
+	var list servingv1.ServiceList
+	if err := c.client.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, s := range list.Items {
+		about := Object{"service", s.Namespace, s.Name}
+		remedy := fmt.Sprintf(`kubectl -n %s patch ksvc %s --type merge -p '{"spec":{"template":{"metadata":{"labels":{%q:%q}}}}}'`, s.Namespace, s.Name, api.EnabledLabel, api.EnabledValue)
+		inTemplate, there := s.Spec.Template.Labels[api.EnabledLabel]
+		switch {
+		case there && inTemplate != api.EnabledValue && inTemplate != "false":
+			found = append(found, warning(about, remedy, "label %s of its template is %q, want %q: it did not opt in", api.EnabledLabel, inTemplate, api.EnabledValue))
+		case !there && api.OptedIn(s.Labels):
+			found = append(found, warning(about, remedy, "label %s is on the Service, want it on the template: it did not opt in", api.EnabledLabel))
+		}
+	}
+	return found, nil
+}
+
+func functionLimits(_ context.Context, _ *Cluster, f function) ([]Finding, error) {
+	index, container := f.container()
+	limits := api.FromList(container.Resources.Limits)
+	var missing []string
+	add := fields{}
+	for _, of := range []struct {
+		name  corev1.ResourceName
+		is    int64
+		value string
+	}{{corev1.ResourceCPU, limits.CPUMilli, "1"}, {corev1.ResourceMemory, limits.MemoryBytes, "512Mi"}} {
+		if of.is == 0 {
+			missing = append(missing, string(of.name))
+			add[string(of.name)] = of.value
+			continue
+		}
+		add[string(of.name)] = container.Resources.Limits[of.name]
+	}
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	resources := fields{"limits": add}
+	if len(container.Resources.Requests) > 0 {
+		resources["requests"] = container.Resources.Requests
+	}
+	remedy := f.patch("json", []fields{{"op": "add", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources", index), "value": resources}}) + "  # with what it may use"
+	if len(missing) == 2 {
+		return []Finding{failure(f.object(), remedy, "its container has no limits, so that there is nothing that it is owed: it is only observed")}, nil
+	}
+	return []Finding{warning(f.object(), remedy, "its container has no limit of %s: none of that is lent or borrowed", missing[0])}, nil
+}
+
+func functionConcurrency(ctx context.Context, c *Cluster, f function) ([]Finding, error) {
+	if f.rev.Spec.GetContainerConcurrency() != 0 {
+		return nil, nil
+	}
+	where, err := c.lendsOfOwners(ctx, f.rev.Namespace)
+	if err != nil || where == "" {
+		return nil, err
+	}
+	remedy := f.patch("merge", template(fields{"spec": fields{"containerConcurrency": 1}}))
+	return []Finding{failure(f.object(), remedy, "its containerConcurrency is 0 and the source is owners (%s): it neither lends nor borrows", where)}, nil
+}
+
+// inPath is the target burst capacity with which the autoscaler keeps the activator in the path.
+const inPath = -1
+
+func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
+	functions, err := c.allFunctions(ctx)
+	if err != nil || len(functions) == 0 {
+		return nil, err
+	}
+	cm, err := c.configMap(ctx, servingNamespace, autoscalerconfig.ConfigName)
+	if err != nil {
+		return nil, err
+	}
+	defaults, err := autoscalerconfig.NewConfigFromConfigMap(cm)
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+	}
+	var found []Finding
+	for _, f := range functions {
+		if key, class, ok := autoscaling.ClassAnnotation.Get(f.rev.Annotations); ok && class != autoscaling.KPA || !ok && defaults.PodAutoscalerClass != autoscaling.KPA {
+			found = append(found, warning(f.object(), f.annotate(or(key, autoscaling.ClassAnnotationKey), autoscaling.KPA),
+				"its autoscaler is %s, want %s, which alone keeps the activator in the path", or(class, defaults.PodAutoscalerClass), autoscaling.KPA))
+			continue
+		}
+		capacity, where := strconv.FormatFloat(defaults.TargetBurstCapacity, 'g', -1, 64), "ConfigMap "+autoscalerconfig.ConfigName
+		key, value, ok := autoscaling.TargetBurstCapacityAnnotation.Get(f.rev.Annotations)
+		if ok {
+			capacity, where = value, "annotation "+key
+		}
+		if is, err := strconv.ParseFloat(capacity, 64); err == nil && is == inPath {
+			continue
+		}
+		found = append(found, warning(f.object(), f.annotate(or(key, autoscaling.TargetBurstCapacityKey), strconv.Itoa(inPath)),
+			"its target-burst-capacity is %s (%s), want %d: requests can go past the activator, so that it lends nothing and is not learned from", capacity, where, inPath))
+	}
+	return found, nil
+}
+
+// firstPods are one pod of each revision for which say has something to say.
+func firstPods(ctx context.Context, c *Cluster, say func(f function, pod *corev1.Pod) (Finding, bool)) ([]Finding, error) {
+	functions, err := c.allFunctions(ctx)
+	if err != nil || len(functions) == 0 {
+		return nil, err
+	}
+	pods, err := c.functionPods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, f := range functions {
+		for i := range pods {
+			if pods[i].Namespace != f.rev.Namespace || pods[i].Labels[serving.RevisionLabelKey] != f.rev.Name {
+				continue
+			}
+			if finding, is := say(f, &pods[i]); is {
+				found = append(found, finding)
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+func functionQoS(ctx context.Context, c *Cluster) ([]Finding, error) {
+	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
+		if pod.Status.QOSClass != corev1.PodQOSGuaranteed {
+			return Finding{}, false
+		}
+		index, _ := f.container()
+		remedy := f.patch("json", []fields{{"op": "replace", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources/requests/cpu", index), "value": "100m"}}) + "  # less than its limit"
+		return warning(f.object(), remedy, "its pods are Guaranteed, which a resize may not change: CPU is changed in the cgroup alone, and no memory is borrowed"), true
+	})
+}
+
+func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
+	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
+		_, container := f.container()
+		obstacle := eligible.Obstacle(pod, or(container.Name, api.UserContainer))
+		if obstacle == "" {
+			return Finding{}, false
+		}
+		why, advice, _ := strings.Cut(obstacle, "; ")
+		remedy := fmt.Sprintf("kubectl -n %s get pod %s -o yaml  # %s", pod.Namespace, pod.Name, advice)
+		if slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0
+		}) {
+			remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": fields{
+				serving.QueueSidecarCPUResourceLimitAnnotationKey: nil, serving.QueueSidecarMemoryResourceLimitAnnotationKey: nil, serving.QueueSidecarResourcePercentageAnnotationKey: nil,
+			}}}))
+		}
+		return failure(f.object(), remedy, "%s: pod %s is only observed", why, pod.Name), true
+	})
+}
+
+func functionAnnotations(_ context.Context, _ *Cluster, f function) ([]Finding, error) {
+	var found []Finding
+	for _, refused := range api.RefusedAnnotations(f.rev.Annotations) {
+		found = append(found, warning(f.object(), f.annotate(refused.Annotation, nil), "%v", refused))
+	}
+	return found, nil
+}

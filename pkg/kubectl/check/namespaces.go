@@ -1,0 +1,168 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	configDeployment = "config-deployment"
+	configFeatures   = "config-features"
+)
+
+var namespaceChecks = []Check{
+	{
+		ID: "queue-proxy-limits", run: queueProxyLimits,
+		Looks: "limits that Knative gives every queue-proxy (`config-deployment`, `queueproxy.resource-defaults` in `config-features`): the pod's own quota would bind, so that its function is only observed",
+		Fine:  "Knative gives queue-proxy no limits",
+	},
+	{
+		ID: "limit-range", run: limitRanges,
+		Looks: "LimitRanges in namespaces of functions that give queue-proxy a limit, or refuse ceilings",
+		Fine:  "no LimitRange is in the way",
+	},
+	{
+		ID: "resource-quota", run: resourceQuotas,
+		Looks: "ResourceQuotas on `limits.cpu` in namespaces of functions, which would count ceilings",
+		Fine:  "no ResourceQuota would count ceilings",
+	},
+	{
+		ID: "source-labels", run: sourceLabels,
+		Looks: "labels `libra.dev/source` of namespaces and nodes that are no source",
+		Fine:  "every label libra.dev/source is a source",
+	},
+}
+
+func queueProxyLimits(ctx context.Context, c *Cluster) ([]Finding, error) {
+	deployment, err := c.configMap(ctx, servingNamespace, configDeployment)
+	if err != nil {
+		return nil, err
+	}
+	features, err := c.configMap(ctx, servingNamespace, configFeatures)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, key := range []string{"queue-sidecar-cpu-limit", "queue-sidecar-memory-limit"} {
+		if value := deployment.Data[key]; value != "" {
+			found = append(found, failure(Object{"configmap", servingNamespace, configDeployment}, unset(configDeployment, key), "%s is %s, which every queue-proxy has: its function is only observed", key, value))
+		}
+	}
+	const defaults = "queueproxy.resource-defaults"
+	if features.Data[defaults] == "enabled" {
+		found = append(found, failure(Object{"configmap", servingNamespace, configFeatures}, unset(configFeatures, defaults), "%s is enabled, which gives every queue-proxy limits: its function is only observed", defaults))
+	}
+	return found, nil
+}
+
+func unset(configMap, key string) string {
+	return fmt.Sprintf(`kubectl -n %s patch configmap %s --type merge -p '{"data":{%q:null}}'`, servingNamespace, configMap, key)
+}
+
+// functionNamespaces are those that have a function, sorted.
+func (c *Cluster) functionNamespaces(ctx context.Context) ([]string, error) {
+	functions, err := c.allFunctions(ctx)
+	names := map[string]bool{}
+	for _, f := range functions {
+		names[f.rev.Namespace] = true
+	}
+	return slices.Sorted(maps.Keys(names)), err
+}
+
+func limitRanges(ctx context.Context, c *Cluster) ([]Finding, error) {
+	names, err := c.functionNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, name := range names {
+		var list corev1.LimitRangeList
+		if err := c.client.List(ctx, &list, client.InNamespace(name)); err != nil {
+			return found, err
+		}
+		for _, lr := range list.Items {
+			for i, item := range lr.Spec.Limits {
+				found = append(found, limitRange(Object{"limitrange", lr.Namespace, lr.Name}, i, item)...)
+			}
+		}
+	}
+	return found, nil
+}
+
+// limitRange is what is wrong with an item of a LimitRange.
+func limitRange(about Object, index int, item corev1.LimitRangeItem) []Finding {
+	remove := func(what string) string {
+		return fmt.Sprintf(`{"op":"remove","path":"/spec/limits/%d/%s"}`, index, what)
+	}
+	patch := func(operations string) string {
+		return fmt.Sprintf("kubectl -n %s patch limitrange %s --type json -p '[%s]'", about.Namespace, about.Name, operations)
+	}
+	_, maxCPU := item.Max[corev1.ResourceCPU]
+	switch {
+	case item.Type == corev1.LimitTypeContainer && !api.FromList(item.Default).IsZero():
+		operations := remove("default")
+		if len(item.Max) > 0 {
+			operations += "," + remove("max") // it would be the default again
+		}
+		return []Finding{failure(about, patch(operations), "it gives every container without a limit one of %s, queue-proxy too: functions are only observed", api.FromList(item.Default))}
+	case maxCPU:
+		return []Finding{warning(about, patch(remove("max")), "it allows a %s no more than %s of CPU: higher ceilings are in the cgroup alone", item.Type, item.Max.Cpu())}
+	case !item.MaxLimitRequestRatio.Cpu().IsZero():
+		return []Finding{warning(about, patch(remove("maxLimitRequestRatio")), "it allows a limit of no more than %s times the request: higher ceilings are in the cgroup alone", item.MaxLimitRequestRatio.Cpu())}
+	}
+	return nil
+}
+
+func resourceQuotas(ctx context.Context, c *Cluster) ([]Finding, error) {
+	names, err := c.functionNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, name := range names {
+		var list corev1.ResourceQuotaList
+		if err := c.client.List(ctx, &list, client.InNamespace(name)); err != nil {
+			return found, err
+		}
+		for _, q := range list.Items {
+			if limit, ok := q.Spec.Hard[corev1.ResourceLimitsCPU]; ok {
+				found = append(found, warning(Object{"resourcequota", q.Namespace, q.Name}, fmt.Sprintf("kubectl label namespace %s %s=%s", name, api.SourceLabel, api.SourceOwners),
+					"it counts limits.cpu, up to %s: pods are taken only with limits of queue-proxy, and those are only observed; ceilings of pods from before it are in the cgroup alone", limit.String()))
+			}
+		}
+	}
+	return found, nil
+}
+
+func sourceLabels(ctx context.Context, c *Cluster) ([]Finding, error) {
+	namespaces, err := c.allNamespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := c.allNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	look := func(kind, name string, labels map[string]string) {
+		value, ok := labels[api.SourceLabel]
+		if _, err := api.ParseSource(value); ok && err != nil {
+			found = append(found, warning(Object{Kind: kind, Name: name}, fmt.Sprintf("kubectl label %s %s --overwrite %s=%s", kind, name, api.SourceLabel, api.SourceNode),
+				"its label %s is as none: %v", api.SourceLabel, err))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
+		look("namespace", name, namespaces[name].Labels)
+	}
+	for _, n := range nodes {
+		look("node", n.Name, n.Labels)
+	}
+	return found, nil
+}

@@ -1,0 +1,189 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+var nodeChecks = []Check{
+	{
+		ID: "node-platform", run: nodePlatform,
+		Looks: "nodes' operating systems and architectures: the agent runs on Linux, on amd64 and arm64",
+	},
+	{
+		ID: "node-kind", run: nodeKind,
+		Looks: "nodes on which no agent can run: GKE Autopilot, EKS Fargate, virtual kubelets",
+		Fine:  "no node is one that takes no agent",
+	},
+	{
+		ID: "kubelet-version", run: kubeletVersion,
+		Looks: "the kubelets' versions, which resize pods in place from 1.35 on",
+	},
+	{
+		ID: "node-cgroups", run: nodeCgroups,
+		Looks: "nodes' cgroup versions and drivers. It asks the kubelets through the API server, which takes the right to get `nodes/proxy`",
+	},
+	{
+		ID: "node-cpu-manager", run: nodeCPUManager,
+		Looks: "nodes with the static CPU manager, whose exclusive CPUs are nobody else's to use. It asks the kubelets, too",
+	},
+}
+
+// group are nodes of which the same is to be said.
+type groups map[string][]string
+
+func (g groups) add(what, node string) { g[what] = append(g[what], node) }
+
+// each calls f with what is to be said, in order, and an object for the nodes.
+func (g groups) each(f func(what string, nodes []string, about Object)) {
+	var all []string
+	for what := range g {
+		all = append(all, what)
+	}
+	slices.Sort(all)
+	for _, what := range all {
+		nodes := g[what]
+		slices.Sort(nodes)
+		f(what, nodes, nodesObject(nodes))
+	}
+}
+
+// nodesObject names a few of them.
+func nodesObject(nodes []string) Object {
+	const shown = 3
+	if len(nodes) == 1 {
+		return Object{Kind: "node", Name: nodes[0]}
+	}
+	name := strings.Join(nodes[:min(shown, len(nodes))], ",")
+	if more := len(nodes) - shown; more > 0 {
+		name += fmt.Sprintf(" and %d more", more)
+	}
+	return Object{Kind: "nodes", Name: name}
+}
+
+// takesAgent says whether the agent runs on a node.
+func takesAgent(n *corev1.Node) bool {
+	_, cannot := takesNoAgent(n)
+	return !cannot && platformOf(n) == ""
+}
+
+// platformOf is the platform of a node that the agent does not run on, and empty for one that it does.
+func platformOf(n *corev1.Node) string {
+	os, arch := n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable]
+	if os == "linux" && (arch == "amd64" || arch == "arm64") {
+		return ""
+	}
+	return os + "/" + arch
+}
+
+func nodePlatform(ctx context.Context, c *Cluster) ([]Finding, error) {
+	nodes, err := c.allNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	others, fit := groups{}, 0
+	for i := range nodes {
+		if platform := platformOf(&nodes[i]); platform == "" {
+			fit++
+		} else {
+			others.add(platform, nodes[i].Name)
+		}
+	}
+	var found []Finding
+	others.each(func(platform string, nodes []string, about Object) {
+		const remedy = `# in the template of functions that are to take part:
+spec:
+  nodeSelector: {kubernetes.io/os: linux}`
+		of := warning
+		if fit == 0 {
+			of = failure
+		}
+		found = append(found, of(about, remedy, "of the platform %s, on which no agent runs: functions there are only observed", platform))
+	})
+	if fit > 0 {
+		found = append(found, fine(Object{Kind: "nodes"}, "%d of %d are Linux on amd64 or arm64", fit, len(nodes)))
+	}
+	return found, nil
+}
+
+// takesNoAgent says whose node it is that takes no DaemonSet's pods, or none with folders of the host.
+func takesNoAgent(n *corev1.Node) (whose string, is bool) {
+	switch {
+	case n.Labels["eks.amazonaws.com/compute-type"] == "fargate":
+		return "EKS Fargate", true
+	case strings.HasPrefix(n.Name, "gk3-"):
+		return "GKE Autopilot", true
+	case n.Labels["type"] == "virtual-kubelet":
+		return "a virtual kubelet", true
+	}
+	return "", false
+}
+
+func nodeKind(ctx context.Context, c *Cluster) ([]Finding, error) {
+	nodes, err := c.allNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unfit := groups{}
+	for i := range nodes {
+		if whose, is := takesNoAgent(&nodes[i]); is {
+			unfit.add(whose, nodes[i].Name)
+		}
+	}
+	remedies := map[string]string{
+		"EKS Fargate":       "eksctl create nodegroup --cluster <cluster>",
+		"GKE Autopilot":     "gcloud container clusters create <cluster> --cluster-version " + short(leastKubernetes) + "  # a Standard cluster",
+		"a virtual kubelet": "# in the template of functions that are to take part:\nspec:\n  nodeSelector: {kubernetes.io/os: linux}",
+	}
+	var found []Finding
+	unfit.each(func(whose string, names []string, about Object) {
+		of := warning
+		if len(names) == len(nodes) {
+			of = failure
+		}
+		found = append(found, of(about, remedies[whose], "of %s, which takes no agent: unsupported, and functions there are only observed", whose))
+	})
+	return found, nil
+}
+
+func kubeletVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
+	nodes, err := c.allNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	old, unknown, fit := groups{}, groups{}, 0
+	for i := range nodes {
+		is := nodes[i].Status.NodeInfo.KubeletVersion
+		switch v, err := version.ParseGeneric(is); {
+		case err != nil:
+			unknown.add(is, nodes[i].Name)
+		case v.LessThan(leastKubernetes):
+			old.add(is, nodes[i].Name)
+		default:
+			fit++
+		}
+	}
+	var found []Finding
+	old.each(func(is string, nodes []string, about Object) {
+		remedy := fmt.Sprintf("kubectl drain %s --ignore-daemonsets --delete-emptydir-data  # then have its kubelet be %s", nodes[0], short(leastKubernetes))
+		switch {
+		case strings.Contains(is, "-gke."):
+			remedy = "gcloud container clusters upgrade <cluster> --node-pool <pool> --cluster-version " + short(leastKubernetes)
+		case strings.Contains(is, "-eks-"):
+			remedy = "eksctl upgrade nodegroup --cluster <cluster> --name <nodegroup> --kubernetes-version " + short(leastKubernetes)
+		}
+		found = append(found, failure(about, remedy, "the kubelet is %s, want %s or newer, which resizes pods in place", is, short(leastKubernetes)))
+	})
+	unknown.each(func(is string, nodes []string, about Object) {
+		found = append(found, warning(about, "kubectl describe node "+nodes[0], "not known: the kubelet's version is %q", is))
+	})
+	if fit > 0 {
+		found = append(found, fine(Object{Kind: "nodes"}, "the kubelets of %d of %d are %s or newer", fit, len(nodes), short(leastKubernetes)))
+	}
+	return found, nil
+}

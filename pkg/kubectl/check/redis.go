@@ -1,0 +1,167 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	redisName      = "redis"
+	redisApp       = "libra-redis"
+	redisAddrFlag  = "--redis-addr="
+	fullOfRedis    = 0.85
+	redisContainer = "redis"
+)
+
+var redisObject = Object{"deployment", settings.Namespace, redisName}
+
+var redisChecks = []Check{
+	{
+		ID: "redis-ready", run: redisReady, installed: true,
+		Looks: "Redis: are its pods available? One of your own is not looked at",
+	},
+	{
+		ID: "redis-memory", run: redisMemory, installed: true,
+		Looks: "Redis' memory: does it refuse writes when it is full, and not evict; is its container's limit above `maxmemory`; how near is it, where the cluster has the metrics API?",
+		Fine:  "Redis is not ours",
+	},
+}
+
+// redis is the Deployment that ships, or nil.
+func (c *Cluster) redis(ctx context.Context) (*appsv1.Deployment, error) {
+	d := &appsv1.Deployment{}
+	found, err := c.get(ctx, settings.Namespace, redisName, d)
+	if !found {
+		return nil, err
+	}
+	return d, nil
+}
+
+// redisAddress is what the resizer is told of where Redis is, the last that it is told.
+func (c *Cluster) redisAddress(ctx context.Context) (address string, err error) {
+	d := &appsv1.Deployment{}
+	if found, err := c.get(ctx, settings.Namespace, resizerName, d); err != nil || !found {
+		return "", err
+	}
+	for _, container := range d.Spec.Template.Spec.Containers {
+		for _, arg := range container.Args {
+			if at, ok := strings.CutPrefix(arg, redisAddrFlag); ok {
+				address = at
+			}
+		}
+	}
+	return address, nil
+}
+
+func redisReady(ctx context.Context, c *Cluster) ([]Finding, error) {
+	d, err := c.redis(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if d != nil {
+		return available(redisObject, d), nil
+	}
+	address, err := c.redisAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if address == "" || strings.Contains(address, redisName+"."+settings.Namespace+".") {
+		return []Finding{failure(redisObject, applyLibra, "it is not there, and the resizer is told of %q: nothing is lent", address)}, nil
+	}
+	return []Finding{fine(redisObject, "Redis is another, at %s, which is not looked at: a part that cannot use it says so in its log", address)}, nil
+}
+
+func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
+	d, err := c.redis(ctx)
+	if err != nil || d == nil {
+		return nil, err
+	}
+	index := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool { return c.Name == redisContainer })
+	if index < 0 {
+		return nil, nil
+	}
+	container := d.Spec.Template.Spec.Containers[index]
+	var found []Finding
+	if policy := argument(container.Args, "--maxmemory-policy"); policy != "noeviction" {
+		found = append(found, failure(redisObject, applyLibra, "its maxmemory-policy is %q, want noeviction: a loan that is evicted is made twice", policy))
+	}
+	most, err := redisBytes(argument(container.Args, "--maxmemory"))
+	if err != nil {
+		return append(found, failure(redisObject, applyLibra, "%v: without a bound the kernel kills it", err)), nil
+	}
+	limit := container.Resources.Limits.Memory().Value()
+	if limit > 0 && limit <= most {
+		found = append(found, failure(redisObject, fmt.Sprintf("kubectl -n %s set resources deployment %s --limits=memory=%dMi", settings.Namespace, redisName, most*10/7>>20),
+			"its container may use %s, want more than maxmemory, which is %s: the kernel kills it before it is full", container.Resources.Limits.Memory(), mebibytes(most)))
+	}
+	uses, known, err := c.redisUses(ctx)
+	switch {
+	case err != nil:
+		return found, err
+	case !known:
+		return append(found, fine(redisObject, "maxmemory is %s; how much of it is used is not known, for want of the metrics API", mebibytes(most))), nil
+	case float64(uses) > fullOfRedis*float64(most):
+		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to half as much again: docs/install.md#many-nodes-and-revisions",
+			"it uses %s, and maxmemory is %s: what does not fit is refused, and nothing is lent then", mebibytes(uses), mebibytes(most))), nil
+	}
+	return append(found, fine(redisObject, "it uses %s, and maxmemory is %s", mebibytes(uses), mebibytes(most))), nil
+}
+
+// redisUses is how much memory the containers of Redis use.
+func (c *Cluster) redisUses(ctx context.Context) (bytes int64, known bool, err error) {
+	all, err := c.objects(ctx, kindPodMetrics, settings.Namespace)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, pod := range all {
+		if pod.GetLabels()["app"] != redisApp {
+			continue
+		}
+		containers, _, _ := unstructured.NestedSlice(pod.Object, "containers")
+		for _, c := range containers {
+			usage, _, _ := unstructured.NestedString(c.(map[string]any), "usage", "memory")
+			if q, err := resource.ParseQuantity(usage); err == nil {
+				bytes, known = bytes+q.Value(), true
+			}
+		}
+	}
+	return bytes, known, nil
+}
+
+// argument is what follows a flag.
+func argument(args []string, flag string) string {
+	if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
+		return args[i+1]
+	}
+	return ""
+}
+
+// redisBytes reads a size as Redis does.
+func redisBytes(text string) (int64, error) {
+	units := []struct {
+		suffix string
+		bytes  int64
+	}{{"gb", 1 << 30}, {"mb", 1 << 20}, {"kb", 1 << 10}, {"b", 1}, {"", 1}}
+	for _, u := range units {
+		if number, ok := strings.CutSuffix(strings.ToLower(text), u.suffix); ok {
+			n, err := strconv.ParseInt(number, 10, 64)
+			if err != nil || n <= 0 {
+				break
+			}
+			return n * u.bytes, nil
+		}
+	}
+	return 0, fmt.Errorf("maxmemory is %q, want a size such as 224mb", text)
+}
+
+func mebibytes(bytes int64) string { return strconv.FormatInt(bytes>>20, 10) + "Mi" }

@@ -1,0 +1,97 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+var safetyChecks = []Check{
+	{
+		ID: "settings", run: configLibra, installed: true,
+		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts?",
+		Fine:  "all settings are accepted",
+	},
+	{
+		ID: "admission-policies", run: admissionPolicies, installed: true,
+		Looks: "the admission policies `libra-resizer` and `libra-settings`, and that each is bound: RBAC alone does not keep the resizer to limits of functions",
+		Fine:  "the admission policies are in force",
+	},
+	{
+		ID: "critical-pods", run: criticalPods, installed: true,
+		Looks: "quotas in Libra's namespaces: some clusters take critical pods only with one, and another may be full",
+		Fine:  "Libra's namespaces take critical pods",
+	},
+}
+
+func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
+	about := Object{"configmap", settings.Namespace, settings.ConfigMap}
+	cm := &corev1.ConfigMap{}
+	if found, err := c.get(ctx, settings.Namespace, settings.ConfigMap, cm); err != nil {
+		return nil, err
+	} else if !found {
+		return []Finding{warning(about, applyLibra, "it is not there: all settings are the defaults")}, nil
+	}
+	_, err := settings.Parse(cm.Data)
+	if err == nil {
+		return nil, nil
+	}
+	var found []Finding
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		found = append(found, failure(about, fmt.Sprintf("kubectl -n %s edit configmap %s", settings.Namespace, settings.ConfigMap), "refused: %s", line))
+	}
+	return found, nil
+}
+
+func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
+	var found []Finding
+	for _, name := range []string{"libra-resizer", "libra-settings"} {
+		for kind, object := range map[string]client.Object{
+			"validatingadmissionpolicy":        &admissionv1.ValidatingAdmissionPolicy{},
+			"validatingadmissionpolicybinding": &admissionv1.ValidatingAdmissionPolicyBinding{},
+		} {
+			if is, err := c.get(ctx, "", name, object); err != nil {
+				return found, err
+			} else if !is {
+				found = append(found, failure(Object{Kind: kind, Name: name}, applyLibra, "it is not there: the API server does not refuse what Libra is not to change"))
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Object.String(), b.Object.String()) })
+	return found, nil
+}
+
+// criticalQuota is ours, and refuses nothing.
+const criticalQuota = "critical-pods"
+
+func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {
+	var found []Finding
+	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace} {
+		var list corev1.ResourceQuotaList
+		if err := c.client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+			return found, err
+		}
+		ours := false
+		for _, q := range list.Items {
+			ours = ours || q.Name == criticalQuota
+			for name, hard := range q.Status.Hard {
+				if used, ok := q.Status.Used[name]; ok && used.Cmp(hard) >= 0 {
+					about := Object{"resourcequota", q.Namespace, q.Name}
+					found = append(found, failure(about, fmt.Sprintf("kubectl -n %s delete resourcequota %s", q.Namespace, q.Name), "it is full: %s of %s for %s, so that pods of Libra's are refused", used.String(), hard.String(), name))
+				}
+			}
+		}
+		if !ours {
+			found = append(found, warning(Object{"resourcequota", namespace, criticalQuota}, applyLibra,
+				"it is not there: some clusters refuse pods of the class %s in a namespace without one", "system-node-critical"))
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,172 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What Libra was built for.
+var (
+	leastKubernetes = version.MustParseGeneric("1.35.0")
+	ofKnative       = version.MustParseGeneric("1.23.0")
+	ofKServe        = version.MustParseGeneric("0.20.0")
+)
+
+const (
+	versionLabel = "app.kubernetes.io/version"
+	// moduleAhead is by how much the minor version of Knative's Go module, which is 0.50 of Knative 1.23, is ahead.
+	moduleAhead = 27
+
+	kserveNamespace  = "kserve"
+	kserveController = "kserve-controller-manager"
+)
+
+// servingDeployments are Knative Serving's.
+var servingDeployments = []string{activatorName, "autoscaler", "controller", "webhook"}
+
+var versionChecks = []Check{
+	{
+		ID: "kubernetes-version", run: kubernetesVersion,
+		Looks: "the API server's version: 1.35 is the first with in-place resizes that are stable",
+	},
+	{
+		ID: "knative-version", run: knativeVersion,
+		Looks: "Knative Serving: is it there, and 1.23, all of its parts? Libra's activator is built from that version",
+	},
+	{
+		ID: "kserve-version", run: kserveVersion,
+		Looks: "KServe: is it there, and 0.20? Without it the predictor is a plain Deployment",
+	},
+}
+
+func kubernetesVersion(_ context.Context, c *Cluster) ([]Finding, error) {
+	info, err := c.version()
+	if err != nil {
+		return nil, err
+	}
+	v, err := version.ParseGeneric(info.GitVersion)
+	if err != nil {
+		return nil, fmt.Errorf("the API server's version is %q, want one such as v%s: %w", info.GitVersion, leastKubernetes, err)
+	}
+	if v.LessThan(leastKubernetes) {
+		return []Finding{failure(wholeCluster, upgradeOf(info.GitVersion), "the API server is %s, want %s or newer, which resizes pods in place", info.GitVersion, short(leastKubernetes))}, nil
+	}
+	return []Finding{fine(wholeCluster, "the API server is %s", info.GitVersion)}, nil
+}
+
+// upgradeOf is how a cluster of the version is upgraded, as far as that tells whose it is.
+func upgradeOf(gitVersion string) string {
+	to := short(leastKubernetes)
+	switch {
+	case strings.Contains(gitVersion, "-gke."):
+		return "gcloud container clusters upgrade <cluster> --master --cluster-version " + to
+	case strings.Contains(gitVersion, "-eks-"):
+		return "aws eks update-cluster-version --name <cluster> --kubernetes-version " + to
+	default:
+		return "kubeadm upgrade apply v" + leastKubernetes.String()
+	}
+}
+
+func short(v *version.Version) string { return fmt.Sprintf("%d.%d", v.Major(), v.Minor()) }
+
+func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
+	var list appsv1.DeploymentList
+	if err := c.client.List(ctx, &list, client.InNamespace(servingNamespace)); err != nil {
+		return nil, err
+	}
+	deployments := map[string]*appsv1.Deployment{}
+	for i := range list.Items {
+		deployments[list.Items[i].Name] = &list.Items[i]
+	}
+	var found []Finding
+	for _, name := range servingDeployments {
+		about := Object{"deployment", servingNamespace, name}
+		d := deployments[name]
+		if d == nil {
+			found = append(found, failure(about, applyKnative, "it is not there: Libra takes the place of Knative Serving's own activator"))
+			continue
+		}
+		v, is := versionOf(d)
+		if v == nil {
+			found = append(found, warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", servingNamespace, name),
+				"not known: its version is %q, want a label %s such as %s", is, versionLabel, ofKnative))
+			continue
+		}
+		switch minor := v.WithPatch(0); {
+		case minor.LessThan(ofKnative):
+			found = append(found, failure(about, applyKnative, "it is Knative %s, want %s", short(v), short(ofKnative)))
+		case minor.GreaterThan(ofKnative):
+			found = append(found, failure(about, keepStock, "it is Knative %s, and this Libra is for %s", short(v), short(ofKnative)))
+		default:
+			found = append(found, fine(about, "it is Knative %s", v))
+		}
+	}
+	return found, nil
+}
+
+const (
+	applyKnative = "kubectl apply -f https://github.com/knative/serving/releases/download/knative-v1.23.0/serving-crds.yaml" +
+		" && kubectl apply -f https://github.com/knative/serving/releases/download/knative-v1.23.0/serving-core.yaml"
+	keepStock = "# Keep the stock activator, until there is a Libra for this Knative. If Libra's runs:\n" + restoreStock
+)
+
+// versionOf is what a Deployment of Knative's or KServe's is, by its label or its image's tag, and the text of it. It
+// is nil of what cannot be read.
+func versionOf(d *appsv1.Deployment) (*version.Version, string) {
+	texts := []string{d.Labels[versionLabel]}
+	for _, c := range d.Spec.Template.Spec.Containers {
+		image, _, _ := strings.Cut(c.Image, "@")
+		if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
+			texts = append(texts, image[colon+1:])
+		}
+	}
+	for _, text := range texts {
+		v, err := version.ParseGeneric(text)
+		if err != nil {
+			continue
+		}
+		if d.Namespace == servingNamespace && v.Major() == 0 && v.Minor() >= moduleAhead {
+			v = version.MajorMinor(1, v.Minor()-moduleAhead).WithPatch(v.Patch())
+		}
+		return v, text
+	}
+	return nil, texts[0]
+}
+
+func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
+	about := Object{"deployment", kserveNamespace, kserveController}
+	known, err := c.has(kindInferenceService)
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		if c.Installed {
+			return []Finding{fine(wholeCluster, "there is no KServe; the predictor is a plain Deployment")}, nil
+		}
+		return []Finding{warning(wholeCluster, "kubectl apply --server-side -f libra-predictor-plain.yaml  # in place of libra-predictor-kserve.yaml",
+			"there is no KServe: install the plain predictor")}, nil
+	}
+	d := &appsv1.Deployment{}
+	if found, err := c.get(ctx, kserveNamespace, kserveController, d); err != nil {
+		return nil, err
+	} else if !found {
+		return []Finding{warning(about, "kubectl get deployments --all-namespaces --selector control-plane=kserve-controller-manager",
+			"not known: the cluster has InferenceServices, and this Deployment is not there")}, nil
+	}
+	v, is := versionOf(d)
+	switch {
+	case v == nil:
+		return []Finding{warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", kserveNamespace, kserveController),
+			"not known: its version is %q, want a label %s or a tag such as v%s", is, versionLabel, ofKServe)}, nil
+	case v.WithPatch(0).EqualTo(ofKServe):
+		return []Finding{fine(about, "it is KServe %s", v)}, nil
+	default:
+		return []Finding{warning(about, "kubectl apply --server-side -f libra-predictor-plain.yaml  # in place of libra-predictor-kserve.yaml",
+			"it is KServe %s, and Libra is tested with %s; the plain predictor needs none", v, short(ofKServe))}, nil
+	}
+}
