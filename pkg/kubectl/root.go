@@ -3,6 +3,7 @@ package kubectl
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -19,7 +21,7 @@ import (
 )
 
 // requestTimeout is how long one request to the API server may take, unless --request-timeout says otherwise.
-const requestTimeout = "30s"
+const requestTimeout = 30 * time.Second
 
 // Groups of commands, as --help lists them.
 const (
@@ -38,7 +40,13 @@ type options struct {
 func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	log.SetLogger(logr.Discard()) // what the user is to know, commands say
 	o := &options{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
-	*o.flags.Timeout = requestTimeout
+	// Were it the flag's default, client-go would take that for a configuration, and not the account of the pod.
+	o.flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		if c.Timeout == 0 {
+			c.Timeout = requestTimeout
+		}
+		return c
+	})
 	root := &cobra.Command{
 		Use:          "kubectl-libra",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl libra"},
