@@ -39,19 +39,17 @@ var partChecks = []Check{
 
 // available says whether a Deployment has as many pods as it should.
 func available(about Object, d *appsv1.Deployment) []Finding {
-	want := ptr.Deref(d.Spec.Replicas, 1)
-	if d.Status.AvailableReplicas < max(1, want) {
-		remedy := fmt.Sprintf("kubectl -n %s describe deployment,pods --selector %s", d.Namespace, labels.Set(d.Spec.Selector.MatchLabels))
-		if want == 0 {
-			remedy = fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=1", d.Namespace, d.Name)
-		}
-		of := warning
-		if d.Status.AvailableReplicas == 0 {
-			of = failure
-		}
-		return []Finding{of(about, remedy, "%d of %d pods are available", d.Status.AvailableReplicas, want)}
+	want, have := ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
+	describe := fmt.Sprintf("kubectl -n %s describe deployment,pods --selector %s", d.Namespace, labels.Set(d.Spec.Selector.MatchLabels))
+	switch {
+	case want == 0:
+		return []Finding{failure(about, fmt.Sprintf("kubectl -n %s scale deployment %s --replicas=1", d.Namespace, d.Name), "it is scaled to 0 pods")}
+	case have == 0:
+		return []Finding{failure(about, describe, "none of %d pods is available", want)}
+	case have < want:
+		return []Finding{warning(about, describe, "%d of %d pods are available", have, want)}
 	}
-	return []Finding{fine(about, "%d of %d pods are available", d.Status.AvailableReplicas, want)}
+	return []Finding{fine(about, "%d of %d pods are available", have, want)}
 }
 
 // deployed looks at a Deployment of Libra's; remedy is for one that is not there.
