@@ -64,8 +64,11 @@ var clusterScoped = []string{
 	"CustomResourceDefinition",
 }
 
+// checkNamespace is that of the Job which looks at a cluster, also before Libra is there.
+const checkNamespace = "libra-check"
+
 // namespaces are Libra's.
-var namespaces = []string{settings.Namespace, settings.AgentNamespace}
+var namespaces = []string{settings.Namespace, settings.AgentNamespace, checkNamespace}
 
 // ours says whether an object is Libra's, and nobody else's: one in a namespace of its, or
 // one of the cluster with its name, or in its API group.

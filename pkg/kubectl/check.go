@@ -88,7 +88,7 @@ when it could not look.`,
 				return err
 			}
 			if n := report.count(check.Error); n > 0 {
-				return &exitError{exitFound, fmt.Errorf("errors: %d", n)}
+				return &exitError{exitFound, fmt.Errorf("Libra would not work here as it should: %s", several(n, "error"))}
 			}
 			return nil
 		},
@@ -148,12 +148,11 @@ func (o *options) check(cmd *cobra.Command, f checkFlags) (checkReport, error) {
 func (f checkFlags) print(to io.Writer, report checkReport) error {
 	switch f.output {
 	case "json":
-		text, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintln(to, string(text))
-		return err
+		// Remedies are to be typed as they are.
+		encoder := json.NewEncoder(to)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(report)
 	case "yaml":
 		text, err := yaml.Marshal(report)
 		if err != nil {

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -19,6 +21,9 @@ const (
 
 	staticPolicy = "static"
 )
+
+// errKubelets says that the caller may not ask them. The right to is much: it is in no role of ours.
+var errKubelets = errors.New("kubelets say it only to those who may get nodes/proxy")
 
 // kubelet is what one says of itself.
 type kubelet struct {
@@ -49,6 +54,9 @@ func (c *Cluster) allKubelets(ctx context.Context) ([]kubelet, error) {
 			}
 			asking.Go(func() error {
 				k, err := c.askKubelet(ctx, nodes[i].Name)
+				if apierrors.IsForbidden(err) {
+					return errKubelets
+				}
 				if err != nil {
 					return fmt.Errorf("asking the kubelet of node %s: %w", nodes[i].Name, err)
 				}

@@ -44,9 +44,14 @@ func networkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 			return []Finding{fine(Object{"daemonset", ds.Namespace, ds.Name}, "%s enforces NetworkPolicies", who)}, nil
 		}
 	}
+	if !c.Installed {
+		return []Finding{warning(wholeCluster, "kubectl get daemonsets --all-namespaces  # is there one of a network plugin that enforces them?", unenforced)}, nil
+	}
 	probe := fmt.Sprintf("kubectl run libra-probe --rm -i --restart=Never --image=busybox:1.37 -- nc -z -w 3 redis.%s 6379  # from a namespace that is not Libra's: a connection says that nothing enforces them", settings.Namespace)
-	return []Finding{warning(wholeCluster, probe, "not known: nothing is found that is known to enforce NetworkPolicies; where nothing does, give Redis users (docs/install.md)")}, nil
+	return []Finding{warning(wholeCluster, probe, unenforced)}, nil
 }
+
+const unenforced = "not known: nothing is found that is known to enforce NetworkPolicies; where nothing does, give Redis users (docs/install.md)"
 
 func amazonEnforces(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {

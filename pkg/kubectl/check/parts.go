@@ -123,8 +123,8 @@ func agents(ctx context.Context, c *Cluster) ([]Finding, error) {
 		found = append(found, of(on, fmt.Sprintf("kubectl -n %s describe pods --field-selector spec.nodeName=%s", settings.AgentNamespace, nodes[0]),
 			"no ready agent: functions there run with what their owners configured"))
 	})
-	if with > 0 {
-		found = append(found, fine(about, "there is a ready agent on %d nodes", with))
+	if len(without) == 0 {
+		found = append(found, fine(about, "ready on all of %d nodes that can have one", with))
 	}
 	return found, nil
 }

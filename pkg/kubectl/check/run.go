@@ -118,6 +118,8 @@ const grant = `kubectl create clusterrolebinding libra-check-me --clusterrole=li
 // notKnown says why a check could not look.
 func notKnown(err error, timeout time.Duration) Finding {
 	switch {
+	case errors.Is(err, errKubelets):
+		return warning(Object{Kind: "nodes"}, "kubectl libra check  # as an administrator", "not known: %v", err)
 	case apierrors.IsForbidden(err):
 		return warning(wholeCluster, grant, "not known: %v", err)
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err):

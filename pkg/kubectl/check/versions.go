@@ -119,8 +119,12 @@ const (
 // is nil of what cannot be read.
 func versionOf(d *appsv1.Deployment) (*version.Version, string) {
 	texts := []string{d.Labels[versionLabel]}
+	images := []string{d.Annotations[stockImageAnnotation]} // Libra's has a tag of Libra's
 	for _, c := range d.Spec.Template.Spec.Containers {
-		image, _, _ := strings.Cut(c.Image, "@")
+		images = append(images, c.Image)
+	}
+	for _, image := range images {
+		image, _, _ := strings.Cut(image, "@")
 		if colon := strings.LastIndex(image, ":"); colon > strings.LastIndex(image, "/") {
 			texts = append(texts, image[colon+1:])
 		}
@@ -135,7 +139,7 @@ func versionOf(d *appsv1.Deployment) (*version.Version, string) {
 		}
 		return v, text
 	}
-	return nil, texts[0]
+	return nil, d.Labels[versionLabel]
 }
 
 func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
