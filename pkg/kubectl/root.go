@@ -65,6 +65,7 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	)
 	root.AddCommand(newVersion(o))
 	root.AddCommand(newCheck(o))
+	root.AddCommand(newActivator(o), newUninstall(o))
 	return root
 }
 

@@ -29,6 +29,7 @@ var parts = []build.Binary{
 	{Name: "libra-activator", Package: "activator-plugin/cmd/activator"},
 	{Name: "libra-resizer", Package: "resizer/cmd/controller"},
 	{Name: "libra-agent", Package: "resizer/cmd/agent"},
+	{Name: "kubectl-libra", Package: "pkg/kubectl/cmd/kubectl-libra"},
 }
 
 // Node is where images are loaded.

@@ -1,0 +1,114 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/kubectl/swap"
+)
+
+// rolloutTimeout is how long the activator's pods may take to be replaced, unless --timeout says otherwise.
+const rolloutTimeout = 3 * time.Minute
+
+// activatorImage is the name of the container whose image the Job of manifests/activator installs.
+const activatorImage = "libra-activator"
+
+func newActivator(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "activator",
+		GroupID: groupInstall,
+		Short:   "Put Libra's activator in the place of Knative's, and back",
+		Args:    cobra.NoArgs,
+	}
+	cmd.AddCommand(newActivatorInstall(o), newActivatorRemove(o))
+	return cmd
+}
+
+func newActivatorInstall(o *options) *cobra.Command {
+	var image, pod string
+	var s swap.Swap
+	cmd := &cobra.Command{
+		Use:   "install --image REFERENCE",
+		Short: "Have Knative's Deployment run Libra's activator",
+		Long: `Have Knative's Deployment run Libra's activator.
+
+The stock image is kept in the annotation ` + swap.StockImageAnnotation + `. Where the new pods do not become ready,
+what ran before is put back. Run it again after an upgrade of Knative, which puts a stock activator there.`,
+		Example: "  kubectl libra activator install --image registry.example.com/libra-activator@sha256:...",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.swapper(&s); err != nil {
+				return err
+			}
+			reference, err := o.imageToInstall(cmd.Context(), s.Client, image, pod)
+			if err != nil {
+				return err
+			}
+			return s.Install(cmd.Context(), reference, nil)
+		},
+	}
+	cmd.Flags().StringVar(&image, "image", "", "the image of Libra's activator")
+	cmd.Flags().StringVar(&pod, "image-of-pod", "", "name of a pod whose container "+activatorImage+" has that image, as that of the Job in libra-activator.yaml has")
+	swapFlags(cmd, &s)
+	return cmd
+}
+
+func newActivatorRemove(o *options) *cobra.Command {
+	var s swap.Swap
+	cmd := &cobra.Command{
+		Use:   "remove",
+		Short: "Have Knative's Deployment run the stock activator again",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.swapper(&s); err != nil {
+				return err
+			}
+			return s.Remove(cmd.Context())
+		},
+	}
+	swapFlags(cmd, &s)
+	return cmd
+}
+
+func swapFlags(cmd *cobra.Command, s *swap.Swap) {
+	cmd.Flags().DurationVar(&s.Timeout, "timeout", rolloutTimeout, "how long the activator's pods may take to be replaced")
+	cmd.Flags().BoolVar(&s.DryRun, "dry-run", false, "say what would be done, and do nothing")
+}
+
+// swapper gives a swap all but its flags.
+func (o *options) swapper(s *swap.Swap) (err error) {
+	s.Client, err = o.client()
+	s.Clock, s.Out = clock.RealClock{}, o.Out
+	return err
+}
+
+// imageToInstall is the one that is named, or that a pod has.
+func (o *options) imageToInstall(ctx context.Context, kube client.Client, image, pod string) (string, error) {
+	if (image == "") == (pod == "") {
+		return "", errors.New("which image? Name it with --image, or a pod that has it with --image-of-pod")
+	}
+	if image != "" {
+		return image, nil
+	}
+	namespace, err := o.namespace()
+	if err != nil {
+		return "", err
+	}
+	var p corev1.Pod
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: pod}, &p); err != nil {
+		return "", fmt.Errorf("--image-of-pod: %w", err)
+	}
+	for _, c := range append(p.Spec.InitContainers, p.Spec.Containers...) {
+		if c.Name == activatorImage {
+			return c.Image, nil
+		}
+	}
+	return "", fmt.Errorf("--image-of-pod: pod %s/%s has no container %s", namespace, pod, activatorImage)
+}

@@ -1,0 +1,86 @@
+package swap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	versionLabel = "app.kubernetes.io/version"
+	// fromSource is the version of a Knative that was built from its sources, which says nothing.
+	fromSource = "devel"
+
+	rightsName = "libra-activator"
+)
+
+// Supported are the minor versions of Knative Serving that Libra's activator can stand in for: it is built of
+// the code of one.
+var Supported = []string{"1.23"}
+
+// before is the activator as it was found.
+type before struct {
+	running string // its image
+	stock   string // what it would be without Libra
+}
+
+// imageBefore checks that image can take the activator's place, and says what has it now.
+func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image string) (before, error) {
+	current, err := imageOf(d)
+	if err != nil {
+		return before{}, err
+	}
+	b := before{running: current, stock: current}
+	libras := isLibras(d, current) || current == image
+	if libras {
+		b.stock = d.Annotations[StockImageAnnotation]
+	}
+	errs := []error{s.checkVersion(d), s.checkRights(ctx)}
+	if libras && b.stock == "" && keeperOf(d) == nil {
+		errs = append(errs, noStockImage(current))
+	}
+	return b, errors.Join(errs...)
+}
+
+// checkVersion refuses a Knative that Libra's activator is not built for.
+func (s Swap) checkVersion(d *appsv1.Deployment) error {
+	version := strings.TrimPrefix(d.Labels[versionLabel], "v")
+	if version == fromSource {
+		s.say("%s is of a Knative built from source (%s: %s): whether it is of %s cannot be told",
+			where, versionLabel, version, strings.Join(Supported, " or "))
+		return nil
+	}
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) == 3 && slices.Contains(Supported, parts[0]+"."+parts[1]) {
+		return nil
+	}
+	return fmt.Errorf("%s is of Knative Serving %q (its label %s), and this activator is for %s: use the release of Libra that is for your Knative",
+		where, version, versionLabel, strings.Join(Supported, " or "))
+}
+
+// checkRights makes sure that Libra's activator may see what it needs to, without which it would only
+// do as stock does.
+func (s Swap) checkRights(ctx context.Context) error {
+	for _, o := range []client.Object{&rbacv1.ClusterRoleBinding{}, &rbacv1.RoleBinding{}} {
+		key, kind := client.ObjectKey{Name: rightsName}, "ClusterRoleBinding "+rightsName
+		if _, ok := o.(*rbacv1.RoleBinding); ok {
+			key.Namespace, kind = settings.Namespace, "RoleBinding "+settings.Namespace+"/"+rightsName
+		}
+		switch err := s.Client.Get(ctx, key, o); {
+		case apierrors.IsNotFound(err):
+			return fmt.Errorf("there is no %s, by which Libra's activator sees pods and settings: apply libra.yaml and libra-activator.yaml (manifests/base and manifests/activator) first", kind)
+		case err != nil:
+			return fmt.Errorf("looking for the %s: %w", kind, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package swap
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// containerFields is where managed fields have the activator's container.
+var containerFields = []string{"f:spec", "f:template", "f:spec", "f:containers", `k:{"name":"` + Container + `"}`}
+
+// ownsImage says whether Libra was the last to set the image.
+func ownsImage(d *appsv1.Deployment) bool {
+	return slices.ContainsFunc(d.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		container, err := fieldsOfContainer(e)
+		return e.Manager == FieldManager && err == nil && container["f:image"] != nil
+	})
+}
+
+func fieldsOfContainer(e metav1.ManagedFieldsEntry) (map[string]any, error) {
+	fields, err := fieldsOf(e)
+	if err != nil {
+		return nil, err
+	}
+	container, _, err := unstructured.NestedMap(fields, containerFields...)
+	return container, err
+}
+
+func fieldsOf(e metav1.ManagedFieldsEntry) (map[string]any, error) {
+	fields := map[string]any{}
+	if e.FieldsV1 == nil {
+		return fields, nil
+	}
+	if err := json.Unmarshal(e.FieldsV1.Raw, &fields); err != nil {
+		return nil, fmt.Errorf("reading the fields of %s that %s manages: %w", where, e.Manager, err)
+	}
+	return fields, nil
+}
+
+// disown gives up the fields that are Libra's by server-side apply, which to its owner's next one would be a
+// conflict, and takes the annotation out.
+func (s Swap) disown(ctx context.Context) error {
+	var err error
+	for range attempts {
+		var d *appsv1.Deployment
+		if d, err = s.deployment(ctx); err != nil {
+			return err
+		}
+		var patch []byte
+		if patch, err = disown(d.ObjectMeta); err != nil {
+			return err
+		}
+		err = s.Client.Patch(ctx, d, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+		if !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("giving up what Libra owns of %s: %w", where, err)
+	}
+	return nil
+}
+
+// disown is a JSON patch that takes our manager out of an object's, gives the image back to those who manage the
+// rest of its container, and takes our annotation out; provided that the object has not changed since.
+func disown(object metav1.ObjectMeta) ([]byte, error) {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value,omitempty"`
+	}
+	var others []metav1.ManagedFieldsEntry
+	for _, e := range object.ManagedFields {
+		if e.Manager == FieldManager {
+			continue
+		}
+		fields, err := fieldsOf(e)
+		if err != nil {
+			return nil, err
+		}
+		container, _, err := unstructured.NestedMap(fields, containerFields...)
+		if err != nil {
+			return nil, fmt.Errorf("reading the fields of %s that %s manages: %w", where, e.Manager, err)
+		}
+		if container["f:name"] != nil {
+			container["f:image"] = map[string]any{}
+			if err := unstructured.SetNestedMap(fields, container, containerFields...); err != nil {
+				return nil, err
+			}
+			raw, err := json.Marshal(fields)
+			if err != nil {
+				return nil, err
+			}
+			e.FieldsV1 = &metav1.FieldsV1{Raw: raw}
+		}
+		others = append(others, e)
+	}
+	if others == nil {
+		others = []metav1.ManagedFieldsEntry{{}} // the server takes none for no change, and an empty one for none
+	}
+	operations := []operation{
+		{"replace", "/metadata/resourceVersion", object.ResourceVersion},
+		{"replace", "/metadata/managedFields", others},
+	}
+	if _, ok := object.Annotations[StockImageAnnotation]; ok {
+		operations = append(operations, operation{Op: "remove", Path: "/metadata/annotations/" + strings.ReplaceAll(StockImageAnnotation, "/", "~1")})
+	}
+	return json.Marshal(operations)
+}

@@ -1,0 +1,220 @@
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/kubectl/swap"
+)
+
+const (
+	// partOf is on everything that is shipped, and namePrefix before all names outside Libra's namespaces. Either
+	// alone may be somebody else's.
+	partOf     = "app.kubernetes.io/part-of"
+	libra      = "libra"
+	namePrefix = "libra-"
+
+	// reports is the only definition whose objects Libra writes itself.
+	reports = "functionreports.libra.dev"
+)
+
+// shippedKinds are those of Libra's objects that are in no namespace of its own, in the order in which they go.
+var shippedKinds = []schema.GroupVersionKind{
+	{Group: "admissionregistration.k8s.io", Version: "v1alpha1", Kind: "MutatingAdmissionPolicyBinding"},
+	{Group: "admissionregistration.k8s.io", Version: "v1alpha1", Kind: "MutatingAdmissionPolicy"},
+	{Group: "admissionregistration.k8s.io", Version: "v1beta1", Kind: "MutatingAdmissionPolicyBinding"},
+	{Group: "admissionregistration.k8s.io", Version: "v1beta1", Kind: "MutatingAdmissionPolicy"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicyBinding"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicy"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "RoleBinding"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "Role"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRoleBinding"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
+}
+
+var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+
+// list are the objects of a kind; none where the cluster does not have it.
+func (u Uninstall) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) ([]metav1.PartialObjectMetadata, error) {
+	var l metav1.PartialObjectMetadataList
+	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := u.Client.List(ctx, &l, options...); err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("listing the objects of the kind %s: %w", kind.Kind, err)
+	}
+	for i := range l.Items {
+		l.Items[i].SetGroupVersionKind(kind)
+	}
+	return l.Items, nil
+}
+
+// shipped are Libra's objects of these kinds, by label and name.
+func (u Uninstall) shipped(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+	var all []metav1.PartialObjectMetadata
+	for _, kind := range shippedKinds {
+		found, err := u.list(ctx, kind, client.MatchingLabels{partOf: libra})
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range found {
+			if strings.HasPrefix(o.Name, namePrefix) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all, nil
+}
+
+// describe names an object as kubectl does.
+func describe(o *metav1.PartialObjectMetadata) string {
+	name := strings.ToLower(o.Kind) + "/" + o.Name
+	if o.Namespace != "" {
+		name += " in " + o.Namespace
+	}
+	return name
+}
+
+func (u Uninstall) removeShipped(ctx context.Context) error {
+	all, err := u.shipped(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range all {
+		if o.Name == Job {
+			continue
+		}
+		if err := u.remove(ctx, &o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u Uninstall) remove(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	u.say("  %s", describe(o))
+	if u.DryRun {
+		return nil
+	}
+	if err := client.IgnoreNotFound(u.Client.Delete(ctx, o)); err != nil {
+		return fmt.Errorf("deleting %s: %w", describe(o), err)
+	}
+	return nil
+}
+
+// removeDefinitions deletes those whose objects Libra wrote, or of which there are none. What users wrote goes with
+// its definition, and is theirs.
+func (u Uninstall) removeDefinitions(ctx context.Context) error {
+	definitions, err := u.definitions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range definitions {
+		if d.Name != reports && !u.DeletePolicies {
+			written, err := u.objectsOf(ctx, d.Name)
+			if err != nil {
+				return err
+			}
+			if len(written) > 0 {
+				u.say("  %s stays, with what was written of it (--delete-policies has it go): %s", describe(&d), strings.Join(written, ", "))
+				continue
+			}
+		}
+		if err := u.remove(ctx, &d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u Uninstall) definitions(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+	all, err := u.list(ctx, definitionKind)
+	return slices.DeleteFunc(all, func(d metav1.PartialObjectMetadata) bool {
+		return !strings.HasSuffix(d.Name, "."+v1alpha1.GroupVersion.Group)
+	}), err
+}
+
+// objectsOf names the objects of a definition.
+func (u Uninstall) objectsOf(ctx context.Context, definition string) ([]string, error) {
+	resource, group, _ := strings.Cut(definition, ".")
+	kind, err := u.Client.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
+	if meta.IsNoMatchError(err) {
+		return nil, nil // it is going
+	}
+	if err != nil {
+		return nil, err
+	}
+	objects, err := u.list(ctx, kind)
+	var names []string
+	for _, o := range objects {
+		names = append(names, describe(&o))
+	}
+	return names, err
+}
+
+// labels takes Libra's labels from namespaces and nodes, if it is asked to.
+func (u Uninstall) labels(ctx context.Context) error {
+	labelled, err := u.labelled(ctx)
+	if err != nil || !u.Labels {
+		return err
+	}
+	for _, o := range labelled {
+		keys := librasLabels(&o)
+		u.say("  %s: %s", describe(&o), strings.Join(keys, ", "))
+		if u.DryRun {
+			continue
+		}
+		none := map[string]any{}
+		for _, k := range keys {
+			none[k] = nil
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": none}})
+		if err != nil {
+			return err
+		}
+		if err := u.Client.Patch(ctx, &o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(swap.FieldManager)); err != nil {
+			return fmt.Errorf("taking labels from %s: %w", describe(&o), err)
+		}
+	}
+	return nil
+}
+
+// labelled are the namespaces and nodes with labels of Libra's.
+func (u Uninstall) labelled(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+	var all []metav1.PartialObjectMetadata
+	for _, kind := range []string{"Namespace", "Node"} {
+		found, err := u.list(ctx, corev1.SchemeGroupVersion.WithKind(kind))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return slices.DeleteFunc(all, func(o metav1.PartialObjectMetadata) bool { return len(librasLabels(&o)) == 0 }), nil
+}
+
+func librasLabels(o *metav1.PartialObjectMetadata) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(o.Labels)), func(k string) bool {
+		return !strings.HasPrefix(k, v1alpha1.GroupVersion.Group+"/")
+	})
+}
+
+// revisions is how many are opted in, which means nothing without Libra.
+func (u Uninstall) revisions(ctx context.Context) (int, error) {
+	all, err := u.list(ctx, schema.GroupVersionKind{Group: "serving.knative.dev", Version: "v1", Kind: "Revision"},
+		client.MatchingLabels{api.EnabledLabel: api.EnabledValue})
+	return len(all), err
+}

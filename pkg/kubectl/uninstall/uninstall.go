@@ -1,0 +1,206 @@
+// Package uninstall takes Libra off a cluster: first everything that it has changed is put back, and then its own
+// objects go, in an order in which each part that puts something back outlives what it is needed for.
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/kubectl/swap"
+	"libra.dev/libra/pkg/settings"
+)
+
+// Job is the name of the Job of manifests/uninstall, of its namespace and of its rights.
+const Job = "libra-uninstall"
+
+const (
+	lookEvery = time.Second
+	tellEvery = 5 * time.Second
+)
+
+// Uninstall is one removal.
+type Uninstall struct {
+	Client client.Client
+	Clock  clock.WithTicker
+	Out    io.Writer
+	// Timeout bounds each thing that is waited for.
+	Timeout time.Duration
+	DryRun  bool
+	// DeletePolicies has placement policies and other objects that users wrote go too.
+	DeletePolicies bool
+	// Labels has Libra's labels taken from namespaces and nodes.
+	Labels bool
+	// WithJob has the Job's namespace and rights go at the end.
+	WithJob bool
+}
+
+// Run removes Libra, and says what it leaves. It can be run again after a failure.
+func (u Uninstall) Run(ctx context.Context) error {
+	activator := swap.Swap{Client: u.Client, Clock: u.Clock, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
+	for _, step := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"nothing new is lent: max-mode observe in " + settings.ConfigMap, u.observe},
+		{"every pod gets back what it is owed", u.awaitWhole},
+		{"the stock activator comes back", activator.Remove},
+		{"Libra's activators finish their requests", u.awaitActivators},
+		{"the resizer goes", u.remover(&appsv1.Deployment{}, settings.Namespace, "libra-resizer")},
+		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, "libra-agent")},
+		{"the namespace of the agents goes", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
+		{"the namespace of all else goes", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
+		{"rights and policies go", u.removeShipped},
+		{"definitions go", u.removeDefinitions},
+		{"labels", u.labels},
+	} {
+		u.say("- %s", step.what)
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	if err := u.tellLeft(ctx); err != nil || !u.WithJob || u.DryRun {
+		return err
+	}
+	return u.removeJob(ctx)
+}
+
+func (u Uninstall) say(format string, args ...any) {
+	fmt.Fprintf(u.Out, format+"\n", args...) //nolint:errcheck // nobody is left to be told
+}
+
+// observe has Libra put everything back, whatever the functions' annotations say.
+func (u Uninstall) observe(ctx context.Context) error {
+	if u.DryRun {
+		return nil
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
+	err := u.Client.Patch(ctx, config, client.RawPatch(types.MergePatchType, []byte(`{"data":{"max-mode":"observe"}}`)), client.FieldOwner(swap.FieldManager))
+	return client.IgnoreNotFound(err)
+}
+
+func (u Uninstall) awaitWhole(ctx context.Context) error {
+	return u.await(ctx, func(ctx context.Context) (string, error) {
+		away, err := u.notWhole(ctx)
+		if len(away) > 0 {
+			return fmt.Sprintf("%d pods have other limits than their Revisions; deleting a pod is a remedy, too: %s", len(away), strings.Join(away, "; ")), nil
+		}
+		return "", err
+	})
+}
+
+// awaitActivators waits until those of Libra's that drain have ended: what their requests hold they give back
+// themselves.
+func (u Uninstall) awaitActivators(ctx context.Context) error {
+	return u.await(ctx, func(ctx context.Context) (string, error) {
+		var pods corev1.PodList
+		if err := u.Client.List(ctx, &pods, client.InNamespace(swap.Namespace), client.MatchingLabels{"app": swap.Name}); err != nil {
+			return "", err
+		}
+		var ending []string
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp != nil {
+				ending = append(ending, p.Name)
+			}
+		}
+		return strings.Join(ending, ", "), nil
+	})
+}
+
+// remover deletes an object and all that it owns, and waits until they have gone.
+func (u Uninstall) remover(o client.Object, namespace, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		if u.DryRun {
+			return nil
+		}
+		if err := u.Client.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return u.await(ctx, func(ctx context.Context) (string, error) {
+			err := u.Client.Get(ctx, client.ObjectKeyFromObject(o), o)
+			switch ns, is := o.(*corev1.Namespace); {
+			case apierrors.IsNotFound(err):
+				return "", nil
+			case err == nil && is:
+				return remaining(ns), nil
+			}
+			return name, err
+		})
+	}
+}
+
+// remaining is why a namespace that is deleted is still there.
+func remaining(ns *corev1.Namespace) string {
+	for _, c := range ns.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && c.Type == corev1.NamespaceContentRemaining {
+			return ns.Name + ": " + c.Message
+		}
+	}
+	return ns.Name
+}
+
+// await waits until nothing is left of what is waited for, and says what is now and then.
+func (u Uninstall) await(ctx context.Context, left func(context.Context) (string, error)) error {
+	if u.DryRun {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.Timeout)
+	defer cancel()
+	ticker := u.Clock.NewTicker(lookEvery)
+	defer ticker.Stop()
+	told := u.Clock.Now()
+	for {
+		what, err := left(ctx)
+		if err == nil && what == "" {
+			return nil
+		}
+		if err != nil {
+			what = err.Error()
+		}
+		if u.Clock.Since(told) >= tellEvery {
+			told = u.Clock.Now()
+			u.say("  waiting: %s", what)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("not after %v: %s", u.Timeout, what), context.Cause(ctx))
+		case <-ticker.C():
+		}
+	}
+}
+
+// removeJob has the Job's namespace go, of which this may be a pod, and with it the rights by which it goes.
+func (u Uninstall) removeJob(ctx context.Context) error {
+	var ns corev1.Namespace
+	if err := u.Client.Get(ctx, client.ObjectKey{Name: Job}, &ns); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	owner := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":%q,"uid":%q}]}}`, ns.Name, ns.UID)
+	rights, err := u.shipped(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range rights {
+		if o.GetName() != Job {
+			continue
+		}
+		if err := u.Client.Patch(ctx, &o, client.RawPatch(types.MergePatchType, owner), client.FieldOwner(swap.FieldManager)); err != nil {
+			return fmt.Errorf("having %s go with the namespace %s: %w", describe(&o), Job, err)
+		}
+	}
+	u.say("- the namespace %s goes, and this Job with it", Job)
+	return u.Client.Delete(ctx, &ns)
+}
