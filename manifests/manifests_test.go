@@ -22,6 +22,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/kubectl/uninstall"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -68,15 +69,18 @@ var clusterScoped = []string{
 const checkNamespace = "libra-check"
 
 // namespaces are Libra's.
-var namespaces = []string{settings.Namespace, settings.AgentNamespace, checkNamespace}
+var namespaces = []string{settings.Namespace, settings.AgentNamespace, uninstall.Job, checkNamespace}
+
+// rights are the kinds of ours that are in namespaces of others, for what the Jobs do there.
+var rights = []string{"Role", "RoleBinding"}
 
 // ours says whether an object is Libra's, and nobody else's: one in a namespace of its, or
-// one of the cluster with its name, or in its API group.
+// one of the cluster with its name, or rights with its name, or in its API group.
 func (o object) ours() bool {
 	if o.Kind == "CustomResourceDefinition" {
 		return strings.HasSuffix(o.Metadata.Name, "."+v1alpha1.GroupVersion.Group)
 	}
-	if slices.Contains(clusterScoped, o.Kind) {
+	if slices.Contains(clusterScoped, o.Kind) || slices.Contains(rights, o.Kind) {
 		return strings.HasPrefix(o.Metadata.Name, "libra-")
 	}
 	return slices.Contains(namespaces, o.Metadata.Namespace)
@@ -115,19 +119,21 @@ func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
 
 func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
 	for text, want := range map[string]bool{
-		`{kind: Deployment, metadata: {name: activator, namespace: knative-serving}}`:      false,
-		`{kind: Deployment, metadata: {name: activator}}`:                                  false,
-		`{kind: ConfigMap, metadata: {name: libra-config, namespace: knative-serving}}`:    false,
-		`{kind: Namespace, metadata: {name: knative-serving}}`:                             false,
-		`{kind: ClusterRole, metadata: {name: knative-serving-activator}}`:                 false,
-		`{kind: CustomResourceDefinition, metadata: {name: services.serving.knative.dev}}`: false,
-		`{kind: CustomResourceDefinition, metadata: {name: placementpolicies.libra.dev}}`:  true,
-		`{kind: Deployment, metadata: {name: redis, namespace: libra-system}}`:             true,
-		`{kind: DaemonSet, metadata: {name: libra-agent, namespace: libra-node}}`:          true,
-		`{kind: Namespace, metadata: {name: libra-system}}`:                                true,
-		`{kind: Namespace, metadata: {name: libra-node}}`:                                  true,
-		`{kind: ClusterRole, metadata: {name: libra-activator}}`:                           true,
-		`{kind: ValidatingAdmissionPolicy, metadata: {name: libra-resizer}}`:               true,
+		`{kind: Deployment, metadata: {name: activator, namespace: knative-serving}}`:           false,
+		`{kind: Deployment, metadata: {name: activator}}`:                                       false,
+		`{kind: ConfigMap, metadata: {name: libra-config, namespace: knative-serving}}`:         false,
+		`{kind: Namespace, metadata: {name: knative-serving}}`:                                  false,
+		`{kind: Role, metadata: {name: knative-serving-activator, namespace: knative-serving}}`: false,
+		`{kind: Role, metadata: {name: libra-activator-install, namespace: knative-serving}}`:   true,
+		`{kind: ClusterRole, metadata: {name: knative-serving-activator}}`:                      false,
+		`{kind: CustomResourceDefinition, metadata: {name: services.serving.knative.dev}}`:      false,
+		`{kind: CustomResourceDefinition, metadata: {name: placementpolicies.libra.dev}}`:       true,
+		`{kind: Deployment, metadata: {name: redis, namespace: libra-system}}`:                  true,
+		`{kind: DaemonSet, metadata: {name: libra-agent, namespace: libra-node}}`:               true,
+		`{kind: Namespace, metadata: {name: libra-system}}`:                                     true,
+		`{kind: Namespace, metadata: {name: libra-node}}`:                                       true,
+		`{kind: ClusterRole, metadata: {name: libra-activator}}`:                                true,
+		`{kind: ValidatingAdmissionPolicy, metadata: {name: libra-resizer}}`:                    true,
 	} {
 		var o object
 		if err := sigsyaml.Unmarshal([]byte(text), &o); err != nil {

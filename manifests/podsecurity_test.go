@@ -11,6 +11,7 @@ import (
 	podsecurity "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 
+	"libra.dev/libra/pkg/kubectl/uninstall"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -23,6 +24,7 @@ func TestOnlyTheNodeAgentsNamespaceIsPrivileged(t *testing.T) {
 	want := map[string]podsecurity.Level{
 		settings.Namespace:      podsecurity.LevelRestricted,
 		settings.AgentNamespace: podsecurity.LevelPrivileged,
+		uninstall.Job:           podsecurity.LevelRestricted,
 	}
 	got := map[string]podsecurity.Level{}
 	for _, o := range all(t) {
@@ -54,9 +56,9 @@ func TestPodsAreAdmittedToTheirNamespaces(t *testing.T) {
 	}
 	for _, p := range pods(t) {
 		switch p.namespace {
-		case settings.Namespace:
+		case settings.Namespace, uninstall.Job:
 			if detail := refusal(podsecurity.LevelRestricted, p.PodTemplateSpec); detail != "" {
-				t.Errorf("%s %s: its pods are refused in %s: %s", p.of, p.name, settings.Namespace, detail)
+				t.Errorf("%s %s: its pods are refused in %s: %s", p.of, p.name, p.namespace, detail)
 			}
 		case settings.AgentNamespace:
 			if refusal(podsecurity.LevelBaseline, p.PodTemplateSpec) == "" {
@@ -88,10 +90,13 @@ func podOf(o object) (corev1.PodTemplateSpec, error) {
 	return pod, nil
 }
 
+// roots are the kustomizations that no other has in it.
+var roots = []string{"base", "activator", "scheduler", "components/duplicator", "uninstall"}
+
 // all are the objects of all kustomizations, each once.
 func all(t *testing.T) []object {
 	t.Helper()
-	return rendered(t, "base", "activator", "scheduler", "components/duplicator")
+	return rendered(t, roots...)
 }
 
 func rendered(t *testing.T, dirs ...string) []object {

@@ -35,7 +35,7 @@ const (
 	servingNamespace = "knative-serving"
 
 	libraManifests     = "manifests/base"
-	activatorManifests = "manifests/activator"
+	activatorManifests = "manifests/activator/rights"
 
 	applyTimeout = 2 * time.Minute
 	readyTimeout = 4 * time.Minute

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -49,7 +50,8 @@ func (c *clamps) stop(ctx context.Context) {
 	c.follow(ctx, nil)
 	c.repay(ctx)
 	if c.journal != nil {
-		c.journal.close() //nolint:errcheck // the process ends
+		c.journal.close()        //nolint:errcheck // the process ends
+		os.Remove(c.journal.dir) //nolint:errcheck // where something is owed it is not empty, and stays
 	}
 	c.journal = nil
 }

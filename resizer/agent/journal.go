@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -45,7 +46,7 @@ type journal struct {
 }
 
 // openJournal makes the folder if it is not there, and locks it until close. It
-// fails with errHeld while another has it.
+// fails with errHeld while another has it, and while one that ends removes it.
 func openJournal(dir string) (*journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the journal's folder: %w", err)
@@ -55,7 +56,7 @@ func openJournal(dir string) (*journal, error) {
 		return nil, fmt.Errorf("opening the journal's lock: %w", err)
 	}
 	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	if errors.Is(err, syscall.EWOULDBLOCK) || err == nil && !named(lock) {
 		err = errHeld
 	}
 	if err != nil {
@@ -64,7 +65,25 @@ func openJournal(dir string) (*journal, error) {
 	return &journal{dir: dir, lock: lock}, nil
 }
 
-func (j *journal) close() error { return j.lock.Close() }
+// named says whether a file still has its name: one that has not locks nothing.
+func named(f *os.File) bool {
+	held, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(f.Name())
+	return err == nil && os.SameFile(held, there)
+}
+
+// close lets go of the journal. Where nothing is owed, nothing of it is left on the node but its own
+// folder, which the kubelet made.
+func (j *journal) close() error {
+	entries, err := os.ReadDir(j.dir)
+	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != journalLock }) {
+		err = os.Remove(j.lock.Name())
+	}
+	return errors.Join(err, j.lock.Close())
+}
 
 // load reads all debts, and says what it could not read, which stays: it may be what
 // a newer agent owes. What was never finished was owed to nobody, and is removed.

@@ -112,3 +112,68 @@ func TestJournalOfWeights(t *testing.T) {
 		t.Errorf("debts are left: %+v", debts)
 	}
 }
+
+// Who uninstalls finds nothing on the node; who restarts an agent that owes something finds that.
+func TestAJournalThatOwesNothingLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	left := func(of *journal) (names []string) {
+		t.Helper()
+		if err := of.close(); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	open := func() *journal {
+		t.Helper()
+		j, err := openJournal(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	j := open()
+	if err := j.put(debt{Container: id, Pod: "default/p"}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{id + journalSuffix, journalLock}, left(j)); diff != "" {
+		t.Errorf("with a debt (-want +got):\n%s", diff)
+	}
+	j = open()
+	if err := j.remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if names := left(j); names != nil {
+		t.Errorf("without one there are %v", names)
+	}
+}
+
+// One that was opened before its name went would be held beside the next.
+func TestALockWithoutItsNameLocksNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), journalLock)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // the test ends
+	if !named(f) {
+		t.Error("it has no name")
+	}
+	for _, change := range []func() error{
+		func() error { return os.Remove(path) },
+		func() error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if named(f) {
+			t.Error("it has a name, which is another's")
+		}
+	}
+}

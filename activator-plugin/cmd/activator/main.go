@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"log"
 	"net/http"
 	"time"
@@ -49,6 +50,8 @@ func main() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+
+	flag.BoolFunc("version", "print which activator this is, and exit", printVersion)
 
 	// Clients, informers and the environment.
 	restConfig := injection.ParseAndGetRESTConfigOrDie()

@@ -71,11 +71,11 @@ func startPlane(t *testing.T) *plane {
 	}, metav1.CreateOptions{})
 	p.do(err)
 	var role rbacv1.ClusterRole
-	p.read("manifests/activator/clusterrole.yaml", &role)
+	p.read("manifests/activator/rights/clusterrole.yaml", &role)
 	_, err = p.kube.RbacV1().ClusterRoles().Create(t.Context(), &role, metav1.CreateOptions{})
 	p.do(err)
 	var binding rbacv1.ClusterRoleBinding
-	p.read("manifests/activator/clusterrolebinding.yaml", &binding)
+	p.read("manifests/activator/rights/clusterrolebinding.yaml", &binding)
 	_, err = p.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &binding, metav1.CreateOptions{})
 	p.do(err)
 

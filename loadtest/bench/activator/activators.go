@@ -27,7 +27,7 @@ const (
 	servingNamespace = "knative-serving"
 	container        = "activator"
 	libraImage       = "libra-activator"
-	manifests        = "manifests/activator"
+	manifests        = "manifests/activator/rights"
 	cgroupRoot       = "/sys/fs/cgroup"
 
 	// benchLabel has the arm as its value. The activator's own labels are not on the

@@ -1,0 +1,65 @@
+package manifests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"libra.dev/libra/pkg/kubectl/uninstall"
+)
+
+// resourceOf is how rules name the kinds that are deleted one by one. What is in a namespace of Libra's goes with that.
+func resourceOf(o object) string {
+	if o.Kind == "ValidatingAdmissionPolicy" || o.Kind == "MutatingAdmissionPolicy" {
+		return strings.ToLower(strings.TrimSuffix(o.Kind, "y")) + "ies"
+	}
+	return strings.ToLower(o.Kind) + "s"
+}
+
+// What the Job may not delete stays when Libra goes.
+func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
+	role := slices.DeleteFunc(decode[rbacv1.ClusterRole](t, "ClusterRole"), func(r rbacv1.ClusterRole) bool { return r.Name != uninstall.Job })
+	if len(role) != 1 {
+		t.Fatalf("there are %d ClusterRoles %s", len(role), uninstall.Job)
+	}
+	for _, o := range all(t) {
+		if slices.Contains(namespaces, o.Metadata.Namespace) {
+			continue
+		}
+		resource := resourceOf(o)
+		if o.Kind != "Namespace" && o.Kind != "CustomResourceDefinition" && o.Metadata.Labels["app.kubernetes.io/part-of"] != "libra" && !labelled(t, o) {
+			t.Errorf("%s %s has no label that says that it is Libra's: it would stay", o.Kind, o.Metadata.Name)
+		}
+		if !slices.ContainsFunc(role[0].Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Resources, resource) && slices.Contains(r.ResourceNames, o.Metadata.Name) && slices.Contains(r.Verbs, "delete")
+		}) {
+			t.Errorf("the ClusterRole %s has no right to delete %s %s", uninstall.Job, resource, o.Metadata.Name)
+		}
+	}
+	for _, r := range role[0].Rules {
+		if slices.ContainsFunc(r.Verbs, func(v string) bool { return v != "get" && v != "list" }) && len(r.ResourceNames) == 0 {
+			t.Errorf("it may change any of %v", r.Resources)
+		}
+	}
+}
+
+// labelled says whether the kustomization that has an object labels it.
+func labelled(t *testing.T, o object) bool {
+	t.Helper()
+	for _, dir := range roots {
+		k, err := readKustomization(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := render(dir, map[string]bool{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(found, func(f object) bool { return f.TypeMeta == o.TypeMeta && f.Metadata.Name == o.Metadata.Name }) && len(k.Labels) > 0 {
+			return true
+		}
+	}
+	return false
+}
