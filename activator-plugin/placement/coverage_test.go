@@ -109,8 +109,8 @@ func TestCoverageIsTheIntegral(t *testing.T) {
 			if closely := b.closely(c); closely < got-1e-9 || closely > 1+1e-9 {
 				rt.Fatalf("after %d debits %v is covered, and no more than %v", i, got, closely)
 			}
-			_, highest := b.best([]Candidate{*c})
-			if roughly, least := b.roughly(c), b.least(got); highest < got-1e-9 || roughly < least {
+			roughly, least := b.roughly(c), b.least(got)
+			if highest := b.atMost(roughly); highest < got-1e-9 || roughly < least {
 				rt.Fatalf("after %d debits %v is covered, which takes %dm, and there is no more than %dm, and no more covered than %v", i, got, least, roughly, highest)
 			}
 			taken := Demand{Want: drawVolume(rt, "taken"), Duration: time.Second, OwnCPUMilli: rapid.Int64Range(0, 100).Draw(rt, "own of taken")}

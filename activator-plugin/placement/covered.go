@@ -24,52 +24,109 @@ func Coverage(q *Query, candidates []Candidate) int {
 }
 
 // mostCovered is one whose node covers no less than closeEnough below the most; -1 where nothing is known of
-// any. It looks no closer at those whose bounds say that they do not.
+// any. What the nodes of others cover counts for less where they may have been chosen meanwhile.
 func (q *Query) mostCovered(candidates []Candidate) int {
 	b := q.bound(candidates)
-	best, highest := b.best(candidates)
-	if best < 0 {
-		return -1
+	if b.trust >= 1 {
+		at, _ := q.search(candidates, &b, ofAll)
+		return at
 	}
-	best, enough := q.enough(candidates, &b, best, highest)
-	if enough < 0 {
-		return -1
+	own, covered := q.search(candidates, &b, ofOwn)
+	// What is not wanted is covered everywhere.
+	anyway := 0.0
+	if q.Demand.Want.CPUMilli <= 0 {
+		anyway += cpuWeight
 	}
+	if q.Demand.Want.MemoryBytes <= 0 {
+		anyway += 1 - cpuWeight
+	}
+	if covered-anyway >= b.trust*(1-anyway) {
+		return own
+	}
+	if other, more := q.search(candidates, &b, ofOthers); own < 0 || b.trust*(more-anyway) > covered-anyway {
+		return other
+	}
+	return own
+}
+
+// search is one of a part of the candidates whose node covers no less than closeEnough below the most of them, and
+// what it covers; less than 0 where nothing is known of any. It looks no closer at those whose bounds say that they
+// do not.
+func (q *Query) search(candidates []Candidate, b *bounding, of part) (at int, covered float64) {
+	first := q.below(len(candidates))
+	best, highest, covered := q.best(candidates, b, of, first)
+	if best < 0 || covered > 0 {
+		return best, covered
+	}
+	best, most := q.most(candidates, b, of, best, highest)
+	if most < 0 {
+		return -1, most
+	}
+	enough := max(0, most-closeEnough)
 	least := b.least(enough)
-	for i, left := q.below(len(candidates)), len(candidates); left > 0; left-- {
+	for i, left := first, len(candidates); left > 0; left-- {
 		c := &candidates[i]
-		if b.roughly(c) >= least && b.closely(c) >= enough && q.cover(c) >= enough {
-			return i
+		if of.has(c) && b.roughly(c) >= least && b.closely(c) >= enough {
+			if covered := q.cover(c); covered >= enough {
+				return i, covered
+			}
 		}
 		if i++; i == len(candidates) {
 			i = 0
 		}
 	}
-	return best
+	return best, most
 }
 
-// enough is closeEnough below the most that is covered, and who covers that much. It is less than 0 where nothing is
+// closeLooks is how many that may cover all are looked at closely before it is known which may cover the most.
+const closeLooks = 8
+
+// best is the first that is seen to cover all but closeEnough, and what it covers. Without one it is one that may
+// cover the most, and highest is no less than what any covers. It is less than 0 where nothing is known of any.
+func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (best int, highest, covered float64) {
+	const enough = 1 - closeEnough
+	best, most, least, looks := -1, int32(-1), b.least(enough), closeLooks
+	for i, left := first, len(candidates); left > 0; left-- {
+		if c := &candidates[i]; of.has(c) {
+			level := b.roughly(c)
+			if level > most {
+				best, most = i, level
+			}
+			if level >= least && looks > 0 {
+				looks--
+				if b.closely(c) >= enough {
+					if covered := q.cover(c); covered >= enough {
+						return i, 1, covered
+					}
+				}
+			}
+		}
+		if i++; i == len(candidates) {
+			i = 0
+		}
+	}
+	return best, b.atMost(most), 0
+}
+
+// most is one that covers no less than closeEnough below the most, and the most. It is less than 0 where nothing is
 // known of any.
-func (q *Query) enough(candidates []Candidate, b *bounding, best int, highest float64) (at int, enough float64) {
-	most := q.cover(&candidates[best])
+func (q *Query) most(candidates []Candidate, b *bounding, of part, best int, highest float64) (at int, most float64) {
+	most = q.cover(&candidates[best])
 	least := b.least(most)
 	for i := range candidates {
 		// None covers more than highest.
 		if most >= highest-closeEnough {
-			return best, max(0, highest-closeEnough)
+			return best, highest
 		}
 		c := &candidates[i]
-		if i == best || b.roughly(c) < least || b.closely(c) <= most {
+		if i == best || !of.has(c) || b.roughly(c) < least || b.closely(c) <= most {
 			continue
 		}
 		if covered := q.cover(c); covered > most {
 			best, most, least = i, covered, b.least(covered)
 		}
 	}
-	if most < 0 {
-		return best, most
-	}
-	return best, max(0, most-closeEnough)
+	return best, most
 }
 
 // cover is what a candidate's node covers, or less than 0 where that is not known.
@@ -88,17 +145,20 @@ type bounding struct {
 	falling, rising between
 	// hasBounds says whether those of idle CPU hold.
 	hasBounds bool
+	// trust is of what the nodes of others are seen to cover how much is likely to be there still.
+	trust float64
 }
 
 // bound presumes that all candidates are of one picture and domain.
 func (q *Query) bound(candidates []Candidate) (b bounding) {
-	b.demand, b.falling, b.rising = q.Demand, ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration)
+	b.demand, b.falling, b.rising, b.trust = q.Demand, ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration), 1
 	for i := range candidates {
 		if v := candidates[i].View; v != nil {
 			if !v.board.compared.Load() {
 				v.board.compared.Store(true)
 			}
 			b.lent, b.idle, b.hasBounds = *v.board.chunks.Load(), *v.picture.idle.chunks.Load(), v.picture.hasBounds(q.Now)
+			b.trust = v.picture.choosing.trust(q.activators)
 			break
 		}
 	}
@@ -132,20 +192,12 @@ func (b *bounding) roughly(c *Candidate) int32 {
 	return level
 }
 
-// best is one that may cover the most, and no less than what any covers. It is less than 0 where nothing is known
-// of any.
-func (b *bounding) best(candidates []Candidate) (best int, highest float64) {
-	best, most := -1, int32(-1)
-	for i := range candidates {
-		if level := b.roughly(&candidates[i]); level > most {
-			best, most = i, level
-		}
-	}
-	highest = 1
+// atMost is no less than what is covered where there is so much CPU.
+func (b *bounding) atMost(level int32) (covered float64) {
 	if want := b.demand.Want.CPUMilli; want > 0 {
-		highest = 1 - cpuWeight + cpuWeight*min(float64(most)/float64(want), 1)
+		return 1 - cpuWeight + cpuWeight*min(float64(level)/float64(want), 1)
 	}
-	return best, highest
+	return 1
 }
 
 // least is how much CPU there must be for as much as this to be covered.

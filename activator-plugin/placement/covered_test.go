@@ -83,6 +83,66 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 	})
 }
 
+// One of several activators that choose often takes a node of another only for what it is likely to win by that; one
+// that hardly chooses takes the most covered.
+func TestCoveragePrefersOwnNodes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		often            int
+		own, others      int64
+		activators, want int
+	}{
+		"alone":                        {often: 100, own: 500, others: 600, activators: 1, want: 1},
+		"nobody chooses":               {often: 0, own: 500, others: 600, activators: 4, want: 1},
+		"all choose often":             {often: 100, own: 500, others: 600, activators: 4, want: 0},
+		"the other covers all":         {often: 100, own: 500, others: 1000, activators: 4, want: 0},
+		"the other covers far more":    {often: 100, own: 300, others: 1000, activators: 4, want: 1},
+		"its own lends nothing":        {often: 100, own: 0, others: 100, activators: 4, want: 1},
+		"more activators choose":       {often: 4, own: 500, others: 800, activators: 10, want: 0},
+		"as often, but one other only": {often: 4, own: 500, others: 800, activators: 2, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			for range 100 {
+				f.choosing.now.Store(int64(tt.often))
+				f.choosing.refreshed()
+			}
+			f.hear(t, knownNode("a", tt.own, 0, 0), knownNode("b", tt.others, 0, 0))
+			candidates := f.seenBy(on(0, "a", "b"), api.SourceOwners)
+			candidates[0].own = true
+			if tt.activators == 1 {
+				candidates[1].own = true
+			}
+			q := &Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now(), activators: tt.activators}
+			if got := Coverage(q, candidates); got != tt.want {
+				t.Errorf("taken node %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// Each node is one activator's, and each has about as many.
+func TestNodesAreShared(t *testing.T) {
+	const count, nodes = 4, 1000
+	var of [count]int
+	for i := range nodes {
+		owners := 0
+		for index := range count {
+			if (activators{index, count}).owns(fmt.Sprint("node-", i)) {
+				owners++
+				of[index]++
+			}
+		}
+		if owners != 1 {
+			t.Fatalf("node %d is that of %d activators", i, owners)
+		}
+	}
+	for index, n := range of {
+		if n < nodes/count/2 {
+			t.Errorf("activator %d has %d of %d nodes", index, n, nodes)
+		}
+	}
+}
+
 // Of a node's pods it is the one with the fewest requests.
 func TestCoverageTakesTheEmptiestOfANode(t *testing.T) {
 	for _, lends := range []int64{400, 2000} {

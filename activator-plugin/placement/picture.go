@@ -56,6 +56,7 @@ type Picture struct {
 	start    time.Time
 	asked    atomic.Int64 // the last refresh to begin
 	bounded  atomic.Int64 // the moment from which bounds are
+	choosing choosing
 
 	mu        sync.Mutex
 	nodes     map[string]*nodeViews
@@ -186,6 +187,7 @@ func (p *Picture) say(err error) {
 // refresh asks until there is nothing new, and says whether any Redis told all.
 func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
 	defer p.bound()
+	p.choosing.refreshed()
 	number := p.asked.Add(1)
 	for range callsMost {
 		at := p.momentOf(p.clock.Now())

@@ -30,6 +30,8 @@ type Query struct {
 
 	// keeps is the revision whose candidates these are, where it keeps them sorted.
 	keeps *Revision
+	// activators is how many share the revision's pods.
+	activators int
 	// debited says that the demand was taken off what the node of the one that was chosen can lend,
 	// where this was promised before.
 	debited  bool
@@ -66,9 +68,11 @@ type Candidate struct {
 	// is asked.
 	slots  viewSlots
 	NodeID NodeID // of Node, or 0
-	Node   string
-	Dest   string // ip:port
-	Pod    string // namespace/name
+	// own says that the node is one of those that this activator prefers to others'.
+	own  bool
+	Node string
+	Dest string // ip:port
+	Pod  string // namespace/name
 	// Source is where the pod borrows from.
 	Source api.Source
 }

@@ -250,7 +250,7 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, activators: r.among.count}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
@@ -482,7 +482,7 @@ func (r *Revision) takesRequests() []*pod {
 func (r *Revision) candidate(p *pod, dest string) Candidate {
 	return Candidate{
 		Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight,
-		Source: p.source, View: p.view, slots: p.view.slotsOf(p.source),
+		Source: p.source, View: p.view, slots: p.view.slotsOf(p.source), own: r.among.owns(p.Node),
 	}
 }
 

@@ -113,6 +113,7 @@ func (v *View) Debit(source api.Source, d Demand, now time.Time) {
 	if s, _ := v.known(now); s == nil {
 		return
 	}
+	v.picture.choosing.now.Add(1)
 	asked, want := v.picture.asked.Load(), d.Want.Max(api.Resources{})
 	if source == api.SourceNode {
 		v.node.idle.add(asked, api.Resources{CPUMilli: want.CPUMilli + max(d.OwnCPUMilli, 0)})

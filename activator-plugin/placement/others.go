@@ -1,0 +1,57 @@
+package placement
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Activators with the same picture all see the same nodes as the best, and until it is refreshed none knows what
+// the others have chosen. So each prefers nodes of its own, and those of others count for less, the more often
+// others choose. That they choose as often as this activator is presumed: nobody is asked.
+const (
+	// leastTrust is what of a node of another activator counts at least. Below it, more is lost by nodes that
+	// nobody chooses than is won; loadtest/bench/pool shows how much is granted of what was promised.
+	leastTrust = 0.35
+	// halfTrusted is how many choices of others between two refreshes halve what counts: about as many as there are
+	// nodes that are nearly as good as the best.
+	halfTrusted = 8
+)
+
+// choosing is how often this activator places by what nodes lend.
+type choosing struct {
+	now     atomic.Int64  // since the last refresh
+	usually atomic.Uint64 // between two, the bits of a float64
+}
+
+// refreshed presumes that it is not called by two at a time.
+func (c *choosing) refreshed() {
+	usually := math.Float64frombits(c.usually.Load())
+	c.usually.Store(math.Float64bits(usually + (float64(c.now.Swap(0))-usually)/8))
+}
+
+// trust is for one of so many activators.
+func (c *choosing) trust(activators int) float64 {
+	if activators <= 1 {
+		return 1
+	}
+	others := float64(activators-1) * math.Float64frombits(c.usually.Load())
+	return max(leastTrust, halfTrusted/(halfTrusted+others))
+}
+
+// owns says whether a node is this activator's, for all revisions that have the same activators.
+func (a activators) owns(node string) bool {
+	return a.count <= 1 || xxhash.Sum64String(node)%uint64(a.count) == uint64(a.index)
+}
+
+// part is of candidates, by whose their nodes are.
+type part int
+
+const (
+	ofAll part = iota
+	ofOwn
+	ofOthers
+)
+
+func (p part) has(c *Candidate) bool { return p == ofAll || c.own == (p == ofOwn) }
