@@ -139,22 +139,14 @@ bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 a
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-place
-bench-place: bin/bench-place ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy (2 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-place: bin/bench-place bin/bench-pool deps ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy; what the picture that it is by costs Redis, how old it is, and how much of what it promises four activators' requests get (4 min); BENCH=--quick for a smoke, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
-
-.PHONY: bench-pool-placed
-bench-pool-placed: bin/bench-pool deps ## How much of what requests are placed for they get, with four activators that each have a picture of 1,000 nodes (1 min); BENCH=--help for options.
-	$< placed --out out/$@ --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-scheduler
 bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by Libra's profile and by a stock one of the same scheduler, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke.
 	cd $(SCHEDULER) && bash -o pipefail -c '$(AS_IN_IMAGE) go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
 
 BASE ?= origin/main
-
-.PHONY: bench-pool-profiles
-bench-pool-profiles: bin/bench-pool deps ## What it costs Redis that activators keep a picture of 1,000 nodes, and how late they hear (2 min); BENCH=--help for options.
-	$< profiles --out out/$@ --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-pool-compare
 bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (5 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.

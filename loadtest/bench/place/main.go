@@ -35,8 +35,11 @@ func main() {
 // options are what the user chooses.
 type options struct {
 	out, commit string
-	seed        uint64
-	quick       bool
+	pool        string
+	// schedulerOut is the folder of bench-scheduler's results.
+	schedulerOut string
+	seed         uint64
+	quick        bool
 
 	nodes, steps, changing int
 	busy                   float64
@@ -53,7 +56,8 @@ func newRoot() *cobra.Command {
 does on a request's path: it takes in Knative's pick, asks the policy, and takes the slot. What the
 nodes can lend are profiles made up here, of which some change all the time, so that the picture is
 refreshed beside it as in an activator. Each policy, and Knative's own pick, is measured in turn, in
-random order, and each choice by itself; a reading of the clock counts in.`,
+random order, and each choice by itself; a reading of the clock counts in. Then bench-pool measures on a real
+Redis what the pictures cost, how old they are, and how much is granted of what is promised by them.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -65,7 +69,9 @@ random order, and each choice by itself; a reading of the clock counts in.`,
 	f.StringVar(&o.out, "out", "out/bench-place", "folder for the results")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in a second, for figures that mean little")
+	f.StringVar(&o.pool, "pool", "bin/bench-pool", "the command bench-pool")
+	f.StringVar(&o.schedulerOut, "scheduler", "out/bench-scheduler", "folder of bench-scheduler's results, whose throughput is taken over if it is of the same commit")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in some seconds, for figures that mean little")
 	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with a pod each")
 	f.IntVar(&o.steps, "steps", 16, "at how many moments what a node can lend changes")
 	f.IntVar(&o.changing, "changing", 100, "how many nodes change between two refreshes of the picture")
@@ -139,6 +145,12 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 		if err := o.measure(ctx, k, metrics, say); err != nil {
 			return err
 		}
+	}
+	if err := o.pictures(ctx, metrics, out); err != nil {
+		return err
+	}
+	if err := o.scheduler(metrics); err != nil {
+		return err
 	}
 	for _, g := range goals {
 		in := stats.Interval{Estimate: metrics[g.name], Low: metrics[g.name+"_low"], High: metrics[g.name+"_high"]}

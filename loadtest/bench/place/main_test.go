@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +15,12 @@ import (
 func TestQuick(t *testing.T) {
 	dir := t.TempDir()
 	cmd := newRoot()
-	cmd.SetArgs([]string{"--quick", "--out", dir, "--seed", "7", "--commit", "abc"})
+	pool := filepath.Join(dir, "bench-pool")
+	if said, err := exec.CommandContext(t.Context(), "go", "build", "-o", pool, "../pool").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	t.Chdir("../../..") // as make runs it
+	cmd.SetArgs([]string{"--quick", "--out", dir, "--pool", pool, "--seed", "7", "--commit", "abc"})
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
@@ -33,7 +39,7 @@ func TestQuick(t *testing.T) {
 	}
 	for _, name := range []string{
 		"place_p99_us", "place_p99_us_low", "place_p99_us_high", "place_allocs", "policy_p99_us", "policy_p99_us_high", "plenty_placement_policy_p99_us", "plenty_stock_p99_us", "plenty_hash_p99_us", "scarce_coverage_p99_us",
-		"scarce_join_shortest_queue_p99_us", "plenty_minimum_worker_set_p99_us", "clock_p50_us",
+		"redis_share", "staleness_p99_ms", "granted_over_promised", "share_with_choice", "scarce_join_shortest_queue_p99_us", "plenty_minimum_worker_set_p99_us", "clock_p50_us",
 	} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)

@@ -81,7 +81,7 @@ All of it several times, for an interval of what has a goal.`,
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
 	f.IntVar(&o.rounds, "rounds", 3, "how often all is measured, each time with another seed; of one, no interval and so no verdict is known")
 	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
-	cmd.AddCommand(newCompare(), newProfiles(), newPlaced())
+	cmd.AddCommand(newCompare(), newPictures())
 	return cmd
 }
 

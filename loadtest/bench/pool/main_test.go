@@ -55,26 +55,19 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-func TestQuickProfiles(t *testing.T) {
-	got, _ := quick(t, "profiles", "--activators", "2")
-	for _, name := range []string{"redis_share", "redis_share_low", "redis_share_high", "staleness_p99_ms"} {
+func TestQuickPictures(t *testing.T) {
+	got, _ := quick(t, "pictures", "--activators", "2")
+	for _, name := range []string{
+		"redis_share", "redis_share_low", "redis_share_high", "staleness_p99_ms", "granted_over_promised", "granted_over_promised_low", "granted_over_promised_high",
+	} {
 		if _, ok := got.Metrics[name]; !ok {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
 		}
 	}
-	if got.Metrics["staleness_probes"] < 1 || got.Metrics["staleness_p50_ms"] <= 0 || got.Metrics["activators"] != 2 {
+	if got.Metrics["staleness_probes"] < 1 || got.Metrics["staleness_p50_ms"] <= 0 {
 		t.Errorf("nothing was measured: %v", got.Metrics)
 	}
-}
-
-func TestQuickPlaced(t *testing.T) {
-	got, _ := quick(t, "placed", "--activators", "2")
-	for _, name := range []string{"granted_over_promised", "granted_over_promised_low", "granted_over_promised_high"} {
-		if _, ok := got.Metrics[name]; !ok {
-			t.Errorf("the results have no %s: %v", name, got.Metrics)
-		}
-	}
-	if got.Metrics["wanted"] < 1 || got.Metrics["activators"] != 2 {
+	if got.Metrics["wanted"] < 1 || got.Metrics["activators"] != 2 || got.Metrics["share_with_choice"] != 1 {
 		t.Errorf("nothing was placed: %v", got.Metrics)
 	}
 }

@@ -6,21 +6,15 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/spf13/cobra"
-	"go.opentelemetry.io/otel/metric/noop"
-	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/bench/stats"
-	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -30,100 +24,61 @@ var grantedGoal = stats.Goal{Bound: 0.85, AtLeast: true}
 
 const mostPlacing = 16
 
-func newPlaced() *cobra.Command {
-	p := profiling{options: options{connections: 8, revisions: 10_000}}
-	var nodes int
-	cmd := &cobra.Command{
-		Use:   "placed",
-		Short: "Measure how much of what requests are placed for they get",
-		Long: `placed has several activators, each with a picture and pods of its own, place invocations on many nodes under the source
-owners: half of them lend what they do not need, and half borrow, and are placed where the most of that can be had. It
-prints how much of the CPU that their nodes had for them when they were placed the pool had when they began.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p.nodes = []int{nodes}
-			return p.runPlaced(cmd.Context(), cmd.OutOrStdout())
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&p.out, "out", "out/bench-pool-placed", "folder for the results")
-	f.StringVar(&p.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&p.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&p.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
-	f.StringVar(&p.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
-	f.IntVar(&nodes, "nodes", 1000, "how many nodes, each with two pods of each activator")
-	f.Float64Var(&p.rate, "rate", 1_000, "invocations a second, of all activators")
-	f.DurationVar(&p.length, "length", 5*time.Second, "how long a round is")
-	f.IntVar(&p.rounds, "rounds", 8, "how many rounds")
-	f.IntVar(&p.activators, "activators", 4, "how many activators")
-	return cmd
-}
-
-func (p profiling) runPlaced(ctx context.Context, out io.Writer) (err error) {
-	if p.quick {
-		p.nodes, p.length, p.rate, p.rounds = []int{20}, 500*time.Millisecond, 100, 2
-	}
-	if p.activators < 1 || p.activators > mostPlacing {
-		return fmt.Errorf("--activators is %d; it must be 1 to %d", p.activators, mostPlacing)
-	}
-	p.connections = 2 * p.activators // each has two pods on a node
-	if err := p.check(); err != nil {
-		return err
-	}
-	as, err := readShipped(p.redis)
-	if err != nil {
-		return err
-	}
-	pinned, err := leaveCore(redisCore)
-	if err != nil {
-		return err
-	}
+// measurePlaced has activators place invocations on a Redis of their own.
+func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, out io.Writer) (_ map[string]float64, err error) {
+	p.standing, p.connections = 0, 2*p.activators // each has two pods on a node
 	s, err := startServer(ctx, as, pinned)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	l, err := newLoad(ctx, p.options, s.addr, p.nodes[0])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
 	var granted []float64
 	var total promises
-	if err := l.placed(ctx, p, func(round *promises) {
+	if err := l.place(ctx, p, func(round *promises) {
 		granted = append(granted, round.share())
 		total.add(round)
-		fmt.Fprintf(out, "round %d: of %.0f core-seconds %.3f were granted, to %d of %d that wanted some\n",
-			len(granted), round.coreSeconds(), round.share(), round.number.Load(), round.wanted.Load())
+		fmt.Fprintf(out, "round %d of %d: of %.0f core-seconds that were promised %.3f were granted, to %d of %d that wanted some\n",
+			len(granted), p.rounds, round.coreSeconds(), round.share(), round.number.Load(), round.wanted.Load())
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	share := stats.Mean(granted, p.seed)
-	fmt.Fprintf(out, "granted of what was promised: %.3f (%.3f to %.3f); %s: %s\n", share.Estimate, share.Low, share.High, grantedGoal, stats.Said(grantedGoal.Absolute(share)))
-	if err := os.MkdirAll(p.out, 0o755); err != nil {
-		return err
-	}
-	return report.Results{Machine: machine(), Commit: p.commit, Seed: p.seed, Metrics: map[string]float64{
+	fmt.Fprintf(out, "%d activators: granted of what was promised: %.3f (%.3f to %.3f); %s: %s\n",
+		p.activators, share.Estimate, share.Low, share.High, grantedGoal, stats.Said(grantedGoal.Absolute(share)))
+	return map[string]float64{
 		"granted_over_promised": share.Estimate, "granted_over_promised_low": share.Low, "granted_over_promised_high": share.High,
-		"promised_core_s": total.coreSeconds(), "promised_to": float64(total.number.Load()), "wanted": float64(total.wanted.Load()),
-		"failed_begins": float64(total.failed.Load()), "nodes": float64(p.nodes[0]), "activators": float64(p.activators), "invocations_per_s": p.rate,
-	}}.Write(p.out)
+		"begun_over_promised": float64(total.begun.Load()) / float64(max(total.promised.Load(), 1)),
+		"share_with_choice":   float64(total.chosen.Load()) / float64(max(total.requests.Load(), 1)),
+		"promised_core_s":     total.coreSeconds(), "promised_to": float64(total.number.Load()), "wanted": float64(total.wanted.Load()),
+		"failed_calls": float64(total.failed.Load()), "activators": float64(p.activators), "placed_invocations_per_s": p.placed,
+	}, nil
 }
 
-// promises are, in milli CPU times milliseconds, as the activator's metric libra.placement.cpu has them.
+// promises are, in milli CPU times milliseconds, what invocations were placed for, what they borrowed until they
+// ended, and what that would be had they kept what they borrowed when they began, which is what the activator's metric
+// libra.placement.cpu has.
 type promises struct {
-	promised, granted      atomic.Int64
-	number, wanted, failed atomic.Int64
+	promised, granted, begun atomic.Int64
+	number, wanted, failed   atomic.Int64
+	// requests are all, and chosen are those that could go to more than one pod.
+	requests, chosen atomic.Int64
+	running          sync.WaitGroup
 }
 
 func (p *promises) add(o *promises) {
 	p.promised.Add(o.promised.Load())
 	p.granted.Add(o.granted.Load())
+	p.begun.Add(o.begun.Load())
 	p.number.Add(o.number.Load())
 	p.wanted.Add(o.wanted.Load())
 	p.failed.Add(o.failed.Load())
+	p.requests.Add(o.requests.Load())
+	p.chosen.Add(o.chosen.Load())
 }
 
 func (p *promises) share() float64 {
@@ -137,14 +92,16 @@ type activator struct {
 	donors, wanting *placement.Revision
 	dests           []string
 	random          *rand.Rand
+	borrowed        *loans // of all
 }
 
-// placed tells of each round.
-func (l *load) placed(ctx context.Context, p profiling, tell func(*promises)) (err error) {
+// place tells of each round.
+func (l *load) place(ctx context.Context, p picturing, tell func(*promises)) (err error) {
 	following, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
+	borrowed := newLoans()
 	var activators []*activator
 	for i := range p.activators {
 		a, err := l.newActivator(following, &running, i, p.seed)
@@ -152,21 +109,30 @@ func (l *load) placed(ctx context.Context, p profiling, tell func(*promises)) (e
 			return err
 		}
 		defer func() { err = errors.Join(err, a.pools.Close()) }()
+		a.borrowed = borrowed
 		activators = append(activators, a)
 	}
-	// The first round is until as much is in flight as later, and tells nothing.
-	for round := range p.rounds + 1 {
-		var of promises
+	// The first round is until as much is in flight as later, and the last until all of the one before have ended.
+	var rounds []*promises
+	defer func() {
+		for _, of := range rounds {
+			of.running.Wait()
+		}
+	}()
+	for round := range p.rounds + 2 {
+		of := &promises{}
+		rounds = append(rounds, of)
 		var placing sync.WaitGroup
 		for i, a := range activators {
-			placing.Go(func() { l.placing(ctx, a, p, fmt.Sprintf("%d-%d", round, i), i, &of, &running) })
+			placing.Go(func() { l.placing(ctx, a, p, fmt.Sprintf("%d-%d", round, i), i, of) })
 		}
 		placing.Wait()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if round > 0 {
-			tell(&of)
+		if round > 1 {
+			rounds[round-1].running.Wait()
+			tell(rounds[round-1])
 		}
 	}
 	return nil
@@ -174,9 +140,7 @@ func (l *load) placed(ctx context.Context, p profiling, tell func(*promises)) (e
 
 func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number int, seed uint64) (*activator, error) {
 	a := &activator{pools: pool.NewRedis(l.server), random: rand.New(rand.NewPCG(seed, uint64(number)))}
-	picture, err := placement.NewPicture(placement.PictureOptions{
-		Profiles: a.pools, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
-	})
+	picture, err := newPicture(a.pools)
 	if err != nil {
 		return nil, errors.Join(err, a.pools.Close())
 	}
@@ -203,10 +167,10 @@ func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number
 
 // placing has an activator place invocations for the length of a round, half of which lend and half of which borrow.
 // They end by themselves.
-func (l *load) placing(ctx context.Context, a *activator, p profiling, prefix string, number int, of *promises, running *sync.WaitGroup) {
+func (l *load) placing(ctx context.Context, a *activator, p picturing, prefix string, number int, of *promises) {
 	start := time.Now()
 	for i := 0; ; i++ {
-		due := start.Add(time.Duration(float64(i*p.activators) / p.rate * float64(time.Second)))
+		due := start.Add(time.Duration(float64(i*p.activators) / p.placed * float64(time.Second)))
 		if due.Sub(start) >= p.length || rig.Pause(ctx, time.Until(due)) != nil {
 			return
 		}
@@ -222,7 +186,11 @@ func (l *load) placing(ctx context.Context, a *activator, p profiling, prefix st
 			ask.Policy, ask.Demand = placement.Coverage, placement.Demand{Want: inv.Want, Duration: inv.Duration, OwnCPUMilli: allocation.CPUMilli}
 		}
 		choice := pods.Take(a.dests[a.random.IntN(len(a.dests))], ask)
-		running.Go(func() {
+		of.requests.Add(1)
+		if choice.Outcome == placement.Moved || choice.Outcome == placement.Kept {
+			of.chosen.Add(1)
+		}
+		of.running.Go(func() {
 			defer choice.Release()
 			l.invoke(ctx, a, choice, inv, of)
 		})
@@ -233,20 +201,31 @@ func (l *load) placing(ctx context.Context, a *activator, p profiling, prefix st
 func (l *load) invoke(ctx context.Context, a *activator, choice placement.Choice, inv pool.Invocation, of *promises) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout+inv.Duration)
 	defer cancel()
-	borrowed, err := a.pools.Begin(ctx, choice.Node, inv)
-	if err != nil {
-		of.failed.Add(1)
+	// One that finds no free slot shares a pod, of which it is not known who borrows what.
+	wants := inv.Want.CPUMilli > 0 && !choice.Over
+	if wants {
+		a.borrowed.begin(choice.Node, inv.Pod)
 	}
-	if inv.Want.CPUMilli > 0 {
+	note := func(err error) {
+		if err != nil {
+			of.failed.Add(1)
+		}
+	}
+	atFirst, begunErr := a.pools.Begin(ctx, choice.Node, inv)
+	note(begunErr)
+	note(a.borrowed.changed(ctx, a.pools, choice.Node))
+	_ = rig.Pause(ctx, inv.Duration)
+	if wants {
+		granted := a.borrowed.end(choice.Node, inv.Pod)
 		of.wanted.Add(1)
 		if promised := choice.PromisedCPUMilli; promised > 0 {
 			of.number.Add(1)
 			of.promised.Add(promised * inv.Duration.Milliseconds())
-			of.granted.Add(borrowed.CPUMilli * inv.Duration.Milliseconds())
+			of.granted.Add(granted)
+			of.begun.Add(atFirst.CPUMilli * inv.Duration.Milliseconds())
 		}
 	}
-	_ = rig.Pause(ctx, inv.Duration)
-	if _, err := a.pools.End(ctx, choice.Node, pool.Ending{ID: inv.ID, Duration: inv.Duration, Status: 200, BeginAnswered: err == nil}); err != nil {
-		of.failed.Add(1)
-	}
+	_, err := a.pools.End(ctx, choice.Node, pool.Ending{ID: inv.ID, Duration: inv.Duration, Status: 200, BeginAnswered: begunErr == nil})
+	note(err)
+	note(a.borrowed.changed(ctx, a.pools, choice.Node))
 }

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/demo/report"
+)
+
+// picturing is what the user chooses.
+type picturing struct {
+	options
+	activators int
+	placed     float64 // invocations a second
+}
+
+func newPictures() *cobra.Command {
+	p := picturing{options: options{connections: 8, revisions: 10_000}}
+	var nodes int
+	cmd := &cobra.Command{
+		Use:   "pictures",
+		Short: "Measure what it costs Redis that activators follow what nodes lend, and what they make of it",
+		Long: `pictures lets invocations begin and end at a fixed rate in the pools of many nodes, with and without an activator that keeps
+a picture of all nodes, in turn and in random order. It prints which share of a core Redis uses more with it, and how long after
+a Begin was sent the picture has it.
+
+Then several activators, each with a picture and pods of its own, place invocations under the source owners: half of them lend what
+they do not need, and half borrow, and are placed where the most of that can be had. It prints how much of the CPU that their nodes
+had for them, when they were placed, they borrowed until they ended.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.nodes = []int{nodes}
+			return p.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.out, "out", "out/bench-pool-pictures", "folder for the results")
+	f.StringVar(&p.commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&p.seed, "seed", 1, "seed of all that is random")
+	f.BoolVar(&p.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
+	f.StringVar(&p.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	f.IntVar(&nodes, "nodes", 1000, "how many nodes, each with two pods of each activator that places")
+	f.IntVar(&p.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend, where the cost is measured")
+	f.Float64Var(&p.rate, "rate", 5_000, "invocations a second, where the cost is measured")
+	f.Float64Var(&p.placed, "placed", 1_000, "invocations a second that are placed, of all activators")
+	f.IntVar(&p.activators, "activators", 4, "how many activators place")
+	f.DurationVar(&p.length, "length", 5*time.Second, "how long a round is, and where the cost is measured, each half of one")
+	f.IntVar(&p.rounds, "rounds", 6, "how many rounds of both")
+	return cmd
+}
+
+func (p picturing) check() error {
+	p.followed = p.rate // which is not used here
+	err := p.options.check()
+	if p.placed < 1 || p.placed > 1e6 {
+		err = errors.Join(err, fmt.Errorf("--placed is %v; it must be 1 to 1000000", p.placed))
+	}
+	if p.activators < 1 || p.activators > mostPlacing {
+		err = errors.Join(err, fmt.Errorf("--activators is %d; it must be 1 to %d", p.activators, mostPlacing))
+	}
+	return err
+}
+
+func (p picturing) run(ctx context.Context, out io.Writer) error {
+	if p.quick {
+		p.nodes, p.length, p.rate, p.placed, p.rounds = []int{20}, 500*time.Millisecond, 500, 100, 2
+	}
+	if err := p.check(); err != nil {
+		return err
+	}
+	as, err := readShipped(p.redis)
+	if err != nil {
+		return err
+	}
+	pinned, err := leaveCore(redisCore)
+	if err != nil {
+		return err
+	}
+	m, err := p.measure(ctx, as, pinned, out)
+	if err != nil {
+		return err
+	}
+	metrics := m.summary(p, out)
+	placed, err := p.measurePlaced(ctx, as, pinned, out)
+	if err != nil {
+		return err
+	}
+	maps.Copy(metrics, placed)
+	metrics["nodes"] = float64(p.nodes[0])
+	if err := os.MkdirAll(p.out, 0o755); err != nil {
+		return err
+	}
+	return report.Results{Machine: machine(), Commit: p.commit, Seed: p.seed, Metrics: metrics}.Write(p.out)
+}
