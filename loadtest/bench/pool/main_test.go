@@ -67,7 +67,7 @@ func TestQuickPictures(t *testing.T) {
 	if got.Metrics["staleness_probes"] < 1 || got.Metrics["staleness_p50_ms"] <= 0 {
 		t.Errorf("nothing was measured: %v", got.Metrics)
 	}
-	if got.Metrics["wanted"] < 1 || got.Metrics["activators"] != 2 || got.Metrics["share_with_choice"] != 1 {
+	if got.Metrics["wanted"] < 1 || got.Metrics["activators"] != 2 || got.Metrics["share_with_choice"] <= 0 {
 		t.Errorf("nothing was placed: %v", got.Metrics)
 	}
 }
