@@ -82,9 +82,10 @@ func TestDashboardsHaveData(t *testing.T) {
 	awaitTargets(ctx, t, p, append(parts, "libra-activator")...)
 
 	missing := allQueries(t)
+	node := find(ctx, t, "compression").node
 	// A query is asked until it has data, and then no more.
 	eventually(t, 6*time.Minute, "data in every panel", func() error {
-		values, err := variablesOf(ctx, p)
+		values, err := variablesOf(ctx, p, node)
 		if err != nil {
 			return err
 		}
@@ -296,9 +297,9 @@ func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs 
 	})
 }
 
-// variablesOf resolves the dashboards' variables as Grafana does. Of the functions it
-// takes the one that borrows.
-func variablesOf(ctx context.Context, p *prometheus.Server) (map[string]string, error) {
+// variablesOf resolves the dashboards' variables as Grafana does. It takes the function that borrows, and the node that
+// it is on.
+func variablesOf(ctx context.Context, p *prometheus.Server, node string) (map[string]string, error) {
 	values := map[string]string{"__rate_interval": "5m", "__range": "15m"}
 	all, err := dashboards.Dashboards()
 	if err != nil {
@@ -317,7 +318,7 @@ func variablesOf(ctx context.Context, p *prometheus.Server) (map[string]string, 
 			if err != nil {
 				return nil, fmt.Errorf("values of variable %s of %s: %w", v.Name, d.Title, err)
 			}
-			values[v.Name] = found[max(0, slices.IndexFunc(found, func(s string) bool { return strings.HasPrefix(s, "compression") }))]
+			values[v.Name] = found[max(0, slices.IndexFunc(found, func(s string) bool { return s == node || strings.HasPrefix(s, "compression") }))]
 		}
 	}
 	return values, nil
