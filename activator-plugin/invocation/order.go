@@ -47,7 +47,7 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	if !ok {
 		return queue.ShortestFirst
 	}
-	if err := api.CheckQueue(value); err != nil {
+	if err := api.ParseQueue(value); err != nil {
 		m.metrics.onRefusedAnnotation(api.QueueAnnotation)
 		m.warn(rev, eventAnnotationRefused, api.QueueAnnotation, "Refused an order; requests go in the order in which they came", err)
 	}

@@ -15,8 +15,8 @@ const maxSize int64 = 1 << 50
 const (
 	fieldAnnotation    = "annotation"
 	fieldContentLength = "content_length"
-	fieldHeader        = "header"
-	fieldQuery         = "query"
+	fieldHeader        = api.InputSizeHeader
+	fieldQuery         = api.InputSizeQuery
 )
 
 // sizeError says why a size was refused. The invocation's size is then unknown.
@@ -33,11 +33,11 @@ func sizeOf(r *http.Request, annotation string) (int64, *sizeError) {
 	if annotation == "" {
 		return contentLength(r)
 	}
-	from, name, refused := api.ParseInputSize(annotation)
+	field, name, err := api.ParseInputSize(annotation)
 	switch {
-	case refused != nil:
-		return api.UnknownSize, &sizeError{field: fieldAnnotation, reason: refused.Error()}
-	case from == api.InputSizeHeader:
+	case err != nil:
+		return api.UnknownSize, &sizeError{field: fieldAnnotation, reason: err.Error()}
+	case field == api.InputSizeHeader:
 		return declared(fieldHeader, name, r.Header.Get(name))
 	default:
 		return declared(fieldQuery, name, r.URL.Query().Get(name))

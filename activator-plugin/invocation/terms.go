@@ -1,6 +1,7 @@
 package invocation
 
 import (
+	"fmt"
 	"math"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,9 +21,17 @@ type terms struct {
 // keepAll is the bound of a donor that lends nothing.
 const keepAll int64 = math.MaxInt64
 
-// consequence is what becomes of a revision with an annotation that is refused.
-func consequence(annotation string) string {
-	switch annotation {
+// annotationError says why an annotation was refused.
+type annotationError struct {
+	annotation string
+	err        error
+}
+
+func (e *annotationError) Error() string { return e.err.Error() }
+
+// consequence is what becomes of a revision with the annotation.
+func (e *annotationError) consequence() string {
+	switch e.annotation {
 	case api.ModeAnnotation:
 		return "Refused the mode; the function is only observed"
 	case api.IdleAnnotation:
@@ -33,30 +42,33 @@ func consequence(annotation string) string {
 
 // termsOf reads annotations, which come before the settings of the revision's namespace. What is refused is taken as
 // what can harm nobody: no loans for a mode, as these settings say, and nothing lent of the resource for a bound.
-func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*api.AnnotationError) {
+func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*annotationError) {
 	s.mode, s.keep = of.ModeOf(annotations), of.Bounds.Keep
-	refuse := func(err *api.AnnotationError) {
+	refuse := func(annotation string, err error) {
 		if err != nil {
-			refused = append(refused, err)
+			refused = append(refused, &annotationError{annotation, err})
 		}
 	}
 	if value, ok := annotations[api.ModeAnnotation]; ok {
-		refuse(api.CheckMode(value))
+		if _, err := api.ParseMode(value); err != nil {
+			refuse(api.ModeAnnotation, fmt.Errorf("annotation %s is %.64q, want %s, %s or %s",
+				api.ModeAnnotation, value, api.ModeObserve, api.ModeLend, api.ModeFull))
+		}
 	}
 	if value, ok := annotations[api.IdleAnnotation]; ok {
 		s.keepsIdle = true
-		refuse(api.CheckIdle(value))
+		refuse(api.IdleAnnotation, api.ParseIdle(value))
 	}
 	if value, ok := annotations[api.MinCPUAnnotation]; ok {
 		q, err := api.ParseMinCPU(value)
-		refuse(err)
+		refuse(api.MinCPUAnnotation, err)
 		if s.keep.CPUMilli = keepAll; err == nil && isSane(q) {
 			s.keep.CPUMilli = q.MilliValue()
 		}
 	}
 	if value, ok := annotations[api.MinMemoryAnnotation]; ok {
 		q, err := api.ParseMinMemory(value)
-		refuse(err)
+		refuse(api.MinMemoryAnnotation, err)
 		if s.keep.MemoryBytes = keepAll; err == nil && isSane(q) {
 			s.keep.MemoryBytes = q.Value()
 		}
@@ -64,8 +76,8 @@ func termsOf(annotations map[string]string, of settings.Settings) (s terms, refu
 	return s, refused
 }
 
-// isSane says whether q is a bound, and one that its milli value can be had of.
-func isSane(q resource.Quantity) bool { return q.Sign() >= 0 && q.CmpInt64(maxSize) <= 0 }
+// isSane says whether the milli value of q can be had.
+func isSane(q resource.Quantity) bool { return q.CmpInt64(maxSize) <= 0 }
 
 // lendsIdle says whether pods lend between invocations.
 func (s terms) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }

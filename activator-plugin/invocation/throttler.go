@@ -212,8 +212,8 @@ func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *
 func (m *Manager) termsOf(rev *v1.Revision) terms {
 	set, refused := termsOf(rev.Annotations, m.settings.For(rev.Namespace))
 	for _, err := range refused {
-		m.metrics.onRefusedAnnotation(err.Annotation)
-		m.warn(rev, eventAnnotationRefused, err.Annotation, consequence(err.Annotation), err)
+		m.metrics.onRefusedAnnotation(err.annotation)
+		m.warn(rev, eventAnnotationRefused, err.annotation, err.consequence(), err)
 	}
 	return set
 }

@@ -27,11 +27,9 @@ func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Se
 		most = of.Bounds.MaxCPUMilli
 	}
 	if value, ok := pod.Annotations[api.MaxCPUAnnotation]; ok {
-		cpu, refused := api.ParseMaxCPU(value)
-		if refused != nil {
-			return allocationMilli, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, refused)
+		if most, err = api.ParseMaxCPU(value); err != nil {
+			return allocationMilli, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		most = cpu
 	}
 	// Neither is negative where it means anything, so the difference does not overflow.
 	spare := max(0, allocatableMilli) - max(0, of.CPUReserveMilli)

@@ -10,6 +10,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -21,7 +24,8 @@ const (
 	stockRepository = "gcr.io/knative-releases/knative.dev/serving/cmd/activator"
 	ourImage        = "<repository>/libra-activator@sha256:<digest>"
 
-	swapIn       = "kubectl replace --force -f libra-activator.yaml"
+	// swapIn runs the Job again, which kubectl apply alone does not.
+	swapIn       = "kubectl -n libra-system delete job libra-activator-install --ignore-not-found && kubectl apply --server-side -f libra-activator.yaml"
 	restoreStock = `kubectl -n knative-serving set image deployment/activator activator="$(kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}')"`
 )
 
@@ -181,19 +185,19 @@ func activatorRights(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return nil, nil
 	}
 	var found []Finding
-	role, err := c.get(ctx, "", libraActivator, &rbacv1.ClusterRole{})
-	if err != nil {
-		return nil, err
-	}
-	binding, err := c.get(ctx, "", libraActivator, &rbacv1.ClusterRoleBinding{})
-	if err != nil {
-		return nil, err
-	}
-	for kind, is := range map[string]bool{"clusterrole": role, "clusterrolebinding": binding} {
-		if !is {
-			found = append(found, failure(Object{Kind: kind, Name: libraActivator}, "kubectl apply --server-side -k manifests/activator", "it is not there: the activator does not learn which pods opted in"))
+	for _, of := range []struct {
+		about  Object
+		object client.Object
+	}{
+		{Object{"clusterrole", "", libraActivator}, &rbacv1.ClusterRole{}},
+		{Object{"clusterrolebinding", "", libraActivator}, &rbacv1.ClusterRoleBinding{}},
+		{Object{"rolebinding", settings.Namespace, libraActivator}, &rbacv1.RoleBinding{}},
+	} {
+		if is, err := c.get(ctx, of.about.Namespace, of.about.Name, of.object); err != nil {
+			return found, err
+		} else if !is {
+			found = append(found, failure(of.about, "kubectl apply --server-side -f libra-activator.yaml", "it is not there: the activator does not learn which pods opted in, or what the settings are"))
 		}
 	}
-	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Object.Kind, b.Object.Kind) })
 	return found, nil
 }

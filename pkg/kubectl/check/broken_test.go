@@ -104,7 +104,7 @@ var broken = []brokenBy{
 	}.changing(ofActivator(func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
 	{
 		name: "the activator's rights are gone", object: &rbacv1.ClusterRole{ObjectMeta: at("", libraActivator)}, remove: true,
-		want: []string{"error activator-rights clusterrole libra-activator"}, remedy: "kubectl apply --server-side -k manifests/activator",
+		want: []string{"error activator-rights clusterrole libra-activator"}, remedy: "kubectl apply --server-side -f libra-activator.yaml",
 	},
 
 	{

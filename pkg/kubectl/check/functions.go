@@ -23,7 +23,6 @@ var functionChecks = []Check{
 	{
 		ID: "function-label", run: functionLabel,
 		Looks: "the label `libra.dev/enabled`: is it on the template and not only on the Service, and is it `\"true\"`?",
-		Fine:  "no label that is meant to opt in fails to",
 	},
 	{
 		ID: "function-limits", run: perFunction(functionLimits),
@@ -154,7 +153,11 @@ func functionLabel(ctx context.Context, c *Cluster) ([]Finding, error) {
 			found = append(found, warning(about, remedy, "label %s is on the Service, want it on the template: it did not opt in", api.EnabledLabel))
 		}
 	}
-	return found, nil
+	functions, err := c.allFunctions(ctx)
+	if err != nil {
+		return found, err
+	}
+	return append(found, fine(Object{Kind: "revisions", Namespace: c.namespace}, "%d that requests may go to have opted in", len(functions))), nil
 }
 
 func functionLimits(_ context.Context, _ *Cluster, f function) ([]Finding, error) {
@@ -296,7 +299,7 @@ func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 func functionAnnotations(_ context.Context, _ *Cluster, f function) ([]Finding, error) {
 	var found []Finding
 	for _, refused := range api.RefusedAnnotations(f.rev.Annotations) {
-		found = append(found, warning(f.object(), f.annotate(refused.Annotation, nil), "%v", refused))
+		found = append(found, warning(f.object(), f.annotate(refused.Name, nil), "%v", refused.Err))
 	}
 	return found, nil
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -23,8 +24,8 @@ func TestRefusedAnnotations(t *testing.T) {
 		}
 		for _, value := range values.refused {
 			got := RefusedAnnotations(map[string]string{annotation: value})
-			if len(got) != 1 || got[0].Annotation != annotation || got[0].Value != value || got[0].Want == "" {
-				t.Errorf("%s: %q is refused with %v, want one error that names both and what is accepted", annotation, value, got)
+			if len(got) != 1 || got[0].Name != annotation || !strings.Contains(got[0].Err.Error(), annotation) || !strings.Contains(got[0].Err.Error(), ", want ") {
+				t.Errorf("%s: %q is refused with %v, want one error that names the annotation and what is accepted", annotation, value, got)
 			}
 		}
 	}
@@ -37,7 +38,7 @@ func TestRefusedAnnotationsAreAllThatThereAre(t *testing.T) {
 	got := RefusedAnnotations(map[string]string{ModeAnnotation: "off", MaxCPUAnnotation: "much", IdleAnnotation: IdleKeep})
 	var names []string
 	for _, err := range got {
-		names = append(names, err.Annotation)
+		names = append(names, err.Name)
 	}
 	if want := []string{MaxCPUAnnotation, ModeAnnotation}; !slices.Equal(names, want) {
 		t.Errorf("refused are %v, want %v", names, want)

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// RefusedAnnotation is one whose value some part of Libra refuses, and why.
+type RefusedAnnotation struct {
+	Name string
+	Err  error
+}
+
+// parsers are of the annotations of revisions whose values can be refused.
+var parsers = map[string]func(value string) error{
+	ModeAnnotation: func(value string) error {
+		if _, err := ParseMode(value); err != nil {
+			return fmt.Errorf("annotation %s: %w", ModeAnnotation, err)
+		}
+		return nil
+	},
+	IdleAnnotation: ParseIdle,
+	MinCPUAnnotation: func(value string) error {
+		_, err := ParseMinCPU(value)
+		return err
+	},
+	MinMemoryAnnotation: func(value string) error {
+		_, err := ParseMinMemory(value)
+		return err
+	},
+	MaxCPUAnnotation: func(value string) error {
+		_, err := ParseMaxCPU(value)
+		return err
+	},
+	QueueAnnotation: ParseQueue,
+	InputSizeAnnotation: func(value string) error {
+		_, _, err := ParseInputSize(value)
+		return err
+	},
+	DuplicateInputsAnnotation: parseDuplicateInputs,
+}
+
+// RefusedAnnotations are those of a revision that some part of Libra refuses, sorted by name.
+func RefusedAnnotations(annotations map[string]string) (refused []RefusedAnnotation) {
+	for _, name := range slices.Sorted(maps.Keys(parsers)) {
+		if value, ok := annotations[name]; ok {
+			if err := parsers[name](value); err != nil {
+				refused = append(refused, RefusedAnnotation{name, err})
+			}
+		}
+	}
+	return refused
+}
+
+// parseDuplicateInputs refuses what neither lets Libra repeat inputs nor forbids it.
+func parseDuplicateInputs(value string) error {
+	if value != DuplicateInputsValue && value != "false" {
+		return fmt.Errorf("annotation %s is %.64q, want %s or false", DuplicateInputsAnnotation, value, DuplicateInputsValue)
+	}
+	return nil
+}
