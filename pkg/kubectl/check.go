@@ -88,7 +88,7 @@ when it could not look.`,
 				return err
 			}
 			if n := report.count(check.Error); n > 0 {
-				return &exitError{exitFound, fmt.Errorf("Libra would not work here as it should: %s", several(n, "error"))}
+				return &exitError{exitFound, fmt.Errorf("found %s", several(n, "error"))}
 			}
 			return nil
 		},

@@ -60,7 +60,7 @@ func imageOf(d *appsv1.Deployment) (image string, libras, stock bool) {
 		}
 	}
 	name, _, _ := strings.Cut(image, "@")
-	name = name[strings.LastIndex(name, "/")+1:]
+	name, _, _ = strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
 	libras = strings.Contains(name, libraActivator)
 	return image, libras, !libras && strings.Contains(name, activatorName)
 }

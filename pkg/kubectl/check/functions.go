@@ -276,6 +276,14 @@ func functionQoS(ctx context.Context, c *Cluster) ([]Finding, error) {
 	})
 }
 
+// queueProxyAnnotations are those of a revision that give its queue-proxy limits.
+var queueProxyAnnotations = []string{
+	serving.QueueSidecarCPUResourceLimitAnnotationKey,
+	serving.QueueSidecarMemoryResourceLimitAnnotationKey,
+	//lint:ignore SA1019 it still gives limits
+	serving.QueueSidecarResourcePercentageAnnotationKey,
+}
+
 func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
 		_, container := f.container()
@@ -288,9 +296,11 @@ func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 			return c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0
 		}) {
-			remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": fields{
-				serving.QueueSidecarCPUResourceLimitAnnotationKey: nil, serving.QueueSidecarMemoryResourceLimitAnnotationKey: nil, serving.QueueSidecarResourcePercentageAnnotationKey: nil,
-			}}}))
+			unlimited := fields{}
+			for _, annotation := range queueProxyAnnotations {
+				unlimited[annotation] = nil
+			}
+			remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": unlimited}}))
 		}
 		return failure(f.object(), remedy, "%s: pod %s is only observed", why, pod.Name), true
 	})

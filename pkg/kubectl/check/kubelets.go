@@ -101,7 +101,7 @@ func cgroupVersion(metrics []byte) (int, error) {
 		return 0, fmt.Errorf("reading the kubelet's metrics: %w", err)
 	}
 	for _, m := range families["kubelet_cgroup_version"].GetMetric() {
-		return int(m.GetGauge().GetValue()), nil
+		return int(max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())), nil
 	}
 	return 0, nil
 }
