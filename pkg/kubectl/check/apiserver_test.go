@@ -283,7 +283,7 @@ func TestOnAnAPIServer(t *testing.T) {
 			}
 		}
 	})
-	for _, b := range broken {
+	for _, b := range broken() {
 		t.Run(b.name, func(t *testing.T) { (&plane{t, p.config, p.client}).breaks(b) })
 	}
 	t.Run("the Job's rights are enough", func(t *testing.T) {

@@ -67,149 +67,151 @@ func ofNode(change func(*corev1.Node)) (client.Object, func()) {
 	return edit(&corev1.Node{ObjectMeta: at("", "a")}, change)
 }
 
-// broken are preconditions that do not hold, one at a time.
-var broken = []brokenBy{
-	{
-		name: "an API server before 1.35",
-		cluster: func(c *Cluster) {
-			c.version = func() (*version.Info, error) { return &version.Info{GitVersion: "v1.34.2-gke.7"}, nil }
+// broken are preconditions that do not hold, one at a time. Each call makes new ones, for they are changed.
+func broken() []brokenBy {
+	return []brokenBy{
+		{
+			name: "an API server before 1.35",
+			cluster: func(c *Cluster) {
+				c.version = func() (*version.Info, error) { return &version.Info{GitVersion: "v1.34.2-gke.7"}, nil }
+			},
+			want: []string{"error kubernetes-version cluster"}, remedy: "gcloud container clusters upgrade",
 		},
-		want: []string{"error kubernetes-version cluster"}, remedy: "gcloud container clusters upgrade",
-	},
-	of("another Knative", ofKnativeAt("1.22.4"), "knative-v1.23.0/serving-core.yaml", "error knative-version deployment knative-serving/activator"),
-	of("a Knative that Libra does not know yet", ofKnativeAt("1.24.0"), "set image deployment/activator", "error knative-version deployment knative-serving/activator"),
-	of("another KServe", pair(edit(&appsv1.Deployment{ObjectMeta: at(kserveNamespace, kserveController)}, func(d *appsv1.Deployment) {
-		d.Spec.Template.Spec.Containers[0].Image = "kserve/kserve-controller:v0.19.0"
-	})), "libra-predictor-plain.yaml", "warning kserve-version deployment kserve/kserve-controller-manager"),
+		of("another Knative", ofKnativeAt("1.22.4"), "knative-v1.23.0/serving-core.yaml", "error knative-version deployment knative-serving/activator"),
+		of("a Knative that Libra does not know yet", ofKnativeAt("1.24.0"), "set image deployment/activator", "error knative-version deployment knative-serving/activator"),
+		of("another KServe", pair(edit(&appsv1.Deployment{ObjectMeta: at(kserveNamespace, kserveController)}, func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers[0].Image = "kserve/kserve-controller:v0.19.0"
+		})), "libra-predictor-plain.yaml", "warning kserve-version deployment kserve/kserve-controller-manager"),
 
-	{
-		name:   "the Knative operator, which is not told of Libra's image",
-		object: operator(), want: []string{"error activator-owner deployment knative-serving/activator"},
-		remedy: `kubectl -n knative-serving patch knativeserving knative-serving --type merge -p '{"spec":{"registry":{"override":{"activator":"example.com/libra-activator:1"}}}}'`,
-	},
-	of("Argo CD", pair(ofActivator(func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "knative" })),
-		"RespectIgnoreDifferences=true", "warning activator-owner deployment knative-serving/activator"),
-	of("Flux", pair(ofActivator(func(d *appsv1.Deployment) {
-		d.Labels["kustomize.toolkit.fluxcd.io/name"], d.Labels["kustomize.toolkit.fluxcd.io/namespace"] = "knative", "flux"
-	})), "kubectl -n flux patch kustomizations.kustomize.toolkit.fluxcd.io knative", "warning activator-owner deployment knative-serving/activator"),
-	of("Knative's manifests applied over Libra's", pair(ofActivator(func(d *appsv1.Deployment) {
-		d.Spec.Template.Spec.Containers[0].Image = stockRepository + ":v1.23.1"
-	})), swapIn, "error activator-image deployment knative-serving/activator"),
-	of("the stock image is not written down", pair(ofActivator(func(d *appsv1.Deployment) { delete(d.Annotations, stockImageAnnotation) })),
-		"annotate deployment activator libra.dev/stock-image=", "error activator-image deployment knative-serving/activator"),
-	of("an image that is neither", pair(ofActivator(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/ours@sha256:1" })),
-		"set image deployment/activator", "warning activator-image deployment knative-serving/activator"),
-	brokenBy{
-		name: "no activator is available", status: true, want: []string{"error activator-ready deployment knative-serving/activator"}, remedy: "kubectl -n knative-serving describe",
-	}.changing(ofActivator(func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
-	{
-		name: "the activator's rights are gone", object: &rbacv1.ClusterRole{ObjectMeta: at("", libraActivator)}, remove: true,
-		want: []string{"error activator-rights clusterrole libra-activator"}, remedy: "kubectl apply --server-side -f libra-activator.yaml",
-	},
+		{
+			name:   "the Knative operator, which is not told of Libra's image",
+			object: operator(), want: []string{"error activator-owner deployment knative-serving/activator"},
+			remedy: `kubectl -n knative-serving patch knativeserving knative-serving --type merge -p '{"spec":{"registry":{"override":{"activator":"example.com/libra-activator:1"}}}}'`,
+		},
+		of("Argo CD", pair(ofActivator(func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "knative" })),
+			"RespectIgnoreDifferences=true", "warning activator-owner deployment knative-serving/activator"),
+		of("Flux", pair(ofActivator(func(d *appsv1.Deployment) {
+			d.Labels["kustomize.toolkit.fluxcd.io/name"], d.Labels["kustomize.toolkit.fluxcd.io/namespace"] = "knative", "flux"
+		})), "kubectl -n flux patch kustomizations.kustomize.toolkit.fluxcd.io knative", "warning activator-owner deployment knative-serving/activator"),
+		of("Knative's manifests applied over Libra's", pair(ofActivator(func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers[0].Image = stockRepository + ":v1.23.1"
+		})), swapIn, "error activator-image deployment knative-serving/activator"),
+		of("the stock image is not written down", pair(ofActivator(func(d *appsv1.Deployment) { delete(d.Annotations, stockImageAnnotation) })),
+			"annotate deployment activator libra.dev/stock-image=", "error activator-image deployment knative-serving/activator"),
+		of("an image that is neither", pair(ofActivator(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/ours@sha256:1" })),
+			"set image deployment/activator", "warning activator-image deployment knative-serving/activator"),
+		brokenBy{
+			name: "no activator is available", status: true, want: []string{"error activator-ready deployment knative-serving/activator"}, remedy: "kubectl -n knative-serving describe",
+		}.changing(ofActivator(func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
+		{
+			name: "the activator's rights are gone", object: &rbacv1.ClusterRole{ObjectMeta: at("", libraActivator)}, remove: true,
+			want: []string{"error activator-rights clusterrole libra-activator"}, remedy: "kubectl apply --server-side -f libra-activator.yaml",
+		},
 
-	{
-		name: "nothing that enforces NetworkPolicies", object: &appsv1.DaemonSet{ObjectMeta: at("kube-system", "calico-node")}, remove: true,
-		want: []string{"warning network-policies cluster"}, remedy: "nc -z -w 3 redis.libra-system 6379",
-	},
-	of("a mesh by setting", pair(configured("config-network", "mesh-compatibility-mode", "enabled")),
-		`"enable-mesh-pod-addressability":"true"`, "error mesh-addressability configmap knative-serving/config-network"),
-	of("a mesh by label", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["istio-injection"] = "enabled" })),
-		`"enable-mesh-pod-addressability":"true"`, "warning mesh-addressability configmap knative-serving/config-network"),
+		{
+			name: "nothing that enforces NetworkPolicies", object: &appsv1.DaemonSet{ObjectMeta: at("kube-system", "calico-node")}, remove: true,
+			want: []string{"warning network-policies cluster"}, remedy: "nc -z -w 3 redis.libra-system 6379",
+		},
+		of("a mesh by setting", pair(configured("config-network", "mesh-compatibility-mode", "enabled")),
+			`"enable-mesh-pod-addressability":"true"`, "error mesh-addressability configmap knative-serving/config-network"),
+		of("a mesh by label", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["istio-injection"] = "enabled" })),
+			`"enable-mesh-pod-addressability":"true"`, "warning mesh-addressability configmap knative-serving/config-network"),
 
-	of("another architecture", pair(ofNode(func(n *corev1.Node) { n.Labels[corev1.LabelArchStable] = "s390x" })), "nodeSelector", "warning node-platform node a"),
-	of("Fargate", pair(ofNode(func(n *corev1.Node) { n.Labels["eks.amazonaws.com/compute-type"] = "fargate" })), "eksctl create nodegroup", "warning node-kind node a"),
-	{
-		name: "Autopilot", want: []string{"warning node-kind node gk3-c", "warning kubelet-version node gk3-c"},
-		object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gk3-c", Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}}},
-	},
-	brokenBy{
-		name: "a kubelet before 1.35", status: true, want: []string{"error kubelet-version node a"}, remedy: "kubectl drain a",
-	}.changing(ofNode(func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.34.0" })),
-	{
-		name: "cgroup v1", cluster: answering("", "kubelet_cgroup_version 1\n"), want: []string{"warning node-cgroups nodes a,b"}, remedy: "systemd.unified_cgroup_hierarchy=1",
-	},
-	{
-		name: "the static CPU manager", cluster: answering("static", "kubelet_cgroup_version 2\n"), want: []string{"warning node-cpu-manager nodes a,b"}, remedy: "cpu-reserve",
-	},
+		of("another architecture", pair(ofNode(func(n *corev1.Node) { n.Labels[corev1.LabelArchStable] = "s390x" })), "nodeSelector", "warning node-platform node a"),
+		of("Fargate", pair(ofNode(func(n *corev1.Node) { n.Labels["eks.amazonaws.com/compute-type"] = "fargate" })), "eksctl create nodegroup", "warning node-kind node a"),
+		{
+			name: "Autopilot", want: []string{"warning node-kind node gk3-c", "warning kubelet-version node gk3-c"},
+			object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gk3-c", Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}}},
+		},
+		brokenBy{
+			name: "a kubelet before 1.35", status: true, want: []string{"error kubelet-version node a"}, remedy: "kubectl drain a",
+		}.changing(ofNode(func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.34.0" })),
+		{
+			name: "cgroup v1", cluster: answering("", "kubelet_cgroup_version 1\n"), want: []string{"warning node-cgroups nodes a,b"}, remedy: "systemd.unified_cgroup_hierarchy=1",
+		},
+		{
+			name: "the static CPU manager", cluster: answering("static", "kubelet_cgroup_version 2\n"), want: []string{"warning node-cpu-manager nodes a,b"}, remedy: "cpu-reserve",
+		},
 
-	brokenBy{
-		name: "a node without its agent", status: true, want: []string{"warning agents node a"}, remedy: "spec.nodeName=a",
-	}.changing(edit(&corev1.Pod{ObjectMeta: at("libra-node", "agent-a")}, func(pod *corev1.Pod) { pod.Status.Conditions[0].Status = corev1.ConditionFalse })),
-	brokenBy{
-		name: "the predictor is not available", status: true, want: []string{"error predictor-ready deployment libra-system/libra-predictor"}, remedy: "describe",
-	}.changing(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", predictorName)}, func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
-	of("the resizer is scaled away", pair(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", resizerName)}, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) })),
-		"scale deployment libra-resizer --replicas=1", "error resizer-ready deployment libra-system/libra-resizer"),
-	{
-		name: "Redis is gone", object: &appsv1.Deployment{ObjectMeta: at("libra-system", redisName)}, remove: true,
-		want: []string{"error redis-ready deployment libra-system/redis"}, remedy: applyLibra,
-	},
-	of("Redis evicts", pair(ofRedis(func(c *corev1.Container) { c.Args = replaced(c.Args, "noeviction", "allkeys-lru") })), applyLibra, "error redis-memory deployment libra-system/redis"),
-	of("Redis may use more than its container", pair(ofRedis(func(c *corev1.Container) { c.Resources.Limits = quantities("1", "200Mi") })), "set resources deployment redis --limits=memory=320Mi", "error redis-memory deployment libra-system/redis"),
-	{
-		name: "Redis is nearly full", object: redisUsing("200Mi"), want: []string{"warning redis-memory deployment libra-system/redis"}, remedy: "raise --maxmemory",
-	},
+		brokenBy{
+			name: "a node without its agent", status: true, want: []string{"warning agents node a"}, remedy: "spec.nodeName=a",
+		}.changing(edit(&corev1.Pod{ObjectMeta: at("libra-node", "agent-a")}, func(pod *corev1.Pod) { pod.Status.Conditions[0].Status = corev1.ConditionFalse })),
+		brokenBy{
+			name: "the predictor is not available", status: true, want: []string{"error predictor-ready deployment libra-system/libra-predictor"}, remedy: "describe",
+		}.changing(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", predictorName)}, func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
+		of("the resizer is scaled away", pair(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", resizerName)}, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) })),
+			"scale deployment libra-resizer --replicas=1", "error resizer-ready deployment libra-system/libra-resizer"),
+		{
+			name: "Redis is gone", object: &appsv1.Deployment{ObjectMeta: at("libra-system", redisName)}, remove: true,
+			want: []string{"error redis-ready deployment libra-system/redis"}, remedy: applyLibra,
+		},
+		of("Redis evicts", pair(ofRedis(func(c *corev1.Container) { c.Args = replaced(c.Args, "noeviction", "allkeys-lru") })), applyLibra, "error redis-memory deployment libra-system/redis"),
+		of("Redis may use more than its container", pair(ofRedis(func(c *corev1.Container) { c.Resources.Limits = quantities("1", "200Mi") })), "set resources deployment redis --limits=memory=320Mi", "error redis-memory deployment libra-system/redis"),
+		{
+			name: "Redis is nearly full", object: redisUsing("200Mi"), want: []string{"warning redis-memory deployment libra-system/redis"}, remedy: "raise --maxmemory",
+		},
 
-	{
-		name: "an admission policy is not bound", object: &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: at("", "libra-resizer")}, remove: true,
-		want: []string{"error admission-policies validatingadmissionpolicybinding libra-resizer"}, remedy: applyLibra,
-	},
-	{
-		name: "no quota for critical pods", object: &corev1.ResourceQuota{ObjectMeta: at("libra-node", criticalQuota)}, remove: true,
-		want: []string{"warning critical-pods resourcequota libra-node/critical-pods"}, remedy: applyLibra,
-	},
-	of("metrics are not for Prometheus", pair(configured("config-observability", "metrics-protocol", "none")), `"metrics-protocol":"prometheus"`,
-		"warning activator-metrics configmap knative-serving/config-observability"),
-	{
-		name: "a PodMonitor is gone", object: monitor("libra-node", agentName), remove: true,
-		want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply -k dashboards/operator",
-	},
+		{
+			name: "an admission policy is not bound", object: &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: at("", "libra-resizer")}, remove: true,
+			want: []string{"error admission-policies validatingadmissionpolicybinding libra-resizer"}, remedy: applyLibra,
+		},
+		{
+			name: "no quota for critical pods", object: &corev1.ResourceQuota{ObjectMeta: at("libra-node", criticalQuota)}, remove: true,
+			want: []string{"warning critical-pods resourcequota libra-node/critical-pods"}, remedy: applyLibra,
+		},
+		of("metrics are not for Prometheus", pair(configured("config-observability", "metrics-protocol", "none")), `"metrics-protocol":"prometheus"`,
+			"warning activator-metrics configmap knative-serving/config-observability"),
+		{
+			name: "a PodMonitor is gone", object: monitor("libra-node", agentName), remove: true,
+			want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply -k dashboards/operator",
+		},
 
-	of("a label on the Service alone", pair(edit(&servingv1.Service{ObjectMeta: at("shop", "cart")}, func(s *servingv1.Service) {
-		s.Labels, s.Spec.Template.Labels = map[string]string{"libra.dev/enabled": "true"}, nil
-	})), `patch ksvc cart --type merge -p '{"spec":{"template":{"metadata":{"labels":{"libra.dev/enabled":"true"}}}}}'`, "warning function-label service shop/cart"),
-	of("no limits", pair(ofRevision(func(r *servingv1.Revision) { r.Spec.Containers[0].Resources.Limits = nil })),
-		`kubectl -n shop patch ksvc cart --type json -p '[{"op":"add","path":"/spec/template/spec/containers/0/resources","value":{"limits":{"cpu":"1","memory":"512Mi"},"requests":{"cpu":"100m","memory":"64Mi"}}}]'`,
-		"error function-limits revision shop/cart-00001"),
-	of("a limit of CPU alone", pair(ofRevision(func(r *servingv1.Revision) { delete(r.Spec.Containers[0].Resources.Limits, corev1.ResourceMemory) })),
-		`"limits":{"cpu":"500m","memory":"512Mi"}`, "warning function-limits revision shop/cart-00001"),
-	of("no bound on requests where the source is owners", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["libra.dev/source"] = "owners" })),
-		`'{"spec":{"template":{"spec":{"containerConcurrency":1}}}}'`, "error function-concurrency revision shop/cart-00001"),
-	of("the activator leaves the path by annotation", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations["autoscaling.knative.dev/target-burst-capacity"] = "200" })),
-		`"autoscaling.knative.dev/target-burst-capacity":"-1"`, "warning function-in-path revision shop/cart-00001"),
-	of("the activator leaves the path by default", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations = nil })),
-		`"autoscaling.knative.dev/target-burst-capacity":"-1"`, "warning function-in-path revision shop/cart-00001"),
-	of("another autoscaler", pair(configured("config-autoscaler", "pod-autoscaler-class", "hpa.autoscaling.knative.dev")),
-		`"autoscaling.knative.dev/class":"kpa.autoscaling.knative.dev"`, "warning function-in-path revision shop/cart-00001"),
-	of("annotations that are refused", pair(ofRevision(func(r *servingv1.Revision) {
-		r.Annotations["libra.dev/mode"], r.Annotations["libra.dev/max-cpu"] = "on", "much"
-	})), ":null", "warning function-annotations revision shop/cart-00001", "warning function-annotations revision shop/cart-00001"),
-	of("queue-proxy has limits by setting", pair(configured("config-deployment", "queue-sidecar-cpu-limit", "1")),
-		`patch configmap config-deployment --type merge -p '{"data":{"queue-sidecar-cpu-limit":null}}'`, "error queue-proxy-limits configmap knative-serving/config-deployment"),
-	{
-		name: "a pod's queue-proxy has limits", object: proxied("bounded"), remedy: "resource-limit",
-		want: []string{"error function-pod revision shop/cart-00001"},
-	},
-	{
-		name: "a pod is Guaranteed", object: proxied("guaranteed"), remedy: "/resources/requests/cpu",
-		want: []string{"error function-pod revision shop/cart-00001", "warning function-qos revision shop/cart-00001"},
-	},
-	{
-		name: "a LimitRange gives queue-proxy limits", remedy: `patch limitrange shop --type json -p '[{"op":"remove","path":"/spec/limits/0/default"},{"op":"remove","path":"/spec/limits/0/max"}]'`,
-		object: &corev1.LimitRange{ObjectMeta: at("shop", "shop"), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: quantities("1", "1Gi")}}}},
-		want:   []string{"error limit-range limitrange shop/shop"},
-	},
-	{
-		name: "a LimitRange refuses ceilings", remedy: `{"op":"remove","path":"/spec/limits/0/max"}`,
-		object: &corev1.LimitRange{ObjectMeta: at("shop", "shop"), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePod, Max: quantities("1", "1Gi")}}}},
-		want:   []string{"warning limit-range limitrange shop/shop"},
-	},
-	{
-		name: "a ResourceQuota counts ceilings", remedy: "kubectl label namespace shop libra.dev/source=owners",
-		object: &corev1.ResourceQuota{ObjectMeta: at("shop", "shop"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsCPU: resource.MustParse("4")}}},
-		want:   []string{"warning resource-quota resourcequota shop/shop"},
-	},
-	of("a label that is no source", pair(ofNode(func(n *corev1.Node) { n.Labels["libra.dev/source"] = "owner" })), "kubectl label node a --overwrite libra.dev/source=node", "warning source-labels node a"),
+		of("a label on the Service alone", pair(edit(&servingv1.Service{ObjectMeta: at("shop", "cart")}, func(s *servingv1.Service) {
+			s.Labels, s.Spec.Template.Labels = map[string]string{"libra.dev/enabled": "true"}, nil
+		})), `patch ksvc cart --type merge -p '{"spec":{"template":{"metadata":{"labels":{"libra.dev/enabled":"true"}}}}}'`, "warning function-label service shop/cart"),
+		of("no limits", pair(ofRevision(func(r *servingv1.Revision) { r.Spec.Containers[0].Resources.Limits = nil })),
+			`kubectl -n shop patch ksvc cart --type json -p '[{"op":"add","path":"/spec/template/spec/containers/0/resources","value":{"limits":{"cpu":"1","memory":"512Mi"},"requests":{"cpu":"100m","memory":"64Mi"}}}]'`,
+			"error function-limits revision shop/cart-00001"),
+		of("a limit of CPU alone", pair(ofRevision(func(r *servingv1.Revision) { delete(r.Spec.Containers[0].Resources.Limits, corev1.ResourceMemory) })),
+			`"limits":{"cpu":"500m","memory":"512Mi"}`, "warning function-limits revision shop/cart-00001"),
+		of("no bound on requests where the source is owners", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["libra.dev/source"] = "owners" })),
+			`'{"spec":{"template":{"spec":{"containerConcurrency":1}}}}'`, "error function-concurrency revision shop/cart-00001"),
+		of("the activator leaves the path by annotation", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations["autoscaling.knative.dev/target-burst-capacity"] = "200" })),
+			`"autoscaling.knative.dev/target-burst-capacity":"-1"`, "warning function-in-path revision shop/cart-00001"),
+		of("the activator leaves the path by default", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations = nil })),
+			`"autoscaling.knative.dev/target-burst-capacity":"-1"`, "warning function-in-path revision shop/cart-00001"),
+		of("another autoscaler", pair(configured("config-autoscaler", "pod-autoscaler-class", "hpa.autoscaling.knative.dev")),
+			`"autoscaling.knative.dev/class":"kpa.autoscaling.knative.dev"`, "warning function-in-path revision shop/cart-00001"),
+		of("annotations that are refused", pair(ofRevision(func(r *servingv1.Revision) {
+			r.Annotations["libra.dev/mode"], r.Annotations["libra.dev/max-cpu"] = "on", "much"
+		})), ":null", "warning function-annotations revision shop/cart-00001", "warning function-annotations revision shop/cart-00001"),
+		of("queue-proxy has limits by setting", pair(configured("config-deployment", "queue-sidecar-cpu-limit", "1")),
+			`patch configmap config-deployment --type merge -p '{"data":{"queue-sidecar-cpu-limit":null}}'`, "error queue-proxy-limits configmap knative-serving/config-deployment"),
+		{
+			name: "a pod's queue-proxy has limits", object: proxied("bounded"), remedy: "resource-limit",
+			want: []string{"error function-pod revision shop/cart-00001"},
+		},
+		{
+			name: "a pod is Guaranteed", object: proxied("guaranteed"), remedy: "/resources/requests/cpu",
+			want: []string{"error function-pod revision shop/cart-00001", "warning function-qos revision shop/cart-00001"},
+		},
+		{
+			name: "a LimitRange gives queue-proxy limits", remedy: `patch limitrange shop --type json -p '[{"op":"remove","path":"/spec/limits/0/default"},{"op":"remove","path":"/spec/limits/0/max"}]'`,
+			object: &corev1.LimitRange{ObjectMeta: at("shop", "shop"), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Max: quantities("1", "1Gi")}}}},
+			want:   []string{"error limit-range limitrange shop/shop"},
+		},
+		{
+			name: "a LimitRange refuses ceilings", remedy: `{"op":"remove","path":"/spec/limits/0/max"}`,
+			object: &corev1.LimitRange{ObjectMeta: at("shop", "shop"), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePod, Max: quantities("1", "1Gi")}}}},
+			want:   []string{"warning limit-range limitrange shop/shop"},
+		},
+		{
+			name: "a ResourceQuota counts ceilings", remedy: "kubectl label namespace shop libra.dev/source=owners",
+			object: &corev1.ResourceQuota{ObjectMeta: at("shop", "shop"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsCPU: resource.MustParse("4")}}},
+			want:   []string{"warning resource-quota resourcequota shop/shop"},
+		},
+		of("a label that is no source", pair(ofNode(func(n *corev1.Node) { n.Labels["libra.dev/source"] = "owner" })), "kubectl label node a --overwrite libra.dev/source=node", "warning source-labels node a"),
+	}
 }
 
 // of and its like are for a change of an object.
