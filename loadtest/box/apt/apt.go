@@ -43,6 +43,9 @@ func Ensure(ctx context.Context, log func(format string, args ...any), tools ...
 	}
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("this machine lacks the Debian packages %[1]s, and only root can install them: apt-get install %[1]s", strings.Join(packages, " "))
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	log("installing the Debian packages %s", strings.Join(packages, ", "))

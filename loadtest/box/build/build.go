@@ -142,7 +142,8 @@ func (o Options) args(out string) []string {
 // environment makes a build depend on this machine's toolchain and on nothing
 // else of the caller's surroundings.
 func environment() []string {
-	return append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOWORK=off", "GOFLAGS=-buildvcs=false", "GOOS=linux")
+	return append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOWORK=off", "GOFLAGS=-buildvcs=false", "GOOS=linux",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off")
 }
 
 // tail keeps what a person needs of a failed command's output.

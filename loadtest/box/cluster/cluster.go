@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +57,14 @@ func Lock() (unlock func(), err error) {
 		return func() {}, nil
 	}
 	return lock(lockPath)
+}
+
+// LockRelease keeps two releases out of one cache. It is any user's.
+func LockRelease(l layout.Layout) (unlock func(), err error) {
+	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
+		return nil, err
+	}
+	return lock(filepath.Join(l.Cache, ".lock"))
 }
 
 func lock(path string) (unlock func(), err error) {

@@ -64,6 +64,14 @@ func PreflightImages(l layout.Layout) error {
 	return preflightBuild(l, "k6", imagesFreeBytes, "building the images")
 }
 
+// PreflightRelease says what keeps a release's images from being made. It takes no root.
+func PreflightRelease(l layout.Layout) error {
+	if _, err := os.Stat(l.Bin("libra-agent")); err == nil {
+		return nil
+	}
+	return tooLittleDisk(l.Cache, imagesFreeBytes, "making the images").orNil()
+}
+
 // preflightBuild asks for space only where the build's first binary is not
 // there: what comes of a later build takes the place of something.
 func preflightBuild(l layout.Layout, first string, needBytes uint64, what string) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // NonRoot is the user of images whose parts care only that it is not root. It
@@ -126,15 +127,19 @@ func InTar(path string) (Reference, error) {
 	return Reference{Name: m[0].RepoTags[0], Config: m[0].Config}, nil
 }
 
-// packed is the image with compressed layers.
+// packed is the image with compressed layers, in OCI's media types.
 func (i Image) packed() (v1.Image, error) {
 	packed := make([]v1.Layer, 0, len(i.layers))
 	for _, l := range i.layers {
-		p, err := tarball.LayerFromFile(l.path)
+		p, err := tarball.LayerFromFile(l.path, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 		if err != nil {
 			return nil, err
 		}
 		packed = append(packed, p)
 	}
-	return assemble(i.config, packed)
+	img, err := assemble(i.config, packed)
+	if err != nil {
+		return nil, err
+	}
+	return mutate.ConfigMediaType(mutate.MediaType(img, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }

@@ -103,7 +103,7 @@ func TestWriteLayer(t *testing.T) {
 		{Name: "opt/app/bin/", Mode: 0o755},
 		{Name: "opt/app/bin/run", Mode: 0o755, Content: "bin/run"},
 		{Name: "opt/app/etc/", Mode: 0o755},
-		{Name: "opt/app/etc/conf", Mode: 0o640, Content: "etc/conf"},
+		{Name: "opt/app/etc/conf", Mode: 0o644, Content: "etc/conf"},
 		{Name: "opt/app/link", Mode: 0o777, Link: "bin/run"},
 		{Name: "opt/app/src/", Mode: 0o755},
 		{Name: "opt/app/src/a.py", Mode: 0o644, Content: "src/a.py"},

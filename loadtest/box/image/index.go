@@ -15,8 +15,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
@@ -52,31 +50,20 @@ func (x Index) Push(ctx context.Context, as string) (reference string, err error
 	if err != nil {
 		return "", err
 	}
-	var all []mutate.IndexAddendum
-	for _, i := range x {
-		if err := i.checkPrograms(); err != nil {
-			return "", fmt.Errorf("push %s: %w", as, err)
-		}
-		img, err := i.packed()
-		if err != nil {
-			return "", err
-		}
-		config, err := img.ConfigFile()
-		if err != nil {
-			return "", err
-		}
-		all = append(all, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
-			Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture},
-		}})
+	index, err := x.OCI(nil)
+	if err != nil {
+		return "", fmt.Errorf("push %s: %w", as, err)
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
-	var pushed interface{ Digest() (v1.Hash, error) }
-	if len(all) == 1 {
-		image := all[0].Add.(v1.Image)
-		pushed, err = image, remote.Write(tag, image, options...)
+	var pushed interface{ Digest() (v1.Hash, error) } = index
+	if len(x) == 1 {
+		var one v1.Image
+		if one, err = x[0].packed(); err != nil {
+			return "", err
+		}
+		pushed, err = one, remote.Write(tag, one, options...)
 	} else {
-		index := mutate.AppendManifests(empty.Index, all...)
-		pushed, err = index, remote.WriteIndex(tag, index, options...)
+		err = remote.WriteIndex(tag, index, options...)
 	}
 	if err != nil {
 		return "", fmt.Errorf("push %s: %w", as, err)

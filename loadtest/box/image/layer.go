@@ -151,6 +151,7 @@ func (w layerWriter) entry(from, to string, e fs.DirEntry) error {
 		return err
 	}
 	h.Name = to
+	h.Mode = mode(info)
 	if err := w.tar.WriteHeader(header(h)); err != nil {
 		return err
 	}
@@ -164,6 +165,20 @@ func (w layerWriter) entry(from, to string, e fs.DirEntry) error {
 	defer f.Close()
 	_, err = io.Copy(w.tar, f)
 	return err
+}
+
+// mode is what Git keeps of a file's: whether it can be run. The rest tells of the umask of whoever
+// checked the file out, but for folders that anybody may write to.
+func mode(info fs.FileInfo) int64 {
+	switch m := info.Mode(); {
+	case m&fs.ModeSymlink != 0:
+		return 0o777
+	case m.IsDir() && m&fs.ModeSticky != 0:
+		return 0o1777
+	case m.IsDir() || m&0o100 != 0:
+		return 0o755
+	}
+	return 0o644
 }
 
 // header takes from h what differs from one machine to the next.

@@ -16,34 +16,39 @@ import (
 )
 
 // rootfs unpacks Debian packages and what they depend on into dir. Their
-// maintainer scripts do not run: nothing of ours needs a complete system.
-func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) error {
+// maintainer scripts do not run: nothing of ours needs a complete system. So
+// it takes no root, and no namespace.
+func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) ([]deb, error) {
 	if err := apt.Ensure(ctx, b.log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
-		return err
+		return nil, err
 	}
 	sources, err := debianSources(ctx, versions.DebianSuite)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := emptyDir(dir); err != nil {
-		return err
+		return nil, err
 	}
-	args := []string{"--quiet", "--mode=root", "--variant=extract", "--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
-	if b.foreign() {
-		// Nothing of what is unpacked is run.
-		args = append([]string{"--architectures=" + b.arch, "--skip=check/qemu"}, args...)
-	}
+	args := []string{"--quiet", "--mode=chrootless", "--variant=extract", "--architectures=" + b.architecture(), "--skip=check/qemu,cleanup/apt",
+		"--include=" + strings.Join(packages, ","), versions.DebianSuite, dir}
 	if _, err := run(ctx, "", "mmdebstrap", append(args, sources...)...); err != nil {
-		return err
+		return nil, err
+	}
+	debs, err := b.notePackages(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := onlyLicences(filepath.Join(dir, "usr/share/doc")); err != nil {
+		return nil, err
 	}
 	// The last three tell of this machine.
-	for _, unused := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
+	for _, unused := range []string{"usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
 		"etc/apt", "etc/hostname", "etc/resolv.conf"} {
 		if err := os.RemoveAll(filepath.Join(dir, unused)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return postInstall(dir)
+	return debs, postInstall(dir)
 }
 
 // System installs a suite of Debian in dir, with packages and what they need.

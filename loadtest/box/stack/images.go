@@ -60,7 +60,10 @@ func (b *builder) images(ctx context.Context) error {
 	redis, libc := b.dir("rootfs/redis"), b.dir("rootfs/libc")
 	packages := map[string][]string{redis: {"redis-server"}, libc: {"libc6"}}
 	for dir, p := range packages {
-		if err := b.once(dir, p, func() error { return b.rootfs(ctx, dir, p...) }); err != nil {
+		if err := b.once(dir, p, func() error {
+			_, err := b.rootfs(ctx, dir, p...)
+			return err
+		}); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"libra.dev/libra/loadtest/box/build"
 	"libra.dev/libra/loadtest/box/image"
 	"libra.dev/libra/loadtest/box/layout"
-	"libra.dev/libra/loadtest/box/versions"
 )
 
 const (
@@ -92,29 +91,12 @@ func Architectures() []string { return slices.Sorted(maps.Keys(wheelMachines)) }
 // repository, for a cluster that is not the box. Of several architectures each image is an index.
 // Their references are by digest: a tag may come to mean another image.
 func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with []string, out string, log Logf) error {
-	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
-	if len(archs) == 0 {
-		return fmt.Errorf("no architecture to push images for; there are %s", strings.Join(Architectures(), ", "))
-	}
-	for _, arch := range archs {
-		if !slices.Contains(Architectures(), arch) {
-			return fmt.Errorf("no images can be made for the architecture %q; there are %s", arch, strings.Join(Architectures(), ", "))
-		}
-	}
-	var names []string
-	indexes := map[string]image.Index{}
-	for _, arch := range archs {
-		log("images for %s", arch)
+	names, indexes, err := forEach(archs, log, func(arch string) ([]own, error) {
 		b := &builder{layout: l.For(arch), log: log, arch: arch}
-		images, err := b.loaded(ctx, root, with, out)
-		if err != nil {
-			return fmt.Errorf("images for %s: %w", arch, err)
-		}
-		names = names[:0]
-		for _, o := range images {
-			names = append(names, o.name)
-			indexes[o.name] = append(indexes[o.name], o.image)
-		}
+		return b.loaded(ctx, root, with, out)
+	})
+	if err != nil {
+		return err
 	}
 	references := map[string]string{}
 	for _, name := range names {
@@ -131,31 +113,73 @@ func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with [
 	return writeJSON(out, references)
 }
 
-// own builds Libra's images.
+// forEach builds images for each of the architectures, and puts those of one name together.
+func forEach(archs []string, log Logf, images func(arch string) ([]own, error)) (names []string, indexes map[string]image.Index, err error) {
+	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
+	if len(archs) == 0 {
+		return nil, nil, fmt.Errorf("no architecture to make images for; there are %s", strings.Join(Architectures(), ", "))
+	}
+	for _, arch := range archs {
+		if !slices.Contains(Architectures(), arch) {
+			return nil, nil, fmt.Errorf("no images can be made for the architecture %q; there are %s", arch, strings.Join(Architectures(), ", "))
+		}
+	}
+	indexes = map[string]image.Index{}
+	for _, arch := range archs {
+		log("images for %s", arch)
+		all, err := images(arch)
+		if err != nil {
+			return nil, nil, fmt.Errorf("images for %s: %w", arch, err)
+		}
+		names = names[:0]
+		for _, o := range all {
+			names = append(names, o.name)
+			indexes[o.name] = append(indexes[o.name], o.image)
+		}
+	}
+	return names, indexes, nil
+}
+
+// own builds Libra's images and those of the load tests' functions.
 func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 	functions, err := functionBinaries(root)
 	if err != nil {
 		return nil, err
 	}
+	images, err := b.programs(ctx, root, build.Options{}, slices.Concat(parts, functions)...)
+	if err != nil {
+		return nil, err
+	}
+	img, err := b.predictorOf(ctx, root)
+	return append(images, img), err
+}
+
+// programs builds binaries of the module in the folder dir, and an image of each.
+func (b *builder) programs(ctx context.Context, dir string, o build.Options, binaries ...build.Binary) ([]own, error) {
+	if err := b.compiler().Local(ctx, dir, o, binaries...); err != nil {
+		return nil, err
+	}
 	var images []own
-	for _, bin := range slices.Concat(parts, functions) {
-		if err := b.compiler().Local(ctx, root, build.Options{}, bin); err != nil {
-			return nil, err
-		}
+	for _, bin := range binaries {
 		img, err := b.program(bin.Name)
 		if err != nil {
 			return nil, err
 		}
 		images = append(images, img)
 	}
+	return images, nil
+}
+
+// predictorOf makes the predictor's image from the repository at root.
+func (b *builder) predictorOf(ctx context.Context, root string) (own, error) {
 	if err := b.python(ctx, root); err != nil {
-		return nil, err
+		return own{}, err
 	}
 	img, err := b.predictor(filepath.Join(root, predictorDir, predictorName))
 	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", predictorImage, err)
+		return own{}, fmt.Errorf("image %s: %w", predictorImage, err)
 	}
-	return append(images, own{predictorImage, img}), nil
+	return own{predictorImage, img}, nil
 }
 
 // program is the image of one static binary, by the binary's name.
@@ -206,7 +230,7 @@ func (b *builder) predictor(source string) (image.Image, error) {
 	return image.New(image.Config{
 		Architecture: b.arch,
 		User:         image.NonRoot,
-		Entrypoint:   []string{"/usr/bin/python" + versions.Python, "-m", predictorName},
+		Entrypoint:   []string{python, "-m", predictorName},
 		Env:          []string{"PYTHONPATH=/app", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1", "LANG=C.UTF-8", "HOME=/tmp"},
 		WorkingDir:   "/app",
 	}, append(layers, app)...)

@@ -17,6 +17,13 @@ import (
 // sitePackages is where Debian's Python looks for what pip installed.
 const sitePackages = "/usr/local/lib/python" + versions.Python + "/dist-packages"
 
+// recipe stands for how the layers of Python are made, of which their stamps know nothing else: it
+// changes whenever the same packages come to give another layer.
+const recipe = 2
+
+// python is Debian's own, here and in the image.
+const python = "/usr/bin/python" + versions.Python
+
 // pythonPackages are the Debian packages under the predictor.
 var pythonPackages = []string{"python" + versions.Python, "libstdc++6", "libgomp1", "ca-certificates", "tzdata"}
 
@@ -30,10 +37,11 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err != nil {
 		return fmt.Errorf("virtual environment: %w", err)
 	}
-	if err := b.once(b.pythonLayer(), b.debianPackages(), func() error {
+	packages := b.debianPackages()
+	if err := b.once(b.pythonLayer(), []any{recipe, packages, b.pinned}, func() error {
 		dir := b.dir("rootfs/python")
 		defer os.RemoveAll(dir)
-		if err := b.rootfs(ctx, dir, b.debianPackages()...); err != nil {
+		if _, err := b.rootfs(ctx, dir, packages...); err != nil {
 			return err
 		}
 		library := "/usr/lib/python" + versions.Python
@@ -49,7 +57,7 @@ func (b *builder) python(ctx context.Context, root string) error {
 	if err != nil {
 		return fmt.Errorf("the predictor's requirements: %w", err)
 	}
-	if err := b.once(b.sitePackagesLayer(), []any{string(requirements), b.debianPackages()}, func() error {
+	if err := b.once(b.sitePackagesLayer(), []any{recipe, string(requirements)}, func() error {
 		dir := b.dir("rootfs/site-packages")
 		defer os.RemoveAll(dir)
 		if err := b.installPython(ctx, venv, dir, requirements); err != nil {
@@ -74,18 +82,22 @@ const leastGlibc, debianGlibc = 17, 36
 // in their place. KServe asks for a psutil before 6, and only later ones have a wheel for arm64.
 var withoutWheels = map[string]map[string]string{"arm64": {"psutil": "python3-psutil"}}
 
-// debianPackages are the Debian packages under the predictor.
+// debianPackages are the Debian packages under the predictor, with their versions where they are
+// pinned.
 func (b *builder) debianPackages() []string {
-	packages := slices.Clone(pythonPackages)
-	if b.foreign() {
-		packages = append(packages, slices.Sorted(maps.Values(withoutWheels[b.arch]))...)
+	if len(b.pinned) == 0 {
+		return slices.Concat(pythonPackages, slices.Sorted(maps.Values(withoutWheels[b.architecture()])))
+	}
+	var packages []string
+	for _, d := range b.pinned {
+		packages = append(packages, d.Name+"="+d.Version)
 	}
 	return packages
 }
 
-// ofWheels has pip install, on this machine, what another one is to run. It takes only what is
-// built: of the requirements each is named, so that nothing has to be asked of the packages, which
-// would answer for this machine.
+// ofWheels has pip install what a machine of arch with Debian is to run, whatever this machine is.
+// It takes only what is built already. Each requirement is named, so that nothing has to be asked
+// of the packages, which would answer for this machine.
 func ofWheels(arch string) []string {
 	args := []string{"--only-binary", ":all:", "--no-deps", "--implementation", "cp", "--python-version", versions.Python}
 	for minor := debianGlibc; minor >= leastGlibc; minor-- {
@@ -112,16 +124,16 @@ func (b *builder) installPython(ctx context.Context, venv, dir string, requireme
 		return err
 	}
 	file := dir + ".txt"
-	var args []string
-	if b.foreign() {
-		args, requirements = ofWheels(b.arch), withWheels(b.arch, requirements)
-	}
-	if err := os.WriteFile(file, requirements, 0o644); err != nil {
+	arch := b.architecture()
+	if err := os.WriteFile(file, withWheels(arch, requirements), 0o644); err != nil {
 		return err
 	}
 	defer os.Remove(file)
-	args = append([]string{"install", "--quiet", "--disable-pip-version-check", "--no-compile", "--prefer-binary", "--target", dir, "--requirement", file}, args...)
-	if _, err := run(ctx, "", filepath.Join(venv, "bin", "pip"), args...); err != nil {
+	// The scripts that pip writes begin with the path of the Python that runs it, and that is to be
+	// the image's. Nor may a variable of the caller's choose other packages.
+	args := append([]string{"PYTHONPATH=" + filepath.Join(venv, "lib", "python"+versions.Python, "site-packages"), "PYTHONHASHSEED=0", "PIP_FIND_LINKS=",
+		python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target", dir, "--requirement", file}, ofWheels(arch)...)
+	if _, err := run(ctx, "", "env", args...); err != nil {
 		return err
 	}
 	return compilePython(ctx, venv, dir, sitePackages)
@@ -130,9 +142,10 @@ func (b *builder) installPython(ctx context.Context, venv, dir string, requireme
 // compilePython compiles the modules in dir, which will be at path in an
 // image. A predictor that compiles as it imports is 6 s late, and nothing could
 // keep the result on its read-only root. The files carry no time of their
-// source: an image has none.
+// source: an image has none. One process compiles them all, in their order: what was compiled
+// before has a part in how a file's constants are written.
 func compilePython(ctx context.Context, venv, dir, path string) error {
-	_, err := run(ctx, "", filepath.Join(venv, "bin", "python"), "-m", "compileall", "-qq", "-j", "2",
+	_, err := run(ctx, "", "env", "PYTHONHASHSEED=0", filepath.Join(venv, "bin", "python"), "-m", "compileall", "-qq",
 		"--invalidation-mode", "unchecked-hash", "-s", dir, "-p", path, dir)
 	return err
 }
@@ -141,7 +154,6 @@ func compilePython(ctx context.Context, venv, dir, path string) error {
 // minor version would do for byte code, but requirements differ between patch
 // versions: what pip installs must be right for the Python of the image.
 func (b *builder) venv(ctx context.Context) (string, error) {
-	python := "/usr/bin/python" + versions.Python
 	dir := b.dir("venv")
 	return dir, b.once(dir, python, func() error {
 		if err := apt.Ensure(ctx, b.log,

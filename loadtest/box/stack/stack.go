@@ -3,6 +3,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"runtime"
@@ -23,6 +24,9 @@ type builder struct {
 	log    Logf
 	// arch is the architecture to build for, as Go names it; empty is this machine's.
 	arch string
+	// pinned are the Debian packages under the predictor and all that they depend on; empty is
+	// what Debian has now.
+	pinned []deb
 }
 
 func (b *builder) dir(name string) string { return filepath.Join(b.layout.Cache, name) }
@@ -31,8 +35,8 @@ func (b *builder) compiler() build.Builder {
 	return build.Builder{Bin: b.layout.Bin(""), Arch: b.arch, Log: b.log}
 }
 
-// foreign says that what is built does not run on this machine.
-func (b *builder) foreign() bool { return b.arch != "" && b.arch != runtime.GOARCH }
+// architecture is the one to build for.
+func (b *builder) architecture() string { return cmp.Or(b.arch, runtime.GOARCH) }
 
 // once is build.Once with a line of progress.
 func (b *builder) once(path string, inputs any, make func() error) error {

@@ -36,7 +36,7 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newBuild(), newUp(), newDown(), newStatus(), newRestart(), newNodeStop(), newNodeStart(), newLinkDown(), newLinkUp(), newLinkDelay(), newLogs(), newKubectl(), newKubeconfig(), newPath(),
-		newLoad(), newPush(), newMachine(), newInit(), newNode(), newProbe())
+		newLoad(), newPush(), newRelease(), newMachine(), newInit(), newNode(), newProbe())
 	return root
 }
 

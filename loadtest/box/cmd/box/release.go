@@ -1,0 +1,85 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/box/cluster"
+	"libra.dev/libra/loadtest/box/image"
+	"libra.dev/libra/loadtest/box/layout"
+	"libra.dev/libra/loadtest/box/stack"
+)
+
+func newRelease() *cobra.Command {
+	var (
+		r          stack.Release
+		archive    string
+		push, lock bool
+	)
+	cmd := &cobra.Command{
+		Use:   "release",
+		Short: "Make the images of a release from the repository, as any user",
+		Long: `release makes an image of each of Libra's parts, for all the architectures, in an
+OCI image layout: images in the folder --out. Beside it are images.json, the
+reference of each image by digest, and components.json, what is in each of them.
+
+It needs neither root nor Docker, only Go and some Debian packages, which it names
+where they are missing. The same sources give the same digests.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root, err := repository()
+			if err != nil {
+				return err
+			}
+			l, err := layout.Default()
+			if err != nil {
+				return err
+			}
+			// The box's own folders have layers of whatever Debian had when it was built.
+			l.Cache = filepath.Join(l.Cache, "release")
+			unlock, err := cluster.LockRelease(l)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			log, done := progress(cmd)
+			if lock {
+				if err := stack.LockDebian(cmd.Context(), l.Cache, root, log); err != nil {
+					return err
+				}
+				done("predictor/debian.lock has the packages that Debian has now")
+				return nil
+			}
+			if err := cluster.PreflightRelease(l); err != nil {
+				return err
+			}
+			if err := r.Build(cmd.Context(), l, root, log); err != nil {
+				return err
+			}
+			if archive != "" {
+				if err := image.ArchiveLayout(r.Layout(), archive); err != nil {
+					return err
+				}
+				log("%s: written", archive)
+			}
+			if push {
+				if err := r.Push(cmd.Context(), log); err != nil {
+					return err
+				}
+			}
+			done("the images of %s are in %s, their references in %s", r.Version, r.Layout(), filepath.Join(r.Out, "images.json"))
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.Registry, "registry", "", "where the images will be, as registry/path; each is named below it")
+	f.StringVar(&r.Version, "version", "", "version of the release, which is the images' tag")
+	f.StringSliceVar(&r.Architectures, "arch", stack.Architectures(), "architectures to make the images for, of "+strings.Join(stack.Architectures(), ", "))
+	f.StringVar(&r.Out, "out", "dist", "folder to write to")
+	f.StringVar(&archive, "archive", "", "also write all images to this one tar, for `kind load image-archive`")
+	f.BoolVar(&push, "push", false, "also push the images to the registry, with the credentials of your own Docker configuration")
+	f.BoolVar(&lock, "lock", false, "only write predictor/debian.lock anew: the Debian packages under the predictor")
+	return cmd
+}

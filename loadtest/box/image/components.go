@@ -1,0 +1,135 @@
+package image
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"cmp"
+	"debug/buildinfo"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"net/textproto"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strings"
+)
+
+// Component is a piece of software in an image that is a project of its own.
+type Component struct {
+	// Type is that of its package URL: golang, pypi or deb.
+	Type string `json:"type"`
+	// Name is a Go module's path ("stdlib" for Go's own library), or a package's name.
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// Architecture is Debian's name for what a Debian package is for; it may be "all".
+	Architecture string `json:"architecture,omitempty"`
+	// Sum is a Go module's in go.sum.
+	Sum string `json:"sum,omitempty"`
+}
+
+// Components are what is in the image, as its files say: Go programs, the metadata of Python
+// packages, and what Debian packages say of themselves in /var/lib/dpkg/status.d.
+func (i Image) Components() ([]Component, error) {
+	var all []Component
+	for _, l := range i.layers {
+		components, err := l.components()
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.path, err)
+		}
+		all = append(all, components...)
+	}
+	slices.SortFunc(all, func(a, b Component) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
+	})
+	return slices.Compact(all), nil
+}
+
+func (l Layer) components() ([]Component, error) {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []Component
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		// tar reads no further than the header.
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return nil, err
+		}
+		components, err := componentsOf("/"+h.Name, io.NewSectionReader(f, at, h.Size))
+		if err != nil {
+			return nil, fmt.Errorf("/%s: %w", h.Name, err)
+		}
+		all = append(all, components...)
+	}
+}
+
+func componentsOf(name string, content *io.SectionReader) ([]Component, error) {
+	dir, base := path.Split(name)
+	switch {
+	case dir == "/var/lib/dpkg/status.d/":
+		fields, err := header822(content)
+		return []Component{{Type: "deb", Name: fields.Get("Package"), Version: fields.Get("Version"), Architecture: fields.Get("Architecture")}}, err
+	case base == "METADATA" && strings.HasSuffix(dir, ".dist-info/"):
+		fields, err := header822(content)
+		return []Component{{Type: "pypi", Name: fields.Get("Name"), Version: fields.Get("Version")}}, err
+	}
+	magic := make([]byte, len(elf.ELFMAG))
+	if _, err := content.ReadAt(magic, 0); err != nil || string(magic) != elf.ELFMAG {
+		return nil, nil
+	}
+	info, err := buildinfo.Read(content)
+	if err != nil {
+		return nil, nil // a program, but not Go's
+	}
+	return goComponents(info), nil
+}
+
+func goComponents(info *debug.BuildInfo) []Component {
+	all := []Component{{Type: "golang", Name: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")}}
+	for _, d := range info.Deps {
+		if d.Replace != nil {
+			d = d.Replace
+		}
+		// One without a version or a sum is a folder of this repository.
+		if d.Sum != "" {
+			all = append(all, Component{Type: "golang", Name: d.Path, Version: d.Version, Sum: d.Sum})
+		}
+	}
+	return all
+}
+
+// header822 reads the fields of a Debian or a Python package, up to the first empty line.
+func header822(r io.Reader) (textproto.MIMEHeader, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	head, _, _ := bytes.Cut(data, []byte("\n\n"))
+	fields := textproto.MIMEHeader{}
+	for s := bufio.NewScanner(bytes.NewReader(head)); s.Scan(); {
+		name, value, ok := strings.Cut(s.Text(), ":")
+		if ok && name != "" && !strings.ContainsAny(name, " \t") {
+			fields.Add(name, strings.TrimSpace(value))
+		}
+	}
+	if fields.Get("Version") == "" {
+		return nil, errors.New("it says no Version")
+	}
+	return fields, nil
+}
