@@ -41,8 +41,8 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) ([
 	if err := onlyLicences(filepath.Join(dir, "usr/share/doc")); err != nil {
 		return nil, err
 	}
-	// The last three tell of this machine.
-	for _, unused := range []string{"usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
+	// Only root gets devices; the last three tell of this machine.
+	for _, unused := range []string{"dev", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
 		"etc/apt", "etc/hostname", "etc/resolv.conf"} {
 		if err := os.RemoveAll(filepath.Join(dir, unused)); err != nil {
 			return nil, err
