@@ -1,6 +1,7 @@
 package dashboards
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,14 +49,15 @@ func targetsOfFile(t *testing.T) []target {
 	}
 	var all []target
 	for _, c := range file.ScrapeConfigs {
-		d := c.Discover[0]
-		one := target{job: c.JobName, namespace: d.Namespaces.Names[0], selector: d.Selectors[0].Label}
+		port := ""
 		for _, r := range c.Relabel {
 			if r.Action == "keep" && slices.Equal(r.SourceLabels, []string{"__meta_kubernetes_pod_container_port_name"}) {
-				one.port = r.Regex
+				port = r.Regex
 			}
 		}
-		all = append(all, one)
+		for _, d := range c.Discover {
+			all = append(all, target{job: c.JobName, namespace: d.Namespaces.Names[0], port: port, selector: d.Selectors[0].Label})
+		}
 	}
 	return all
 }
@@ -99,7 +101,9 @@ func targetsOfOperator(t *testing.T) []target {
 
 // The dashboards go by the jobs, whichever way they come about.
 func TestOperatorScrapesTheSameTargets(t *testing.T) {
-	byJob := func(a, b target) int { return strings.Compare(a.job, b.job) }
+	byJob := func(a, b target) int {
+		return cmp.Or(strings.Compare(a.job, b.job), strings.Compare(a.selector, b.selector))
+	}
 	files, operators := targetsOfFile(t), targetsOfOperator(t)
 	slices.SortFunc(files, byJob)
 	slices.SortFunc(operators, byJob)
@@ -112,7 +116,7 @@ func TestTargetsAreThere(t *testing.T) {
 	var agent struct {
 		Spec struct{ Template corev1.PodTemplateSpec }
 	}
-	resizer, scheduler := agent, agent
+	resizer, scheduler, plain := agent, agent, agent
 	var predictor struct {
 		Metadata metav1.ObjectMeta
 		Spec     struct{ Predictor corev1.PodSpec }
@@ -121,6 +125,7 @@ func TestTargetsAreThere(t *testing.T) {
 		"base/agent/daemonset.yaml":            &agent,
 		"base/resizer/deployment.yaml":         &resizer,
 		"base/predictor/inferenceservice.yaml": &predictor,
+		"predictor-plain/deployment.yaml":      &plain,
 		"scheduler/deployment.yaml":            &scheduler,
 	} {
 		data, err := os.ReadFile(filepath.Join("../manifests", path))
@@ -138,28 +143,22 @@ func TestTargetsAreThere(t *testing.T) {
 		"libra-activator": "knative-serving",
 		"libra-scheduler": settings.Namespace,
 	}
-	pods := map[string]corev1.PodTemplateSpec{
-		"libra-agent":     agent.Spec.Template,
-		"libra-resizer":   resizer.Spec.Template,
-		"libra-scheduler": scheduler.Spec.Template,
+	pods := map[string][]corev1.PodTemplateSpec{
+		"libra-agent":     {agent.Spec.Template},
+		"libra-resizer":   {resizer.Spec.Template},
+		"libra-scheduler": {scheduler.Spec.Template},
 		// KServe makes the label and keeps the ports.
-		"libra-predictor": {
+		"libra-predictor": {plain.Spec.Template, {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"serving.kserve.io/inferenceservice": predictor.Metadata.Name}},
 			Spec:       predictor.Spec.Predictor,
-		},
+		}},
 		// Knative's own Deployment has them.
-		"libra-activator": {
+		"libra-activator": {{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "activator"}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "metrics"}}}}},
-		},
+		}},
 	}
 	for _, target := range targetsOfFile(t) {
-		pod, ok := pods[target.job]
-		if !ok {
-			t.Errorf("job %s is of no part of Libra's", target.job)
-			continue
-		}
-		delete(pods, target.job)
 		if target.namespace != namespaces[target.job] {
 			t.Errorf("job %s looks in %s, its pods are in %s", target.job, target.namespace, namespaces[target.job])
 		}
@@ -167,14 +166,20 @@ func TestTargetsAreThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !selector.Matches(labels.Set(pod.Labels)) {
-			t.Errorf("job %s selects %s, its pods have %v", target.job, target.selector, pod.Labels)
+		i := slices.IndexFunc(pods[target.job], func(p corev1.PodTemplateSpec) bool { return selector.Matches(labels.Set(p.Labels)) })
+		if i < 0 {
+			t.Errorf("job %s selects %s, which no pod of that part has, or none that is not scraped already", target.job, target.selector)
+			continue
 		}
+		pod := pods[target.job][i]
+		pods[target.job] = slices.Delete(pods[target.job], i, i+1)
 		if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == target.port }) {
 			t.Errorf("job %s reads port %q, its pods have %v", target.job, target.port, pod.Spec.Containers[0].Ports)
 		}
 	}
-	for job := range pods {
-		t.Errorf("%s is not scraped", job)
+	for job, left := range pods {
+		for _, pod := range left {
+			t.Errorf("pods of %s with the labels %v are not scraped", job, pod.Labels)
+		}
 	}
 }

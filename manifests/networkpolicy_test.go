@@ -32,6 +32,7 @@ func TestOnlyThoseReachPartsWhoNeedThem(t *testing.T) {
 	redis := labels.Set{"app": "libra-redis"}
 	scheduler := labels.Set{"app": "libra-scheduler"}
 	predictor := labels.Set{"serving.kserve.io/inferenceservice": "libra", "component": "predictor"}
+	plain := labels.Set{"app": "libra-predictor"}
 	for _, c := range []struct {
 		name string
 		from peer
@@ -54,6 +55,11 @@ func TestOnlyThoseReachPartsWhoNeedThem(t *testing.T) {
 		{"agent to the predictor", agentPod, predictor, "http", false},
 		{"function to the predictor", peer{"default", nil, labels.Set{"app": "mst"}}, predictor, "http", false},
 		{"activator by its label alone to the predictor", peer{"default", nil, labels.Set{"app": "activator"}}, predictor, "http", false},
+
+		{"activator to the plain predictor", activatorPod, plain, "http", true},
+		{"Prometheus to the plain predictor", prometheus, plain, "http", true},
+		{"function to the plain predictor", peer{"default", nil, labels.Set{"app": "mst"}}, plain, "http", false},
+		{"activator to the plain predictor's gRPC", activatorPod, plain, "grpc", false},
 
 		{"Prometheus to the scheduler", prometheus, scheduler, "https", true},
 		{"function to the scheduler", peer{"default", nil, labels.Set{"app": "mst"}}, scheduler, "https", false},

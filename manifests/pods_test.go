@@ -46,8 +46,13 @@ func pods(t *testing.T) []pod {
 // decode decodes all objects of one kind.
 func decode[T any](t *testing.T, kind string) []T {
 	t.Helper()
+	return decodeOf[T](t, all(t), kind)
+}
+
+func decodeOf[T any](t *testing.T, objects []object, kind string) []T {
+	t.Helper()
 	var found []T
-	for _, o := range all(t) {
+	for _, o := range objects {
 		if o.Kind != kind {
 			continue
 		}

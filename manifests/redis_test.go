@@ -22,7 +22,7 @@ import (
 const redisAuth = "components/redis-auth"
 
 // parts are those that use Redis and are in the manifests, with the names of their users.
-var parts = map[string]string{"libra-resizer": "controller", "libra-agent": "agent", "libra": "predictor", "libra-scheduler": "scheduler"}
+var parts = map[string]string{"libra-resizer": "controller", "libra-agent": "agent", "libra": "predictor", "libra-predictor": "predictor", "libra-scheduler": "scheduler"}
 
 // Without its Secret a part starts and asks Redis as nobody.
 func TestPartsMountTheirCredentials(t *testing.T) {
@@ -112,10 +112,10 @@ func TestRedisAuthRuns(t *testing.T) {
 	}
 }
 
-// patched are the objects of base, and of the scheduler, as the component has them.
+// patched are the objects of base, of the plain predictor and of the scheduler, as the component has them.
 func patched(t *testing.T) []object {
 	t.Helper()
-	objects := rendered(t, "base", "scheduler")
+	objects := rendered(t, "base", "predictor-plain", "scheduler")
 	k, err := readKustomization(redisAuth)
 	if err != nil {
 		t.Fatal(err)
