@@ -199,6 +199,16 @@ box-libra: box-up bin/demo
 	$(BOX) load --out out/images.json
 	bin/demo install --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json
 
+##@ Release it
+
+.PHONY: release
+release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0.
+	@test -n "$(REGISTRY)" || { echo "make release needs REGISTRY=<repository>: where clusters will pull the images from, as registry.example/libra"; exit 2; }
+	@test -n "$(VERSION)" || { echo "make release needs VERSION=<version>, as 0.1.0"; exit 2; }
+	rm -rf dist
+	$(BOX) release --registry "$(REGISTRY)" --version "$(VERSION)" --arch amd64,arm64 --out dist
+	bin/dist --version "$(VERSION)" --out dist --images dist/images.json
+
 ##@ Build it
 
 .PHONY: build clean deps generate FORCE
@@ -232,6 +242,9 @@ bin/libra-resizer bin/libra-agent: bin/libra-%: FORCE
 
 bin/kwok-$(KWOK)/kwok:
 	GOBIN=$(CURDIR)/$(@D) go install -trimpath -ldflags "-s -w" sigs.k8s.io/kwok/cmd/kwok@$(KWOK)
+
+bin/dist: FORCE
+	@mkdir -p bin && go build -trimpath -o bin/dist ./manifests/dist/cmd/dist
 
 bin/demo: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo

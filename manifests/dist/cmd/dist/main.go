@@ -1,0 +1,57 @@
+// Command dist writes the files of a release beside its images.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"libra.dev/libra/manifests/dist"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "dist:", err)
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
+	var r dist.Release
+	var images string
+	root := &cobra.Command{
+		Use:   "dist --version VERSION",
+		Short: "Write the files of a release beside its images",
+		Long: `Write the files of a release beside its images: the objects that a user applies, with each image by
+its digest, the archives of kubectl's plugin, and SHA256SUMS over all files of the folder.
+
+It wants the images.json that "box release" writes, and is run from the root of the repository.`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if r.Images, err = dist.ReadImages(images); err != nil {
+				return err
+			}
+			return r.Write(cmd.Context(), func(format string, args ...any) {
+				fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...)
+			})
+		},
+	}
+	f := root.Flags()
+	f.StringVar(&r.Version, "version", "", "version of the release, as 0.1.0")
+	f.StringVar(&images, "images", "dist/images.json", "JSON object from the name of each image to its reference by digest")
+	f.StringVar(&r.Out, "out", "dist", "folder to write to")
+	f.StringVar(&r.Root, "root", ".", "root of the repository")
+	if err := root.MarkFlagRequired("version"); err != nil {
+		panic(err) // there is no such flag
+	}
+	return root
+}

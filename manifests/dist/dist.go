@@ -1,0 +1,78 @@
+// Package dist writes what a release ships beside its images: a file of objects for each thing that
+// a user applies, the plugin's archives, and the checksums of all of it.
+package dist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// Release is what is released, and where to.
+type Release struct {
+	// Root is that of the repository.
+	Root string
+	// Out is the folder that is written to.
+	Out string
+	// Version is the release's, as 0.1.0.
+	Version string
+	// Images are those that the release's objects run.
+	Images Images
+}
+
+// Validate names everything that a release cannot be made of.
+func (r Release) Validate() error {
+	var errs []error
+	if v, err := version.ParseSemantic(r.Version); err != nil || v.String() != r.Version {
+		errs = append(errs, fmt.Errorf("version %q: want a semantic version without a v, as 0.1.0 or 0.2.0-rc.1", r.Version))
+	}
+	if _, err := os.Stat(filepath.Join(r.Root, "manifests")); err != nil {
+		errs = append(errs, fmt.Errorf("no folder manifests in %q: want the root of the repository", r.Root))
+	}
+	return errors.Join(append(errs, r.Images.validate())...)
+}
+
+// Write writes all files of the release, and says what it is about to do.
+func (r Release) Write(ctx context.Context, log func(format string, args ...any)) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	log("rendering %d files of objects", len(files))
+	for _, f := range files {
+		data, err := f.render(r)
+		if err != nil {
+			return err
+		}
+		if err := r.write(f.name, data); err != nil {
+			return err
+		}
+	}
+	for _, p := range platforms {
+		log("building the plugin for %s", p)
+		data, err := pluginArchive(ctx, r.Root, p, r.Version)
+		if err != nil {
+			return err
+		}
+		if err := r.write(archiveName(r.Version, p), data); err != nil {
+			return err
+		}
+	}
+	sums, err := checksums(r.Out)
+	if err != nil {
+		return err
+	}
+	return r.write(checksumsFile, sums)
+}
+
+// write writes a file of the release, whose name may have folders in it.
+func (r Release) write(name string, data []byte) error {
+	path := filepath.Join(r.Out, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}

@@ -1,0 +1,118 @@
+package dist
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+
+	"sigs.k8s.io/kustomize/api/builtins"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/api/resource"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// file is one that a user applies.
+type file struct {
+	name string
+	// dir is the kustomization that it has the objects of.
+	dir   string
+	about string
+}
+
+// files are in the order in which they are applied.
+var files = []file{
+	{"libra.yaml", "manifests/base/core", "All of Libra but its predictor and its activator."},
+	{"libra-predictor-kserve.yaml", "manifests/base/predictor", "Libra's predictor, served by KServe. It wants libra.yaml."},
+	{"libra-predictor-plain.yaml", "manifests/predictor-plain", "Libra's predictor, for clusters without KServe. It wants libra.yaml."},
+	{"libra-activator.yaml", "manifests/activator", "What Libra's activator may do in addition to Knative's. It wants libra.yaml."},
+	{"libra-scheduler.yaml", "manifests/scheduler", "Libra's scheduler, for functions that ask for it. It wants libra.yaml."},
+	{"libra-monitoring.yaml", "dashboards/operator", "Dashboards for Grafana, and rules and monitors for the Prometheus Operator. It wants libra.yaml."},
+}
+
+// render is what the file has in it.
+func (f file) render(r Release) ([]byte, error) {
+	objects, err := f.objects(r)
+	if err != nil {
+		return nil, err
+	}
+	data, err := objects.AsYaml()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.name, err)
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# Libra %s. %s\n", r.Version, f.about)
+	out.Write(data)
+	return out.Bytes(), nil
+}
+
+// objects are those of the file, with the release's images.
+func (f file) objects(r Release) (resmap.ResMap, error) {
+	options := krusty.MakeDefaultOptions()
+	// As kubectl does: what others need comes first.
+	options.Reorder = krusty.ReorderOptionLegacy
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(r.Root, f.dir))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.name, err)
+	}
+	for _, name := range r.Images.names() {
+		repository, digest := r.Images.split(name)
+		pin := builtins.ImageTagTransformerPlugin{ImageTag: types.Image{Name: name, NewName: repository, Digest: digest}}
+		if err := pin.Transform(objects); err != nil {
+			return nil, fmt.Errorf("%s: image %s: %w", f.name, name, err)
+		}
+	}
+	released := map[string]bool{}
+	for _, reference := range r.Images {
+		released[reference] = true
+	}
+	for _, o := range objects.Resources() {
+		used, err := imagesOf(o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s %s: %w", f.name, o.GetKind(), o.GetName(), err)
+		}
+		for _, image := range used {
+			if !released[image] {
+				return nil, fmt.Errorf("%s: %s %s runs the image %q, which is not one of the release's: %q", f.name, o.GetKind(), o.GetName(), image, r.Images.names())
+			}
+		}
+	}
+	return objects, nil
+}
+
+// imagesOf are the images of all containers of an object, of whatever kind it is.
+func imagesOf(o *resource.Resource) ([]string, error) {
+	if o.GetKind() == "CustomResourceDefinition" {
+		return nil, nil
+	}
+	fields, err := o.Map()
+	if err != nil {
+		return nil, err
+	}
+	return appendImages(nil, fields), nil
+}
+
+func appendImages(images []string, value any) []string {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, field := range value {
+			images = appendImages(images, field)
+			if key != "containers" && key != "initContainers" {
+				continue
+			}
+			containers, _ := field.([]any)
+			for _, container := range containers {
+				if c, ok := container.(map[string]any); ok {
+					image, _ := c["image"].(string)
+					images = append(images, image)
+				}
+			}
+		}
+	case []any:
+		for _, item := range value {
+			images = appendImages(images, item)
+		}
+	}
+	return images
+}
