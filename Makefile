@@ -201,13 +201,16 @@ box-libra: box-up bin/demo
 
 ##@ Release it
 
+# Where the plugin's archives will be uploaded to.
+DOWNLOADS ?= https://libra.dev/releases/$(VERSION)
+
 .PHONY: release
 release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0.
 	@test -n "$(REGISTRY)" || { echo "make release needs REGISTRY=<repository>: where clusters will pull the images from, as registry.example/libra"; exit 2; }
 	@test -n "$(VERSION)" || { echo "make release needs VERSION=<version>, as 0.1.0"; exit 2; }
 	rm -rf dist
 	$(BOX) release --registry "$(REGISTRY)" --version "$(VERSION)" --arch amd64,arm64 --out dist
-	bin/dist --version "$(VERSION)" --out dist --images dist/images.json
+	bin/dist --version "$(VERSION)" --downloads "$(DOWNLOADS)" --out dist --images dist/images.json --components dist/components.json
 
 ##@ Build it
 

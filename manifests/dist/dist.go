@@ -1,11 +1,12 @@
 // Package dist writes what a release ships beside its images: a file of objects for each thing that
-// a user applies, the plugin's archives, and the checksums of all of it.
+// a user applies, bills of materials, the plugin's archives, and the checksums of all of it.
 package dist
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -22,6 +23,10 @@ type Release struct {
 	Version string
 	// Images are those that the release's objects run.
 	Images Images
+	// Components are what is in them.
+	Components Components
+	// Downloads is the URL of the folder where the plugin's archives will be found.
+	Downloads string
 }
 
 // Validate names everything that a release cannot be made of.
@@ -29,6 +34,9 @@ func (r Release) Validate() error {
 	var errs []error
 	if v, err := version.ParseSemantic(r.Version); err != nil || v.String() != r.Version {
 		errs = append(errs, fmt.Errorf("version %q: want a semantic version without a v, as 0.1.0 or 0.2.0-rc.1", r.Version))
+	}
+	if u, err := url.Parse(r.Downloads); err != nil || u.Scheme != "https" || u.Host == "" {
+		errs = append(errs, fmt.Errorf("downloads %q: want an https URL, as https://example.com/libra/0.1.0", r.Downloads))
 	}
 	if _, err := os.Stat(filepath.Join(r.Root, "manifests")); err != nil {
 		errs = append(errs, fmt.Errorf("no folder manifests in %q: want the root of the repository", r.Root))
@@ -51,15 +59,33 @@ func (r Release) Write(ctx context.Context, log func(format string, args ...any)
 			return err
 		}
 	}
+	for _, image := range r.Components.Images {
+		data, err := image.sbom(r.Version)
+		if err != nil {
+			return err
+		}
+		if err := r.write(image.fileName(), data); err != nil {
+			return err
+		}
+	}
+	archives := map[platform][]byte{}
 	for _, p := range platforms {
 		log("building the plugin for %s", p)
 		data, err := pluginArchive(ctx, r.Root, p, r.Version)
 		if err != nil {
 			return err
 		}
+		archives[p] = data
 		if err := r.write(archiveName(r.Version, p), data); err != nil {
 			return err
 		}
+	}
+	manifest, err := krewManifest(r.Version, r.Downloads, archives)
+	if err != nil {
+		return err
+	}
+	if err := r.write(krewFile, manifest); err != nil {
+		return err
 	}
 	sums, err := checksums(r.Out)
 	if err != nil {

@@ -21,7 +21,7 @@ func testRelease() Release {
 	for _, name := range []string{"kubectl-libra", "libra-activator", "libra-agent", "libra-predictor", "libra-resizer", "libra-scheduler", "redis"} {
 		images[name] = fmt.Sprintf("registry.example:5000/libra/%s@sha256:%x", name, sha256.Sum256([]byte(name)))
 	}
-	return Release{Root: root, Version: "0.1.0", Images: images}
+	return Release{Root: root, Version: "0.1.0", Images: images, Downloads: "https://example.com/libra"}
 }
 
 func TestValidateNamesAllThatIsWrong(t *testing.T) {
@@ -30,7 +30,7 @@ func TestValidateNamesAllThatIsWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("it is accepted")
 	}
-	for _, want := range []string{`version "v1.0"`, "no folder manifests", `redis is "registry.example/redis:7", want REGISTRY/redis@sha256:`} {
+	for _, want := range []string{`version "v1.0"`, `downloads ""`, "no folder manifests", `redis is "registry.example/redis:7", want REGISTRY/redis@sha256:`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

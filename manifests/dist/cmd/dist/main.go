@@ -24,20 +24,24 @@ func main() {
 
 func newRoot() *cobra.Command {
 	var r dist.Release
-	var images string
+	var images, components string
 	root := &cobra.Command{
-		Use:   "dist --version VERSION",
+		Use:   "dist --version VERSION --downloads URL",
 		Short: "Write the files of a release beside its images",
 		Long: `Write the files of a release beside its images: the objects that a user applies, with each image by
-its digest, the archives of kubectl's plugin, and SHA256SUMS over all files of the folder.
+its digest, what is in the images as CycloneDX, the archives of kubectl's plugin with a manifest for
+krew, and SHA256SUMS over all files of the folder.
 
-It wants the images.json that "box release" writes, and is run from the root of the repository.`,
+It wants the images.json and the components.json that "box release" writes, and is run from the root of the repository.`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if r.Images, err = dist.ReadImages(images); err != nil {
+				return err
+			}
+			if r.Components, err = dist.ReadComponents(components); err != nil {
 				return err
 			}
 			return r.Write(cmd.Context(), func(format string, args ...any) {
@@ -48,10 +52,14 @@ It wants the images.json that "box release" writes, and is run from the root of 
 	f := root.Flags()
 	f.StringVar(&r.Version, "version", "", "version of the release, as 0.1.0")
 	f.StringVar(&images, "images", "dist/images.json", "JSON object from the name of each image to its reference by digest")
+	f.StringVar(&components, "components", "dist/components.json", "what is in each image")
+	f.StringVar(&r.Downloads, "downloads", "", "URL of the folder where the plugin's archives will be, for krew")
 	f.StringVar(&r.Out, "out", "dist", "folder to write to")
 	f.StringVar(&r.Root, "root", ".", "root of the repository")
-	if err := root.MarkFlagRequired("version"); err != nil {
-		panic(err) // there is no such flag
+	for _, required := range []string{"version", "downloads"} {
+		if err := root.MarkFlagRequired(required); err != nil {
+			panic(err) // there is no such flag
+		}
 	}
 	return root
 }
