@@ -62,7 +62,7 @@ const kustomizationFile = "kustomization.yaml"
 // clusterScoped are the kinds of ours that are in no namespace.
 var clusterScoped = []string{
 	"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-	"CustomResourceDefinition",
+	"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "CustomResourceDefinition",
 }
 
 // checkNamespace is that of the Job which looks at a cluster, also before Libra is there.

@@ -188,7 +188,7 @@ func compile(t *testing.T, expression string) cel.Program {
 		IntroducedVersion: oldest,
 		EnvOptions: []cel.EnvOption{
 			cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
-			cel.Variable("variables", cel.DynType),
+			cel.Variable("variables", cel.DynType), cel.Variable("namespaceObject", cel.DynType),
 		},
 	})
 	if err != nil {
