@@ -3,7 +3,6 @@ package dashboards
 import (
 	"context"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -135,9 +133,6 @@ func exported(t *testing.T) map[string]bool {
 	if err := live.Meter(provider); err != nil {
 		t.Fatal(err)
 	}
-	// As the activator has it, around all of its handlers.
-	otelhttp.NewHandler(http.NotFoundHandler(), "handle", otelhttp.WithMeterProvider(provider))
-
 	families, err := ctrlmetrics.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package dashboards
 
 import (
 	"cmp"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,13 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
+
+const addressLabel = "__address__"
 
 // target is what one scrape job reads: a port of pods.
 type target struct {
 	job, namespace, port string
 	selector             string
+	// address is what is read instead of the port, of the same pods.
+	address string
 }
 
 // targetsOfFile are those of scrape.yaml.
@@ -41,6 +47,8 @@ func targetsOfFile(t *testing.T) []target {
 				SourceLabels []string `json:"source_labels"`
 				Regex        string
 				Action       string
+				TargetLabel  string `json:"target_label"`
+				Replacement  string
 			} `json:"relabel_configs"`
 		} `json:"scrape_configs"`
 	}
@@ -49,14 +57,17 @@ func targetsOfFile(t *testing.T) []target {
 	}
 	var all []target
 	for _, c := range file.ScrapeConfigs {
-		port := ""
+		port, address := "", ""
 		for _, r := range c.Relabel {
 			if r.Action == "keep" && slices.Equal(r.SourceLabels, []string{"__meta_kubernetes_pod_container_port_name"}) {
 				port = r.Regex
 			}
+			if r.TargetLabel == addressLabel {
+				address = r.Regex + " " + r.Replacement
+			}
 		}
 		for _, d := range c.Discover {
-			all = append(all, target{job: c.JobName, namespace: d.Namespaces.Names[0], port: port, selector: d.Selectors[0].Label})
+			all = append(all, target{job: c.JobName, namespace: d.Namespaces.Names[0], port: port, selector: d.Selectors[0].Label, address: address})
 		}
 	}
 	return all
@@ -81,7 +92,7 @@ func targetsOfOperator(t *testing.T) []target {
 				Selector            metav1.LabelSelector
 				PodMetricsEndpoints []struct {
 					Port        string
-					Relabelings []struct{ TargetLabel, Replacement string }
+					Relabelings []struct{ TargetLabel, Regex, Replacement string }
 				}
 			}
 		}
@@ -89,12 +100,20 @@ func targetsOfOperator(t *testing.T) []target {
 			t.Fatalf("%s: %v", path, err)
 		}
 		endpoint := monitor.Spec.PodMetricsEndpoints[0]
-		all = append(all, target{
-			job:       endpoint.Relabelings[0].Replacement,
+		one := target{
 			namespace: monitor.Metadata.Namespace,
 			port:      endpoint.Port,
 			selector:  labels.SelectorFromSet(monitor.Spec.Selector.MatchLabels).String(),
-		})
+		}
+		for _, r := range endpoint.Relabelings {
+			switch r.TargetLabel {
+			case "job":
+				one.job = r.Replacement
+			case addressLabel:
+				one.address = r.Regex + " " + r.Replacement
+			}
+		}
+		all = append(all, one)
 	}
 	return all
 }
@@ -159,6 +178,13 @@ func TestTargetsAreThere(t *testing.T) {
 		}},
 	}
 	for _, target := range targetsOfFile(t) {
+		address := ""
+		if target.job == "libra-activator" {
+			address = fmt.Sprintf(`(.+):\d+ $1:%d`, api.ActivatorMetricsPort)
+		}
+		if target.address != address {
+			t.Errorf("job %s reads %q, want %q", target.job, target.address, address)
+		}
 		if target.namespace != namespaces[target.job] {
 			t.Errorf("job %s looks in %s, its pods are in %s", target.job, target.namespace, namespaces[target.job])
 		}

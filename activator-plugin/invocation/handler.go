@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -79,6 +80,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		span:     trace.SpanContextFromContext(r.Context()),
 		response: sw,
 	}
+	// Also of one whose client went away, which panics.
+	defer func() {
+		h.manager.metrics.onRequest(types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, h.manager.clock.Since(req.arrived))
+	}()
 	h.next.ServeHTTP(sw, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
 }
 

@@ -79,7 +79,7 @@ type metrics struct {
 	poolCalls          metric.Float64Histogram
 	placed, over       metric.Int64Counter
 	promises           metric.Float64Counter
-	placing            metric.Float64Histogram
+	placing, requests  metric.Float64Histogram
 
 	// To make an attribute set costs more than to count.
 	dispatchSets optionsOf[dispatchKey]
@@ -117,31 +117,38 @@ const maxOptions = 100_000
 // optionsOf keeps the options of the attributes that there have been.
 type optionsOf[K comparable] struct {
 	mu   sync.RWMutex
-	kept map[K][]metric.AddOption
+	kept map[K]options
 }
 
-func (o *optionsOf[K]) get(key K, attrs func(K) []attribute.KeyValue) []metric.AddOption {
+// options are the same attributes, to count by and to record by.
+type options struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func (o *optionsOf[K]) get(key K, attrs func(K) []attribute.KeyValue) options {
 	o.mu.RLock()
-	options, ok := o.kept[key]
+	of, ok := o.kept[key]
 	o.mu.RUnlock()
 	if ok {
-		return options
+		return of
 	}
-	options = []metric.AddOption{withSet(attrs(key)...)}
+	set := withSet(attrs(key)...)
+	of = options{add: []metric.AddOption{set}, record: []metric.RecordOption{set}}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.kept == nil || len(o.kept) >= maxOptions {
-		o.kept = make(map[K][]metric.AddOption)
+		o.kept = make(map[K]options)
 	}
-	o.kept[key] = options
-	return options
+	o.kept[key] = of
+	return of
 }
 
 func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	var (
 		meter = mp.Meter(scopeName)
 		m     metrics
-		errs  [13]error
+		errs  [14]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
 		metric.WithDescription("Invocations of opted-in revisions, by role, by the reason when they are only observed or unmanaged, and by whether their pods are ranked"),
@@ -184,6 +191,10 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Time that the choice of a pod took"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2))
+	m.requests, errs[13] = meter.Float64Histogram("libra.request.duration",
+		metric.WithDescription("Time from an opted-in revision's request coming to the activator to the end of its response"),
+		metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
 	}
@@ -200,7 +211,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 }
 
 func (m *metrics) onDispatch(rev types.NamespacedName, r role, why reason, ranked bool) {
-	m.dispatched.Add(context.Background(), 1, m.dispatchSets.get(dispatchKey{rev, r, why, ranked}, dispatchKey.attributes)...)
+	m.dispatched.Add(context.Background(), 1, m.dispatchSets.get(dispatchKey{rev, r, why, ranked}, dispatchKey.attributes).add...)
 }
 
 func (k dispatchKey) attributes() []attribute.KeyValue {
@@ -225,7 +236,7 @@ func (m *metrics) onInFlight(delta int64) { m.inFlight.Add(context.Background(),
 
 func (m *metrics) onEnded(rev types.NamespacedName, o pool.Outcome) {
 	key := endedKey{rev, o.Found, !o.Lent.IsZero(), !o.Borrowed.IsZero()}
-	m.ended.Add(context.Background(), 1, m.endedSets.get(key, endedKey.attributes)...)
+	m.ended.Add(context.Background(), 1, m.endedSets.get(key, endedKey.attributes).add...)
 }
 
 func (k endedKey) attributes() []attribute.KeyValue {
@@ -237,11 +248,11 @@ func (k endedKey) attributes() []attribute.KeyValue {
 }
 
 func (m *metrics) onAbandoned(rev types.NamespacedName) {
-	m.abandoned.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision)...)
+	m.abandoned.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision).add...)
 }
 
 func (m *metrics) onPlaced(policy string, o placement.Outcome, took time.Duration) {
-	m.placed.Add(context.Background(), 1, m.placedSets.get(placedKey{policy, string(o)}, placedKey.attributes)...)
+	m.placed.Add(context.Background(), 1, m.placedSets.get(placedKey{policy, string(o)}, placedKey.attributes).add...)
 	m.placing.Record(context.Background(), took.Seconds())
 }
 
@@ -249,8 +260,12 @@ func (k placedKey) attributes() []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("policy", k.policy), attribute.String("outcome", k.outcome)}
 }
 
+func (m *metrics) onRequest(rev types.NamespacedName, took time.Duration) {
+	m.requests.Record(context.Background(), took.Seconds(), m.revisionSets.get(rev, ofRevision).record...)
+}
+
 func (m *metrics) onOver(rev types.NamespacedName) {
-	m.over.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision)...)
+	m.over.Add(context.Background(), 1, m.revisionSets.get(rev, ofRevision).add...)
 }
 
 // The attribute "kind" of CPU that requests are placed for.
@@ -284,9 +299,9 @@ func (m *metrics) onVolume(rev types.NamespacedName, kind string, r api.Resource
 	if r.IsZero() {
 		return
 	}
-	options := m.volumeSets.get(volumeKey{rev, kind, withheld}, volumeKey.attributes)
-	m.cpu.Add(context.Background(), float64(r.CPUMilli)/1000*ran.Seconds(), options...)
-	m.memory.Add(context.Background(), float64(r.MemoryBytes)*ran.Seconds(), options...)
+	of := m.volumeSets.get(volumeKey{rev, kind, withheld}, volumeKey.attributes).add
+	m.cpu.Add(context.Background(), float64(r.CPUMilli)/1000*ran.Seconds(), of...)
+	m.memory.Add(context.Background(), float64(r.MemoryBytes)*ran.Seconds(), of...)
 }
 
 func (k volumeKey) attributes() []attribute.KeyValue {

@@ -24,8 +24,6 @@ const (
 	// stockPlacement is the name of the placement stock: its own is another arm's, which is without Libra.
 	stockPlacement = "stock_placement"
 
-	activatorMetricsPort = 9090
-
 	// placementTimeout bounds how long it takes until the activator goes by another placement, of
 	// which its watch tells it at once.
 	placementTimeout = 30 * time.Second
@@ -232,7 +230,7 @@ type choices struct {
 }
 
 func (d *demo) choices(ctx context.Context) (choices, error) {
-	counted, err := d.counters(ctx, servingNamespace, activatorSelector, activatorMetricsPort)
+	counted, err := d.counters(ctx, servingNamespace, activatorSelector, api.ActivatorMetricsPort)
 	return choicesOf(counted), err
 }
 

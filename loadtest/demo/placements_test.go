@@ -117,7 +117,7 @@ libra_placement_cpu_seconds_total{kind="granted"} 2.5
 
 func TestChoicesAreTheActivatorsCounters(t *testing.T) {
 	k, _ := fakeKubectl(t, `case "$*" in
-*--raw*/namespaces/knative-serving/pods/activator-*:9090/proxy/metrics) cat <<'EOF'
+*--raw*/namespaces/knative-serving/pods/activator-*:9095/proxy/metrics) cat <<'EOF'
 `+activatorSays+`EOF
 ;;
 *"-n knative-serving "*app=activator*) echo '{"items":[{"metadata":{"name":"activator-1"}},{"metadata":{"name":"activator-2"}}]}';;

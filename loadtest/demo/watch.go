@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/loadtest/prometheus"
 )
@@ -15,8 +12,7 @@ import (
 // watchEvery is how often Prometheus looks at Libra's parts.
 const watchEvery = 5 * time.Second
 
-// watch starts the box's Prometheus, so that one can look on while it is measured, and has
-// Knative export what it is to see.
+// watch starts the box's Prometheus, so that one can look on while it is measured.
 func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
 	binary, err := d.tool(d.prometheus, "prometheus", "prometheus", true)
 	if err != nil {
@@ -29,31 +25,7 @@ func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
 		return nil, err
 	}
 	d.say("Prometheus: %s until the end, with Libra's jobs and rules; docs/dashboards.md has the dashboards for Grafana", server.URL)
-	if err := d.exportMetrics(ctx); err != nil {
-		return nil, errors.Join(err, server.Stop())
-	}
 	return server, nil
-}
-
-// exportMetrics has Knative export its metrics. The activator reads that when it starts,
-// so that a stock one is started anew: it is to do as much as Libra's.
-func (d *demo) exportMetrics(ctx context.Context) error {
-	var config corev1.ConfigMap
-	if err := d.kubectl.get(ctx, &config, "-n", servingNamespace, "configmap", "config-observability"); err != nil {
-		return err
-	}
-	if config.Data["metrics-protocol"] == "prometheus" {
-		return nil
-	}
-	d.say("metrics: having Knative export them")
-	if _, err := d.kubectl.run(ctx, "-n", servingNamespace, "patch", "configmap", "config-observability", "--type=merge",
-		`--patch={"data":{"metrics-protocol":"prometheus"}}`); err != nil {
-		return err
-	}
-	if _, err := d.kubectl.run(ctx, slices.Concat([]string{"rollout", "restart"}, activator)...); err != nil {
-		return err
-	}
-	return d.activatorReplaced(ctx)
 }
 
 // alerts are the names of those that fired since the command began.

@@ -16,8 +16,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/dashboards"
 	"libra.dev/libra/loadtest/prometheus"
@@ -76,10 +74,9 @@ var unseen = map[string]string{
 // takes and that has data while functions are called; no alert would fire meanwhile.
 func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
-	exportActivatorMetrics(ctx, t)
 	p := startPrometheus(t, *kubeconfig)
 	running := startLoadWithRests(ctx, 15*time.Second, 4*time.Second)
-	awaitTargets(ctx, t, p, append(parts, "libra-activator")...)
+	awaitTargets(ctx, t, p, parts...)
 
 	missing := allQueries(t)
 	node := find(ctx, t, "compression").node
@@ -244,37 +241,8 @@ func TestKustomizationsAreAccepted(t *testing.T) {
 	}
 }
 
-// exportActivatorMetrics does what docs/dashboards.md asks for, for the rest of the test.
-func exportActivatorMetrics(ctx context.Context, t *testing.T) {
-	t.Helper()
-	configMaps := kube.CoreV1().ConfigMaps(servingNamespace)
-	before, err := configMaps.Get(ctx, "config-observability", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if before.Data["metrics-protocol"] == "prometheus" {
-		return
-	}
-	set := func(ctx context.Context, value string) {
-		patch := fmt.Sprintf(`{"data": {"metrics-protocol": %s}}`, value)
-		if _, err := configMaps.Patch(ctx, "config-observability", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatalf("telling Knative to export metrics: %v", err)
-		}
-		// It is read when an activator starts.
-		patchActivator(ctx, t, fmt.Appendf(nil, "spec: {template: {metadata: {annotations: {libra.dev/restarted: %q}}}}", time.Now()))
-	}
-	t.Cleanup(func() {
-		value := "null"
-		if v, ok := before.Data["metrics-protocol"]; ok {
-			value = fmt.Sprintf("%q", v)
-		}
-		set(context.Background(), value)
-	})
-	set(ctx, `"prometheus"`)
-}
-
-// parts are the jobs of those that export metrics unasked.
-var parts = []string{"libra-agent", "libra-predictor", "libra-resizer"}
+// parts are the jobs that Prometheus has without a change of anybody's settings.
+var parts = []string{"libra-activator", "libra-agent", "libra-predictor", "libra-resizer"}
 
 // awaitTargets waits until a pod of each job answers.
 func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs ...string) {

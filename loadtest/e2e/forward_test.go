@@ -55,7 +55,6 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 	names := workers(ctx, t)
 	near, far := names[0], names[len(names)-1]
 	spreadActivators(ctx, t, near, far)
-	exportActivatorMetrics(ctx, t)
 	activators := activatorsOn(ctx, t)
 	zone := zoneOf(ctx, t, near)
 
@@ -277,7 +276,7 @@ func moveAway(t *testing.T, node string) {
 // forwards are how many requests an activator was to pass on, by what became of that.
 func forwards(t *testing.T, activator corev1.Pod) map[string]float64 {
 	t.Helper()
-	response, err := http.Get("http://" + activator.Status.PodIP + ":9090/metrics")
+	response, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", activator.Status.PodIP, api.ActivatorMetricsPort))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,6 @@ var chosenBody = text(3, 1<<20)
 // requests of now; without one the setting chooses among the pods.
 func TestPlacementIsAsPoliciesAndSettingsSay(t *testing.T) {
 	ctx := t.Context()
-	exportActivatorMetrics(ctx, t)
 	awaitOneActivator(ctx, t)
 	namespace := newNamespace(ctx, t, "placed", api.SourceNode)
 	const tag = "nearby"
@@ -309,7 +308,7 @@ func placementChoices(ctx context.Context, t *testing.T, policy string) map[stri
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Status.PodIP+":9090/metrics", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", pod.Status.PodIP, api.ActivatorMetricsPort), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

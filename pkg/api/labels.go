@@ -51,6 +51,10 @@ const (
 	// further one. It never reaches a function. A client that sends it has its request stay where it comes to.
 	ForwardedHeader = "X-Libra-Forwarded"
 
+	// ActivatorMetricsPort is where Libra's metrics of an activator are, which neither Knative's
+	// activator nor its queue-proxy uses.
+	ActivatorMetricsPort = 9095
+
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.
 	UserContainer       = "user-container"

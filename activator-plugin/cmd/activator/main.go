@@ -77,6 +77,8 @@ func main() {
 	mp, tp := otel.SetupObservabilityOrDie(ctx, component, logger, pprof)
 	defer shutdown(logger, "metrics", mp.Shutdown)
 	defer shutdown(logger, "traces", tp.Shutdown)
+	exported := startExport(logger.Named("libra"))
+	defer shutdown(logger, "metrics of Libra", exported.stop)
 
 	if err := controller.StartInformers(ctx.Done(), informers...); err != nil {
 		logger.Fatalw("The informers do not start", zap.Error(err))
@@ -93,7 +95,7 @@ func main() {
 	go knativeThrottler.Run(ctx, transport, network.EnableMeshPodAddressability, network.MeshCompatibilityMode)
 
 	// Libra, without which the activator is as stock.
-	libra := startLibra(ctx, kube, env.PodName, mp, tp, logger)
+	libra := startLibra(ctx, kube, env.PodName, exported.provider, tp, logger)
 	defer libra.stop()
 	libra.followActivators(endpointsinformer.Get(ctx).Informer(), env.PodIP, logger)
 
@@ -119,7 +121,7 @@ func main() {
 	ah = handler.NewTimeoutHandler(ah, "activator request timeout", timeouts, logger)
 	ah = concurrencyReporter.Handler(ah)
 	// What is passed on to another activator is that one's to count.
-	ah = libra.forward(ctx, ah, forwarding{env: env, kube: kube, network: network, tls: tlsEnabled, logger: logger, mp: mp, tp: tp})
+	ah = libra.forward(ctx, ah, forwarding{env: env, kube: kube, network: network, tls: tlsEnabled, logger: logger, mp: exported.provider, tp: tp})
 	ah = activatorhandler.NewTracingAttributeHandler(tp, ah)
 	requestLog := newRequestLogOrDie(ah, logger)
 	ah = requestLog

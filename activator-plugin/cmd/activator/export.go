@@ -1,0 +1,83 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.uber.org/zap"
+	"knative.dev/pkg/observability/resource"
+
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	metricsAddrEnv = "LIBRA_METRICS_ADDR"
+
+	// scrapeTimeout is enough for one of metricSets series.
+	scrapeTimeout = 30 * time.Second
+	scrapesAtOnce = 4
+)
+
+// export is where Libra's own metrics are scraped, whatever Knative is told to do with its own.
+type export struct {
+	provider *sdkmetric.MeterProvider
+	server   *http.Server
+	address  string // once it is listened on
+}
+
+// startExport never fails the activator: where the address cannot be listened on, metrics
+// are counted and nobody sees them.
+func startExport(logger *zap.SugaredLogger) *export {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
+	if err != nil { // only of what is registered twice
+		logger.Fatalw("Libra's metrics cannot be exported", zap.Error(err))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorLog: zap.NewStdLog(logger.Desugar()), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: scrapesAtOnce, Timeout: scrapeTimeout,
+	}))
+	e := &export{
+		provider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(resource.Default(component))),
+		server: &http.Server{
+			Handler:           mux,
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      scrapeTimeout + 5*time.Second,
+			IdleTimeout:       2 * time.Minute,
+			MaxHeaderBytes:    16 << 10,
+		},
+	}
+	at := cmp.Or(os.Getenv(metricsAddrEnv), ":"+strconv.Itoa(api.ActivatorMetricsPort))
+	listener, err := net.Listen("tcp", at)
+	if err != nil {
+		logger.Errorw("Libra's metrics are not seen: set "+metricsAddrEnv+" to an address that is free, such as :9095",
+			"address", at, zap.Error(err))
+		return e
+	}
+	e.address = listener.Addr().String()
+	go func() {
+		if err := e.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			logger.Errorw("Libra's metrics are not seen any more", "address", at, zap.Error(err))
+		}
+	}()
+	logger.Infow("Libra's metrics are served", "address", e.address)
+	return e
+}
+
+func (e *export) stop(ctx context.Context) error {
+	return errors.Join(e.server.Close(), e.provider.Shutdown(ctx))
+}
