@@ -36,6 +36,8 @@ type request struct {
 	response *statusWriter
 	// placed is the pod that it goes to, once it has a slot.
 	placed placement.Choice
+	// seen is set once it is dispatched.
+	seen seen
 	// abandoned says that the client went away before it had the whole response. It is set before
 	// the invocation ends.
 	abandoned bool

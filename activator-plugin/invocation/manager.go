@@ -79,6 +79,7 @@ type Manager struct {
 	path      *path
 	placer    *placer
 	lifecycle *lifecycle
+	counts    counts
 	events    record.EventRecorder
 	warned    once
 }

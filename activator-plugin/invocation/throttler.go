@@ -47,6 +47,9 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 			}
 		}()
 		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
+		n, began := t.manager.counts.of(revID), t.manager.clock.Now()
+		n.began(&req.seen)
+		defer func() { n.ended(&req.seen, t.manager.clock.Since(began)) }()
 		if end == nil {
 			return fn(dest, isClusterIP)
 		}
@@ -70,6 +73,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
 	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, req.rev.Spec.GetContainer().Name)
 	if why != reasonNone {
+		req.seen.why = why
 		m.metrics.onDispatch(revID, roleUnmanaged, why, false)
 		return nil
 	}
@@ -102,11 +106,12 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if set.mode == api.ModeFull {
 			req.placed.Debit(demand(owed, could, prediction), req.arrived)
 		}
-		if inv.Ranked {
-			could = could.fromNode(inv.Concurrency)
-		}
 		if bypassed {
 			could.surplus = api.Resources{}
+		}
+		req.seen.could = could
+		if inv.Ranked {
+			could = could.fromNode(inv.Concurrency)
 		}
 	}
 	quick := known && inv.Ranked && m.quick(prediction, could, req, pod)
@@ -135,6 +140,10 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	}
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
+	}
+	req.seen.why = why
+	if bypassed {
+		req.seen.why = reasonNotInPath
 	}
 	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
 	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.WantMostMilli == 0 && inv.IdleCPUMilli == 0 && why != reasonCopy
@@ -168,6 +177,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	inv.Others = in.untold.others()
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
+		req.seen.why = reasonTooMany
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
 		leave := m.lifecycle.join(revID, pod.node, inv)
 		return func(int) { leave(req.abandoned) }

@@ -169,6 +169,8 @@ var needs = map[string]struct {
 			{resource: "pods/resize", verbs: []string{"patch"}},
 			{resource: "resourcequotas", verbs: []string{"list", "watch"}},
 			{group: "serving.knative.dev", resource: "revisions", verbs: []string{"list", "watch"}},
+			{group: "libra.dev", resource: "functionreports", verbs: []string{"create", "delete", "get", "list"}},
+			{group: "libra.dev", resource: "functionreports/status", verbs: []string{"update"}},
 			{group: "events.k8s.io", resource: "events", verbs: []string{"create", "patch"}},
 		},
 		beyond: append([]need{

@@ -12,6 +12,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
+	"libra.dev/libra/pkg/report"
 )
 
 // as makes the pool as a user has it.
@@ -156,6 +157,36 @@ func TestRightsOfTheAgent(t *testing.T) {
 		s.CheckRights(t, "agent", 2, func(ctx context.Context) error {
 			return as(t, s, "agent").Observe(ctx, api.Observation{})
 		})
+	})
+}
+
+// The activator and the agent say what they counted, and the controller reads it.
+func TestRightsToReport(t *testing.T) {
+	s := redistest.StartSecured(t)
+	for user, group := range map[string]int{"activator": 3, "agent": 3} {
+		t.Run(user, func(t *testing.T) {
+			s.CheckRights(t, user, group, func(ctx context.Context) error {
+				return as(t, s, user).PutReports(ctx, "writer", map[report.Slot][]byte{1: []byte("record")})
+			})
+			if _, err := as(t, s, user).ReadReports(redistest.Context(t), []report.Slot{1}); !redis.HasErrorPrefix(errors.Unwrap(err), "NOPERM") {
+				t.Errorf("it may read what others counted: %v", err)
+			}
+		})
+	}
+	t.Run("controller", func(t *testing.T) {
+		s.CheckRights(t, "controller", 2, func(ctx context.Context) error {
+			if err := as(t, s, "admin").PutReports(ctx, "writer", map[report.Slot][]byte{1: []byte("record")}); err != nil {
+				return err
+			}
+			read, err := as(t, s, "controller").ReadReports(ctx, []report.Slot{1})
+			if err == nil && read[1]["writer"] != "record" {
+				err = fmt.Errorf("it reads %v", read)
+			}
+			return err
+		})
+		if err := as(t, s, "controller").PutReports(redistest.Context(t), "writer", map[report.Slot][]byte{1: nil}); err == nil {
+			t.Error("it may say what others counted")
+		}
 	})
 }
 

@@ -34,12 +34,16 @@ func (r *reflex) account(ctx context.Context) {
 		r.sums.available = api.Resources{}
 	}
 	for _, e := range r.entries {
+		r.report(e, passed)
+		e.reported = inForce{borrowed: api.Resources{MemoryBytes: e.memory.above}}
 		if !e.managed() || !e.read {
 			continue
 		}
 		if limit := e.inForce(); limit != 0 {
-			r.sums.lentMilli += max(0, e.owed-limit)
-			r.sums.borrowed.CPUMilli += max(0, limit-e.owed)
+			e.reported.lentMilli = max(0, e.owed-limit)
+			e.reported.borrowed.CPUMilli = max(0, limit-e.owed)
+			r.sums.lentMilli += e.reported.lentMilli
+			r.sums.borrowed.CPUMilli += e.reported.borrowed.CPUMilli
 		}
 		r.accountBelow(ctx, e, e.due(r.balance(e)), now)
 		r.checkOverwritten(ctx, e, now)

@@ -96,6 +96,7 @@ func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
 		e.reading.Limit.CPUMilli = e.owed // the next reading will tell
 	}
 	r.metrics.safeguarded(ctx, e.info.function, r.clock.Since(at))
+	r.reportSafeguard(e)
 	r.revokedBy = r.clock.Now().Add(revokeTime)
 	r.link.strike(e.pod, b.Idle)
 	if times, ok := r.repeats.tell(e.pod, "restored", at); ok {

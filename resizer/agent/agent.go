@@ -15,6 +15,7 @@
 //	cold memory of idle pods    reclaim.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
 //	whose trace it is in        trace.go
+//	what is told to users       report.go
 //	what is owed, on disk       journal.go, clamps_journal.go
 //	what the log repeats        repeats.go
 //	Redis                       link.go, watch.go, heartbeat.go, node.go
@@ -39,6 +40,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/report"
 	"libra.dev/libra/resizer/backoff"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/pressure"
@@ -126,6 +128,7 @@ type Agent struct {
 	counted    int // containers, as the metric was told; sampleAll's alone
 	link       *link
 	reflex     *reflex
+	sender     *report.Sender // nil: nothing is reported
 
 	participants *participants
 }
@@ -152,6 +155,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		clock:    clk,
 		log:      logf.Log,
 		metrics:  m,
+		tally:    &report.Tally{},
 		tracer:   tracers.Tracer(instrumentation),
 		settings: settings,
 		agent:    rand.Text(),
@@ -169,7 +173,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 		sharesWrong: map[group]exceeding{},
 	}
 	a.reflex.clamps = &clamps{
-		clock: clk, log: logf.Log, metrics: m, open: a.reflex.open, off: settings.Unclamped,
+		clock: clk, log: logf.Log, metrics: m, tally: a.reflex.tally, open: a.reflex.open, off: settings.Unclamped,
 		waits: pressure.New(settings.CgroupRoot, settings.ProcRoot, a.participants.has),
 	}
 	now := clk.Now()
@@ -184,10 +188,12 @@ func (a *Agent) Start(ctx context.Context) error {
 	if err := a.lockJournal(ctx); err != nil {
 		return err
 	}
+	works := []func(context.Context){a.sampleAll, a.watch, a.append, a.link.run, a.react, a.reclaimAll}
+	if a.sender != nil {
+		works = append(works, a.sender.Run)
+	}
 	var group errgroup.Group
-	for _, f := range []func(context.Context){
-		a.sampleAll, a.watch, a.append, a.link.run, a.react, a.reclaimAll,
-	} {
+	for _, f := range works {
 		group.Go(func() error {
 			f(ctx)
 			return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
+	"libra.dev/libra/pkg/report"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/pressure"
 )
@@ -69,6 +70,7 @@ type clamps struct {
 	clock   clock.PassiveClock
 	log     logr.Logger
 	metrics *metrics
+	tally   *report.Tally
 	waits   waits
 	open    func(containerID string) (cgroup.Container, error)
 	off     bool // experiments: bystanders are not looked at
@@ -144,6 +146,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 			continue
 		}
 		u.container = id
+		c.reportUse(k, u.over(), passed)
 		uses = append(uses, u)
 		pressed = pressed || u.over() > 0 || k.held
 		functions.Above += float64(u.over()) / 1000

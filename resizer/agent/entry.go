@@ -73,6 +73,7 @@ type entry struct {
 	whole      bool
 	wholeSince time.Time // zero while it is not
 	belowSince time.Time // zero while it has what is due
+	reported   inForce   // as accounted last
 	watch      watch
 	retry      writeRetry
 

@@ -57,6 +57,8 @@ type memoryUse struct {
 	used, limit int64 // as sampled last; a limit of 0 is none
 	// need is what the controller was told that the limit has to be at least; 0 when nothing.
 	need int64
+	// above is by how much the limit is, or is to be, above what the container is owed.
+	above int64
 	// unmetSince is since when the limit is less than that; zero while it is not.
 	unmetSince time.Time
 	// refusedUntil is until when nothing more is asked for, because the node had none to spare,
@@ -139,7 +141,8 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			near = append(near, crowdedContainer{e, c, need})
 		}
 		has := max(m.has(), owed+r.balance(e).Borrowed.MemoryBytes)
-		above += max(0, has-owed)
+		m.above = max(0, has-owed)
+		above += m.above
 		unused += max(0, has-max(m.used, owed))
 		r.watchMemory(e, c)
 	}

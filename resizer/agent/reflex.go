@@ -14,6 +14,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/report"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -40,6 +41,7 @@ type reflex struct {
 	clock    clock.WithTicker
 	log      logr.Logger
 	metrics  *metrics
+	tally    *report.Tally
 	tracer   trace.Tracer
 	settings Settings
 	agent    string // incarnation

@@ -164,6 +164,11 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go picture.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
+	counting := make(chan struct{})
+	go func() {
+		defer close(counting)
+		newReportSender(redis, owner, manager, predictor, logger).Run(ctx)
+	}()
 	written.start(ctx, logger)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
@@ -176,6 +181,10 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			logger.Warnw("Left invocations to their lease", zap.Error(err))
 		}
 		stopEvents()
+		select { // it sends once more
+		case <-counting:
+		case <-drainCtx.Done():
+		}
 		predictor.Close()
 		if err := redis.Close(); err != nil {
 			logger.Warnw("Failed to close Redis", zap.Error(err))

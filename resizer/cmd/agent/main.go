@@ -128,6 +128,7 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	a.ReportTo(pools)
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making a client of the cluster: %w", err)

@@ -30,10 +30,12 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/controller"
+	"libra.dev/libra/resizer/reports"
 	"libra.dev/libra/resizer/telemetry"
 )
 
@@ -208,7 +210,7 @@ func run(o options) error {
 	defer told.Shutdown()
 
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("registering API types: %w", err)
 	}
 	renewDeadline, retryPeriod := o.renewDeadline(), o.retryPeriod()
@@ -251,6 +253,10 @@ func run(o options) error {
 	}
 	if err := c.Register(ctx, mgr); err != nil {
 		return err
+	}
+	writer := reports.NewWriter(clock.RealClock{}, ctrl.Log.WithName("reports"), pools, mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), live)
+	if err := mgr.Add(writer); err != nil {
+		return fmt.Errorf("adding the writer of reports: %w", err)
 	}
 
 	synced := func(r *http.Request) error {

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"go.uber.org/zap"
+	"k8s.io/utils/clock"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/report"
+)
+
+// newReportSender returns what sends the manager's counts, for the resizer to report on.
+func newReportSender(store report.Store, owner string, manager *invocation.Manager, predictor *predict.Client, logger *zap.SugaredLogger) *report.Sender {
+	return &report.Sender{
+		Clock:  clock.RealClock{},
+		Store:  store,
+		Writer: owner,
+		Drain:  func() report.Record { return manager.Counted(predictor.Stage) },
+		OnError: func(err error) {
+			if err != nil {
+				logger.Warnw("What functions could lend is not reported until Redis takes it", zap.Error(err))
+				return
+			}
+			logger.Info("What functions could lend is reported again")
+		},
+	}
+}

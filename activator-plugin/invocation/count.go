@@ -1,0 +1,138 @@
+package invocation
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/report"
+)
+
+// reportedAs are the fields that count the reasons. A copy is no request of a user's, and one that the pool
+// is not told of because it neither lends nor borrows is as the others like it.
+var reportedAs = map[reason]report.Field{
+	reasonClusterIP:        report.ClusterIP,
+	reasonPodUnknown:       report.PodUnknown,
+	reasonTooMany:          report.TooManyInFlight,
+	reasonNotInPath:        report.NotInPath,
+	reasonConcurrency:      report.Concurrency,
+	reasonQueueProxyLimits: report.QueueProxyLimits,
+	reasonNoLimits:         report.NoLimits,
+	reasonNoPrediction:     report.NoPrediction,
+	reasonUpgrade:          report.ConnectionUpgraded,
+	reasonColdStart:        report.ColdStart,
+	reasonFirst:            report.FirstInContainer,
+	reasonMode:             report.Mode,
+}
+
+// seen is what a request was seen to be when it was dispatched.
+type seen struct {
+	why reason
+	// could is what the prediction says that it can lend and would borrow, whatever its mode and the
+	// source are.
+	could volumes
+}
+
+// counts count, by revision, for reports of what Libra does or would do.
+type counts struct {
+	mu         sync.RWMutex
+	byRevision map[types.NamespacedName]*count
+}
+
+// count is of one revision. A nil one counts nothing.
+type count struct {
+	sums [report.Fields]atomic.Int64
+	// quiet is since how many drains it has not changed. Only drain uses it.
+	quiet int
+}
+
+// quietMost is after how many drains in which it has not changed a count is forgotten. What a request
+// that lasts for longer adds when it ends is lost.
+const quietMost = 120
+
+// of is nil for a revision beyond the bound.
+func (c *counts) of(rev types.NamespacedName) *count {
+	c.mu.RLock()
+	n := c.byRevision[rev]
+	c.mu.RUnlock()
+	if n != nil {
+		return n
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n = c.byRevision[rev]; n != nil || len(c.byRevision) >= report.MaxFunctions {
+		return n
+	}
+	if c.byRevision == nil {
+		c.byRevision = map[types.NamespacedName]*count{}
+	}
+	n = new(count)
+	c.byRevision[rev] = n
+	return n
+}
+
+// began counts a request that was dispatched.
+func (n *count) began(s *seen) {
+	if n == nil || s.why == reasonCopy {
+		return
+	}
+	n.sums[report.Requests].Add(1)
+	if field, ok := reportedAs[s.why]; ok {
+		n.sums[field].Add(1)
+	}
+}
+
+// ended counts what a request could have had while it ran.
+func (n *count) ended(s *seen, ran time.Duration) {
+	if n == nil || s.could == (volumes{}) {
+		return
+	}
+	add := func(f report.Field, sum int64) {
+		if sum > 0 {
+			n.sums[f].Add(sum)
+		}
+	}
+	add(report.CouldLendCPU, report.CPUTime(s.could.surplus.CPUMilli, ran))
+	add(report.CouldLendMemory, report.MemoryTime(s.could.surplus.MemoryBytes, ran))
+	add(report.WouldBorrowCPU, report.CPUTime(s.could.want.CPUMilli, ran))
+	add(report.WouldBorrowMemory, report.MemoryTime(s.could.want.MemoryBytes, ran))
+}
+
+// drain returns what was counted since it was last called, with the stages of the functions.
+func (c *counts) drain(stage func(types.NamespacedName) predict.Stage) report.Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	record := report.Record{}
+	for rev, n := range c.byRevision {
+		var sums report.Sums
+		for i := range n.sums {
+			sums[i] = n.sums[i].Swap(0)
+		}
+		if sums == (report.Sums{}) {
+			if n.quiet++; n.quiet > quietMost {
+				delete(c.byRevision, rev)
+			}
+			continue
+		}
+		n.quiet = 0
+		switch stage(rev) {
+		case predict.Learned:
+			sums[report.FoundLearned]++
+		case predict.Learning:
+			sums[report.FoundLearning]++
+		default:
+			sums[report.FoundUnseen]++
+		}
+		record.Add(rev, &sums)
+	}
+	return record
+}
+
+// Counted returns what was counted of requests since it was last called, with how far the predictor
+// is with each function.
+func (m *Manager) Counted(stage func(types.NamespacedName) predict.Stage) report.Record {
+	return m.counts.drain(stage)
+}

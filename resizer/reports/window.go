@@ -1,0 +1,82 @@
+package reports
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"time"
+
+	"libra.dev/libra/pkg/report"
+)
+
+// window has what all parts counted in the slots of the last minutes.
+type window struct {
+	seed  maphash.Seed
+	slots map[report.Slot]slot
+}
+
+// slot is what was counted in one. One that is as it was is not decoded again.
+type slot struct {
+	digest uint64
+	record report.Record
+}
+
+func newWindow() *window { return &window{seed: maphash.MakeSeed(), slots: map[report.Slot]slot{}} }
+
+// slotsOf are those of the window that ends now, the oldest first.
+func slotsOf(now time.Time) []report.Slot {
+	last := report.SlotOf(now)
+	slots := make([]report.Slot, report.Slots)
+	for i := range slots {
+		slots[i] = last - report.Slot(report.Slots-1-i)
+	}
+	return slots
+}
+
+// take replaces the slots by what was read of them: by slot and writer. What cannot be read of a writer is
+// left out, and the error says what.
+func (w *window) take(read map[report.Slot]map[string]string) error {
+	var errs []error
+	for s := range w.slots {
+		if _, ok := read[s]; !ok {
+			delete(w.slots, s)
+		}
+	}
+	for s, writers := range read {
+		digest := w.digest(writers)
+		if known, ok := w.slots[s]; ok && known.digest == digest {
+			continue
+		}
+		taken := slot{digest, report.Record{}}
+		for writer, encoded := range writers {
+			if err := report.Decode([]byte(encoded), taken.record); err != nil {
+				errs = append(errs, fmt.Errorf("what %.64q counted is left out: %w", writer, err))
+			}
+		}
+		w.slots[s] = taken
+	}
+	return errors.Join(errs...)
+}
+
+func (w *window) digest(writers map[string]string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(w.seed)
+	for _, writer := range slices.Sorted(maps.Keys(writers)) {
+		maphash.WriteComparable(&h, writer)
+		maphash.WriteComparable(&h, writers[writer])
+	}
+	return h.Sum64()
+}
+
+// sum is what was counted in all slots.
+func (w *window) sum() report.Record {
+	all := report.Record{}
+	for _, s := range w.slots {
+		for function, sums := range s.record {
+			all.Add(function, sums)
+		}
+	}
+	return all
+}

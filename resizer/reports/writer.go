@@ -1,0 +1,138 @@
+// Package reports writes the FunctionReport of each namespace: what Libra does for its functions, or
+// would do.
+package reports
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/report"
+	"libra.dev/libra/resizer/backoff"
+)
+
+const (
+	// every is how often reports are made, and so how often one is written at most.
+	every = 10 * time.Second
+	// unchanged is how often one is written of which nothing but the time is another.
+	unchanged = time.Minute
+	// removeAfter is how long a namespace has no opted-in function before its report is removed.
+	removeAfter = time.Hour
+
+	readTimeout  = 5 * time.Second
+	writeTimeout = 2 * time.Second
+	// A write that failed is tried again after these.
+	retryMin = every
+	retryMax = 5 * time.Minute
+
+	// writesPerSecond bounds what reports cost the API server. With more namespaces that change than
+	// it allows for, those that were written the longest ago come first.
+	writesPerSecond = 20
+)
+
+// Store is where the parts put what they counted.
+type Store interface {
+	ReadReports(ctx context.Context, slots []report.Slot) (map[report.Slot]map[string]string, error)
+}
+
+// Writer writes reports. One writes at a time: that of the leader.
+type Writer struct {
+	clock  clock.WithTicker
+	log    logr.Logger
+	store  Store
+	cached client.Reader // of Revisions
+	direct client.Reader // of reports, of which no more is kept than their versions
+	kube   client.Client
+	live   Live
+
+	window     *window
+	namespaces map[string]*namespace
+	limiter    *rate.Limiter
+	failing    bool
+}
+
+// namespace is what is known of the report of one.
+type namespace struct {
+	name string
+	// written is the report as it was written last, without its status; nil when that is not known.
+	written   *v1alpha1.FunctionReport
+	writtenAt time.Time
+	digest    uint64
+	emptyAt   time.Time // since when it has no opted-in function; zero while it has
+	retryAt   time.Time
+	retry     backoff.Delay
+}
+
+// NewWriter makes a Writer. cached has the opted-in Revisions, and direct asks the API server.
+func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direct client.Reader, kube client.Client, live Live) *Writer {
+	return &Writer{
+		clock: clk, log: log, store: store, cached: cached, direct: direct, kube: kube, live: live,
+		window:  newWindow(),
+		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond),
+	}
+}
+
+// Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
+func (w *Writer) Start(ctx context.Context) error {
+	ticker := w.clock.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		err := w.round(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		switch {
+		case err != nil && !w.failing:
+			w.log.Info("reports are not as they are to be; trying again", "reason", err.Error())
+		case err == nil && w.failing:
+			w.log.Info("reports are as they are to be again")
+		}
+		w.failing = err != nil
+	}
+}
+
+// round writes the reports that are to be other than they are.
+func (w *Writer) round(ctx context.Context) error {
+	if w.namespaces == nil {
+		if err := w.find(ctx); err != nil {
+			return err
+		}
+	}
+	now := w.clock.Now()
+	functions, partly, err := w.count(ctx, now)
+	if err != nil {
+		return err
+	}
+	// Until the next round is due. What is left then goes first.
+	ctx, cancel := context.WithTimeout(ctx, every)
+	defer cancel()
+	errs := []error{partly}
+	for _, n := range w.inTurn() {
+		if now.Before(n.retryAt) {
+			continue
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		of, optedIn := functions[n.name]
+		if err := w.reconcile(ctx, n, of, optedIn, now); err != nil {
+			n.retryAt = now.Add(n.retry.Next())
+			n.written = nil
+			errs = append(errs, err)
+			continue
+		}
+		n.retry.Reset()
+	}
+	return errors.Join(errs...)
+}
