@@ -25,8 +25,9 @@ const (
 	// removeAfter is how long a namespace has no opted-in function before its report is removed.
 	removeAfter = time.Hour
 
-	readTimeout  = 5 * time.Second
-	writeTimeout = 2 * time.Second
+	readTimeout = 5 * time.Second
+	// An API server may hold back what is created of a kind that it has known for less than five seconds.
+	writeTimeout = 8 * time.Second
 	// A write that failed is tried again after these.
 	retryMin = every
 	retryMax = 5 * time.Minute

@@ -1,0 +1,6 @@
+package reports
+
+import "context"
+
+// Round is what Start does every ten seconds, for tests that let time pass themselves.
+func (w *Writer) Round(ctx context.Context) error { return w.round(ctx) }
