@@ -1,0 +1,105 @@
+package invocation
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/report"
+)
+
+func learned(types.NamespacedName) predict.Stage { return predict.Learned }
+
+func TestCountsAreDrainedOnce(t *testing.T) {
+	var c counts
+	observed := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	borrower := &seen{could: volumes{want: api.Resources{CPUMilli: 1000, MemoryBytes: 128 << 20}}}
+	for _, s := range []*seen{observed, observed, borrower} {
+		n := c.of(revID)
+		n.began(s)
+		n.ended(s, 2*time.Second)
+	}
+	want := report.Record{revID: &report.Sums{
+		report.Requests: 3, report.Mode: 2, report.FoundLearned: 1,
+		report.CouldLendCPU: 2 * 500 * 2e6, report.CouldLendMemory: 2 * 64 * 2e6,
+		report.WouldBorrowCPU: 1000 * 2e6, report.WouldBorrowMemory: 128 * 2e6,
+	}}
+	if diff := cmp.Diff(want, c.drain(learned)); diff != "" {
+		t.Errorf("Counted (-want +got):\n%s", diff)
+	}
+	if again := c.drain(learned); len(again) != 0 {
+		t.Errorf("It is counted again: %v", again)
+	}
+}
+
+func TestACopyIsNotCounted(t *testing.T) {
+	var c counts
+	c.of(revID).began(&seen{why: reasonCopy})
+	if got := c.drain(learned); len(got) != 0 {
+		t.Errorf("Counted %v", got)
+	}
+}
+
+func TestCountsAreBoundedAndForgotten(t *testing.T) {
+	var c counts
+	for i := range report.MaxFunctions {
+		if c.of(types.NamespacedName{Namespace: "ns", Name: string(rune(i + 1))}) == nil {
+			t.Fatalf("Revision %d is not counted", i)
+		}
+	}
+	beyond := c.of(revID)
+	beyond.began(&seen{})
+	beyond.ended(&seen{could: volumes{want: api.Resources{CPUMilli: 1}}}, time.Second)
+	if beyond != nil {
+		t.Error("A revision beyond the bound is counted.")
+	}
+	for range quietMost + 1 {
+		c.drain(learned)
+	}
+	if c.of(revID) == nil {
+		t.Error("Revisions without requests are not forgotten.")
+	}
+}
+
+// Every reason is counted, but for those that say nothing to who asks why a function does not take part.
+func TestReasonsAreReportedByTheNamesOfTheMetric(t *testing.T) {
+	for why, field := range reportedAs {
+		if report.Reasons[field] != string(why) {
+			t.Errorf("Reason %s is reported as %q", why, report.Reasons[field])
+		}
+	}
+	if len(reportedAs) != len(report.Reasons) {
+		t.Errorf("%d reasons are counted, and %d have names", len(reportedAs), len(report.Reasons))
+	}
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	var c counts
+	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	c.of(revID)
+	if allocated := testing.AllocsPerRun(100, func() {
+		n := c.of(revID)
+		n.began(s)
+		n.ended(s, time.Millisecond)
+	}); allocated != 0 {
+		t.Errorf("A request allocates %v times", allocated)
+	}
+}
+
+// BenchmarkCount is what counting adds to a request, of one function on all cores.
+func BenchmarkCount(b *testing.B) {
+	var c counts
+	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			n := c.of(revID)
+			n.began(s)
+			n.ended(s, time.Millisecond)
+		}
+	})
+}
