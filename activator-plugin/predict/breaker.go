@@ -27,7 +27,7 @@ func newBreaker(logger *zap.SugaredLogger, m *metrics) *gobreaker.TwoStepCircuit
 		Timeout:     probeAfter,
 		ReadyToTrip: func(counts gobreaker.Counts) bool { return counts.ConsecutiveFailures >= tripAfter },
 		IsSuccessful: func(err error) bool {
-			return err == nil || errors.Is(err, errNotFound) || errors.Is(err, errMalformed)
+			return err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, errMalformed)
 		},
 		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {

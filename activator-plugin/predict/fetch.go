@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -30,7 +31,8 @@ const (
 	maxAnswerBytes = 1 << 20
 )
 
-var errNotFound = errors.New("the predictor does not know the function")
+// ErrNotFound says that the predictor has nothing of the function.
+var ErrNotFound = errors.New("the predictor does not know the function")
 
 // flight is a fetch under way.
 type flight struct {
@@ -125,7 +127,7 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 		return &state{table: table, fetched: now, due: now.Add(emptyRetry), same: answersLike(old, heard, table)}, fetchOK
 	case err == nil:
 		return &state{table: table, fetched: now, due: now.Add(refreshAfter), same: answersLike(old, heard, table)}, fetchOK
-	case errors.Is(err, errNotFound):
+	case errors.Is(err, ErrNotFound):
 		return &state{fetched: now, due: now.Add(emptyRetry), same: answersLike(old, heard, nil)}, fetchNotFound
 	case errors.Is(err, errMalformed):
 		result = fetchMalformed
@@ -172,13 +174,17 @@ func (c *Client) logFetch(name types.NamespacedName, old, next *state, err error
 func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int64) (*Table, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
+	return Ask(ctx, c.http, c.base, name, size)
+}
 
+// Ask asks the predictor at an address once. Its error is ErrNotFound when it has nothing of the function.
+func Ask(ctx context.Context, by *http.Client, base *url.URL, name types.NamespacedName, size int64) (*Table, error) {
 	model := name.Namespace + "." + name.Name
 	body, err := json.Marshal(sizeInput(size))
 	if err != nil {
 		return nil, fmt.Errorf("asking for model %s: %w", model, err)
 	}
-	target := c.base.JoinPath("v2", "models", model, "infer")
+	target := base.JoinPath("v2", "models", model, "infer")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("asking for model %s: %w", model, err)
@@ -186,7 +192,7 @@ func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int6
 	req.Header.Set("Content-Type", "application/json")
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 
-	resp, err := c.http.Do(req)
+	resp, err := by.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("asking for model %s: %w", model, err)
 	}
@@ -203,7 +209,7 @@ func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int6
 		}
 		return t, nil
 	case http.StatusNotFound:
-		return nil, errNotFound
+		return nil, ErrNotFound
 	default:
 		return nil, fmt.Errorf("asking for model %s: %s answered %s, want 200 or 404", model, target.Redacted(), resp.Status)
 	}
