@@ -1,0 +1,92 @@
+package invocation
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
+	cluster "libra.dev/libra/pkg/settings"
+)
+
+// snapshot is Settings that do not change.
+type snapshot struct {
+	cluster.Settings
+	source api.Source
+}
+
+func (f snapshot) Mode(annotations map[string]string) api.Mode { return f.ModeOf(annotations) }
+func (f snapshot) MinLoan() time.Duration                      { return f.Settings.MinLoan }
+func (f snapshot) Source(string, string) api.Source            { return f.source }
+func (f snapshot) Placement() api.Placement                    { return f.Settings.Placement }
+
+// Explanation is what becomes of a request by its prediction alone: what is in flight beside it, and whether its
+// container is warm, only the activator knows.
+type Explanation struct {
+	Allocation api.Resources
+	// Surplus is what it could lend, and Want what it could borrow, whatever the mode.
+	Surplus, Want api.Resources
+	// Role is what it has in the mode, and Reason why it has no other; empty when nothing withholds one.
+	Role, Reason string
+	// Quick says that it is over so soon that it is not reported, and so neither lends nor borrows.
+	Quick bool
+	// Bypass is why requests can reach the function's pods past the activator; nil when they cannot.
+	Bypass error
+	// Bypassed says that they can, or could until a moment ago.
+	Bypassed bool
+	Refused  []error // annotations
+}
+
+// Explain tells it of a request of a revision with the prediction, or without one (nil). The source is that of the pod that
+// it goes to; autoscaler is the ConfigMap config-autoscaler.
+func Explain(rev *v1.Revision, of cluster.Settings, source api.Source, autoscaler *corev1.ConfigMap, p *predict.Prediction, now time.Time) (Explanation, error) {
+	path, err := newPath()
+	if err != nil {
+		return Explanation{}, err
+	}
+	if err := path.follow(autoscaler, now); err != nil {
+		return Explanation{}, err
+	}
+	set, refused := settingsOf(rev.Annotations, snapshot{of, source})
+	owed := allocationOf(rev.Spec.GetContainer())
+	e := Explanation{Allocation: owed.limit}
+	for _, err := range refused {
+		e.Refused = append(e.Refused, err)
+	}
+	bypassed, why := path.bypass(rev, now)
+	if e.Bypassed = bypassed; why != nil {
+		e.Bypass = why
+	}
+	concurrency := int(rev.Spec.GetContainerConcurrency())
+	e.Role = string(roleObserved)
+	switch {
+	case api.IsCopy(rev.Labels):
+		e.Reason = string(reasonCopy)
+		return e, nil
+	case concurrency == 0:
+		e.Reason = string(reasonConcurrency)
+		return e, nil
+	case p == nil:
+		e.Reason = string(reasonNoPrediction)
+		return e, nil
+	}
+	could := classify(owed, set.keep, *p, of.MinLoan, concurrency)
+	e.Surplus, e.Want = could.surplus, could.want
+	// From here on it is as in begin.
+	ranked := set.mode != api.ModeObserve && source == api.SourceNode
+	if ranked {
+		could = could.fromNode(concurrency)
+	}
+	if bypassed {
+		could.surplus = api.Resources{}
+	}
+	if e.Quick = ranked && 0 < p.CPUTime && p.CPUTime < pool.QuickCPU && could.want.IsZero(); e.Quick {
+		could = volumes{}
+	}
+	r, reason := set.roleOf(set.allow(could))
+	e.Role, e.Reason = string(r), string(reason)
+	return e, nil
+}
