@@ -66,6 +66,8 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root.AddCommand(newVersion(o))
 	root.AddCommand(newCheck(o))
 	root.AddCommand(newActivator(o), newUninstall(o))
+	root.AddCommand(newStatus(o), newSavings(o), newTop(o), newExplain(o), newPool(o), newMode(o), newRestore(o))
+	o.completeNamespaces(root)
 	return root
 }
 

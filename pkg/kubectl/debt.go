@@ -1,0 +1,192 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
+)
+
+const inForcePoll = 500 * time.Millisecond
+
+// debt is what a pod is owed and does not have.
+type debt struct {
+	pod       *corev1.Pod
+	container string
+	due       api.Resources // limits to set; a resource that is as it should be, or not Libra's, is zero
+	late      bool          // the limits in its spec are not in force
+	row       *restored
+}
+
+// findDebts leaves out pods that Libra did not resize, or that are whole. rows tell of those of which it is not known
+// what they are owed.
+func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debts []*debt, rows []*restored, err error) {
+	revisions := map[types.NamespacedName]*servingv1.Revision{}
+	for i := range pods {
+		pod := &pods[i]
+		if !actuate.Resized(pod) || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
+		row := &restored{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName}
+		revision, known := revisions[name]
+		if !known {
+			revision = &servingv1.Revision{}
+			if err := kube.Get(ctx, name, revision); apierrors.IsNotFound(err) || name.Name == "" {
+				revision = nil
+			} else if err != nil {
+				return nil, nil, fmt.Errorf("reading Revision %s: %w", name, err)
+			}
+			revisions[name] = revision
+		}
+		if revision == nil {
+			row.failed = true
+			row.Result = fmt.Sprintf("its Revision %q is gone, so what it is owed is not known: delete the pod", name.Name)
+			rows = append(rows, row)
+			continue
+		}
+		d, err := debtOf(pod, revision)
+		if err != nil {
+			return nil, nil, err
+		}
+		row.Container, row.Was, row.Owed = d.row.Container, d.row.Was, d.row.Owed
+		d.row = row
+		switch {
+		case !d.due.IsZero():
+			debts = append(debts, d)
+		case d.late:
+			row.failed, row.Result = true, "asked for before, but not in force: "+whyPending(pod)
+			rows = append(rows, row)
+		}
+	}
+	return debts, rows, nil
+}
+
+// debtOf has nothing due of a pod whose limits are what it is owed, or another manager's.
+func debtOf(pod *corev1.Pod, revision *servingv1.Revision) (*debt, error) {
+	user := revision.Spec.GetContainer()
+	d := &debt{pod: pod, container: cmp.Or(user.Name, api.UserContainer)}
+	ours, err := actuate.ResizedLimits(pod, d.container)
+	if err != nil {
+		return nil, err
+	}
+	// A resource that the user set no limit for, or that another manager changed, is 0.
+	owed := api.FromList(user.Resources.Limits)
+	managed := owed
+	if !ours.Has(corev1.ResourceCPU) {
+		managed.CPUMilli = 0
+	}
+	if !ours.Has(corev1.ResourceMemory) {
+		managed.MemoryBytes = 0
+	}
+	var has api.Resources
+	for _, c := range pod.Spec.Containers {
+		if c.Name == d.container {
+			has = api.FromList(c.Resources.Limits)
+		}
+	}
+	d.due = managed
+	if has.CPUMilli == managed.CPUMilli {
+		d.due.CPUMilli = 0
+	}
+	if has.MemoryBytes == managed.MemoryBytes {
+		d.due.MemoryBytes = 0
+	}
+	inForce, running := d.inForce()
+	d.late = running && !meets(inForce, managed)
+	d.row = &restored{Container: d.container, Was: has.String(), Owed: owed.String()}
+	return d, nil
+}
+
+// inForce is what the kubelet says that the container has.
+func (d *debt) inForce() (limits api.Resources, running bool) {
+	for _, s := range d.pod.Status.ContainerStatuses {
+		if s.Name == d.container && s.Resources != nil {
+			return api.FromList(s.Resources.Limits), true
+		}
+	}
+	return api.Resources{}, false
+}
+
+// meets says that limits are as wanted, of which 0 is any.
+func meets(limits, want api.Resources) bool {
+	return (want.CPUMilli == 0 || limits.CPUMilli == want.CPUMilli) && (want.MemoryBytes == 0 || limits.MemoryBytes == want.MemoryBytes)
+}
+
+func cpuAlone(r api.Resources) api.Resources { return api.Resources{CPUMilli: r.CPUMilli} }
+
+func memoryAlone(r api.Resources) api.Resources { return api.Resources{MemoryBytes: r.MemoryBytes} }
+
+// restore is true when the API server has limits that are to come into force. They are set in the resizer's name, so
+// that it knows them as its own, and does not leave the pod alone as another manager's.
+func (d *debt) restore(ctx context.Context, kube client.Client, run dryRun, limits api.Resources) bool {
+	if limits.IsZero() || d.row.failed {
+		return false
+	}
+	if run.sends() {
+		if err := actuate.SetLimits(ctx, kube, d.pod, d.container, limits); err != nil {
+			d.row.failed, d.row.Result = true, fmt.Sprintf("refused: %v", err)
+			return false
+		}
+	}
+	d.row.Result = "accepted" + run.suffix()
+	return true
+}
+
+// awaitInForce waits until the kubelets have done it, or the time is up, and notes what became of each pod.
+func awaitInForce(ctx context.Context, kube client.Client, debts []*debt, only func(api.Resources) api.Resources, timeout time.Duration) {
+	waiting := debts
+	// When time is up, what is left says so.
+	_ = wait.PollUntilContextTimeout(ctx, inForcePoll, timeout, true, func(ctx context.Context) (bool, error) {
+		var left []*debt
+		for _, d := range waiting {
+			if !d.look(ctx, kube, only(d.due)) {
+				left = append(left, d)
+			}
+		}
+		waiting = left
+		return len(waiting) == 0, nil
+	})
+	for _, d := range waiting {
+		d.row.failed = true
+		d.row.Result = "accepted, but not in force: " + whyPending(d.pod)
+	}
+}
+
+// look is true when the limits are in force, or there is nothing left that could have them.
+func (d *debt) look(ctx context.Context, kube client.Client, limits api.Resources) bool {
+	err := kube.Get(ctx, client.ObjectKeyFromObject(d.pod), d.pod)
+	if apierrors.IsNotFound(err) {
+		d.row.Result = "it is gone meanwhile"
+		return true
+	}
+	if err != nil {
+		return false // it may be back for the next look
+	}
+	if is, running := d.inForce(); running && meets(is, limits) {
+		d.row.Result = "in force"
+		return true
+	}
+	return false
+}
+
+// whyPending is what the kubelet says of a resize that it has not done.
+func whyPending(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue && c.Message != "" {
+			return fmt.Sprintf("the kubelet says %s: %s; it tries again when less is in use, and deleting the pod is the other way", c.Reason, c.Message)
+		}
+	}
+	return fmt.Sprintf("look at `kubectl -n %s describe pod %s`", pod.Namespace, pod.Name)
+}

@@ -1,0 +1,55 @@
+package kubectl
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// fieldOwner is who objects say that this plugin's user is.
+const fieldOwner = "kubectl-libra"
+
+const (
+	dryRunNone   = "none"
+	dryRunClient = "client"
+	dryRunServer = "server"
+)
+
+// dryRun says whether changes are made, sent to be looked at, or only told.
+type dryRun struct{ strategy string }
+
+func (d *dryRun) addFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&d.strategy, "dry-run", dryRunNone, "none, client (nothing is sent) or server (the API server says what it would do, and keeps nothing)")
+	complete(cmd, "dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (d *dryRun) check() error {
+	switch d.strategy {
+	case dryRunNone, dryRunClient, dryRunServer:
+		return nil
+	}
+	return fmt.Errorf("--dry-run is %q, want %s, %s or %s", d.strategy, dryRunNone, dryRunClient, dryRunServer)
+}
+
+// changes says whether what is changed stays so.
+func (d *dryRun) changes() bool { return d.strategy == dryRunNone }
+
+// sends says whether changes go to the API server at all.
+func (d *dryRun) sends() bool { return d.strategy != dryRunClient }
+
+// client keeps nothing of what is sent when it is only to be looked at.
+func (d *dryRun) client(kube client.Client) client.Client {
+	if d.strategy == dryRunServer {
+		return client.NewDryRunClient(kube)
+	}
+	return kube
+}
+
+// suffix marks what was not done.
+func (d *dryRun) suffix() string {
+	if d.changes() {
+		return ""
+	}
+	return fmt.Sprintf(" (%s dry run)", d.strategy)
+}

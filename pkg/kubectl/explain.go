@@ -1,0 +1,217 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	autoscalerconfig "knative.dev/serving/pkg/autoscaler/config"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/ceiling"
+)
+
+const explainTimeout = 20 * time.Second
+
+func newExplain(o *options) *cobra.Command {
+	var out output
+	var size string
+	cmd := &cobra.Command{
+		Use:     "explain SERVICE",
+		Short:   "Say what a request would get, and why",
+		GroupID: groupSee,
+		Long: `Say what a request of a Service would get, and why: what it is owed, the mode and the source, what the predictor says
+of an input of that size, and what follows for CPU and memory. The Service's latest ready revision is explained.
+
+The predictor is asked through a forwarded port, which takes the right to create pods/portforward in the namespace
+libra-system. What only the activator knows is left out: what else is in the pod, and whether its container is warm.`,
+		Example: `  # a request whose size is not known
+  kubectl libra explain thumb -n shop
+  # one with an input of 2 MiB
+  kubectl libra explain thumb -n shop --size 2Mi`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: o.completeServices,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(); err != nil {
+				return err
+			}
+			bytes, err := parseSize(size)
+			if err != nil {
+				return err
+			}
+			namespace, err := o.namespace()
+			if err != nil {
+				return err
+			}
+			kube, err := o.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), explainTimeout)
+			defer cancel()
+			e, err := explain(ctx, kube, o.forward, client.ObjectKey{Namespace: namespace, Name: args[0]}, bytes, time.Now())
+			if err != nil {
+				return err
+			}
+			return out.print(o.Out, e.document())
+		},
+	}
+	out.addFlag(cmd)
+	cmd.Flags().StringVar(&size, "size", "", "size of the input in bytes, such as 300000 or 2Mi; without it the size is not known")
+	return cmd
+}
+
+func parseSize(value string) (int64, error) {
+	if value == "" {
+		return api.UnknownSize, nil
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 || q.CmpInt64(q.Value()) != 0 {
+		return 0, fmt.Errorf("--size is %.64q, want a whole number of bytes from 0, such as 300000 or 2Mi", value)
+	}
+	return q.Value(), nil
+}
+
+func explain(ctx context.Context, kube client.Client, to forward, service client.ObjectKey, size int64, now time.Time) (*explanation, error) {
+	revision, err := latestReady(ctx, kube, service)
+	if err != nil {
+		return nil, err
+	}
+	of, err := readSettings(ctx, kube)
+	if err != nil {
+		return nil, err
+	}
+	var autoscaler corev1.ConfigMap
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: servingNamespace, Name: autoscalerconfig.ConfigName}, &autoscaler); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+	}
+	e := &explanation{Namespace: service.Namespace, Service: service.Name, Revision: revision.Name, Mode: of.ModeOf(revision.Annotations)}
+	e.ModeBy = "mode of ConfigMap config-libra"
+	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
+		e.ModeBy = "the annotation " + api.ModeAnnotation
+		if api.Mode(asked) != e.Mode {
+			e.ModeBy = fmt.Sprintf("%s says %.64q, and max-mode of ConfigMap config-libra is %s", e.ModeBy, asked, of.MaxMode)
+		}
+	}
+	if err := e.place(ctx, kube, revision, of); err != nil {
+		return nil, err
+	}
+	if size != api.UnknownSize {
+		e.Size = &size
+	}
+	// What is said without a prediction is worth something, too.
+	p, err := e.predict(ctx, kube, to, revision, size)
+	if err != nil {
+		e.PredictorError = err.Error()
+	}
+	if e.Explanation, err = invocation.Explain(revision, of, e.Source, &autoscaler, p, now); err != nil {
+		return nil, fmt.Errorf("ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+	}
+	e.Prediction = p
+	return e, nil
+}
+
+func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey) (*servingv1.Revision, error) {
+	var service servingv1.Service
+	if err := kube.Get(ctx, name, &service); err != nil {
+		return nil, fmt.Errorf("reading Service %s: %w", name, err)
+	}
+	if service.Status.LatestReadyRevisionName == "" {
+		return nil, fmt.Errorf("service %s has no revision that is ready: look at `kubectl -n %s get revisions`", name, name.Namespace)
+	}
+	revision := &servingv1.Revision{}
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: service.Status.LatestReadyRevisionName}, revision); err != nil {
+		return nil, fmt.Errorf("reading Revision %s/%s: %w", name.Namespace, service.Status.LatestReadyRevisionName, err)
+	}
+	if !api.OptedIn(revision.Labels) {
+		return nil, fmt.Errorf("revision %s of Service %s has not opted in, so Libra does nothing for it: set the label %s: %q on the Service's spec.template",
+			revision.Name, name, api.EnabledLabel, api.EnabledValue)
+	}
+	return revision, nil
+}
+
+// place finds the source, and the ceilings on the nodes that the revision has pods on. A node comes before a namespace;
+// with pods on nodes of both sources, that of the first pod is what is explained.
+func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings) error {
+	var namespace corev1.Namespace
+	if err := kube.Get(ctx, client.ObjectKey{Name: revision.Namespace}, &namespace); err != nil {
+		return fmt.Errorf("reading namespace %s: %w", revision.Namespace, err)
+	}
+	var by string
+	e.Source, by = of.SourceOf(nil, namespace.Labels)
+	var pods corev1.PodList
+	if err := kube.List(ctx, &pods, client.InNamespace(revision.Namespace), client.MatchingLabels{serving.RevisionLabelKey: revision.Name}); err != nil {
+		return fmt.Errorf("reading pods of Revision %s/%s: %w", revision.Namespace, revision.Name, err)
+	}
+	seen := map[string]bool{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Spec.NodeName == "" || seen[pod.Spec.NodeName] {
+			continue
+		}
+		var node corev1.Node
+		if err := kube.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
+		}
+		source, sourceBy := of.SourceOf(node.Labels, namespace.Labels)
+		if len(seen) == 0 {
+			e.Source, by = source, sourceBy
+		}
+		seen[node.Name] = true
+		// One that cannot be read is the allocation, and among what is refused.
+		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of.CPUReserveMilli)
+		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
+	}
+	e.SourceBy = "source of ConfigMap config-libra"
+	if by != "" {
+		e.SourceBy = fmt.Sprintf("the label %s of the %s", api.SourceLabel, by)
+	}
+	return nil
+}
+
+// predictorPort is the name of the predictor's, and predictorPrefix how the names of its pods begin.
+const (
+	predictorPort   = "http"
+	predictorPrefix = "libra-predictor"
+)
+
+// predictorAt is the address of a predictor, until close is called.
+func predictorAt(ctx context.Context, kube client.Client, to forward) (base *url.URL, close func(), err error) {
+	var pods corev1.PodList
+	if err := kube.List(ctx, &pods, client.InNamespace(settings.Namespace)); err != nil {
+		return nil, nil, fmt.Errorf("reading pods of namespace %s: %w", settings.Namespace, err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; isPredictor(pod) {
+			return to(ctx, pod, predictorPort)
+		}
+	}
+	return nil, nil, errors.New("no predictor is ready: look at `kubectl -n " + settings.Namespace + " get pods`")
+}
+
+func isPredictor(pod *corev1.Pod) bool {
+	name := cmp.Or(pod.GenerateName, pod.Name)
+	if pod.DeletionTimestamp != nil || len(name) < len(predictorPrefix) || name[:len(predictorPrefix)] != predictorPrefix {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/activator-plugin/predict"
+	"libra.dev/libra/pkg/api"
+)
+
+// askTimeout is how long the predictor may take once it is reached.
+const askTimeout = 5 * time.Second
+
+// explanation is what `explain` found out.
+type explanation struct {
+	invocation.Explanation
+	Namespace, Service, Revision string
+	Mode                         api.Mode
+	ModeBy                       string
+	Source                       api.Source
+	SourceBy                     string
+	Nodes                        []nodeCeiling
+	Size                         *int64 // nil when it is not known
+	Prediction                   *predict.Prediction
+	Stage, StageReason           string // of the predictor's learning
+	PredictorError               string
+}
+
+// nodeCeiling is the most CPU that a pod may use on its node.
+type nodeCeiling struct {
+	Node              string     `json:"node"`
+	Source            api.Source `json:"source"`
+	CeilingMilliCores int64      `json:"ceilingMilliCores"`
+}
+
+// explainDocument is what `explain` prints as JSON and YAML.
+type explainDocument struct {
+	Namespace  string              `json:"namespace"`
+	Service    string              `json:"service"`
+	Revision   string              `json:"revision"`
+	Allocation api.Resources       `json:"allocation"`
+	Mode       api.Mode            `json:"mode"`
+	Source     api.Source          `json:"source"`
+	Nodes      []nodeCeiling       `json:"nodes,omitempty"`
+	InPath     bool                `json:"inPath"`
+	Size       *int64              `json:"sizeBytes,omitempty"`
+	Prediction *predictionDocument `json:"prediction,omitempty"`
+	Stage      string              `json:"stage,omitempty"`
+	// CouldLend and WouldBorrow are whatever the mode.
+	CouldLend   api.Resources `json:"couldLend"`
+	WouldBorrow api.Resources `json:"wouldBorrow"`
+	Role        string        `json:"role"`
+	Reason      string        `json:"reason,omitempty"`
+	Problems    []string      `json:"problems,omitempty"`
+}
+
+type predictionDocument struct {
+	api.Resources `json:",inline"`
+	Duration      string `json:"duration"`
+	CPUTime       string `json:"cpuTime"`
+	Beyond        bool   `json:"beyondLearned"`
+}
+
+// predict asks a predictor of the cluster. There is no prediction, and no error, of a function that is not known yet.
+func (e *explanation) predict(ctx context.Context, kube client.Client, to forward, revision *servingv1.Revision, size int64) (*predict.Prediction, error) {
+	base, stop, err := predictorAt(ctx, kube, to)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	function := api.FunctionOf(types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}, revision.Labels)
+	table, err := predict.Ask(ctx, http.DefaultClient, base, function, size)
+	if errors.Is(err, predict.ErrNotFound) {
+		e.Stage = "unseen"
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Stage, e.StageReason = table.Stage, table.Reason
+	p := table.Lookup(size)
+	if p.Demand.IsZero() {
+		return nil, nil
+	}
+	return &p, nil
+}
+
+// becauseOf are sentences for the reasons of roles.
+var becauseOf = map[string]string{
+	"mode":          "the mode withholds the rest",
+	"no_prediction": "there is no prediction, so it runs with what it is owed",
+	"concurrency":   "its containerConcurrency is 0, so that any number may be in its pod",
+	"copy":          "it is a copy that the duplicator sends requests to",
+}
+
+func (e *explanation) document() document {
+	table := newTable("what", "is", "because")
+	addRow(table, "function", e.Namespace+"/"+e.Service, "its latest ready revision is "+e.Revision)
+	addRow(table, "user allocation", e.Allocation.String(), "the limits in the Revision")
+	addRow(table, "mode", string(e.Mode), e.ModeBy)
+	addRow(table, "source", string(e.Source), e.SourceBy)
+	path, because := "always in the path", "target-burst-capacity is -1"
+	switch {
+	case e.Bypass != nil:
+		path, because = "can be passed by", e.Bypass.Error()
+	case e.Bypassed:
+		path, because = "in the path since a moment ago", "config-autoscaler was changed, and requests that went past it may still run"
+	}
+	addRow(table, "activator", path, because)
+	size := "not known"
+	if e.Size != nil {
+		size = fmt.Sprintf("%d bytes", *e.Size)
+	}
+	addRow(table, "input size", size, "")
+	e.addPrediction(table)
+	for _, n := range e.Nodes {
+		if n.Source == api.SourceNode && e.Mode == api.ModeFull {
+			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", n.CeilingMilliCores), "what the node can give, and "+api.MaxCPUAnnotation)
+		} else if n.Source == api.SourceNode {
+			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", e.Allocation.CPUMilli), fmt.Sprintf("only in the mode full is it more: %dm", n.CeilingMilliCores))
+		}
+	}
+	because = becauseOf[e.Reason]
+	switch {
+	case e.Quick:
+		because = "it is over so soon that it is not reported"
+	case e.Source == api.SourceNode && e.Mode != api.ModeObserve:
+		because = strings.Join(nonEmpty(because, "under the source node CPU is not lent: the kernel's weights and the ceiling say who has it"), "; ")
+	}
+	addRow(table, "role", e.Role, because)
+	return document{kind: "Explanation", data: e.forPrograms(), tables: []*metav1.Table{table}, notes: e.problems()}
+}
+
+func (e *explanation) addPrediction(table *metav1.Table) {
+	if e.PredictorError != "" {
+		addRow(table, "prediction", "not known", e.PredictorError)
+		return
+	}
+	if e.Prediction == nil {
+		addRow(table, "prediction", "none yet", strings.Join(nonEmpty("the predictor is at the stage "+e.Stage, e.StageReason), ": "))
+		return
+	}
+	p := e.Prediction
+	because := strings.Join(nonEmpty("the predictor is at the stage "+e.Stage, e.StageReason), ": ")
+	if p.Beyond {
+		because = "the input is larger than all that were learned from"
+	}
+	addRow(table, "predicted CPU", fmt.Sprintf("%dm", p.Demand.CPUMilli), because)
+	addRow(table, "predicted memory", fmt.Sprintf("%dMi", p.Demand.MemoryBytes>>20), "")
+	addRow(table, "predicted time", fmt.Sprintf("%v or more, %v of CPU", p.Duration, p.CPUTime.Round(time.Millisecond)), "")
+	of := func(surplus, want int64, in string) (string, string) {
+		switch {
+		case want <= 0 && p.Beyond:
+			return "neither", "nobody knows that such an input needs no more, so nothing is lent"
+		case want > 0:
+			return "borrower", fmt.Sprintf("it could use %d%s beyond its own", want, in)
+		case surplus > 0:
+			return "donor", fmt.Sprintf("it could spare %d%s", surplus, in)
+		}
+		return "neither", "what is predicted, with room to spare, or what is kept, is about its own; or it is too short to pay"
+	}
+	is, why := of(e.Surplus.CPUMilli, e.Want.CPUMilli, "m")
+	addRow(table, "CPU", is, why)
+	is, why = of(e.Surplus.MemoryBytes>>20, e.Want.MemoryBytes>>20, "Mi")
+	addRow(table, "memory", is, why)
+}
+
+func nonEmpty(all ...string) (some []string) {
+	for _, s := range all {
+		if s != "" {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+func (e *explanation) problems() (problems []string) {
+	for _, err := range e.Refused {
+		problems = append(problems, fmt.Sprintf("Refused: %v", err))
+	}
+	return problems
+}
+
+func (e *explanation) forPrograms() *explainDocument {
+	d := &explainDocument{
+		Namespace: e.Namespace, Service: e.Service, Revision: e.Revision, Allocation: e.Allocation, Mode: e.Mode, Source: e.Source,
+		Nodes: e.Nodes, InPath: !e.Bypassed, Size: e.Size, Stage: e.Stage, CouldLend: e.Surplus, WouldBorrow: e.Want,
+		Role: e.Role, Reason: e.Reason, Problems: nonEmpty(append(e.problems(), e.PredictorError)...),
+	}
+	if p := e.Prediction; p != nil {
+		d.Prediction = &predictionDocument{p.Demand, p.Duration.String(), p.CPUTime.String(), p.Beyond}
+	}
+	return d
+}

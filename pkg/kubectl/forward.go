@@ -1,0 +1,86 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+)
+
+// forward makes a named port of a pod's an address of this machine, until close is called.
+type forward func(ctx context.Context, pod *corev1.Pod, port string) (base *url.URL, close func(), err error)
+
+func (o *options) forward(ctx context.Context, pod *corev1.Pod, port string) (*url.URL, func(), error) {
+	number, err := portOf(pod, port)
+	if err != nil {
+		return nil, nil, err
+	}
+	dialer, err := o.dialer(pod)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop, ready := make(chan struct{}), make(chan struct{})
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", number)}, stop, ready, io.Discard, io.Discard)
+	if err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- forwarder.ForwardPorts() }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		return nil, nil, fmt.Errorf("forwarding a port to pod %s/%s: %w; it takes the right to create pods/portforward in namespace %s", pod.Namespace, pod.Name, err, pod.Namespace)
+	case <-ctx.Done():
+		close(stop)
+		return nil, nil, fmt.Errorf("forwarding a port to pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		close(stop)
+		return nil, nil, err
+	}
+	return &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports[0].Local)}, func() { close(stop) }, nil
+}
+
+// dialer speaks WebSocket, and SPDY to an API server that does not.
+func (o *options) dialer(pod *corev1.Pod) (httpstream.Dialer, error) {
+	config, err := o.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no cluster to talk to: %w", err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	target := clients.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return nil, err
+	}
+	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
+	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(target, config)
+	if err != nil {
+		return nil, err
+	}
+	return portforward.NewFallbackDialer(overWebSocket, overSPDY, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
+
+func portOf(pod *corev1.Pod, name string) (int32, error) {
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			if p.Name == name {
+				return p.ContainerPort, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("pod %s/%s has no port with the name %s: is it of another version than this plugin?", pod.Namespace, pod.Name, name)
+}

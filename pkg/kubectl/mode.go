@@ -1,0 +1,291 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	// modeDefault takes the annotation, or the bound, away.
+	modeDefault = "default"
+	maxModeKey  = "max-mode"
+	// rolloutTimeout is how long new revisions may take to be ready, unless --timeout says otherwise.
+	rolloutTimeout = 2 * time.Minute
+)
+
+var modeNames = []string{string(api.ModeObserve), string(api.ModeLend), string(api.ModeFull), modeDefault}
+
+type modeFlags struct {
+	output
+	dryRun
+	all     bool
+	timeout time.Duration
+}
+
+func newMode(o *options) *cobra.Command {
+	var f modeFlags
+	cmd := &cobra.Command{
+		Use:     "mode [SERVICE] observe|lend|full|default",
+		Short:   "Set how far Libra goes with a Service, a namespace or all functions",
+		GroupID: groupChange,
+		Long: `Set how far Libra goes with a function: observe changes nothing, lend lets it have less while others need it, and
+full gives it more, too.
+
+With a Service, the annotation libra.dev/mode of its template is set, which makes a new revision. With -n and no
+Service that is done for each Service of the namespace that opted in. default takes the annotation away, so that the
+cluster's mode holds.
+
+With --all it is the bound of all functions, max-mode in the ConfigMap config-libra, which is in force at once and
+without a rollout: kubectl libra mode --all observe is the emergency stop.`,
+		Example: `  # one Service
+  kubectl libra mode cart lend -n shop
+  # what would become of all Services of the namespace
+  kubectl libra mode full -n shop --dry-run=server
+  # stop everything, at once
+  kubectl libra mode --all observe`,
+		Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			switch {
+			case len(args) == 1 && !slices.Contains(modeNames, args[0]):
+				return modeNames, cobra.ShellCompDirectiveNoFileComp
+			case len(args) > 0:
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			case f.all:
+				return modeNames, cobra.ShellCompDirectiveNoFileComp
+			}
+			services, directive := o.completeServices(cmd, args, typed)
+			return append(slices.Clone(modeNames), services...), directive
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(f.output.check(), f.dryRun.check()); err != nil {
+				return err
+			}
+			if f.timeout < 0 {
+				return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
+			}
+			to := args[len(args)-1]
+			if !slices.Contains(modeNames, to) {
+				return fmt.Errorf("mode is %.64q, want %s", to, strings.Join(modeNames, ", "))
+			}
+			kube, err := o.client()
+			if err != nil {
+				return err
+			}
+			if f.all {
+				if len(args) > 1 {
+					return errors.New("--all is for all functions, so there is no SERVICE with it")
+				}
+				return o.setMaxMode(cmd.Context(), kube, f, to)
+			}
+			if len(args) == 1 && !cmd.Flags().Changed("namespace") {
+				return fmt.Errorf("whose mode? Want kubectl libra mode SERVICE %s, or -n NAMESPACE for all its functions, or --all", to)
+			}
+			namespace, err := o.namespace()
+			if err != nil {
+				return err
+			}
+			services, err := optedInServices(cmd.Context(), kube, namespace, args[:len(args)-1])
+			if err != nil {
+				return err
+			}
+			return o.setModes(cmd.Context(), kube, f, services, to)
+		},
+	}
+	f.output.addFlag(cmd)
+	f.dryRun.addFlag(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "bound the mode of all functions of the cluster, without a rollout")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", rolloutTimeout, "how long to wait until new revisions are ready; 0s is not at all")
+	return cmd
+}
+
+// optedInServices are the named one, or all of the namespace.
+func optedInServices(ctx context.Context, kube client.Client, namespace string, names []string) (services []servingv1.Service, err error) {
+	if len(names) > 0 {
+		var service servingv1.Service
+		if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names[0]}, &service); err != nil {
+			return nil, fmt.Errorf("reading Service %s/%s: %w", namespace, names[0], err)
+		}
+		if !api.OptedIn(service.Spec.Template.Labels) {
+			return nil, fmt.Errorf("service %s/%s has not opted in, so a mode means nothing to it: set the label %s: %q on its spec.template first",
+				namespace, names[0], api.EnabledLabel, api.EnabledValue)
+		}
+		return []servingv1.Service{service}, nil
+	}
+	var list servingv1.ServiceList
+	if err := kube.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("reading Services of namespace %s: %w", namespace, err)
+	}
+	for _, service := range list.Items {
+		if api.OptedIn(service.Spec.Template.Labels) {
+			services = append(services, service)
+		}
+	}
+	if len(services) == 0 {
+		return nil, fmt.Errorf("no Service of namespace %s has opted in: set the label %s: %q on their spec.template first", namespace, api.EnabledLabel, api.EnabledValue)
+	}
+	return services, nil
+}
+
+// modeChange is what became of one Service.
+type modeChange struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Was       string `json:"was"`
+	Mode      string `json:"mode"`
+	// InForce is what the mode comes to, with the cluster's settings.
+	InForce string `json:"inForce"`
+	Changed bool   `json:"changed"`
+	// Revision is that which has the mode; empty until it is there.
+	Revision string `json:"revision,omitempty"`
+	Result   string `json:"result"`
+	failed   bool
+}
+
+// modeDocument is what `mode` prints of Services as JSON and YAML.
+type modeDocument struct {
+	Services []*modeChange `json:"services"`
+}
+
+func (o *options) setModes(ctx context.Context, kube client.Client, f modeFlags, services []servingv1.Service, to string) error {
+	of, err := readSettings(ctx, kube)
+	if err != nil {
+		return err
+	}
+	var changes []*modeChange
+	var rollouts []*rollout
+	for i := range services {
+		service := &services[i]
+		change, pending := setMode(ctx, f.dryRun.client(kube), f.dryRun, service, to, of)
+		changes = append(changes, change)
+		if pending && f.changes() {
+			rollouts = append(rollouts, &rollout{service: client.ObjectKeyFromObject(service), generation: service.Generation, change: change})
+		}
+	}
+	if len(rollouts) > 0 && f.timeout > 0 {
+		fmt.Fprintf(o.ErrOut, "Waiting for %d new revisions, %v at most\n", len(rollouts), f.timeout)
+		awaitRollouts(ctx, kube, rollouts, f.timeout)
+	}
+	table := newTable("namespace", "service", "was", "mode", "in force", "+revision", "result")
+	failed := 0
+	for _, c := range changes {
+		addRow(table, c.Namespace, c.Service, c.Was, c.Mode, c.InForce, c.Revision, c.Result)
+		if c.failed {
+			failed++
+		}
+	}
+	d := document{kind: "ModeChange", data: &modeDocument{changes}, tables: []*metav1.Table{table}}
+	if f.changes() && len(rollouts) > 0 {
+		d.notes = append(d.notes, "Requests in pods of older revisions keep what they have until they end")
+	}
+	if err := f.print(o.Out, d); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d Services do not have the mode %s in force: see RESULT", failed, len(changes), to)
+	}
+	return nil
+}
+
+// setMode patches one Service. pending says that a new revision is to come; service is as the API server answered.
+func setMode(ctx context.Context, kube client.Client, run dryRun, service *servingv1.Service, to string, of settings.Settings) (c *modeChange, pending bool) {
+	was, set := service.Spec.Template.Annotations[api.ModeAnnotation]
+	c = &modeChange{Namespace: service.Namespace, Service: service.Name, Was: was, Mode: to}
+	if !set {
+		c.Was = modeDefault
+	}
+	annotations := map[string]string{}
+	var value any // takes the annotation away
+	if to != modeDefault {
+		annotations[api.ModeAnnotation], value = to, to
+	}
+	c.InForce = string(of.ModeOf(annotations))
+	switch {
+	case c.Was == to:
+		c.Revision, c.Result = service.Status.LatestReadyRevisionName, "it was so before"
+		return c, false
+	case service.Spec.Template.Name != "":
+		c.failed = true
+		c.Result = fmt.Sprintf("refused: its template names the revision %s, and a change needs another name; set the annotation %s and spec.template.metadata.name in one patch", service.Spec.Template.Name, api.ModeAnnotation)
+		return c, false
+	case run.sends():
+		if err := kube.Patch(ctx, service, mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{api.ModeAnnotation: value}}}}}), client.FieldOwner(fieldOwner)); err != nil {
+			c.failed, c.Result = true, fmt.Sprintf("refused: %v", err)
+			return c, false
+		}
+	}
+	c.Changed = run.changes()
+	c.Result = "a new revision is to come" + run.suffix()
+	if to != modeDefault && c.InForce != to {
+		c.Result += fmt.Sprintf("; max-mode of all functions is %s", of.MaxMode)
+	}
+	return c, true
+}
+
+// maxModeDocument is what `mode --all` prints as JSON and YAML.
+type maxModeDocument struct {
+	Was     string `json:"was"`
+	MaxMode string `json:"maxMode"`
+	Changed bool   `json:"changed"`
+	Result  string `json:"result"`
+}
+
+// setMaxMode bounds all functions.
+func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlags, to string) error {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
+	err := kube.Get(ctx, client.ObjectKeyFromObject(cm), cm)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no ConfigMap %s/%s, so Libra is not installed, and changes nothing: `kubectl libra check` says what is there", settings.Namespace, settings.ConfigMap)
+	} else if err != nil {
+		return fmt.Errorf("reading the settings: %w", err)
+	}
+	d := &maxModeDocument{Was: modeDefault, MaxMode: to}
+	if was, ok := cm.Data[maxModeKey]; ok {
+		d.Was = was
+	}
+	if d.Was == to {
+		d.Result = "it was so before"
+		return f.printMaxMode(o, d)
+	}
+	var value any
+	if to != modeDefault {
+		value = to
+	}
+	if f.sends() {
+		err := f.dryRun.client(kube).Patch(ctx, cm, mergePatch(map[string]any{"data": map[string]any{maxModeKey: value}}), client.FieldOwner(fieldOwner))
+		if err != nil {
+			return fmt.Errorf("setting %s in ConfigMap %s/%s: %w", maxModeKey, settings.Namespace, settings.ConfigMap, err)
+		}
+	}
+	d.Changed = f.changes()
+	d.Result = "in force for requests that begin from now on, without a rollout"
+	if to == string(api.ModeObserve) {
+		d.Result += "; ceilings and weights are put back, and running requests keep what they borrowed until they end"
+	}
+	d.Result += f.suffix()
+	return f.printMaxMode(o, d)
+}
+
+func (f modeFlags) printMaxMode(o *options, d *maxModeDocument) error {
+	table := newTable("setting", "was", "is", "result")
+	addRow(table, maxModeKey, d.Was, d.MaxMode, d.Result)
+	var notes []string
+	if d.Changed {
+		notes = append(notes, "The way back: kubectl libra mode --all "+d.Was)
+	}
+	return f.print(o.Out, document{kind: "MaxMode", data: d, tables: []*metav1.Table{table}, notes: notes})
+}

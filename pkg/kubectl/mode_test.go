@@ -1,0 +1,145 @@
+package kubectl
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/pkg/apis"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+// modeOf is the annotation of a Service.
+func (p *plane) modeOf(namespace, name string) (mode string, set bool) {
+	p.Helper()
+	var s servingv1.Service
+	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &s))
+	mode, set = s.Spec.Template.Annotations[api.ModeAnnotation]
+	return mode, set
+}
+
+func (p *plane) expectMode(namespace, name, want string) {
+	p.Helper()
+	if got, _ := p.modeOf(namespace, name); got != want {
+		p.Errorf("the annotation of %s/%s is %q, want %q", namespace, name, got, want)
+	}
+}
+
+func (p *plane) modes() {
+	p.namespace("modes")
+	p.service("modes", "cart", nil)
+	p.service("modes", "thumb", map[string]string{api.ModeAnnotation: "observe"})
+	other := p.service("modes", "other", nil)
+	delete(other.Spec.Template.Labels, api.EnabledLabel)
+	p.do(p.client.Update(p.Context(), other))
+
+	for _, strategy := range []string{"client", "server"} {
+		p.prints("a new revision is to come ("+strategy+" dry run)", "mode", "cart", "lend", "-n", "modes", "--dry-run", strategy)
+		p.expectMode("modes", "cart", "")
+	}
+	p.golden("mode", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
+	p.expectMode("modes", "cart", "lend")
+	p.prints("it was so before", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
+
+	p.golden("mode-namespace", "mode", "full", "-n", "modes", "--timeout", "0s")
+	for name, want := range map[string]string{"cart": "full", "thumb": "full", "other": ""} {
+		p.expectMode("modes", name, want)
+	}
+	p.prints("default", "mode", "cart", "default", "-n", "modes", "--timeout", "0s")
+	if _, set := p.modeOf("modes", "cart"); set {
+		p.Error("default has left the annotation")
+	}
+
+	p.refuses("has not opted in", "mode", "other", "lend", "-n", "modes")
+	p.refuses("whose mode?", "mode", "lend")
+	p.refuses(`mode is "much", want observe, lend, full, default`, "mode", "cart", "much", "-n", "modes")
+	p.refuses("no Service of namespace default has opted in", "mode", "lend", "-n", "default")
+	p.refuses(`--dry-run is "maybe"`, "mode", "cart", "lend", "-n", "modes", "--dry-run", "maybe")
+
+	named := p.service("modes", "named", nil)
+	named.Spec.Template.Name = "named-one"
+	p.do(p.client.Update(p.Context(), named))
+	out, err := p.run("mode", "named", "lend", "-n", "modes")
+	if err == nil || !strings.Contains(out, "its template names the revision named-one") {
+		p.Errorf("with a named revision the error is %v, after\n%s", err, out)
+	}
+	p.expectMode("modes", "named", "")
+}
+
+func (p *plane) allModes() {
+	maxMode := func() string {
+		var cm corev1.ConfigMap
+		p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm))
+		return cm.Data["max-mode"]
+	}
+	p.prints("server dry run", "mode", "--all", "observe", "--dry-run=server")
+	if got := maxMode(); got != "" {
+		p.Errorf("after a dry run max-mode is %q", got)
+	}
+	p.golden("mode-all", "mode", "--all", "observe")
+	if got := maxMode(); got != "observe" {
+		p.Errorf("max-mode is %q, want observe", got)
+	}
+	p.namespace("bounded")
+	p.service("bounded", "cart", nil)
+	p.prints("max-mode of all functions is observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
+	p.prints("in force", "mode", "--all", "default")
+	if got := maxMode(); got != "" {
+		p.Errorf("max-mode is %q, want none", got)
+	}
+	p.refuses("no SERVICE with it", "mode", "cart", "full", "--all")
+}
+
+// rollouts has somebody do what Knative does.
+func (p *plane) rollouts() {
+	p.namespace("rollouts")
+	ready := p.service("rollouts", "ready", nil)
+	p.knative(ready, func(s *servingv1.Service) {
+		s.Status.LatestCreatedRevisionName, s.Status.LatestReadyRevisionName = "ready-00002", "ready-00002"
+	})
+	p.prints("revision ready-00002 is ready, and its requests have the mode", "mode", "ready", "lend", "-n", "rollouts")
+
+	broken := p.service("rollouts", "broken", nil)
+	p.knative(broken, func(s *servingv1.Service) {
+		s.Status.LatestCreatedRevisionName, s.Status.LatestReadyRevisionName = "broken-00002", "broken-00001"
+		s.Status.Conditions = append(s.Status.Conditions, apis.Condition{Type: servingv1.ServiceConditionConfigurationsReady, Status: corev1.ConditionFalse, Message: "no such image"})
+	})
+	out, err := p.run("mode", "broken", "lend", "-n", "rollouts")
+	if err == nil || !strings.Contains(out, "no such image") {
+		p.Errorf("of a revision that fails the error is %v, after\n%s", err, out)
+	}
+
+	p.service("rollouts", "slow", nil)
+	out, err = p.run("mode", "slow", "lend", "-n", "rollouts", "--timeout", "1s")
+	if err == nil || !strings.Contains(out, "not ready after 1s") {
+		p.Errorf("of a revision that does not come the error is %v, after\n%s", err, out)
+	}
+}
+
+// knative writes the status of a Service once it has another generation.
+func (p *plane) knative(of *servingv1.Service, to func(*servingv1.Service)) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), 30*time.Second)
+	done := make(chan struct{})
+	p.Cleanup(func() { cancel(); <-done })
+	was := of.Generation
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			var s servingv1.Service
+			if err := p.client.Get(ctx, client.ObjectKeyFromObject(of), &s); err == nil && s.Generation > was {
+				to(&s)
+				s.Status.ObservedGeneration = s.Generation
+				if p.client.Status().Update(ctx, &s) == nil {
+					return
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+}

@@ -1,0 +1,111 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	servingNamespace = "knative-serving"
+	activatorName    = "activator"
+	libraActivator   = "libra-activator"
+
+	missing = "it is not installed: `kubectl libra check` says what to do"
+)
+
+// partReadiness is how many pods of some parts are ready.
+type partReadiness struct {
+	Namespace string `json:"namespace"`
+	Parts     string `json:"parts"`
+	// Problem is what is wrong, and what to look at; empty when nothing is.
+	Problem string `json:"problem,omitempty"`
+}
+
+// readParts has a line for each namespace in which Libra's parts are. What may not be read is no error: it says so in
+// its line.
+func readParts(ctx context.Context, kube client.Client) []partReadiness {
+	var deployments appsv1.DeploymentList
+	system := partReadiness{Namespace: settings.Namespace}
+	if err := kube.List(ctx, &deployments, client.InNamespace(settings.Namespace)); err != nil {
+		system.Problem = unreadable(err)
+	} else {
+		for _, d := range deployments.Items {
+			system.add(d.Name, d.Status.ReadyReplicas, ptr.Deref(d.Spec.Replicas, 1))
+		}
+		system.expectParts()
+	}
+
+	var daemonSets appsv1.DaemonSetList
+	nodes := partReadiness{Namespace: settings.AgentNamespace}
+	if err := kube.List(ctx, &daemonSets, client.InNamespace(settings.AgentNamespace)); err != nil {
+		nodes.Problem = unreadable(err)
+	} else {
+		for _, d := range daemonSets.Items {
+			nodes.add(d.Name, d.Status.NumberReady, d.Status.DesiredNumberScheduled)
+		}
+		nodes.expectParts()
+	}
+
+	var activator appsv1.Deployment
+	serving := partReadiness{Namespace: servingNamespace}
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: servingNamespace, Name: activatorName}, &activator); err != nil {
+		serving.Problem = unreadable(err)
+	} else {
+		serving.add(activatorName, activator.Status.ReadyReplicas, ptr.Deref(activator.Spec.Replicas, 1))
+		if !runsLibra(&activator) {
+			serving.Problem = "the activator is not Libra's, so requests are neither predicted nor lent to: `kubectl libra check` says how to put it there"
+		}
+	}
+	return []partReadiness{system, nodes, serving}
+}
+
+func unreadable(err error) string {
+	if apierrors.IsNotFound(err) {
+		return missing
+	}
+	return fmt.Sprintf("not known: %v", err)
+}
+
+// add takes in a part of which so many pods are ready. Lists of the API server are sorted by name.
+func (p *partReadiness) add(name string, ready, want int32) {
+	if p.Parts != "" {
+		p.Parts += ", "
+	}
+	p.Parts += fmt.Sprintf("%s %d/%d", name, ready, want)
+	if ready < want {
+		p.Problem = fmt.Sprintf("not all are ready: look at `kubectl -n %s get pods`", p.Namespace)
+	}
+}
+
+func (p *partReadiness) expectParts() {
+	if p.Parts == "" {
+		p.Problem = missing
+	}
+}
+
+// runsLibra says whether the activator's image is Libra's, by its name.
+func runsLibra(activator *appsv1.Deployment) bool {
+	return slices.ContainsFunc(activator.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
+		image, _, _ := strings.Cut(c.Image, "@")
+		return c.Name == activatorName && strings.Contains(image[strings.LastIndex(image, "/")+1:], libraActivator)
+	})
+}
+
+func partsTable(parts []partReadiness) *metav1.Table {
+	table := newTable("namespace", "ready", "look at")
+	for _, p := range parts {
+		addRow(table, p.Namespace, p.Parts, p.Problem)
+	}
+	return table
+}

@@ -1,0 +1,207 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	resizerName = "libra-resizer"
+	// restoreTimeout is how long the kubelets may take, unless --timeout says otherwise.
+	restoreTimeout = 30 * time.Second
+)
+
+type restoreFlags struct {
+	output
+	scope
+	dryRun
+	node    string
+	force   bool
+	timeout time.Duration
+}
+
+func newRestore(o *options) *cobra.Command {
+	var f restoreFlags
+	cmd := &cobra.Command{
+		Use:     "restore [POD]",
+		Short:   "Put pods back to the limits that their owners configured",
+		GroupID: groupChange,
+		Long: `Put pods back to the limits of their Revisions, through pods/resize, where Libra was the last to change them. Requests
+are never touched, and a limit that another manager set is left alone.
+
+The resizer does this by itself when a function's mode becomes observe; this command is for when it does not run. While it
+runs and a function is in another mode, it would give the pod its ceiling again, so this is refused without --force.
+A memory limit below what is in use the kubelet does not lower until less is used, and that is told. What the node agent
+lends stands in cgroups alone, and goes back when it ends.`,
+		Example: `  # what there is to put back, and what the API server would say
+  kubectl libra restore -A --dry-run=server
+  # stop everything, then put back what is on one node
+  kubectl libra mode --all observe && kubectl libra restore --node worker-1`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: o.completePods,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := errors.Join(f.output.check(), f.dryRun.check()); err != nil {
+				return err
+			}
+			if f.timeout < 0 {
+				return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
+			}
+			if len(args) == 0 && !f.all && f.node == "" && !cmd.Flags().Changed("namespace") {
+				return errors.New("which pods? Want POD, -n NAMESPACE, --node NODE or --all-namespaces")
+			}
+			kube, err := o.client()
+			if err != nil {
+				return err
+			}
+			pods, err := o.podsToRestore(cmd.Context(), kube, f, args)
+			if err != nil {
+				return err
+			}
+			return o.restore(cmd.Context(), kube, f, pods)
+		},
+	}
+	f.output.addFlag(cmd)
+	f.scope.addFlag(cmd)
+	f.dryRun.addFlag(cmd)
+	cmd.Flags().StringVar(&f.node, "node", "", "those of all namespaces that are on the node")
+	complete(cmd, "node", o.completeNodes)
+	cmd.Flags().BoolVar(&f.force, "force", false, "also while the resizer acts, which may change the limits again")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", restoreTimeout, "how long to wait until the kubelets have the limits in force; 0s is not at all")
+	return cmd
+}
+
+// podsToRestore are the named one, or those of Knative that are meant. Whether they still have the label that opts in
+// does not matter: who takes it away wants them back all the more.
+func (o *options) podsToRestore(ctx context.Context, kube client.Client, f restoreFlags, names []string) ([]corev1.Pod, error) {
+	namespace, err := o.namespaceOf(f.scope)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		if f.all || f.node != "" {
+			return nil, errors.New("POD is one pod of a namespace, so there is no --all-namespaces and no --node with it")
+		}
+		var pod corev1.Pod
+		if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names[0]}, &pod); err != nil {
+			return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, names[0], err)
+		}
+		return []corev1.Pod{pod}, nil
+	}
+	about := []client.ListOption{client.HasLabels{serving.RevisionLabelKey}}
+	if f.node == "" {
+		about = append(about, client.InNamespace(namespace))
+	} else {
+		about = append(about, client.MatchingFields{"spec.nodeName": f.node})
+	}
+	var list corev1.PodList
+	if err := kube.List(ctx, &list, about...); err != nil {
+		return nil, fmt.Errorf("reading pods: %w", err)
+	}
+	return list.Items, nil
+}
+
+// restored is what became of one pod.
+type restored struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Node      string `json:"node,omitempty"`
+	Container string `json:"container,omitempty"`
+	Was       string `json:"was,omitempty"`
+	Owed      string `json:"owed,omitempty"`
+	Result    string `json:"result"`
+	failed    bool
+}
+
+// restoreDocument is what `restore` prints as JSON and YAML.
+type restoreDocument struct {
+	Pods []*restored `json:"pods"`
+}
+
+func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlags, pods []corev1.Pod) error {
+	debts, rows, err := findDebts(ctx, kube, pods)
+	if err != nil {
+		return err
+	}
+	if !f.force && f.changes() {
+		if err := refuseWhileResized(ctx, kube, debts); err != nil {
+			return err
+		}
+	}
+	for _, d := range debts {
+		rows = append(rows, d.row)
+	}
+	// CPU first: a kubelet that waits with a pod's memory waits with its CPU, too.
+	for _, only := range []func(api.Resources) api.Resources{cpuAlone, memoryAlone} {
+		var sent []*debt
+		for _, d := range debts {
+			if d.restore(ctx, f.dryRun.client(kube), f.dryRun, only(d.due)) {
+				sent = append(sent, d)
+			}
+		}
+		if len(sent) > 0 && f.changes() && f.timeout > 0 {
+			fmt.Fprintf(o.ErrOut, "Waiting for the kubelets of %d pods, %v at most\n", len(sent), f.timeout)
+			awaitInForce(ctx, kube, sent, only, f.timeout)
+		}
+	}
+	table := newTable("namespace", "pod", "+node", "+container", "was", "owed", "result")
+	failed := 0
+	for _, r := range rows {
+		addRow(table, r.Namespace, r.Pod, r.Node, r.Container, r.Was, r.Owed, r.Result)
+		if r.failed {
+			failed++
+		}
+	}
+	d := document{kind: "Restore", data: &restoreDocument{rows}, tables: []*metav1.Table{table}}
+	if len(rows) == 0 {
+		d.notes = append(d.notes, fmt.Sprintf("Nothing to put back: of %d pods of Knative none has limits of Libra's", len(pods)))
+	}
+	if err := f.print(o.Out, d); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d pods are not at the limits that they are owed: see RESULT", failed, len(rows))
+	}
+	return nil
+}
+
+// refuseWhileResized is an error where the resizer would change again what is put back.
+func refuseWhileResized(ctx context.Context, kube client.Client, debts []*debt) error {
+	of, err := readSettings(ctx, kube)
+	if err != nil {
+		return err
+	}
+	acting := 0
+	var example *debt
+	for _, d := range debts {
+		if of.ModeOf(d.pod.Annotations) != api.ModeObserve {
+			acting++
+			example = d
+		}
+	}
+	if acting == 0 {
+		return nil
+	}
+	var resizer appsv1.Deployment
+	err = kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: resizerName}, &resizer)
+	if apierrors.IsNotFound(err) || err == nil && resizer.Status.ReadyReplicas == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("finding out whether the resizer runs (--force goes on without): %w", err)
+	}
+	return fmt.Errorf("the resizer runs and acts on %d of the pods, such as %s/%s in the mode %s, so it would change their limits again: `kubectl libra mode --all observe` first, which has it put them back by itself, or --force",
+		acting, example.pod.Namespace, example.pod.Name, of.ModeOf(example.pod.Annotations))
+}

@@ -1,0 +1,108 @@
+package kubectl
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/serving/pkg/apis/serving"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
+)
+
+// resized is a pod that runs as the kubelet would have it, with limits that by has changed.
+func (p *plane) resized(namespace, name, revision, mode string, to api.Resources, by string) {
+	p.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: revision},
+			Annotations: map[string]string{api.ModeAnnotation: mode},
+		},
+		Spec: corev1.PodSpec{NodeName: "worker", Containers: []corev1.Container{{
+			Name: api.UserContainer, Image: "f", Resources: corev1.ResourceRequirements{Limits: list("500m", "256Mi"), Requests: list("100m", "64Mi")},
+		}}},
+	}
+	p.create(pod)
+	switch by {
+	case "":
+	case actuate.FieldManager:
+		p.do(actuate.SetLimits(p.Context(), p.client, pod, api.UserContainer, to))
+	default:
+		pod.Spec.Containers[0].Resources.Limits = to.List()
+		p.do(p.client.SubResource("resize").Update(p.Context(), pod, client.FieldOwner(by)))
+	}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: api.UserContainer, Resources: &corev1.ResourceRequirements{Limits: to.List()}}}
+	p.status(pod)
+}
+
+func (p *plane) limits(namespace, name string) api.Resources {
+	p.Helper()
+	var pod corev1.Pod
+	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod))
+	return api.FromList(pod.Spec.Containers[0].Resources.Limits)
+}
+
+func (p *plane) restores() {
+	p.create(worker.DeepCopy()) // the API server resizes no pod without one
+	p.namespace("resized")
+	p.revision("resized", "cart-00001", list("500m", "256Mi"))
+	above, owed := api.Resources{CPUMilli: 1500, MemoryBytes: 512 << 20}, api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}
+	p.resized("resized", "both", "cart-00001", "observe", above, actuate.FieldManager)
+	p.resized("resized", "orphan", "gone-00001", "observe", above, actuate.FieldManager)
+	p.resized("resized", "others", "cart-00001", "observe", above, "vpa")
+	p.resized("resized", "whole", "cart-00001", "observe", owed, "")
+
+	p.refuses("which pods?", "restore")
+	p.refuses("there is no --all-namespaces and no --node with it", "restore", "both", "--node", "worker")
+	out, err := p.run("restore", "-n", "resized", "--dry-run=server")
+	if err == nil || !strings.Contains(out, "accepted (server dry run)") || !strings.Contains(out, `its Revision "gone-00001" is gone`) {
+		p.Errorf("the dry run ends with %v, after\n%s", err, out)
+	}
+	if got := p.limits("resized", "both"); got != above {
+		p.Errorf("a dry run has set %v", got)
+	}
+	p.golden("restore", "restore", "both", "-n", "resized", "--timeout", "0s")
+	for name, want := range map[string]api.Resources{"both": owed, "others": above, "whole": owed, "orphan": above} {
+		if got := p.limits("resized", name); got != want {
+			p.Errorf("pod %s has %v, want %v", name, got, want)
+		}
+	}
+	p.prints("Nothing to put back", "restore", "whole", "-n", "resized")
+
+	// There is no kubelet: what it has not done is told, now and the next time.
+	out, err = p.run("restore", "both", "-n", "resized")
+	if err == nil || !strings.Contains(out, "asked for before, but not in force") {
+		p.Errorf("of a kubelet that does nothing the error is %v, after\n%s", err, out)
+	}
+	p.pending("resized", "both", "attempting to set pod memory limit below current usage")
+	out, _ = p.run("restore", "both", "-n", "resized")
+	if !strings.Contains(out, "the kubelet says Error: attempting to set pod memory limit below current usage") {
+		p.Errorf("why the kubelet waits is not told:\n%s", out)
+	}
+
+	// The resizer runs, and would change what is put back.
+	p.namespace("acting")
+	p.revision("acting", "cart-00001", list("500m", "256Mi"))
+	p.resized("acting", "full", "cart-00001", "full", above, actuate.FieldManager)
+	p.refuses("the resizer runs and acts on 1 of the pods, such as acting/full in the mode full", "restore", "--node", "worker")
+	if got := p.limits("acting", "full"); got != above {
+		p.Errorf("what is refused has set %v", got)
+	}
+	p.prints("accepted", "restore", "-n", "acting", "--force", "--timeout", "0s")
+	if got := p.limits("acting", "full"); got != owed {
+		p.Errorf("with --force it is %v, want %v", got, owed)
+	}
+}
+
+// pending has the kubelet say why it has not resized a pod.
+func (p *plane) pending(namespace, name, message string) {
+	p.Helper()
+	var pod corev1.Pod
+	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod))
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: message})
+	p.status(&pod)
+}

@@ -1,0 +1,91 @@
+package kubectl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const rolloutPoll = time.Second
+
+// mergePatch is of plain maps, which can always be written as JSON.
+func mergePatch(fields map[string]any) client.Patch {
+	data, err := json.Marshal(fields)
+	utilruntime.Must(err)
+	return client.RawPatch(types.MergePatchType, data)
+}
+
+// rollout is a new revision that is to come.
+type rollout struct {
+	service    types.NamespacedName
+	generation int64
+	change     *modeChange
+}
+
+// awaitRollouts waits until each is ready or fails, or the time is up, and notes what became of them.
+func awaitRollouts(ctx context.Context, kube client.Client, rollouts []*rollout, timeout time.Duration) {
+	waiting := rollouts
+	// When time is up, what is left says so.
+	_ = wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) {
+		var left []*rollout
+		for _, r := range waiting {
+			if !r.look(ctx, kube) {
+				left = append(left, r)
+			}
+		}
+		waiting = left
+		return len(waiting) == 0, nil
+	})
+	for _, r := range waiting {
+		r.change.failed = true
+		r.change.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one serves on: look at `kubectl -n %s get revisions`", timeout, r.service.Namespace)
+	}
+}
+
+// look is true when there is nothing more to come.
+func (r *rollout) look(ctx context.Context, kube client.Client) bool {
+	var service servingv1.Service
+	if err := kube.Get(ctx, r.service, &service); err != nil {
+		return false // it may be back for the next look
+	}
+	status := &service.Status
+	if status.ObservedGeneration < r.generation || status.LatestCreatedRevisionName == "" {
+		return false
+	}
+	if status.LatestReadyRevisionName == status.LatestCreatedRevisionName {
+		r.change.Revision = status.LatestReadyRevisionName
+		r.change.Result = fmt.Sprintf("revision %s is ready, and its requests have the mode", r.change.Revision)
+		if !toLatest(&service) {
+			r.change.failed = true
+			r.change.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it nothing", r.change.Revision)
+		}
+		return true
+	}
+	if c := status.GetCondition(servingv1.ServiceConditionConfigurationsReady); c.IsFalse() {
+		r.change.failed = true
+		r.change.Result = fmt.Sprintf("its new revision failed, and the last one serves on: %s", c.GetMessage())
+		return true
+	}
+	return false
+}
+
+// toLatest says whether the newest revision gets requests.
+func toLatest(service *servingv1.Service) bool {
+	if len(service.Spec.Traffic) == 0 {
+		return true
+	}
+	for _, t := range service.Spec.Traffic {
+		named := t.RevisionName != "" && t.RevisionName != service.Status.LatestReadyRevisionName
+		if !named && (t.Percent == nil || *t.Percent > 0) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,82 @@
+package kubectl
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+func function(service string, mode string, requests int64) v1alpha1.FunctionStatus {
+	return v1alpha1.FunctionStatus{
+		Revision: service + "-00001", Service: service, Mode: mode, Source: "node", Learning: v1alpha1.LearningDone,
+		FunctionFigures: v1alpha1.FunctionFigures{Requests: requests},
+	}
+}
+
+func (p *plane) reports() {
+	for _, namespace := range []string{"shop", "silent", "stale"} {
+		p.namespace(namespace)
+	}
+	cart := function("cart", "observe", 120)
+	cart.Learning, cart.Reason = v1alpha1.LearningUnderWay, "no_prediction"
+	cart.CouldLend = list("350m", "120Mi")
+	thumb := function("thumb", "full", 40)
+	thumb.CouldLend, thumb.WouldBorrow, thumb.Borrowed, thumb.Lent = list("100m", "300Mi"), list("900m", "0"), list("700m", "64Mi"), list("50m", "0")
+	thumb.Safeguards, thumb.SlowdownPercent = 2, ptr.To[int32](71)
+	p.report("shop", 3*time.Second, cart, thumb)
+	p.report("stale", 10*time.Minute, function("old", "full", 1))
+	p.revision("silent", "mute-00001", list("500m", "256Mi"))
+
+	p.golden("status", "status", "-n", "shop")
+	p.golden("status-wide", "status", "thumb", "-n", "shop", "-o", "wide")
+	p.golden("savings", "savings", "-n", "shop")
+	p.golden("top", "top", "-n", "shop")
+	p.prints("Namespace silent: it has functions that opted in, and no FunctionReport; look at `kubectl -n libra-system", "status", "-A")
+	p.prints("Namespace stale: its FunctionReport is 10m old", "savings", "-A")
+	p.prints("No function in namespace default has opted in", "top", "-n", "default")
+	p.refuses(`no function "nothing" is reported`, "status", "nothing", "-n", "shop")
+	p.refuses(`--output is "csv", want one of table`, "status", "-o", "csv")
+	p.refuses("--interval is 1s, want 2s or more", "top", "--watch", "--interval", "1s")
+
+	out, err := p.run("savings", "-n", "shop", "-o", "json")
+	p.do(err)
+	var found struct {
+		Kind, APIVersion string
+		Functions        []saving
+		Total            saving
+	}
+	p.do(json.Unmarshal([]byte(out), &found))
+	if found.Kind != "Savings" || found.APIVersion != documentVersion || len(found.Functions) != 2 || found.Total.UnusedMilliCores != 450 || found.Total.WantedMilliCores != 900 {
+		p.Errorf("as JSON it is %+v", found)
+	}
+	out, err = p.run("status", "-n", "shop", "-o", "yaml")
+	p.do(err)
+	for _, want := range []string{"kind: Status", "slowdownPercent: 71", "revision: cart-00001"} {
+		if !strings.Contains(out, want) {
+			p.Errorf("as YAML there is no %q in\n%s", want, out)
+		}
+	}
+	// It ends by itself.
+	out, err = p.run("top", "-n", "shop", "--watch", "--interval", "2s", "--for", "3s")
+	p.do(err)
+	if got := strings.Count(out, "thumb"); got != 2 {
+		p.Errorf("in three seconds it printed %d times, want twice:\n%s", got, out)
+	}
+}
+
+func (p *plane) completion() {
+	p.namespace("typed")
+	p.service("typed", "cart", nil)
+	out, err := p.run("__complete", "status", "-n", "typed", "")
+	if err != nil || !strings.HasPrefix(out, "cart\n") {
+		p.Errorf("Services are completed as %q (%v), want cart", out, err)
+	}
+	out, err = p.run("__complete", "status", "-n", "")
+	if err != nil || !strings.Contains(out, "typed\n") {
+		p.Errorf("namespaces are completed as %q (%v), want typed among them", out, err)
+	}
+}
