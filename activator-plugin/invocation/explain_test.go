@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 		"a borrower that may only lend": {mode: "lend", source: "owners", concurrency: 1, capacity: "-1", prediction: borrower,
 			surplus: res(0, 384), want: res(500, 0), role: "donor", reason: "mode"},
 		"a borrower": {mode: "full", source: "owners", concurrency: 1, capacity: "-1", prediction: borrower,
-			surplus: res(0, 384), want: res(500, 0), role: "both"},
+			surplus: res(0, 384), want: res(500, 0), role: "donor_and_borrower"},
 		"under node no CPU moves": {mode: "full", source: "node", concurrency: 1, capacity: "-1", prediction: borrower,
 			surplus: res(0, 384), want: res(500, 0), role: "donor"},
 		"past the activator": {mode: "full", source: "owners", concurrency: 1, capacity: "211", prediction: donor,

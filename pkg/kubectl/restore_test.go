@@ -47,7 +47,11 @@ func (p *plane) limits(namespace, name string) api.Resources {
 }
 
 func (p *plane) restores() {
-	p.create(worker.DeepCopy()) // the API server resizes no pod without one
+	// The API server resizes no pod beyond what its node has.
+	node := worker.DeepCopy()
+	p.create(node)
+	node.Status.Allocatable = list("8", "16Gi")
+	p.status(node)
 	p.namespace("resized")
 	p.revision("resized", "cart-00001", list("500m", "256Mi"))
 	above, owed := api.Resources{CPUMilli: 1500, MemoryBytes: 512 << 20}, api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}
