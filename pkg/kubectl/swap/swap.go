@@ -74,7 +74,11 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 		s.say("would set the image of %s to %s, and the annotation %s to %s", where, image, StockImageAnnotation, before.stock)
 		return nil
 	}
-	s.say("%s: from %s to %s", where, before.running, image)
+	if before.running == image {
+		s.say("%s has the image %s already", where, image)
+	} else {
+		s.say("%s: from %s to %s", where, before.running, image)
+	}
 	if err := s.set(ctx, image, before.stock, extend); err != nil {
 		return err
 	}

@@ -1,0 +1,165 @@
+package uninstall
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/apiservertest"
+)
+
+// start is a removal on an API server that has Libra's definitions. Nothing collects garbage there, nor the objects of
+// namespaces that go.
+func start(t *testing.T) (Uninstall, *bytes.Buffer) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	config := apiservertest.Start(t, "../../../manifests/base/crds")
+	config.QPS = -1
+	kube, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	return Uninstall{Client: kube, Clock: clock.RealClock{}, Out: &out, Timeout: time.Minute}, &out
+}
+
+func create(t *testing.T, u Uninstall, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := u.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func clusterRole(name, partOfLabel string) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{partOf: partOfLabel}}}
+}
+
+func TestOnlyWhatIsShippedIsRemoved(t *testing.T) {
+	u, out := start(t)
+	create(t, u,
+		clusterRole("libra-resizer", libra), clusterRole("libra-team", "bank"), clusterRole("horoscope", libra), clusterRole(Job, libra),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"libra.dev/source": "owners", "team": "a"}}},
+		&v1alpha1.PlacementPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "here"},
+			Spec: v1alpha1.PlacementPolicySpec{Blocks: []v1alpha1.Block{{Workers: []v1alpha1.Worker{{Node: "a"}}}}}},
+	)
+	steps := func(u Uninstall) {
+		t.Helper()
+		for _, step := range []func() error{
+			func() error { return u.removeShipped(t.Context()) },
+			func() error { return u.removeDefinitions(t.Context()) },
+			func() error { return u.labels(t.Context()) },
+		} {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	has := func(name string, o client.Object) bool {
+		t.Helper()
+		err := u.Client.Get(t.Context(), client.ObjectKey{Name: name}, o)
+		if client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		return !apierrors.IsNotFound(err)
+	}
+	definition := func() *metav1.PartialObjectMetadata {
+		var o metav1.PartialObjectMetadata
+		o.SetGroupVersionKind(definitionKind)
+		return &o
+	}
+
+	dry := u
+	dry.DryRun, dry.DeletePolicies, dry.Labels = true, true, true
+	steps(dry)
+	if !has("libra-resizer", &rbacv1.ClusterRole{}) || !has("placementpolicies.libra.dev", definition()) {
+		t.Error("a dry run has deleted something")
+	}
+
+	steps(u)
+	for name, want := range map[string]bool{"libra-resizer": false, "libra-team": true, "horoscope": true, Job: true} {
+		if got := has(name, &rbacv1.ClusterRole{}); got != want {
+			t.Errorf("the ClusterRole %s is there: %v", name, got)
+		}
+	}
+	if !has("placementpolicies.libra.dev", definition()) || !strings.Contains(out.String(), "placementpolicy/here in shop") {
+		t.Errorf("a policy has gone, or nobody is told that it stays: %s", out)
+	}
+	left, err := u.left(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"customresourcedefinition/placementpolicies.libra.dev",
+		"clusterrole/libra-team, which is not labelled as Libra's",
+		"namespace/shop has libra.dev/source (--labels takes labels off)",
+	}
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+
+	u.DeletePolicies, u.Labels = true, true
+	steps(u)
+	var shop corev1.Namespace
+	if !has("shop", &shop) || shop.Labels["libra.dev/source"] != "" || shop.Labels["team"] != "a" {
+		t.Errorf("the namespace's labels are %v", shop.Labels)
+	}
+	if d := definition(); has("placementpolicies.libra.dev", d) && d.DeletionTimestamp == nil {
+		t.Error("the policies are to go, and stay")
+	}
+}
+
+// Rights that go while they are needed would have the Job end half-way.
+func TestTheJobsRightsGoWithItsNamespace(t *testing.T) {
+	u, _ := start(t)
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Job}}
+	create(t, u, ns, clusterRole(Job, libra))
+	if err := u.removeJob(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var role rbacv1.ClusterRole
+	if err := u.Client.Get(t.Context(), client.ObjectKey{Name: Job}, &role); err != nil {
+		t.Fatal(err)
+	}
+	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: Job, UID: ns.UID}}
+	if diff := cmp.Diff(want, role.OwnerReferences); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(ns), ns); err == nil && ns.DeletionTimestamp == nil {
+		t.Error("the namespace stays")
+	}
+}
+
+// A removal that cannot go on says on what it waits, and has done nothing of what comes later.
+func TestAWaitEndsAndSaysForWhat(t *testing.T) {
+	u, _ := start(t)
+	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "libra-system"}})
+	kept := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "libra-system", Name: "libra-resizer"}}
+	kept.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}
+	kept.Spec.Template.Labels = kept.Spec.Selector.MatchLabels
+	kept.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "a"}}
+	kept.Finalizers = []string{"test.example/kept"}
+	create(t, u, kept)
+	u.Timeout = time.Millisecond
+	err := u.remover(&appsv1.Deployment{}, "libra-system", "libra-resizer")(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "libra-resizer") {
+		t.Errorf("it says %v, want what is left", err)
+	}
+}
