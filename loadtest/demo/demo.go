@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -28,7 +30,8 @@ type demo struct {
 	namespace string // of the functions
 	services  services
 	kubectl   kubectl
-	workers   []string // of a box of several nodes
+	kube      client.Client // of the same cluster; made when it is first needed
+	workers   []string      // of a box of several nodes
 	images    images
 	targets   targets
 	corpus    []byte

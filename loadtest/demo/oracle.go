@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
@@ -66,10 +67,14 @@ func (e *evaluate) startOracle(ctx context.Context) (err error) {
 	go o.server.Serve(listener) //nolint:errcheck // it ends when it is closed
 	e.oracle = o
 	e.say("perfect predictor: the activator asks %s", o.url)
-	if err := e.setActivator(ctx, activatorPod(e.images[libraActivatorImage], variable(predictorURLEnv, o.url))); err != nil {
-		return err
+	return e.setActivator(ctx, askPredictor(o.url))
+}
+
+// askPredictor has the activator ask another predictor.
+func askPredictor(url string) func(*applycorev1.PodSpecApplyConfiguration) {
+	return func(pod *applycorev1.PodSpecApplyConfiguration) {
+		pod.Containers[0].WithEnv(variable(predictorURLEnv, url))
 	}
-	return e.activatorReplaced(ctx)
 }
 
 // newOracle knows no function yet.

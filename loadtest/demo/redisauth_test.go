@@ -14,8 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 	corev1 "k8s.io/api/core/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
@@ -168,9 +170,8 @@ func TestTheActivatorIsToldOfRedisAsTheDocsSay(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(block), &want); err != nil {
 		t.Fatal(err)
 	}
-	pod := activatorPod("")
+	pod := applycorev1.PodSpec().WithContainers(applycorev1.Container().WithName(swap.Container))
 	tellOfRedis(pod)
-	pod.Containers[0].Image = nil
 	data, err := json.Marshal(pod)
 	if err != nil {
 		t.Fatal(err)

@@ -14,11 +14,16 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 // Each load is measured under each arm at least twice if there is time, and what is planned
@@ -140,7 +145,8 @@ func TestOnlyWhatIsNotKeptIsRemoved(t *testing.T) {
 }
 
 func TestTheDemoLeavesTheBoxWithLibraAndAnotherClusterAsItWas(t *testing.T) {
-	const activator = `{"spec":{"template":{"spec":{"containers":[{"name":"activator","image":"stock"}]}}}}`
+	stock := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: swap.Namespace, Name: swap.Name}}
+	stock.Spec.Template.Spec.Containers = []corev1.Container{{Name: swap.Container, Image: "stock"}}
 	for name, c := range map[string]struct {
 		context        string
 		removed, stays []string
@@ -148,8 +154,9 @@ func TestTheDemoLeavesTheBoxWithLibraAndAnotherClusterAsItWas(t *testing.T) {
 		"the box":         {"", []string{"libra-demo-stock", "libra-demo-bystander"}, []string{"namespace/libra-demo\n", "manifests"}},
 		"another cluster": {"production", []string{"libra-demo-stock", "libra-demo-bystander", "libra-demo\n", "manifests/base", "manifests/activator"}, nil},
 	} {
-		k, log := fakeKubectl(t, `case "$*" in *activator*) echo '`+activator+`';; esac`)
+		k, log := fakeKubectl(t, `case "$*" in *"get "*) echo '{"items":[]}';; esac`)
 		d := newDemo(options{context: c.context}, io.Discard)
+		d.kube = fake.NewClientBuilder().WithObjects(stock).Build()
 		e := newEvaluation(d, namespaceOf(phaseDemo, evaluation.Libra))
 		e.kubectl = k
 		for _, namespace := range demoNamespaces() {
