@@ -125,13 +125,13 @@ func serviceIn(namespace, name string, service map[string]any) *unstructuredv1.U
 // API server takes a moment to know a policy.
 func untilTried(t *testing.T, c client.Client, s *unstructuredv1.Unstructured, holds func(*unstructuredv1.Unstructured) bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	var refused error // also that the kind is not there yet
+	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		tried := s.DeepCopy()
-		err := c.Create(ctx, tried, client.DryRunAll)
-		return err == nil && holds(tried), err
-	})
-	if err != nil {
-		t.Fatal("The API server does not go by the policies: ", err)
+		refused = c.Create(ctx, tried, client.DryRunAll)
+		return refused == nil && holds(tried), nil
+	}); err != nil {
+		t.Fatalf("The API server does not go by the policies: %v, %v", err, refused)
 	}
 }
 

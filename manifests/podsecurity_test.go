@@ -91,7 +91,7 @@ func podOf(o object) (corev1.PodTemplateSpec, error) {
 }
 
 // roots are the kustomizations that no other has in it.
-var roots = []string{"base", "predictor-plain", "activator", "scheduler", "components/duplicator", "uninstall"}
+var roots = []string{"base", "predictor-plain", "activator", "scheduler", "components/duplicator", "components/namespace-opt-in", "uninstall"}
 
 // all are the objects of all kustomizations, each once.
 func all(t *testing.T) []object {

@@ -48,7 +48,7 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 // labelled says whether the kustomization that has an object labels it.
 func labelled(t *testing.T, o object) bool {
 	t.Helper()
-	for _, dir := range roots {
+	for _, dir := range append([]string{"base/core"}, roots...) {
 		k, err := readKustomization(dir)
 		if err != nil {
 			t.Fatal(err)

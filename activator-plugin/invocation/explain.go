@@ -9,19 +9,8 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
-	cluster "libra.dev/libra/pkg/settings"
+	"libra.dev/libra/pkg/settings"
 )
-
-// snapshot is Settings that do not change.
-type snapshot struct {
-	cluster.Settings
-	source api.Source
-}
-
-func (f snapshot) Mode(annotations map[string]string) api.Mode { return f.ModeOf(annotations) }
-func (f snapshot) MinLoan() time.Duration                      { return f.Settings.MinLoan }
-func (f snapshot) Source(string, string) api.Source            { return f.source }
-func (f snapshot) Placement() api.Placement                    { return f.Settings.Placement }
 
 // Explanation is what becomes of a request by its prediction alone: what is in flight beside it, and whether its
 // container is warm, only the activator knows.
@@ -42,7 +31,7 @@ type Explanation struct {
 
 // Explain tells it of a request of a revision with the prediction, or without one (nil). The source is that of the pod that
 // it goes to; autoscaler is the ConfigMap config-autoscaler.
-func Explain(rev *v1.Revision, of cluster.Settings, source api.Source, autoscaler *corev1.ConfigMap, p *predict.Prediction, now time.Time) (Explanation, error) {
+func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscaler *corev1.ConfigMap, p *predict.Prediction, now time.Time) (Explanation, error) {
 	path, err := newPath()
 	if err != nil {
 		return Explanation{}, err
@@ -50,7 +39,7 @@ func Explain(rev *v1.Revision, of cluster.Settings, source api.Source, autoscale
 	if err := path.follow(autoscaler, now); err != nil {
 		return Explanation{}, err
 	}
-	set, refused := settingsOf(rev.Annotations, snapshot{of, source})
+	set, refused := termsOf(rev.Annotations, of)
 	owed := allocationOf(rev.Spec.GetContainer())
 	e := Explanation{Allocation: owed.limit}
 	for _, err := range refused {

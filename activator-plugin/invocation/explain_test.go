@@ -13,7 +13,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
-	cluster "libra.dev/libra/pkg/settings"
+	"libra.dev/libra/pkg/settings"
 )
 
 func TestExplain(t *testing.T) {
@@ -56,7 +56,7 @@ func TestExplain(t *testing.T) {
 			rev.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
 				Limits: res(1000, 512).List(), Requests: res(100, 64).List(),
 			}}}
-			e, err := Explain(rev, cluster.Default, api.Source(tc.source), &corev1.ConfigMap{}, tc.prediction, time.Now())
+			e, err := Explain(rev, settings.Default, api.Source(tc.source), &corev1.ConfigMap{}, tc.prediction, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestExplain(t *testing.T) {
 func TestExplainTellsOfAnnotations(t *testing.T) {
 	rev := &v1.Revision{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{api.MinCPUAnnotation: "much"}}}
 	rev.Spec.Containers = []corev1.Container{{}}
-	e, err := Explain(rev, cluster.Default, api.SourceNode, &corev1.ConfigMap{}, nil, time.Now())
+	e, err := Explain(rev, settings.Default, api.SourceNode, &corev1.ConfigMap{}, nil, time.Now())
 	if err != nil || len(e.Refused) != 1 || !strings.Contains(e.Refused[0].Error(), api.MinCPUAnnotation) {
 		t.Errorf("refused are %v (%v), want the annotation %s", e.Refused, err, api.MinCPUAnnotation)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"sigs.k8s.io/kustomize/api/builtins"
+	"sigs.k8s.io/kustomize/api/filters/imagetag"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/resource"
@@ -26,7 +26,10 @@ var files = []file{
 	{"libra.yaml", "manifests/base/core", "All of Libra but its predictor and its activator."},
 	{"libra-predictor-kserve.yaml", "manifests/base/predictor", "Libra's predictor, served by KServe. It wants libra.yaml."},
 	{"libra-predictor-plain.yaml", "manifests/predictor-plain", "Libra's predictor, for clusters without KServe. It wants libra.yaml."},
-	{"libra-activator.yaml", "manifests/activator", "What Libra's activator may do in addition to Knative's. It wants libra.yaml."},
+	{"libra-activator.yaml", "manifests/activator", "A Job that puts Libra's activator in the place of Knative's, and what that may do. It wants libra.yaml."},
+	{"libra-uninstall.yaml", "manifests/uninstall", "A Job that takes Libra off, and itself."},
+	{"libra-check.yaml", "manifests/check", "A Job that looks at a cluster, before Libra is there or after."},
+	{"libra-namespace-opt-in.yaml", "manifests/components/namespace-opt-in", "Opts the functions of labelled namespaces in. It wants libra.yaml."},
 	{"libra-scheduler.yaml", "manifests/scheduler", "Libra's scheduler, for functions that ask for it. It wants libra.yaml."},
 	{"libra-monitoring.yaml", "dashboards/operator", "Dashboards for Grafana, and rules and monitors for the Prometheus Operator. It wants libra.yaml."},
 }
@@ -58,8 +61,9 @@ func (f file) objects(r Release) (resmap.ResMap, error) {
 	}
 	for _, name := range r.Images.names() {
 		repository, digest := r.Images.split(name)
-		pin := builtins.ImageTagTransformerPlugin{ImageTag: types.Image{Name: name, NewName: repository, Digest: digest}}
-		if err := pin.Transform(objects); err != nil {
+		// Of containers wherever they are, also in an InferenceService.
+		pin := imagetag.LegacyFilter{ImageTag: types.Image{Name: name, NewName: repository, Digest: digest}}
+		if err := objects.ApplyFilter(pin); err != nil {
 			return nil, fmt.Errorf("%s: image %s: %w", f.name, name, err)
 		}
 	}

@@ -56,15 +56,6 @@ func key(o unstructured.Unstructured) string {
 	return strings.Join([]string{o.GroupVersionKind().GroupKind().String(), o.GetNamespace(), o.GetName()}, " ")
 }
 
-func keys(objects []unstructured.Unstructured) []string {
-	var keys []string
-	for _, o := range objects {
-		keys = append(keys, key(o))
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 func TestRenderedTwiceIsTheSame(t *testing.T) {
 	r := testRelease()
 	for _, f := range files {

@@ -19,6 +19,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/ceiling"
 )
@@ -89,7 +90,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if err != nil {
 		return nil, err
 	}
-	of, err := readSettings(ctx, kube)
+	of, err := readSettings(ctx, kube, service.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -98,14 +99,21 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
 	}
 	e := &explanation{Namespace: service.Namespace, Service: service.Name, Revision: revision.Name, Mode: of.ModeOf(revision.Annotations)}
+	policy, err := readPolicy(ctx, kube, service.Namespace)
+	if err != nil {
+		return nil, err
+	}
 	e.ModeBy = "mode of ConfigMap config-libra"
+	if policy.Mode != "" {
+		e.ModeBy = "the namespace's HarvestPolicy"
+	}
 	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
 		e.ModeBy = "the annotation " + api.ModeAnnotation
 		if api.Mode(asked) != e.Mode {
-			e.ModeBy = fmt.Sprintf("%s says %.64q, and max-mode of ConfigMap config-libra is %s", e.ModeBy, asked, of.MaxMode)
+			e.ModeBy = fmt.Sprintf("%s says %.64q, and the most that the cluster or the namespace lets it have is %s", e.ModeBy, asked, of.MaxMode)
 		}
 	}
-	if err := e.place(ctx, kube, revision, of); err != nil {
+	if err := e.place(ctx, kube, revision, of, policy); err != nil {
 		return nil, err
 	}
 	if size != api.UnknownSize {
@@ -144,10 +152,13 @@ func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey)
 
 // place finds the source, and the ceilings on the nodes that the revision has pods on. A node comes before a namespace;
 // with pods on nodes of both sources, that of the first pod is what is explained.
-func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings) error {
+func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings, policy v1alpha1.HarvestPolicySpec) error {
 	var namespace corev1.Namespace
 	if err := kube.Get(ctx, client.ObjectKey{Name: revision.Namespace}, &namespace); err != nil {
 		return fmt.Errorf("reading namespace %s: %w", revision.Namespace, err)
+	}
+	if policy.Source != "" { // the namespace's label is short for it
+		namespace.Labels = map[string]string{api.SourceLabel: string(policy.Source)}
 	}
 	var by string
 	e.Source, by = of.SourceOf(nil, namespace.Labels)
@@ -173,11 +184,14 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 		}
 		seen[node.Name] = true
 		// One that cannot be read is the allocation, and among what is refused.
-		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of.CPUReserveMilli)
+		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of)
 		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
 	}
 	e.SourceBy = "source of ConfigMap config-libra"
-	if by != "" {
+	switch {
+	case by == "namespace" && policy.Source != "":
+		e.SourceBy = "the namespace's HarvestPolicy"
+	case by != "":
 		e.SourceBy = fmt.Sprintf("the label %s of the %s", api.SourceLabel, by)
 	}
 	return nil

@@ -23,8 +23,8 @@ const (
 	// modeDefault takes the annotation, or the bound, away.
 	modeDefault = "default"
 	maxModeKey  = "max-mode"
-	// rolloutTimeout is how long new revisions may take to be ready, unless --timeout says otherwise.
-	rolloutTimeout = 2 * time.Minute
+	// revisionTimeout is how long new revisions may take to be ready, unless --timeout says otherwise.
+	revisionTimeout = 2 * time.Minute
 )
 
 var modeNames = []string{string(api.ModeObserve), string(api.ModeLend), string(api.ModeFull), modeDefault}
@@ -108,7 +108,7 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 	f.output.addFlag(cmd)
 	f.dryRun.addFlag(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "bound the mode of all functions of the cluster, without a rollout")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", rolloutTimeout, "how long to wait until new revisions are ready; 0s is not at all")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", revisionTimeout, "how long to wait until new revisions are ready; 0s is not at all")
 	return cmd
 }
 
@@ -161,7 +161,7 @@ type modeDocument struct {
 }
 
 func (o *options) setModes(ctx context.Context, kube client.Client, f modeFlags, services []servingv1.Service, to string) error {
-	of, err := readSettings(ctx, kube)
+	of, err := readSettings(ctx, kube, services[0].Namespace)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func setMode(ctx context.Context, kube client.Client, run dryRun, service *servi
 	c.Changed = run.changes()
 	c.Result = "a new revision is to come" + run.suffix()
 	if to != modeDefault && c.InForce != to {
-		c.Result += fmt.Sprintf("; max-mode of all functions is %s", of.MaxMode)
+		c.Result += fmt.Sprintf("; the cluster or the namespace lets it have no more than %s", of.MaxMode)
 	}
 	return c, true
 }

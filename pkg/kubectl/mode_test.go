@@ -87,7 +87,7 @@ func (p *plane) allModes() {
 	}
 	p.namespace("bounded")
 	p.service("bounded", "cart", nil)
-	p.prints("max-mode of all functions is observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
+	p.prints("the cluster or the namespace lets it have no more than observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
 	p.prints("in force", "mode", "--all", "default")
 	if got := maxMode(); got != "" {
 		p.Errorf("max-mode is %q, want none", got)

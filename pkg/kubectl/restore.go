@@ -179,13 +179,18 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 
 // refuseWhileResized is an error where the resizer would change again what is put back.
 func refuseWhileResized(ctx context.Context, kube client.Client, debts []*debt) error {
-	of, err := readSettings(ctx, kube)
-	if err != nil {
-		return err
-	}
+	inForce := map[string]settings.Settings{}
 	acting := 0
 	var example *debt
 	for _, d := range debts {
+		of, read := inForce[d.pod.Namespace]
+		if !read {
+			var err error
+			if of, err = readSettings(ctx, kube, d.pod.Namespace); err != nil {
+				return err
+			}
+			inForce[d.pod.Namespace] = of
+		}
 		if of.ModeOf(d.pod.Annotations) != api.ModeObserve {
 			acting++
 			example = d
@@ -195,7 +200,7 @@ func refuseWhileResized(ctx context.Context, kube client.Client, debts []*debt) 
 		return nil
 	}
 	var resizer appsv1.Deployment
-	err = kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: resizerName}, &resizer)
+	err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: resizerName}, &resizer)
 	if apierrors.IsNotFound(err) || err == nil && resizer.Status.ReadyReplicas == 0 {
 		return nil
 	}
@@ -203,5 +208,5 @@ func refuseWhileResized(ctx context.Context, kube client.Client, debts []*debt) 
 		return fmt.Errorf("finding out whether the resizer runs (--force goes on without): %w", err)
 	}
 	return fmt.Errorf("the resizer runs and acts on %d of the pods, such as %s/%s in the mode %s, so it would change their limits again: `kubectl libra mode --all observe` first, which has it put them back by itself, or --force",
-		acting, example.pod.Namespace, example.pod.Name, of.ModeOf(example.pod.Annotations))
+		acting, example.pod.Namespace, example.pod.Name, inForce[example.pod.Namespace].ModeOf(example.pod.Annotations))
 }

@@ -6,20 +6,39 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
 
-// readSettings are the cluster's as a part of Libra has them that starts now.
-func readSettings(ctx context.Context, kube client.Client) (settings.Settings, error) {
+// readSettings are a namespace's as a part of Libra has them that starts now.
+func readSettings(ctx context.Context, kube client.Client, namespace string) (settings.Settings, error) {
 	var cm corev1.ConfigMap
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm); apierrors.IsNotFound(err) {
-		return settings.Default, nil
-	} else if err != nil {
-		return settings.Settings{}, fmt.Errorf("reading the settings: %w", err)
+	of := settings.Default
+	switch err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm); {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return of, fmt.Errorf("reading the settings: %w", err)
+	default:
+		// A value that is not accepted leaves what held before, which is not known here: the default is the best guess.
+		of, _ = settings.Parse(cm.Data)
 	}
-	// What is not accepted stays as it was, which who looks at it later cannot know: the default is the best guess.
-	parsed, _ := settings.Parse(cm.Data)
-	return parsed, nil
+	policy, err := readPolicy(ctx, kube, namespace)
+	if err != nil {
+		return of, err
+	}
+	of, _ = of.With(policy) // one that is refused is observed
+	return of, nil
+}
+
+// readPolicy is what a namespace's HarvestPolicy says, which is nothing where it has none.
+func readPolicy(ctx context.Context, kube client.Client, namespace string) (v1alpha1.HarvestPolicySpec, error) {
+	var policy v1alpha1.HarvestPolicy
+	err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}, &policy)
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return policy.Spec, fmt.Errorf("reading the HarvestPolicy of namespace %s: %w", namespace, err)
+	}
+	return policy.Spec, nil
 }

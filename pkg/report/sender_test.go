@@ -20,7 +20,7 @@ type memory struct {
 	fails, done bool
 }
 
-var errAway = errors.New("Redis is away")
+var errAway = errors.New("no answer from Redis")
 
 func (m *memory) PutReports(_ context.Context, writer string, encoded map[Slot][]byte) error {
 	m.puts++

@@ -56,6 +56,15 @@ func (s Settings) under(p *policy) Settings {
 	return s
 }
 
+// With are the settings of a namespace with a HarvestPolicy, or what holds where that cannot be read, and why it cannot.
+func (s Settings) With(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
+	p, err := read(spec)
+	if err != nil {
+		p = *nothing
+	}
+	return s.under(&p), err
+}
+
 // nothing is the policy of a namespace whose own cannot be read: whoever wrote it meant some bound.
 var nothing = &policy{maxMode: api.ModeObserve}
 

@@ -33,6 +33,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/report"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/reports"
 )
 
@@ -41,12 +42,7 @@ const account = "system:serviceaccount:libra-system:libra-resizer"
 // live is observe but for what says otherwise.
 type live struct{}
 
-func (live) Mode(annotations map[string]string) api.Mode {
-	if mode, err := api.ParseMode(annotations[api.ModeAnnotation]); err == nil {
-		return mode
-	}
-	return api.ModeObserve
-}
+func (live) For(string) settings.Settings { return settings.Default }
 
 func (live) Source(string, string) api.Source { return api.SourceOwners }
 

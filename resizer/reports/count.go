@@ -101,7 +101,7 @@ func (w *Writer) digest(functions []counted) uint64 {
 		f := &functions[i]
 		maphash.WriteComparable(&h, f.sums)
 		for _, text := range []string{
-			f.revision.Name, string(w.live.Mode(f.revision.Annotations)), string(w.live.Source(f.revision.Namespace, "")),
+			f.revision.Name, string(w.live.For(f.revision.Namespace).ModeOf(f.revision.Annotations)), string(w.live.Source(f.revision.Namespace, "")),
 		} {
 			maphash.WriteComparable(&h, text)
 		}

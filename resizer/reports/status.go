@@ -14,6 +14,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/report"
+	"libra.dev/libra/pkg/settings"
 )
 
 // mostFunctions is how many a report lists, as its schema says.
@@ -21,7 +22,8 @@ const mostFunctions = 500
 
 // Live are the settings in force.
 type Live interface {
-	Mode(annotations map[string]string) api.Mode
+	// For are the settings of a namespace's functions.
+	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 }
 
@@ -52,7 +54,7 @@ func statusOf(functions []counted, live Live, now time.Time, window time.Duratio
 		status.Functions = append(status.Functions, v1alpha1.FunctionStatus{
 			Revision:        f.revision.Name,
 			Service:         f.revision.Labels[serving.ServiceLabelKey],
-			Mode:            string(live.Mode(f.revision.Annotations)),
+			Mode:            string(live.For(f.revision.Namespace).ModeOf(f.revision.Annotations)),
 			Source:          string(live.Source(f.revision.Namespace, "")),
 			Learning:        learning,
 			Reason:          reasonOf(&f.sums),

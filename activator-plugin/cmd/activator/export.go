@@ -41,9 +41,11 @@ type export struct {
 func startExport(logger *zap.SugaredLogger) *export {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
-	if err != nil { // only of what is registered twice
-		logger.Fatalw("Libra's metrics cannot be exported", zap.Error(err))
+	counted := []sdkmetric.Option{sdkmetric.WithResource(resource.Default(component))}
+	if exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo()); err != nil {
+		logger.Errorw("Libra's metrics are not seen", zap.Error(err))
+	} else {
+		counted = append(counted, sdkmetric.WithReader(exporter))
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
@@ -51,7 +53,7 @@ func startExport(logger *zap.SugaredLogger) *export {
 		MaxRequestsInFlight: scrapesAtOnce, Timeout: scrapeTimeout,
 	}))
 	e := &export{
-		provider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(resource.Default(component))),
+		provider: sdkmetric.NewMeterProvider(counted...),
 		server: &http.Server{
 			Handler:           mux,
 			ReadHeaderTimeout: 5 * time.Second,

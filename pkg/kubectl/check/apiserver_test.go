@@ -75,7 +75,7 @@ func startPlane(t *testing.T) *plane {
 	for _, name := range []string{servingNamespace, kserveNamespace, "libra-system", "libra-node", "shop"} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	for _, folder := range []string{"base/settings", "base/settings/policy", "base/resizer", "base/resizer/policy", "base/redis", "base/agent", "activator", "check"} {
+	for _, folder := range []string{"base/settings", "base/settings/policy", "base/resizer", "base/resizer/policy", "base/redis", "base/agent", "activator/rights", "check"} {
 		p.apply(folder)
 	}
 	p.knative()
@@ -169,7 +169,7 @@ func (p *plane) knative() {
 	d := deployment(kserveNamespace, kserveController, "manager", "kserve/kserve-controller:v0.20.0")
 	p.create(d)
 	for name, data := range map[string]map[string]string{
-		"config-network": {}, "config-deployment": {}, "config-features": {}, "config-autoscaler": {}, "config-observability": {"metrics-protocol": "prometheus"},
+		"config-network": {}, "config-deployment": {}, "config-features": {}, "config-autoscaler": {},
 	} {
 		p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: servingNamespace, Name: name}, Data: data})
 	}

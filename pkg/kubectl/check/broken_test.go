@@ -159,8 +159,6 @@ func broken() []brokenBy {
 			name: "no quota for critical pods", object: &corev1.ResourceQuota{ObjectMeta: at("libra-node", criticalQuota)}, remove: true,
 			want: []string{"warning critical-pods resourcequota libra-node/critical-pods"}, remedy: applyLibra,
 		},
-		of("metrics are not for Prometheus", pair(configured("config-observability", "metrics-protocol", "none")), `"metrics-protocol":"prometheus"`,
-			"warning activator-metrics configmap knative-serving/config-observability"),
 		{
 			name: "a PodMonitor is gone", object: monitor("libra-node", agentName), remove: true,
 			want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply -k dashboards/operator",

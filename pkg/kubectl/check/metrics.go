@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,37 +10,14 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-const (
-	configObservability = "config-observability"
-	dashboardName       = "libra-dashboard-overview"
-)
+const dashboardName = "libra-dashboard-overview"
 
 var metricChecks = []Check{
-	{
-		ID: "activator-metrics", run: activatorMetrics,
-		Looks: "`metrics-protocol` in Knative's `config-observability`: without `prometheus` the activator's metrics do not arrive",
-	},
 	{
 		ID: "monitors", run: monitors, installed: true,
 		Looks: "PodMonitors, rules and dashboards, where the Prometheus operator is there",
 		Fine:  "the Prometheus operator is not there, or has all of Libra's PodMonitors and rules",
 	},
-}
-
-func activatorMetrics(ctx context.Context, c *Cluster) ([]Finding, error) {
-	about := Object{"configmap", servingNamespace, configObservability}
-	cm, err := c.configMap(ctx, servingNamespace, configObservability)
-	if err != nil {
-		return nil, err
-	}
-	const key, want = "metrics-protocol", "prometheus"
-	if is := cm.Data[key]; is != want {
-		return []Finding{warning(about,
-			fmt.Sprintf(`kubectl -n %s patch configmap %s --type merge -p '{"data":{%q:%q}}' && kubectl -n %[1]s rollout restart deployment/activator  # replaces the pods of all Services, one after the other`,
-				servingNamespace, configObservability, key, want),
-			"%s is %q, want %s: what requests lend and borrow is not in Prometheus", key, is, want)}, nil
-	}
-	return []Finding{fine(about, "the activator's metrics are for Prometheus")}, nil
 }
 
 func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {

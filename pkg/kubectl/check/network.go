@@ -51,7 +51,7 @@ func networkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return []Finding{warning(wholeCluster, probe, unenforced)}, nil
 }
 
-const unenforced = "not known: nothing is found that is known to enforce NetworkPolicies; where nothing does, give Redis users (docs/install.md)"
+const unenforced = "not known: nothing is found that is known to enforce NetworkPolicies; where nothing does, give Redis users (docs/redis.md)"
 
 func amazonEnforces(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {

@@ -111,7 +111,7 @@ func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
 	case !known:
 		return append(found, fine(redisObject, "maxmemory is %s; how much of it is used is not known, for want of the metrics API", mebibytes(most))), nil
 	case float64(uses) > fullOfRedis*float64(most):
-		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to half as much again: docs/install.md#many-nodes-and-revisions",
+		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to half as much again: docs/sizing.md",
 			"it uses %s, and maxmemory is %s: what does not fit is refused, and nothing is lent then", mebibytes(uses), mebibytes(most))), nil
 	}
 	return append(found, fine(redisObject, "it uses %s, and maxmemory is %s", mebibytes(uses), mebibytes(most))), nil
