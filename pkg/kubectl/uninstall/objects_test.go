@@ -2,6 +2,8 @@ package uninstall
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,11 +14,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/apiservertest"
@@ -123,6 +127,33 @@ func TestOnlyWhatIsShippedIsRemoved(t *testing.T) {
 	}
 	if d := definition(); has("placementpolicies.libra.dev", d) && d.DeletionTimestamp == nil {
 		t.Error("the policies are to go, and stay")
+	}
+}
+
+// Also the one that a cluster may not have had when the others were shipped.
+func TestTheOptInOfNamespacesIsRemoved(t *testing.T) {
+	u, _ := start(t)
+	var shipped []*unstructured.Unstructured
+	for _, name := range []string{"mutatingadmissionpolicy.yaml", "mutatingadmissionpolicybinding.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../../../manifests/components/namespace-opt-in", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(text, o); err != nil {
+			t.Fatal(err)
+		}
+		o.SetLabels(map[string]string{partOf: libra}) // as the kustomization has it
+		create(t, u, o)
+		shipped = append(shipped, o)
+	}
+	if err := u.removeShipped(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range shipped {
+		if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+			t.Errorf("%s %s is still there: %v", o.GetKind(), o.GetName(), err)
+		}
 	}
 }
 
