@@ -14,8 +14,9 @@ import (
 // Images are references, each by digest, by the names that the manifests have for the images.
 type Images map[string]string
 
-// reference is a repository and a digest. A tag beside them would say nothing more.
-var reference = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._:/-]*/[a-z0-9._-]+@sha256:[0-9a-f]{64}$`)
+// reference is a repository and a digest. A tag between them says to people which version it is, and without a registry
+// it is one of Docker's, as that of Redis.
+var reference = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._:/-]*@sha256:[0-9a-f]{64}$`)
 
 // ReadImages reads a JSON object from image name to reference, as `box release` writes it.
 func ReadImages(path string) (Images, error) {
@@ -45,7 +46,7 @@ func (im Images) validate() error {
 
 func (im Images) names() []string { return slices.Sorted(maps.Keys(im)) }
 
-// split is an image's repository and its digest.
+// split is an image's repository, with a tag if it has one, and its digest.
 func (im Images) split(name string) (repository, digest string) {
 	repository, digest, _ = strings.Cut(im[name], "@")
 	return repository, digest
