@@ -211,7 +211,7 @@ func TestTheFunctionsPolicySaysWhatWillNotWork(t *testing.T) {
 func TestTheFunctionsPolicyReadsAnnotationsAsThePartsDo(t *testing.T) {
 	p := readFunctionsPolicy(t)
 	quantities := []string{"0", "-0", "1", "200m", "1.5", "-1m", "1e3", "1E", "much", "", " 1", "128Mi", "128m", "0.5Gi", "0.1Gi", "1.5",
-		"1048576", "1048577", "1n", "9E", "10E", "1e30", "9007199254740993", strings.Repeat("9", 40)}
+		"1048576", "1048577", "1n", "1Pi", "2Pi", "1048575.9Gi", "2097152.1Gi", "9E", "10E", "1e30", "9007199254740993", strings.Repeat("9", 40)}
 	for name, of := range map[string]struct {
 		parse  func(string) error
 		values []string

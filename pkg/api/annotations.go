@@ -16,6 +16,9 @@ const (
 // mostCPU is more CPU than any node has, in cores.
 const mostCPU = 1 << 20
 
+// mostMemory is more than any node has, in bytes.
+const mostMemory = 1 << 50
+
 // ParseIdle accepts the value of an IdleAnnotation.
 func ParseIdle(s string) error {
 	if s != IdleKeep {
@@ -63,8 +66,8 @@ func ParseMinCPU(s string) (resource.Quantity, error) {
 func ParseMinMemory(s string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	// "128m" is an eighth of a byte to Kubernetes, and nobody means that.
-	if err != nil || q.Sign() < 0 || q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0 {
-		return resource.Quantity{}, fmt.Errorf("annotation %s is %.64q, want a whole number of bytes from 0, such as 128Mi", MinMemoryAnnotation, s)
+	if err != nil || q.Sign() < 0 || q.CmpInt64(mostMemory) > 0 || q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0 {
+		return resource.Quantity{}, fmt.Errorf("annotation %s is %.64q, want a whole number of bytes from 0 to 1Pi, such as 128Mi", MinMemoryAnnotation, s)
 	}
 	return q, nil
 }
