@@ -157,12 +157,13 @@ func (u Uninstall) await(ctx context.Context, left func(context.Context) (string
 	if u.DryRun {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, u.Timeout)
+	limit, cancel := context.WithTimeout(ctx, u.Timeout)
 	defer cancel()
 	ticker := u.Clock.NewTicker(lookEvery)
 	defer ticker.Stop()
 	told := u.Clock.Now()
 	for {
+		// A look that has begun may end, so that there is something to say; the client bounds it.
 		what, err := left(ctx)
 		if err == nil && what == "" {
 			return nil
@@ -175,8 +176,8 @@ func (u Uninstall) await(ctx context.Context, left func(context.Context) (string
 			u.say("  waiting: %s", what)
 		}
 		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("not after %v: %s", u.Timeout, what), context.Cause(ctx))
+		case <-limit.Done():
+			return errors.Join(fmt.Errorf("not after %v: %s", u.Timeout, what), context.Cause(limit))
 		case <-ticker.C():
 		}
 	}
