@@ -78,8 +78,8 @@ test: lint unit cgroup-v2-test predictor-test e2e ## Everything that CI runs: li
 
 lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	@bad=$$(gofmt -l activator-plugin dashboards docs manifests pkg resizer loadtest); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
-	go vet ./... && go vet -tags e2e,skew ./loadtest/e2e/... ./loadtest/skew/...
-	go run $(STATICCHECK) -tags e2e,skew ./...
+	go vet ./... && go vet -tags e2e,skew,install ./loadtest/e2e/... ./loadtest/skew/... ./loadtest/install/...
+	go run $(STATICCHECK) -tags e2e,skew,install ./...
 	@: Go passes over a folder whose name begins so.
 	@mkdir -p out && go run $(CONTROLLER_GEN) object paths=./pkg/api/... output:dir=out/_generated crd paths=./pkg/api/... output:crd:dir=out/_generated && \
 	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/crds/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
@@ -108,6 +108,14 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 	$(FUNCTIONS_OF_TESTS) --redis-auth
 	go test -tags e2e -count=1 -timeout 40m -v ./loadtest/e2e/... -args -kubeconfig "$$($(BOX) kubeconfig)" -images "$(CURDIR)/out/images.json" -results "$(CURDIR)/out/e2e/results.json" -box "$(CURDIR)/$(BOX)"
 	$(BOX) down
+	$(BOX) down
+
+.PHONY: install-test
+install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min).
+	$(BOX) down
+	$(BOX) up
+	$(BOX) load --out out/images.json
+	go test -tags install -count=1 -timeout 30m -v ./loadtest/install -args -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)" -out "$(CURDIR)/out/install-test"
 	$(BOX) down
 
 ##@ Measure it
@@ -205,11 +213,11 @@ box-libra: box-up bin/demo
 DOWNLOADS ?= https://libra.dev/releases/$(VERSION)
 
 .PHONY: release
-release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0.
+release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0, PUSH=1 to push the images.
 	@test -n "$(REGISTRY)" || { echo "make release needs REGISTRY=<repository>: where clusters will pull the images from, as registry.example/libra"; exit 2; }
 	@test -n "$(VERSION)" || { echo "make release needs VERSION=<version>, as 0.1.0"; exit 2; }
 	rm -rf dist
-	$(BOX) release --registry "$(REGISTRY)" --version "$(VERSION)" --arch amd64,arm64 --out dist
+	$(BOX) release --registry "$(REGISTRY)" --version "$(VERSION)" --arch amd64,arm64 --out dist $(if $(PUSH),--push)
 	bin/dist --version "$(VERSION)" --downloads "$(DOWNLOADS)" --out dist --images dist/images.json --components dist/components.json
 
 ##@ Build it

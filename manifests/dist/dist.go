@@ -50,14 +50,8 @@ func (r Release) Write(ctx context.Context, log func(format string, args ...any)
 		return err
 	}
 	log("rendering %d files of objects", len(files))
-	for _, f := range files {
-		data, err := f.render(r)
-		if err != nil {
-			return err
-		}
-		if err := r.write(f.name, data); err != nil {
-			return err
-		}
+	if err := r.WriteObjects(); err != nil {
+		return err
 	}
 	for _, image := range r.Components.Images {
 		data, err := image.sbom(r.Version)
@@ -92,6 +86,20 @@ func (r Release) Write(ctx context.Context, log func(format string, args ...any)
 		return err
 	}
 	return r.write(checksumsFile, sums)
+}
+
+// WriteObjects writes the files that a user applies, and nothing else of the release.
+func (r Release) WriteObjects() error {
+	for _, f := range files {
+		data, err := f.render(r)
+		if err != nil {
+			return err
+		}
+		if err := r.write(f.name, data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write writes a file of the release, whose name may have folders in it.

@@ -1,0 +1,245 @@
+//go:build install
+
+// Package install has a stranger's way with a release: from a registry, by the commands of docs/install.md, on a
+// cluster with stock Knative, and off again.
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/manifests/dist"
+)
+
+var (
+	kubeconfig    = flag.String("kubeconfig", "", "kubeconfig of the box")
+	boxPath       = flag.String("box", "", "the box's command")
+	kubelitePath  = flag.String("kubelite", "", "the box's kubelite, beside whose folder are the images of the stack")
+	functionsPath = flag.String("functions", "", "images.json of the box, with the load test's functions")
+	outPath       = flag.String("out", "", "folder for the release and results.json")
+)
+
+const (
+	root    = "../.."
+	page    = root + "/docs/install.md"
+	version = "0.0.0-test"
+
+	releaseTimeout = 20 * time.Minute
+	commandTimeout = 10 * time.Minute
+
+	namespace = "shop"
+	function  = "compression"
+)
+
+// results are out/install-test/results.json.
+type results struct {
+	Minutes        float64            `json:"minutes"`
+	Seconds        map[string]float64 `json:"seconds"`
+	ObjectsLeft    []string           `json:"objects_left"`
+	FilesLeft      []string           `json:"files_left"`
+	FailedRequests int                `json:"failed_requests"`
+	Requests       int                `json:"requests"`
+}
+
+// user types commands in the folder of a release.
+type user struct {
+	*testing.T
+	config *rest.Config
+	kube   client.Client
+	dist   string
+	env    []string
+	took   map[string]float64
+}
+
+func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
+	began := time.Now()
+	u := newUser(t)
+	u.step("release", u.release)
+	before := u.objects()
+
+	u.step("install", func() { u.types("install") })
+
+	load := u.startFunction()
+	u.step("status has a number", func() { u.awaitStatus() })
+	u.step("mode and explain", func() {
+		u.sh("kubectl libra mode " + function + " full -n " + namespace)
+		if explained := u.sh("kubectl libra explain " + function + " -n " + namespace + " --size 300000"); !strings.Contains(explained, "full") {
+			t.Errorf("it explains no mode: %s", explained)
+		}
+		u.sh("kubectl libra check --all-namespaces")
+	})
+
+	u.step("remove", func() { u.types("remove") })
+	answered, failed := load.stop()
+	u.awaitRemoved()
+	u.sh("kubectl delete namespace " + namespace)
+
+	r := results{Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
+	r.Minutes = time.Since(began).Minutes()
+	r.write(t)
+	if len(r.ObjectsLeft) > 0 || len(r.FilesLeft) > 0 {
+		t.Errorf("left are the objects %q and the files %q", r.ObjectsLeft, r.FilesLeft)
+	}
+	if failed > 0 || answered == 0 {
+		t.Errorf("%d requests were answered and %d failed", answered, failed)
+	}
+}
+
+func newUser(t *testing.T) *user {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		t.Fatal("-kubeconfig: ", err)
+	}
+	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{}
+	kube, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(*kubelitePath, filepath.Join(bin, "kubectl")); err != nil { // it becomes what it is called as
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "kubectl-libra"), "./pkg/kubectl/cmd/kubectl-libra")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the plugin: %v\n%s", err, out)
+	}
+	return &user{
+		T: t, config: config, kube: kube, dist: filepath.Join(*outPath, "dist"), took: map[string]float64{},
+		env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+*kubeconfig),
+	}
+}
+
+func (u *user) step(what string, do func()) {
+	u.Helper()
+	began := time.Now()
+	do()
+	u.took[what] = time.Since(began).Seconds()
+	u.Logf("%s: %.0f s", what, u.took[what])
+}
+
+// release has its images in a registry that ends with the test.
+func (u *user) release() {
+	u.Helper()
+	at := serveRegistry(u.T) + "/libra"
+	ctx, cancel := context.WithTimeout(u.Context(), releaseTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, *boxPath, "release", "--registry", at, "--version", version, "--arch", "amd64", "--out", u.dist, "--push")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		u.Fatalf("box release: %v\n%s", err, out)
+	}
+	images, err := dist.ReadImages(filepath.Join(u.dist, "images.json"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	// The box reaches no registry but this one.
+	images["redis"] = pushTar(u.T, filepath.Join(filepath.Dir(filepath.Dir(*kubelitePath)), "images", "redis.tar"), at+"/redis")
+	if err := (dist.Release{Root: root, Out: u.dist, Version: version, Images: images}).WriteObjects(); err != nil {
+		u.Fatal(err)
+	}
+}
+
+// types the commands that docs/install.md has after a mark.
+func (u *user) types(mark string) {
+	u.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		u.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(text), "<!-- "+mark+": make install-test types these -->\n```sh\n")
+	commands, _, closed := strings.Cut(after, "```\n")
+	if !found || !closed {
+		u.Fatalf("%s has no commands marked %q", page, mark)
+	}
+	for command := range strings.Lines(commands) {
+		u.sh(strings.TrimSpace(command))
+	}
+}
+
+// sh runs a command as a shell does, and returns what it prints.
+func (u *user) sh(command string) string {
+	u.Helper()
+	out, err := u.try(command)
+	u.Logf("$ %s\n%s", command, out)
+	if err != nil {
+		u.Fatalf("%s: %v", command, err)
+	}
+	return out
+}
+
+func (u *user) try(command string) (string, error) {
+	ctx, cancel := context.WithTimeout(u.Context(), commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-ec", command)
+	cmd.Dir, cmd.Env = u.dist, u.env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// until repeats a check, every second, until it has nothing to say.
+func (u *user) until(limit time.Duration, what string, check func() error) {
+	u.Helper()
+	for deadline := time.Now().Add(limit); ; {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			u.Fatalf("%s: not after %v: %v", what, limit, err)
+		}
+		<-time.After(time.Second)
+	}
+}
+
+func (u *user) awaitRemoved() {
+	u.Helper()
+	u.until(2*time.Minute, "end of the removal's own namespace", func() error {
+		var ns corev1.Namespace
+		if err := u.kube.Get(u.Context(), client.ObjectKey{Name: "libra-uninstall"}, &ns); client.IgnoreNotFound(err) != nil {
+			return err
+		} else if err == nil {
+			return fmt.Errorf("it is %s", ns.Status.Phase)
+		}
+		return nil
+	})
+}
+
+// files are those of Libra's on the node, which is this machine. The folder is a mount point that goes when the node boots.
+func (u *user) files() []string {
+	found, err := filepath.Glob("/run/libra-agent/*")
+	if err != nil {
+		u.Fatal(err)
+	}
+	return found
+}
+
+func (r results) write(t *testing.T) {
+	t.Helper()
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*outPath, "results.json"), append(data, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", data)
+}

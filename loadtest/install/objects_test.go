@@ -1,0 +1,74 @@
+//go:build install
+
+package install
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// passing are the kinds whose objects come and go by themselves.
+var passing = []string{
+	"ControllerRevision", "Endpoints", "EndpointSlice", "Event", "Lease", "Pod", "PodMetrics", "ReplicaSet",
+	"IPAddress", // of Services, under names that are given anew
+}
+
+// objects are all of the cluster, with who manages their fields.
+func (u *user) objects() map[string]string {
+	u.Helper()
+	lists, err := discovery.NewDiscoveryClientForConfigOrDie(u.config).ServerPreferredResources()
+	if err != nil {
+		u.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			u.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains(passing, r.Kind) {
+				continue
+			}
+			var objects metav1.PartialObjectMetadataList
+			objects.SetGroupVersionKind(version.WithKind(r.Kind + "List"))
+			if err := u.kube.List(u.Context(), &objects); client.IgnoreNotFound(err) != nil {
+				u.Fatalf("listing %s: %v", r.Name, err)
+			}
+			for _, o := range objects.Items {
+				managers := map[string]bool{}
+				for _, m := range o.ManagedFields {
+					managers[m.Manager] = true
+				}
+				all[fmt.Sprintf("%s %s/%s", r.Name, o.Namespace, o.Name)] = strings.Join(slices.Sorted(maps.Keys(managers)), ",")
+			}
+		}
+	}
+	return all
+}
+
+// left are the objects that were not there before, and those that have other managers.
+func left(before, after map[string]string) (found []string) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		was, there := before[name]
+		switch {
+		case !there:
+			found = append(found, name)
+		case was != after[name]:
+			found = append(found, fmt.Sprintf("%s: managed by %s, was by %s", name, after[name], was))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, there := after[name]; !there {
+			found = append(found, name+" is missing")
+		}
+	}
+	return found
+}
