@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -127,21 +128,14 @@ spec:
     syncOptions: [RespectIgnoreDifferences=true]`
 	case d.Labels[flux+"name"] != "" || managed("kustomize-controller"):
 		return "Flux", fmt.Sprintf(`kubectl -n %s patch kustomizations.kustomize.toolkit.fluxcd.io %s --type merge -p '{"spec":{"images":[{"name":%q,"newName":"<repository>/libra-activator","digest":"sha256:<digest>"}]}}'`,
-			or(d.Labels[flux+"namespace"], "flux-system"), or(d.Labels[flux+"name"], "<name>"), stockRepository)
+			cmp.Or(d.Labels[flux+"namespace"], "flux-system"), cmp.Or(d.Labels[flux+"name"], "<name>"), stockRepository)
 	case d.Labels[fluxHelm+"name"] != "" || managed("helm-controller"):
 		return "Flux", fmt.Sprintf(`kubectl -n %s patch helmreleases.helm.toolkit.fluxcd.io %s --type merge -p '{"spec":{"postRenderers":[{"kustomize":{"images":[{"name":%q,"newName":"<repository>/libra-activator","digest":"sha256:<digest>"}]}}]}}'`,
-			or(d.Labels[fluxHelm+"namespace"], "flux-system"), or(d.Labels[fluxHelm+"name"], "<name>"), stockRepository)
+			cmp.Or(d.Labels[fluxHelm+"namespace"], "flux-system"), cmp.Or(d.Labels[fluxHelm+"name"], "<name>"), stockRepository)
 	case d.Annotations["meta.helm.sh/release-name"] != "":
 		return "Helm", swapIn + "  # after each helm upgrade of " + d.Annotations["meta.helm.sh/release-name"]
 	}
 	return "", ""
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }
 
 func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {

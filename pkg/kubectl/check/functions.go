@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -222,8 +223,8 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
 	for _, f := range functions {
 		if key, class, ok := autoscaling.ClassAnnotation.Get(f.rev.Annotations); ok && class != autoscaling.KPA || !ok && defaults.PodAutoscalerClass != autoscaling.KPA {
-			found = append(found, warning(f.object(), f.annotate(or(key, autoscaling.ClassAnnotationKey), autoscaling.KPA),
-				"its autoscaler is %s, want %s, which alone keeps the activator in the path", or(class, defaults.PodAutoscalerClass), autoscaling.KPA))
+			found = append(found, warning(f.object(), f.annotate(cmp.Or(key, autoscaling.ClassAnnotationKey), autoscaling.KPA),
+				"its autoscaler is %s, want %s, which alone keeps the activator in the path", cmp.Or(class, defaults.PodAutoscalerClass), autoscaling.KPA))
 			continue
 		}
 		capacity, where := strconv.FormatFloat(defaults.TargetBurstCapacity, 'g', -1, 64), "ConfigMap "+autoscalerconfig.ConfigName
@@ -234,7 +235,7 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if is, err := strconv.ParseFloat(capacity, 64); err == nil && is == inPath {
 			continue
 		}
-		found = append(found, warning(f.object(), f.annotate(or(key, autoscaling.TargetBurstCapacityKey), strconv.Itoa(inPath)),
+		found = append(found, warning(f.object(), f.annotate(cmp.Or(key, autoscaling.TargetBurstCapacityKey), strconv.Itoa(inPath)),
 			"its target-burst-capacity is %s (%s), want %d: requests can go past the activator, so that it lends nothing and is not learned from", capacity, where, inPath))
 	}
 	return found, nil
@@ -287,7 +288,7 @@ var queueProxyAnnotations = []string{
 func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
 		_, container := f.container()
-		obstacle := eligible.Obstacle(pod, or(container.Name, api.UserContainer))
+		obstacle := eligible.Obstacle(pod, cmp.Or(container.Name, api.UserContainer))
 		if obstacle == "" {
 			return Finding{}, false
 		}

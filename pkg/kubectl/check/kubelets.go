@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,7 +155,7 @@ func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 			"the CPU manager is static: CPUs that containers have for themselves count as the node's, though no function can use them"))
 	})
 	shared.each(func(policy string, _ []string, about Object) {
-		found = append(found, fine(about, "the CPU manager's policy is %s", or(policy, "none")))
+		found = append(found, fine(about, "the CPU manager's policy is %s", cmp.Or(policy, "none")))
 	})
 	return found, nil
 }
