@@ -47,7 +47,7 @@ func functions(change func(*servingv1.Revision)) []client.Object {
 	}
 	service := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "thumb"}}
 	service.Status.LatestReadyRevisionName = revision.Name
-	node := worker.DeepCopy()
+	node := worker()
 	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}
 	return []client.Object{
 		service, revision, node, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},

@@ -36,7 +36,10 @@ func cluster(objects ...client.Object) client.Client {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
 }
 
-var worker = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+// worker is a new object each time, as clients write the version into what they are given.
+func worker() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+}
 
 func agentPod() *corev1.Pod {
 	return &corev1.Pod{
@@ -73,7 +76,7 @@ func TestPool(t *testing.T) {
 		}
 		w.Write([]byte(text))
 	})
-	d, err := pool(t.Context(), cluster(worker, agentPod()), to, "worker", time.Millisecond)
+	d, err := pool(t.Context(), cluster(worker(), agentPod()), to, "worker", time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,10 +109,10 @@ func TestPoolSaysWhatIsMissing(t *testing.T) {
 		want string
 	}{
 		"no node":          {cluster(), metrics(agentMetrics), `there is no node "worker"`},
-		"no agent":         {cluster(worker), metrics(agentMetrics), "no node agent runs on node worker: look at `kubectl -n libra-node get pods -o wide`"},
-		"another's":        {cluster(worker, agentPod()), metrics("# TYPE up gauge\nup 1\n"), "there is no libra_agent_open among 1 metrics"},
-		"no metrics":       {cluster(worker, agentPod()), metrics("<html>"), "reading metrics"},
-		"an agent that is": {cluster(worker, agentPod()), away, "answered 503 Service Unavailable, want 200"},
+		"no agent":         {cluster(worker()), metrics(agentMetrics), "no node agent runs on node worker: look at `kubectl -n libra-node get pods -o wide`"},
+		"another's":        {cluster(worker(), agentPod()), metrics("# TYPE up gauge\nup 1\n"), "there is no libra_agent_open among 1 metrics"},
+		"no metrics":       {cluster(worker(), agentPod()), metrics("<html>"), "reading metrics"},
+		"an agent that is": {cluster(worker(), agentPod()), away, "answered 503 Service Unavailable, want 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := pool(t.Context(), tc.kube, tc.to, "worker", time.Millisecond); err == nil || !strings.Contains(err.Error(), tc.want) {

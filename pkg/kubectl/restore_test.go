@@ -48,7 +48,7 @@ func (p *plane) limits(namespace, name string) api.Resources {
 
 func (p *plane) restores() {
 	// The API server resizes no pod beyond what its node has.
-	node := worker.DeepCopy()
+	node := worker()
 	p.create(node)
 	node.Status.Allocatable = list("8", "16Gi")
 	p.status(node)
