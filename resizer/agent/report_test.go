@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"libra.dev/libra/pkg/report"
+)
+
+var reportedFunction = types.NamespacedName{Namespace: "default", Name: "f-00001"}
+
+func TestLoansAreReported(t *testing.T) {
+	g := newTestRig(t)
+	g.tally = &report.Tally{}
+	g.lend()
+	g.tally.Drain()
+	for id := range g.kernel {
+		g.kernel[id].CPU += 10 * time.Millisecond
+	}
+	g.pass(time.Second)
+	var want report.Sums
+	want[report.LentCPU] = report.CPUTime(200, time.Second)
+	want[report.BorrowedCPU] = want[report.LentCPU]
+	if diff := cmp.Diff(report.Record{reportedFunction: &want}, g.tally.Drain()); diff != "" {
+		t.Error("A second of a loan of 200m (-want, +got):\n" + diff)
+	}
+
+	// A pause, in which nothing was read, is no time of a loan.
+	g.clock.Step(time.Minute)
+	g.round(g.ctx)
+	if got, want := g.tally.Drain()[reportedFunction][report.LentCPU], report.CPUTime(200, longestAccounted); got > want {
+		t.Errorf("after a minute without a round %d is reported as lent, want %d at most", got, want)
+	}
+
+	g.end("2")
+	g.end("1")
+	g.exchange()
+	g.pass(time.Second)
+	g.tally.Drain()
+	g.pass(time.Second)
+	if got := g.tally.Drain(); len(got) != 0 {
+		t.Errorf("without a loan %v is reported, want nothing", got[reportedFunction])
+	}
+}
+
+func TestSafeguardIsReported(t *testing.T) {
+	g := newTestRig(t)
+	g.tally = &report.Tally{}
+	g.lend()
+	g.tally.Drain()
+	for range 10 {
+		g.kernel["donor"].CPU += cpuTime(300, 10*time.Millisecond)
+		g.pass(10 * time.Millisecond)
+	}
+	g.want("donor", 500)
+	if got := g.tally.Drain()[reportedFunction][report.Safeguards]; got != 1 {
+		t.Errorf("%d safeguards are reported, want 1", got)
+	}
+}
+
+// Under the source node, what a function uses beyond its limit is borrowed.
+func TestUseBeyondTheLimitIsReported(t *testing.T) {
+	g := newTestClampRig(t)
+	g.tally = &report.Tally{}
+	g.add("c", 2000, false)
+	g.pass(time.Second, 500)
+	if got := g.tally.Drain(); len(got) != 0 {
+		t.Errorf("within the limit %v is reported, want nothing", got)
+	}
+	g.pass(2*time.Second, 1500)
+	got := g.tally.Drain()[types.NamespacedName{Namespace: "default", Name: "f"}]
+	if mean := report.MeanCPUMilli(got[report.BorrowedCPU], 2*time.Second); mean < 900 || mean > 1000 {
+		t.Errorf("of 1500m used with a limit of 500m, %dm are reported as borrowed, want 1000m but for the first round", mean)
+	}
+	k := clampedContainer{capped: capped{function: "default/f", bound: func(int64) {}}}
+	g.reportUse(&k, 1000, time.Second)
+	if got := g.tally.Drain(); len(got) != 0 {
+		t.Errorf("a container whose loan is reported has %v more, want nothing", got)
+	}
+}
