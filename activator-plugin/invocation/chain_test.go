@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.uber.org/zap/zaptest"
@@ -195,7 +196,7 @@ func newChain(t *testing.T, o chainOptions) *chain {
 	h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), o.rev, revID)))
 	})
-	h = otelhttp.NewHandler(h, "handle")
+	h = otelhttp.NewHandler(h, "handle", otelhttp.WithPropagators(propagation.TraceContext{})) // as Knative has it
 	c.Server = httptest.NewServer(pkgnet.NewServer("", h).Handler)
 	t.Cleanup(c.Server.Close)
 	return c

@@ -29,6 +29,7 @@ const (
 type request struct {
 	rev      *v1.Revision
 	id       string // empty until it is needed, when the client has none that fits
+	clientID string // its X-Request-Id, or empty
 	arrived  time.Time
 	size     int64
 	upgrade  bool
@@ -38,6 +39,9 @@ type request struct {
 	placed placement.Choice
 	// seen is set once it is dispatched.
 	seen seen
+	// kept is what is kept of it when it has ended, and noted its number then.
+	kept  kept
+	noted int64
 	// abandoned says that the client went away before it had the whole response. It is set before
 	// the invocation ends.
 	abandoned bool
@@ -73,9 +77,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	sw := &statusWriter{ResponseWriter: w}
+	id := requestID(r.Header)
 	req := &request{
 		rev:      rev,
-		id:       requestID(r.Header),
+		id:       id,
+		clientID: id,
 		arrived:  h.manager.clock.Now(),
 		size:     h.manager.sizeOf(r, rev),
 		upgrade:  r.Header.Get("Upgrade") != "",
@@ -84,6 +90,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Also of one whose client went away, which panics.
 	defer func() {
+		if req.noted == 0 { // it had no slot
+			h.manager.note(req, time.Time{})
+		}
 		h.manager.metrics.onRequest(types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, h.manager.clock.Since(req.arrived))
 	}()
 	h.next.ServeHTTP(sw, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))

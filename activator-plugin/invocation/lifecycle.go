@@ -52,6 +52,7 @@ type lifecycle struct {
 	logger  *zap.SugaredLogger
 	metrics *metrics
 	tracer  trace.Tracer
+	recent  *recent
 	// beginTimeout and lateAfter are fields for tests, which must not depend on how
 	// busy a machine is.
 	beginTimeout, lateAfter time.Duration
@@ -101,8 +102,11 @@ type flight struct {
 	besideUntold bool
 	// promised is how much CPU, in milli, its pod was chosen for. It is set before finish.
 	promised int64
-	// granted is what the pool had for it when it began.
+	// granted is what the pool had for it when it began, and begun says that it has said so.
 	granted api.Resources
+	begun   bool
+	// noted is the number of its request among those that are kept. It is set before finish.
+	noted int64
 	// abandoned says that its client went away, so that its pod may go on computing. It is set
 	// before finish.
 	abandoned bool
@@ -183,6 +187,9 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 	l.metrics.onInFlight(1)
 	l.running.Go(func() {
 		begun, ending := f.begin(before)
+		if f.begun {
+			f.recent.begun(f.noted, f.granted)
+		}
 		f.metrics.onVolumes(rev, volumes{inv.Surplus, inv.Want}, false, ending.Duration)
 		f.metrics.onVolumes(rev, f.withheld, true, ending.Duration)
 		f.metrics.onPromise(f.promised, f.granted.CPUMilli, inv.Duration)
@@ -296,7 +303,7 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	addRank(span, inv)
 	addError(span, err)
 	f.onCall(opBegin, err, f.clock.Since(started))
-	f.granted = borrowed
+	f.granted, f.begun = borrowed, err == nil
 	if err != nil {
 		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
 	}
@@ -379,6 +386,7 @@ func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took ti
 		return false
 	}
 	f.metrics.onEnded(f.rev, outcome)
+	f.recent.ended(f.noted, outcome)
 	return true
 }
 

@@ -100,6 +100,7 @@ func NewManager(o Options) (*Manager, error) {
 	}
 	l := newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m)
 	l.tracer = newTracer(o.TracerProvider)
+	l.recent = newRecent()
 	return &Manager{
 		clock:     o.Clock,
 		logger:    o.Logger,

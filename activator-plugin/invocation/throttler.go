@@ -50,13 +50,14 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		n, began := t.manager.counts.of(revID), t.manager.clock.Now()
 		n.began(&req.seen)
 		defer func() { n.ended(&req.seen, t.manager.clock.Since(began)) }()
-		if end == nil {
-			return fn(dest, isClusterIP)
-		}
 		whole := false
 		// Deferred, because a client that goes away makes fn panic.
 		defer func() {
 			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed())
+			t.manager.note(req, began)
+			if end == nil {
+				return
+			}
 			if req.abandoned {
 				t.manager.metrics.onAbandoned(revID)
 			}
@@ -71,9 +72,11 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 // dispatch begins the invocation and returns what ends it, to be called exactly once
 // with the status of the response; nil for one that nothing is noted of.
 func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
+	req.kept = kept{}
 	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, req.rev.Spec.GetContainer().Name)
 	if why != reasonNone {
 		req.seen.why = why
+		req.kept.Role = string(roleUnmanaged)
 		m.metrics.onDispatch(revID, roleUnmanaged, why, false)
 		return nil
 	}
@@ -145,6 +148,10 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	if bypassed {
 		req.seen.why = reasonNotInPath
 	}
+	got := &req.kept
+	got.Pod, got.Node, got.Allocation = pod.pod, pod.node, owed.limit
+	got.Mode, got.Ranked, got.Role = set.mode, inv.Ranked, string(r)
+	got.Predicted, got.Prediction, got.Quick = known, prediction, quick
 	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
 	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.WantMostMilli == 0 && inv.IdleCPUMilli == 0 && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
@@ -178,10 +185,12 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
 		req.seen.why = reasonTooMany
+		got.Role = string(roleUnmanaged)
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
 		leave := m.lifecycle.join(revID, pod.node, inv)
 		return func(int) { leave(req.abandoned) }
 	}
+	got.told, got.Surplus, got.Want = true, inv.Surplus, inv.Want
 	f.withheld = withheld
 	if !inv.Ranked {
 		f.promised = req.placed.PromisedCPUMilli
@@ -197,6 +206,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		in.noteIdle(inv.IdleCPUMilli > 0)
 		f.besideUntold = besideUntold() || bypassed || m.bypassed(req.rev)
 		f.abandoned = req.abandoned
+		f.noted = req.noted
 		f.finish(status)
 	}
 }

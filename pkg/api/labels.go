@@ -54,6 +54,8 @@ const (
 	// ActivatorMetricsPort is where Libra's metrics of an activator are, which neither Knative's
 	// activator nor its queue-proxy uses.
 	ActivatorMetricsPort = 9095
+	// ActivatorRequestsPath is where, on that port, it tells of its last requests.
+	ActivatorRequestsPath = "/requests"
 
 	// UserContainer is the default name that Knative gives to the only container that
 	// Libra ever resizes. A revision may name it otherwise; QueueProxyContainer is fixed.

@@ -28,7 +28,7 @@ const explainTimeout = 20 * time.Second
 
 func newExplain(o *options) *cobra.Command {
 	var out output
-	var size string
+	var size, request string
 	cmd := &cobra.Command{
 		Use:     "explain SERVICE",
 		Short:   "Say what a request would get, and why",
@@ -37,11 +37,18 @@ func newExplain(o *options) *cobra.Command {
 of an input of that size, and what follows for CPU and memory. The Service's latest ready revision is explained.
 
 The predictor is asked through a forwarded port, which takes the right to create pods/portforward in the namespace
-libra-system. What only the activator knows is left out: what else is in the pod, and whether its container is warm.`,
+libra-system. What only the activator knows is left out: what else is in the pod, and whether its container is warm.
+
+With --request a request that was is explained: what it got, and why. Activators keep the last 8,192 each, and are asked
+through a forwarded port, which takes the right to create pods/portforward in the namespace knative-serving.`,
 		Example: `  # a request whose size is not known
   kubectl libra explain thumb -n shop
   # one with an input of 2 MiB
-  kubectl libra explain thumb -n shop --size 2Mi`,
+  kubectl libra explain thumb -n shop --size 2Mi
+  # the latest that was
+  kubectl libra explain thumb -n shop --request latest
+  # the one that was sent with curl -H 'traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00'
+  kubectl libra explain thumb -n shop --request 0af7651916cd43dd8448eb211c80319c`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,7 +69,15 @@ libra-system. What only the activator knows is left out: what else is in the pod
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), explainTimeout)
 			defer cancel()
-			e, err := explain(ctx, kube, o.forward, client.ObjectKey{Namespace: namespace, Name: args[0]}, bytes, time.Now())
+			service := client.ObjectKey{Namespace: namespace, Name: args[0]}
+			if cmd.Flags().Changed("request") {
+				past, err := findRequest(ctx, kube, o.forward, service, request, time.Now())
+				if err != nil {
+					return err
+				}
+				return out.print(o.Out, past.document(time.Now()))
+			}
+			e, err := explain(ctx, kube, o.forward, service, bytes, time.Now())
 			if err != nil {
 				return err
 			}
@@ -71,6 +86,8 @@ libra-system. What only the activator knows is left out: what else is in the pod
 	}
 	out.addFlag(cmd)
 	cmd.Flags().StringVar(&size, "size", "", "size of the input in bytes, such as 300000 or 2Mi; without it the size is not known")
+	cmd.Flags().StringVar(&request, "request", "", "explain a request that was: latest, the ID of its W3C trace, its traceparent, or its X-Request-Id")
+	cmd.MarkFlagsMutuallyExclusive("size", "request")
 	return cmd
 }
 
@@ -211,7 +228,7 @@ func predictorAt(ctx context.Context, kube client.Client, to forward) (base *url
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; isPredictor(pod) {
-			return to(ctx, pod, predictorPort)
+			return to.named(ctx, pod, predictorPort)
 		}
 	}
 	return nil, nil, errors.New("no predictor is ready: look at `kubectl -n " + settings.Namespace + " get pods`")

@@ -54,6 +54,7 @@ func functions(change func(*servingv1.Revision)) []client.Object {
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "thumb-1", Labels: map[string]string{serving.RevisionLabelKey: revision.Name}}, Spec: corev1.PodSpec{NodeName: "worker"}},
 		&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: "libra-predictor-1"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: predictorPort, ContainerPort: 8080}}}}},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		},
 	}

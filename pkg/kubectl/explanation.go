@@ -99,11 +99,22 @@ func (e *explanation) predict(ctx context.Context, kube client.Client, to forwar
 
 // becauseOf are sentences for the reasons of roles.
 var becauseOf = map[string]string{
-	"mode":          "the mode withholds the rest",
-	"no_prediction": "there is no prediction, so it runs with what it is owed",
-	"concurrency":   "its containerConcurrency is 0, so that any number may be in its pod",
-	"copy":          "it is a copy that the duplicator sends requests to",
+	"mode":                "the mode withholds the rest",
+	"no_prediction":       "there is no prediction, so it runs with what it is owed",
+	"concurrency":         "its containerConcurrency is 0, so that any number may be in its pod",
+	"copy":                "it is a copy that the duplicator sends requests to",
+	"cluster_ip":          "the activator reaches the function's pods by ClusterIP alone, and does not know which it was",
+	"pod_unknown":         "the activator did not know its pod",
+	"too_many_in_flight":  "too many were in flight to tell of each",
+	"not_in_path":         "requests can reach the function's pods past the activator, so that it lends nothing",
+	"queue_proxy_limits":  "queue-proxy has limits, so that the pod's own would bind",
+	"no_limits":           "its container has no limits, so that nothing is owed",
+	"connection_upgraded": "it upgraded its connection, and is not a request with its response",
+	"cold_start":          "it came before its container had started",
+	"first_in_container":  "it was the first in its container, which may still have had to start up",
 }
+
+const underNode = "under the source node CPU is not lent: the kernel's weights and the ceiling say who has it"
 
 func (e *explanation) document() document {
 	table := newTable("what", "is", "because")
@@ -137,23 +148,27 @@ func (e *explanation) document() document {
 	case e.Quick:
 		because = "it is over so soon that it is not reported"
 	case e.Source == api.SourceNode && e.Mode != api.ModeObserve:
-		because = strings.Join(nonEmpty(because, "under the source node CPU is not lent: the kernel's weights and the ceiling say who has it"), "; ")
+		because = strings.Join(nonEmpty(because, underNode), "; ")
 	}
 	addRow(table, "role", e.Role, because)
 	return document{kind: "Explanation", data: e.forPrograms(), tables: []*metav1.Table{table}, notes: e.problems()}
 }
 
 func (e *explanation) addPrediction(table *metav1.Table) {
+	stage := strings.Join(nonEmpty("the predictor is at the stage "+e.Stage, e.StageReason), ": ")
 	if e.PredictorError != "" {
 		addRow(table, "prediction", "not known", e.PredictorError)
 		return
 	}
 	if e.Prediction == nil {
-		addRow(table, "prediction", "none yet", strings.Join(nonEmpty("the predictor is at the stage "+e.Stage, e.StageReason), ": "))
+		addRow(table, "prediction", "none yet", stage)
 		return
 	}
-	p := e.Prediction
-	because := strings.Join(nonEmpty("the predictor is at the stage "+e.Stage, e.StageReason), ": ")
+	addPrediction(table, e.Prediction, e.Surplus, e.Want, stage)
+}
+
+// addPrediction adds what was predicted, why it was, and what it comes to.
+func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldBorrow api.Resources, because string) {
 	if p.Beyond {
 		because = "the input is larger than all that were learned from"
 	}
@@ -171,9 +186,9 @@ func (e *explanation) addPrediction(table *metav1.Table) {
 		}
 		return "neither", "what is predicted, with room to spare, or what is kept, is about its own; or it is too short to pay"
 	}
-	is, why := of(e.Surplus.CPUMilli, e.Want.CPUMilli, "m")
+	is, why := of(couldLend.CPUMilli, wouldBorrow.CPUMilli, "m")
 	addRow(table, "CPU", is, why)
-	is, why = of(e.Surplus.MemoryBytes>>20, e.Want.MemoryBytes>>20, "Mi")
+	is, why = of(couldLend.MemoryBytes>>20, wouldBorrow.MemoryBytes>>20, "Mi")
 	addRow(table, "memory", is, why)
 }
 
@@ -200,7 +215,11 @@ func (e *explanation) forPrograms() *explainDocument {
 		Role: e.Role, Reason: e.Reason, Problems: nonEmpty(append(e.problems(), e.PredictorError)...),
 	}
 	if p := e.Prediction; p != nil {
-		d.Prediction = &predictionDocument{p.Demand, p.Duration.String(), p.CPUTime.String(), p.Beyond}
+		d.Prediction = documentOf(p)
 	}
 	return d
+}
+
+func documentOf(p *predict.Prediction) *predictionDocument {
+	return &predictionDocument{p.Demand, p.Duration.String(), p.CPUTime.String(), p.Beyond}
 }

@@ -14,20 +14,16 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// forward makes a named port of a pod's an address of this machine, until close is called.
-type forward func(ctx context.Context, pod *corev1.Pod, port string) (base *url.URL, close func(), err error)
+// forward makes a port of a pod's an address of this machine, until close is called.
+type forward func(ctx context.Context, pod *corev1.Pod, port int32) (base *url.URL, close func(), err error)
 
-func (o *options) forward(ctx context.Context, pod *corev1.Pod, port string) (*url.URL, func(), error) {
-	number, err := portOf(pod, port)
-	if err != nil {
-		return nil, nil, err
-	}
+func (o *options) forward(ctx context.Context, pod *corev1.Pod, port int32) (*url.URL, func(), error) {
 	dialer, err := o.dialer(pod)
 	if err != nil {
 		return nil, nil, err
 	}
 	stop, ready := make(chan struct{}), make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", number)}, stop, ready, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{fmt.Sprintf(":%d", port)}, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,6 +43,15 @@ func (o *options) forward(ctx context.Context, pod *corev1.Pod, port string) (*u
 		return nil, nil, err
 	}
 	return &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports[0].Local)}, func() { close(stop) }, nil
+}
+
+// named is forward for a port that the pod names.
+func (to forward) named(ctx context.Context, pod *corev1.Pod, name string) (*url.URL, func(), error) {
+	port, err := portOf(pod, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return to(ctx, pod, port)
 }
 
 // dialer speaks WebSocket, and SPDY to an API server that does not.

@@ -76,7 +76,7 @@ func pool(ctx context.Context, kube client.Client, to forward, node string, wind
 	if err != nil {
 		return nil, err
 	}
-	base, stop, err := to(ctx, agent, metricsPort)
+	base, stop, err := to.named(ctx, agent, metricsPort)
 	if err != nil {
 		return nil, fmt.Errorf("the metrics of node %s: %w", node, err)
 	}

@@ -32,6 +32,7 @@ const (
 // export is where Libra's own metrics are scraped, whatever Knative is told to do with its own.
 type export struct {
 	provider *sdkmetric.MeterProvider
+	mux      *http.ServeMux
 	server   *http.Server
 	address  string // once it is listened on
 }
@@ -54,6 +55,7 @@ func startExport(logger *zap.SugaredLogger) *export {
 	}))
 	e := &export{
 		provider: sdkmetric.NewMeterProvider(counted...),
+		mux:      mux,
 		server: &http.Server{
 			Handler:           mux,
 			ReadHeaderTimeout: 5 * time.Second,
@@ -78,6 +80,19 @@ func startExport(logger *zap.SugaredLogger) *export {
 	}()
 	logger.Infow("Libra's metrics are served", "address", e.address)
 	return e
+}
+
+// tell serves, on the same port, the last requests of all functions to whoever reaches the pod's loopback address: that is who
+// may forward a port to the pod, and nobody else in the cluster.
+func (e *export) tell(requests http.Handler) {
+	e.mux.HandleFunc("GET "+api.ActivatorRequestsPath, func(w http.ResponseWriter, r *http.Request) {
+		at, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if at == nil || !at.IP.IsLoopback() {
+			http.Error(w, "this is told at the pod's loopback address alone, as kubectl port-forward reaches it", http.StatusForbidden)
+			return
+		}
+		requests.ServeHTTP(w, r)
+	})
 }
 
 func (e *export) stop(ctx context.Context) error {

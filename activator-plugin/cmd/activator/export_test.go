@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -65,5 +66,36 @@ func TestMetricsThatNobodySeesStopNothing(t *testing.T) {
 		if err := e.stop(context.Background()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Who may forward a port to the pod learns of requests, and who reaches the pod otherwise does not.
+func TestRequestsAreToldAtLoopbackAlone(t *testing.T) {
+	t.Setenv(metricsAddrEnv, "127.0.0.1:0")
+	e := startExport(zap.NewNop().Sugar())
+	t.Cleanup(func() {
+		if err := e.stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	e.tell(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	for at, want := range map[string]int{"127.0.0.1": http.StatusTeapot, "::1": http.StatusTeapot, "10.0.0.7": http.StatusForbidden, "fd00::7": http.StatusForbidden, "": http.StatusForbidden} {
+		ctx := t.Context()
+		if at != "" {
+			ctx = context.WithValue(ctx, http.LocalAddrContextKey, &net.TCPAddr{IP: net.ParseIP(at), Port: 9095})
+		}
+		w := httptest.NewRecorder()
+		e.mux.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/requests", nil))
+		if w.Code != want {
+			t.Errorf("at %q the status is %d, want %d", at, w.Code, want)
+		}
+	}
+	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(httptest.NewRequest(http.MethodGet, "http://"+e.address+"/requests", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusTeapot {
+		t.Errorf("over a connection the status is %d, want %d", response.StatusCode, http.StatusTeapot)
 	}
 }

@@ -97,6 +97,9 @@ func main() {
 	// Libra, without which the activator is as stock.
 	libra := startLibra(ctx, kube, env.PodName, exported.provider, tp, logger)
 	defer libra.stop()
+	if libra.manager != nil {
+		exported.tell(libra.manager.RequestsHandler())
+	}
 	libra.followActivators(endpointsinformer.Get(ctx).Informer(), env.PodIP, logger)
 
 	// Config maps.

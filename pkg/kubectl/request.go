@@ -1,0 +1,301 @@
+package kubectl
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/activator-plugin/invocation"
+	"libra.dev/libra/pkg/api"
+)
+
+const (
+	latestRequest = "latest"
+	// mostRequests is more than an activator answers, in bytes.
+	mostRequests = 1 << 20
+)
+
+// pastRequest is what `explain --request` found.
+type pastRequest struct {
+	invocation.Decision
+	activator string
+	// others are how many more of the Service were found.
+	others int
+}
+
+// pastDocument is what `explain --request` prints as JSON and YAML.
+type pastDocument struct {
+	Activator   string                 `json:"activator"`
+	Trace       string                 `json:"trace,omitempty"`
+	RequestID   string                 `json:"requestID,omitempty"`
+	Namespace   string                 `json:"namespace"`
+	Service     string                 `json:"service"`
+	Revision    string                 `json:"revision"`
+	Pod         string                 `json:"pod,omitempty"`
+	Node        string                 `json:"node,omitempty"`
+	Arrived     metav1.Time            `json:"arrived"`
+	Waited      string                 `json:"waited"`
+	Ran         string                 `json:"ran"`
+	Dispatched  bool                   `json:"dispatched"`
+	Status      int                    `json:"status"`
+	Abandoned   bool                   `json:"abandoned"`
+	Size        *int64                 `json:"sizeBytes,omitempty"`
+	Mode        api.Mode               `json:"mode,omitempty"`
+	Allocation  api.Resources          `json:"allocation"`
+	Prediction  *predictionDocument    `json:"prediction,omitempty"`
+	CouldLend   api.Resources          `json:"couldLend"`
+	WouldBorrow api.Resources          `json:"wouldBorrow"`
+	Role        string                 `json:"role,omitempty"`
+	Reason      string                 `json:"reason,omitempty"`
+	Pool        *invocation.PoolAnswer `json:"pool,omitempty"`
+}
+
+var requestID = regexp.MustCompile(`^[0-9A-Za-z._-]{1,128}$`)
+
+// parseRequest is what activators are asked for.
+func parseRequest(value string, service client.ObjectKey) (url.Values, error) {
+	traceparent := trace.SpanContextFromContext(api.ContextWithTraceparent(context.Background(), value))
+	_, err := trace.TraceIDFromHex(value)
+	switch {
+	case value == latestRequest:
+		return url.Values{"namespace": {service.Namespace}, "service": {service.Name}}, nil
+	case traceparent.IsValid():
+		return url.Values{"trace": {traceparent.TraceID().String()}}, nil
+	case err == nil:
+		return url.Values{"trace": {value}}, nil
+	case requestID.MatchString(value):
+		return url.Values{"id": {value}}, nil
+	}
+	return nil, fmt.Errorf("--request is %.140q, want %s, the ID of a W3C trace (32 digits 0-9 and a-f), a traceparent, or an X-Request-Id (letters, digits, dots, dashes and underscores, 128 at most)", value, latestRequest)
+}
+
+// searched is where a request was looked for.
+type searched struct {
+	activators, kept int
+	oldest           *time.Time
+	failed           []error
+}
+
+// findRequest looks for a request in all activators.
+func findRequest(ctx context.Context, kube client.Client, to forward, service client.ObjectKey, request string, now time.Time) (*pastRequest, error) {
+	asked, err := parseRequest(request, service)
+	if err != nil {
+		return nil, err
+	}
+	var of servingv1.Service
+	if err := kube.Get(ctx, service, &of); err != nil {
+		return nil, fmt.Errorf("reading Service %s: %w", service, err)
+	}
+	var pods corev1.PodList
+	if err := kube.List(ctx, &pods, client.InNamespace(servingNamespace), client.MatchingLabels{"app": activatorName}); err != nil {
+		return nil, fmt.Errorf("reading pods of namespace %s: %w", servingNamespace, err)
+	}
+	var in searched
+	var found, others []*pastRequest
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Status.Phase != corev1.PodRunning {
+			continue
+		}
+		answer, err := askActivator(ctx, to, pod, asked)
+		if err != nil {
+			in.failed = append(in.failed, err)
+			continue
+		}
+		in.take(answer)
+		for _, d := range answer.Found {
+			if d.Namespace == service.Namespace && d.Service == service.Name {
+				found = append(found, &pastRequest{Decision: d, activator: pod.Name})
+			} else {
+				others = append(others, &pastRequest{Decision: d})
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, in.notFound(&of, request, others, now)
+	}
+	newest := slices.MaxFunc(found, func(a, b *pastRequest) int { return a.Arrived.Compare(b.Arrived) })
+	if request != latestRequest {
+		newest.others = len(found) - 1
+	}
+	return newest, nil
+}
+
+func askActivator(ctx context.Context, to forward, pod *corev1.Pod, asked url.Values) (*invocation.Requests, error) {
+	base, stop, err := to(ctx, pod, api.ActivatorMetricsPort)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	at := base.JoinPath(api.ActivatorRequestsPath)
+	at.RawQuery = asked.Encode()
+	response, err := get(ctx, at)
+	if err != nil {
+		return nil, fmt.Errorf("activator %s tells of no requests (is it Libra's, and of the version of this plugin? `kubectl libra check` says): %w", pod.Name, err)
+	}
+	defer response.Body.Close()
+	var answer invocation.Requests
+	if err := json.NewDecoder(io.LimitReader(response.Body, mostRequests)).Decode(&answer); err != nil {
+		return nil, fmt.Errorf("activator %s: reading its answer: %w", pod.Name, err)
+	}
+	return &answer, nil
+}
+
+func (in *searched) take(answer *invocation.Requests) {
+	in.activators++
+	in.kept += answer.Kept
+	if answer.Oldest != nil && (in.oldest == nil || answer.Oldest.Before(*in.oldest)) {
+		in.oldest = answer.Oldest
+	}
+}
+
+// notFound says where it was looked for, and how to have a request that is found.
+func (in *searched) notFound(service *servingv1.Service, request string, others []*pastRequest, now time.Time) error {
+	name := service.Namespace + "/" + service.Name
+	switch {
+	case in.activators == 0 && len(in.failed) == 0:
+		return fmt.Errorf("no activator runs: look at `kubectl -n %s get pods -l app=%s`", servingNamespace, activatorName)
+	case in.activators == 0:
+		return errors.Join(in.failed...)
+	case len(others) > 0:
+		o := others[0]
+		return fmt.Errorf("request %s was not of Service %s: `kubectl libra explain %s -n %s --request %s`", request, name, o.Service, o.Namespace, request)
+	}
+	which := "request " + request
+	if request == latestRequest {
+		which = "request"
+	}
+	text := fmt.Sprintf("no %s of Service %s is among the last %d requests that %d activators keep", which, name, in.kept, in.activators)
+	if in.oldest != nil {
+		text += fmt.Sprintf(", the oldest of which ended %s ago", duration.HumanDuration(now.Sub(*in.oldest)))
+	}
+	if len(in.failed) > 0 {
+		text += fmt.Sprintf("; %d activators did not answer, the first because: %v", len(in.failed), in.failed[0])
+	}
+	to := "URL"
+	if service.Status.URL != nil {
+		to = service.Status.URL.String()
+	}
+	id := newTraceID()
+	return fmt.Errorf("%s. A request is kept once its response has ended, if its revision has opted in and it went through an activator. To have one that is found:\n"+
+		"  curl -H 'traceparent: 00-%s-%s-00' %s\n  kubectl libra explain %s -n %s --request %s", text, id, id[:16], to, service.Name, service.Namespace, id)
+}
+
+func (p *pastRequest) document(now time.Time) document {
+	table := newTable("what", "is", "because")
+	is := nonEmpty(p.Trace, p.RequestID)
+	if len(is) == 0 {
+		is = []string{"without an ID"}
+	}
+	took := p.Waited.Duration + p.Ran.Duration
+	addRow(table, "request", strings.Join(is, ", "), fmt.Sprintf("activator %s had it %s ago", p.activator, duration.HumanDuration(now.Sub(p.Arrived))))
+	addRow(table, "function", p.Namespace+"/"+p.Service, "its revision was "+p.Revision)
+	response, because := fmt.Sprintf("%d after %v", p.Status, round(took)), fmt.Sprintf("it waited %v for a slot, and ran %v", round(p.Waited.Duration), round(p.Ran.Duration))
+	if p.Status == 0 {
+		response = fmt.Sprintf("none after %v", round(took))
+	}
+	if p.Abandoned {
+		because += "; its client went away"
+	}
+	if !p.Dispatched {
+		addRow(table, "response", response, "it got no slot in a pod")
+		return p.with(table)
+	}
+	addRow(table, "response", response, because)
+	pod := "not known"
+	if p.Pod != "" {
+		pod = p.Pod + " on " + p.Node
+	}
+	addRow(table, "pod", pod, "")
+	addRow(table, "user allocation", p.Allocation.String(), "the limits in the Revision")
+	addRow(table, "mode", string(p.Mode), "that in force when it began")
+	size := "not known"
+	if p.Size != api.UnknownSize {
+		size = fmt.Sprintf("%d bytes", p.Size)
+	}
+	addRow(table, "input size", size, "")
+	if p.Predicted {
+		addPrediction(table, &p.Prediction, p.CouldLend, p.WouldBorrow, "as the activator had it then")
+	} else {
+		addRow(table, "prediction", "none", becauseOf[p.Reason])
+	}
+	why := becauseOf[p.Reason]
+	if p.Ranked {
+		why = strings.Join(nonEmpty(why, underNode), "; ")
+	}
+	addRow(table, "role", p.Role, why)
+	p.addPool(table)
+	return p.with(table)
+}
+
+// addPool says what the pool had for it.
+func (p *pastRequest) addPool(table *metav1.Table) {
+	switch a := p.Pool; {
+	case a == nil && p.Quick:
+		addRow(table, "pool", "not told of it", "it was to be over so soon that it is not reported")
+	case a == nil:
+		addRow(table, "pool", "not told of it", "there was nothing to lend or to borrow")
+	case !a.Begun:
+		addRow(table, "pool", "no answer", "it ran with what it is owed: is Redis there?")
+	default:
+		asked := fmt.Sprintf("it asked for %v, and put %v in", p.Want, p.Surplus)
+		addRow(table, "pool", fmt.Sprintf("granted %v", a.Granted), asked)
+		if !a.Ended {
+			addRow(table, "loans", "not known", "the pool has not answered its end yet")
+			break
+		}
+		because := "the most at any time"
+		if a.Safeguarded {
+			because += "; its safeguard took back at once what it lent"
+		}
+		addRow(table, "loans", fmt.Sprintf("lent %v, borrowed %v", a.Lent, a.Borrowed), because)
+	}
+}
+
+func (p *pastRequest) with(table *metav1.Table) document {
+	d := document{kind: "Request", data: p.forPrograms(), tables: []*metav1.Table{table}}
+	if p.others > 0 {
+		d.notes = append(d.notes, fmt.Sprintf("%d more requests of the Service have that ID; this is the newest", p.others))
+	}
+	return d
+}
+
+func (p *pastRequest) forPrograms() *pastDocument {
+	d := &pastDocument{
+		Activator: p.activator, Trace: p.Trace, RequestID: p.RequestID, Namespace: p.Namespace, Service: p.Service, Revision: p.Revision,
+		Pod: p.Pod, Node: p.Node, Arrived: metav1.NewTime(p.Arrived), Waited: p.Waited.Duration.String(), Ran: p.Ran.Duration.String(),
+		Dispatched: p.Dispatched, Status: p.Status, Abandoned: p.Abandoned, Mode: p.Mode, Allocation: p.Allocation,
+		CouldLend: p.CouldLend, WouldBorrow: p.WouldBorrow, Role: p.Role, Reason: p.Reason, Pool: p.Pool,
+	}
+	if p.Size != api.UnknownSize {
+		d.Size = &p.Size
+	}
+	if p.Predicted {
+		d.Prediction = documentOf(&p.Prediction)
+	}
+	return d
+}
+
+// newTraceID is random.
+func newTraceID() string {
+	var id trace.TraceID
+	rand.Read(id[:]) // which cannot fail
+	return id.String()
+}
+
+func round(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
