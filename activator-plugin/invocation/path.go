@@ -69,10 +69,28 @@ func writtenAt(cm *corev1.ConfigMap, otherwise time.Time) time.Time {
 	return last
 }
 
-// pathError says why requests can go past the activator.
-type pathError struct{ where, is, want string }
+// PathError says why requests can go past the activator.
+type PathError struct {
+	where, is, want string
+	// Annotation on the revision template keeps the activator in the path with Value.
+	Annotation, Value string
+}
 
-func (e *pathError) Error() string { return fmt.Sprintf("%s is %.64q, want %s", e.where, e.is, e.want) }
+func (e *PathError) Error() string { return fmt.Sprintf("%s is %.64q, want %s", e.where, e.is, e.want) }
+
+// Bypass says why requests can go past the activator to a revision's pods, or nil. autoscaler is the ConfigMap
+// config-autoscaler.
+func Bypass(rev *v1.Revision, autoscaler *corev1.ConfigMap) (*PathError, error) {
+	p, err := newPath()
+	if err == nil {
+		err = p.follow(autoscaler, time.Time{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, why := p.bypass(rev, time.Now())
+	return why, nil
+}
 
 const (
 	wantCapacity = `"-1", which the annotation ` + autoscaling.TargetBurstCapacityKey + " on the revision template can say"
@@ -81,22 +99,23 @@ const (
 
 // bypass says whether requests can reach the pods of a revision past the activator, or have
 // been able to so lately that some may still be in them; the former with why.
-func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *pathError) {
+func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
 	otherwise := p.otherwise.Load()
 	if key, class, ok := autoscaling.ClassAnnotation.Get(rev.Annotations); ok && class != autoscaling.KPA {
-		return true, &pathError{"annotation " + key, class, wantClass}
+		return true, &PathError{"annotation " + key, class, wantClass, key, autoscaling.KPA}
 	} else if !ok && otherwise.class != autoscaling.KPA {
-		return true, &pathError{"pod-autoscaler-class of ConfigMap " + autoscalerconfig.ConfigName, otherwise.class, wantClass}
+		return true, &PathError{"pod-autoscaler-class of ConfigMap " + autoscalerconfig.ConfigName, otherwise.class, wantClass, autoscaling.ClassAnnotationKey, autoscaling.KPA}
 	}
+	capacity := strconv.Itoa(alwaysInPath)
 	if key, value, ok := autoscaling.TargetBurstCapacityAnnotation.Get(rev.Annotations); ok {
-		if capacity, err := strconv.ParseFloat(value, 64); err != nil || capacity != alwaysInPath {
-			return true, &pathError{"annotation " + key, value, wantCapacity}
+		if is, err := strconv.ParseFloat(value, 64); err != nil || is != alwaysInPath {
+			return true, &PathError{"annotation " + key, value, wantCapacity, key, capacity}
 		}
 		return false, nil
 	}
 	if otherwise.capacity != alwaysInPath {
-		return true, &pathError{"target-burst-capacity of ConfigMap " + autoscalerconfig.ConfigName,
-			strconv.FormatFloat(otherwise.capacity, 'g', -1, 64), wantCapacity}
+		return true, &PathError{"target-burst-capacity of ConfigMap " + autoscalerconfig.ConfigName,
+			strconv.FormatFloat(otherwise.capacity, 'g', -1, 64), wantCapacity, autoscaling.TargetBurstCapacityKey, capacity}
 	}
 	return now.Sub(otherwise.since) < pathSettles+longest(rev), nil
 }

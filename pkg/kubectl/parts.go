@@ -3,23 +3,20 @@ package kubectl
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
 const (
 	servingNamespace = "knative-serving"
 	activatorName    = "activator"
-	libraActivator   = "libra-activator"
 
 	missing = "it is not installed: `kubectl libra check` says what to do"
 )
@@ -63,7 +60,7 @@ func readParts(ctx context.Context, kube client.Client) []partReadiness {
 		serving.Problem = unreadable(err)
 	} else {
 		serving.add(activatorName, activator.Status.ReadyReplicas, ptr.Deref(activator.Spec.Replicas, 1))
-		if !runsLibra(&activator) {
+		if image, err := swap.ImageOf(&activator); err != nil || !swap.IsLibras(&activator, image) {
 			serving.Problem = "the activator is not Libra's, so requests are neither predicted nor lent to: `kubectl libra check` says how to put it there"
 		}
 	}
@@ -92,14 +89,6 @@ func (p *partReadiness) expectParts() {
 	if p.Parts == "" {
 		p.Problem = missing
 	}
-}
-
-// runsLibra says whether the activator's image is Libra's, by its name.
-func runsLibra(activator *appsv1.Deployment) bool {
-	return slices.ContainsFunc(activator.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
-		image, _, _ := strings.Cut(c.Image, "@")
-		return c.Name == activatorName && strings.Contains(image[strings.LastIndex(image, "/")+1:], libraActivator)
-	})
 }
 
 func partsTable(parts []partReadiness) *metav1.Table {

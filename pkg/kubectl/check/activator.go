@@ -1,26 +1,22 @@
 package check
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
+	"path"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
 const (
-	activatorName = "activator"
-	// stockImageAnnotation keeps, on the activator's Deployment, the image that Libra's took the place of.
-	stockImageAnnotation = "libra.dev/stock-image"
-	libraActivator       = "libra-activator"
+	activatorName  = swap.Name
+	libraActivator = "libra-activator"
 
 	stockRepository = "gcr.io/knative-releases/knative.dev/serving/cmd/activator"
 	ourImage        = "<repository>/libra-activator@sha256:<digest>"
@@ -55,15 +51,9 @@ var activatorChecks = []Check{
 
 // imageOf is the activator's, and whose it is.
 func imageOf(d *appsv1.Deployment) (image string, libras, stock bool) {
-	for _, c := range d.Spec.Template.Spec.Containers {
-		if c.Name == activatorName {
-			image = c.Image
-		}
-	}
-	name, _, _ := strings.Cut(image, "@")
-	name, _, _ = strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
-	libras = strings.Contains(name, libraActivator)
-	return image, libras, !libras && strings.Contains(name, activatorName)
+	image, _ = swap.ImageOf(d)
+	libras = swap.IsLibras(d, image)
+	return image, libras, !libras && strings.Contains(path.Base(swap.Repository(image)), activatorName)
 }
 
 func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -71,71 +61,20 @@ func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if err != nil || d == nil {
 		return nil, err
 	}
-	operators, err := c.objects(ctx, kindKnativeServing, servingNamespace)
-	if err != nil {
-		return nil, err
-	}
-	if len(operators) > 0 {
-		if f, bad := operated(d, &operators[0]); bad {
-			return []Finding{f}, nil
-		}
-		return []Finding{fine(activatorObject, "the Knative operator gives it Libra's image")}, nil
-	}
-	who, remedy := keeper(d)
-	if who == "" {
-		return nil, nil
-	}
-	return []Finding{warning(activatorObject, remedy, "%s looks after it, and puts the stock image back unless it is told of Libra's", who)}, nil
-}
-
-// operated is what is wrong with an activator that the operator looks after.
-func operated(d *appsv1.Deployment, serving *unstructured.Unstructured) (Finding, bool) {
-	overrides, _, _ := unstructured.NestedStringMap(serving.Object, "spec", "registry", "override")
-	for _, key := range []string{activatorName, activatorName + "/" + activatorName} {
-		if strings.Contains(overrides[key], libraActivator) {
-			return Finding{}, false
-		}
-	}
 	image, libras, _ := imageOf(d)
-	if !libras {
-		image = ourImage
-	}
-	remedy := fmt.Sprintf(`kubectl -n %s patch knativeserving %s --type merge -p '{"spec":{"registry":{"override":{"activator":%q}}}}'`, serving.GetNamespace(), serving.GetName(), image)
-	of := warning
-	if libras {
-		of = failure
-	}
-	return of(activatorObject, remedy, "the Knative operator looks after it (KnativeServing %s), and puts the stock image back: spec.registry.override does not name Libra's", serving.GetName()), true
-}
-
-// keeper is who else looks after the activator, and how to tell them of Libra's image.
-func keeper(d *appsv1.Deployment) (who, remedy string) {
-	managed := func(by string) bool {
-		return slices.ContainsFunc(d.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == by })
-	}
-	const flux, fluxHelm = "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/"
+	keeper := swap.KeeperOf(d)
+	release := d.Annotations["meta.helm.sh/release-name"]
 	switch {
-	case d.Annotations["argocd.argoproj.io/tracking-id"] != "" || d.Labels["argocd.argoproj.io/instance"] != "" || managed("argocd-controller"):
-		return "Argo CD", `# in the Application:
-spec:
-  ignoreDifferences:
-  - group: apps
-    kind: Deployment
-    namespace: knative-serving
-    name: activator
-    jqPathExpressions: ['.spec.template.spec.containers[] | select(.name == "activator") | .image']
-  syncPolicy:
-    syncOptions: [RespectIgnoreDifferences=true]`
-	case d.Labels[flux+"name"] != "" || managed("kustomize-controller"):
-		return "Flux", fmt.Sprintf(`kubectl -n %s patch kustomizations.kustomize.toolkit.fluxcd.io %s --type merge -p '{"spec":{"images":[{"name":%q,"newName":"<repository>/libra-activator","digest":"sha256:<digest>"}]}}'`,
-			cmp.Or(d.Labels[flux+"namespace"], "flux-system"), cmp.Or(d.Labels[flux+"name"], "<name>"), stockRepository)
-	case d.Labels[fluxHelm+"name"] != "" || managed("helm-controller"):
-		return "Flux", fmt.Sprintf(`kubectl -n %s patch helmreleases.helm.toolkit.fluxcd.io %s --type merge -p '{"spec":{"postRenderers":[{"kustomize":{"images":[{"name":%q,"newName":"<repository>/libra-activator","digest":"sha256:<digest>"}]}}]}}'`,
-			cmp.Or(d.Labels[fluxHelm+"namespace"], "flux-system"), cmp.Or(d.Labels[fluxHelm+"name"], "<name>"), stockRepository)
-	case d.Annotations["meta.helm.sh/release-name"] != "":
-		return "Helm", swapIn + "  # after each helm upgrade of " + d.Annotations["meta.helm.sh/release-name"]
+	case keeper == nil && release != "":
+		return []Finding{warning(activatorObject, swapIn+"  # after each helm upgrade of "+release, "Helm looks after it, and puts the stock image back with each upgrade")}, nil
+	case keeper == nil:
+		return nil, nil
+	case !libras:
+		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s keeps it, and is to be told of Libra's image", keeper.Name)}, nil
+	case d.Annotations[swap.StockImageAnnotation] != "":
+		return []Finding{failure(activatorObject, keeper.Remedy(d, image), "%s keeps it, and it was not %[1]s that gave it Libra's image: the stock one will be put back", keeper.Name)}, nil
 	}
-	return "", ""
+	return []Finding{fine(activatorObject, "%s gives it Libra's image", keeper.Name)}, nil
 }
 
 func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -144,11 +83,13 @@ func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return nil, err
 	}
 	image, libras, stock := imageOf(d)
-	was, written := d.Annotations[stockImageAnnotation]
+	was, written := d.Annotations[swap.StockImageAnnotation]
 	switch {
+	case libras && !written && swap.KeeperOf(d) != nil:
+		return []Finding{fine(activatorObject, "it has Libra's image")}, nil
 	case libras && !written:
-		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s", servingNamespace, stockImageAnnotation, stockRepository, ofKnative)
-		return []Finding{failure(activatorObject, remedy, "it has Libra's image and no annotation %s: the stock one would not be found again", stockImageAnnotation)}, nil
+		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s", servingNamespace, swap.StockImageAnnotation, stockRepository, ofKnative)
+		return []Finding{failure(activatorObject, remedy, "it has Libra's image and no annotation %s: the stock one would not be found again", swap.StockImageAnnotation)}, nil
 	case libras:
 		return []Finding{fine(activatorObject, "it has Libra's image, and %s is written down", was)}, nil
 	case !stock:

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"libra.dev/libra/pkg/apiservertest"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 const root = "../../.."
@@ -62,7 +63,7 @@ func startPlane(t *testing.T) *plane {
 	config.QPS = -1
 	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition(kindRevision, "revisions"), definition(kindRevision.GroupVersion().WithKind("Service"), "services"),
-		definition(kindKnativeServing, "knativeservings"), definition(kindInferenceService, "inferenceservices"),
+		definition(kindInferenceService, "inferenceservices"),
 		definition(kindPodMonitor, "podmonitors"), definition(kindPrometheusRule, "prometheusrules"), definition(kindPodMetrics, "pods"),
 	}}); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func (p *plane) knative() {
 		d.Labels[versionLabel] = "1.23.1"
 		if name == activatorName {
 			d.Spec.Template.Spec.Containers[0].Image = "example.com/libra-activator:1"
-			d.Annotations[stockImageAnnotation] = stockRepository + ":v1.23.1"
+			d.Annotations[swap.StockImageAnnotation] = stockRepository + ":v1.23.1"
 		}
 		p.create(d)
 		p.whole(servingNamespace, name)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 // brokenBy is one thing that is not as it should be, and what is to be said of it.
@@ -83,20 +85,19 @@ func broken() []brokenBy {
 			d.Spec.Template.Spec.Containers[0].Image = "kserve/kserve-controller:v0.19.0"
 		})), "libra-predictor-plain.yaml", "warning kserve-version deployment kserve/kserve-controller-manager"),
 
-		{
-			name:   "the Knative operator, which is not told of Libra's image",
-			object: operator(), want: []string{"error activator-owner deployment knative-serving/activator"},
-			remedy: `kubectl -n knative-serving patch knativeserving knative-serving --type merge -p '{"spec":{"registry":{"override":{"activator":"example.com/libra-activator:1"}}}}'`,
-		},
+		of("the Knative operator, which is not told of Libra's image", pair(ofActivator(func(d *appsv1.Deployment) {
+			d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "operator.knative.dev/v1beta1", Kind: "KnativeServing", Name: "knative-serving", UID: "1"}}
+		})), "# Add this to the KnativeServing:\nspec:\n  registry:\n    override:\n      activator: example.com/libra-activator:1\n", "error activator-owner deployment knative-serving/activator"),
 		of("Argo CD", pair(ofActivator(func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "knative" })),
-			"RespectIgnoreDifferences=true", "warning activator-owner deployment knative-serving/activator"),
-		of("Flux", pair(ofActivator(func(d *appsv1.Deployment) {
-			d.Labels["kustomize.toolkit.fluxcd.io/name"], d.Labels["kustomize.toolkit.fluxcd.io/namespace"] = "knative", "flux"
-		})), "kubectl -n flux patch kustomizations.kustomize.toolkit.fluxcd.io knative", "warning activator-owner deployment knative-serving/activator"),
+			"newName: example.com/libra-activator", "error activator-owner deployment knative-serving/activator"),
+		of("Flux", pair(ofActivator(func(d *appsv1.Deployment) { d.Labels["kustomize.toolkit.fluxcd.io/name"] = "knative" })),
+			"# Add this to the Kustomization of kustomize.toolkit.fluxcd.io:\nspec:\n  images:", "error activator-owner deployment knative-serving/activator"),
+		of("Helm", pair(ofActivator(func(d *appsv1.Deployment) { d.Annotations["meta.helm.sh/release-name"] = "knative" })),
+			"# after each helm upgrade of knative", "warning activator-owner deployment knative-serving/activator"),
 		of("Knative's manifests applied over Libra's", pair(ofActivator(func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[0].Image = stockRepository + ":v1.23.1"
 		})), swapIn, "error activator-image deployment knative-serving/activator"),
-		of("the stock image is not written down", pair(ofActivator(func(d *appsv1.Deployment) { delete(d.Annotations, stockImageAnnotation) })),
+		of("the stock image is not written down", pair(ofActivator(func(d *appsv1.Deployment) { delete(d.Annotations, swap.StockImageAnnotation) })),
 			"annotate deployment activator libra.dev/stock-image=", "error activator-image deployment knative-serving/activator"),
 		of("an image that is neither", pair(ofActivator(func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "example.com/ours@sha256:1" })),
 			"set image deployment/activator", "warning activator-image deployment knative-serving/activator"),
@@ -239,14 +240,6 @@ func ofRedis(change func(*corev1.Container)) (client.Object, func()) {
 
 func replaced(all []string, old, by string) []string {
 	return strings.Split(strings.ReplaceAll(strings.Join(all, "\n"), old, by), "\n")
-}
-
-func operator() client.Object {
-	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"registry": map[string]any{"override": map[string]any{"controller": "example.com/controller"}}}}}
-	u.SetGroupVersionKind(kindKnativeServing)
-	u.SetNamespace(servingNamespace)
-	u.SetName("knative-serving")
-	return u
 }
 
 func monitor(namespace, name string) client.Object {

@@ -32,7 +32,6 @@ const servingNamespace = "knative-serving"
 // What others install is read only where the cluster has the kind.
 var (
 	kindRevision         = servingv1.SchemeGroupVersion.WithKind("Revision")
-	kindKnativeServing   = schema.GroupVersionKind{Group: "operator.knative.dev", Version: "v1beta1", Kind: "KnativeServing"}
 	kindInferenceService = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1beta1", Kind: "InferenceService"}
 	kindPodMetrics       = schema.GroupVersionKind{Group: "metrics.k8s.io", Version: "v1beta1", Kind: "PodMetrics"}
 	kindPodMonitor       = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}

@@ -6,16 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"knative.dev/serving/pkg/apis/autoscaling"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	autoscalerconfig "knative.dev/serving/pkg/autoscaler/config"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/eligible"
 )
@@ -204,9 +203,6 @@ func functionConcurrency(ctx context.Context, c *Cluster, f function) ([]Finding
 	return []Finding{failure(f.object(), remedy, "its containerConcurrency is 0 and the source is owners (%s): it neither lends nor borrows", where)}, nil
 }
 
-// inPath is the target burst capacity with which the autoscaler keeps the activator in the path.
-const inPath = -1
-
 func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	functions, err := c.allFunctions(ctx)
 	if err != nil || len(functions) == 0 {
@@ -216,27 +212,15 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	defaults, err := autoscalerconfig.NewConfigFromConfigMap(cm)
-	if err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
-	}
 	var found []Finding
 	for _, f := range functions {
-		if key, class, ok := autoscaling.ClassAnnotation.Get(f.rev.Annotations); ok && class != autoscaling.KPA || !ok && defaults.PodAutoscalerClass != autoscaling.KPA {
-			found = append(found, warning(f.object(), f.annotate(cmp.Or(key, autoscaling.ClassAnnotationKey), autoscaling.KPA),
-				"its autoscaler is %s, want %s, which alone keeps the activator in the path", cmp.Or(class, defaults.PodAutoscalerClass), autoscaling.KPA))
-			continue
+		why, err := invocation.Bypass(f.rev, cm)
+		if err != nil {
+			return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
 		}
-		capacity, where := strconv.FormatFloat(defaults.TargetBurstCapacity, 'g', -1, 64), "ConfigMap "+autoscalerconfig.ConfigName
-		key, value, ok := autoscaling.TargetBurstCapacityAnnotation.Get(f.rev.Annotations)
-		if ok {
-			capacity, where = value, "annotation "+key
+		if why != nil {
+			found = append(found, warning(f.object(), f.annotate(why.Annotation, why.Value), "%v: requests can go past the activator, so that it lends nothing and is not learned from", why))
 		}
-		if is, err := strconv.ParseFloat(capacity, 64); err == nil && is == inPath {
-			continue
-		}
-		found = append(found, warning(f.object(), f.annotate(cmp.Or(key, autoscaling.TargetBurstCapacityKey), strconv.Itoa(inPath)),
-			"its target-burst-capacity is %s (%s), want %d: requests can go past the activator, so that it lends nothing and is not learned from", capacity, where, inPath))
 	}
 	return found, nil
 }

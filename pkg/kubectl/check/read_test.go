@@ -5,7 +5,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 func activatorOf(image string, change func(*appsv1.Deployment)) *appsv1.Deployment {
@@ -46,7 +47,7 @@ func TestVersionOf(t *testing.T) {
 		"by its label":             {activatorOf("activator@sha256:0", labelled("1.23.1")), "1.23.1"},
 		"by its tag":               {activatorOf("registry.test:5000/activator:v1.23.0", labelled("devel")), "1.23.0"},
 		"by its Go module":         {activatorOf("activator:v0.50.2", asIs), "1.23.2"},
-		"by the image that it had": {activatorOf("libra-activator:main", func(d *appsv1.Deployment) { d.Annotations[stockImageAnnotation] = "activator:v1.22.0" }), "1.22.0"},
+		"by the image that it had": {activatorOf("libra-activator:main", func(d *appsv1.Deployment) { d.Annotations[swap.StockImageAnnotation] = "activator:v1.22.0" }), "1.22.0"},
 		"a port is no tag":         {activatorOf("registry.test:5000/activator", asIs), ""},
 		"nothing says it":          {activatorOf("activator:latest", labelled("devel")), ""},
 		"KServe begins with 0":     {deployment(kserveNamespace, kserveController, "manager", "kserve-controller:v0.50.0"), "0.50.0"},
@@ -64,29 +65,19 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-func TestWhoKeepsTheActivator(t *testing.T) {
-	managedBy := func(who string) func(*appsv1.Deployment) {
-		return func(d *appsv1.Deployment) { d.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: who}} }
-	}
-	for name, tc := range map[string]struct {
-		change func(*appsv1.Deployment)
-		want   string
-	}{
-		"nobody":                 {managedBy("kubectl-client-side-apply"), ""},
-		"Argo CD, by its fields": {managedBy("argocd-controller"), "Argo CD"},
-		"Argo CD, by its annotation": {func(d *appsv1.Deployment) {
-			d.Annotations["argocd.argoproj.io/tracking-id"] = "knative:apps/Deployment:knative-serving/activator"
-		}, "Argo CD"},
-		"Flux, by its fields": {managedBy("kustomize-controller"), "Flux"},
-		"Flux's Helm":         {func(d *appsv1.Deployment) { d.Labels["helm.toolkit.fluxcd.io/name"] = "knative" }, "Flux"},
-		"Helm":                {func(d *appsv1.Deployment) { d.Annotations["meta.helm.sh/release-name"] = "knative" }, "Helm"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			who, remedy := keeper(activatorOf("activator", tc.change))
-			if who != tc.want || (remedy == "") != (who == "") {
-				t.Errorf("it is %q, and the remedy %q, want %q", who, remedy, tc.want)
-			}
-		})
+// A keeper that was told of Libra's image gives it, and nothing is wrong.
+func TestAKeeperThatGivesLibrasImage(t *testing.T) {
+	d := activatorOf("example.com/libra-activator:1", func(d *appsv1.Deployment) {
+		d.Labels["argocd.argoproj.io/instance"] = "knative"
+		delete(d.Annotations, swap.StockImageAnnotation)
+	})
+	c := &Cluster{}
+	c.activator.get(func() (*appsv1.Deployment, error) { return d, nil })
+	for _, look := range []look{activatorOwner, activatorImage} {
+		found, err := look(t.Context(), c)
+		if err != nil || len(found) != 1 || found[0].Severity != OK {
+			t.Errorf("Found %+v (%v), want that all is fine", found, err)
+		}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 // What Libra was built for.
@@ -119,7 +121,7 @@ const (
 // is nil of what cannot be read.
 func versionOf(d *appsv1.Deployment) (*version.Version, string) {
 	texts := []string{d.Labels[versionLabel]}
-	images := []string{d.Annotations[stockImageAnnotation]} // Libra's has a tag of Libra's
+	images := []string{d.Annotations[swap.StockImageAnnotation]} // Libra's has a tag of Libra's
 	for _, c := range d.Spec.Template.Spec.Containers {
 		images = append(images, c.Image)
 	}

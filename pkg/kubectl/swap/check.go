@@ -35,17 +35,17 @@ type before struct {
 
 // imageBefore checks that image can take the activator's place, and says what has it now.
 func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image string) (before, error) {
-	current, err := imageOf(d)
+	current, err := ImageOf(d)
 	if err != nil {
 		return before{}, err
 	}
 	b := before{running: current, stock: current}
-	libras := isLibras(d, current) || current == image
+	libras := IsLibras(d, current) || current == image
 	if libras {
 		b.stock = d.Annotations[StockImageAnnotation]
 	}
 	errs := []error{s.checkVersion(d), s.checkRights(ctx)}
-	if libras && b.stock == "" && keeperOf(d) == nil {
+	if libras && b.stock == "" && KeeperOf(d) == nil {
 		errs = append(errs, noStockImage(current))
 	}
 	return b, errors.Join(errs...)

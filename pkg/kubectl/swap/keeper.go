@@ -1,26 +1,27 @@
 package swap
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// keeper is who keeps the Deployment as it is written down elsewhere, and would put back what is changed here.
-type keeper struct {
-	name string
+// Keeper is who keeps the activator's Deployment as it is written down elsewhere, and would put back what is changed here.
+type Keeper struct {
+	Name string
 	// stanza is what makes it run an image in the place of another.
 	stanza func(from, to string) string
 	into   string // where that goes
 }
 
 var keepers = []struct {
-	keeper
+	Keeper
 	keeps func(d *appsv1.Deployment) bool
 }{
 	{
-		keeper{"the Knative operator", operatorStanza, "the KnativeServing"},
+		Keeper{"the Knative operator", operatorStanza, "the KnativeServing"},
 		func(d *appsv1.Deployment) bool {
 			for _, o := range d.OwnerReferences {
 				if o.Kind == "KnativeServing" && strings.HasPrefix(o.APIVersion, "operator.knative.dev/") {
@@ -31,19 +32,19 @@ var keepers = []struct {
 		},
 	},
 	{
-		keeper{"Flux (a HelmRelease)", fluxHelmStanza, "the HelmRelease"},
+		Keeper{"Flux (a HelmRelease)", fluxHelmStanza, "the HelmRelease"},
 		func(d *appsv1.Deployment) bool {
 			return hasKey(d.Labels, "helm.toolkit.fluxcd.io/name") || managed(d, "helm-controller")
 		},
 	},
 	{
-		keeper{"Flux (a Kustomization)", fluxStanza, "the Kustomization of kustomize.toolkit.fluxcd.io"},
+		Keeper{"Flux (a Kustomization)", fluxStanza, "the Kustomization of kustomize.toolkit.fluxcd.io"},
 		func(d *appsv1.Deployment) bool {
 			return hasKey(d.Labels, "kustomize.toolkit.fluxcd.io/name") || managed(d, "kustomize-controller")
 		},
 	},
 	{
-		keeper{"Argo CD", kustomizeStanza, "the kustomization.yaml that its Application applies"},
+		Keeper{"Argo CD", kustomizeStanza, "the kustomization.yaml that its Application applies"},
 		func(d *appsv1.Deployment) bool {
 			return hasKey(d.Annotations, "argocd.argoproj.io/tracking-id") || hasKey(d.Labels, "argocd.argoproj.io/instance") ||
 				managed(d, "argocd-controller") || managed(d, "argocd-application-controller")
@@ -51,33 +52,37 @@ var keepers = []struct {
 	},
 }
 
-// keeperOf is who keeps the Deployment; nil where nobody is known to.
-func keeperOf(d *appsv1.Deployment) *keeper {
+// KeeperOf is who keeps the Deployment; nil where nobody is known to.
+func KeeperOf(d *appsv1.Deployment) *Keeper {
 	for _, k := range keepers {
 		if k.keeps(d) {
-			return &k.keeper
+			return &k.Keeper
 		}
 	}
 	return nil
 }
 
-// refusal says how to have the keeper run Libra's activator.
-func (k *keeper) refusal(d *appsv1.Deployment, image string) error {
-	current, err := imageOf(d)
-	if err != nil {
-		return err
+// Remedy is what has the keeper run an image, and where that is to be added.
+func (k *Keeper) Remedy(d *appsv1.Deployment, image string) string {
+	stock, _ := ImageOf(d)
+	if IsLibras(d, stock) {
+		stock = cmp.Or(d.Annotations[StockImageAnnotation], "<the stock activator's image>")
 	}
-	return fmt.Errorf("%s keeps %s and would put its image back, so that nothing was changed. Add this to %s:\n\n%s",
-		k.name, where, k.into, k.stanza(current, image))
+	return fmt.Sprintf("# Add this to %s:\n%s", k.into, k.stanza(stock, image))
+}
+
+// refusal says how to have the keeper run Libra's activator.
+func (k *Keeper) refusal(d *appsv1.Deployment, image string) error {
+	return fmt.Errorf("%s keeps %s and would put its image back, so that nothing was changed.\n\n%s", k.Name, where, k.Remedy(d, image))
 }
 
 // removal says how to have the keeper run the stock activator.
-func (k *keeper) removal(d *appsv1.Deployment, current string) error {
-	if !isLibras(d, current) {
+func (k *Keeper) removal(d *appsv1.Deployment, current string) error {
+	if !IsLibras(d, current) {
 		return nil
 	}
 	return fmt.Errorf("%s keeps %s at %s, so that nothing was changed. Take this out of %s:\n\n%s",
-		k.name, where, current, k.into, k.stanza("<the stock activator's image>", current))
+		k.Name, where, current, k.into, k.stanza("<the stock activator's image>", current))
 }
 
 func hasKey(m map[string]string, key string) bool {
@@ -108,13 +113,13 @@ func fluxHelmStanza(from, to string) string {
 
 // imagesStanza is kustomize's, which names the image to replace without its tag or digest.
 func imagesStanza(indent, from, to string) string {
-	name := repository(to)
+	name := Repository(to)
 	version, ok := strings.CutPrefix(to, name+":")
 	field := "newTag"
 	if _, digest, pinned := strings.Cut(to, "@"); pinned {
 		field, version, ok = "digest", digest, true
 	}
-	stanza := indent + "images:\n" + indent + "- name: " + repository(from) + "\n" + indent + "  newName: " + name + "\n"
+	stanza := indent + "images:\n" + indent + "- name: " + Repository(from) + "\n" + indent + "  newName: " + name + "\n"
 	if ok {
 		stanza += indent + "  " + field + ": " + version + "\n"
 	}

@@ -57,7 +57,7 @@ func (s Swap) rollout(ctx context.Context, image string) (progress string, done 
 	if err != nil {
 		return "", false, err
 	}
-	if current, err := imageOf(d); err != nil || current != image {
+	if current, err := ImageOf(d); err != nil || current != image {
 		return fmt.Sprintf("the image is %s by now, and not %s: somebody else has set it", current, image), false, err
 	}
 	if rolledOut(d) {

@@ -63,9 +63,9 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 	if err != nil {
 		return err
 	}
-	if keeper := keeperOf(d); keeper != nil {
-		if current, _ := imageOf(d); current == image {
-			s.say("%s keeps %s at %s: nothing to change", keeper.name, Name, image)
+	if keeper := KeeperOf(d); keeper != nil {
+		if current, _ := ImageOf(d); current == image {
+			s.say("%s keeps %s at %s: nothing to change", keeper.Name, Name, image)
 			return s.await(ctx, image)
 		}
 		return keeper.refusal(d, image)
@@ -119,20 +119,20 @@ func (s Swap) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	current, err := imageOf(d)
+	current, err := ImageOf(d)
 	if err != nil {
 		return err
 	}
 	stock := d.Annotations[StockImageAnnotation]
 	switch {
-	case stock == "" && !isLibras(d, current):
+	case stock == "" && !IsLibras(d, current):
 		s.say("%s runs %s, which is not Libra's: nothing to put back", where, current)
 		return nil
-	case keeperOf(d) != nil:
-		return keeperOf(d).removal(d, current)
+	case KeeperOf(d) != nil:
+		return KeeperOf(d).removal(d, current)
 	case stock == "":
 		return noStockImage(current)
-	case !isLibras(d, current):
+	case !IsLibras(d, current):
 		stock = current // somebody has put one there since, as an upgrade of Knative does
 	}
 	if s.DryRun {
@@ -201,8 +201,8 @@ func (s Swap) set(ctx context.Context, image, stock string, extend func(*applyco
 	return nil
 }
 
-// imageOf is what the activator's container runs.
-func imageOf(d *appsv1.Deployment) (string, error) {
+// ImageOf is what the activator's container runs.
+func ImageOf(d *appsv1.Deployment) (string, error) {
 	for _, c := range d.Spec.Template.Spec.Containers {
 		if c.Name == Container {
 			return c.Image, nil
@@ -211,17 +211,17 @@ func imageOf(d *appsv1.Deployment) (string, error) {
 	return "", fmt.Errorf("%s has no container %s: is this Knative Serving's?", where, Container)
 }
 
-// isLibras says whether an image of the Deployment is Libra's: one that Libra set and nobody has changed since,
+// IsLibras says whether an image of the Deployment is Libra's: one that Libra set and nobody has changed since,
 // or one that is called so, as one is that was set by hand.
-func isLibras(d *appsv1.Deployment, image string) bool {
+func IsLibras(d *appsv1.Deployment, image string) bool {
 	if image == d.Annotations[StockImageAnnotation] {
 		return false
 	}
-	return ownsImage(d) || strings.HasSuffix(repository(image), libraImage)
+	return ownsImage(d) || strings.HasSuffix(Repository(image), libraImage)
 }
 
-// repository is a reference without its tag and digest.
-func repository(reference string) string {
+// Repository is a reference without its tag and digest.
+func Repository(reference string) string {
 	reference, _, _ = strings.Cut(reference, "@")
 	// A colon before the last slash is that of the registry's port.
 	if colon := strings.LastIndex(reference, ":"); colon > strings.LastIndex(reference, "/") {
