@@ -45,16 +45,18 @@ func newMode(o *options) *cobra.Command {
 		Long: `Set how far Libra goes with a function: observe changes nothing, lend lets it have less while others need it, and
 full gives it more, too.
 
-With a Service, the annotation libra.dev/mode of its template is set, which makes a new revision. With -n and no
-Service that is done for each Service of the namespace that opted in. default takes the annotation away, so that the
-cluster's mode holds.
+With a Service, the annotation libra.dev/mode of its template is set, which makes a new revision. default takes it away,
+so that the mode of the namespace or the cluster holds.
+
+With -n and no Service it is the mode of the namespace, in its HarvestPolicy, which is made where there is none: in force
+at once and without a rollout, also for functions that come later. A function that has the annotation keeps its own.
 
 With --all it is the bound of all functions, max-mode in the ConfigMap config-libra, which is in force at once and
 without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 		Example: `  # one Service
   kubectl libra mode cart lend -n shop
-  # what would become of all Services of the namespace
-  kubectl libra mode full -n shop --dry-run=server
+  # all functions of a namespace that have no mode of their own
+  kubectl libra mode full -n shop
   # stop everything, at once
   kubectl libra mode --all observe`,
 		Args: cobra.RangeArgs(1, 2),
@@ -98,11 +100,14 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 			if err != nil {
 				return err
 			}
-			services, err := optedInServices(cmd.Context(), kube, namespace, args[:len(args)-1])
+			if len(args) == 1 {
+				return o.setPolicyMode(cmd.Context(), kube, f, namespace, to)
+			}
+			service, err := optedInService(cmd.Context(), kube, client.ObjectKey{Namespace: namespace, Name: args[0]})
 			if err != nil {
 				return err
 			}
-			return o.setModes(cmd.Context(), kube, f, services, to)
+			return o.setServiceMode(cmd.Context(), kube, f, service, to)
 		},
 	}
 	f.output.addFlag(cmd)
@@ -112,35 +117,19 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 	return cmd
 }
 
-// optedInServices are the named one, or all of the namespace.
-func optedInServices(ctx context.Context, kube client.Client, namespace string, names []string) (services []servingv1.Service, err error) {
-	if len(names) > 0 {
-		var service servingv1.Service
-		if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names[0]}, &service); err != nil {
-			return nil, fmt.Errorf("reading Service %s/%s: %w", namespace, names[0], err)
-		}
-		if !api.OptedIn(service.Spec.Template.Labels) {
-			return nil, fmt.Errorf("service %s/%s has not opted in, so a mode means nothing to it: set the label %s: %q on its spec.template first",
-				namespace, names[0], api.EnabledLabel, api.EnabledValue)
-		}
-		return []servingv1.Service{service}, nil
+// optedInService is the named one.
+func optedInService(ctx context.Context, kube client.Client, key client.ObjectKey) (*servingv1.Service, error) {
+	service := &servingv1.Service{}
+	if err := kube.Get(ctx, key, service); err != nil {
+		return nil, fmt.Errorf("reading Service %s: %w", key, err)
 	}
-	var list servingv1.ServiceList
-	if err := kube.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("reading Services of namespace %s: %w", namespace, err)
+	if !api.OptedIn(service.Spec.Template.Labels) {
+		return nil, fmt.Errorf("service %s has not opted in, so a mode means nothing to it: set the label %s: %q on its spec.template first", key, api.EnabledLabel, api.EnabledValue)
 	}
-	for _, service := range list.Items {
-		if api.OptedIn(service.Spec.Template.Labels) {
-			services = append(services, service)
-		}
-	}
-	if len(services) == 0 {
-		return nil, fmt.Errorf("no Service of namespace %s has opted in: set the label %s: %q on their spec.template first", namespace, api.EnabledLabel, api.EnabledValue)
-	}
-	return services, nil
+	return service, nil
 }
 
-// modeChange is what became of one Service.
+// modeChange is what became of a Service, and what `mode SERVICE` prints as JSON and YAML.
 type modeChange struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
@@ -155,47 +144,28 @@ type modeChange struct {
 	failed   bool
 }
 
-// modeDocument is what `mode` prints of Services as JSON and YAML.
-type modeDocument struct {
-	Services []*modeChange `json:"services"`
-}
-
-func (o *options) setModes(ctx context.Context, kube client.Client, f modeFlags, services []servingv1.Service, to string) error {
-	of, err := readSettings(ctx, kube, services[0].Namespace)
+func (o *options) setServiceMode(ctx context.Context, kube client.Client, f modeFlags, service *servingv1.Service, to string) error {
+	of, err := readSettings(ctx, kube, service.Namespace)
 	if err != nil {
 		return err
 	}
-	var changes []*modeChange
-	var rollouts []*rollout
-	for i := range services {
-		service := &services[i]
-		change, pending := setMode(ctx, f.dryRun.client(kube), f.dryRun, service, to, of)
-		changes = append(changes, change)
-		if pending && f.changes() {
-			rollouts = append(rollouts, &rollout{service: client.ObjectKeyFromObject(service), generation: service.Generation, change: change})
-		}
-	}
-	if len(rollouts) > 0 && f.timeout > 0 {
-		fmt.Fprintf(o.ErrOut, "Waiting for %d new revisions, %v at most\n", len(rollouts), f.timeout)
-		awaitRollouts(ctx, kube, rollouts, f.timeout)
+	c, pending := setMode(ctx, f.dryRun.client(kube), f.dryRun, service, to, of)
+	pending = pending && f.changes()
+	if pending && f.timeout > 0 {
+		fmt.Fprintf(o.ErrOut, "Waiting for the new revision, %v at most\n", f.timeout)
+		(&rollout{service: client.ObjectKeyFromObject(service), generation: service.Generation, change: c}).await(ctx, kube, f.timeout)
 	}
 	table := newTable("namespace", "service", "was", "mode", "in force", "+revision", "result")
-	failed := 0
-	for _, c := range changes {
-		addRow(table, c.Namespace, c.Service, c.Was, c.Mode, c.InForce, c.Revision, c.Result)
-		if c.failed {
-			failed++
-		}
-	}
-	d := document{kind: "ModeChange", data: &modeDocument{changes}, tables: []*metav1.Table{table}}
-	if f.changes() && len(rollouts) > 0 {
+	addRow(table, c.Namespace, c.Service, c.Was, c.Mode, c.InForce, c.Revision, c.Result)
+	d := document{kind: "ModeChange", data: c, tables: []*metav1.Table{table}}
+	if pending {
 		d.notes = append(d.notes, "Requests in pods of older revisions keep what they have until they end")
 	}
 	if err := f.print(o.Out, d); err != nil {
 		return err
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d Services do not have the mode %s in force: see RESULT", failed, len(changes), to)
+	if c.failed {
+		return fmt.Errorf("the Service does not have the mode %s in force: see RESULT", to)
 	}
 	return nil
 }

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"knative.dev/pkg/apis"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -30,6 +32,25 @@ func (p *plane) expectMode(namespace, name, want string) {
 	}
 }
 
+func harvestPolicy(namespace string) *v1alpha1.HarvestPolicy {
+	return &v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}}
+}
+
+// expectPolicy expects a mode in the HarvestPolicy, or that there is none.
+func (p *plane) expectPolicy(namespace, want string) {
+	p.Helper()
+	policy := harvestPolicy(namespace)
+	got := "none"
+	if err := p.client.Get(p.Context(), client.ObjectKeyFromObject(policy), policy); client.IgnoreNotFound(err) != nil {
+		p.Fatal(err)
+	} else if err == nil {
+		got = string(policy.Spec.Mode)
+	}
+	if got != want {
+		p.Errorf("the HarvestPolicy of %s has the mode %q, want %q", namespace, got, want)
+	}
+}
+
 func (p *plane) modes() {
 	p.namespace("modes")
 	p.service("modes", "cart", nil)
@@ -46,10 +67,24 @@ func (p *plane) modes() {
 	p.expectMode("modes", "cart", "lend")
 	p.prints("it was so before", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
 
-	p.golden("mode-namespace", "mode", "full", "-n", "modes", "--timeout", "0s")
-	for name, want := range map[string]string{"cart": "full", "thumb": "full", "other": ""} {
+	for _, strategy := range []string{"client", "server"} {
+		p.prints("without a rollout ("+strategy+" dry run)", "mode", "full", "-n", "modes", "--dry-run", strategy)
+		p.expectPolicy("modes", "none")
+	}
+	p.golden("mode-namespace", "mode", "full", "-n", "modes")
+	p.expectPolicy("modes", "full")
+	for name, want := range map[string]string{"cart": "lend", "thumb": "observe", "other": ""} {
 		p.expectMode("modes", name, want)
 	}
+	p.prints("it was so before", "mode", "full", "-n", "modes")
+	p.do(p.client.Patch(p.Context(), harvestPolicy("modes"), mergePatch(map[string]any{"spec": map[string]any{"maxMode": "observe", "minLoan": "1s"}})))
+	p.prints("no more than observe", "mode", "lend", "-n", "modes")
+	p.prints("default", "mode", "default", "-n", "modes")
+	p.expectPolicy("modes", "")
+	p.do(p.client.Delete(p.Context(), harvestPolicy("modes")))
+	p.namespace("empty")
+	p.prints("No Service of the namespace has opted in yet", "mode", "lend", "-n", "empty")
+	p.expectPolicy("empty", "lend")
 	p.prints("default", "mode", "cart", "default", "-n", "modes", "--timeout", "0s")
 	if _, set := p.modeOf("modes", "cart"); set {
 		p.Error("default has left the annotation")
@@ -58,7 +93,6 @@ func (p *plane) modes() {
 	p.refuses("has not opted in", "mode", "other", "lend", "-n", "modes")
 	p.refuses("whose mode?", "mode", "lend")
 	p.refuses(`mode is "much", want observe, lend, full, default`, "mode", "cart", "much", "-n", "modes")
-	p.refuses("no Service of namespace default has opted in", "mode", "lend", "-n", "default")
 	p.refuses(`--dry-run is "maybe"`, "mode", "cart", "lend", "-n", "modes", "--dry-run", "maybe")
 
 	named := p.service("modes", "named", nil)

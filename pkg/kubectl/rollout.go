@@ -29,21 +29,10 @@ type rollout struct {
 	change     *modeChange
 }
 
-// awaitRollouts waits until each is ready or fails, or the time is up, and notes what became of them.
-func awaitRollouts(ctx context.Context, kube client.Client, rollouts []*rollout, timeout time.Duration) {
-	waiting := rollouts
-	// When time is up, what is left says so.
-	_ = wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) {
-		var left []*rollout
-		for _, r := range waiting {
-			if !r.look(ctx, kube) {
-				left = append(left, r)
-			}
-		}
-		waiting = left
-		return len(waiting) == 0, nil
-	})
-	for _, r := range waiting {
+// await waits until it is ready or fails, or the time is up, and notes what became of it.
+func (r *rollout) await(ctx context.Context, kube client.Client, timeout time.Duration) {
+	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return r.look(ctx, kube), nil })
+	if err != nil {
 		r.change.failed = true
 		r.change.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one serves on: look at `kubectl -n %s get revisions`", timeout, r.service.Namespace)
 	}

@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// readSettings are a namespace's as a part of Libra has them that starts now.
-func readSettings(ctx context.Context, kube client.Client, namespace string) (settings.Settings, error) {
+// readClusterSettings are those of config-libra, as a part of Libra has them that starts now.
+func readClusterSettings(ctx context.Context, kube client.Client) (settings.Settings, error) {
 	var cm corev1.ConfigMap
 	of := settings.Default
 	switch err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm); {
@@ -24,6 +24,15 @@ func readSettings(ctx context.Context, kube client.Client, namespace string) (se
 	default:
 		// A value that is not accepted leaves what held before, which is not known here: the default is the best guess.
 		of, _ = settings.Parse(cm.Data)
+	}
+	return of, nil
+}
+
+// readSettings are a namespace's.
+func readSettings(ctx context.Context, kube client.Client, namespace string) (settings.Settings, error) {
+	of, err := readClusterSettings(ctx, kube)
+	if err != nil {
+		return of, err
 	}
 	policy, err := readPolicy(ctx, kube, namespace)
 	if err != nil {

@@ -1,0 +1,133 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// policyDocument is what `mode -n` prints as JSON and YAML.
+type policyDocument struct {
+	Namespace string `json:"namespace"`
+	Was       string `json:"was"`
+	Mode      string `json:"mode"`
+	// InForce is what it comes to, with the bounds of the namespace and the cluster.
+	InForce string `json:"inForce"`
+	Changed bool   `json:"changed"`
+	Result  string `json:"result"`
+	// Own are the Services that have a mode of their own, which comes before that of the namespace.
+	Own []ownMode `json:"ownMode"`
+	// functions is how many Services have opted in.
+	functions int
+}
+
+// ownMode is of a Service with the annotation.
+type ownMode struct {
+	Service string `json:"service"`
+	Mode    string `json:"mode"`
+	InForce string `json:"inForce"`
+}
+
+// setPolicyMode sets the mode in the HarvestPolicy of a namespace, which is made where there is none.
+func (o *options) setPolicyMode(ctx context.Context, kube client.Client, f modeFlags, namespace, to string) error {
+	policy := &v1alpha1.HarvestPolicy{}
+	err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}, policy)
+	there := err == nil
+	switch {
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("the cluster does not know the kind HarvestPolicy, so Libra is not installed or is older than this plugin; `kubectl libra check` says what is missing: %w", err)
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading the HarvestPolicy of namespace %s: %w", namespace, err)
+	}
+	d := &policyDocument{Namespace: namespace, Was: cmp.Or(string(policy.Spec.Mode), modeDefault), Mode: to, Own: []ownMode{}}
+	if d.Was == to {
+		d.Result = "it was so before"
+	} else if err := f.writePolicyMode(ctx, kube, namespace, to, there); err != nil {
+		return fmt.Errorf("setting the mode in the HarvestPolicy of namespace %s: %w", namespace, err)
+	} else {
+		d.Changed = f.changes()
+		d.Result = "in force for requests that begin from now on, without a rollout" + f.suffix()
+	}
+	if err := d.look(ctx, kube, policy.Spec); err != nil {
+		return err
+	}
+	return f.print(o.Out, d.document())
+}
+
+func (f modeFlags) writePolicyMode(ctx context.Context, kube client.Client, namespace, to string, there bool) error {
+	if !f.sends() {
+		return nil
+	}
+	kube = f.dryRun.client(kube)
+	policy := &v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}}
+	if !there {
+		policy.Spec.Mode = v1alpha1.Mode(to)
+		return kube.Create(ctx, policy, client.FieldOwner(fieldOwner))
+	}
+	var value any // takes it away
+	if to != modeDefault {
+		value = to
+	}
+	return kube.Patch(ctx, policy, mergePatch(map[string]any{"spec": map[string]any{"mode": value}}), client.FieldOwner(fieldOwner))
+}
+
+// look finds what the mode comes to, and which Services have their own.
+func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1alpha1.HarvestPolicySpec) error {
+	spec.Mode = ""
+	if d.Mode != modeDefault {
+		spec.Mode = v1alpha1.Mode(d.Mode)
+	}
+	of, err := readClusterSettings(ctx, kube)
+	if err != nil {
+		return err
+	}
+	of, _ = of.With(spec) // one that is refused is observed
+	d.InForce = string(of.ModeOf(nil))
+	if d.Mode != modeDefault && d.InForce != d.Mode {
+		d.Result += fmt.Sprintf("; the cluster or the namespace lets functions have no more than %s", of.MaxMode)
+	}
+	var services servingv1.ServiceList
+	if err := kube.List(ctx, &services, client.InNamespace(d.Namespace)); err != nil {
+		return fmt.Errorf("reading Services of namespace %s: %w", d.Namespace, err)
+	}
+	for _, s := range services.Items {
+		if !api.OptedIn(s.Spec.Template.Labels) {
+			continue
+		}
+		d.functions++
+		if own, ok := s.Spec.Template.Annotations[api.ModeAnnotation]; ok {
+			d.Own = append(d.Own, ownMode{s.Name, own, string(of.ModeOf(s.Spec.Template.Annotations))})
+		}
+	}
+	return nil
+}
+
+func (d *policyDocument) document() document {
+	changed := newTable("namespace", "was", "mode", "in force", "result")
+	addRow(changed, d.Namespace, d.Was, d.Mode, d.InForce, d.Result)
+	own := newTable("service", "its own mode", "in force")
+	for _, s := range d.Own {
+		addRow(own, s.Service, s.Mode, s.InForce)
+	}
+	out := document{kind: "PolicyMode", data: d, tables: []*metav1.Table{changed, own}}
+	switch {
+	case d.functions == 0:
+		out.notes = append(out.notes, fmt.Sprintf("No Service of the namespace has opted in yet: the label %s: %q on a spec.template does that", api.EnabledLabel, api.EnabledValue))
+	case len(d.Own) > 0:
+		out.notes = append(out.notes, fmt.Sprintf("%d of %d functions have the annotation %s, which comes before the namespace's mode. `kubectl libra mode SERVICE default -n %s` takes it away",
+			len(d.Own), d.functions, api.ModeAnnotation, d.Namespace))
+	}
+	if d.Changed {
+		out.notes = append(out.notes, fmt.Sprintf("The way back: kubectl libra mode %s -n %s", d.Was, d.Namespace))
+	}
+	return out
+}
