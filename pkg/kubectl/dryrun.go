@@ -1,7 +1,9 @@
 package kubectl
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -9,6 +11,26 @@ import (
 
 // fieldOwner is who objects say that this plugin's user is.
 const fieldOwner = "kubectl-libra"
+
+// changeFlags are those of the commands that change something and wait for it.
+type changeFlags struct {
+	output
+	dryRun
+	timeout time.Duration
+}
+
+func (f *changeFlags) addFlags(cmd *cobra.Command, timeout time.Duration, until string) {
+	f.output.addFlag(cmd)
+	f.dryRun.addFlag(cmd)
+	cmd.Flags().DurationVar(&f.timeout, "timeout", timeout, "how long to wait until "+until+"; 0s is not at all")
+}
+
+func (f *changeFlags) check() error {
+	if f.timeout < 0 {
+		return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
+	}
+	return errors.Join(f.output.check(), f.dryRun.check())
+}
 
 const (
 	dryRunNone   = "none"

@@ -30,10 +30,8 @@ const (
 var modeNames = []string{string(api.ModeObserve), string(api.ModeLend), string(api.ModeFull), modeDefault}
 
 type modeFlags struct {
-	output
-	dryRun
-	all     bool
-	timeout time.Duration
+	changeFlags
+	all bool
 }
 
 func newMode(o *options) *cobra.Command {
@@ -73,11 +71,8 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 			return append(slices.Clone(modeNames), services...), directive
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(f.output.check(), f.dryRun.check()); err != nil {
+			if err := f.check(); err != nil {
 				return err
-			}
-			if f.timeout < 0 {
-				return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
 			}
 			to := args[len(args)-1]
 			if !slices.Contains(modeNames, to) {
@@ -110,10 +105,8 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 			return o.setServiceMode(cmd.Context(), kube, f, service, to)
 		},
 	}
-	f.output.addFlag(cmd)
-	f.dryRun.addFlag(cmd)
+	f.addFlags(cmd, revisionTimeout, "the new revision is ready")
 	cmd.Flags().BoolVar(&f.all, "all", false, "bound the mode of all functions of the cluster, without a rollout")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", revisionTimeout, "how long to wait until new revisions are ready; 0s is not at all")
 	return cmd
 }
 

@@ -42,6 +42,18 @@ func (o *options) namespaceOf(s scope) (string, error) {
 	return o.namespace()
 }
 
+// begin is how the commands begin that are about namespaces.
+func (o *options) begin(s scope, out output) (namespace string, kube client.Client, err error) {
+	if err := out.check(); err != nil {
+		return "", nil, err
+	}
+	if namespace, err = o.namespaceOf(s); err != nil {
+		return "", nil, err
+	}
+	kube, err = o.client()
+	return namespace, kube, err
+}
+
 // namespaceReport is what there is of a namespace.
 type namespaceReport struct {
 	Namespace string `json:"namespace"`

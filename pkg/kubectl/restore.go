@@ -25,12 +25,10 @@ const (
 )
 
 type restoreFlags struct {
-	output
+	changeFlags
 	scope
-	dryRun
-	node    string
-	force   bool
-	timeout time.Duration
+	node  string
+	force bool
 }
 
 func newRestore(o *options) *cobra.Command {
@@ -53,11 +51,8 @@ lends stands in cgroups alone, and goes back when it ends.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: o.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := errors.Join(f.output.check(), f.dryRun.check()); err != nil {
+			if err := f.check(); err != nil {
 				return err
-			}
-			if f.timeout < 0 {
-				return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
 			}
 			if len(args) == 0 && !f.all && f.node == "" && !cmd.Flags().Changed("namespace") {
 				return errors.New("which pods? Want POD, -n NAMESPACE, --node NODE or --all-namespaces")
@@ -73,13 +68,11 @@ lends stands in cgroups alone, and goes back when it ends.`,
 			return o.restore(cmd.Context(), kube, f, pods)
 		},
 	}
-	f.output.addFlag(cmd)
+	f.addFlags(cmd, restoreTimeout, "the kubelets have the limits in force")
 	f.scope.addFlag(cmd)
-	f.dryRun.addFlag(cmd)
 	cmd.Flags().StringVar(&f.node, "node", "", "those of all namespaces that are on the node")
 	complete(cmd, "node", o.completeNodes)
 	cmd.Flags().BoolVar(&f.force, "force", false, "also while the resizer acts, which may change the limits again")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", restoreTimeout, "how long to wait until the kubelets have the limits in force; 0s is not at all")
 	return cmd
 }
 

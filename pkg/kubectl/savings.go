@@ -50,14 +50,7 @@ cores and MiB in the mean over the last minutes. In the mode observe nothing of 
   kubectl libra savings -A -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			namespace, err := o.namespaceOf(scope)
-			if err != nil {
-				return err
-			}
-			kube, err := o.client()
+			namespace, kube, err := o.begin(scope, out)
 			if err != nil {
 				return err
 			}

@@ -27,7 +27,8 @@ func (p *plane) reports() {
 	thumb := function("thumb", "full", 40)
 	thumb.CouldLend, thumb.WouldBorrow, thumb.Borrowed, thumb.Lent = list("100m", "300Mi"), list("900m", "0"), list("700m", "64Mi"), list("50m", "0")
 	thumb.Safeguards, thumb.SlowdownPercent = 2, ptr.To[int32](71)
-	p.report("shop", 3*time.Second, cart, thumb)
+	late := function("late", "lend", 3)
+	p.report("shop", 3*time.Second, cart, thumb, late)
 	p.report("stale", 10*time.Minute, function("old", "full", 1))
 	p.revision("silent", "mute-00001", list("500m", "256Mi"))
 
@@ -50,7 +51,7 @@ func (p *plane) reports() {
 		Total            saving
 	}
 	p.do(json.Unmarshal([]byte(out), &found))
-	if found.Kind != "Savings" || found.APIVersion != documentVersion || len(found.Functions) != 2 || found.Total.UnusedMilliCores != 450 || found.Total.WantedMilliCores != 900 {
+	if found.Kind != "Savings" || found.APIVersion != documentVersion || len(found.Functions) != 3 || found.Total.UnusedMilliCores != 450 || found.Total.WantedMilliCores != 900 {
 		p.Errorf("as JSON it is %+v", found)
 	}
 	out, err = p.run("status", "-n", "shop", "-o", "yaml")

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // statusDocument is what `status` prints as JSON and YAML.
@@ -29,7 +31,7 @@ func newStatus(o *options) *cobra.Command {
 What is shown is what the resizer wrote last, every ten seconds, into the FunctionReport of each namespace: means over
 the minutes before. COULD LEND is what requests were predicted not to use of their own, WOULD BORROW what they could
 have used beyond it; LENT and BORROWED are what was really moved. SLOW-DOWN is the time of requests against that of
-similar ones before the function took part: under 100% is faster.`,
+similar ones while the function was only observed: under 100% is faster.`,
 		Example: `  # functions of the namespace shop
   kubectl libra status -n shop
   # one function, with its revision
@@ -37,14 +39,7 @@ similar ones before the function took part: under 100% is faster.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: o.completeServices,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := out.check(); err != nil {
-				return err
-			}
-			namespace, err := o.namespaceOf(scope)
-			if err != nil {
-				return err
-			}
-			kube, err := o.client()
+			namespace, kube, err := o.begin(scope, out)
 			if err != nil {
 				return err
 			}
@@ -83,8 +78,11 @@ func status(ctx context.Context, kube client.Client, namespace, service string, 
 		"could lend", "would borrow", "lent", "borrowed", "safeguards", "slow-down")
 	for _, f := range functions {
 		slowdown := ""
-		if f.SlowdownPercent != nil {
+		switch {
+		case f.SlowdownPercent != nil:
 			slowdown = fmt.Sprintf("%d%%", *f.SlowdownPercent)
+		case f.Mode != string(api.ModeObserve):
+			slowdown = "unknown"
 		}
 		addRow(table, f.Namespace, f.name(), f.Revision, f.Mode, f.Source, string(f.Learning), f.Reason, f.Requests,
 			volume(f.CouldLend), volume(f.WouldBorrow), volume(f.Lent), volume(f.Borrowed), f.Safeguards, slowdown)

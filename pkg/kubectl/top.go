@@ -50,7 +50,11 @@ kubectl libra status.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			return o.top(cmd.Context(), f)
+			namespace, kube, err := o.begin(f.scope, f.output)
+			if err != nil {
+				return err
+			}
+			return o.top(cmd.Context(), f, kube, namespace)
 		},
 	}
 	f.scope.addFlag(cmd)
@@ -68,18 +72,10 @@ func (f *topFlags) check() error {
 	if f.period <= 0 || f.period > longestWatch {
 		return fmt.Errorf("--for is %v, want more than 0s and up to %v", f.period, longestWatch)
 	}
-	return f.output.check()
+	return nil
 }
 
-func (o *options) top(ctx context.Context, f topFlags) error {
-	namespace, err := o.namespaceOf(f.scope)
-	if err != nil {
-		return err
-	}
-	kube, err := o.client()
-	if err != nil {
-		return err
-	}
+func (o *options) top(ctx context.Context, f topFlags, kube client.Client, namespace string) error {
 	ctx, cancel := context.WithTimeout(ctx, f.period)
 	defer cancel()
 	ticks := time.NewTicker(f.interval)
