@@ -72,7 +72,9 @@ func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
 	case !libras:
 		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s keeps it, and is to be told of Libra's image", keeper.Name)}, nil
 	case d.Annotations[swap.StockImageAnnotation] != "":
-		return []Finding{failure(activatorObject, keeper.Remedy(d, image), "%s keeps it, and it was not %[1]s that gave it Libra's image: the stock one will be put back", keeper.Name)}, nil
+		// The annotation is the swap's, which does nothing where somebody keeps the Deployment.
+		remedy := fmt.Sprintf("%s# Then the note of the stock image is not needed any more:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), servingNamespace, swap.StockImageAnnotation)
+		return []Finding{failure(activatorObject, remedy, "%s keeps it, and it was not %[1]s that gave it Libra's image: the stock one will be put back", keeper.Name)}, nil
 	}
 	return []Finding{fine(activatorObject, "%s gives it Libra's image", keeper.Name)}, nil
 }

@@ -16,6 +16,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/kubectl/swap"
 )
 
@@ -175,6 +176,10 @@ func broken() []brokenBy {
 			`"limits":{"cpu":"500m","memory":"512Mi"}`, "warning function-limits revision shop/cart-00001"),
 		of("no bound on requests where the source is owners", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["libra.dev/source"] = "owners" })),
 			`'{"spec":{"template":{"spec":{"containerConcurrency":1}}}}'`, "error function-concurrency revision shop/cart-00001"),
+		{
+			name: "no bound on requests where a HarvestPolicy has the source owners", remedy: `{"containerConcurrency":1}`, want: []string{"error function-concurrency revision shop/cart-00001"},
+			object: &v1alpha1.HarvestPolicy{ObjectMeta: at("shop", "default"), Spec: v1alpha1.HarvestPolicySpec{Source: "owners"}},
+		},
 		of("the activator leaves the path by annotation", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations["autoscaling.knative.dev/target-burst-capacity"] = "200" })),
 			`"autoscaling.knative.dev/target-burst-capacity":"-1"`, "warning function-in-path revision shop/cart-00001"),
 		of("the activator leaves the path by default", pair(ofRevision(func(r *servingv1.Revision) { r.Annotations = nil })),

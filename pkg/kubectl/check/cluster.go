@@ -37,6 +37,7 @@ var (
 	kindPodMonitor       = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}
 	kindPrometheusRule   = schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PrometheusRule"}
 	kindPlacementPolicy  = v1alpha1.GroupVersion.WithKind("PlacementPolicy")
+	kindHarvestPolicy    = v1alpha1.GroupVersion.WithKind("HarvestPolicy")
 )
 
 // Cluster is what checks look at. What several of them read is read once.
@@ -55,6 +56,7 @@ type Cluster struct {
 	pods       once[[]corev1.Pod]
 	activator  once[*appsv1.Deployment]
 	settings   once[settings.Settings]
+	policies   once[map[string]v1alpha1.HarvestPolicySpec]
 	kubelets   once[[]kubelet]
 }
 
@@ -89,6 +91,7 @@ func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(servingv1.AddToScheme(s))
+	utilruntime.Must(v1alpha1.AddToScheme(s))
 	return s
 }
 
@@ -192,13 +195,30 @@ func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error
 	})
 }
 
+// harvestPolicies are by namespace, none where the cluster does not know the kind.
+func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.HarvestPolicySpec, error) {
+	return c.policies.get(func() (map[string]v1alpha1.HarvestPolicySpec, error) {
+		if known, err := c.has(kindHarvestPolicy); err != nil || !known {
+			return nil, err
+		}
+		var list v1alpha1.HarvestPolicyList
+		err := c.client.List(ctx, &list)
+		byNamespace := make(map[string]v1alpha1.HarvestPolicySpec, len(list.Items))
+		for _, p := range list.Items {
+			byNamespace[p.Namespace] = p.Spec
+		}
+		return byNamespace, err
+	})
+}
+
 // lendsOfOwners says whether the source is owners in a namespace, or on some nodes, and where that is said. It is not
 // known to a caller who may not read it.
 func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where string, err error) {
 	nodes, nodesErr := c.allNodes(ctx)
 	namespaces, namespacesErr := c.allNamespaces(ctx)
+	policies, policiesErr := c.harvestPolicies(ctx)
 	s, settingsErr := c.settingsInForce(ctx)
-	if err := errors.Join(nodesErr, namespacesErr, settingsErr); err != nil {
+	if err := errors.Join(nodesErr, namespacesErr, policiesErr, settingsErr); err != nil {
 		return "", err
 	}
 	for _, n := range nodes {
@@ -207,7 +227,10 @@ func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where st
 		}
 	}
 	source, err := api.ParseSource(namespaces[namespace].Labels[api.SourceLabel])
-	switch {
+	switch of := policies[namespace].Source; {
+	case api.Source(of) == api.SourceOwners:
+		return "source in HarvestPolicy " + namespace + "/" + v1alpha1.HarvestPolicyName, nil
+	case of != "": // it comes before the label
 	case err == nil && source == api.SourceOwners:
 		return "label " + api.SourceLabel + " of namespace " + namespace, nil
 	case err != nil && s.Source == api.SourceOwners:
