@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/report"
@@ -40,11 +41,13 @@ type seen struct {
 type counts struct {
 	mu         sync.RWMutex
 	byRevision map[types.NamespacedName]*count
+	pasts      map[pastKey]*past
 }
 
 // count is of one revision. A nil one counts nothing.
 type count struct {
 	sums [report.Fields]atomic.Int64
+	past *past
 	// quiet is since how many drains it has not changed. Only drain uses it.
 	quiet int
 }
@@ -54,13 +57,15 @@ type count struct {
 const quietMost = 120
 
 // of is nil for a revision beyond the bound.
-func (c *counts) of(rev types.NamespacedName) *count {
+func (c *counts) of(revision *v1.Revision) *count {
+	rev := types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}
 	c.mu.RLock()
 	n := c.byRevision[rev]
 	c.mu.RUnlock()
 	if n != nil {
 		return n
 	}
+	key := pastKeyOf(revision)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n = c.byRevision[rev]; n != nil || len(c.byRevision) >= report.MaxFunctions {
@@ -69,9 +74,28 @@ func (c *counts) of(rev types.NamespacedName) *count {
 	if c.byRevision == nil {
 		c.byRevision = map[types.NamespacedName]*count{}
 	}
-	n = new(count)
+	n = &count{past: c.pastOf(key)}
 	c.byRevision[rev] = n
 	return n
+}
+
+// pastOf presumes that mu is held. Beyond the bound some past, whichever it is, is forgotten.
+func (c *counts) pastOf(key pastKey) *past {
+	if p := c.pasts[key]; p != nil {
+		return p
+	}
+	if c.pasts == nil {
+		c.pasts = map[pastKey]*past{}
+	}
+	if len(c.pasts) >= report.MaxFunctions {
+		for other := range c.pasts {
+			delete(c.pasts, other)
+			break
+		}
+	}
+	p := new(past)
+	c.pasts[key] = p
+	return p
 }
 
 // began counts a request that was dispatched.

@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
@@ -19,7 +21,7 @@ func TestCountsAreDrainedOnce(t *testing.T) {
 	observed := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
 	borrower := &seen{could: volumes{want: api.Resources{CPUMilli: 1000, MemoryBytes: 128 << 20}}}
 	for _, s := range []*seen{observed, observed, borrower} {
-		n := c.of(revID)
+		n := c.of(newRevision())
 		n.began(s)
 		n.ended(s, 2*time.Second)
 	}
@@ -38,7 +40,7 @@ func TestCountsAreDrainedOnce(t *testing.T) {
 
 func TestACopyIsNotCounted(t *testing.T) {
 	var c counts
-	c.of(revID).began(&seen{why: reasonCopy})
+	c.of(newRevision()).began(&seen{why: reasonCopy})
 	if got := c.drain(learned); len(got) != 0 {
 		t.Errorf("Counted %v", got)
 	}
@@ -47,11 +49,11 @@ func TestACopyIsNotCounted(t *testing.T) {
 func TestCountsAreBoundedAndForgotten(t *testing.T) {
 	var c counts
 	for i := range report.MaxFunctions {
-		if c.of(types.NamespacedName{Namespace: "ns", Name: string(rune(i + 1))}) == nil {
+		if c.of(&v1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: string(rune(i + 1))}}) == nil {
 			t.Fatalf("Revision %d is not counted", i)
 		}
 	}
-	beyond := c.of(revID)
+	beyond := c.of(newRevision())
 	beyond.began(&seen{})
 	beyond.ended(&seen{could: volumes{want: api.Resources{CPUMilli: 1}}}, time.Second)
 	if beyond != nil {
@@ -60,7 +62,7 @@ func TestCountsAreBoundedAndForgotten(t *testing.T) {
 	for range quietMost + 1 {
 		c.drain(learned)
 	}
-	if c.of(revID) == nil {
+	if c.of(newRevision()) == nil {
 		t.Error("Revisions without requests are not forgotten.")
 	}
 }
@@ -80,11 +82,14 @@ func TestReasonsAreReportedByTheNamesOfTheMetric(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	var c counts
 	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
-	c.of(revID)
+	rev, observed, acting := newRevision(), ranFor(api.ModeObserve, 1000), ranFor(api.ModeFull, 1000)
+	c.of(rev)
 	if allocated := testing.AllocsPerRun(100, func() {
-		n := c.of(revID)
+		n := c.of(rev)
 		n.began(s)
 		n.ended(s, time.Millisecond)
+		n.took(observed, time.Millisecond)
+		n.took(acting, time.Millisecond)
 	}); allocated != 0 {
 		t.Errorf("A request allocates %v times", allocated)
 	}
@@ -94,12 +99,18 @@ func TestCountingAllocatesNothing(t *testing.T) {
 func BenchmarkCount(b *testing.B) {
 	var c counts
 	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	rev := newRevision()
+	for range pastLeast {
+		c.of(rev).took(ranFor(api.ModeObserve, 1000), time.Millisecond)
+	}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
+		acting := ranFor(api.ModeFull, 1000)
 		for pb.Next() {
-			n := c.of(revID)
+			n := c.of(rev)
 			n.began(s)
 			n.ended(s, time.Millisecond)
+			n.took(acting, time.Millisecond)
 		}
 	})
 }

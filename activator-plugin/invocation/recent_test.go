@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -171,4 +172,5 @@ func BenchmarkRecent(b *testing.B) {
 			r.add(k)
 		}
 	})
+	b.ReportMetric(float64(reflect.TypeFor[kept]().Size()*recentMost)/(1<<20), "MiB-kept")
 }

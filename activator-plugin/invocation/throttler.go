@@ -47,9 +47,13 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 			}
 		}()
 		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
-		n, began := t.manager.counts.of(revID), t.manager.clock.Now()
+		n, began := t.manager.counts.of(req.rev), t.manager.clock.Now()
 		n.began(&req.seen)
-		defer func() { n.ended(&req.seen, t.manager.clock.Since(began)) }()
+		defer func() {
+			ran := t.manager.clock.Since(began)
+			n.ended(&req.seen, ran)
+			n.took(req, ran)
+		}()
 		whole := false
 		// Deferred, because a client that goes away makes fn panic.
 		defer func() {

@@ -204,7 +204,7 @@ func TestMeans(t *testing.T) {
 
 func TestEveryReasonHasAName(t *testing.T) {
 	seen := map[string]bool{}
-	for f := ClusterIP; int(f) < Fields; f++ {
+	for f := ClusterIP; f <= Mode; f++ {
 		if name := Reasons[f]; name == "" || seen[name] {
 			t.Errorf("Field %d has the name %q, want one of its own.", f, name)
 		}

@@ -4,6 +4,7 @@
 package report
 
 import (
+	"math"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,8 +46,20 @@ const (
 	ColdStart
 	FirstInContainer
 	Mode
+	// Compared are requests that were compared with those of a similar size from when their function was only observed,
+	// and LogTime and LogTimeBefore how long they and those took: binary logarithms of nanoseconds, times LogUnit.
+	Compared
+	LogTime
+	LogTimeBefore
 
 	Fields int = iota
+)
+
+const (
+	// LogUnit keeps logarithms to a thousandth, which is a fifteenth of a percent of a time.
+	LogUnit = 1000
+	// LeastCompared is how many requests tell something of how long the function's take.
+	LeastCompared = 20
 )
 
 // Reasons are the names of the fields that count requests by why they did not take part, as the metric
@@ -68,6 +81,18 @@ var Reasons = map[Field]string{
 
 // Sums are what was counted of one function. Those of volumes are in CPUTime and MemoryTime.
 type Sums [Fields]int64
+
+// SlowdownPercent is the typical time of the requests that were compared over that of those before, in percent; nil when
+// too few were compared.
+func (s *Sums) SlowdownPercent() *int32 {
+	n := s[Compared]
+	if n < LeastCompared {
+		return nil
+	}
+	log := float64(s[LogTime]-s[LogTimeBefore]) / LogUnit / float64(n)
+	percent := int32(min(math.Round(100*math.Exp2(log)), math.MaxInt32))
+	return &percent
+}
 
 // Add adds what another counted, or the same part at another time.
 func (s *Sums) Add(o *Sums) {

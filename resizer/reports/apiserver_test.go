@@ -20,6 +20,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -161,7 +162,10 @@ func TestReportsSayWhatAllPartsCounted(t *testing.T) {
 	c.count("activator-2", "shop", "resize-1", report.Sums{
 		report.Requests: 5, report.Mode: 5, report.FoundUnseen: 1, report.WouldBorrowCPU: report.CPUTime(450, 2*minute),
 	})
-	c.count("activator-1", "shop", "blur-1", report.Sums{report.Requests: 20, report.FoundLearning: 3, report.NoPrediction: 20})
+	c.count("activator-1", "shop", "blur-1", report.Sums{
+		report.Requests: 20, report.FoundLearning: 3, report.NoPrediction: 20,
+		report.Compared: 20, report.LogTime: 20 * 29 * report.LogUnit, report.LogTimeBefore: 20 * 30 * report.LogUnit,
+	})
 	c.count("agent-1", "shop", "blur-1", report.Sums{report.LentCPU: report.CPUTime(1800, minute), report.Safeguards: 2})
 	c.count("agent-2", "shop", "blur-1", report.Sums{report.BorrowedCPU: report.CPUTime(900, minute), report.BorrowedMemory: report.MemoryTime(90<<20, minute)})
 	c.count("activator-1", "shop", "made-up", report.Sums{report.Requests: 1000})
@@ -173,11 +177,12 @@ func TestReportsSayWhatAllPartsCounted(t *testing.T) {
 		t.Fatal("There is no report of shop.")
 	}
 	resizing := v1alpha1.FunctionFigures{Requests: 15, CouldLend: quantities("900m", "256Mi"), WouldBorrow: quantities("100m", "")}
-	blurring := v1alpha1.FunctionFigures{Requests: 20, Lent: quantities("200m", ""), Borrowed: quantities("100m", "10Mi"), Safeguards: 2}
+	blurring := v1alpha1.FunctionFigures{Requests: 20, Lent: quantities("200m", ""), Borrowed: quantities("100m", "10Mi"), Safeguards: 2, SlowdownPercent: ptr.To[int32](50)}
 	want := v1alpha1.FunctionReportStatus{
 		Updated: metav1.NewTime(c.clock.Now()), Window: metav1.Duration{Duration: window},
 		Total: v1alpha1.FunctionTotal{Functions: 2, Learned: 1, FunctionFigures: v1alpha1.FunctionFigures{
 			Requests: 35, CouldLend: resizing.CouldLend, WouldBorrow: resizing.WouldBorrow, Lent: blurring.Lent, Borrowed: blurring.Borrowed, Safeguards: 2,
+			SlowdownPercent: ptr.To[int32](50),
 		}},
 		Functions: []v1alpha1.FunctionStatus{
 			{Revision: "blur-1", Service: "of-blur-1", Mode: "full", Source: "owners", Learning: v1alpha1.LearningUnderWay, Reason: "no_prediction", FunctionFigures: blurring},
@@ -192,6 +197,29 @@ func TestReportsSayWhatAllPartsCounted(t *testing.T) {
 	}
 	if other := c.report("default"); other != nil {
 		t.Errorf("A namespace without opted-in functions has the report %v", other)
+	}
+}
+
+// The many requests of a function's start do not hide why those of now do not take part.
+func TestTheReasonIsThatOfTheLatestRequests(t *testing.T) {
+	c := start(t, revision("shop", "resize-1", nil))
+	reason := func() string {
+		t.Helper()
+		c.do(c.writer.Round(t.Context()))
+		return c.report("shop").Status.Functions[0].Reason
+	}
+	c.count("activator-1", "shop", "resize-1", report.Sums{report.Requests: 100, report.NoPrediction: 100})
+	if got := reason(); got != "no_prediction" {
+		t.Errorf("At first it is %q, want no_prediction", got)
+	}
+	c.clock.Step(2 * report.SlotTime)
+	c.count("activator-1", "shop", "resize-1", report.Sums{report.Requests: 5, report.Mode: 5})
+	if got := reason(); got != "mode" {
+		t.Errorf("Two minutes later it is %q, want mode", got)
+	}
+	c.clock.Step(2 * report.SlotTime)
+	if got := reason(); got != "no_prediction" {
+		t.Errorf("Without a request of late it is %q, want that of the whole window, no_prediction", got)
 	}
 }
 

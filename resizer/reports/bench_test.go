@@ -39,7 +39,8 @@ func BenchmarkWindow(b *testing.B) {
 		read[slot] = map[string]string{}
 		for a := range activators {
 			put(slot, fmt.Sprint("activator-", a), 0, revisions,
-				report.Requests, report.CouldLendCPU, report.CouldLendMemory, report.WouldBorrowCPU, report.FoundLearned, report.Mode)
+				report.Requests, report.CouldLendCPU, report.CouldLendMemory, report.WouldBorrowCPU, report.FoundLearned, report.Mode,
+				report.Compared, report.LogTime, report.LogTimeBefore)
 		}
 		for a := range agents {
 			put(slot, fmt.Sprint("agent-", a), a*revisions/agents, revisions/agents, report.LentCPU, report.BorrowedCPU)
@@ -52,7 +53,7 @@ func BenchmarkWindow(b *testing.B) {
 			if err := w.take(read); err != nil {
 				b.Fatal(err)
 			}
-			if got := len(w.sum()); got != revisions {
+			if got := len(w.sum(slots[0])); got != revisions {
 				b.Fatalf("%d functions", got)
 			}
 		}
@@ -69,7 +70,7 @@ func BenchmarkWindow(b *testing.B) {
 			if err := w.take(read); err != nil {
 				b.Fatal(err)
 			}
-			w.sum()
+			w.sum(slots[0])
 		}
 	})
 }

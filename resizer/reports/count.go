@@ -62,7 +62,8 @@ func (w *Writer) count(ctx context.Context, now time.Time) (functions map[string
 		return nil, nil, err
 	}
 	partly = w.window.take(read)
-	sums := w.window.sum()
+	slots := slotsOf(now)
+	sums, latest := w.window.sum(slots[0]), w.window.sum(slots[len(slots)-latestSlots])
 
 	var revisions servingv1.RevisionList
 	if err := w.cached.List(ctx, &revisions, client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
@@ -75,8 +76,13 @@ func (w *Writer) count(ctx context.Context, now time.Time) (functions map[string
 			continue
 		}
 		of := functions[revision.Namespace]
-		if s := sums[types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}]; s != nil {
-			of = append(of, counted{revision, *s})
+		name := types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}
+		if s := sums[name]; s != nil {
+			f := counted{revision: revision, sums: *s}
+			if s := latest[name]; s != nil {
+				f.latest = *s
+			}
+			of = append(of, f)
 		}
 		functions[revision.Namespace] = of
 		if w.namespaces[revision.Namespace] == nil {
@@ -100,6 +106,7 @@ func (w *Writer) digest(functions []counted) uint64 {
 	for i := range functions {
 		f := &functions[i]
 		maphash.WriteComparable(&h, f.sums)
+		maphash.WriteComparable(&h, f.latest)
 		for _, text := range []string{
 			f.revision.Name, string(w.live.For(f.revision.Namespace).ModeOf(f.revision.Annotations)), string(w.live.Source(f.revision.Namespace, "")),
 		} {

@@ -20,6 +20,9 @@ import (
 // mostFunctions is how many a report lists, as its schema says.
 const mostFunctions = 500
 
+// latestSlots are those of which the reason is told: the one that has not ended, and the one before.
+const latestSlots = 2
+
 // Live are the settings in force.
 type Live interface {
 	// For are the settings of a namespace's functions.
@@ -31,6 +34,8 @@ type Live interface {
 type counted struct {
 	revision *servingv1.Revision
 	sums     report.Sums
+	// latest is what was counted of it in the last minute or two.
+	latest report.Sums
 }
 
 // statusOf is the status of a namespace at a time, over a window that ended then.
@@ -57,7 +62,7 @@ func statusOf(functions []counted, live Live, now time.Time, window time.Duratio
 			Mode:            string(live.For(f.revision.Namespace).ModeOf(f.revision.Annotations)),
 			Source:          string(live.Source(f.revision.Namespace, "")),
 			Learning:        learning,
-			Reason:          reasonOf(&f.sums),
+			Reason:          f.reason(),
 			FunctionFigures: figuresOf(&f.sums, window),
 		})
 	}
@@ -83,6 +88,8 @@ func figuresOf(s *report.Sums, window time.Duration) v1alpha1.FunctionFigures {
 		Lent:        of(s[report.LentCPU], 0),
 		Borrowed:    of(s[report.BorrowedCPU], s[report.BorrowedMemory]),
 		Safeguards:  s[report.Safeguards],
+
+		SlowdownPercent: s.SlowdownPercent(),
 	}
 }
 
@@ -99,11 +106,19 @@ func learningOf(s *report.Sums) v1alpha1.Learning {
 	}
 }
 
+// reason is that of the latest requests: over the whole window, those of a function's start would hide what is so now.
+func (f *counted) reason() string {
+	if f.latest[report.Requests] > 0 {
+		return reasonOf(&f.latest)
+	}
+	return reasonOf(&f.sums)
+}
+
 // reasonOf is that of the most requests that did not take part, the first in the order of the fields
 // when there are several.
 func reasonOf(s *report.Sums) string {
 	var most report.Field
-	for f := report.ClusterIP; int(f) < report.Fields; f++ {
+	for f := report.ClusterIP; f <= report.Mode; f++ {
 		if s[f] > 0 && (most == 0 || s[f] > s[most]) {
 			most = f
 		}

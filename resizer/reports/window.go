@@ -70,10 +70,13 @@ func (w *window) digest(writers map[string]string) uint64 {
 	return h.Sum64()
 }
 
-// sum is what was counted in all slots.
-func (w *window) sum() report.Record {
+// sum is what was counted in the slots from one on.
+func (w *window) sum(from report.Slot) report.Record {
 	all := report.Record{}
-	for _, s := range w.slots {
+	for at, s := range w.slots {
+		if at < from {
+			continue
+		}
 		for function, sums := range s.record {
 			all.Add(function, sums)
 		}

@@ -21,6 +21,7 @@ const FunctionReportName = "functions"
 // +kubebuilder:printcolumn:name="Lent",type=string,JSONPath=`.status.total.lent.cpu`
 // +kubebuilder:printcolumn:name="Borrowed",type=string,JSONPath=`.status.total.borrowed.cpu`
 // +kubebuilder:printcolumn:name="Safeguards",type=integer,JSONPath=`.status.total.safeguards`
+// +kubebuilder:printcolumn:name="Slow-down %",type=integer,JSONPath=`.status.total.slowdownPercent`,description="Time of requests over that of similar ones while the functions were only observed"
 // +kubebuilder:printcolumn:name="Updated",type=date,JSONPath=`.status.updated`
 type FunctionReport struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -89,6 +90,12 @@ type FunctionFigures struct {
 
 	// Safeguards is how often a container got everything back at once.
 	Safeguards int64 `json:"safeguards"`
+
+	// SlowdownPercent is the typical time of the window's requests over that of the function's requests while it was only
+	// observed, of similar sizes, in percent. Under 100 is faster. It is left out when that is not known.
+	//
+	// +optional
+	SlowdownPercent *int32 `json:"slowdownPercent,omitempty"`
 }
 
 // Learning is how far the predictor is with a function.
@@ -126,10 +133,4 @@ type FunctionStatus struct {
 	Reason string `json:"reason,omitempty"`
 
 	FunctionFigures `json:",inline"`
-
-	// SlowdownPercent is the median time of the window's requests over that of the function's requests before it took
-	// part, of similar sizes, in percent. Under 100 is faster.
-	//
-	// +optional
-	SlowdownPercent *int32 `json:"slowdownPercent,omitempty"`
 }
