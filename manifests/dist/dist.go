@@ -1,5 +1,5 @@
 // Package dist writes what a release ships beside its images: a file of objects for each thing that
-// a user applies, bills of materials, the plugin's archives, and the checksums of all of it.
+// a user applies, Helm's chart of the same objects, bills of materials, the plugin's archives, and the checksums of all of it.
 package dist
 
 import (
@@ -49,7 +49,7 @@ func (r Release) Write(ctx context.Context, log func(format string, args ...any)
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	log("rendering %d files of objects", len(files))
+	log("rendering %d files of objects and Helm's chart", len(files))
 	if err := r.WriteObjects(); err != nil {
 		return err
 	}
@@ -99,7 +99,11 @@ func (r Release) WriteObjects() error {
 			return err
 		}
 	}
-	return nil
+	chart, err := r.chart()
+	if err != nil {
+		return err
+	}
+	return r.write(r.chartFile(), chart)
 }
 
 // write writes a file of the release, whose name may have folders in it.

@@ -94,29 +94,34 @@ func imagesOf(o *resource.Resource) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return appendImages(nil, fields), nil
+	var images []string
+	for _, c := range containers(fields) {
+		image, _ := c["image"].(string)
+		images = append(images, image)
+	}
+	return images, nil
 }
 
-func appendImages(images []string, value any) []string {
+// containers are all that a value has in it, also those that run before others.
+func containers(value any) (all []map[string]any) {
 	switch value := value.(type) {
 	case map[string]any:
 		for key, field := range value {
-			images = appendImages(images, field)
+			all = append(all, containers(field)...)
 			if key != "containers" && key != "initContainers" {
 				continue
 			}
-			containers, _ := field.([]any)
-			for _, container := range containers {
-				if c, ok := container.(map[string]any); ok {
-					image, _ := c["image"].(string)
-					images = append(images, image)
+			list, _ := field.([]any)
+			for _, item := range list {
+				if c, ok := item.(map[string]any); ok {
+					all = append(all, c)
 				}
 			}
 		}
 	case []any:
 		for _, item := range value {
-			images = appendImages(images, item)
+			all = append(all, containers(item)...)
 		}
 	}
-	return images
+	return all
 }
