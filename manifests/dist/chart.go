@@ -130,8 +130,13 @@ func (r Release) template(f file, when string, resources map[string]any) ([]byte
 }
 
 func (r Release) objectTemplate(o *resource.Resource, resources map[string]any) (string, error) {
-	fields, err := o.Map()
+	data, err := o.AsYAML()
 	if err != nil {
+		return "", err
+	}
+	// What is written has a line more in some texts than what is in memory.
+	var fields map[string]any
+	if err := yaml.Unmarshal(data, &fields); err != nil {
 		return "", err
 	}
 	name := o.GetKind() + " " + o.GetName()
@@ -156,8 +161,7 @@ func (r Release) objectTemplate(o *resource.Resource, resources map[string]any) 
 			return "", err
 		}
 	}
-	data, err := yaml.Marshal(fields)
-	if err != nil {
+	if data, err = yaml.Marshal(fields); err != nil {
 		return "", err
 	}
 	// Grafana's and Prometheus's own templates are not Helm's.
