@@ -64,7 +64,7 @@ func startPlane(t *testing.T) *plane {
 	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition(kindRevision, "revisions"), definition(kindRevision.GroupVersion().WithKind("Service"), "services"),
 		definition(kindInferenceService, "inferenceservices"),
-		definition(kindPodMonitor, "podmonitors"), definition(kindPrometheusRule, "prometheusrules"), definition(kindPodMetrics, "pods"),
+		definition(kindPodMonitor, "podmonitors"), definition(kindPrometheusRule, "prometheusrules"), definition(kindPodMetrics, "pods"), definition(kindPeerAuthentication, "peerauthentications"),
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func startPlane(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	p := &plane{t, config, c}
-	for _, name := range []string{servingNamespace, kserveNamespace, "libra-system", "libra-node", "shop"} {
+	for _, name := range []string{servingNamespace, kserveNamespace, istioNamespace, "libra-system", "libra-node", "shop"} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, folder := range []string{"base/settings", "base/settings/policy", "base/resizer", "base/resizer/policy", "base/redis", "base/agent", "activator/rights", "check"} {
@@ -329,6 +329,10 @@ func impersonate(config *rest.Config, user string, groups ...string) *rest.Confi
 func (p *plane) breaks(b brokenBy) {
 	p.Helper()
 	undo := p.breakIt(b)
+	for _, also := range b.also {
+		first, second := undo, p.breakIt(also)
+		undo = func() { second(); first() }
+	}
 	findings := p.look(p.config, func(c *Cluster) {
 		withKubelets(c)
 		if b.cluster != nil {

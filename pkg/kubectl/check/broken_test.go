@@ -7,10 +7,12 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -30,6 +32,8 @@ type brokenBy struct {
 	remove bool
 	// cluster changes what is not an object.
 	cluster func(*Cluster)
+	// also are what else is not as it should be.
+	also []brokenBy
 	// want are all that is not fine: severity, check and object.
 	want []string
 	// remedy is part of each remedy.
@@ -115,9 +119,23 @@ func broken() []brokenBy {
 			want: []string{"warning network-policies cluster"}, remedy: "nc -z -w 3 redis.libra-system 6379",
 		},
 		of("a mesh by setting", pair(configured("config-network", "mesh-compatibility-mode", "enabled")),
-			`"enable-mesh-pod-addressability":"true"`, "error mesh-addressability configmap knative-serving/config-network"),
-		of("a mesh by label", pair(edit(&corev1.Namespace{ObjectMeta: at("", "shop")}, func(ns *corev1.Namespace) { ns.Labels["istio-injection"] = "enabled" })),
-			`"enable-mesh-pod-addressability":"true"`, "warning mesh-addressability configmap knative-serving/config-network"),
+			`'{"data":{"mesh-compatibility-mode":"auto"}}'`, "error mesh-addressability configmap knative-serving/config-network"),
+
+		of("net-istio's way to single pods without net-istio", pair(edit(&corev1.ConfigMap{ObjectMeta: at(servingNamespace, "config-network")}, func(cm *corev1.ConfigMap) {
+			cm.Data = map[string]string{"ingress-class": gatewayAPI, "enable-mesh-pod-addressability": "true"}
+		})), `'{"data":{"enable-mesh-pod-addressability":null}}'`, "error mesh-addressability configmap knative-serving/config-network").with(inMesh(servingNamespace, "istio-injection", "enabled")),
+		of("the mesh takes mTLS alone, with net-istio", inMesh("shop", "istio-injection", "enabled").changed(),
+			`"enable-mesh-pod-addressability":"true"`, "error mesh-addressability namespace shop").with(brokenBy{object: mutual(istioNamespace, "")}),
+		of("a namespace takes mTLS alone, without net-istio", inMesh("shop", "istio.io/rev", "stable").changed(),
+			`kubectl apply -f - <<< '{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication","metadata":{"namespace":"shop",`, "error mesh-addressability namespace shop").with(
+			brokenBy{object: mutual("shop", "")}, brokenBy{}.changing(configured("config-network", "ingress-class", gatewayAPI))),
+		of("NetworkPolicies refuse the ambient mesh", inMesh("libra-system", "istio.io/dataplane-mode", "ambient").changed(),
+			applyAmbient, "error mesh-parts namespace libra-system"),
+		of("Redis takes mTLS alone, and agents and activators have none", inMesh("libra-system", "istio.io/dataplane-mode", "ambient").changed(),
+			"istio.io/dataplane-mode=ambient", "error mesh-parts namespace knative-serving", "error mesh-parts namespace libra-node").with(
+			brokenBy{object: mutual("libra-system", redisApp)}, brokenBy{object: ambientPolicy()}),
+		of("Libra's pods get sidecars", inMesh("libra-system", "istio-injection", "enabled").changed(),
+			"kubectl label namespace libra-system libra-node istio-injection=disabled --overwrite", "warning mesh-parts namespace libra-system"),
 
 		of("another architecture", pair(ofNode(func(n *corev1.Node) { n.Labels[corev1.LabelArchStable] = "s390x" })), "nodeSelector", "warning node-platform node a"),
 		of("Fargate", pair(ofNode(func(n *corev1.Node) { n.Labels["eks.amazonaws.com/compute-type"] = "fargate" })), "eksctl create nodegroup", "warning node-kind node a"),
@@ -210,9 +228,11 @@ func broken() []brokenBy {
 			want:   []string{"warning limit-range limitrange shop/shop"},
 		},
 		{
-			name: "a ResourceQuota counts ceilings", remedy: "kubectl label namespace shop libra.dev/source=owners",
-			object: &corev1.ResourceQuota{ObjectMeta: at("shop", "shop"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceLimitsCPU: resource.MustParse("4")}}},
-			want:   []string{"warning resource-quota resourcequota shop/shop"},
+			name: "a ResourceQuota counts limits", remedy: `kubectl -n shop patch resourcequota shop --type json -p '[{"op":"remove","path":"/spec/hard/limits.cpu"},{"op":"remove","path":"/spec/hard/limits.memory"}]'`,
+			object: &corev1.ResourceQuota{ObjectMeta: at("shop", "shop"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+				corev1.ResourceLimitsCPU: resource.MustParse("4"), corev1.ResourceLimitsMemory: resource.MustParse("4Gi"), corev1.ResourceRequestsCPU: resource.MustParse("2"),
+			}}},
+			want: []string{"error resource-quota resourcequota shop/shop"},
 		},
 		of("a label that is no source", pair(ofNode(func(n *corev1.Node) { n.Labels["libra.dev/source"] = "owner" })), "kubectl label node a --overwrite libra.dev/source=node", "warning source-labels node a"),
 	}
@@ -233,6 +253,41 @@ func of(name string, c changed, remedy string, want ...string) brokenBy {
 func (b brokenBy) changing(object client.Object, change func()) brokenBy {
 	b.object, b.change = object, change
 	return b
+}
+
+// with adds to what is not as it should be.
+func (b brokenBy) with(also ...brokenBy) brokenBy {
+	b.also = also
+	return b
+}
+
+func (b brokenBy) changed() changed { return changed{b.object, b.change} }
+
+const gatewayAPI = "gateway-api.ingress.networking.knative.dev"
+
+// inMesh has a namespace have a label by which its pods are in a mesh.
+func inMesh(namespace, label, value string) brokenBy {
+	return brokenBy{}.changing(edit(&corev1.Namespace{ObjectMeta: at("", namespace)}, func(ns *corev1.Namespace) { ns.Labels[label] = value }))
+}
+
+// mutual has pods of a namespace, or those of an app there, take mTLS alone.
+func mutual(namespace, app string) client.Object {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"mtls": map[string]any{"mode": "STRICT"}}}}
+	if app != "" {
+		u.Object["spec"].(map[string]any)["selector"] = map[string]any{"matchLabels": map[string]any{"app": app}}
+	}
+	u.SetGroupVersionKind(kindPeerAuthentication)
+	u.SetNamespace(namespace)
+	u.SetName("mutual")
+	return u
+}
+
+// ambientPolicy lets an ambient mesh through to Redis.
+func ambientPolicy() client.Object {
+	return &networkingv1.NetworkPolicy{ObjectMeta: at("libra-system", "redis-ambient"), Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": redisApp}},
+		Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt32(hbonePort))}}}},
+	}}
 }
 
 func ofKnativeAt(v string) changed {

@@ -65,7 +65,7 @@ type Check struct {
 // Registry are all checks, in the order in which their findings are told.
 func Registry() []Check {
 	var all []Check
-	for _, theme := range [][]Check{versionChecks, activatorChecks, networkChecks, nodeChecks, partChecks, redisChecks, safetyChecks, metricChecks, functionChecks, namespaceChecks} {
+	for _, theme := range [][]Check{versionChecks, activatorChecks, networkChecks, meshChecks, nodeChecks, partChecks, redisChecks, safetyChecks, metricChecks, functionChecks, namespaceChecks} {
 		all = append(all, theme...)
 	}
 	return all

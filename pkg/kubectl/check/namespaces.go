@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,8 +31,8 @@ var namespaceChecks = []Check{
 	},
 	{
 		ID: "resource-quota", run: resourceQuotas,
-		Looks: "ResourceQuotas on `limits.cpu` in namespaces of functions, which would count ceilings",
-		Fine:  "no ResourceQuota would count ceilings",
+		Looks: "ResourceQuotas on `limits.cpu` and `limits.memory` in namespaces of functions: they take pods only with limits of queue-proxy, and one on `limits.cpu` would count ceilings",
+		Fine:  "no ResourceQuota counts limits",
 	},
 	{
 		ID: "source-labels", run: sourceLabels,
@@ -132,9 +133,17 @@ func resourceQuotas(ctx context.Context, c *Cluster) ([]Finding, error) {
 			return found, err
 		}
 		for _, q := range list.Items {
-			if limit, ok := q.Spec.Hard[corev1.ResourceLimitsCPU]; ok {
-				found = append(found, warning(Object{"resourcequota", q.Namespace, q.Name}, fmt.Sprintf("kubectl label namespace %s %s=%s", name, api.SourceLabel, api.SourceOwners),
-					"it counts limits.cpu, up to %s: pods are taken only with limits of queue-proxy, and those are only observed; ceilings of pods from before it are in the cgroup alone", limit.String()))
+			var counted, operations []string
+			for _, name := range []corev1.ResourceName{corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory} {
+				if limit, ok := q.Spec.Hard[name]; ok {
+					counted = append(counted, fmt.Sprintf("%s, up to %s", name, limit.String()))
+					operations = append(operations, fmt.Sprintf(`{"op":"remove","path":"/spec/hard/%s"}`, name))
+				}
+			}
+			if counted != nil {
+				found = append(found, failure(Object{"resourcequota", q.Namespace, q.Name},
+					fmt.Sprintf("kubectl -n %s patch resourcequota %s --type json -p '[%s]'  # a quota on requests binds as well", q.Namespace, q.Name, strings.Join(operations, ",")),
+					"it counts %s: pods are taken only with limits of queue-proxy, and those are only observed; ceilings of pods from before it are in the cgroup alone", strings.Join(counted, ", and ")))
 			}
 		}
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkcfg "knative.dev/networking/pkg/config"
 
 	"libra.dev/libra/pkg/settings"
 )
@@ -17,10 +15,6 @@ var networkChecks = []Check{
 	{
 		ID: "network-policies", run: networkPolicies,
 		Looks: "does something enforce NetworkPolicies? They keep others from the shipped Redis and from the predictor. Known are Antrea, Calico, Cilium, kindnet, Kube-router, OVN-Kubernetes, Weave Net, GKE's Dataplane V2, and the agents of EKS and AKS",
-	},
-	{
-		ID: "mesh-addressability", run: meshAddressability,
-		Looks: "a mesh in which the activator cannot address single pods (`mesh-compatibility-mode` and `enable-mesh-pod-addressability` in `config-network`): Libra only observes there",
 	},
 }
 
@@ -57,60 +51,4 @@ func amazonEnforces(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
 		return slices.Contains(c.Args, "--enable-network-policy=true")
 	})
-}
-
-// meshLabels are those of namespaces and Services by which pods are in a mesh.
-var meshLabels = map[string][]string{
-	"istio-injection": {"enabled"}, "istio.io/dataplane-mode": {"ambient"}, "istio.io/rev": nil, "linkerd.io/inject": {"enabled"},
-}
-
-func meshed(labels map[string]string) bool {
-	for key, values := range meshLabels {
-		if value, ok := labels[key]; ok && value != "" && (values == nil || slices.Contains(values, value)) {
-			return true
-		}
-	}
-	return false
-}
-
-func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
-	const name = "config-network"
-	about := Object{"configmap", servingNamespace, name}
-	cm, err := c.configMap(ctx, servingNamespace, name)
-	if err != nil {
-		return nil, err
-	}
-	addressable := strings.EqualFold(cm.Data[networkcfg.EnableMeshPodAddressabilityKey], "true")
-	mode := networkcfg.MeshCompatibilityMode(strings.ToLower(cm.Data[networkcfg.MeshCompatibilityModeKey]))
-	const disable = `kubectl -n knative-serving patch configmap config-network --type merge -p '{"data":{"enable-mesh-pod-addressability":"true","mesh-compatibility-mode":"disabled"}}'`
-	if mode == networkcfg.MeshCompatibilityModeEnabled {
-		return []Finding{failure(about, disable, "%s is enabled, so that the activator does not address single pods: Libra only observes", networkcfg.MeshCompatibilityModeKey)}, nil
-	}
-	if addressable {
-		return []Finding{fine(about, "pods in a mesh are addressed one by one")}, nil
-	}
-	namespaces, err := c.allNamespaces(ctx)
-	if err != nil {
-		return nil, err
-	}
-	functions, err := c.allFunctions(ctx)
-	if err != nil {
-		return nil, err
-	}
-	in := map[string]bool{servingNamespace: true}
-	for _, f := range functions {
-		in[f.rev.Namespace] = true
-	}
-	var meshes []string
-	for name := range in {
-		if meshed(namespaces[name].Labels) {
-			meshes = append(meshes, name)
-		}
-	}
-	if len(meshes) == 0 {
-		return []Finding{fine(about, "no mesh is between the activator and the functions' pods")}, nil
-	}
-	slices.Sort(meshes)
-	return []Finding{warning(about, disable, "pods of %s are in a mesh, and %s is not true: where their Services refuse single pods, Libra only observes",
-		strings.Join(meshes, ", "), networkcfg.EnableMeshPodAddressabilityKey)}, nil
 }
