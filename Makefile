@@ -86,7 +86,7 @@ lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd $(SCHEDULER) && export $(AS_IN_IMAGE) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
-	CGO_ENABLED=1 go run $(VALE) *.md docs/*.md
+	CGO_ENABLED=1 go run $(VALE) *.md docs/*.md docs/reference/*.md
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
@@ -226,8 +226,9 @@ release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install t
 build: bin/box bin/demo bin/libra-scheduler ## Build the command-line tools into bin/.
 	go build ./...
 
-generate: ## Write what follows from the types of Libra's own objects: their definitions and copies.
+generate: ## Write what follows from the sources: definitions and copies of Libra's own objects, and docs/reference.
 	go run $(CONTROLLER_GEN) object crd paths=./pkg/api/... output:crd:dir=manifests/base/crds
+	go test ./docs ./dashboards ./manifests/dist -run 'Reference|ThePicture' -update
 
 bin/tapp: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/tapp ./activator-plugin/cmd/tapp

@@ -2,14 +2,16 @@ package dashboards
 
 import (
 	"context"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/promql/parser"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
@@ -89,10 +91,11 @@ func (m touchedMeter) Int64ObservableCounter(name string, options ...metric.Int6
 	return m.Meter.Int64ObservableCounter(name, append(options, one)...)
 }
 
-// exported returns the names of the series that Libra's parts export.
-func exported(t *testing.T) map[string]bool {
+// exported is what Libra's parts export for Prometheus, but for what only their sources tell here.
+func exported(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
-	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(ctrlmetrics.Registry), otelprometheus.WithoutScopeInfo())
+	registry := prometheus.NewRegistry()
+	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,42 +136,59 @@ func exported(t *testing.T) map[string]bool {
 	if err := live.Meter(provider); err != nil {
 		t.Fatal(err)
 	}
-	families, err := ctrlmetrics.Registry.Gather()
+	families, err := prometheus.Gatherers{registry, ctrlmetrics.Registry}.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := predictorMetrics(t)
-	maps.Copy(names, schedulerMetrics(t))
-	for _, f := range families {
-		names[f.GetName()] = true
-		if f.GetType().String() == "HISTOGRAM" {
-			addHistogram(names, f.GetName())
+	return families
+}
+
+// family is one metric, by its name in Prometheus.
+type family struct {
+	name, kind, help string
+}
+
+// families are all that Libra's parts export.
+func families(t *testing.T) []family {
+	t.Helper()
+	all := append(predictorMetrics(t), counters(t, "../activator-plugin/placement/scheduler/metrics.go")...)
+	all = append(all, counters(t, "../activator-plugin/duplicator/metrics.go")...)
+	for _, f := range exported(t) {
+		all = append(all, family{f.GetName(), strings.ToLower(f.GetType().String()), f.GetHelp()})
+	}
+	slices.SortFunc(all, func(a, b family) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// series are the names that queries have for them.
+func series(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{"up": true} // Prometheus' own, of each target
+	for _, f := range families(t) {
+		names[f.name] = true
+		if f.kind == "histogram" {
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				names[f.name+suffix] = true
+			}
 		}
 	}
-	// Prometheus' own, of each target.
-	names["up"] = true
 	return names
 }
 
-func addHistogram(names map[string]bool, name string) {
-	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-		names[name+suffix] = true
-	}
-}
-
 var (
-	instrument = regexp.MustCompile(`create_(?:observable_)?(counter|gauge|histogram)\(\s*"([a-z._]+)"`)
-	inSeconds  = regexp.MustCompile(`unit="s"`)
+	instrument  = regexp.MustCompile(`create_(?:observable_)?(counter|gauge|histogram)\(\s*"([a-z._]+)"`)
+	inSeconds   = regexp.MustCompile(`unit="s"`)
+	description = regexp.MustCompile(`description="([^"]*)"`)
 )
 
 // predictorMetrics reads the predictor's instruments in its source.
-func predictorMetrics(t *testing.T) map[string]bool {
+func predictorMetrics(t *testing.T) []family {
 	t.Helper()
 	sources, err := filepath.Glob("../predictor/libra_predictor/*.py")
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("the predictor's source: %d files, %v", len(sources), err)
 	}
-	names := map[string]bool{}
+	var all []family
 	for _, path := range sources {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -185,34 +205,38 @@ func predictorMetrics(t *testing.T) map[string]bool {
 			if inSeconds.MatchString(arguments) {
 				name += "_seconds"
 			}
-			switch match[1] {
-			case "counter":
-				names[name+"_total"] = true
-			case "histogram":
-				addHistogram(names, name)
-			default:
-				names[name] = true
+			if match[1] == "counter" {
+				name += "_total"
 			}
+			says := description.FindStringSubmatch(arguments)
+			if says == nil {
+				t.Fatalf("%s: %s has no description", path, name)
+			}
+			all = append(all, family{name, match[1], strings.TrimSuffix(says[1], ".")})
 		}
 	}
-	return names
+	return all
 }
 
-// schedulerMetrics reads the scheduler's instruments in its source, which is a module of its own. All are counters.
-func schedulerMetrics(t *testing.T) map[string]bool {
+// counters reads the instruments in a source, all of which are counters: the scheduler is a module of its own, and the
+// duplicator wants a cluster.
+func counters(t *testing.T, path string) []family {
 	t.Helper()
-	data, err := os.ReadFile("../activator-plugin/placement/scheduler/metrics.go")
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
-	for _, match := range regexp.MustCompile(`meter\.(\w+)\("([a-z._]+)"`).FindAllStringSubmatch(string(data), -1) {
+	var all []family
+	for _, match := range regexp.MustCompile(`meter\.(\w+)\("([a-z._]+)",\s*metric\.WithDescription\("([^"]*)"\)`).FindAllStringSubmatch(string(data), -1) {
 		if match[1] != "Int64Counter" {
-			t.Fatalf("the scheduler's %s is a %s, want an Int64Counter", match[2], match[1])
+			t.Fatalf("%s: %s is a %s, want an Int64Counter", path, match[2], match[1])
 		}
-		names[strings.ReplaceAll(match[2], ".", "_")+"_total"] = true
+		all = append(all, family{strings.ReplaceAll(match[2], ".", "_") + "_total", "counter", match[3]})
 	}
-	return names
+	if len(all) == 0 {
+		t.Fatalf("%s has no metrics", path)
+	}
+	return all
 }
 
 // allQueries are those of the dashboards and the rules. Variables have some value.
@@ -254,8 +278,7 @@ func allQueries(t *testing.T) map[string]string {
 
 // A panel or an alert on a metric that does not exist is empty for ever.
 func TestQueriesNameMetricsThatAreExported(t *testing.T) {
-	known := exported(t)
-	checkDocumented(t, known)
+	known := series(t)
 	groups, err := Groups()
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +288,7 @@ func TestQueriesNameMetricsThatAreExported(t *testing.T) {
 			known[r.Record] = true
 		}
 	}
+	checkDocumented(t, known)
 	for where, query := range allQueries(t) {
 		expr, err := parser.ParseExpr(query)
 		if err != nil {
@@ -290,26 +314,29 @@ func metricsIn(expr parser.Expr) map[string]bool {
 	return names
 }
 
-// checkDocumented looks for metrics that are documented, and not in the list of what is
-// exported: it would not be right.
+var documentedMetric = regexp.MustCompile("[` (]libra_(?:agent|invocations|placement|pool|predict|predictor|queue|resizer)_[a-z_]+[a-z][`{]")
+
+// checkDocumented looks for metrics on pages that are not among what is exported.
 func checkDocumented(t *testing.T, known map[string]bool) {
 	t.Helper()
-	documented := map[string]bool{}
-	for _, path := range []string{"../docs/predictor.md", "../docs/modes.md"} {
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := 0
+	for _, path := range pages {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`libra_(?:predictor|invocations)_[a-z_]+[a-z]`).FindAllString(string(data), -1) {
-			documented[name] = true
+		for _, name := range documentedMetric.FindAllString(string(data), -1) {
+			name = strings.Trim(name, "`{ (")
+			if documented++; !known[name] && !known[name+"_count"] {
+				t.Errorf("%s names %s, which no part exports", path, name)
+			}
 		}
 	}
-	if len(documented) < 15 {
-		t.Fatalf("only %d metrics are documented", len(documented))
-	}
-	for name := range documented {
-		if !known[name] && !known[name+"_count"] {
-			t.Errorf("%s is documented, and not in the list", name)
-		}
+	if documented == 0 {
+		t.Error("no page names a metric")
 	}
 }

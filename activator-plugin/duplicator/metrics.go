@@ -70,19 +70,19 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [5]error
 	)
 	m.copies, errs[0] = meter.Int64Counter("libra.duplicator.copies",
-		metric.WithDescription("Copies of revisions that were made"),
+		metric.WithDescription("Copies of revisions that were made, per revision"),
 		metric.WithUnit("{copy}"))
 	m.duplications, errs[1] = meter.Int64Counter("libra.duplicator.duplications",
-		metric.WithDescription("Duplications that ended, by result"),
+		metric.WithDescription("Duplications that ended, per revision, by `result`"),
 		metric.WithUnit("{duplication}"))
 	m.replays, errs[2] = meter.Int64Counter("libra.duplicator.replays",
-		metric.WithDescription("Requests to copies, by result"),
+		metric.WithDescription("Requests to copies, per revision, by `result`"),
 		metric.WithUnit("{request}"))
 	m.skipped, errs[3] = meter.Int64Counter("libra.duplicator.skipped",
-		metric.WithDescription("Requests not kept and revisions not duplicated, by the reason"),
+		metric.WithDescription("Requests not kept and revisions not duplicated, per revision, by the `reason`"),
 		metric.WithUnit("1"))
 	m.removals, errs[4] = meter.Int64Counter("libra.duplicator.removals",
-		metric.WithDescription("Copies that were to be removed, by result and whether they had been left behind"),
+		metric.WithDescription("Copies that were to be removed, per revision, by `result` and whether they had been left behind (`left_behind`)"),
 		metric.WithUnit("{copy}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the duplicator's metrics: %w", err)

@@ -12,10 +12,14 @@ import (
 
 // Reasons of Events on a revision.
 const (
+	// An annotation is not accepted, and the value that harms nobody applies; the note says what is accepted.
 	eventAnnotationRefused = "AnnotationRefused"
-	eventInputSizeRefused  = "InputSizeRefused"
-	eventPodsNotReached    = "PodsNotReached"
-	eventNotInPath         = "ActivatorNotInPath"
+	// The annotation libra.dev/input-size, or a size that a client sent, is not accepted: the request runs as one of unknown size.
+	eventInputSizeRefused = "InputSizeRefused"
+	// The activator only has the function's ClusterIP, so that the function is not managed.
+	eventPodsNotReached = "PodsNotReached"
+	// Requests can go past the activator, so that the function lends nothing and is not learned; the note says what to set.
+	eventNotInPath = "ActivatorNotInPath"
 )
 
 const (

@@ -33,7 +33,7 @@ func newPictureMetrics(mp metric.MeterProvider, figures func() (nodes int, age t
 		age   metric.Float64ObservableGauge
 	)
 	m.refreshes, errs[0] = meter.Float64Histogram("libra.placement.picture.refresh.duration",
-		metric.WithDescription("Time to hear what has changed of the pools of all nodes, by result: ok or error"),
+		metric.WithDescription("Time to hear what has changed of the pools of all nodes, ten times a second, by `result`: ok or error"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5))
 	nodes, errs[1] = meter.Int64ObservableGauge("libra.placement.picture.nodes",

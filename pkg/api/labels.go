@@ -12,7 +12,7 @@ const (
 	// "header:NAME" or "query:NAME". Without it the size is the Content-Length.
 	InputSizeAnnotation = "libra.dev/input-size"
 
-	// ModeAnnotation is a Mode; without it that of the settings applies.
+	// ModeAnnotation is observe, lend or full; without it that of the settings applies.
 	ModeAnnotation = "libra.dev/mode"
 
 	// MinCPUAnnotation and MinMemoryAnnotation are quantities of CPU and memory that the
@@ -21,7 +21,7 @@ const (
 	MinCPUAnnotation    = "libra.dev/min-cpu"
 	MinMemoryAnnotation = "libra.dev/min-memory"
 
-	// SourceLabel, on a namespace or a node, is the Source of what is lent there. A node's
+	// SourceLabel, on a namespace or a node, is where what is lent there comes from: node or owners. A node's
 	// comes before its pods' namespaces'.
 	SourceLabel = "libra.dev/source"
 

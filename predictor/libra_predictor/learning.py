@@ -41,10 +41,10 @@ _read = _meter.create_counter(
 _skipped = _meter.create_counter(
     "libra.predictor.observations.skipped",
     unit="{entry}",
-    description="Entries read and not learned from, by reason.",
+    description="Entries read and not learned from, by `reason`.",
 )
 _refitted = _meter.create_counter(
-    "libra.predictor.refits", unit="{refit}", description="Refits of a function, by result."
+    "libra.predictor.refits", unit="{refit}", description="Refits of a function, by `result`."
 )
 _refit_seconds = _meter.create_histogram(
     "libra.predictor.refit.duration",

@@ -188,10 +188,10 @@ _meter.create_observable_gauge(
     "libra.predictor.functions",
     [_functions],
     unit="{function}",
-    description="Functions that are answered for, by stage.",
+    description="Functions that are answered for, by `stage`.",
 )
 _meter.create_observable_gauge(
     "libra.predictor.offset",
     [_offsets],
-    description="What is added to a function's answers, in cores or bytes.",
+    description="Added to answers, in cores or bytes, by `function` and `resource`.",
 )

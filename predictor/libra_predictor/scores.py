@@ -16,13 +16,13 @@ _meter = get_meter("libra_predictor")
 _spare = _meter.create_histogram(
     "libra.predictor.spare",
     unit="{option}",
-    description="Options answered above the need, or 0, of calls not learned from, by resource.",
+    description="Options answered above the need, or 0, of calls not learned from, by `resource`.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _short = _meter.create_histogram(
     "libra.predictor.short",
     unit="{option}",
-    description="Options answered below the need, or 0, of calls not learned from, by resource.",
+    description="Options answered below the need, or 0, of calls not learned from, by `resource`.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _durations = _meter.create_histogram(
@@ -117,17 +117,17 @@ _meter.create_observable_counter(
     "libra.predictor.calls",
     [_calls],
     unit="{call}",
-    description="Calls whose demand was seen, or seen to be above the answer, by function and resource.",
+    description="Calls whose demand was seen, or seen to be above the answer, by `function` and `resource`.",
 )
 _meter.create_observable_counter(
     "libra.predictor.under_predictions",
     [_missed],
     unit="{call}",
-    description="Of these, calls that needed a larger option than was answered.",
+    description="Of these, calls that needed a larger option than was answered, by `function` and `resource`.",
 )
 _meter.create_observable_gauge(
     "libra.predictor.last_error",
     [_last_errors],
     unit="{option}",
-    description="Answer less the option that was needed, of the last such call.",
+    description="Answer less the option that was needed, of the last such call, by `function` and `resource`.",
 )

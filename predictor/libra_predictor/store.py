@@ -36,10 +36,10 @@ _TOGETHER = 32  # functions in one exchange with a store, and unpacked at a time
 
 _meter = get_meter("libra_predictor")
 _writes = _meter.create_counter(
-    "libra.predictor.store.writes", unit="{entry}", description="Functions saved or dropped, by result."
+    "libra.predictor.store.writes", unit="{entry}", description="Functions saved or dropped, by `result`."
 )
 _refusals = _meter.create_counter(
-    "libra.predictor.store.refusals", unit="{entry}", description="Entries that were not read, by reason."
+    "libra.predictor.store.refusals", unit="{entry}", description="Entries that were not read, by `reason`."
 )
 
 

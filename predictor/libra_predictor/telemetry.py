@@ -84,7 +84,7 @@ class Inferences:
         self.duration = metrics.get_meter(_LIBRARY).create_histogram(
             "libra.predictor.infer.duration",
             unit="s",
-            description="Time from a request's headers to its answer.",
+            description="Time from a request's headers to its answer, by `protocol` and `result`.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
 

@@ -20,8 +20,11 @@ import (
 
 // duplicatorConfig is off unless the cluster's administrator turns it on.
 type duplicatorConfig struct {
-	Duplicator       string `default:"false"`
-	DuplicatorCPU    string `split_words:"true" default:"2"`
+	// Whether inputs of functions that ask for it are duplicated.
+	Duplicator string `default:"false"`
+	// The CPU limit of copies, where the revision's is not larger.
+	DuplicatorCPU string `split_words:"true" default:"2"`
+	// The memory limit of copies, where the revision's is not larger.
 	DuplicatorMemory string `split_words:"true" default:"1Gi"`
 
 	on      bool

@@ -36,9 +36,12 @@ import (
 // libraConfig is read as text, so that all that is wrong with it is said at once,
 // each with the form that is accepted.
 type libraConfig struct {
-	RedisAddr        string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
+	// The Redis that holds the pools.
+	RedisAddr string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
+	// Folder with the files username, password and ca.crt for Redis, each of which may be missing.
 	RedisCredentials string `split_words:"true"`
-	PredictorURL     string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
+	// Where the predictor is asked.
+	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
 
 	redis      redisconn.Server
 	duplicator duplicatorConfig

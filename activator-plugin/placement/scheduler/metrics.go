@@ -46,7 +46,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter, m := provider.Meter(scopeName), &metrics{}
 	var errs [4]error
 	m.opinions, errs[0] = meter.Int64Counter("libra.scheduler.pods",
-		metric.WithDescription("Attempts to place pods of functions, by what is known of them, and whether a placement policy is for them"), metric.WithUnit("{attempt}"))
+		metric.WithDescription("Attempts to place pods of functions, by the `outcome` of looking for what is known of them, and whether a placement `policy` is for them"), metric.WithUnit("{attempt}"))
 	m.unplaceable, errs[1] = meter.Int64Counter("libra.scheduler.unplaceable",
 		metric.WithDescription("Attempts to place pods whose placement policy names no node that there is"), metric.WithUnit("{attempt}"))
 	m.failures, errs[2] = meter.Int64Counter("libra.scheduler.redis.failures",

@@ -26,10 +26,13 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// Reasons of Events on a policy.
+// Reasons of Events on a placement policy.
 const (
-	eventRefused   = "Refused"
-	eventInForce   = "InForce"
+	// An edit was refused, and what was in force before stays so; the note says what is wrong with it.
+	eventRefused = "Refused"
+	// A generation of the policy is in force.
+	eventInForce = "InForce"
+	// No node matches some of the policy's blocks, which the note names.
 	eventUnmatched = "BlocksMatchNoNode"
 )
 
