@@ -123,11 +123,11 @@ _meter.create_observable_counter(
     "libra.predictor.under_predictions",
     [_missed],
     unit="{call}",
-    description="Of these, calls that needed a larger option than was answered, by `function` and `resource`.",
+    description="Of these, calls that needed a larger option than the answer, by `function` and `resource`.",
 )
 _meter.create_observable_gauge(
     "libra.predictor.last_error",
     [_last_errors],
     unit="{option}",
-    description="Answer less the option that was needed, of the last such call, by `function` and `resource`.",
+    description="Answer less the option needed, of the last such call, by `function` and `resource`.",
 )
