@@ -115,8 +115,10 @@ install-test: box-build ## A release on a box with stock Knative, from a registr
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
-	go test -tags install -count=1 -timeout 30m -v ./loadtest/install -args -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)" -out "$(CURDIR)/out/install-test"
+	go test -tags install -count=1 -timeout 30m -v -run TestAStranger ./loadtest/install -args $(INSTALLS) -out "$(CURDIR)/out/install-test"
 	$(BOX) down
+
+INSTALLS = -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)"
 
 ##@ Measure it
 
@@ -166,12 +168,20 @@ bench-pool-compare: bin/bench-pool deps ## The pool of another commit against th
 skew-test: deps ## Parts of the pool of another commit and of this one on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 where that is this one.
 	go test -tags skew -count=1 -v -run TestSkew ./loadtest/skew -base $(BASE)
 
-.PHONY: upgrade-test
-upgrade-test: box-build ## All parts of another commit on the box, upgraded to this one's under load, and back (5 min); BASE=origin/main.
+.PHONY: upgrade-test base-tree
+upgrade-test: base-tree box-build ## The release of another commit on a box, upgraded to this one's under load by the commands of docs/install.md, and back (10 min); BASE=origin/main, or HEAD~1 where that is this one.
 	$(BOX) down
 	$(BOX) up
-	go test -tags skew -count=1 -timeout 40m -v -run TestUpgrade ./loadtest/skew -base $(BASE) -kubeconfig "$$($(BOX) kubeconfig)"
+	$(BOX) load --out out/images.json
+	go test -tags install -count=1 -timeout 40m -v -run TestUpgradeAndBack ./loadtest/install -args $(INSTALLS) -base "$(CURDIR)/out/base" -out "$(CURDIR)/out/upgrade-test"
 	$(BOX) down
+
+# The first file of a release that is made with the commands of today.
+RELEASED := manifests/dist/krew.go
+
+base-tree:
+	@git cat-file -e "$(BASE):$(RELEASED)" 2>/dev/null || { echo "BASE=$(BASE) is not a commit with make release: want $$(git log --diff-filter=A --format='%h (%s)' -- $(RELEASED)) or a later one, as HEAD~1"; exit 2; }
+	rm -rf out/base && mkdir -p out/base && git archive "$(BASE)" | tar -x -C out/base
 
 .PHONY: bench-resizer
 bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke (3 min), BENCH=--help for options.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,13 @@ import (
 
 const domain = "box.test"
 
-// load is one request after the other to the function.
+// function is a Knative Service of the load test, and how much the inputs of its requests grow by.
+type function struct {
+	name string
+	step int
+}
+
+// load is one request after the other to each of some functions.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -31,8 +38,51 @@ type load struct {
 	answered, failed int
 }
 
-// startFunction deploys a function that opted in, and sends requests to it until the load is stopped.
-func (u *user) startFunction() *load {
+// start deploys functions that opted in, and sends requests to them until the load is stopped.
+func (u *user) start(functions ...function) *load {
+	u.Helper()
+	for _, f := range functions {
+		u.deploy("functions/manifests/" + f.name + ".yaml")
+	}
+	for _, f := range functions {
+		u.sh("kubectl -n " + namespace + " wait --for=condition=ready --timeout=3m ksvc/" + f.name)
+	}
+
+	var gateway corev1.Service
+	if err := u.kube.Get(u.Context(), client.ObjectKey{Namespace: "istio-system", Name: "knative-gateway-istio"}, &gateway); err != nil {
+		u.Fatal(err)
+	}
+	url := "http://" + gateway.Spec.ClusterIP
+	ctx, cancel := context.WithCancel(u.Context())
+	l := &load{cancel: cancel}
+	for _, f := range functions {
+		u.until(time.Minute, "route to "+f.name, func() error { return f.send(u.Context(), url, 1000) })
+	}
+	for _, f := range functions {
+		l.done.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				err := f.send(ctx, url, f.step*(1+n%8))
+				if ctx.Err() != nil {
+					return
+				}
+				l.mu.Lock()
+				if err != nil {
+					l.failed++
+					u.Logf("%s: %v", f.name, err)
+				} else {
+					l.answered++
+				}
+				l.mu.Unlock()
+			}
+		})
+	}
+	return l
+}
+
+var imageLine = regexp.MustCompile(`(?m)image: (libra-fn-\S+)$`)
+
+// deploy applies a manifest of the load test into the functions' namespace, with the images that the box has.
+func (u *user) deploy(manifest string) {
 	u.Helper()
 	text, err := os.ReadFile(*functionsPath)
 	if err != nil {
@@ -40,56 +90,30 @@ func (u *user) startFunction() *load {
 	}
 	var images map[string]string
 	if err := json.Unmarshal(text, &images); err != nil {
-		u.Fatal(err)
+		u.Fatalf("%s: %v", *functionsPath, err)
 	}
-	manifest, err := os.ReadFile(filepath.Join(root, "loadtest/functions/manifests", function+".yaml"))
+	objects, err := os.ReadFile(filepath.Join(root, "loadtest", manifest))
 	if err != nil {
 		u.Fatal(err)
 	}
-	service := strings.Replace(string(manifest), "image: libra-fn-"+function, "image: "+images["libra-fn-"+function], 1)
-	path := filepath.Join(u.TempDir(), "function.yaml")
-	if err := os.WriteFile(path, []byte(service), 0o644); err != nil {
-		u.Fatal(err)
-	}
-	u.sh("kubectl create namespace " + namespace)
-	u.sh("kubectl -n " + namespace + " apply -f " + path)
-	u.sh("kubectl -n " + namespace + " wait --for=condition=ready --timeout=3m ksvc/" + function)
-
-	var gateway corev1.Service
-	if err := u.kube.Get(u.Context(), client.ObjectKey{Namespace: "istio-system", Name: "knative-gateway-istio"}, &gateway); err != nil {
-		u.Fatal(err)
-	}
-	url := "http://" + gateway.Spec.ClusterIP
-	u.until(time.Minute, "route to the function", func() error { return send(u.Context(), url, 1000) })
-	ctx, cancel := context.WithCancel(u.Context())
-	l := &load{cancel: cancel}
-	l.done.Go(func() {
-		for n := 0; ctx.Err() == nil; n++ {
-			err := send(ctx, url, 100_000*(1+n%8))
-			if ctx.Err() != nil {
-				return
-			}
-			l.mu.Lock()
-			if err != nil {
-				l.failed++
-				u.Log(err)
-			} else {
-				l.answered++
-			}
-			l.mu.Unlock()
-		}
+	objects = imageLine.ReplaceAllFunc(objects, func(line []byte) []byte {
+		return []byte("image: " + images[strings.TrimPrefix(string(line), "image: ")])
 	})
-	return l
+	path := filepath.Join(u.TempDir(), "objects.yaml")
+	if err := os.WriteFile(path, objects, 0o644); err != nil {
+		u.Fatal(err)
+	}
+	u.sh("kubectl -n " + namespace + " apply -f " + path)
 }
 
-func send(ctx context.Context, url string, size int) error {
+func (f function) send(ctx context.Context, url string, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(bytes.Repeat([]byte("words and more of them "), size/23+1)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(prose(size)))
 	if err != nil {
 		return err
 	}
-	request.Host = function + "." + namespace + "." + domain
+	request.Host = f.name + "." + namespace + "." + domain
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
@@ -102,6 +126,15 @@ func send(ctx context.Context, url string, size int) error {
 		return errors.New(response.Status)
 	}
 	return nil
+}
+
+// prose is size bytes that compress as text does: what functions send on takes its time.
+func prose(size int) []byte {
+	var body bytes.Buffer
+	for n := 0; body.Len() < size; n++ {
+		fmt.Fprintf(&body, "the quick brown fox jumps over the lazy dog, and what it has jumped over so far is %d\n", n*n)
+	}
+	return body.Bytes()[:size]
 }
 
 func (l *load) stop() (answered, failed int) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"libra.dev/libra/manifests/dist"
 )
 
 var (
@@ -41,8 +40,8 @@ const (
 	releaseTimeout = 20 * time.Minute
 	commandTimeout = 10 * time.Minute
 
-	namespace = "shop"
-	function  = "compression"
+	namespace   = "shop"
+	compression = "compression" // takes more CPU than its limit
 )
 
 // results are out/install-test/results.json.
@@ -68,16 +67,17 @@ type user struct {
 func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
-	u.step("release", u.release)
+	u.step("release", func() { u.release(serveRegistry(t)+"/libra", root, version) })
 	before := u.objects()
 
 	u.step("install", func() { u.types("install") })
 
-	load := u.startFunction()
+	u.sh("kubectl create namespace " + namespace)
+	load := u.start(function{compression, 100_000})
 	u.step("status has a number", func() { u.awaitStatus() })
 	u.step("mode and explain", func() {
-		u.sh("kubectl libra mode " + function + " full -n " + namespace)
-		if explained := u.sh("kubectl libra explain " + function + " -n " + namespace + " --size 300000"); !strings.Contains(explained, "full") {
+		u.sh("kubectl libra mode " + compression + " full -n " + namespace)
+		if explained := u.sh("kubectl libra explain " + compression + " -n " + namespace + " --size 300000"); !strings.Contains(explained, "full") {
 			t.Errorf("it explains no mode: %s", explained)
 		}
 		u.sh("kubectl libra check --all-namespaces")
@@ -90,7 +90,7 @@ func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 
 	r := results{Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
 	r.Minutes = time.Since(began).Minutes()
-	r.write(t)
+	u.write(r)
 	if len(r.ObjectsLeft) > 0 || len(r.FilesLeft) > 0 {
 		t.Errorf("left are the objects %q and the files %q", r.ObjectsLeft, r.FilesLeft)
 	}
@@ -134,25 +134,41 @@ func (u *user) step(what string, do func()) {
 	u.Logf("%s: %.0f s", what, u.took[what])
 }
 
-// release has its images in a registry that ends with the test.
-func (u *user) release() {
+// release makes the release of a tree of the repository by that tree's own programs, with its images at a registry.
+func (u *user) release(at, tree, version string) {
 	u.Helper()
-	at := serveRegistry(u.T) + "/libra"
-	ctx, cancel := context.WithTimeout(u.Context(), releaseTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, *boxPath, "release", "--registry", at, "--version", version, "--arch", "amd64", "--out", u.dist, "--push")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		u.Fatalf("box release: %v\n%s", err, out)
-	}
-	images, err := dist.ReadImages(filepath.Join(u.dist, "images.json"))
+	u.run(tree, "make", "bin/box", "bin/dist")
+	u.run(tree, "bin/box", "release", "--registry", at, "--version", version, "--arch", "amd64", "--out", u.dist, "--push")
+	path := filepath.Join(u.dist, "images.json")
+	text, err := os.ReadFile(path)
 	if err != nil {
 		u.Fatal(err)
 	}
+	var images map[string]string
+	if err := json.Unmarshal(text, &images); err != nil {
+		u.Fatalf("%s: %v", path, err)
+	}
 	// The box reaches no registry but this one.
 	images["redis"] = pushTar(u.T, filepath.Join(filepath.Dir(filepath.Dir(*kubelitePath)), "images", "redis.tar"), at+"/redis")
-	if err := (dist.Release{Root: root, Out: u.dist, Version: version, Images: images}).WriteObjects(); err != nil {
+	if text, err = json.Marshal(images); err != nil {
 		u.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		u.Fatal(err)
+	}
+	u.run(tree, "bin/dist", "--version", version, "--downloads", "https://libra.test/"+version, "--out", u.dist,
+		"--images", path, "--components", filepath.Join(u.dist, "components.json"))
+}
+
+// run runs a program of a tree, or one of the machine, in that tree.
+func (u *user) run(tree, program string, args ...string) {
+	u.Helper()
+	ctx, cancel := context.WithTimeout(u.Context(), releaseTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = tree
+	if out, err := cmd.CombinedOutput(); err != nil {
+		u.Fatalf("%s %s in %s: %v\n%s", program, strings.Join(args, " "), tree, err, out)
 	}
 }
 
@@ -163,12 +179,11 @@ func (u *user) types(mark string) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	_, after, found := strings.Cut(string(text), "<!-- "+mark+": make install-test types these -->\n```sh\n")
-	commands, _, closed := strings.Cut(after, "```\n")
-	if !found || !closed {
+	marked := regexp.MustCompile("(?s)<!-- " + mark + ": make [a-z-]+ types these -->\n```sh\n(.*?)```\n").FindSubmatch(text)
+	if marked == nil {
 		u.Fatalf("%s has no commands marked %q", page, mark)
 	}
-	for command := range strings.Lines(commands) {
+	for command := range strings.Lines(string(marked[1])) {
 		u.sh(strings.TrimSpace(command))
 	}
 }
@@ -232,14 +247,15 @@ func (u *user) files() []string {
 	return found
 }
 
-func (r results) write(t *testing.T) {
-	t.Helper()
-	data, err := json.MarshalIndent(r, "", "  ")
+// write writes results into the folder of the test.
+func (u *user) write(results any) {
+	u.Helper()
+	data, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
-		t.Fatal(err)
+		u.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(*outPath, "results.json"), append(data, '\n'), 0o644); err != nil {
-		t.Fatal(err)
+		u.Fatal(err)
 	}
-	t.Logf("%s", data)
+	u.Logf("%s", data)
 }

@@ -1,0 +1,158 @@
+//go:build install
+
+package install
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"knative.dev/serving/pkg/apis/serving"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/loadtest/containers"
+	"libra.dev/libra/pkg/api"
+)
+
+var basePath = flag.String("base", "", "tree of the commit to come from, and to go back to")
+
+const (
+	learned = 5 * time.Minute
+	resumes = 10 * time.Second
+	drained = 3 * time.Minute // an activator drains for most of a minute
+)
+
+// upgradeResults are out/upgrade-test/results.json.
+type upgradeResults struct {
+	Seconds        map[string]float64 `json:"seconds"`
+	ResumedSeconds map[string]float64 `json:"resumed_seconds"`
+	Requests       int                `json:"requests"`
+	FailedRequests int                `json:"failed_requests"`
+	// ObjectsChanged are those that are other ones after the way back than before the upgrade.
+	ObjectsChanged []string `json:"objects_changed"`
+}
+
+// TestUpgradeAndBack has a cluster whose functions lend under load go from the release of another commit to this one's, by the
+// commands of docs/install.md, and back.
+func TestUpgradeAndBack(t *testing.T) {
+	ours := newUser(t)
+	base := ours.in("base")
+	registry := serveRegistry(t) + "/libra"
+	ours.step("release of base", func() { base.release(registry, *basePath, "0.0.0-base") })
+	ours.step("release", func() { ours.release(registry, root, version) })
+
+	ours.step("install base", func() { base.types("install") })
+	ours.sh(`kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"mode":"full"}}'`)
+	var load *load
+	ours.step("base lends", func() {
+		ours.sh("kubectl create namespace " + namespace)
+		ours.sh("kubectl label namespace " + namespace + " " + api.SourceLabel + "=" + string(api.SourceOwners))
+		ours.deploy("functions/store/deployment.yaml")
+		ours.deploy("functions/store/service.yaml")
+		load = ours.start(function{"uploader", 300_000}, function{compression, 400_000})
+		ours.lends(learned)
+	})
+	before := ours.objects()
+
+	r := upgradeResults{Seconds: ours.took, ResumedSeconds: map[string]float64{}}
+	activators := ours.activators()
+	ours.step("upgrade", func() { ours.types("upgrade") })
+	ours.awaitEnd(activators)
+	r.ResumedSeconds["upgrade"] = ours.lends(resumes).Seconds()
+
+	ours.step("go back", func() { base.types("go back") })
+	r.ResumedSeconds["go back"] = ours.lends(resumes).Seconds()
+	ours.sh("kubectl libra check --all-namespaces")
+
+	r.Requests, r.FailedRequests = load.stop()
+	r.ObjectsChanged = left(before, ours.objects())
+	ours.write(r)
+	if r.FailedRequests > 0 || r.Requests == 0 {
+		t.Errorf("%d requests were answered and %d failed", r.Requests, r.FailedRequests)
+	}
+}
+
+// in is the user with the release in another folder.
+func (u user) in(folder string) *user {
+	u.dist = filepath.Join(*outPath, folder)
+	return &u
+}
+
+// activators are the IDs of their containers.
+func (u *user) activators() (ids []string) {
+	u.Helper()
+	var pods corev1.PodList
+	if err := u.kube.List(u.Context(), &pods, client.InNamespace("knative-serving"), client.MatchingLabels{"app": "activator"}); err != nil {
+		u.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		ids = append(ids, containerID(pod, "activator"))
+	}
+	return ids
+}
+
+func containerID(pod corev1.Pod, container string) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == container {
+			_, id, _ := strings.Cut(status.ContainerID, "://")
+			return id
+		}
+	}
+	return ""
+}
+
+// awaitEnd waits until containers have ended.
+func (u *user) awaitEnd(ids []string) {
+	u.Helper()
+	for _, id := range ids {
+		u.until(drained, "end of the activator's container "+id, func() error {
+			if _, err := containers.Find(id); err == nil {
+				return errors.New("it runs")
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
+	}
+}
+
+// lends waits until the borrower's cgroup comes to have more CPU than its owner configured, and is for how long. The CPU
+// that it has at first may be left from before.
+func (u *user) lends(most time.Duration) time.Duration {
+	u.Helper()
+	from := time.Now()
+	var pods corev1.PodList
+	if err := u.kube.List(u.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{serving.ServiceLabelKey: compression}); err != nil || len(pods.Items) != 1 {
+		u.Fatalf("the borrower has %d pods (%v), want 1", len(pods.Items), err)
+	}
+	container, err := containers.Find(containerID(pods.Items[0], api.UserContainer))
+	if err != nil {
+		u.Fatal(err)
+	}
+	owed := pods.Items[0].Spec.Containers[0].Resources.Limits.Cpu().MilliValue()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for was := owed + 1; ; <-ticker.C {
+		limits, err := container.Limits()
+		if err != nil {
+			u.Fatal(err)
+		}
+		took := time.Since(from)
+		if was <= owed && limits.CPUMilli > owed {
+			return took
+		}
+		was = limits.CPUMilli
+		if took > most {
+			for _, command := range []string{"status", "explain " + compression + " --size 3200000"} {
+				out, err := u.try("kubectl libra -n " + namespace + " " + command)
+				u.Logf("$ kubectl libra %s\n%s%v", command, out, err)
+			}
+			u.Fatalf("the borrower has %dm of %dm: nothing was lent for %s", limits.CPUMilli, owed, most)
+		}
+	}
+}
