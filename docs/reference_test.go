@@ -26,7 +26,7 @@ import (
 	"libra.dev/libra/pkg/kubectl"
 )
 
-var update = flag.Bool("update", false, "write the pages of docs/reference anew, and the picture of README.md")
+var update = flag.Bool("update", false, "write the pages of docs/reference anew")
 
 func TestReferenceOfFields(t *testing.T) {
 	p := reference.New("Fields of Libra's own objects",

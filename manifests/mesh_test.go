@@ -3,21 +3,14 @@ package manifests
 import (
 	"encoding/json"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	unstructuredv1 "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	sigsyaml "sigs.k8s.io/yaml"
 
-	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -25,56 +18,11 @@ const (
 	istioAmbient = "components/istio-ambient"
 	istioSidecar = "components/istio-sidecar"
 
-	// istioAPI has the definitions of the box's Istio.
-	istioAPI = "istio.io/api@v1.31.1"
-
 	// hbone is the port of a pod to which an ambient mesh sends.
 	hbone = 15008
 	// probes is whose address kubelets' probes have in an ambient mesh.
 	probes = "169.254.7.127/32"
 )
-
-// istioDefinitions is the file of Istio's CustomResourceDefinitions.
-func istioDefinitions(t *testing.T) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", istioAPI).Output()
-	if err != nil {
-		t.Fatalf("%s: %v: %s", istioAPI, err, out)
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(module.Dir, "kubernetes", "customresourcedefinitions.gen.yaml")
-}
-
-func TestAnAPIServerWithIstioTakesTheComponents(t *testing.T) {
-	config := apiservertest.Start(t, istioDefinitions(t))
-	plain, err := client.New(config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	strict := client.WithFieldValidation(plain, metav1.FieldValidationStrict)
-	namespace(t, plain, settings.Namespace, nil)
-	for _, o := range rendered(t, istioAmbient, istioSidecar) {
-		var sent unstructuredv1.Unstructured
-		if err := sigsyaml.Unmarshal(o.whole, &sent.Object); err != nil {
-			t.Fatal(err)
-		}
-		sent.SetNamespace(o.Metadata.Namespace)
-		misspelt := sent.DeepCopy()
-		misspelt.SetName("misspelt")
-		if err := unstructuredv1.SetNestedField(misspelt.Object, "STRICT", "spec", "mtlsMode"); err != nil {
-			t.Fatal(err)
-		}
-		if err := strict.Create(t.Context(), misspelt); err == nil || !strings.Contains(err.Error(), "mtlsMode") {
-			t.Errorf("%s %s is taken with a field that there is not: %v", o.Kind, o.Metadata.Name, err)
-		}
-		if err := strict.Create(t.Context(), &sent); err != nil {
-			t.Errorf("%s %s: %v", o.Kind, o.Metadata.Name, err)
-		}
-	}
-}
 
 // authorization is what of an AuthorizationPolicy ours use.
 type authorization struct {

@@ -19,8 +19,9 @@ import (
 	"libra.dev/libra/pkg/apiservertest"
 )
 
-// The modules that have the definitions of others' kinds. KServe is of the version that the box has.
+// The modules that have the definitions of others' kinds. Istio and KServe are of the versions that the box has.
 const (
+	istio              = "istio.io/api@v1.31.1"
 	kserve             = "github.com/kserve/kserve@v0.20.0"
 	prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 )
@@ -32,6 +33,7 @@ var overlays = []string{"manifests", "dashboards"}
 func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 	config := apiservertest.Start(t, filepath.Join(root, "manifests/base/crds"),
 		filepath.Join(moduleInUse(t, "knative.dev/serving"), "config/core/300-resources"),
+		filepath.Join(module(t, istio), "kubernetes/customresourcedefinitions.gen.yaml"),
 		filepath.Join(module(t, kserve), "config/crd/minimal"),
 		filepath.Join(module(t, prometheusOperator), "example/prometheus-operator-crd"))
 	config.QPS = -1
@@ -56,7 +58,7 @@ func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 		found[name] = true
 		accepts(name, data)
 	}
-	for _, want := range []string{"manifests/base", "manifests/components/redis-auth on manifests/base", "dashboards/operator"} {
+	for _, want := range []string{"manifests/base", "manifests/components/istio-ambient", "manifests/components/redis-auth on manifests/base", "dashboards/operator"} {
 		if !found[want] {
 			t.Errorf("%s was not found", want)
 		}
