@@ -9,6 +9,8 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1
 KWOK        := v0.8.0
 VALE        := github.com/errata-ai/vale/v3/cmd/vale@v3.18.0
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+GO_LICENSES := github.com/google/go-licenses@v1.6.0
 VENV        := predictor/.venv
 BOX         := bin/box
 SEED        ?= 1
@@ -223,12 +225,36 @@ box-libra: box-up bin/demo
 DOWNLOADS ?= https://libra.dev/releases/$(VERSION)
 
 .PHONY: release
-release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0, PUSH=1 to push the images.
+release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0, PUSH=1 to push the images, SIGN=<command> to sign the checksums.
 	@test -n "$(REGISTRY)" || { echo "make release needs REGISTRY=<repository>: where clusters will pull the images from, as registry.example/libra"; exit 2; }
 	@test -n "$(VERSION)" || { echo "make release needs VERSION=<version>, as 0.1.0"; exit 2; }
 	rm -rf dist
 	$(BOX) release --registry "$(REGISTRY)" --version "$(VERSION)" --arch amd64,arm64 --out dist $(if $(PUSH),--push)
 	bin/dist --version "$(VERSION)" --downloads "$(DOWNLOADS)" --out dist --images dist/images.json --components dist/components.json
+	$(if $(SIGN),cd dist && $(SIGN) SHA256SUMS)
+
+.PHONY: audit licences
+audit: out/audit/.stamp ## Known vulnerabilities of what Libra is built from, of the Go database and of PyPI: not in CI, as both are online.
+	GOBIN="$(CURDIR)/bin" go install $(GOVULNCHECK)
+	bin/govulncheck ./...
+	cd $(SCHEDULER) && "$(CURDIR)/bin/govulncheck" ./...
+	@: Without --strict it passes over what PyPI does not tell of.
+	out/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement predictor/requirements.lock
+
+# Those that neither forbid a use nor ask for our sources.
+LICENCES_GO     := Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
+LICENCES_PYTHON := 0BSD;Apache;BSD;CC0;MIT;MPL;Mozilla Public License 2.0;PSF;Python Software Foundation;Zlib
+
+licences: out/audit/.stamp $(VENV)/.stamp ## That all of a release has a licence that it may be shipped with (2 min).
+	@: It tells the standard library by GOROOT.
+	export GOROOT="$$(go env GOROOT)" && go run $(GO_LICENSES) check ./activator-plugin/cmd/... ./resizer/cmd/... ./pkg/kubectl/cmd/... --ignore libra.dev/libra --allowed_licenses=$(LICENCES_GO) && \
+	  cd $(SCHEDULER) && go run $(GO_LICENSES) check ./cmd/... --ignore libra.dev/libra --allowed_licenses=$(LICENCES_GO)
+	out/audit/bin/pip-licenses --python $(VENV)/bin/python --from=mixed --partial-match --allow-only "$(LICENCES_PYTHON)"
+
+out/audit/.stamp:
+	python3.11 -m venv out/audit
+	out/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1 pip-licenses==5.5.5
+	@touch $@
 
 ##@ Build it
 
