@@ -199,15 +199,24 @@ func (p *plane) golden(name string, args ...string) {
 		p.Errorf("%v: %v", args, err)
 		return
 	}
-	out = ago.ReplaceAllString(out, "written 3s ago")
+	isGolden(p.T, name, ago.ReplaceAllString(out, "written 3s ago"))
+}
+
+// isGolden compares what a command prints with a file of testdata, or writes that with -update.
+func isGolden(t *testing.T, name, printed string) {
+	t.Helper()
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
-		p.do(os.WriteFile(path, []byte(out), 0o644))
+		if err := os.WriteFile(path, []byte(printed), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	want, err := os.ReadFile(path)
-	p.do(err)
-	if diff := cmp.Diff(string(want), out); diff != "" {
-		p.Errorf("%v (-want, +got):\n%s", args, diff)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), printed); diff != "" {
+		t.Errorf("%s (-want, +got):\n%s", path, diff)
 	}
 }
 

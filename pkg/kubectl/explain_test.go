@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,19 +86,7 @@ func TestExplain(t *testing.T) {
 			if err := (&output{outputTable}).print(&out, e.document()); err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Error("(-want, +got):\n" + diff)
-			}
+			isGolden(t, name, out.String())
 			out.Reset()
 			if err := (&output{"json"}).print(&out, e.document()); err != nil || !strings.Contains(out.String(), `"cpu_milli"`) {
 				t.Errorf("as JSON it is (%v)\n%s", err, out.String())

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -83,19 +81,7 @@ func TestExplainARequestThatWas(t *testing.T) {
 			if err := (&output{outputTable}).print(&out, past.document(endOfOld.Add(200*time.Second))); err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, out.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Error("(-want, +got):\n" + diff)
-			}
+			isGolden(t, name, out.String())
 			out.Reset()
 			if err := (&output{"json"}).print(&out, past.document(endOfOld)); err != nil || !strings.Contains(out.String(), `"kind": "Request"`) {
 				t.Errorf("as JSON it is (%v)\n%s", err, out.String())
