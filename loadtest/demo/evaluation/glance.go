@@ -47,6 +47,13 @@ func (c *comparison) glance() section {
 		t.add(append(row, c.harmedText(k, Libra))...)
 	}
 	s.Tables = []table{t, c.price()}
+	s.draw = func() ([]figureDrawn, error) {
+		f, shown, err := c.glancePlot()
+		if !shown {
+			return nil, err
+		}
+		return []figureDrawn{f}, err
+	}
 	if len(t.Rows) == 0 {
 		s.Text = []string{fmt.Sprintf("%s and %s were not measured under the same load: nothing can be told.", c.title(Stock), c.title(Libra))}
 		return s

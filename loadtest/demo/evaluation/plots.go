@@ -5,6 +5,8 @@ import (
 	"html/template"
 	"image/color"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"gonum.org/v1/plot/plotter"
@@ -104,4 +106,46 @@ func (c *comparison) byLoadPlots() ([]figureDrawn, error) {
 		}
 	}
 	return figures, nil
+}
+
+// GlanceFile is the name of the picture of what is at a glance.
+const GlanceFile = "glance.svg"
+
+var glanceArms = []string{Again, NoLimits, Libra}
+
+// glancePlot shows what became of P99 of computing requests, of stock's; nothing where stock or Libra
+// was not measured.
+func (c *comparison) glancePlot() (figureDrawn, bool, error) {
+	var names []string
+	var kinds []plot.Ratios
+	for _, arm := range glanceArms {
+		kinds = append(kinds, plot.Ratios{Name: c.title(arm), Color: armColors[arm]})
+	}
+	shown := false
+	for _, k := range c.of(PartRequests) {
+		for i, arm := range glanceArms {
+			r := c.ratio(k, arm, Stock, p99Computing)
+			if !r.measured() || math.IsNaN(r.low) {
+				continue
+			}
+			shown = shown || arm == Libra
+			kinds[i].Of = append(kinds[i].Of, plot.Ratio{At: len(names), Value: r.value, Low: r.low, High: r.high})
+		}
+		names = append(names, fmt.Sprintf("%d %%\n%d pods", k.load, k.pods))
+	}
+	if !shown {
+		return figureDrawn{}, false, nil
+	}
+	svg, err := plot.Dots(plot.Axes{X: "load", Y: "P99, " + c.title(Stock) + " = 1", LegendOnTop: true, LegendOnLeft: true}, names, kinds)
+	title := "P99 of computing requests, of " + c.title(Stock) + "'s, with 95 % intervals"
+	return figureDrawn{title, template.HTML(svg)}, true, err
+}
+
+// writeGlance writes the same as a file of its own, for other pages.
+func (c *comparison) writeGlance(dir string) error {
+	f, shown, err := c.glancePlot()
+	if err != nil || !shown {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, GlanceFile), []byte(f.SVG), 0o644)
 }

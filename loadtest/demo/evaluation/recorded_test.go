@@ -25,11 +25,19 @@ func TestRecordedRuns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			drawn, err := os.ReadFile(filepath.Join(run, GlanceFile))
+			if err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
 			var results report.Results
 			if err := json.Unmarshal(text, &results); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(results.Metrics, write(t, data).metrics, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+			w := write(t, data)
+			if len(drawn) > 0 && string(drawn) != w.glance {
+				t.Errorf("%s is another than what is worked out: bin/demo evaluate --report-only writes it", GlanceFile)
+			}
+			if diff := cmp.Diff(results.Metrics, w.metrics, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 				t.Errorf("recorded (-) and worked out (+):\n%s", diff)
 			}
 		})

@@ -16,6 +16,9 @@ func WriteReport(dir string, out io.Writer, title string, d Data) error {
 	if err != nil {
 		return fmt.Errorf("what was measured cannot be compared: %w", err)
 	}
+	if err := c.writeGlance(dir); err != nil {
+		return fmt.Errorf("write %s: %w", GlanceFile, err)
+	}
 	return writeAll(dir, out, title, c.document(), c.results())
 }
 

@@ -22,6 +22,7 @@ var update = flag.Bool("update", false, "write the reports that are held against
 // written is all that a report writes.
 type written struct {
 	page, markdown, text string
+	glance               string // empty where nothing was drawn
 	metrics              map[string]float64
 }
 
@@ -44,7 +45,10 @@ func writeBy(t *testing.T, by func(dir string, out io.Writer, title string, d Da
 		}
 		return string(data)
 	}
-	w := written{read(PageFile), read(MarkdownFile), strings.ReplaceAll(out.String(), dir, "out"), nil}
+	w := written{page: read(PageFile), markdown: read(MarkdownFile), text: strings.ReplaceAll(out.String(), dir, "out")}
+	if _, err := os.Stat(filepath.Join(dir, GlanceFile)); err == nil {
+		w.glance = read(GlanceFile)
+	}
 	var results report.Results
 	if err := json.Unmarshal([]byte(read(report.ResultsFile)), &results); err != nil {
 		t.Fatal(err)
@@ -96,14 +100,14 @@ func TestReportsOfMuchLittleAndNothing(t *testing.T) {
 		data  Data
 		plots int
 	}{
-		// Two of each load, and of the ablations; two figures by load with 10 pods and two with 40.
-		"everything": {everything(synthetic{seed: 1, blocks: 2, requests: 60, arms: allArms(), noise: 0.1}), 2*6 + 2 + 4},
-		"small":      {small(), 2*2 + 2},
+		// One at a glance; two of each load, and of the ablations; two figures by load with 10 pods and two with 40.
+		"everything": {everything(synthetic{seed: 1, blocks: 2, requests: 60, arms: allArms(), noise: 0.1}), 1 + 2*6 + 2 + 4},
+		"small":      {small(), 1 + 2*2 + 2},
 		"one arm":    {alone, 2 + 2},
 		"nothing":    {Data{}, 0},
-		"all failed": {everyoneFailed, 2 + 2},
-		// Without slow-downs and titles, there is P99 by load, but no arm to draw it of.
-		"nothing is known of functions": {unknown, 0},
+		"all failed": {everyoneFailed, 1 + 2 + 2},
+		// Without slow-downs and titles, there is P99 at a glance, but no arm to draw it of by load.
+		"nothing is known of functions": {unknown, 1},
 	} {
 		w := write(t, c.data)
 		if got := strings.Count(w.page, "<svg"); got != c.plots {
