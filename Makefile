@@ -120,6 +120,14 @@ install-test: box-build ## A release on a box with stock Knative, from a registr
 	go test -tags install -count=1 -timeout 30m -v -run TestAStranger ./loadtest/install -args $(INSTALLS) -out "$(CURDIR)/out/install-test"
 	$(BOX) down
 
+.PHONY: helm-test
+helm-test: box-build ## The chart of a release on a box, by the Helm commands of docs/install.md: installed, upgraded and taken off under load (10 min).
+	$(BOX) down
+	$(BOX) up
+	$(BOX) load --out out/images.json
+	go test -tags install -count=1 -timeout 40m -v -run TestChart ./loadtest/install -args $(INSTALLS) -helm "$$($(BOX) path helm)" -out "$(CURDIR)/out/helm-test"
+	$(BOX) down
+
 INSTALLS = -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)"
 
 ##@ Measure it

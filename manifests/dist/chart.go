@@ -24,6 +24,7 @@ const (
 	chartName = "libra"
 
 	activatorJob = "libra-activator-install"
+	removal      = "libra-uninstall.yaml"
 	// withJob has the Job of the removal delete itself.
 	withJob = "--with-job"
 
@@ -38,7 +39,7 @@ var whens = map[string]string{
 	"libra-predictor-kserve.yaml": `eq .Values.predictor "kserve"`,
 	"libra-predictor-plain.yaml":  `eq .Values.predictor "plain"`,
 	"libra-activator.yaml":        "",
-	"libra-uninstall.yaml":        "",
+	removal:                       "",
 	"libra-scheduler.yaml":        ".Values.scheduler.enabled",
 	"libra-monitoring.yaml":       ".Values.monitoring.enabled",
 	"libra-namespace-opt-in.yaml": ".Values.namespaceOptIn.enabled",
@@ -113,7 +114,7 @@ func (r Release) template(f file, when string, resources map[string]any) ([]byte
 	var out strings.Builder
 	fmt.Fprintf(&out, "# %s\n", f.about)
 	for _, o := range objects.Resources() {
-		text, err := r.objectTemplate(o, resources)
+		text, err := r.objectTemplate(o, helmAnnotations(f, o), resources)
 		if err != nil {
 			return nil, fmt.Errorf("%s in the chart: %s %s: %w", f.name, o.GetKind(), o.GetName(), err)
 		}
@@ -129,7 +130,7 @@ func (r Release) template(f file, when string, resources map[string]any) ([]byte
 	return []byte(out.String()), nil
 }
 
-func (r Release) objectTemplate(o *resource.Resource, resources map[string]any) (string, error) {
+func (r Release) objectTemplate(o *resource.Resource, annotations map[string]string, resources map[string]any) (string, error) {
 	data, err := o.AsYAML()
 	if err != nil {
 		return "", err
@@ -140,7 +141,7 @@ func (r Release) objectTemplate(o *resource.Resource, resources map[string]any) 
 		return "", err
 	}
 	name := o.GetKind() + " " + o.GetName()
-	for key, value := range helmAnnotations(o) {
+	for key, value := range annotations {
 		if err := unstructured.SetNestedField(fields, value, "metadata", "annotations", key); err != nil {
 			return "", err
 		}
@@ -183,8 +184,10 @@ func (r Release) imageTemplate(name string) string {
 }
 
 // helmAnnotations tell Helm when to make an object, and when not to delete it.
-func helmAnnotations(o *resource.Resource) map[string]string {
+func helmAnnotations(f file, o *resource.Resource) map[string]string {
 	switch {
+	case f.name == removal:
+		return removalAnnotations(o)
 	case o.GetKind() == "CustomResourceDefinition":
 		// What users wrote would go with it.
 		return map[string]string{"helm.sh/resource-policy": "keep"}
@@ -194,14 +197,25 @@ func helmAnnotations(o *resource.Resource) map[string]string {
 			"helm.sh/hook":               "post-install,post-upgrade,post-rollback",
 			"helm.sh/hook-delete-policy": "before-hook-creation",
 		}
-	case o.GetName() == uninstall.Job:
-		// What is put back takes all that Helm then deletes. After a failure the log stays.
-		return map[string]string{
-			"helm.sh/hook":               "pre-delete",
-			"helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
-		}
 	}
 	return nil
+}
+
+// removalAnnotations have the Job of the removal, and its rights, be there only while Helm takes Libra off. What the Job
+// puts back takes all that Helm then deletes. After a failure the log stays.
+func removalAnnotations(o *resource.Resource) map[string]string {
+	weight := "1" // what the Job needs
+	switch o.GetKind() {
+	case "Namespace":
+		weight = "0"
+	case "Job":
+		weight = "2"
+	}
+	return map[string]string{
+		"helm.sh/hook":               "pre-delete",
+		"helm.sh/hook-weight":        weight,
+		"helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+	}
 }
 
 // withoutWithJob has the Job of the removal end before it goes: Helm waits for its end, and deletes it.

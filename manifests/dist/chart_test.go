@@ -148,6 +148,25 @@ func withoutArgument(t *testing.T, objects []unstructured.Unstructured) []unstru
 	return objects
 }
 
+// Nobody but Helm's removal has the rights to take Libra off.
+func TestRightsOfTheRemovalAreAHook(t *testing.T) {
+	removed := byKey(rendered(t, testRelease())[removal])
+	weights := map[string]string{}
+	for _, o := range decode(t, newHelm(t).template(t)) {
+		if _, is := removed[key(o)]; !is {
+			continue
+		}
+		annotations := o.GetAnnotations()
+		if annotations["helm.sh/hook"] != "pre-delete" {
+			t.Errorf("%s is installed", key(o))
+		}
+		weights[o.GetKind()] = annotations["helm.sh/hook-weight"]
+	}
+	if len(weights) < 4 || weights["Namespace"] >= weights["ServiceAccount"] || weights["ClusterRoleBinding"] >= weights["Job"] {
+		t.Errorf("they are made in the order of %v: want the namespace, then the rights, then the Job", weights)
+	}
+}
+
 func TestChartsValuesDoWhatTheySay(t *testing.T) {
 	h := newHelm(t)
 	defaults := byKey(decode(t, h.template(t)))
