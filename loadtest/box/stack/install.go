@@ -2,10 +2,9 @@ package stack
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,12 +42,12 @@ func annotateNamespaces(objects []object, annotations map[string]string) []objec
 	return objects
 }
 
-// Install puts the stack on a node that has its images, and returns when all of
-// it works. What Build rendered is applied by a field manager of the box's own;
+// Install puts the parts of the stack that are named on a node that has its images, and returns when
+// all of it works. What Build rendered is applied by a field manager of the box's own;
 // a second Install changes nothing but what others changed in the meantime. The
 // annotations are for the namespaces of the platform, and for those that Libra and
 // the cluster's own parts will be in.
-func Install(ctx context.Context, l layout.Layout, config *rest.Config, annotations map[string]string, log Logf) error {
+func Install(ctx context.Context, l layout.Layout, config *rest.Config, parts []string, annotations map[string]string, log Logf) error {
 	start := time.Now()
 	a, err := newApplier(config)
 	if err != nil {
@@ -58,20 +57,17 @@ func Install(ctx context.Context, l layout.Layout, config *rest.Config, annotati
 	if err != nil {
 		return err
 	}
+	what := strings.Join(parts, ", ")
 	var all []object
 	for _, phase := range phases {
-		data, err := os.ReadFile(filepath.Join(l.Manifests(), phase))
+		objects, err := rendered(l, parts, phase)
 		if err != nil {
-			return fmt.Errorf("%w: build the stack first", err)
-		}
-		objects, err := parseObjects(data)
-		if err != nil {
-			return fmt.Errorf("%s: %w", phase, err)
+			return err
 		}
 		if phase == phases[0] && annotations != nil {
 			objects = annotateNamespaces(objects, annotations)
 		}
-		if phase == phases[1] {
+		if phase == phases[1] && slices.Contains(parts, partKServe) {
 			objects = append(objects, certificate.secret())
 		}
 		certificate.trustedBy(objects)
@@ -80,11 +76,11 @@ func Install(ctx context.Context, l layout.Layout, config *rest.Config, annotati
 		}
 		all = append(all, objects...)
 	}
-	log("knative, istio, kserve: %d objects applied in %.0f s", len(all), time.Since(start).Seconds())
+	log("%s: %d objects applied in %.0f s", what, len(all), time.Since(start).Seconds())
 
 	if err := a.waitReady(ctx, readinessOf(all), readyTimeout, log); err != nil {
 		return err
 	}
-	log("knative, istio, kserve: ready after %.0f s", time.Since(start).Seconds())
+	log("%s: ready after %.0f s", what, time.Since(start).Seconds())
 	return nil
 }

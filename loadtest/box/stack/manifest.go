@@ -17,49 +17,67 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/box/layout"
 )
 
 type object = *unstructured.Unstructured
 
-// manifests renders all that Install applies, one file per phase: what has to
+// manifests renders all that Install applies: of each part one file for each phase, which has to
 // exist before the next one makes sense.
 func (b *builder) manifests(ctx context.Context) error {
-	var all []object
-	for _, render := range []func(context.Context) ([]object, error){knative, istioAndGateways(b.layout.Bin("helm")), kserve} {
-		objects, err := render(ctx)
-		if err != nil {
-			return err
-		}
-		all = append(all, objects...)
-	}
-	if err := resolveImages(all); err != nil {
-		return err
-	}
-	if err := setRequests(all); err != nil {
-		return err
-	}
-	if err := askSoon(all); err != nil {
-		return err
-	}
-	files := map[string][]byte{}
-	for _, o := range all {
-		data, err := document(o)
-		if err != nil {
-			return err
-		}
-		name := phaseOf(o)
-		files[name] = append(files[name], data...)
-	}
 	dir := b.layout.Manifests()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for name, data := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+	for name, render := range b.renderers() {
+		objects, err := render(ctx)
+		if err != nil {
 			return err
+		}
+		for _, edit := range []func([]object) error{resolveImages, setRequests, askSoon} {
+			if err := edit(objects); err != nil {
+				return err
+			}
+		}
+		files := map[string][]byte{}
+		for _, o := range objects {
+			data, err := document(o)
+			if err != nil {
+				return err
+			}
+			files[phaseOf(o)] = append(files[phaseOf(o)], data...)
+		}
+		for _, phase := range phases {
+			if err := os.WriteFile(manifestPath(b.layout, name, phase), files[phase], 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// manifestPath is the file with what is applied of a part in a phase.
+func manifestPath(l layout.Layout, part, phase string) string {
+	return filepath.Join(l.Manifests(), part+"-"+phase)
+}
+
+// rendered are the objects of parts that are applied in a phase.
+func rendered(l layout.Layout, parts []string, phase string) ([]object, error) {
+	var all []object
+	for _, name := range parts {
+		path := manifestPath(l, name, phase)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("%w: build the stack first", err)
+		}
+		objects, err := parseObjects(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // document is an object as one document of a YAML file.

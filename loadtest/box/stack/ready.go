@@ -40,9 +40,11 @@ func readinessOf(objects []object) []check {
 			checks = append(checks, gatewayCheck(o), deploymentCheck(o.GetNamespace(), o.GetName()+"-istio"))
 		}
 	}
-	return append(checks,
-		webhookCheck("knative's webhooks", probeService),
-		webhookCheck("kserve's webhooks", probeInferenceService))
+	checks = append(checks, webhookCheck("knative's webhooks", probeService))
+	if _, err := find(objects, "Namespace", kserveNamespace); err == nil {
+		checks = append(checks, webhookCheck("kserve's webhooks", probeInferenceService))
+	}
+	return checks
 }
 
 // waitReady waits until all checks pass, once each. Its error names those that

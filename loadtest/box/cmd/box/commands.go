@@ -131,28 +131,35 @@ func changing(run func(layout.Layout) error) error {
 
 func newUp() *cobra.Command {
 	var nodes int
+	var choice stack.Choice
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the box and install Knative, Istio and KServe on it",
 		Long: `up starts the nodes, imports the images and installs the stack. A box that runs,
-has as many nodes, is whole and was started from what "box build" last made is left
-alone; any other is removed first. Nothing is started before all that it needs was
-found.
+has as many nodes and the same parts, is whole and was started from what "box build"
+last made is left alone; any other is removed first. Nothing is started before all
+that it needs was found.
+
+With --without kserve there is no KServe on it.
 
 With --nodes 3 there are, beside the node "box", the workers "w1" and "w2", each with
 a kubelet, containers, pod addresses and CPUs of its own. Functions run on the
 workers, and the platform and all of Libra but its agents on "box".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			parts, err := choice.Parts()
+			if err != nil {
+				return err
+			}
 			return changing(func(l layout.Layout) error {
 				log, done := progress(cmd)
 				c := cluster.Cluster{Layout: l, Nodes: nodes, Log: log}
-				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l) }, func(ctx context.Context) error {
+				started, err := c.Up(cmd.Context(), func() (string, error) { return stale(l, parts) }, func(ctx context.Context) error {
 					config, err := cluster.RESTConfig(l)
 					if err != nil {
 						return err
 					}
-					return stack.Install(ctx, l, config, cluster.PlatformAnnotations(nodes), log)
+					return stack.Install(ctx, l, config, parts, cluster.PlatformAnnotations(nodes), log)
 				})
 				if err != nil {
 					return err
@@ -161,7 +168,7 @@ workers, and the platform and all of Libra but its agents on "box".`,
 					done("the box is up and healthy already; its kubeconfig is %s", l.Kubeconfig())
 					return nil
 				}
-				if err := noteInstalled(l); err != nil {
+				if err := noteInstalled(l, parts); err != nil {
 					return err
 				}
 				done("the box is up; its kubeconfig is %s", l.Kubeconfig())
@@ -169,6 +176,7 @@ workers, and the platform and all of Libra but its agents on "box".`,
 			})
 		},
 	}
+	cmd.Flags().StringSliceVar(&choice.Without, "without", nil, "parts that the box does without, of "+strings.Join(stack.Dispensable(), ", "))
 	cmd.Flags().IntVar(&nodes, "nodes", 1, fmt.Sprintf("nodes of the cluster, from 1 to %d: the control node, and workers with a CPU of their own at least", cluster.MostNodes))
 	return cmd
 }
@@ -201,7 +209,10 @@ func newStatus() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return looking(cmd, func(c cluster.Cluster) error {
-				return c.Status(cmd.Context(), cmd.OutOrStdout())
+				if err := c.Status(cmd.Context(), cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				return printParts(cmd.OutOrStdout(), c.Layout)
 			})
 		},
 	}

@@ -1,44 +1,75 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"libra.dev/libra/loadtest/box/build"
 	"libra.dev/libra/loadtest/box/cluster"
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// installedPath is the file that says from what a box was started. It is
-// written last, and goes with the run's other files.
+// installed is from what a box was started.
+type installed struct {
+	Built string   `json:"built"`
+	Parts []string `json:"parts"`
+}
+
+// installedPath is the file that says so. It is written last, and goes with the run's other files.
 func installedPath(l layout.Layout) string { return filepath.Join(l.Run(), "stack-installed") }
 
-func noteInstalled(l layout.Layout) error {
+func noteInstalled(l layout.Layout, parts []string) error {
 	digest, err := built(l)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(installedPath(l), []byte(digest), 0o644)
+	data, err := json.Marshal(installed{digest, parts})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(installedPath(l), data, 0o644)
 }
 
-// stale says why a box that runs is not the one that `box up` would start now;
-// it is empty where it is.
-func stale(l layout.Layout) (string, error) {
-	installed, err := os.ReadFile(installedPath(l))
+// readInstalled is what a box was installed from, with no parts where it was not to the end.
+func readInstalled(l layout.Layout) (is installed, err error) {
+	data, err := os.ReadFile(installedPath(l))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "it was not installed to the end", nil
+		return is, nil
 	}
 	if err != nil {
+		return is, err
+	}
+	if err := json.Unmarshal(data, &is); err != nil { // another box's command wrote it
+		return installed{}, nil
+	}
+	return is, nil
+}
+
+// stale says why a box that runs is not the one that `box up` would start now, with
+// these parts; it is empty where it is.
+func stale(l layout.Layout, parts []string) (string, error) {
+	is, err := readInstalled(l)
+	if err != nil {
 		return "", err
+	}
+	if len(is.Parts) == 0 {
+		return "it was not installed to the end", nil
+	}
+	if !slices.Equal(is.Parts, parts) {
+		return fmt.Sprintf("it has %s, not %s", strings.Join(is.Parts, ", "), strings.Join(parts, ", ")), nil
 	}
 	digest, err := built(l)
 	if err != nil {
 		return "", err
 	}
-	if string(installed) != digest {
+	if is.Built != digest {
 		return "what it was started from has been built anew since", nil
 	}
 	return "", nil
@@ -66,4 +97,13 @@ func built(l layout.Layout) (string, error) {
 		return "", fmt.Errorf("%w: run `box build`", err)
 	}
 	return digest, nil
+}
+
+// printParts prints which parts a box has, once it has them.
+func printParts(w io.Writer, l layout.Layout) error {
+	is, err := readInstalled(l)
+	if err == nil && len(is.Parts) > 0 {
+		fmt.Fprintf(w, "stack       %s\n", strings.Join(is.Parts, ", "))
+	}
+	return err
 }

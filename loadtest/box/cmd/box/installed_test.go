@@ -22,17 +22,18 @@ func TestStale(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	parts := []string{"knative", "istio"}
 	want := func(when, problem string) {
 		t.Helper()
-		got, err := stale(l)
+		got, err := stale(l, parts)
 		if err != nil || !strings.Contains(got, problem) || problem == "" && got != "" {
 			t.Errorf("%s: stale() = %q, %v, want %q", when, got, err, problem)
 		}
 	}
 	pilot := build.StampPath(filepath.Join(l.Images(), "pilot.tar"))
-	manifest := filepath.Join(l.Manifests(), "1-definitions.yaml")
-	write(installedPath(l), "")
-	if _, err := stale(l); err == nil || !strings.Contains(err.Error(), "box build") {
+	manifest := filepath.Join(l.Manifests(), "knative-1-definitions.yaml")
+	write(installedPath(l), `{"parts": ["knative", "istio"]}`)
+	if _, err := stale(l, parts); err == nil || !strings.Contains(err.Error(), "box build") {
 		t.Errorf("stale() = %v with nothing built, want an error that says what to do", err)
 	}
 	for _, name := range cluster.Binaries {
@@ -44,10 +45,13 @@ func TestStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("before the end of the installation", "not installed to the end")
-	if err := noteInstalled(l); err != nil {
+	if err := noteInstalled(l, parts); err != nil {
 		t.Fatal(err)
 	}
 	want("after it", "")
+	parts = append(parts, "kserve")
+	want("with another part", "it has knative, istio, not knative, istio, kserve")
+	parts = parts[:2]
 	// Neither is what a box is started from.
 	write(filepath.Join(l.Images(), "libra-resizer.tar"), "v2")
 	write(build.StampPath(l.Bin("k6")), "v2")
