@@ -113,12 +113,15 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 	$(BOX) down
 
 .PHONY: install-test
-install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min).
+install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min); WITHOUT=kserve on a box without KServe.
 	$(BOX) down
-	$(BOX) up
+	$(BOX) up $(VARIANT)
 	$(BOX) load --out out/images.json
-	go test -tags install -count=1 -timeout 30m -v -run TestAStranger ./loadtest/install -args $(INSTALLS) -out "$(CURDIR)/out/install-test"
+	go test -tags install -count=1 -timeout 30m -v -run TestAStranger ./loadtest/install -args $(INSTALLS) $(VARIANT) -out "$(CURDIR)/out/install-test"
 	$(BOX) down
+
+# Flags of both the box and the test.
+VARIANT = $(if $(WITHOUT),--without $(WITHOUT))
 
 .PHONY: helm-test
 helm-test: box-build ## The chart of a release on a box, by the Helm commands of docs/install.md: installed, upgraded and taken off under load (10 min).

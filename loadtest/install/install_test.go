@@ -46,6 +46,7 @@ const (
 
 // results are out/install-test/results.json.
 type results struct {
+	Variant        string             `json:"variant"`
 	Minutes        float64            `json:"minutes"`
 	Seconds        map[string]float64 `json:"seconds"`
 	ObjectsLeft    []string           `json:"objects_left"`
@@ -64,13 +65,15 @@ type user struct {
 	took   map[string]float64
 }
 
+// The cluster has no Prometheus, and with -without kserve no KServe either.
 func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
+	u.lacks()
 	u.step("release", func() { u.release(serveRegistry(t)+"/libra", root, version) })
 	before := u.objects()
 
-	u.step("install", func() { u.types("install") })
+	u.step("install", u.installs)
 
 	u.sh("kubectl create namespace " + namespace)
 	load := u.start(function{compression, 100_000})
@@ -83,12 +86,14 @@ func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 		u.sh("kubectl libra check --all-namespaces")
 	})
 
+	u.step("lend", u.awaitBorrowed)
+
 	u.step("remove", func() { u.types("remove") })
 	answered, failed := load.stop()
 	u.awaitRemoved()
 	u.sh("kubectl delete namespace " + namespace)
 
-	r := results{Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
+	r := results{Variant: variant(), Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
 	r.Minutes = time.Since(began).Minutes()
 	u.write(r)
 	if len(r.ObjectsLeft) > 0 || len(r.FilesLeft) > 0 {
@@ -175,6 +180,14 @@ func (u *user) run(tree, program string, args ...string) {
 // types the commands that docs/install.md has after a mark.
 func (u *user) types(mark string) {
 	u.Helper()
+	for _, command := range u.marked(mark) {
+		u.sh(command)
+	}
+}
+
+// marked are the commands that docs/install.md has after a mark.
+func (u *user) marked(mark string) (commands []string) {
+	u.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		u.Fatal(err)
@@ -184,8 +197,9 @@ func (u *user) types(mark string) {
 		u.Fatalf("%s has no commands marked %q", page, mark)
 	}
 	for command := range strings.Lines(string(marked[1])) {
-		u.sh(strings.TrimSpace(command))
+		commands = append(commands, strings.TrimSpace(command))
 	}
+	return commands
 }
 
 // sh runs a command as a shell does, and returns what it prints.

@@ -1,0 +1,96 @@
+//go:build install
+
+package install
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var without = flag.String("without", "", "what the box does without: kserve, or nothing")
+
+const (
+	kserveFile = "libra-predictor-kserve.yaml"
+	// moved is how long the report of what was borrowed may take: it is a mean over minutes, and written every ten seconds.
+	moved = 2 * time.Minute
+)
+
+// variant is what the results call the cluster.
+func variant() string {
+	if *without != "" {
+		return "without " + *without
+	}
+	return "all"
+}
+
+// installs types the commands of the page that install Libra on a cluster such as this one.
+func (u *user) installs() {
+	u.Helper()
+	commands := u.marked("install")
+	if *without == "kserve" {
+		commands = inPlaceOf(u, commands, kserveFile, u.marked("install without KServe"))
+	}
+	for _, command := range commands {
+		u.sh(command)
+	}
+}
+
+// inPlaceOf puts the only other command in the place of the one that names a file.
+func inPlaceOf(u *user, commands []string, file string, other []string) (all []string) {
+	u.Helper()
+	if len(other) != 1 {
+		u.Fatalf("%s has %q in place of %s, want one command", page, other, file)
+	}
+	found := 0
+	for _, command := range commands {
+		if strings.Contains(command, file) {
+			command = other[0]
+			found++
+		}
+		all = append(all, command)
+	}
+	if found != 1 {
+		u.Fatalf("%s names %s %d times among %q, want once", page, file, found, commands)
+	}
+	return all
+}
+
+// lacks fails the test unless the cluster lacks what the variant and every box do without.
+func (u *user) lacks() {
+	u.Helper()
+	groups := []string{"monitoring.coreos.com"} // of the Prometheus Operator
+	if *without == "kserve" {
+		groups = append(groups, "serving.kserve.io")
+	}
+	var definitions metav1.PartialObjectMetadataList
+	definitions.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinitionList"))
+	if err := u.kube.List(u.Context(), &definitions); err != nil {
+		u.Fatal(err)
+	}
+	for _, d := range definitions.Items {
+		for _, group := range groups {
+			if strings.HasSuffix(d.Name, "."+group) {
+				u.Fatalf("the cluster has the definition %s, and is to be without %s", d.Name, group)
+			}
+		}
+	}
+}
+
+// awaitBorrowed waits until the report of the functions has CPU that they used beyond their limits.
+func (u *user) awaitBorrowed() {
+	u.Helper()
+	const command = "kubectl -n " + namespace + " get functionreport functions -o jsonpath='{.status.total.borrowed.cpu}'"
+	u.until(moved, "CPU borrowed", func() error {
+		out, err := u.try(command)
+		if err != nil || out == "" {
+			return fmt.Errorf("the report says %q (%v)", out, err)
+		}
+		u.Logf("$ %s\n%s", command, out)
+		return nil
+	})
+}
