@@ -137,7 +137,7 @@ func PlatformAnnotations(nodes int) map[string]string {
 // ofPlatform are the images whose pods are on the control node, where there are workers: their
 // namespaces say so.
 var ofPlatform = []string{
-	"knative-activator", "knative-autoscaler", "knative-controller", "knative-webhook", "knative-net-gateway-api",
+	"knative-activator", "knative-autoscaler", "knative-controller", "knative-webhook", "knative-net-gateway-api", "knative-net-kourier",
 	"pilot", "proxyv2", "kserve-manager", "redis", "libra-resizer", "libra-predictor", "libra-scheduler",
 }
 

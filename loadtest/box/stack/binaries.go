@@ -48,6 +48,9 @@ var (
 		{build.Module{Path: "knative.dev/net-gateway-api", Version: versions.KnativeNetGatewayAPI}, []build.Binary{
 			{Name: "knative-net-gateway-api", Package: "cmd/controller"},
 		}},
+		{build.Module{Path: "knative.dev/net-kourier", Version: versions.KnativeNetKourier}, []build.Binary{
+			{Name: "knative-net-kourier", Package: "cmd/kourier"},
+		}},
 		{pilot, []build.Binary{{Name: "pilot-discovery", Package: "pilot/cmd/pilot-discovery"}}},
 		{agent, []build.Binary{{Name: "pilot-agent", Package: "pilot/cmd/pilot-agent"}}},
 		{build.Module{Path: "github.com/kserve/kserve", Version: versions.KServe}, []build.Binary{

@@ -15,8 +15,9 @@ func TestChoice(t *testing.T) {
 		choice Choice
 		want   []string
 	}{
-		{Choice{}, []string{"knative", "istio", "kserve"}},
-		{Choice{Without: []string{"kserve"}}, []string{"knative", "istio"}},
+		{Choice{Ingress: "istio"}, []string{"knative", "istio", "kserve"}},
+		{Choice{Ingress: "istio", Without: []string{"kserve"}}, []string{"knative", "istio"}},
+		{Choice{Ingress: "kourier", Without: []string{"kserve"}}, []string{"knative", "kourier"}},
 	} {
 		got, err := tt.choice.Parts()
 		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
@@ -30,7 +31,9 @@ func TestChoiceSaysWhatThereIs(t *testing.T) {
 		choice Choice
 		want   string
 	}{
-		{Choice{Without: []string{"knative"}}, `--without "knative": a box can do without kserve alone`},
+		{Choice{Ingress: "contour"}, `--ingress "contour": there is istio, kourier`},
+		{Choice{Ingress: "kourier"}, "--ingress kourier: KServe's routes on the box are for Istio's gateways; say --without kserve too"},
+		{Choice{Ingress: "istio", Without: []string{"knative"}}, `--without "knative": a box can do without kserve alone`},
 	} {
 		if _, err := tt.choice.Parts(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("parts of %+v: %v, want %q", tt.choice, err, tt.want)
@@ -57,5 +60,51 @@ func TestRenderedHasTheChosenPartsAlone(t *testing.T) {
 	}
 	if _, err := rendered(l, []string{"knative"}, phases[1]); err == nil || !strings.Contains(err.Error(), "build the stack first") {
 		t.Errorf("rendered() = %v without a part's file, want an error that says what to do", err)
+	}
+}
+
+func TestKnativeUsesTheIngressThatIsThere(t *testing.T) {
+	for part, class := range map[string]string{
+		"istio":   "gateway-api.ingress.networking.knative.dev",
+		"kourier": "kourier.ingress.networking.knative.dev",
+	} {
+		objects := parse(t, "kind: ConfigMap\nmetadata: {name: config-network}\ndata: {other: a}\n")
+		if err := setIngress(objects, []string{"knative", part}); err != nil {
+			t.Fatal(err)
+		}
+		want := parse(t, "kind: ConfigMap\nmetadata: {name: config-network}\ndata: {other: a, ingress-class: "+class+"}\n")
+		if diff := cmp.Diff(want, objects); diff != "" {
+			t.Errorf("setIngress() for %s (-want +got):\n%s", part, diff)
+		}
+	}
+	if err := setIngress(nil, []string{"knative"}); err == nil {
+		t.Error("setIngress() is content without an ingress")
+	}
+}
+
+// Its image has neither a shell nor a registry.
+func TestKourierIsForTheBox(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads modules of the Go module proxy")
+	}
+	objects, err := kourier(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, edit := range []func([]object) error{resolveImages, setRequests, askSoon} {
+		if err := edit(objects); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range objects {
+		data, err := o.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, foreign := range []string{koScheme, "docker.io/", "/bin/sh", `"LoadBalancer"`} {
+			if strings.Contains(string(data), foreign) {
+				t.Errorf("%s %s has %s", o.GetKind(), o.GetName(), foreign)
+			}
+		}
 	}
 }

@@ -32,6 +32,7 @@ const (
 	webhookImage    = registry + "knative-webhook" + knativeTag
 	queueImage      = registry + "knative-queue" + knativeTag
 	ingressImage    = registry + "knative-net-gateway-api:" + versions.KnativeNetGatewayAPI
+	kourierImage    = registry + "knative-net-kourier:" + versions.KnativeNetKourier
 	pilotImage      = registry + "pilot:" + versions.IstioBuild
 	proxyImage      = registry + "proxyv2:" + versions.IstioBuild
 	kserveImage     = registry + "kserve-manager:" + versions.KServe
@@ -83,6 +84,7 @@ func (b *builder) images(ctx context.Context) error {
 		binaryImage(l, webhookImage, "knative-webhook", "/usr/local/bin/webhook", image.NonRoot),
 		binaryImage(l, queueImage, "knative-queue", "/usr/local/bin/queue", image.NonRoot),
 		binaryImage(l, ingressImage, "knative-net-gateway-api", "/usr/local/bin/net-gateway-api", image.NonRoot),
+		binaryImage(l, kourierImage, "knative-net-kourier", "/usr/local/bin/kourier", image.NonRoot),
 		binaryImage(l, kserveImage, "kserve-manager", "/manager", image.NonRoot),
 		binaryImage(l, pilotImage, "pilot-discovery", "/usr/local/bin/pilot-discovery", istioUser),
 		{

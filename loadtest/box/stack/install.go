@@ -67,8 +67,13 @@ func Install(ctx context.Context, l layout.Layout, config *rest.Config, parts []
 		if phase == phases[0] && annotations != nil {
 			objects = annotateNamespaces(objects, annotations)
 		}
-		if phase == phases[1] && slices.Contains(parts, partKServe) {
-			objects = append(objects, certificate.secret())
+		if phase == phases[1] {
+			if err := setIngress(objects, parts); err != nil {
+				return err
+			}
+			if slices.Contains(parts, partKServe) {
+				objects = append(objects, certificate.secret())
+			}
 		}
 		certificate.trustedBy(objects)
 		if err := a.applyAll(ctx, objects); err != nil {

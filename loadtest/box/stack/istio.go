@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -50,21 +51,21 @@ var istioValues = map[string]any{
 	},
 }
 
-// istioAndGateways is the Gateway API, istiod, and the two Gateways that Knative
-// uses, whose proxies istiod starts.
+// istioAndGateways is the Gateway API, istiod, Knative's ingress by that API, and the two
+// Gateways that it uses, whose proxies istiod starts.
 func istioAndGateways(helm string) func(context.Context) ([]object, error) {
 	return func(ctx context.Context) ([]object, error) {
 		source, err := build.Download(ctx, istio.Path, istio.Version)
 		if err != nil {
 			return nil, err
 		}
-		gatewayAPI, err := build.Download(ctx, "sigs.k8s.io/gateway-api", versions.GatewayAPI)
+		definitions, err := build.Download(ctx, "sigs.k8s.io/gateway-api", versions.GatewayAPI)
 		if err != nil {
 			return nil, err
 		}
 		charts := filepath.Join(source.Dir, "manifests", "charts")
 		objects, err := readObjects(
-			filepath.Join(gatewayAPI.Dir, "config", "crd", "standard", "gateway.networking.k8s.io_*.yaml"),
+			filepath.Join(definitions.Dir, "config", "crd", "standard", "gateway.networking.k8s.io_*.yaml"),
 			filepath.Join(charts, "base", "files", "crd-all.gen.yaml"),
 		)
 		if err != nil {
@@ -74,11 +75,15 @@ func istioAndGateways(helm string) func(context.Context) ([]object, error) {
 		if err != nil {
 			return nil, err
 		}
+		ingress, err := gatewayAPI(ctx)
+		if err != nil {
+			return nil, err
+		}
 		gateways, err := parseObjects(fmt.Appendf(nil, gatewayManifests, istioNamespace, externalGateway, localGateway))
 		if err != nil {
 			return nil, err
 		}
-		return append(append(objects, istiod...), gateways...), nil
+		return slices.Concat(objects, istiod, ingress, gateways), nil
 	}
 }
 

@@ -5,20 +5,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"libra.dev/libra/loadtest/box/build"
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-const (
-	// Domain is the domain of Knative services on the box: <service>.<namespace>.<Domain>.
-	Domain = "box.test"
+// Domain is the domain of Knative services on the box: <service>.<namespace>.<Domain>.
+const Domain = "box.test"
 
-	ingressClass = "gateway-api.ingress.networking.knative.dev"
-)
+// ingressClasses are those that Knative is told of, by the part that is its ingress.
+var ingressClasses = map[string]string{
+	partIstio:   "gateway-api.ingress.networking.knative.dev",
+	partKourier: "kourier.ingress.networking.knative.dev",
+}
 
-// knative is Knative Serving with its Gateway API ingress, out of the modules
-// that the binaries are built from.
+// knative is Knative Serving without an ingress, out of the modules that the
+// binaries are built from.
 func knative(ctx context.Context) ([]object, error) {
 	serving, err := build.Download(ctx, "knative.dev/serving", versions.KnativeServing)
 	if err != nil {
@@ -40,10 +44,6 @@ func knative(ctx context.Context) ([]object, error) {
 		}
 		required[path] = source.Dir
 	}
-	ingress, err := build.Download(ctx, "knative.dev/net-gateway-api", versions.KnativeNetGatewayAPI)
-	if err != nil {
-		return nil, err
-	}
 
 	core := filepath.Join(serving.Dir, "config", "core")
 	networking := filepath.Join(required["knative.dev/networking"], "config")
@@ -59,27 +59,50 @@ func knative(ctx context.Context) ([]object, error) {
 		filepath.Join(core, "webhooks", "*.yaml"),
 		filepath.Join(networking, "*.yaml"),
 		filepath.Join(required["knative.dev/caching"], "config", "*.yaml"),
-		filepath.Join(ingress.Dir, "config", "200-clusterrole.yaml"),
-		filepath.Join(ingress.Dir, "config", "300-controller.yaml"),
-		filepath.Join(ingress.Dir, "config", "config-gateway.yaml"),
 	)
 	if err != nil {
 		return nil, err
 	}
 	for name, data := range map[string]map[string]string{
-		"config-network":    {"ingress-class": ingressClass},
 		"config-domain":     {Domain: ""},
 		"config-deployment": {"queue-sidecar-cpu-request": queueCPURequest},
-		"config-gateway": {
-			"external-gateways": gatewayClass(externalGateway),
-			"local-gateways":    gatewayClass(localGateway),
-		},
 	} {
 		if err := setData(objects, name, data); err != nil {
 			return nil, err
 		}
 	}
 	return objects, nil
+}
+
+// setIngress has Knative use the ingress that is among the parts.
+func setIngress(objects []object, parts []string) error {
+	for part, class := range ingressClasses {
+		if slices.Contains(parts, part) {
+			return setData(objects, "config-network", map[string]string{"ingress-class": class})
+		}
+	}
+	return fmt.Errorf("no ingress is among %s", strings.Join(parts, ", "))
+}
+
+// gatewayAPI is the ingress of Knative's that makes routes of the Gateway API.
+func gatewayAPI(ctx context.Context) ([]object, error) {
+	ingress, err := build.Download(ctx, "knative.dev/net-gateway-api", versions.KnativeNetGatewayAPI)
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(ingress.Dir, "config")
+	objects, err := readObjects(
+		filepath.Join(config, "200-clusterrole.yaml"),
+		filepath.Join(config, "300-controller.yaml"),
+		filepath.Join(config, "config-gateway.yaml"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return objects, setData(objects, "config-gateway", map[string]string{
+		"external-gateways": gatewayClass(externalGateway),
+		"local-gateways":    gatewayClass(localGateway),
+	})
 }
 
 // gatewayClass tells Knative of a Gateway. Istio names a Gateway's Service

@@ -179,6 +179,7 @@ var koImages = map[string]string{
 	"knative.dev/serving/cmd/webhook":            webhookImage,
 	"knative.dev/serving/cmd/queue":              queueImage,
 	"knative.dev/net-gateway-api/cmd/controller": ingressImage,
+	"knative.dev/net-kourier/cmd/kourier":        kourierImage,
 	"github.com/kserve/kserve/cmd/manager":       kserveImage,
 }
 
@@ -236,12 +237,14 @@ var cpuRequests = map[string]string{
 	"controller":                 "10m",
 	"webhook":                    "10m",
 	"net-gateway-api-controller": "10m",
+	"net-kourier-controller":     "10m",
+	kourierGateway:               gatewayCPURequest,
 	"istiod":                     "10m",
 	"kserve-controller-manager":  "10m",
 }
 
 const (
-	gatewayCPURequest = "50m" // of each of the two
+	gatewayCPURequest = "50m" // of each
 	queueCPURequest   = "10m" // of each pod of a function
 )
 

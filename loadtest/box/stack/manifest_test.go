@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,11 +90,15 @@ func TestUpstreamManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ingressObjects, err := gatewayAPI(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	kserveObjects, err := kserve(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := append(knativeObjects, kserveObjects...)
+	objects := slices.Concat(knativeObjects, ingressObjects, kserveObjects)
 	if err := resolveImages(objects); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ const (
 	// from: the go.mod at the root of the repository.
 	KnativeServing       = "v0.50.0"
 	KnativeNetGatewayAPI = "v0.48.0"
+	KnativeNetKourier    = "v0.48.0"
 )
 
 // Istio is published without its version tags: a pseudo-version, and the

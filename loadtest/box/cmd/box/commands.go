@@ -74,7 +74,7 @@ func newBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build or fetch everything that runs on the box",
-		Long: `build compiles Kubernetes, containerd, Knative, Istio, KServe and the tools from
+		Long: `build compiles Kubernetes, containerd, Knative, Istio, Kourier, KServe and the tools from
 their Go modules, makes their images, and installs the Debian packages that
 running them takes. What is there already, and would be the same, is left alone.
 
@@ -140,7 +140,8 @@ has as many nodes and the same parts, is whole and was started from what "box bu
 last made is left alone; any other is removed first. Nothing is started before all
 that it needs was found.
 
-With --without kserve there is no KServe on it.
+With --without kserve there is no KServe on it, and with --ingress kourier Kourier is
+Knative's ingress, in place of Istio.
 
 With --nodes 3 there are, beside the node "box", the workers "w1" and "w2", each with
 a kubelet, containers, pod addresses and CPUs of its own. Functions run on the
@@ -176,6 +177,7 @@ workers, and the platform and all of Libra but its agents on "box".`,
 			})
 		},
 	}
+	cmd.Flags().StringVar(&choice.Ingress, "ingress", stack.Ingresses()[0], "Knative's ingress, of "+strings.Join(stack.Ingresses(), ", "))
 	cmd.Flags().StringSliceVar(&choice.Without, "without", nil, "parts that the box does without, of "+strings.Join(stack.Dispensable(), ", "))
 	cmd.Flags().IntVar(&nodes, "nodes", 1, fmt.Sprintf("nodes of the cluster, from 1 to %d: the control node, and workers with a CPU of their own at least", cluster.MostNodes))
 	return cmd
