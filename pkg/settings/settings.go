@@ -77,7 +77,7 @@ func (n Namespaces) Has(namespace string) bool {
 // Default changes nothing on the cluster.
 var Default = Settings{
 	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond,
-	Platform: "istio-system,knative-serving,kserve", Placement: api.PlacementDefault,
+	Platform: "istio-system,knative-serving,kourier-system,kserve", Placement: api.PlacementDefault,
 }
 
 // ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
