@@ -113,7 +113,7 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 	$(BOX) down
 
 .PHONY: install-test
-install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min); WITHOUT=kserve on a box without KServe.
+install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min); WITHOUT=kserve on a box without KServe, and then INGRESS=kourier on one with Kourier in place of Istio.
 	$(BOX) down
 	$(BOX) up $(VARIANT)
 	$(BOX) load --out out/images.json
@@ -121,7 +121,7 @@ install-test: box-build ## A release on a box with stock Knative, from a registr
 	$(BOX) down
 
 # Flags of both the box and the test.
-VARIANT = $(if $(WITHOUT),--without $(WITHOUT))
+VARIANT = $(if $(WITHOUT),--without $(WITHOUT)) $(if $(INGRESS),--ingress $(INGRESS))
 
 .PHONY: helm-test
 helm-test: box-build ## The chart of a release on a box, by the Helm commands of docs/install.md: installed, upgraded and taken off under load (10 min).

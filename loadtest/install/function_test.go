@@ -16,9 +16,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const domain = "box.test"
@@ -48,11 +45,7 @@ func (u *user) start(functions ...function) *load {
 		u.sh("kubectl -n " + namespace + " wait --for=condition=ready --timeout=3m ksvc/" + f.name)
 	}
 
-	var gateway corev1.Service
-	if err := u.kube.Get(u.Context(), client.ObjectKey{Namespace: "istio-system", Name: "knative-gateway-istio"}, &gateway); err != nil {
-		u.Fatal(err)
-	}
-	url := "http://" + gateway.Spec.ClusterIP
+	url := u.gatewayURL()
 	ctx, cancel := context.WithCancel(u.Context())
 	l := &load{cancel: cancel}
 	for _, f := range functions {

@@ -65,7 +65,7 @@ type user struct {
 	took   map[string]float64
 }
 
-// The cluster has no Prometheus, and with -without kserve no KServe either.
+// The cluster has no Prometheus, with -without kserve no KServe either, and with -ingress kourier Kourier in place of Istio.
 func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)

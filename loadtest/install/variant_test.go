@@ -5,14 +5,27 @@ package install
 import (
 	"flag"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-var without = flag.String("without", "", "what the box does without: kserve, or nothing")
+var (
+	without = flag.String("without", "", "what the box does without: kserve, or nothing")
+	ingress = flag.String("ingress", "istio", "Knative's ingress on the box: istio or kourier")
+)
+
+// gateways are the Services through which requests come from outside, by the ingress.
+var gateways = map[string]client.ObjectKey{
+	"istio":   {Namespace: "istio-system", Name: "knative-gateway-istio"},
+	"kourier": {Namespace: "kourier-system", Name: "kourier"},
+}
 
 const (
 	kserveFile = "libra-predictor-kserve.yaml"
@@ -22,10 +35,24 @@ const (
 
 // variant is what the results call the cluster.
 func variant() string {
-	if *without != "" {
-		return "without " + *without
+	if *without == "" {
+		return *ingress
 	}
-	return "all"
+	return *ingress + " without " + *without
+}
+
+// gatewayURL is where the ingress that is there takes requests.
+func (u *user) gatewayURL() string {
+	u.Helper()
+	var gateway corev1.Service
+	key, ok := gateways[*ingress]
+	if !ok {
+		u.Fatalf("-ingress is %q, want one of %q", *ingress, slices.Sorted(maps.Keys(gateways)))
+	}
+	if err := u.kube.Get(u.Context(), key, &gateway); err != nil {
+		u.Fatalf("the gateway of -ingress %s: %v", *ingress, err)
+	}
+	return "http://" + gateway.Spec.ClusterIP
 }
 
 // installs types the commands of the page that install Libra on a cluster such as this one.
@@ -66,6 +93,9 @@ func (u *user) lacks() {
 	groups := []string{"monitoring.coreos.com"} // of the Prometheus Operator
 	if *without == "kserve" {
 		groups = append(groups, "serving.kserve.io")
+	}
+	if *ingress != "istio" {
+		groups = append(groups, "gateway.networking.k8s.io", "networking.istio.io")
 	}
 	var definitions metav1.PartialObjectMetadataList
 	definitions.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinitionList"))
