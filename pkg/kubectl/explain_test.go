@@ -66,16 +66,18 @@ func TestExplain(t *testing.T) {
 		}
 		io.WriteString(w, tensors)
 	})
-	bounded := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: map[string]string{"max-mode": "lend", "source": "owners"}}
+	config := func(data map[string]string) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data}
+	}
 	for name, tc := range map[string]struct {
 		objects []client.Object
 		size    int64
 	}{
-		"explain-borrower": {functions(nil), 5000},
-		"explain-donor":    {append(functions(nil), bounded), 10},
-		"explain-path": {functions(func(r *servingv1.Revision) {
+		"explain-borrower": {append(functions(nil), config(nil)), 5000},
+		"explain-donor":    {append(functions(nil), config(map[string]string{"max-mode": "lend", "source": "owners"})), 10},
+		"explain-path": {append(functions(func(r *servingv1.Revision) {
 			r.Annotations = map[string]string{api.ModeAnnotation: "fully", autoscaling.TargetBurstCapacityKey: "211"}
-		}), api.UnknownSize},
+		}), config(nil)), api.UnknownSize},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := explain(t.Context(), cluster(tc.objects...), to, client.ObjectKey{Namespace: "shop", Name: "thumb"}, tc.size, time.Now())

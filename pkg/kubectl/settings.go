@@ -16,7 +16,7 @@ import (
 // readClusterSettings are those of config-libra, as a part of Libra has them that starts now.
 func readClusterSettings(ctx context.Context, kube client.Client) (settings.Settings, error) {
 	var cm corev1.ConfigMap
-	of := settings.Default
+	of := settings.Absent
 	switch err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm); {
 	case apierrors.IsNotFound(err):
 	case err != nil:

@@ -54,7 +54,7 @@ type watch struct {
 // with a setting, each time that it is seen. Without objects there are no HarvestPolicies.
 func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused func(error)) (*Live, error) {
 	l := &Live{refused: refused}
-	l.settings.Store(&Default)
+	l.settings.Store(&Absent)
 
 	configMap := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -150,18 +150,11 @@ func (l *Live) Settings() Settings {
 	return *l.settings.Load()
 }
 
-// unread holds until the settings have been read: nothing is changed, whatever an annotation says.
-var unread = func() Settings {
-	s := Default
-	s.MaxMode = api.ModeObserve
-	return s
-}()
-
 // For are the settings of a namespace's functions, as its HarvestPolicy has them. Nodes and namespaces may have another
 // source: see Source.
 func (l *Live) For(namespace string) Settings {
 	if !l.Synced() {
-		return unread
+		return Absent
 	}
 	s := *l.settings.Load()
 	if policy := l.policies.of(namespace); policy != nil {
@@ -206,7 +199,7 @@ func (l *Live) setSettings(obj any) {
 
 func (l *Live) removeSettings(any) {
 	l.partly.Store(false)
-	l.store(Default)
+	l.store(Absent)
 }
 
 func (l *Live) store(s Settings) {

@@ -185,7 +185,7 @@ func (c *cluster) edit(data map[string]string) {
 func TestLiveFollowsTheConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t)
-		c.expectSettings(Default)
+		c.expectSettings(Absent)
 
 		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(t.Context(), configMap(map[string]string{"mode": "lend"}), metav1.CreateOptions{})
 		c.do(err)
@@ -206,7 +206,10 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement})
 
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
-		c.expectSettings(Default)
+		c.expectSettings(Absent)
+		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
+			t.Errorf("without the ConfigMap a function's own mode is %s, want observe", got)
+		}
 	})
 }
 

@@ -80,6 +80,14 @@ var Default = Settings{
 	Platform: "istio-system,knative-serving,kourier-system,kserve", Placement: api.PlacementDefault,
 }
 
+// Absent hold without the ConfigMap: nothing is changed, whatever an annotation says. Who deletes all that Libra is made of
+// has every pod whole then.
+var Absent = func() Settings {
+	s := Default
+	s.MaxMode = api.ModeObserve
+	return s
+}()
+
 // ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
 // read is ModeObserve; who tells the user is the activator.
 func (s Settings) ModeOf(annotations map[string]string) api.Mode {
