@@ -2,16 +2,24 @@ package dist
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/filters/imagetag"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"libra.dev/libra/pkg/settings"
 )
+
+// resizer is the name of the part, and of what gives it its rights.
+const resizer = "libra-resizer"
 
 // file is one that a user applies.
 type file struct {
@@ -59,6 +67,9 @@ func (f file) objects(r Release) (resmap.ResMap, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.name, err)
 	}
+	if objects, err = ordered(objects); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.name, err)
+	}
 	for _, name := range r.Images.names() {
 		repository, digest := r.Images.split(name)
 		// Of containers wherever they are, also in an InferenceService.
@@ -83,6 +94,32 @@ func (f file) objects(r Release) (resmap.ResMap, error) {
 		}
 	}
 	return objects, nil
+}
+
+// ordered are the objects in the order in which `kubectl delete -f` deletes them, too: the settings, without which every
+// function is observed, as soon as there can be any; what the resizer may do, by which it puts limits back then, last.
+func ordered(objects resmap.ResMap) (resmap.ResMap, error) {
+	all := objects.Resources()
+	slices.SortStableFunc(all, func(a, b *resource.Resource) int { return cmp.Compare(rank(a), rank(b)) })
+	sorted := resmap.New()
+	for _, o := range all {
+		if err := sorted.Append(o); err != nil {
+			return nil, err
+		}
+	}
+	return sorted, nil
+}
+
+func rank(o *resource.Resource) int {
+	switch kind := o.GetKind(); {
+	case kind == "Namespace":
+		return 0
+	case kind == "ConfigMap" && o.GetName() == settings.ConfigMap:
+		return 1
+	case o.GetName() == resizer && (kind == "ServiceAccount" || o.GetGvk().Group == rbacv1.GroupName):
+		return 3
+	}
+	return 2
 }
 
 // imagesOf are the images of all containers of an object, of whatever kind it is.
