@@ -18,7 +18,9 @@ const root = "../.."
 // testRelease is one whose images exist nowhere.
 func testRelease() Release {
 	images := Images{}
-	for _, name := range []string{"kubectl-libra", "libra-activator", "libra-agent", "libra-predictor", "libra-resizer", "libra-scheduler", "redis"} {
+	for _, name := range []string{"kubectl-libra", "libra-activator", "libra-agent", "libra-fn-compression", "libra-fn-load", "libra-fn-store", "libra-fn-uploader",
+		"libra-predictor", "libra-resizer", "libra-scheduler", "redis",
+	} {
 		images[name] = fmt.Sprintf("registry.example:5000/libra/%s@sha256:%x", name, sha256.Sum256([]byte(name)))
 	}
 	return Release{Root: root, Version: "0.1.0", Images: images, Downloads: "https://example.com/libra"}

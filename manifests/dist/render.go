@@ -40,6 +40,7 @@ var files = []file{
 	{"libra-namespace-opt-in.yaml", "manifests/components/namespace-opt-in", "Opts the functions of labelled namespaces in. It wants libra.yaml."},
 	{"libra-scheduler.yaml", "manifests/scheduler", "Libra's scheduler, for functions that ask for it. It wants libra.yaml."},
 	{"libra-monitoring.yaml", "dashboards/operator", "Dashboards for Grafana, and rules and monitors for the Prometheus Operator. It wants libra.yaml."},
+	{"libra-samples.yaml", "manifests/samples", "Two functions, and a Job that sends requests to them for half an hour. It wants libra.yaml and libra-activator.yaml."},
 }
 
 // render is what the file has in it.

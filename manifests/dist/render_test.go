@@ -118,7 +118,7 @@ func TestAnImageThatIsNotReleasedIsNamed(t *testing.T) {
 
 // A file's objects go with it when somebody deletes them.
 func TestFilesHoldLibrasOwnObjects(t *testing.T) {
-	own := []string{settings.Namespace, settings.AgentNamespace}
+	own := []string{settings.Namespace, settings.AgentNamespace, "libra-samples"}
 	for name, objects := range rendered(t, testRelease()) {
 		if len(objects) == 0 {
 			t.Errorf("%s is empty", name)

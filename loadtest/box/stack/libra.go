@@ -31,6 +31,9 @@ var parts = []build.Binary{
 	{Name: "kubectl-libra", Package: "pkg/kubectl/cmd/kubectl-libra"},
 }
 
+// samples are the programs that a release's samples run, of the load tests' functions.
+var samples = []string{"compression", "load", "store", "uploader"}
+
 // Node is where images are loaded.
 type Node interface {
 	// Images are the names, with tags, of the images on the node.
@@ -206,11 +209,30 @@ func functionBinaries(root string) ([]build.Binary, error) {
 	var binaries []build.Binary
 	for _, f := range functions {
 		if f.IsDir() {
-			binaries = append(binaries, build.Binary{Name: "libra-fn-" + f.Name(), Package: functionsDir + "/" + f.Name()})
+			binaries = append(binaries, build.Binary{Name: functionImage(f.Name()), Package: functionsDir + "/" + f.Name()})
 		}
 	}
 	return binaries, nil
 }
+
+// sampleBinaries are those of samples.
+func sampleBinaries(root string) ([]build.Binary, error) {
+	functions, err := functionBinaries(root)
+	if err != nil {
+		return nil, err
+	}
+	var found []build.Binary
+	for _, s := range samples {
+		at := slices.IndexFunc(functions, func(b build.Binary) bool { return b.Name == functionImage(s) })
+		if at < 0 {
+			return nil, fmt.Errorf("manifests/samples run %s, and there is no folder %s/%s", functionImage(s), functionsDir, s)
+		}
+		found = append(found, functions[at])
+	}
+	return found, nil
+}
+
+func functionImage(function string) string { return "libra-fn-" + function }
 
 // predictor puts the predictor's source on the layers that python made.
 func (b *builder) predictor(source string) (image.Image, error) {

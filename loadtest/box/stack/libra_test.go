@@ -38,6 +38,20 @@ func TestFunctionBinaries(t *testing.T) {
 	}
 }
 
+func TestSampleBinaries(t *testing.T) {
+	got, err := sampleBinaries("../../..")
+	if err != nil || len(got) != len(samples) || got[0].Name != "libra-fn-"+samples[0] {
+		t.Errorf("sampleBinaries() = %v, %v, want those of %v", got, err, samples)
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, functionsDir, samples[0]), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sampleBinaries(root); err == nil || !strings.Contains(err.Error(), functionsDir+"/"+samples[1]) {
+		t.Errorf("sampleBinaries() error = %v, want the folder that is missing", err)
+	}
+}
+
 func TestWithWheels(t *testing.T) {
 	const lock = "# As pip left it.\nprotobuf==6.33.6\npsutil==5.9.8\npsutilx==1.0\n"
 	if diff := cmp.Diff(lock, string(withWheels("amd64", []byte(lock)))); diff != "" {

@@ -118,6 +118,15 @@ func (b *builder) released(ctx context.Context, root, version string) ([]own, er
 	if err != nil {
 		return nil, err
 	}
+	functions, err := sampleBinaries(root)
+	if err != nil {
+		return nil, err
+	}
+	sampled, err := b.programs(ctx, root, build.Options{}, functions...)
+	if err != nil {
+		return nil, err
+	}
+	images = append(images, sampled...)
 	scheduler := extras["scheduler"]
 	more, err := b.programs(ctx, filepath.Join(root, scheduler.dir), scheduler.options, scheduler.local...)
 	if err != nil {
