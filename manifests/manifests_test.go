@@ -69,7 +69,7 @@ var clusterScoped = []string{
 const checkNamespace = "libra-check"
 
 // namespaces are Libra's.
-var namespaces = []string{settings.Namespace, settings.AgentNamespace, uninstall.Job, checkNamespace}
+var namespaces = []string{settings.Namespace, settings.AgentNamespace, uninstall.Job, checkNamespace, "libra-samples"}
 
 // rights are the kinds of ours that are in namespaces of others, for what the Jobs do there.
 var rights = []string{"Role", "RoleBinding"}
