@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,10 +21,11 @@ import (
 
 const domain = "box.test"
 
-// function is a Knative Service of the load test, and how much the inputs of its requests grow by.
+// function is a Knative Service of the load test, how much the inputs of its requests grow by, and its namespace if that is another.
 type function struct {
 	name string
 	step int
+	in   string
 }
 
 // load is one request after the other to each of some functions.
@@ -44,7 +46,12 @@ func (u *user) start(functions ...function) *load {
 	for _, f := range functions {
 		u.sh("kubectl -n " + namespace + " wait --for=condition=ready --timeout=3m ksvc/" + f.name)
 	}
+	return u.send(functions...)
+}
 
+// send sends requests to functions that are ready until the load is stopped.
+func (u *user) send(functions ...function) *load {
+	u.Helper()
 	url := u.gatewayURL()
 	ctx, cancel := context.WithCancel(u.Context())
 	l := &load{cancel: cancel}
@@ -106,7 +113,7 @@ func (f function) send(ctx context.Context, url string, size int) error {
 	if err != nil {
 		return err
 	}
-	request.Host = f.name + "." + namespace + "." + domain
+	request.Host = f.name + "." + cmp.Or(f.in, namespace) + "." + domain
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
@@ -136,8 +143,8 @@ func (l *load) stop() (answered, failed int) {
 	return l.answered, l.failed
 }
 
-// awaitStatus waits until status says of the function that it is learned, and what of it could be lent or borrowed.
-func (u *user) awaitStatus() {
+// awaitStatus waits until status says of a function of a namespace that it is learned, and what of it could be lent or borrowed.
+func (u *user) awaitStatus(namespace string) {
 	u.Helper()
 	u.until(5*time.Minute, "figures of the function", func() error {
 		out, err := u.try("kubectl libra status -n " + namespace + " -o json")

@@ -23,8 +23,8 @@ func TestChartInstallsUpgradesAndRemoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.env = append(u.env, "PATH="+bin+":"+u.path(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	u.step("release", func() { u.release(serveRegistry(t)+"/libra", root, version) })
-	before := u.objects()
+	u.step("release", u.released)
+	before := u.fields()
 
 	u.step("install", func() { u.types("helm install") })
 	if image := u.sh("kubectl -n knative-serving get deployment activator -o jsonpath='{.spec.template.spec.containers[0].image}'"); !strings.Contains(image, "/libra-activator@") {
@@ -33,20 +33,23 @@ func TestChartInstallsUpgradesAndRemoves(t *testing.T) {
 	if rights, _ := u.try("kubectl get clusterrole libra-uninstall"); !strings.Contains(rights, "NotFound") {
 		t.Errorf("the rights of the removal are there: %s", rights)
 	}
-	u.sh("kubectl create namespace " + namespace)
-	load := u.start(function{compression, 100_000})
-	u.step("status has a number", func() { u.awaitStatus() })
-	u.sh("kubectl libra mode " + compression + " full -n " + namespace)
+	u.step("samples", func() { u.types("samples") })
+	load := u.send(function{name: compression, step: 100_000, in: samples}, function{name: "uploader", step: 100_000, in: samples})
+	u.step("status has a number", func() { u.awaitStatus(samples) })
+	u.types("samples in full")
 	u.step("upgrade", func() { u.types("helm upgrade") })
 	u.step("remove", func() { u.types("helm remove") })
 	answered, failed := load.stop()
-	u.sh("kubectl delete namespace " + namespace)
+	failed += u.failedOfJob()
+	u.types("samples removed")
 
-	r := results{Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
-	r.Minutes = time.Since(began).Minutes()
-	u.write(r)
-	if len(r.ObjectsLeft) > 0 || len(r.FilesLeft) > 0 {
-		t.Errorf("left are the objects %q and the files %q", r.ObjectsLeft, r.FilesLeft)
+	left, files := u.changed(before), u.files()
+	u.record(map[string]any{
+		"minutes": time.Since(began).Minutes(), "seconds": u.took, "requests": answered, "failed_requests": failed,
+		"objects_left": left, "files_left": files,
+	})
+	if len(left) > 0 || len(files) > 0 {
+		t.Errorf("left are of objects:\n%s\nand the files %q", strings.Join(left, "\n"), files)
 	}
 	if failed > 0 || answered == 0 {
 		t.Errorf("%d requests were answered and %d failed", answered, failed)

@@ -44,17 +44,6 @@ const (
 	compression = "compression" // takes more CPU than its limit
 )
 
-// results are out/install-test/results.json.
-type results struct {
-	Variant        string             `json:"variant"`
-	Minutes        float64            `json:"minutes"`
-	Seconds        map[string]float64 `json:"seconds"`
-	ObjectsLeft    []string           `json:"objects_left"`
-	FilesLeft      []string           `json:"files_left"`
-	FailedRequests int                `json:"failed_requests"`
-	Requests       int                `json:"requests"`
-}
-
 // user types commands in the folder of a release.
 type user struct {
 	*testing.T
@@ -70,19 +59,22 @@ func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
 	u.lacks()
-	u.step("release", func() { u.release(serveRegistry(t)+"/libra", root, version) })
-	before := u.objects()
+	u.step("release", u.released)
+	before := u.fields()
 
-	u.step("install", u.installs)
-
-	u.sh("kubectl create namespace " + namespace)
-	load := u.start(function{compression, 100_000})
-	u.step("status has a number", func() { u.awaitStatus() })
-	u.step("mode and explain", func() {
-		u.sh("kubectl libra mode " + compression + " full -n " + namespace)
-		if explained := u.sh("kubectl libra explain " + compression + " -n " + namespace + " --size 300000"); !strings.Contains(explained, "full") {
-			t.Errorf("it explains no mode: %s", explained)
-		}
+	u.step("install", u.typesInstall)
+	u.step("samples", func() { u.types("samples") })
+	load := u.send(function{name: compression, step: 100_000, in: samples}, function{name: "uploader", step: 100_000, in: samples})
+	u.step("status has a number", func() { u.awaitStatus(samples) })
+	u.step("full and explain", func() {
+		u.types("samples in full")
+		u.until(2*time.Minute, "a request in full", func() error {
+			explained, err := u.try("kubectl libra explain " + compression + " -n " + samples + " --request latest")
+			if err != nil || !regexp.MustCompile(`(?m)^mode +full `).MatchString(explained) {
+				return fmt.Errorf("%v: %s", err, explained)
+			}
+			return nil
+		})
 		u.sh("kubectl libra check --all-namespaces")
 	})
 
@@ -90,14 +82,17 @@ func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 
 	u.step("remove", func() { u.types("remove") })
 	answered, failed := load.stop()
+	failed += u.failedOfJob()
 	u.awaitRemoved()
-	u.sh("kubectl delete namespace " + namespace)
+	u.step("samples removed", func() { u.types("samples removed") })
 
-	r := results{Variant: variant(), Seconds: u.took, Requests: answered, FailedRequests: failed, ObjectsLeft: left(before, u.objects()), FilesLeft: u.files()}
-	r.Minutes = time.Since(began).Minutes()
-	u.write(r)
-	if len(r.ObjectsLeft) > 0 || len(r.FilesLeft) > 0 {
-		t.Errorf("left are the objects %q and the files %q", r.ObjectsLeft, r.FilesLeft)
+	left, files := u.changed(before), u.files()
+	u.record(map[string]any{
+		"variant": variant(), "minutes": time.Since(began).Minutes(), "seconds": u.took, "requests": answered, "failed_requests": failed,
+		"objects_left": left, "files_left": files,
+	})
+	if len(left) > 0 || len(files) > 0 {
+		t.Errorf("left are of objects:\n%s\nand the files %q", strings.Join(left, "\n"), files)
 	}
 	if failed > 0 || answered == 0 {
 		t.Errorf("%d requests were answered and %d failed", answered, failed)

@@ -26,6 +26,14 @@ import (
 // and on that of the box's node, which has a network of its own.
 func serveRegistry(t *testing.T) string {
 	t.Helper()
+	address, stop := startRegistry(t, t.TempDir())
+	t.Cleanup(stop)
+	return address
+}
+
+// startRegistry starts such a registry, which has its blobs in a folder.
+func startRegistry(t *testing.T, blobs string) (address string, stop func()) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -35,13 +43,12 @@ func serveRegistry(t *testing.T) string {
 		t.Fatal("listening on the box's node: ", err)
 	}
 	server := &http.Server{
-		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithBlobHandler(registry.NewDiskBlobHandler(t.TempDir()))),
+		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs))),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
-	go server.Serve(onNode)              //nolint:errcheck // closed at the end
-	go server.Serve(listener)            //nolint:errcheck // closed at the end
-	t.Cleanup(func() { server.Close() }) //nolint:errcheck // the test is over
-	return listener.Addr().String()
+	go server.Serve(onNode)                                    //nolint:errcheck // closed at the end
+	go server.Serve(listener)                                  //nolint:errcheck // closed at the end
+	return listener.Addr().String(), func() { server.Close() } //nolint:errcheck // the test is over
 }
 
 // listenOnNode makes a socket in the network of the node's container runtime. A socket stays where it was made.

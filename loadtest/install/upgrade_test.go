@@ -54,7 +54,7 @@ func TestUpgradeAndBack(t *testing.T) {
 		ours.sh("kubectl label namespace " + namespace + " " + api.SourceLabel + "=" + string(api.SourceOwners))
 		ours.deploy("functions/store/deployment.yaml")
 		ours.deploy("functions/store/service.yaml")
-		load = ours.start(function{"uploader", 300_000}, function{compression, 400_000})
+		load = ours.start(function{name: "uploader", step: 300_000}, function{name: compression, step: 400_000})
 		ours.lends(learned)
 	})
 	before := ours.objects()

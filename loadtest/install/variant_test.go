@@ -27,11 +27,8 @@ var gateways = map[string]client.ObjectKey{
 	"kourier": {Namespace: "kourier-system", Name: "kourier"},
 }
 
-const (
-	kserveFile = "libra-predictor-kserve.yaml"
-	// moved is how long the report of what was borrowed may take: it is a mean over minutes, and written every ten seconds.
-	moved = 2 * time.Minute
-)
+// moved is how long the report of what was borrowed may take: it is a mean over minutes, and written every ten seconds.
+const moved = 2 * time.Minute
 
 // variant is what the results call the cluster.
 func variant() string {
@@ -55,8 +52,8 @@ func (u *user) gatewayURL() string {
 	return "http://" + gateway.Spec.ClusterIP
 }
 
-// installs types the commands of the page that install Libra on a cluster such as this one.
-func (u *user) installs() {
+// typesInstall types the commands of the page that install Libra on a cluster such as this one.
+func (u *user) typesInstall() {
 	u.Helper()
 	commands := u.marked("install")
 	if *without == "kserve" {
@@ -114,7 +111,7 @@ func (u *user) lacks() {
 // awaitBorrowed waits until the report of the functions has CPU that they used beyond their limits.
 func (u *user) awaitBorrowed() {
 	u.Helper()
-	const command = "kubectl -n " + namespace + " get functionreport functions -o jsonpath='{.status.total.borrowed.cpu}'"
+	const command = "kubectl -n " + samples + " get functionreport functions -o jsonpath='{.status.total.borrowed.cpu}'"
 	u.until(moved, "CPU borrowed", func() error {
 		out, err := u.try(command)
 		if err != nil || out == "" {

@@ -1,0 +1,159 @@
+//go:build install
+
+package install
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// settle is how long controllers may take to come to rest after a change.
+const settle = 30 * time.Second
+
+// byThemselves are fields that change without anybody's doing, by the ends of their paths.
+var byThemselves = []string{
+	".metadata.resourceVersion",                                                                                      // counts writes, also those that are undone
+	".metadata.generation",                                                                                           // likewise, of the spec
+	".observedGeneration",                                                                                            // which generation a controller has seen
+	".metadata.annotations.deployment.kubernetes.io/revision",                                                        // counts rollouts of a Deployment, also those back
+	".lastTransitionTime", ".lastUpdateTime", ".lastHeartbeatTime", ".lastProbeTime", ".lastScaleTime", ".renewTime", // times
+}
+
+// ofNodes are fields of Nodes alone: which images the kubelet has pulled, and who manages the rest of what it reports.
+var ofNodes = []string{".status.images"}
+
+// object is one of the cluster by kind and name.
+type object map[string]string // values by the paths of fields
+
+// fields are all objects of the cluster, field by field, managed fields included.
+func (u *user) fields() map[string]object {
+	u.Helper()
+	lists, err := discovery.NewDiscoveryClientForConfigOrDie(u.config).ServerPreferredResources()
+	if err != nil {
+		u.Fatal(err)
+	}
+	all := map[string]object{}
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			u.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains(passing, r.Kind) {
+				continue
+			}
+			var objects unstructured.UnstructuredList
+			objects.SetGroupVersionKind(version.WithKind(r.Kind + "List"))
+			if err := u.kube.List(u.Context(), &objects); client.IgnoreNotFound(err) != nil {
+				u.Fatalf("listing %s: %v", r.Name, err)
+			}
+			for _, o := range objects.Items {
+				all[fmt.Sprintf("%s %s/%s", r.Name, o.GetNamespace(), o.GetName())] = fieldsOf(o)
+			}
+		}
+	}
+	return all
+}
+
+func fieldsOf(o unstructured.Unstructured) object {
+	fields := object{}
+	managed := o.GetManagedFields()
+	unstructured.RemoveNestedField(o.Object, "metadata", "managedFields")
+	flatten(fields, "", o.Object)
+	for _, m := range managed {
+		var names map[string]any
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &names) != nil {
+			continue
+		}
+		flatten(fields, ".metadata.managedFields["+managerOf(m)+"]", names)
+	}
+	maps.DeleteFunc(fields, func(path, _ string) bool {
+		passes := func(end string) bool { return strings.HasSuffix(path, end) }
+		return slices.ContainsFunc(byThemselves, passes) ||
+			o.GetKind() == "Node" && slices.ContainsFunc(ofNodes, func(field string) bool { return strings.HasPrefix(path, field) })
+	})
+	return fields
+}
+
+func managerOf(m metav1.ManagedFieldsEntry) string {
+	return strings.Join(slices.DeleteFunc([]string{m.Manager, string(m.Operation), m.Subresource}, func(s string) bool { return s == "" }), " ")
+}
+
+// flatten adds the fields of a value by their paths. An empty one is a field, too.
+func flatten(to object, path string, value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, field := range value {
+			flatten(to, path+"."+key, field)
+		}
+		if len(value) == 0 {
+			to[path] = "{}"
+		}
+	case []any:
+		for i, item := range value {
+			flatten(to, fmt.Sprintf("%s[%d]", path, i), item)
+		}
+		if len(value) == 0 {
+			to[path] = "[]"
+		}
+	default:
+		to[path] = fmt.Sprint(value)
+	}
+}
+
+// changed says of each object that is not as it was before which fields differ, when controllers have come to rest.
+func (u *user) changed(before map[string]object) []string {
+	u.Helper()
+	for deadline := time.Now().Add(settle); ; <-time.After(time.Second) {
+		if found := changes(before, u.fields()); len(found) == 0 || time.Now().After(deadline) {
+			return found
+		}
+	}
+}
+
+func changes(before, after map[string]object) []string {
+	found := []string{}
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, there := before[name]
+		is, stays := after[name]
+		switch {
+		case !there:
+			found = append(found, name+" is new")
+		case !stays:
+			found = append(found, name+" is missing")
+		default:
+			found = append(found, changesOf(name, was, is)...)
+		}
+	}
+	return found
+}
+
+func changesOf(name string, was, is object) (found []string) {
+	paths := maps.Clone(was)
+	maps.Copy(paths, is)
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		old, had := was[path]
+		now, has := is[path]
+		switch {
+		case !had:
+			found = append(found, fmt.Sprintf("%s: %s is new: %.200q", name, path, now))
+		case !has:
+			found = append(found, fmt.Sprintf("%s: %s is missing, was %.200q", name, path, old))
+		case old != now:
+			found = append(found, fmt.Sprintf("%s: %s is %.200q, was %.200q", name, path, now, old))
+		}
+	}
+	return found
+}
