@@ -112,24 +112,36 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 	$(BOX) down
 	$(BOX) down
 
-.PHONY: install-test
-install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md (10 min); WITHOUT=kserve on a box without KServe, and then INGRESS=kourier on one with Kourier in place of Istio.
+.PHONY: install-test shipped-test helm-test same-release-test
+install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md, with what it needs broken, and all that ships shown to that API server (20 min); WITHOUT=kserve for the commands alone on a box without KServe, and then INGRESS=kourier on one with Kourier in place of Istio.
 	$(BOX) down
 	$(BOX) up $(VARIANT)
 	$(BOX) load --out out/images.json
-	go test -tags install -count=1 -timeout 30m -v -run TestAStranger ./loadtest/install -args $(INSTALLS) $(VARIANT) -out "$(CURDIR)/out/install-test"
+	rm -f $(INSTALL_OUT)/results.json
+	go test -tags install -count=1 -timeout 40m -v -run 'TestAStranger$(if $(VARIANT),,|TestBrokenPreconditions)' ./loadtest/install -args $(INSTALLS) $(VARIANT) -out "$(CURDIR)/$(INSTALL_OUT)"
+	$(if $(VARIANT),,go test -count=1 -timeout 10m -v -run TestAPIServerAcceptsAllThatShips ./manifests/dist -args -cluster "$$($(BOX) kubeconfig)" -results "$(CURDIR)/$(INSTALL_OUT)/results.json")
 	$(BOX) down
 
 # Flags of both the box and the test.
-VARIANT = $(if $(WITHOUT),--without $(WITHOUT)) $(if $(INGRESS),--ingress $(INGRESS))
+VARIANT := $(strip $(if $(WITHOUT),--without $(WITHOUT)) $(if $(INGRESS),--ingress $(INGRESS)))
+INSTALL_OUT = out/install-test$(if $(WITHOUT),-without-$(WITHOUT))$(if $(INGRESS),-$(INGRESS))
 
-.PHONY: helm-test
+shipped-test: box-build ## The files of a release deleted on the box under load, in several orders, and the stock activator applied over Libra's (25 min).
+	$(BOX) down
+	$(BOX) up
+	$(BOX) load --out out/images.json
+	go test -tags install -count=1 -timeout 60m -v -run TestNothingShipped ./loadtest/install -args $(INSTALLS) -out "$(CURDIR)/out/install-test"
+	$(BOX) down
+
 helm-test: box-build ## The chart of a release on a box, by the Helm commands of docs/install.md: installed, upgraded and taken off under load (10 min).
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	go test -tags install -count=1 -timeout 40m -v -run TestChart ./loadtest/install -args $(INSTALLS) -helm "$$($(BOX) path helm)" -out "$(CURDIR)/out/helm-test"
 	$(BOX) down
+
+same-release-test: box-build ## The images of a release for both architectures, twice, with nothing in common: the digests must be the same (30 min).
+	go test -tags install -count=1 -timeout 60m -v -run TestReleasesAreTheSame ./loadtest/install -args -kubelite "$$($(BOX) path kubelite)" -out "$(CURDIR)/out/install-test"
 
 INSTALLS = -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)"
 

@@ -2,7 +2,10 @@ package dist
 
 import (
 	"encoding/json"
+	"errors"
+	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +13,10 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -26,22 +32,37 @@ const (
 	prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 )
 
+var (
+	cluster = flag.String("cluster", "", "kubeconfig of a cluster with Knative and KServe, whose API server is asked in place of one of the test's own; it gets definitions of Libra's, Istio's and the Prometheus operator's")
+	results = flag.String("results", "", "JSON file to add to how much was validated")
+)
+
 // overlays are the trees that users apply kustomizations of.
 var overlays = []string{"manifests", "dashboards"}
 
 // It is one test, because to start an API server takes longer than all of it.
 func TestAPIServerAcceptsAllThatShips(t *testing.T) {
-	config := apiservertest.Start(t, filepath.Join(root, "manifests/base/crds"),
-		filepath.Join(moduleInUse(t, "knative.dev/serving"), "config/core/300-resources"),
+	others := []string{
+		filepath.Join(root, "manifests/base/crds"),
 		filepath.Join(module(t, istio), "kubernetes/customresourcedefinitions.gen.yaml"),
-		filepath.Join(module(t, kserve), "config/crd/minimal"),
-		filepath.Join(module(t, prometheusOperator), "example/prometheus-operator-crd"))
+		filepath.Join(module(t, prometheusOperator), "example/prometheus-operator-crd"),
+	}
+	var config *rest.Config
+	if *cluster != "" {
+		config = clusterWith(t, others...)
+	} else {
+		config = apiservertest.Start(t, append(others,
+			filepath.Join(moduleInUse(t, "knative.dev/serving"), "config/core/300-resources"),
+			filepath.Join(module(t, kserve), "config/crd/minimal"))...)
+	}
 	config.QPS = -1
 	kube, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	ran := 0
 	accepts := func(name string, data []byte) {
+		ran++
 		t.Run(name, func(t *testing.T) {
 			objects := decode(t, data)
 			for _, o := range objects {
@@ -80,7 +101,46 @@ func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 	} {
 		accepts(name, h.template(t, values...))
 	}
-	t.Run("release of the chart", func(t *testing.T) { h.installs(t, config, kube) })
+	if *cluster == "" {
+		t.Run("release of the chart", func(t *testing.T) { h.installs(t, config, kube) })
+	}
+	if *results != "" {
+		record(t, *results, map[string]any{"validated": ran, "validated_all": !t.Failed()})
+	}
+}
+
+// clusterWith is the cluster of the flag, with the definitions that it lacks of what it does not run.
+func clusterWith(t *testing.T, definitions ...string) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", *cluster)
+	if err != nil {
+		t.Fatal("-cluster: ", err)
+	}
+	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: definitions, ErrorIfPathMissing: true}); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// record adds figures to a JSON file that has others'.
+func record(t *testing.T, path string, figures map[string]any) {
+	t.Helper()
+	all := map[string]any{}
+	if data, err := os.ReadFile(path); err == nil {
+		if err := json.Unmarshal(data, &all); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	maps.Copy(all, figures)
+	data, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 var mutatingAdmissionPolicy = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingAdmissionPolicy"}
