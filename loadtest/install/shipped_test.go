@@ -177,7 +177,7 @@ func (u *user) startBorrowing() *load {
 		}
 		u.sh("kubectl apply --server-side -f " + path)
 		u.sh("kubectl label --overwrite namespace " + in + " " + api.SourceLabel + "=" + string(source))
-		functions = append(functions, function{name: compression, step: 100_000, in: in}, function{name: "uploader", step: 100_000, in: in})
+		functions = append(functions, function{name: compression, step: 300_000, in: in}, function{name: "uploader", step: 300_000, in: in})
 	}
 	for _, in := range []string{namespace, stall} {
 		u.sh("kubectl -n " + in + " wait --for=condition=ready --timeout=5m ksvc --all")
