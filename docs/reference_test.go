@@ -30,7 +30,7 @@ var update = flag.Bool("update", false, "write the pages of docs/reference anew"
 
 func TestReferenceOfFields(t *testing.T) {
 	p := reference.New("Fields of Libra's own objects",
-		"`kubectl explain harvestpolicies.spec` and its like say the same. [Settings](../install.md#settings), [reports](../reports.md) and [placement policies](../placement-policies.md) say how to use them.")
+		"`kubectl explain harvestpolicies.spec` and its like say the same. [Settings](../settings.md), [reports](../reports.md) and [placement policies](../placement-policies.md) say how to use them.")
 	names, err := filepath.Glob("../manifests/base/crds/libra.dev_*.yaml")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("%d definitions, %v", len(names), err)

@@ -30,6 +30,9 @@ func TestHarvestPoliciesAreRefused(t *testing.T) {
 		{"a part of a byte", "default", "{minMemory: 128m}", []string{"spec.minMemory", "such as 128Mi"}},
 		{"more memory than a node has", "default", "{minMemory: 2Pi}", []string{"spec.minMemory", "such as 128Mi"}},
 		{"no duration", "default", "{minLoan: soon}", []string{"spec.minLoan", "duration"}},
+		{"less than no reserve", "default", "{cpuReserve: -1}", []string{"spec.cpuReserve", "such as 200m or 1.5"}},
+		{"a reserve of more than a node has", "default", "{cpuReserve: '1048577'}", []string{"spec.cpuReserve", "such as 200m or 1.5"}},
+		{"no reserve", "default", "{cpuReserve: much}", []string{"spec.cpuReserve"}},
 		{"too long a loan", "default", "{minLoan: 2h}", []string{"spec.minLoan", "from 0s to 1h"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -47,7 +50,7 @@ func TestHarvestPoliciesAreAccepted(t *testing.T) {
 	d := readDefinition(t, "harvestpolicies")
 	for _, spec := range []string{
 		"{}",
-		"{mode: full, maxMode: full, source: owners, maxCPU: 1500m, minCPU: 200m, minMemory: 128Mi, minLoan: 50ms}",
+		"{mode: full, maxMode: full, source: owners, maxCPU: 1500m, minCPU: 200m, minMemory: 128Mi, minLoan: 50ms, cpuReserve: 1500m}",
 		"{maxCPU: 2, minCPU: 0, minMemory: 134217728, minLoan: 0s}",
 		"{maxCPU: '1.5', minLoan: 1h}",
 	} {

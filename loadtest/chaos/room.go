@@ -13,8 +13,8 @@ import (
 
 // room is what bounds ceilings: of none under owners.
 type room struct {
-	source                  api.Source
-	allocatable, cpuReserve int64 // milli CPU
+	source      api.Source
+	allocatable int64 // milli CPU
 }
 
 // ceilingOf is the ceiling of a pod under source node.
@@ -22,7 +22,7 @@ func (r room) ceilingOf(p *corev1.Pod, owed api.Resources) (int64, error) {
 	if r.source != api.SourceNode {
 		return 0, nil
 	}
-	return ceiling.Of(p, owed.CPUMilli, r.allocatable, settings.Settings{CPUReserveMilli: r.cpuReserve})
+	return ceiling.Of(p, owed.CPUMilli, r.allocatable, settings.Settings{})
 }
 
 // room reads what bounds ceilings under a source.
@@ -33,11 +33,5 @@ func (c *cluster) room(ctx context.Context, source api.Source) (room, error) {
 		return r, err
 	}
 	r.allocatable = node.Status.Allocatable.Cpu().MilliValue()
-	config, err := c.settings(ctx)
-	if err != nil {
-		return r, err
-	}
-	parsed, err := settings.Parse(config.Data)
-	r.cpuReserve = parsed.CPUReserveMilli
-	return r, err
+	return r, nil
 }

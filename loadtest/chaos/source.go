@@ -7,13 +7,17 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
+
+var harvestPolicies = v1alpha1.GroupVersion.WithResource("harvestpolicies")
 
 const (
 	sourceKey = "source" // in the settings
@@ -52,6 +56,14 @@ func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context)
 	}
 	if source, ok := node.Labels[api.SourceLabel]; ok {
 		return nil, fmt.Errorf("node %s has the label %s=%s, which comes before what chaos sets: remove it", node.Name, api.SourceLabel, source)
+	}
+	for _, namespace := range []string{settings.Namespace, rig.Namespace} {
+		policy, err := c.Objects.Resource(harvestPolicies).Namespace(namespace).Get(ctx, v1alpha1.HarvestPolicyName, metav1.GetOptions{})
+		if err == nil {
+			return nil, fmt.Errorf("there is HarvestPolicy %s/%s, which comes before what chaos sets: remove it", namespace, policy.GetName())
+		} else if !apierrors.IsNotFound(err) {
+			return nil, err
+		}
 	}
 	config, err := c.settings(ctx)
 	if err != nil {

@@ -7,6 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"libra.dev/libra/loadtest/bench/rig"
@@ -20,7 +24,8 @@ func boxOf(data map[string]string, label string) *cluster {
 	if label != "" {
 		namespace.Labels[api.SourceLabel] = label
 	}
-	return &cluster{Rig: &rig.Rig{Home: rig.Node, Kube: fake.NewClientset(
+	policies := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{harvestPolicies: "HarvestPolicyList"})
+	return &cluster{Rig: &rig.Rig{Home: rig.Node, Objects: policies, Kube: fake.NewClientset(
 		namespace,
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: rig.Node}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data},
@@ -125,5 +130,17 @@ func TestWhatStandsAgainstASourceIsNamed(t *testing.T) {
 	}
 	if _, err := labelled.holdSource(t.Context()); err == nil {
 		t.Error("the node has a source of its own, and that is no error")
+	}
+	for _, namespace := range []string{settings.Namespace, rig.Namespace} {
+		policy := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "libra.dev/v1alpha1", "kind": "HarvestPolicy", "metadata": map[string]any{"namespace": namespace, "name": "default"},
+		}}
+		c := boxOf(map[string]string{"mode": "full"}, "")
+		if _, err := c.Objects.Resource(harvestPolicies).Namespace(namespace).Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.holdSource(t.Context()); err == nil || !strings.Contains(err.Error(), "HarvestPolicy "+namespace+"/default") {
+			t.Errorf("namespace %s has a policy, and that is %v", namespace, err)
+		}
 	}
 }

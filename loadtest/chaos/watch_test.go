@@ -20,17 +20,17 @@ func TestCeilingOfAPod(t *testing.T) {
 		}
 		return p
 	}
-	node := room{source: api.SourceNode, allocatable: 2000, cpuReserve: 200}
+	node := room{source: api.SourceNode, allocatable: 2000}
 	for name, c := range map[string]struct {
 		room room
 		pod  *corev1.Pod
 		want int64
 	}{
-		"the node's but for the reserve": {node, pod(""), 1800},
-		"its own":                        {node, pod("1"), 1000},
-		"what it is owed":                {node, pod("100m"), 700},
-		"under owners none":              {room{source: api.SourceOwners, allocatable: 2000}, pod(""), 0},
-		"with stock none":                {room{allocatable: 2000}, pod(""), 0},
+		"the node's":        {node, pod(""), 2000},
+		"its own":           {node, pod("1"), 1000},
+		"what it is owed":   {node, pod("100m"), 700},
+		"under owners none": {room{source: api.SourceOwners, allocatable: 2000}, pod(""), 0},
+		"with stock none":   {room{allocatable: 2000}, pod(""), 0},
 	} {
 		if got, err := c.room.ceilingOf(c.pod, res(700, 256)); err != nil || got != c.want {
 			t.Errorf("%s: %d, %v; want %d", name, got, err, c.want)

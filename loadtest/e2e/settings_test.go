@@ -20,10 +20,9 @@ func TestBadSettingsAreRefused(t *testing.T) {
 	for _, tc := range []struct{ data, want string }{
 		{`{"mode": "fully"}`, "mode must be observe, lend or full"},
 		{`{"max-mode": "off"}`, "max-mode must be observe, lend or full"},
-		{`{"min-loan": "300"}`, "min-loan must be a duration from 0s to 1h"},
-		{`{"cpu-reserve": "much"}`, "cpu-reserve must be an amount of CPU"},
+		{`{"min-loan": "300ms"}`, "these are spec.cpuReserve and spec.minLoan of HarvestPolicy libra-system/default now"},
 		{`{"modes": "full"}`, "there is no such setting: modes"},
-		{`{"max-mode": "observe", "min-loan": "1.5s", "cpu-reserve": "200m", "platform-namespaces": "a, b"}`, ""},
+		{`{"max-mode": "observe", "platform-namespaces": "a, b"}`, ""},
 	} {
 		_, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(t.Context(), settings.ConfigMap, types.MergePatchType,
 			fmt.Appendf(nil, `{"data": %s}`, tc.data), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})

@@ -171,7 +171,7 @@ func TestChartsValuesDoWhatTheySay(t *testing.T) {
 	h := newHelm(t)
 	defaults := byKey(decode(t, h.template(t)))
 	changed := byKey(decode(t, h.template(t, "activator.install=false", "registry=mirror.example:5000/libra", "settings.mode=lend",
-		"settings.cpu-reserve=500m", "resources.redis.limits.memory=1Gi")))
+		"settings.placement=hash", "resources.redis.limits.memory=1Gi")))
 
 	var gone []string
 	for name := range defaults {
@@ -195,7 +195,7 @@ func TestChartsValuesDoWhatTheySay(t *testing.T) {
 	}
 	config := changed["ConfigMap "+settings.Namespace+" "+settings.ConfigMap]
 	data, _, _ := unstructured.NestedStringMap(config.Object, "data")
-	if data["mode"] != "lend" || data["cpu-reserve"] != "500m" || data["_example"] == "" {
+	if data["mode"] != "lend" || data["placement"] != "hash" || data["_example"] == "" {
 		t.Errorf("the settings are %q", slices.Sorted(maps.Keys(data)))
 	}
 	redis := containers(changed["Deployment.apps "+settings.Namespace+" redis"].Object)

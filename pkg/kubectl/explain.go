@@ -120,9 +120,15 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if err != nil {
 		return nil, err
 	}
-	e.ModeBy = "mode of ConfigMap config-libra"
-	if policy.Mode != "" {
+	cluster, err := readPolicy(ctx, kube, settings.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	switch e.ModeBy = "mode of ConfigMap config-libra"; {
+	case policy.Mode != "":
 		e.ModeBy = "the namespace's HarvestPolicy"
+	case cluster.Mode != "":
+		e.ModeBy = clustersPolicy
 	}
 	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
 		e.ModeBy = "the annotation " + api.ModeAnnotation
@@ -130,7 +136,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 			e.ModeBy = fmt.Sprintf("%s says %.64q, and the most that the cluster or the namespace lets it have is %s", e.ModeBy, asked, of.MaxMode)
 		}
 	}
-	if err := e.place(ctx, kube, revision, of, policy); err != nil {
+	if err := e.place(ctx, kube, revision, of, policy, cluster); err != nil {
 		return nil, err
 	}
 	if size != api.UnknownSize {
@@ -147,6 +153,9 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	e.Prediction = p
 	return e, nil
 }
+
+// clustersPolicy is what says something of all namespaces.
+const clustersPolicy = "HarvestPolicy " + settings.Namespace + "/" + v1alpha1.HarvestPolicyName
 
 func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey) (*servingv1.Revision, error) {
 	var service servingv1.Service
@@ -169,7 +178,7 @@ func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey)
 
 // place finds the source, and the ceilings on the nodes that the revision has pods on. A node comes before a namespace;
 // with pods on nodes of both sources, that of the first pod is what is explained.
-func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings, policy v1alpha1.HarvestPolicySpec) error {
+func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings, policy, cluster v1alpha1.HarvestPolicySpec) error {
 	var namespace corev1.Namespace
 	if err := kube.Get(ctx, client.ObjectKey{Name: revision.Namespace}, &namespace); err != nil {
 		return fmt.Errorf("reading namespace %s: %w", revision.Namespace, err)
@@ -204,12 +213,13 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of)
 		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
 	}
-	e.SourceBy = "source of ConfigMap config-libra"
-	switch {
+	switch e.SourceBy = "source of ConfigMap config-libra"; {
 	case by == "namespace" && policy.Source != "":
 		e.SourceBy = "the namespace's HarvestPolicy"
 	case by != "":
 		e.SourceBy = fmt.Sprintf("the label %s of the %s", api.SourceLabel, by)
+	case cluster.Source != "":
+		e.SourceBy = clustersPolicy
 	}
 	return nil
 }

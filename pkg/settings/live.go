@@ -29,11 +29,11 @@ type Live struct {
 	synced    atomic.Bool
 	refused   func(error)
 
-	settings atomic.Pointer[Settings]
-	partly   atomic.Bool // not all that the ConfigMap says is accepted
+	settings atomic.Pointer[Settings] // of the ConfigMap
+	partly   atomic.Bool              // not all that the ConfigMap says is accepted
 	// sources are those of namespaces and nodes that have one of their own.
 	namespaces, nodes sources
-	policies          policies // of namespaces that have one
+	policies          policies
 
 	mu        sync.Mutex
 	listeners []func()
@@ -141,13 +141,13 @@ func (l *Live) OnChange(f func()) {
 	l.listeners = append(l.listeners, f)
 }
 
-// Settings are those of what does not say otherwise. Before they have been read nothing
+// Settings are the cluster's, of what does not say otherwise. Before they have been read nothing
 // is to be changed.
 func (l *Live) Settings() Settings {
 	if !l.Synced() {
 		return Default
 	}
-	return *l.settings.Load()
+	return l.settings.Load().under(l.policies.byDefault.Load())
 }
 
 // For are the settings of a namespace's functions, as its HarvestPolicy has them. Nodes and namespaces may have another
@@ -156,11 +156,7 @@ func (l *Live) For(namespace string) Settings {
 	if !l.Synced() {
 		return Absent
 	}
-	s := *l.settings.Load()
-	if policy := l.policies.of(namespace); policy != nil {
-		s = s.under(policy)
-	}
-	return s
+	return l.settings.Load().under(l.policies.byDefault.Load()).under(l.policies.of(namespace))
 }
 
 // Placement is how the pod of a request is chosen where no PlacementPolicy says it.

@@ -191,8 +191,8 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.do(err)
 		c.expectSettings(Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement})
 
-		good := Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}
-		c.edit(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "200m"})
+		good := Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}
+		c.edit(map[string]string{"mode": "full", "source": "owners"})
 		c.expectSettings(good)
 
 		// What cannot be read stays as it was, and the rest holds.
@@ -349,7 +349,7 @@ func TestOnChange(t *testing.T) {
 func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{T: t, objects: noPolicies(), client: fake.NewClientset(
-			configMap(map[string]string{"mode": "full", "source": "owners", "cpu-reserve": "1"}),
+			configMap(map[string]string{"mode": "full", "source": "owners"}),
 			&corev1.Namespace{ObjectMeta: labelled("ns", "node")},
 		)}
 		var forbidden atomic.Bool
@@ -381,7 +381,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		c.mu.Lock()
 		c.refused = nil // the reflector tried more than once
 		c.mu.Unlock()
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement})
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement})
 	})
 }
 

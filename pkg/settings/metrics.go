@@ -11,10 +11,10 @@ import (
 // read all of them.
 func (l *Live) Meter(provider metric.MeterProvider) error {
 	_, err := provider.Meter("libra.dev/libra/pkg/settings").Int64ObservableGauge("libra.settings.refused",
-		metric.WithDescription("1 while the ConfigMap config-libra has a key or a value that is not accepted, 0 while it has none"),
+		metric.WithDescription("1 while the ConfigMap config-libra or the HarvestPolicy libra-system/default has something that is not accepted, 0 while neither has"),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			var refused int64
-			if l.partly.Load() {
+			if l.partly.Load() || l.policies.partly.Load() {
 				refused = 1
 			}
 			o.Observe(refused)

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,29 +18,54 @@ import (
 
 var harvestPolicies = v1alpha1.GroupVersion.WithResource("harvestpolicies")
 
-// policy is what a HarvestPolicy sets. A zero field is not set.
+// policy is what a HarvestPolicy sets. Two can be compared.
 type policy struct {
-	mode, maxMode api.Mode
-	source        api.Source
-	minLoan       *time.Duration
-	bounds        Bounds
+	mode, maxMode api.Mode   // "" is not set
+	source        api.Source // as is this
+	minLoan       field[time.Duration]
+	maxCPUMilli   field[int64]
+	minCPUMilli   field[int64]
+	minMemory     field[int64]
+	cpuReserve    field[int64] // milli CPU; the cluster's default alone has it
 }
 
-// policies are the HarvestPolicies of namespaces. Where the cluster has no such kind there are none.
+// field is one that need not be set.
+type field[T any] struct {
+	value T
+	set   bool
+}
+
+func (f field[T]) over(was T) T {
+	if f.set {
+		return f.value
+	}
+	return was
+}
+
+// policies are the HarvestPolicies of namespaces, and that of the cluster among them. Where the cluster has no such kind
+// there are none.
 type policies struct {
 	byNamespace sync.Map
+	byDefault   atomic.Pointer[policy]
+	partly      atomic.Bool // not all that the cluster's default says is accepted
 	absent      atomic.Bool
 }
 
 func (p *policies) of(namespace string) *policy {
+	if namespace == Namespace { // the cluster's default has been there already
+		return nil
+	}
 	if found, ok := p.byNamespace.Load(namespace); ok {
 		return found.(*policy)
 	}
 	return nil
 }
 
-// under are the settings of a namespace with the policy.
+// under are the settings with a policy.
 func (s Settings) under(p *policy) Settings {
+	if p == nil {
+		return s
+	}
 	if p.mode != "" {
 		s.Mode = p.mode
 	}
@@ -49,20 +75,42 @@ func (s Settings) under(p *policy) Settings {
 	if p.source != "" {
 		s.Source = p.source
 	}
-	if p.minLoan != nil {
-		s.MinLoan = *p.minLoan
-	}
-	s.Bounds = p.bounds
+	s.MinLoan = p.minLoan.over(s.MinLoan)
+	s.CPUReserveMilli = p.cpuReserve.over(s.CPUReserveMilli)
+	s.Bounds.MaxCPUMilli = p.maxCPUMilli.over(s.Bounds.MaxCPUMilli)
+	s.Bounds.Keep.CPUMilli = p.minCPUMilli.over(s.Bounds.Keep.CPUMilli)
+	s.Bounds.Keep.MemoryBytes = p.minMemory.over(s.Bounds.Keep.MemoryBytes)
 	return s
 }
 
-// With are the settings of a namespace with a HarvestPolicy, or what holds where that cannot be read, and why it cannot.
-func (s Settings) With(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
+// WithDefault are the settings of a ConfigMap with the cluster's HarvestPolicy, as a part of Libra has them that starts.
+// When that cannot be read, all is observed, and the error says why.
+func (s Settings) WithDefault(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
 	p, err := read(spec)
 	if err != nil {
 		p = *nothing
 	}
 	return s.under(&p), err
+}
+
+// With are the cluster's settings with a namespace's HarvestPolicy. When that cannot be read, all is observed, and the
+// error says why; a field that only the cluster's default may have is as none.
+func (s Settings) With(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
+	p, err := read(spec)
+	if err != nil {
+		p = *nothing
+	}
+	p, only := p.ofNamespace()
+	return s.under(&p), errors.Join(err, only)
+}
+
+// ofNamespace is the policy without what only the cluster's default may say, and what that was.
+func (p policy) ofNamespace() (policy, error) {
+	if !p.cpuReserve.set {
+		return p, nil
+	}
+	p.cpuReserve = field[int64]{}
+	return p, fmt.Errorf("spec.cpuReserve is of nodes, so that only HarvestPolicy %s/%s may say it, and it is as none here", Namespace, v1alpha1.HarvestPolicyName)
 }
 
 // nothing is the policy of a namespace whose own cannot be read: whoever wrote it meant some bound.
@@ -89,34 +137,35 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 		if d.Duration < 0 || d.Duration > mostMinLoan {
 			return p, fmt.Errorf("spec.minLoan is %v, want a duration from 0s to %v, such as 100ms", d.Duration, mostMinLoan)
 		}
-		p.minLoan = &d.Duration
+		p.minLoan = field[time.Duration]{d.Duration, true}
 	}
-	for _, bound := range []struct {
-		field string
+	for _, amount := range []struct {
+		name  string
 		value *resource.Quantity
-		to    *int64
+		to    *field[int64]
 		milli bool
 	}{
-		{"maxCPU", spec.MaxCPU, &p.bounds.MaxCPUMilli, true},
-		{"minCPU", spec.MinCPU, &p.bounds.Keep.CPUMilli, true},
-		{"minMemory", spec.MinMemory, &p.bounds.Keep.MemoryBytes, false},
+		{"maxCPU", spec.MaxCPU, &p.maxCPUMilli, true},
+		{"minCPU", spec.MinCPU, &p.minCPUMilli, true},
+		{"minMemory", spec.MinMemory, &p.minMemory, false},
+		{"cpuReserve", spec.CPUReserve, &p.cpuReserve, true},
 	} {
-		most := int64(mostReserve)
-		if !bound.milli {
+		most := int64(mostCPU)
+		if !amount.milli {
 			most = mostMemory
 		}
-		switch q := bound.value; {
+		switch q := amount.value; {
 		case q == nil:
 		case q.Sign() < 0 || q.CmpInt64(most) > 0:
-			return p, fmt.Errorf("spec.%s is %s, want an amount from 0 to %d", bound.field, q, most)
-		case bound.milli:
-			*bound.to = q.MilliValue()
+			return p, fmt.Errorf("spec.%s is %s, want an amount from 0 to %d", amount.name, q, most)
+		case amount.milli:
+			*amount.to = field[int64]{q.MilliValue(), true}
 		default:
-			*bound.to = q.Value()
+			*amount.to = field[int64]{q.Value(), true}
 		}
 	}
 	if q := spec.MaxCPU; q != nil && q.IsZero() {
-		p.bounds.MaxCPUMilli = 1 // less than any limit, which is the limit; 0 would be no bound
+		p.maxCPUMilli.value = 1 // less than any limit, which is the limit; 0 would be no bound
 	}
 	return p, nil
 }
@@ -135,17 +184,60 @@ func (l *Live) setPolicy(obj any) {
 	if err == nil {
 		p, err = read(typed.Spec)
 	}
+	if object.GetNamespace() == Namespace {
+		l.setDefault(p, typed.Spec, err)
+		return
+	}
 	if err != nil {
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s cannot be read, so that the namespace's functions are only observed: %w", object.GetNamespace(), object.GetName(), err))
 		p = *nothing
+	}
+	if p, err = p.ofNamespace(); err != nil {
+		l.refused(fmt.Errorf("HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err))
+	}
+	// Its status is written, too, and nobody has to look at anything for that.
+	if was := l.policies.of(object.GetNamespace()); was != nil && *was == p {
+		return
 	}
 	l.policies.byNamespace.Store(object.GetNamespace(), &p)
 	l.changed()
 }
 
-func (l *Live) removePolicy(obj any) {
-	if object, ok := obj.(metav1.Object); ok && object.GetName() == v1alpha1.HarvestPolicyName {
-		l.policies.byNamespace.Delete(object.GetNamespace())
-		l.changed()
+// setDefault takes in the cluster's default, or keeps the one before while this cannot be read: the first, when there was
+// none, changes nothing.
+func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) {
+	was := l.policies.byDefault.Load()
+	l.policies.partly.Store(err != nil)
+	if err != nil {
+		until := "it is as before until then"
+		if p = *nothing; was != nil {
+			p = *was
+		} else {
+			until = "all functions are only observed until then"
+		}
+		// Who means to turn something off and mistypes it is not to be answered with more.
+		if _, bad := api.ParseMode(string(spec.MaxMode)); spec.MaxMode != "" && bad != nil {
+			p.maxMode, until = api.ModeObserve, "all functions are only observed until then"
+		}
+		l.refused(fmt.Errorf("HarvestPolicy %s/%s, the cluster's default, cannot be read; %s: %w", Namespace, v1alpha1.HarvestPolicyName, until, err))
 	}
+	if was != nil && *was == p {
+		return
+	}
+	l.policies.byDefault.Store(&p)
+	l.changed()
+}
+
+func (l *Live) removePolicy(obj any) {
+	object, ok := obj.(metav1.Object)
+	if !ok || object.GetName() != v1alpha1.HarvestPolicyName {
+		return
+	}
+	if object.GetNamespace() == Namespace {
+		l.policies.byDefault.Store(nil)
+		l.policies.partly.Store(false)
+	} else {
+		l.policies.byNamespace.Delete(object.GetNamespace())
+	}
+	l.changed()
 }

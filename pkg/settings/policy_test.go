@@ -1,12 +1,15 @@
 package settings
 
 import (
+	stdcmp "cmp"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
 func harvestPolicy(namespace, name string, spec map[string]any) *unstructured.Unstructured {
@@ -48,7 +52,7 @@ func (c *cluster) expectFor(namespace string, want Settings) {
 
 func TestHarvestPolicyComesBeforeTheConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := follow(t, configMap(map[string]string{"mode": "lend", "cpu-reserve": "1"}))
+		c := follow(t, configMap(map[string]string{"mode": "lend"}))
 		cluster := c.live.Settings()
 		c.expectFor("shop", cluster)
 
@@ -163,6 +167,182 @@ func TestPoliciesThatCannotBeRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+func (c *cluster) remove(namespace string) {
+	c.Helper()
+	c.do(c.objects.Resource(harvestPolicies).Namespace(namespace).Delete(c.Context(), "default", metav1.DeleteOptions{}))
+	synctest.Wait()
+}
+
+// An annotation, the namespace's policy, the cluster's, the ConfigMap, what is built in: in that order, field by field.
+func TestTheClustersDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "lend", "source": "owners"}))
+		built := c.live.Settings()
+		c.create(Namespace, "default", map[string]any{
+			"mode": "full", "source": "node", "minLoan": "50ms", "cpuReserve": "1500m", "maxCPU": "2", "minCPU": "200m", "minMemory": "64Mi",
+		})
+		want := built
+		want.Mode, want.Source, want.MinLoan, want.CPUReserveMilli = api.ModeFull, api.SourceNode, 50*time.Millisecond, 1500
+		want.Bounds = Bounds{MaxCPUMilli: 2000, Keep: api.Resources{CPUMilli: 200, MemoryBytes: 64 << 20}}
+		c.expectSettings(want)
+		c.expectFor("shop", want)
+		c.expectFor(Namespace, want)
+		c.expectSources(map[string]api.Source{"shop/n": api.SourceNode})
+
+		// A namespace has what it says, also nothing of a thing, and else the cluster's.
+		c.create("shop", "default", map[string]any{"mode": "observe", "minCPU": "0"})
+		shop := want
+		shop.Mode, shop.Bounds.Keep.CPUMilli = api.ModeObserve, 0
+		c.expectFor("shop", shop)
+		c.expectFor("other", want)
+		if got := c.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "lend"}); got != api.ModeLend {
+			t.Errorf("a revision that says lend is in %s", got)
+		}
+
+		// What is not there any more is the ConfigMap's again, or what is built in.
+		c.update(Namespace, map[string]any{"cpuReserve": "1"})
+		want = built
+		want.CPUReserveMilli = 1000
+		c.expectFor("other", want)
+		c.expectSources(map[string]api.Source{"shop/n": api.SourceOwners})
+		c.remove(Namespace)
+		c.expectSettings(built)
+		c.expectFor("other", built)
+	})
+}
+
+// A part of Libra keeps what the cluster's default said last, and one that starts while it cannot be read changes nothing.
+func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
+	for field, value := range map[string]any{
+		"mode": "fully", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "2Pi", "cpuReserve": "-1",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := follow(t, configMap(map[string]string{"mode": "full"}))
+			c.create(Namespace, "default", map[string]any{"mode": "lend", "cpuReserve": "2"})
+			was := c.live.Settings()
+			c.update(Namespace, map[string]any{field: value})
+			c.expectRefusedMetric(1)
+			c.expectSettings(was, "HarvestPolicy libra-system/default, the cluster's default, cannot be read; it is as before until then: spec."+field)
+			c.update(Namespace, map[string]any{"mode": "observe"})
+			c.expectRefusedMetric(0)
+			if got := c.live.For("shop"); got.ModeOf(nil) != api.ModeObserve || got.CPUReserveMilli != 0 {
+				t.Errorf("corrected: the settings are %+v", got)
+			}
+
+			c.remove(Namespace)
+			c.create(Namespace, "default", map[string]any{field: value})
+			c.expectRefused("all functions are only observed until then: spec." + field)
+			if got := c.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
+				t.Errorf("%s %v at the start: the mode is %s, want observe", field, value, got)
+			}
+			c.remove(Namespace)
+			c.expectRefusedMetric(0)
+			if got := c.live.For("shop").ModeOf(nil); got != api.ModeFull {
+				t.Errorf("taken away: the mode is %s, want that of the ConfigMap", got)
+			}
+		})
+	}
+	// Who means to stop Libra and mistypes it is not answered with more.
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t, configMap(map[string]string{"mode": "full"}))
+		c.create(Namespace, "default", map[string]any{"mode": "full"})
+		c.update(Namespace, map[string]any{"mode": "full", "maxMode": "off"})
+		c.expectRefused("all functions are only observed until then: spec.maxMode")
+		if got := c.live.For("shop").ModeOf(nil); got != api.ModeObserve {
+			t.Errorf("the mode is %s, want observe", got)
+		}
+	})
+}
+
+func TestOnlyTheClusterReservesCPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t)
+		c.create("shop", "default", map[string]any{"mode": "full", "cpuReserve": "3"})
+		want := Default
+		want.Mode = api.ModeFull
+		c.expectFor("shop", want)
+		c.expectSettings(Default, "HarvestPolicy shop/default: spec.cpuReserve is of nodes, so that only HarvestPolicy libra-system/default may say it")
+	})
+}
+
+// Nobody looks at all pods again because a status was written.
+func TestAPolicyThatSaysTheSameIsNoChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := follow(t)
+		for _, namespace := range []string{Namespace, "shop"} {
+			c.create(namespace, "default", map[string]any{"mode": "full", "minLoan": "50ms", "minCPU": "1"})
+			before := c.changes.Load()
+			c.update(namespace, map[string]any{"mode": "full", "minLoan": "0.05s", "minCPU": "1000m"})
+			if got := c.changes.Load(); got != before {
+				t.Errorf("%s: who listens is told of %d changes", namespace, got-before)
+			}
+		}
+	})
+}
+
+// For each field by itself: the namespace's, or the cluster's, or what held without both.
+func TestPrecedenceProperties(t *testing.T) {
+	quantity := func(t *rapid.T, label string) *resource.Quantity {
+		if !rapid.Bool().Draw(t, "has "+label) {
+			return nil
+		}
+		return resource.NewMilliQuantity(rapid.Int64Range(0, 5).Draw(t, label)*1000, resource.DecimalSI)
+	}
+	spec := func(t *rapid.T, of string) (s v1alpha1.HarvestPolicySpec) {
+		s.Mode = v1alpha1.Mode(rapid.SampledFrom([]string{"", "observe", "lend", "full"}).Draw(t, of+" mode"))
+		s.Source = v1alpha1.Source(rapid.SampledFrom([]string{"", "node", "owners"}).Draw(t, of+" source"))
+		if rapid.Bool().Draw(t, of+" has minLoan") {
+			s.MinLoan = &metav1.Duration{Duration: time.Duration(rapid.IntRange(0, 3).Draw(t, of+" minLoan")) * time.Second}
+		}
+		s.MaxCPU, s.MinCPU, s.MinMemory = quantity(t, of+" maxCPU"), quantity(t, of+" minCPU"), quantity(t, of+" minMemory")
+		return s
+	}
+	or := func(milli bool, quantities ...*resource.Quantity) int64 {
+		for _, q := range quantities {
+			switch {
+			case q != nil && milli:
+				return q.MilliValue()
+			case q != nil:
+				return q.Value()
+			}
+		}
+		return 0
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		cluster, namespace := spec(t, "cluster"), spec(t, "namespace")
+		cluster.CPUReserve = quantity(t, "cpuReserve")
+		of, err := Default.WithDefault(cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := of.CPUReserveMilli; got != or(true, cluster.CPUReserve) {
+			t.Fatalf("the reserve is %d", got)
+		}
+		got, err := of.With(namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := of
+		want.Mode = api.Mode(stdcmp.Or(namespace.Mode, cluster.Mode, v1alpha1.Mode(Default.Mode)))
+		want.Source = api.Source(stdcmp.Or(namespace.Source, cluster.Source, v1alpha1.Source(Default.Source)))
+		want.MinLoan = Default.MinLoan
+		for _, d := range []*metav1.Duration{cluster.MinLoan, namespace.MinLoan} {
+			if d != nil {
+				want.MinLoan = d.Duration
+			}
+		}
+		want.Bounds = Bounds{MaxCPUMilli: or(true, namespace.MaxCPU, cluster.MaxCPU), Keep: api.Resources{
+			CPUMilli: or(true, namespace.MinCPU, cluster.MinCPU), MemoryBytes: or(false, namespace.MinMemory, cluster.MinMemory),
+		}}
+		if q := slices.DeleteFunc([]*resource.Quantity{namespace.MaxCPU, cluster.MaxCPU}, func(q *resource.Quantity) bool { return q == nil }); len(q) > 0 && q[0].IsZero() {
+			want.Bounds.MaxCPUMilli = 1
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("(-want, +got):\n%s", diff)
+		}
+	})
 }
 
 // Whatever a policy says, it gives no more than the cluster's max-mode, and its bounds are what it says or none.

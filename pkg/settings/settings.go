@@ -1,5 +1,6 @@
-// Package settings tells how far Libra goes: what the ConfigMap config-libra says of all
-// functions, and what labels of namespaces and nodes say otherwise. All parts of Libra
+// Package settings tells how far Libra goes: what the ConfigMap config-libra and the
+// HarvestPolicy libra-system/default say of all functions, and what a namespace's
+// HarvestPolicy, or a label of a namespace or a node, says otherwise. All parts of Libra
 // that change something follow the same settings, live.
 package settings
 
@@ -11,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
 const (
@@ -24,15 +25,16 @@ const (
 	// AgentNamespace is where the node agents are, and Namespace where Libra's other parts.
 	AgentNamespace = "libra-node"
 
-	modeKey       = "mode"
-	maxModeKey    = "max-mode"
-	sourceKey     = "source"
-	cpuReserveKey = "cpu-reserve"
-	minLoanKey    = "min-loan"
-	platformKey   = "platform-namespaces"
-	placementKey  = "placement"
-	exampleKey    = "_example"
+	modeKey      = "mode"
+	maxModeKey   = "max-mode"
+	sourceKey    = "source"
+	platformKey  = "platform-namespaces"
+	placementKey = "placement"
+	exampleKey   = "_example"
 )
+
+// Moved are keys that the ConfigMap had before, each with the field of the cluster's HarvestPolicy that it is now.
+var Moved = map[string]string{"cpu-reserve": "cpuReserve", "min-loan": "minLoan"}
 
 // Settings hold for every function, namespace and node that does not say otherwise.
 type Settings struct {
@@ -49,8 +51,7 @@ type Settings struct {
 	Platform Namespaces
 	// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
 	Placement api.Placement
-	// Bounds are what a HarvestPolicy may set beside these.
-	Bounds Bounds
+	Bounds    Bounds
 }
 
 // Bounds hold for revisions without an annotation that says otherwise.
@@ -119,17 +120,16 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 			err = edit(&edited.MaxMode, api.ModeObserve, string(api.ModeObserve), value, api.ParseMode)
 		case sourceKey:
 			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
-		case cpuReserveKey:
-			err = edit(&edited.CPUReserveMilli, s.CPUReserveMilli, fmt.Sprintf("%dm", s.CPUReserveMilli), value, parseReserve)
-		case minLoanKey:
-			err = edit(&edited.MinLoan, s.MinLoan, s.MinLoan.String(), value, parseMinLoan)
 		case platformKey:
 			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
 		case placementKey:
 			err = edit(&edited.Placement, s.Placement, string(s.Placement), value, api.ParsePlacement)
 		case exampleKey:
 		default:
-			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, cpuReserveKey, minLoanKey, platformKey, placementKey)
+			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, platformKey, placementKey)
+			if field, ok := Moved[key]; ok {
+				err = fmt.Errorf("it has no effect any more: it is spec.%s of HarvestPolicy %s/%s now; set it there, and take the key away", field, Namespace, v1alpha1.HarvestPolicyName)
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("key %.64q of ConfigMap %s/%s: %w", key, Namespace, ConfigMap, err))
@@ -149,27 +149,11 @@ func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error
 	return nil
 }
 
-// mostReserve is more CPU than any node has, in cores.
-const mostReserve = 1 << 20
-
-func parseReserve(value string) (milli int64, err error) {
-	q, err := resource.ParseQuantity(value)
-	if err != nil || q.Sign() < 0 || q.CmpInt64(mostReserve) > 0 {
-		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0 to %d, such as 200m or 1.5", value, mostReserve)
-	}
-	return q.MilliValue(), nil
-}
+// mostCPU is more than any node has, in cores.
+const mostCPU = 1 << 20
 
 // mostMinLoan is longer than Knative lets a request take by default, so that nothing is lent.
 const mostMinLoan = time.Hour
-
-func parseMinLoan(value string) (time.Duration, error) {
-	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 || d > mostMinLoan {
-		return 0, fmt.Errorf("it is %.64q, want a duration from 0s to %v, such as 100ms", value, mostMinLoan)
-	}
-	return d, nil
-}
 
 func parseNamespaces(value string) (Namespaces, error) {
 	var names []string

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -25,20 +24,13 @@ func TestParse(t *testing.T) {
 		{"the most of all modes", map[string]string{"mode": "full", "max-mode": " observe"},
 			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
-		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n", "cpu-reserve": " 200m"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 200, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
-		{"cores", map[string]string{"cpu-reserve": "1.5"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1500, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
-		{"no reserve", map[string]string{"cpu-reserve": "0"}, Default},
-		{"a least loan", map[string]string{"min-loan": "1.5s"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: 1500 * time.Millisecond, Platform: Default.Platform, Placement: Default.Placement}},
-		{"loans of any length", map[string]string{"min-loan": "0s"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, Platform: Default.Platform, Placement: Default.Placement}},
+		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n"},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
 			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "knative-serving,kourier-system", Placement: Default.Placement}},
 		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Placement: Default.Placement}},
 		{"a placement", map[string]string{"placement": " hash\n"},
 			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementHash}},
-		{"the most", map[string]string{"cpu-reserve": "1048576"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 1048576_000, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: Default.Placement}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -53,10 +45,6 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseNamesWhatIsWrong(t *testing.T) {
-	const (
-		reserve = "want an amount of CPU from 0 to 1048576, such as 200m or 1.5"
-		loan    = "want a duration from 0s to 1h0m0s, such as 100ms"
-	)
 	for _, tc := range []struct{ key, value, want string }{
 		{"mode", "on", `mode is "on", want observe, lend or full`},
 		{"mode", "", "want observe, lend or full"},
@@ -64,18 +52,11 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
-		{"cpu-reserve", "", reserve},
-		{"cpu-reserve", "much", `it is "much", ` + reserve},
-		{"cpu-reserve", "-1m", reserve},
-		{"cpu-reserve", "1048577", reserve},
-		{"cpu-reserve", strings.Repeat("9", 1000), reserve},
-		{"min-loan", "", loan},
-		{"min-loan", "300", `it is "300", ` + loan},
-		{"min-loan", "-1ms", loan},
-		{"min-loan", "61m", loan},
+		{"cpu-reserve", "200m", "it has no effect any more: it is spec.cpuReserve of HarvestPolicy libra-system/default now"},
+		{"min-loan", "", "it has no effect any more: it is spec.minLoan of HarvestPolicy libra-system/default now"},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
 		{"placement", "jsq", `placement is "jsq", want default, coverage, hash, round-robin, join-shortest-queue, minimum-worker-set, `},
-		{"Mode", "full", "there is no such setting, want mode, max-mode, source, cpu-reserve, min-loan, platform-namespaces or placement"},
+		{"Mode", "full", "there is no such setting, want mode, max-mode, source, platform-namespaces or placement"},
 	} {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
@@ -113,7 +94,7 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 // A key that cannot be read stays what it was, whatever else the edit says; one that is gone
 // is the default. What bounds all modes changes nothing while it cannot be read.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
-	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementStock}
+	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementStock}
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want Settings
@@ -123,10 +104,8 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until then it is "full"`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
 			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "observe"`},
-		"source": {map[string]string{"source": "owner", "cpu-reserve": "1"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, CPUReserveMilli: 1000, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
-		"reserve": {map[string]string{"cpu-reserve": "much", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, CPUReserveMilli: 250, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "250m"`},
+		"source": {map[string]string{"source": "owner", "min-loan": "1s"},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
 			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementDefault}, `until then it is "a,b"`},
 		"placement": {map[string]string{"placement": "best", "mode": "lend"},
@@ -153,10 +132,10 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 func TestEditsOfKeysAreTheirOwn(t *testing.T) {
 	values := map[string][]string{
 		"mode": {"observe", "lend", "full", "on", ""}, "max-mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
-		"cpu-reserve": {"0", "200m", "much", "-1"}, "platform-namespaces": {"", "a", "a,B"}, "placement": {"hash", "stock", "best"}, "sauce": {"node"},
+		"cpu-reserve": {"0", "much"}, "platform-namespaces": {"", "a", "a,B"}, "placement": {"hash", "stock", "best"}, "sauce": {"node"},
 	}
 	of := func(s Settings, key string) any {
-		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "cpu-reserve": s.CPUReserveMilli, "platform-namespaces": s.Platform, "placement": s.Placement}[key]
+		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "platform-namespaces": s.Platform, "placement": s.Placement}[key]
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		live := Default

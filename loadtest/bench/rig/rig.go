@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
@@ -67,6 +68,7 @@ type Rig struct {
 	Options
 	Kube    kubernetes.Interface
 	Knative servingclient.Interface
+	Objects dynamic.Interface // Libra's own, for one
 
 	// Home is the node that functions are on.
 	Home string
@@ -94,6 +96,9 @@ func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 		return nil, err
 	}
 	if r.Knative, err = servingclient.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if r.Objects, err = dynamic.NewForConfig(config); err != nil {
 		return nil, err
 	}
 	nodes, err := r.nodes(ctx)

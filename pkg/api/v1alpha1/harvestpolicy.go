@@ -6,8 +6,9 @@ import (
 )
 
 // HarvestPolicy says how far Libra goes with the functions of its namespace. Its name is default: a namespace has one
-// at most. A field that is not set is as in the ConfigMap config-libra, and an annotation of a revision comes before
-// the policy. A change is in force within moments, without a new revision.
+// at most. That of the namespace libra-system is the cluster's default: what it says holds for each namespace whose own
+// policy does not say it. Then come the ConfigMap config-libra, for mode, max-mode and source, and what is built in. An
+// annotation of a revision comes before all of them. A change is in force within moments, without a new revision.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=libra,shortName=hvp
@@ -46,15 +47,15 @@ type Mode string
 // +kubebuilder:validation:Enum=node;owners
 type Source string
 
-// HarvestPolicySpec is of all functions of a namespace.
+// HarvestPolicySpec is of all functions of a namespace, or of the cluster.
 type HarvestPolicySpec struct {
 	// Mode is that of revisions without the annotation libra.dev/mode.
 	//
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
-	// MaxMode is the most that a revision gets, whatever its annotation or the mode says. The cluster's max-mode bounds
-	// it too.
+	// MaxMode is the most that a revision gets, whatever its annotation or the mode says. The cluster's bound it too: that
+	// of the cluster's default, and max-mode in config-libra.
 	//
 	// +optional
 	MaxMode Mode `json:"maxMode,omitempty"`
@@ -84,12 +85,20 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="must be a whole number of bytes from 0 to 1Pi, such as 128Mi"
 	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
 
-	// MinLoan is the least time that a loan of CPU must last to be made.
+	// MinLoan is the least time that a loan of CPU must last to be made. A request that is predicted to be shorter lends
+	// nothing, and one that would be shorter without a loan borrows none. Built in is 100ms.
 	//
 	// +optional
 	// +kubebuilder:validation:Format=duration
 	// +kubebuilder:validation:XValidation:rule="self >= duration('0s') && self <= duration('1h')",message="must be a duration from 0s to 1h, such as 100ms"
 	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
+
+	// CPUReserve is how much of each node's allocatable CPU no container may use beyond its limit, under the source node.
+	// It is of nodes, so that only the cluster's default may say it. Built in is 0.
+	//
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 200m or 1.5"
+	CPUReserve *resource.Quantity `json:"cpuReserve,omitempty"`
 }
 
 // HarvestPolicyName is the name of every HarvestPolicy.

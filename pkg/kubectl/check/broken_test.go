@@ -150,7 +150,7 @@ func broken() []brokenBy {
 			name: "cgroup v1", cluster: answering("", "kubelet_cgroup_version 1\n"), want: []string{"warning node-cgroups nodes a,b"}, remedy: "systemd.unified_cgroup_hierarchy=1",
 		},
 		{
-			name: "the static CPU manager", cluster: answering("static", "kubelet_cgroup_version 2\n"), want: []string{"warning node-cpu-manager nodes a,b"}, remedy: "cpu-reserve",
+			name: "the static CPU manager", cluster: answering("static", "kubelet_cgroup_version 2\n"), want: []string{"warning node-cpu-manager nodes a,b"}, remedy: "cpuReserve",
 		},
 
 		brokenBy{

@@ -190,8 +190,10 @@ func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) 
 func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error) {
 	return c.settings.get(func() (settings.Settings, error) {
 		cm, err := c.configMap(ctx, settings.Namespace, settings.ConfigMap)
+		policies, policiesErr := c.harvestPolicies(ctx)
 		s, _ := settings.Parse(cm.Data) // what is refused is for a check of its own to tell
-		return s, err
+		s, _ = s.WithDefault(policies[settings.Namespace])
+		return s, errors.Join(err, policiesErr)
 	})
 }
 
@@ -233,6 +235,8 @@ func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where st
 	case of != "": // it comes before the label
 	case err == nil && source == api.SourceOwners:
 		return "label " + api.SourceLabel + " of namespace " + namespace, nil
+	case err != nil && policies[settings.Namespace].Source != "" && s.Source == api.SourceOwners:
+		return "source in HarvestPolicy " + settings.Namespace + "/" + v1alpha1.HarvestPolicyName, nil
 	case err != nil && s.Source == api.SourceOwners:
 		return "source in ConfigMap " + settings.Namespace + "/" + settings.ConfigMap, nil
 	}

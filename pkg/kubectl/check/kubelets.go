@@ -151,7 +151,7 @@ func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	var found []Finding
 	static.each(func(_ string, nodes []string, about Object) {
-		found = append(found, warning(about, `kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":"<CPUs that are exclusive on a node>"}}'`,
+		found = append(found, warning(about, setDefault(map[string]string{"cpuReserve": "<CPUs that are exclusive on a node>"}),
 			"the CPU manager is static: CPUs that containers have for themselves count as the node's, though no function can use them"))
 	})
 	shared.each(func(policy string, _ []string, about Object) {

@@ -2,7 +2,9 @@ package check
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,18 +12,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
 
 var safetyChecks = []Check{
 	{
 		ID: "settings", run: configLibra, installed: true,
-		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts?",
+		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts, or that are elsewhere now?",
 		Fine:  "all settings are accepted",
 	},
 	{
 		ID: "admission-policies", run: admissionPolicies, installed: true,
-		Looks: "the admission policies `libra-resizer` and `libra-settings`, and that each is bound: RBAC alone does not keep the resizer to limits of functions",
+		Looks: "the admission policies `libra-harvest-policies`, `libra-resizer` and `libra-settings`, and that each is bound: RBAC alone does not keep the resizer to limits of functions",
 		Fine:  "the admission policies are in force",
 	},
 	{
@@ -39,20 +42,44 @@ func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
 	} else if !found {
 		return []Finding{warning(about, applyLibra, "it is not there: all settings are the defaults")}, nil
 	}
-	_, err := settings.Parse(cm.Data)
-	if err == nil {
-		return nil, nil
-	}
 	var found []Finding
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		found = append(found, failure(about, fmt.Sprintf("kubectl -n %s edit configmap %s", settings.Namespace, settings.ConfigMap), "refused: %s", line))
+	moved, removed := map[string]string{}, map[string]any{}
+	for key, field := range settings.Moved {
+		if value, ok := cm.Data[key]; ok {
+			moved[field], removed[key] = strings.TrimSpace(value), nil
+			delete(cm.Data, key)
+		}
+	}
+	if len(moved) > 0 {
+		patch, err := json.Marshal(map[string]any{"data": removed})
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, failure(about, fmt.Sprintf("%s && kubectl -n %s patch configmap %s --type merge -p '%s'", setDefault(moved), settings.Namespace, settings.ConfigMap, patch),
+			"refused: %s: an older version had that here, and it has no effect any more: it is in HarvestPolicy %s/%s now",
+			strings.Join(slices.Sorted(maps.Keys(removed)), " and "), settings.Namespace, v1alpha1.HarvestPolicyName))
+	}
+	if _, err := settings.Parse(cm.Data); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			found = append(found, failure(about, fmt.Sprintf("kubectl -n %s edit configmap %s", settings.Namespace, settings.ConfigMap), "refused: %s", line))
+		}
 	}
 	return found, nil
 }
 
+// setDefault sets fields of the cluster's HarvestPolicy, which need not be there, and leaves the others.
+func setDefault(fields map[string]string) string {
+	spec, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // texts alone
+	}
+	return fmt.Sprintf(`kubectl apply --server-side --field-manager libra-check -f - <<< '{"apiVersion":%q,"kind":"HarvestPolicy","metadata":{"namespace":%q,"name":%q},"spec":%s}'`,
+		v1alpha1.GroupVersion, settings.Namespace, v1alpha1.HarvestPolicyName, spec)
+}
+
 func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
-	for _, name := range []string{"libra-resizer", "libra-settings"} {
+	for _, name := range []string{"libra-harvest-policies", "libra-resizer", "libra-settings"} {
 		for kind, object := range map[string]client.Object{
 			"validatingadmissionpolicy":        &admissionv1.ValidatingAdmissionPolicy{},
 			"validatingadmissionpolicybinding": &admissionv1.ValidatingAdmissionPolicyBinding{},

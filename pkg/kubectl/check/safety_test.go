@@ -1,0 +1,51 @@
+package check
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"libra.dev/libra/pkg/settings"
+)
+
+// Each key that an older version had in the ConfigMap is named, with what sets it where it is now and takes it away here.
+func TestMovedSettingsAreNamed(t *testing.T) {
+	config := func(data map[string]string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: at(settings.Namespace, settings.ConfigMap), Data: data}
+	}
+	const (
+		set  = `kubectl apply --server-side --field-manager libra-check -f - <<< '{"apiVersion":"libra.dev/v1alpha1","kind":"HarvestPolicy","metadata":{"namespace":"libra-system","name":"default"},"spec":`
+		edit = "kubectl -n libra-system edit configmap config-libra"
+	)
+	for name, tc := range map[string]struct {
+		data map[string]string
+		want []Finding
+	}{
+		"none": {map[string]string{"mode": "full"}, nil},
+		"both": {map[string]string{"min-loan": " 50ms", "cpu-reserve": "1", "mode": "full"}, []Finding{{
+			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
+			Message: "refused: cpu-reserve and min-loan: an older version had that here, and it has no effect any more: it is in HarvestPolicy libra-system/default now",
+			Remedy:  set + `{"cpuReserve":"1","minLoan":"50ms"}}' && kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null,"min-loan":null}}'`,
+		}}},
+		"one, and something else": {map[string]string{"cpu-reserve": "200m", "mode": "on"}, []Finding{{
+			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
+			Message: "refused: cpu-reserve: an older version had that here, and it has no effect any more: it is in HarvestPolicy libra-system/default now",
+			Remedy:  set + `{"cpuReserve":"200m"}}' && kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null}}'`,
+		}, {
+			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
+			Message: `refused: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "observe"`, Remedy: edit,
+		}}},
+	} {
+		c := &Cluster{client: fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(config(tc.data)).Build()}
+		got, err := configLibra(t.Context(), c)
+		if err != nil || len(got) != len(tc.want) {
+			t.Fatalf("%s: %v, %v", name, got, err)
+		}
+		for i, want := range tc.want {
+			if got[i] != want {
+				t.Errorf("%s: got\n%+v, want\n%+v", name, got[i], want)
+			}
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package settings
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/apiservertest"
+)
+
+const manifests = "../../manifests/"
+
+// server is an API server with the settings as they are shipped, which are followed.
+type server struct {
+	*testing.T
+	kube    *kubernetes.Clientset
+	objects dynamic.Interface
+	live    *Live
+}
+
+func startServer(t *testing.T) *server {
+	config := apiservertest.Start(t, manifests+"base/crds")
+	config.QPS = -1
+	s := &server{T: t}
+	var err error
+	if s.kube, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	if s.objects, err = dynamic.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{Namespace, "shop"} {
+		if _, err := s.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.ship(must(client.New(config, client.Options{Scheme: clientgoscheme.Scheme})))
+	if s.live, err = NewLive(s.kube, s.objects, func(err error) { t.Log("refused:", err) }); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { s.live.Run(t.Context()) })
+	t.Cleanup(running.Wait)
+	s.await("all is read", s.live.Synced)
+	return s
+}
+
+func (s *server) in(t *testing.T) *server {
+	of := *s
+	of.T = t
+	return &of
+}
+
+func must(c client.Client, err error) client.Client {
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// ship creates the ConfigMap and the admission policies.
+func (s *server) ship(kube client.Client) {
+	s.Helper()
+	files, err := filepath.Glob(manifests + "base/settings/policy/validating*.yaml")
+	if err != nil || len(files) != 4 {
+		s.Fatalf("the admission policies are in %q: %v", files, err)
+	}
+	for _, file := range append(files, manifests+"base/settings/configmap.yaml") {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			s.Fatal(err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(data, &object.Object); err != nil {
+			s.Fatal(err)
+		}
+		if object.GetKind() == "ConfigMap" {
+			object.SetNamespace(Namespace)
+		}
+		if err := kube.Create(s.Context(), object); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *server) await(what string, is func() bool) {
+	s.Helper()
+	for until := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(until) {
+			s.Fatalf("it does not come to be that %s", what)
+		}
+	}
+}
+
+// write makes the policy of a namespace be that, or none.
+func (s *server) write(namespace string, spec map[string]any) error {
+	of := s.objects.Resource(harvestPolicies).Namespace(namespace)
+	err := of.Delete(s.Context(), "default", metav1.DeleteOptions{})
+	if spec == nil || err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = of.Create(s.Context(), harvestPolicy(namespace, "default", spec), metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
+
+func (s *server) configure(data string, run ...string) error {
+	_, err := s.kube.CoreV1().ConfigMaps(Namespace).Patch(s.Context(), ConfigMap, types.MergePatchType, []byte(`{"data":`+data+`}`), metav1.PatchOptions{DryRun: run})
+	return err
+}
+
+// One server has all of it, because to start one takes longer.
+func TestSettingsOfAnAPIServer(t *testing.T) {
+	s := startServer(t)
+	t.Run("what is refused", func(t *testing.T) {
+		s := s.in(t)
+		// The policies that are not of the definition come to be in force within moments.
+		s.await("a namespace is refused a reserve", func() bool {
+			err := s.write("shop", map[string]any{"cpuReserve": "1"})
+			return err != nil && strings.Contains(err.Error(), "only HarvestPolicy libra-system/default")
+		})
+		s.await("a moved key is refused", func() bool {
+			err := s.configure(`{"min-loan":"1s"}`, metav1.DryRunAll)
+			return err != nil && strings.Contains(err.Error(), "min-loan: these are spec.cpuReserve and spec.minLoan of HarvestPolicy libra-system/default now")
+		})
+		for _, namespace := range []string{Namespace, "shop"} {
+			for field, bad := range map[string]any{
+				"mode": "fully", "maxMode": "none", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "128m", "cpuReserve": "1048577",
+			} {
+				if err := s.write(namespace, map[string]any{field: bad}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec."+field) {
+					t.Errorf("%s: %s of %v is %v, want it refused by name", namespace, field, bad, err)
+				}
+			}
+			if err := s.write(namespace, map[string]any{"reserve": "1"}); err == nil {
+				t.Errorf("%s: a field that there is not is accepted", namespace)
+			}
+		}
+		for key := range Moved {
+			if err := s.configure(`{"`+key+`":"1"}`, metav1.DryRunAll); err == nil {
+				t.Errorf("the key %s is accepted", key)
+			}
+		}
+	})
+	t.Run("which counts", func(t *testing.T) {
+		s := s.in(t)
+		// From the last that counts to the first.
+		want := Default
+		step := func(name string, do error, change func(*Settings)) {
+			t.Helper()
+			if do != nil {
+				t.Fatalf("%s: %v", name, do)
+			}
+			change(&want)
+			s.await(name, func() bool { return cmp.Equal(s.live.For("shop"), want) && s.live.Source("shop", "n") == want.Source })
+		}
+		step("built in", nil, func(*Settings) {})
+		step("the ConfigMap", s.configure(`{"mode":"lend","source":"owners"}`), func(s *Settings) { s.Mode, s.Source = api.ModeLend, api.SourceOwners })
+		step("the cluster's default", s.write(Namespace, map[string]any{"mode": "full", "source": "node", "minLoan": "50ms", "cpuReserve": "1500m", "minCPU": "200m"}), func(s *Settings) {
+			s.Mode, s.Source, s.MinLoan, s.CPUReserveMilli = api.ModeFull, api.SourceNode, 50*time.Millisecond, 1500
+			s.Bounds.Keep.CPUMilli = 200
+		})
+		label := func(value string) error {
+			patch := []byte(`{"metadata":{"labels":{"libra.dev/source":` + value + `}}}`)
+			_, err := s.kube.CoreV1().Namespaces().Patch(t.Context(), "shop", types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		}
+		if err := label(`"owners"`); err != nil {
+			t.Fatal(err)
+		}
+		s.await("the namespace's label", func() bool { return s.live.Source("shop", "n") == api.SourceOwners })
+		step("the namespace's policy", s.write("shop", map[string]any{"mode": "lend", "source": "node", "minLoan": "0s"}), func(s *Settings) { s.Mode, s.MinLoan = api.ModeLend, 0 })
+		if got := s.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeFull {
+			t.Errorf("a revision's annotation full has it in %s", got)
+		}
+		step("what bounds all", s.configure(`{"max-mode":"observe"}`), func(s *Settings) { s.MaxMode = api.ModeObserve })
+		step("and does not", s.configure(`{"max-mode":null}`), func(s *Settings) { s.MaxMode = api.ModeFull })
+		step("the cluster's default bounds all", s.write(Namespace, map[string]any{"maxMode": "observe"}), func(s *Settings) {
+			s.MaxMode, s.CPUReserveMilli, s.Bounds = api.ModeObserve, 0, Bounds{}
+		})
+		step("all is gone", errors.Join(label("null"), s.write(Namespace, nil), s.write("shop", nil), s.configure(`{"mode":null,"source":null}`)), func(s *Settings) { *s = Default })
+	})
+}
