@@ -190,7 +190,7 @@ func eventTypes(n ast.Node) map[string]bool {
 func TestReferenceOfEvents(t *testing.T) {
 	p := reference.New("Events",
 		"`kubectl get events --all-namespaces --field-selector reason=REASON` finds them.")
-	for _, dir := range []string{"activator-plugin/invocation", "activator-plugin/placement/tapp", "activator-plugin/duplicator", "resizer/controller"} {
+	for _, dir := range []string{"activator-plugin/invocation", "activator-plugin/placement/tapp", "activator-plugin/duplicator", "resizer/controller", "resizer/policies"} {
 		files := parse(t, dir)
 		heading := ""
 		constants(files, func(constant, reason, comment, block string) {

@@ -171,6 +171,7 @@ var needs = map[string]struct {
 			{group: "serving.knative.dev", resource: "revisions", verbs: []string{"list", "watch"}},
 			{group: "libra.dev", resource: "functionreports", verbs: []string{"create", "delete", "get", "list"}},
 			{group: "libra.dev", resource: "functionreports/status", verbs: []string{"update"}},
+			{group: "libra.dev", resource: "harvestpolicies/status", verbs: []string{"patch"}},
 			{group: "events.k8s.io", resource: "events", verbs: []string{"create", "patch"}},
 		},
 		beyond: append([]need{

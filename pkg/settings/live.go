@@ -34,6 +34,7 @@ type Live struct {
 	// sources are those of namespaces and nodes that have one of their own.
 	namespaces, nodes sources
 	policies          policies
+	written           cache.Store // the HarvestPolicies themselves
 
 	mu        sync.Mutex
 	listeners []func()
@@ -71,7 +72,9 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 	}
 	if objects != nil {
 		of := dynamicinformer.NewDynamicSharedInformerFactory(objects, 0)
-		watches = append(watches, watch{"HarvestPolicies", of.ForResource(harvestPolicies).Informer(), l.setPolicy, l.removePolicy, &l.policies.absent})
+		informer := of.ForResource(harvestPolicies).Informer()
+		l.written = informer.GetStore()
+		watches = append(watches, watch{"HarvestPolicies", informer, l.setPolicy, l.removePolicy, &l.policies.absent})
 	}
 	for _, watched := range watches {
 		handler, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -173,26 +173,57 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 // mostMemory is more than any node has, in bytes.
 const mostMemory = 1 << 50
 
+// written is a HarvestPolicy, and what it sets.
+func written(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, p policy, err error) {
+	if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &typed); err == nil {
+		p, err = read(typed.Spec)
+	}
+	return typed, p, err
+}
+
+// PolicyOf is a HarvestPolicy. refused says what of it the parts do not take, and what holds instead.
+func PolicyOf(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, refused error) {
+	typed, p, err := written(object)
+	switch {
+	case err != nil && object.GetNamespace() == Namespace:
+		return typed, fmt.Errorf("what a part read last holds in it, and one that has started since only observes: %w", err)
+	case err != nil:
+		return typed, fmt.Errorf("the namespace's functions are only observed: %w", err)
+	case object.GetNamespace() != Namespace:
+		_, err = p.ofNamespace()
+	}
+	return typed, err
+}
+
+// HarvestPolicies are those that have been read, which are not to be changed.
+func (l *Live) HarvestPolicies() []*unstructured.Unstructured {
+	if l.written == nil || !l.Synced() {
+		return nil
+	}
+	var all []*unstructured.Unstructured
+	for _, obj := range l.written.List() {
+		if object, ok := obj.(*unstructured.Unstructured); ok && object.GetName() == v1alpha1.HarvestPolicyName {
+			all = append(all, object)
+		}
+	}
+	return all
+}
+
 func (l *Live) setPolicy(obj any) {
 	object, ok := obj.(*unstructured.Unstructured)
 	if !ok || object.GetName() != v1alpha1.HarvestPolicyName {
 		return
 	}
-	var typed v1alpha1.HarvestPolicy
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &typed)
-	var p policy
-	if err == nil {
-		p, err = read(typed.Spec)
-	}
+	typed, p, err := written(object)
 	if object.GetNamespace() == Namespace {
 		l.setDefault(p, typed.Spec, err)
 		return
 	}
 	if err != nil {
-		l.refused(fmt.Errorf("HarvestPolicy %s/%s cannot be read, so that the namespace's functions are only observed: %w", object.GetNamespace(), object.GetName(), err))
 		p = *nothing
 	}
-	if p, err = p.ofNamespace(); err != nil {
+	p, _ = p.ofNamespace()
+	if _, err := PolicyOf(object); err != nil {
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err))
 	}
 	// Its status is written, too, and nobody has to look at anything for that.

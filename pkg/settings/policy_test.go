@@ -129,7 +129,7 @@ func TestAPolicyThatCannotBeReadObserves(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := follow(t, configMap(map[string]string{"mode": "full"}))
 			c.create("shop", "default", map[string]any{field: value})
-			c.expectRefused("HarvestPolicy shop/default cannot be read, so that the namespace's functions are only observed: spec." + field)
+			c.expectRefused("HarvestPolicy shop/default: the namespace's functions are only observed: spec." + field)
 			if got := c.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
 				t.Errorf("%s %v: the mode is %s, want observe", field, value, got)
 			}

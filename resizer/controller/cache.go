@@ -97,9 +97,10 @@ const libraGroup = "libra.dev"
 
 var conditionsKept = []corev1.PodConditionType{corev1.PodReady, corev1.PodResizePending, corev1.PodResizeInProgress}
 
-// keepRevision is what is looked at of a Revision: what its container is owed.
+// keepRevision is what is looked at of a Revision: what its container is owed, and how many pods it has.
 func keepRevision(revision *servingv1.Revision) *servingv1.Revision {
 	kept := &servingv1.Revision{ObjectMeta: keepMeta(&revision.ObjectMeta)}
+	kept.Status.ActualReplicas = revision.Status.ActualReplicas
 	user := revision.Spec.GetContainer()
 	kept.Spec.Containers = []corev1.Container{{Name: user.Name, Resources: corev1.ResourceRequirements{Limits: limitLists.of(user.Resources.Limits)}}}
 	return kept

@@ -11,12 +11,18 @@ import (
 // annotation of a revision comes before all of them. A change is in force within moments, without a new revision.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=libra,shortName=hvp
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Max Mode",type=string,JSONPath=`.spec.maxMode`
 // +kubebuilder:printcolumn:name="Source",type=string,JSONPath=`.spec.source`
 // +kubebuilder:printcolumn:name="Max CPU",type=string,JSONPath=`.spec.maxCPU`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="In Force",type=string,JSONPath=`.status.conditions[?(@.type=="InForce")].status`,description="False while something bounds what the policy says"
+// +kubebuilder:printcolumn:name="Functions",type=integer,JSONPath=`.status.functions`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`,priority=1
 // +kubebuilder:printcolumn:name="Min Loan",type=string,JSONPath=`.spec.minLoan`,priority=1
+// +kubebuilder:printcolumn:name="CPU Reserve",type=string,JSONPath=`.spec.cpuReserve`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="metadata.name must be default: a namespace has one HarvestPolicy"
 type HarvestPolicy struct {
@@ -25,6 +31,9 @@ type HarvestPolicy struct {
 
 	// +required
 	Spec HarvestPolicySpec `json:"spec"`
+
+	// +optional
+	Status HarvestPolicyStatus `json:"status,omitempty"`
 }
 
 // +kubebuilder:object:root=true
@@ -100,6 +109,40 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 200m or 1.5"
 	CPUReserve *resource.Quantity `json:"cpuReserve,omitempty"`
 }
+
+// HarvestPolicyStatus is what became of a policy, as the resizer sees it. It is written within ten seconds, and the
+// numbers in it once a minute at most.
+type HarvestPolicyStatus struct {
+	// ObservedGeneration is the generation that this is of.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Functions are those that the policy is for: the namespace's, or of the cluster's default all. A revision that gets
+	// no requests, because no route leads to it, is none of them.
+	//
+	// +optional
+	Functions int32 `json:"functions"`
+
+	// Pods are those of the functions, by what Knative says of their revisions.
+	//
+	// +optional
+	Pods int32 `json:"pods"`
+
+	// Conditions are Accepted, whether Libra's parts take all that the policy says, and InForce, whether all of it holds:
+	// the cluster may bound it, or a function or a node.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Conditions of a HarvestPolicy.
+const (
+	ConditionAccepted = "Accepted"
+	ConditionInForce  = "InForce"
+)
 
 // HarvestPolicyName is the name of every HarvestPolicy.
 const HarvestPolicyName = "default"

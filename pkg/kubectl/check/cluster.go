@@ -56,7 +56,7 @@ type Cluster struct {
 	pods       once[[]corev1.Pod]
 	activator  once[*appsv1.Deployment]
 	settings   once[settings.Settings]
-	policies   once[map[string]v1alpha1.HarvestPolicySpec]
+	policies   once[map[string]v1alpha1.HarvestPolicy]
 	kubelets   once[[]kubelet]
 }
 
@@ -192,22 +192,22 @@ func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error
 		cm, err := c.configMap(ctx, settings.Namespace, settings.ConfigMap)
 		policies, policiesErr := c.harvestPolicies(ctx)
 		s, _ := settings.Parse(cm.Data) // what is refused is for a check of its own to tell
-		s, _ = s.WithDefault(policies[settings.Namespace])
+		s, _ = s.WithDefault(policies[settings.Namespace].Spec)
 		return s, errors.Join(err, policiesErr)
 	})
 }
 
 // harvestPolicies are by namespace, none where the cluster does not know the kind.
-func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.HarvestPolicySpec, error) {
-	return c.policies.get(func() (map[string]v1alpha1.HarvestPolicySpec, error) {
+func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.HarvestPolicy, error) {
+	return c.policies.get(func() (map[string]v1alpha1.HarvestPolicy, error) {
 		if known, err := c.has(kindHarvestPolicy); err != nil || !known {
 			return nil, err
 		}
 		var list v1alpha1.HarvestPolicyList
 		err := c.client.List(ctx, &list)
-		byNamespace := make(map[string]v1alpha1.HarvestPolicySpec, len(list.Items))
+		byNamespace := make(map[string]v1alpha1.HarvestPolicy, len(list.Items))
 		for _, p := range list.Items {
-			byNamespace[p.Namespace] = p.Spec
+			byNamespace[p.Namespace] = p
 		}
 		return byNamespace, err
 	})
@@ -229,13 +229,13 @@ func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where st
 		}
 	}
 	source, err := api.ParseSource(namespaces[namespace].Labels[api.SourceLabel])
-	switch of := policies[namespace].Source; {
+	switch of := policies[namespace].Spec.Source; {
 	case api.Source(of) == api.SourceOwners:
 		return "source in HarvestPolicy " + namespace + "/" + v1alpha1.HarvestPolicyName, nil
 	case of != "": // it comes before the label
 	case err == nil && source == api.SourceOwners:
 		return "label " + api.SourceLabel + " of namespace " + namespace, nil
-	case err != nil && policies[settings.Namespace].Source != "" && s.Source == api.SourceOwners:
+	case err != nil && policies[settings.Namespace].Spec.Source != "" && s.Source == api.SourceOwners:
 		return "source in HarvestPolicy " + settings.Namespace + "/" + v1alpha1.HarvestPolicyName, nil
 	case err != nil && s.Source == api.SourceOwners:
 		return "source in ConfigMap " + settings.Namespace + "/" + settings.ConfigMap, nil

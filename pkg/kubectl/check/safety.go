@@ -10,6 +10,8 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api/v1alpha1"
@@ -21,6 +23,11 @@ var safetyChecks = []Check{
 		ID: "settings", run: configLibra, installed: true,
 		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts, or that are elsewhere now?",
 		Fine:  "all settings are accepted",
+	},
+	{
+		ID: "harvest-policies", run: harvestPolicies, installed: true,
+		Looks: "HarvestPolicies: is there one that no part accepts, or of which not all holds?",
+		Fine:  "all that HarvestPolicies say is accepted, and holds",
 	},
 	{
 		ID: "admission-policies", run: admissionPolicies, installed: true,
@@ -65,6 +72,33 @@ func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 	}
 	return found, nil
+}
+
+func harvestPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
+	all, err := c.harvestPolicies(ctx)
+	var found []Finding
+	for _, namespace := range slices.Sorted(maps.Keys(all)) {
+		p := all[namespace]
+		if c.namespace != "" && namespace != c.namespace && namespace != settings.Namespace {
+			continue
+		}
+		about := Object{"harvestpolicy", namespace, p.Name}
+		edit := fmt.Sprintf("kubectl -n %s edit harvestpolicy %s", namespace, p.Name)
+		// One that is of an edit before, or that the resizer has yet to write, says nothing of this.
+		told := func(name string) *metav1.Condition {
+			c := meta.FindStatusCondition(p.Status.Conditions, name)
+			if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != p.Generation {
+				return nil
+			}
+			return c
+		}
+		if accepted, inForce := told(v1alpha1.ConditionAccepted), told(v1alpha1.ConditionInForce); accepted != nil {
+			found = append(found, failure(about, edit, "refused: %s", accepted.Message))
+		} else if inForce != nil {
+			found = append(found, warning(about, edit, "not all of it holds: %s", inForce.Message))
+		}
+	}
+	return found, err
 }
 
 // setDefault sets fields of the cluster's HarvestPolicy, which need not be there, and leaves the others.

@@ -18,6 +18,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/kubectl/swap"
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -164,7 +165,10 @@ func (u Uninstall) objectsOf(ctx context.Context, definition string) ([]string, 
 	objects, err := u.list(ctx, kind)
 	var names []string
 	for _, o := range objects {
-		names = append(names, describe(&o))
+		// The cluster's default goes with Libra's namespace, which is still there in a dry run.
+		if o.Namespace != settings.Namespace {
+			names = append(names, describe(&o))
+		}
 	}
 	return names, err
 }

@@ -63,6 +63,8 @@ func TestOnlyWhatIsShippedIsRemoved(t *testing.T) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"libra.dev/source": "owners", "team": "a"}}},
 		&v1alpha1.PlacementPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "here"},
 			Spec: v1alpha1.PlacementPolicySpec{Blocks: []v1alpha1.Block{{Workers: []v1alpha1.Worker{{Node: "a"}}}}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "libra-system"}},
+		&v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "libra-system", Name: v1alpha1.HarvestPolicyName}},
 	)
 	steps := func(u Uninstall) {
 		t.Helper()

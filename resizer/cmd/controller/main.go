@@ -35,6 +35,7 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/controller"
+	"libra.dev/libra/resizer/policies"
 	"libra.dev/libra/resizer/reports"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -257,6 +258,9 @@ func run(o options) error {
 	writer := reports.NewWriter(clock.RealClock{}, ctrl.Log.WithName("reports"), pools, mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), live)
 	if err := mgr.Add(writer); err != nil {
 		return fmt.Errorf("adding the writer of reports: %w", err)
+	}
+	if err := mgr.Add(policies.NewWriter(clock.RealClock{}, ctrl.Log.WithName("policies"), mgr.GetCache(), mgr.GetClient(), live, mgr.GetEventRecorder("libra-resizer"))); err != nil {
+		return fmt.Errorf("adding the writer of the status of HarvestPolicies: %w", err)
 	}
 
 	synced := func(r *http.Request) error {

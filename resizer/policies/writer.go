@@ -1,0 +1,158 @@
+// Package policies writes into the status of each HarvestPolicy what became of it.
+package policies
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/settings"
+)
+
+const (
+	// every is how often it is seen whether a policy is another, or is bounded by something else.
+	every = 10 * time.Second
+	// recount is how often functions and pods are counted while no policy changes. Each node's agent hears of what is
+	// written, so that it is not to be written for each pod.
+	recount = time.Minute
+
+	writeTimeout = 5 * time.Second
+	// writesPerSecond bounds what all policies together cost.
+	writesPerSecond = 5
+)
+
+// Live are the settings in force, and what they come from. A *settings.Live is.
+type Live interface {
+	For(namespace string) settings.Settings
+	HarvestPolicies() []*unstructured.Unstructured
+}
+
+// Writer writes the status of policies, and tells Events on them. One writes at a time: that of the leader.
+type Writer struct {
+	clock   clock.WithTicker
+	log     logr.Logger
+	cached  client.Reader // of opted-in Revisions, and of Nodes
+	kube    client.Client
+	live    Live
+	events  events.EventRecorder
+	limiter *rate.Limiter
+
+	seen      map[types.UID]seen
+	countedAt time.Time
+	failing   bool
+}
+
+// seen is what a status depends on but for functions and nodes, and what was told of it.
+type seen struct {
+	generation int64
+	most       string // the mode that the cluster lets functions have
+	told       string
+}
+
+// NewWriter makes a Writer.
+func NewWriter(clk clock.WithTicker, log logr.Logger, cached client.Reader, kube client.Client, live Live, recorder events.EventRecorder) *Writer {
+	return &Writer{
+		clock: clk, log: log, cached: cached, kube: kube, live: live, events: recorder,
+		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), seen: map[types.UID]seen{},
+	}
+}
+
+// Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
+func (w *Writer) Start(ctx context.Context) error {
+	ticker := w.clock.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		err := w.round(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		switch {
+		case err != nil && !w.failing:
+			w.log.Info("the status of HarvestPolicies is not as it is to be; trying again", "reason", err.Error())
+		case err == nil && w.failing:
+			w.log.Info("the status of HarvestPolicies is as it is to be again")
+		}
+		w.failing = err != nil
+	}
+}
+
+// round writes what is to be another.
+func (w *Writer) round(ctx context.Context) error {
+	all := w.live.HarvestPolicies()
+	now := w.clock.Now()
+	seen := make(map[types.UID]seen, len(all))
+	same := len(all) == len(w.seen)
+	for _, object := range all {
+		of := w.seen[object.GetUID()]
+		most := string(w.live.For(object.GetNamespace()).MaxMode)
+		same = same && of.generation == object.GetGeneration() && of.most == most
+		of.generation, of.most = object.GetGeneration(), most
+		seen[object.GetUID()] = of
+	}
+	w.seen = seen
+	// 1. Nothing is another: leave it, but for the numbers from time to time.
+	if same && !w.failing && now.Sub(w.countedAt) < recount {
+		return nil
+	}
+
+	// 2. What the policies come to.
+	found, err := w.look(ctx, all)
+	if err != nil {
+		return err
+	}
+	w.countedAt = now
+
+	// 3. Tell it.
+	ctx, cancel := context.WithTimeout(ctx, every)
+	defer cancel()
+	var errs []error
+	for _, object := range all {
+		if err := w.write(ctx, object, found); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (w *Writer) write(ctx context.Context, object *unstructured.Unstructured, found *found) error {
+	policy, refused := settings.PolicyOf(object)
+	status := statusOf(&policy, refused, found, w.live.For(object.GetNamespace()), w.clock.Now())
+	w.tell(object, policy.Status, status)
+	if equality.Semantic.DeepEqual(policy.Status, status) {
+		return nil
+	}
+	if err := w.limiter.Wait(ctx); err != nil {
+		return fmt.Errorf("HarvestPolicy %s/%s waits for others: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	// Of this object: one that was made anew since has another status.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID()}, "status": status})
+	if err != nil {
+		return fmt.Errorf("encoding the status of HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	to := &v1alpha1.HarvestPolicy{}
+	to.Namespace, to.Name = object.GetNamespace(), object.GetName()
+	if err := w.kube.Status().Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("writing the status of HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	return nil
+}
