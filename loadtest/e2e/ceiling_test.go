@@ -13,11 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"knative.dev/serving/pkg/apis/serving"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
@@ -73,6 +75,37 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	}
 	waitCPU(ctx, t, namespace, f, between)
 	if err := objects.Delete(ctx, policy); err != nil {
+		t.Fatal(err)
+	}
+	waitCPU(ctx, t, namespace, f, most)
+
+	// And the cluster's default, which says what became of it.
+	all := &v1alpha1.HarvestPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: v1alpha1.HarvestPolicyName},
+		Spec:       v1alpha1.HarvestPolicySpec{CPUReserve: resource.NewMilliQuantity(allocatableOf(ctx, t, pod)-between, resource.DecimalSI)},
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := objects.Delete(ctx, all); err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("removing the cluster's default: %v", err)
+		}
+	})
+	if err := objects.Create(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	waitCPU(ctx, t, namespace, f, between)
+	eventually(t, ceilingWithin, "status of the cluster's default", func() error {
+		if err := objects.Get(ctx, ctrlclient.ObjectKeyFromObject(all), all); err != nil {
+			return err
+		}
+		s := all.Status
+		if s.ObservedGeneration != all.Generation || !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAccepted) || !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionInForce) || s.Functions < 1 || s.Pods < 1 {
+			return fmt.Errorf("it is %+v", s)
+		}
+		return nil
+	})
+	if err := objects.Delete(ctx, all); err != nil {
 		t.Fatal(err)
 	}
 	waitCPU(ctx, t, namespace, f, most)
@@ -159,6 +192,16 @@ func setMaxMode(ctx context.Context, t *testing.T, value string) {
 	if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Errorf("setting max-mode to %s: %v", value, err)
 	}
+}
+
+// allocatableOf is what the Node of a pod has for pods, in milli CPU.
+func allocatableOf(ctx context.Context, t *testing.T, pod *corev1.Pod) int64 {
+	t.Helper()
+	node, err := kube.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.Status.Allocatable.Cpu().MilliValue()
 }
 
 // ceilingOf is the ceiling of a pod by its Node and the settings.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -94,6 +95,36 @@ func TestExplain(t *testing.T) {
 				t.Errorf("as JSON it is (%v)\n%s", err, out.String())
 			}
 		})
+	}
+}
+
+// The cluster's HarvestPolicy is named where it says something, and a namespace's where that does.
+func TestExplainNamesThePolicyThatCounts(t *testing.T) {
+	policy := func(namespace, mode, source string) client.Object {
+		return &v1alpha1.HarvestPolicy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName},
+			Spec:       v1alpha1.HarvestPolicySpec{Mode: v1alpha1.Mode(mode), Source: v1alpha1.Source(source)},
+		}
+	}
+	to := forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	const byDefault, byNamespace = "HarvestPolicy libra-system/default", "the namespace's HarvestPolicy"
+	for name, tc := range map[string]struct {
+		policies         []client.Object
+		mode, source     string
+		modeBy, sourceBy string
+	}{
+		"the cluster's":   {[]client.Object{policy(settings.Namespace, "lend", "owners")}, "lend", "owners", byDefault, byDefault},
+		"the namespace's": {[]client.Object{policy(settings.Namespace, "lend", "owners"), policy("shop", "full", "node")}, "full", "node", byNamespace, byNamespace},
+		"one of each":     {[]client.Object{policy(settings.Namespace, "lend", ""), policy("shop", "", "owners")}, "lend", "owners", byDefault, byNamespace},
+	} {
+		objects := append(functions(func(r *servingv1.Revision) { r.Annotations = nil }), tc.policies...)
+		e, err := explain(t.Context(), cluster(objects...), to, client.ObjectKey{Namespace: "shop", Name: "thumb"}, 10, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(e.Mode) != tc.mode || e.ModeBy != tc.modeBy || string(e.Source) != tc.source || e.SourceBy != tc.sourceBy {
+			t.Errorf("%s: mode %s by %q, source %s by %q; want %+v", name, e.Mode, e.ModeBy, e.Source, e.SourceBy, tc)
+		}
 	}
 }
 

@@ -47,7 +47,8 @@ With a Service, the annotation libra.dev/mode of its template is set, which make
 so that the mode of the namespace or the cluster holds.
 
 With -n and no Service it is the mode of the namespace, in its HarvestPolicy, which is made where there is none: in force
-at once and without a rollout, also for functions that come later. A function that has the annotation keeps its own.
+at once and without a rollout, also for functions that come later. A function that has the annotation keeps its own. That of
+the namespace libra-system is the cluster's default, which holds in namespaces that have no mode.
 
 With --all it is the bound of all functions, max-mode in the ConfigMap config-libra, which is in force at once and
 without a rollout: kubectl libra mode --all observe is the emergency stop.`,
@@ -55,6 +56,8 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
   kubectl libra mode cart lend -n shop
   # all functions of a namespace that have no mode of their own
   kubectl libra mode full -n shop
+  # all functions of the cluster that have none, and whose namespace has none
+  kubectl libra mode full -n libra-system
   # stop everything, at once
   kubectl libra mode --all observe`,
 		Args: cobra.RangeArgs(1, 2),

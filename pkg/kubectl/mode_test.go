@@ -119,6 +119,7 @@ func (p *plane) allModes() {
 	if got := maxMode(); got != "observe" {
 		p.Errorf("max-mode is %q, want observe", got)
 	}
+	p.prints("default   full   observe    in force", "mode", "full", "-n", settings.Namespace)
 	p.namespace("bounded")
 	p.service("bounded", "cart", nil)
 	p.prints("the cluster or the namespace lets it have no more than observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
@@ -127,6 +128,10 @@ func (p *plane) allModes() {
 		p.Errorf("max-mode is %q, want none", got)
 	}
 	p.refuses("no SERVICE with it", "mode", "cart", "full", "--all")
+	// The cluster's default is full, until what comes after it counts.
+	p.prints("observe    in force", "mode", "observe", "-n", settings.Namespace)
+	p.prints("default   observe    in force", "mode", "default", "-n", settings.Namespace)
+	p.prints("This is the cluster's default", "mode", "default", "-n", settings.Namespace)
 }
 
 // rollouts has somebody do what Knative does.

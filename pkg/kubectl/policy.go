@@ -13,6 +13,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/settings"
 )
 
 // policyDocument is what `mode -n` prints as JSON and YAML.
@@ -86,11 +87,15 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 	if d.Mode != modeDefault {
 		spec.Mode = v1alpha1.Mode(d.Mode)
 	}
-	of, err := readClusterSettings(ctx, kube)
+	before, with := readClusterSettings, settings.Settings.With
+	if d.isDefault() {
+		before, with = readConfigMap, settings.Settings.WithDefault
+	}
+	of, err := before(ctx, kube)
 	if err != nil {
 		return err
 	}
-	of, _ = of.With(spec) // one that is refused is observed
+	of, _ = with(of, spec) // one that is refused is observed
 	d.InForce = string(of.ModeOf(nil))
 	if d.Mode != modeDefault && d.InForce != d.Mode {
 		d.Result += fmt.Sprintf("; the cluster or the namespace lets functions have no more than %s", of.MaxMode)
@@ -111,6 +116,9 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 	return nil
 }
 
+// isDefault says that the namespace's policy is the cluster's default, which is of no namespace's functions.
+func (d *policyDocument) isDefault() bool { return d.Namespace == settings.Namespace }
+
 func (d *policyDocument) document() document {
 	changed := newTable("namespace", "was", "mode", "in force", "result")
 	addRow(changed, d.Namespace, d.Was, d.Mode, d.InForce, d.Result)
@@ -120,6 +128,8 @@ func (d *policyDocument) document() document {
 	}
 	out := document{kind: "PolicyMode", data: d, tables: []*metav1.Table{changed, own}}
 	switch {
+	case d.isDefault():
+		out.notes = append(out.notes, "This is the cluster's default: a namespace's own HarvestPolicy, and the annotation "+api.ModeAnnotation+" of a function, come before it")
 	case d.functions == 0:
 		out.notes = append(out.notes, fmt.Sprintf("No Service of the namespace has opted in yet: the label %s: %q on a spec.template does that", api.EnabledLabel, api.EnabledValue))
 	case len(d.Own) > 0:

@@ -16,12 +16,22 @@ import (
 // readClusterSettings are those of config-libra and of the cluster's HarvestPolicy, as a part of Libra has them that
 // starts now.
 func readClusterSettings(ctx context.Context, kube client.Client) (settings.Settings, error) {
-	var cm corev1.ConfigMap
-	of := settings.Absent
+	of, err := readConfigMap(ctx, kube)
+	if err != nil {
+		return of, err
+	}
 	policy, err := readPolicy(ctx, kube, settings.Namespace)
 	if err != nil {
 		return of, err
 	}
+	of, _ = of.WithDefault(policy) // one that is refused is observed
+	return of, nil
+}
+
+// readConfigMap are the settings of config-libra alone.
+func readConfigMap(ctx context.Context, kube client.Client) (settings.Settings, error) {
+	var cm corev1.ConfigMap
+	of := settings.Absent
 	switch err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.ConfigMap}, &cm); {
 	case apierrors.IsNotFound(err):
 	case err != nil:
@@ -30,7 +40,6 @@ func readClusterSettings(ctx context.Context, kube client.Client) (settings.Sett
 		// A value that is not accepted leaves what held before, which is not known here: the default is the best guess.
 		of, _ = settings.Parse(cm.Data)
 	}
-	of, _ = of.WithDefault(policy) // one that is refused is observed
 	return of, nil
 }
 
