@@ -214,6 +214,7 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"registry=https://mirror.example/": "/registry",
 		"settings.mode=on":                 "/settings/mode",
 		"settings.modus=full":              "/settings",
+		"settings.min-loan=50ms":           "/settings",
 		"resources.agent.limits.memory=a":  "/resources/agent/limits/memory",
 		"resources.agents.limits.memory=1": "/resources",
 	} {
