@@ -118,6 +118,7 @@ func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 		"one of each":     {[]client.Object{policy(settings.Namespace, "lend", ""), policy("shop", "", "owners")}, "lend", "owners", byDefault, byNamespace},
 	} {
 		objects := append(functions(func(r *servingv1.Revision) { r.Annotations = nil }), tc.policies...)
+		objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}})
 		e, err := explain(t.Context(), cluster(objects...), to, client.ObjectKey{Namespace: "shop", Name: "thumb"}, 10, time.Now())
 		if err != nil {
 			t.Fatal(err)

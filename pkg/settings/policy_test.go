@@ -258,7 +258,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 
 func TestOnlyTheClusterReservesCPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := follow(t)
+		c := follow(t, configMap(nil))
 		c.create("shop", "default", map[string]any{"mode": "full", "cpuReserve": "3"})
 		want := Default
 		want.Mode = api.ModeFull

@@ -75,6 +75,7 @@ func start(t *testing.T, objects ...client.Object) *cluster {
 	for _, name := range []string{"shop", settings.Namespace} {
 		c.do(c.kube.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
+	c.do(c.kube.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}))
 	var role rbacv1.ClusterRole
 	text, err := os.ReadFile("../../manifests/base/resizer/clusterrole.yaml")
 	c.do(err)
