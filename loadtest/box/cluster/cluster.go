@@ -59,13 +59,30 @@ func Lock() (unlock func(), err error) {
 	return lock(lockPath)
 }
 
-// LockRelease keeps two releases out of one cache. It is any user's.
-func LockRelease(l layout.Layout) (unlock func(), err error) {
+// LockRelease keeps two releases out of one cache. It is any user's. A second one waits for its turn,
+// until ctx ends.
+func LockRelease(ctx context.Context, l layout.Layout, log func(format string, args ...any)) (unlock func(), err error) {
 	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
 		return nil, err
 	}
-	return lock(filepath.Join(l.Cache, ".lock"))
+	said := false
+	err = poll(ctx, 200*time.Millisecond, func() (bool, string, error) {
+		var held error
+		unlock, held = lock(filepath.Join(l.Cache, ".lock"))
+		if errors.Is(held, errHeld) && !said {
+			said = true
+			log("waiting for another release to be made: %v", held)
+		}
+		if errors.Is(held, errHeld) {
+			return false, held.Error(), nil
+		}
+		return held == nil, "", held
+	})
+	return unlock, err
 }
+
+// errHeld is of a lock that another process has.
+var errHeld = errors.New("another box command is at work")
 
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -75,7 +92,7 @@ func lock(path string) (unlock func(), err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another box command is at work (it holds %s): wait until it is done", path)
+			return nil, fmt.Errorf("%w (it holds %s): wait until it is done", errHeld, path)
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -39,12 +39,12 @@ where they are missing. The same sources give the same digests.`,
 			}
 			// The box's own folders have layers of whatever Debian had when it was built.
 			l.Cache = filepath.Join(l.Cache, "release")
-			unlock, err := cluster.LockRelease(l)
+			log, done := progress(cmd)
+			unlock, err := cluster.LockRelease(cmd.Context(), l, log)
 			if err != nil {
 				return err
 			}
 			defer unlock()
-			log, done := progress(cmd)
 			if lock {
 				if err := stack.LockDebian(cmd.Context(), l.Cache, root, log); err != nil {
 					return err
