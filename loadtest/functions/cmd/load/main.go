@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/signal"
@@ -169,11 +170,12 @@ func (l *load) report() {
 	}
 }
 
-// text is size bytes that compress as prose does.
+// text is size bytes that compress to about half, as prose does, and are the same each time.
 func text(size int) []byte {
+	random := rand.New(rand.NewPCG(1, 1))
 	var body bytes.Buffer
 	for n := 0; body.Len() < size; n++ {
-		fmt.Fprintf(&body, "line %d of a report says that %d parts of %d were delivered\n", n, n*n%9973, n*31%99991)
+		fmt.Fprintf(&body, "%d: parcel %x went to %x\n", n, random.Uint64(), random.Uint64())
 	}
 	return body.Bytes()[:size]
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -96,6 +97,24 @@ func TestCountsFailures(t *testing.T) {
 	}
 	if c := l.counts[s.URL]; c.failed != 3 || c.answered == 0 {
 		t.Errorf("%+v, want 3 failures", c)
+	}
+}
+
+func TestTextCompressesToAboutHalf(t *testing.T) {
+	const size = 100_000
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(text(size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := packed.Len(); n < size*4/10 || n > size*6/10 {
+		t.Errorf("%d bytes compress to %d", size, n)
+	}
+	if !bytes.Equal(text(size), text(size)) {
+		t.Error("it differs from itself")
 	}
 }
 
