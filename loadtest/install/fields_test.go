@@ -22,11 +22,12 @@ const settle = 30 * time.Second
 
 // byThemselves are fields that change without anybody's doing, by the ends of their paths.
 var byThemselves = []string{
-	".metadata.resourceVersion",                                                                                      // counts writes, also those that are undone
-	".metadata.generation",                                                                                           // likewise, of the spec
-	".observedGeneration",                                                                                            // which generation a controller has seen
-	".metadata.annotations.deployment.kubernetes.io/revision",                                                        // counts rollouts of a Deployment, also those back
-	".lastTransitionTime", ".lastUpdateTime", ".lastHeartbeatTime", ".lastProbeTime", ".lastScaleTime", ".renewTime", // times
+	// It counts writes, also those that are undone; these two do for the spec; and the last counts a Deployment's rollouts.
+	".metadata.resourceVersion", ".metadata.generation", ".observedGeneration", ".metadata.annotations.deployment.kubernetes.io/revision",
+	// What a Lease is elsewhere: its holder renews it.
+	".metadata.annotations.control-plane.alpha.kubernetes.io/leader",
+	// Times.
+	".lastTransitionTime", ".lastUpdateTime", ".lastHeartbeatTime", ".lastProbeTime", ".lastScaleTime", ".renewTime",
 }
 
 // ofNodes are fields of Nodes alone: which images the kubelet has pulled, and who manages the rest of what it reports.
