@@ -33,6 +33,7 @@ func TestHarvestPoliciesAreRefused(t *testing.T) {
 		{"less than no reserve", "default", "{cpuReserve: -1}", []string{"spec.cpuReserve", "such as 200m or 1.5"}},
 		{"a reserve of more than a node has", "default", "{cpuReserve: '1048577'}", []string{"spec.cpuReserve", "such as 200m or 1.5"}},
 		{"no reserve", "default", "{cpuReserve: much}", []string{"spec.cpuReserve"}},
+		{"a duration that Go does not read", "default", "{minLoan: 5 minutes}", []string{"spec.minLoan"}},
 		{"too long a loan", "default", "{minLoan: 2h}", []string{"spec.minLoan", "from 0s to 1h"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

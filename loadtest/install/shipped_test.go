@@ -352,7 +352,7 @@ func (u *user) definesMonitors() {
 // stockActivator applies the Deployment of Knative's own manifest, as an upgrade of Knative does.
 func (u *user) stockActivator() {
 	u.Helper()
-	path := filepath.Join(filepath.Dir(filepath.Dir(*kubelitePath)), "manifests", "3-workloads.yaml")
+	path := filepath.Join(filepath.Dir(filepath.Dir(*kubelitePath)), "manifests", "knative-3-workloads.yaml")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		u.Fatal(err)

@@ -202,7 +202,8 @@ func helmAnnotations(f file, o *resource.Resource) map[string]string {
 }
 
 // removalAnnotations have the Job of the removal, and its rights, be there only while Helm takes Libra off. What the Job
-// puts back takes all that Helm then deletes. After a failure the log stays.
+// puts back takes all that Helm then deletes. When it fails, Helm prints its log, and the Job's namespace and rights go all the
+// same: they have been made, which Helm calls a success of theirs.
 func removalAnnotations(o *resource.Resource) map[string]string {
 	weight := "1" // what the Job needs
 	switch o.GetKind() {
@@ -212,9 +213,10 @@ func removalAnnotations(o *resource.Resource) map[string]string {
 		weight = "2"
 	}
 	return map[string]string{
-		"helm.sh/hook":               "pre-delete",
-		"helm.sh/hook-weight":        weight,
-		"helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
+		"helm.sh/hook":                   "pre-delete",
+		"helm.sh/hook-weight":            weight,
+		"helm.sh/hook-delete-policy":     "before-hook-creation,hook-succeeded",
+		"helm.sh/hook-output-log-policy": "hook-failed",
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -52,8 +53,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
-		{"cpu-reserve", "200m", "it has no effect any more: it is spec.cpuReserve of HarvestPolicy libra-system/default now"},
-		{"min-loan", "", "it has no effect any more: it is spec.minLoan of HarvestPolicy libra-system/default now"},
+		{"cpu-reserve", "200m", "it is spec.cpuReserve of HarvestPolicy libra-system/default now, and holds while that does not say it"},
+		{"min-loan", "", "want a duration from 0s to 1h0m0s"},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
 		{"placement", "jsq", `placement is "jsq", want default, coverage, hash, round-robin, join-shortest-queue, minimum-worker-set, `},
 		{"Mode", "full", "there is no such setting, want mode, max-mode, source, platform-namespaces or placement"},
@@ -61,8 +62,11 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
 			expected := Default
-			if tc.key == "max-mode" {
+			switch tc.key {
+			case "max-mode":
 				expected.MaxMode = api.ModeObserve
+			case "cpu-reserve":
+				expected.CPUReserveMilli = 200
 			}
 			if err == nil || got != expected {
 				t.Fatalf("Parse() = %+v, %v, want %+v and an error", got, err, expected)
@@ -105,7 +109,7 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
 			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "observe"`},
 		"source": {map[string]string{"source": "owner", "min-loan": "1s"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: time.Second, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
 			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, Platform: "a,b", Placement: api.PlacementDefault}, `until then it is "a,b"`},
 		"placement": {map[string]string{"placement": "best", "mode": "lend"},

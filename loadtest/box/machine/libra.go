@@ -62,7 +62,7 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 	if err != nil {
 		return libra{}, fmt.Errorf("kubectl kustomize manifests/base: %w", err)
 	}
-	definitions, err := os.ReadFile(filepath.Join(l.Manifests(), "1-definitions.yaml"))
+	definitions, err := os.ReadFile(filepath.Join(l.Manifests(), "knative-1-definitions.yaml"))
 	if err != nil {
 		return libra{}, err
 	}

@@ -26,8 +26,9 @@ type object = *unstructured.Unstructured
 // manifests renders all that Install applies: of each part one file for each phase, which has to
 // exist before the next one makes sense.
 func (b *builder) manifests(ctx context.Context) error {
+	// What an older box rendered there would be taken for this one's.
 	dir := b.layout.Manifests()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
 	for name, render := range b.renderers() {

@@ -99,6 +99,8 @@ type HarvestPolicySpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Format=duration
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)$`
 	// +kubebuilder:validation:XValidation:rule="self >= duration('0s') && self <= duration('1h')",message="must be a duration from 0s to 1h, such as 100ms"
 	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
 

@@ -189,9 +189,12 @@ func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) 
 // settingsInForce are those that a part of Libra has that starts now: what is refused is the default.
 func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error) {
 	return c.settings.get(func() (settings.Settings, error) {
-		cm, err := c.configMap(ctx, settings.Namespace, settings.ConfigMap)
+		s, cm := settings.Absent, &corev1.ConfigMap{}
+		found, err := c.get(ctx, settings.Namespace, settings.ConfigMap, cm)
+		if found {
+			s, _ = settings.Parse(cm.Data) // what is refused is for a check of its own to tell
+		}
 		policies, policiesErr := c.harvestPolicies(ctx)
-		s, _ := settings.Parse(cm.Data) // what is refused is for a check of its own to tell
 		s, _ = s.WithDefault(policies[settings.Namespace].Spec)
 		return s, errors.Join(err, policiesErr)
 	})

@@ -47,7 +47,7 @@ func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if found, err := c.get(ctx, settings.Namespace, settings.ConfigMap, cm); err != nil {
 		return nil, err
 	} else if !found {
-		return []Finding{warning(about, applyLibra, "it is not there: all settings are the defaults")}, nil
+		return []Finding{failure(about, applyLibra, "it is not there: every function is only observed")}, nil
 	}
 	var found []Finding
 	moved, removed := map[string]string{}, map[string]any{}
@@ -63,7 +63,7 @@ func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
 			return nil, err
 		}
 		found = append(found, failure(about, fmt.Sprintf("%s && kubectl -n %s patch configmap %s --type merge -p '%s'", setDefault(moved), settings.Namespace, settings.ConfigMap, patch),
-			"refused: %s: an older version had that here, and it has no effect any more: it is in HarvestPolicy %s/%s now",
+			"%s: an older version had that here: it is in HarvestPolicy %s/%s now, and holds while that does not say it",
 			strings.Join(slices.Sorted(maps.Keys(removed)), " and "), settings.Namespace, v1alpha1.HarvestPolicyName))
 	}
 	if _, err := settings.Parse(cm.Data); err != nil {
@@ -101,14 +101,16 @@ func harvestPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, err
 }
 
-// setDefault sets fields of the cluster's HarvestPolicy, which need not be there, and leaves the others.
+// setDefault sets fields of the cluster's HarvestPolicy, which need not be there. Each field has a manager of its own: applied by
+// one manager, the last apply would take away what the one before had set.
 func setDefault(fields map[string]string) string {
-	spec, err := json.Marshal(fields)
-	if err != nil {
-		panic(err) // texts alone
+	var commands []string
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		commands = append(commands, fmt.Sprintf(
+			`kubectl apply --server-side --force-conflicts --field-manager libra-%s -f - <<< '{"apiVersion":%q,"kind":"HarvestPolicy","metadata":{"namespace":%q,"name":%q},"spec":{%q:%q}}'`,
+			field, v1alpha1.GroupVersion, settings.Namespace, v1alpha1.HarvestPolicyName, field, fields[field]))
 	}
-	return fmt.Sprintf(`kubectl apply --server-side --field-manager libra-check -f - <<< '{"apiVersion":%q,"kind":"HarvestPolicy","metadata":{"namespace":%q,"name":%q},"spec":%s}'`,
-		v1alpha1.GroupVersion, settings.Namespace, v1alpha1.HarvestPolicyName, spec)
+	return strings.Join(commands, " && ")
 }
 
 func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestMovedSettingsAreNamed(t *testing.T) {
 		return &corev1.ConfigMap{ObjectMeta: at(settings.Namespace, settings.ConfigMap), Data: data}
 	}
 	const (
-		set  = `kubectl apply --server-side --field-manager libra-check -f - <<< '{"apiVersion":"libra.dev/v1alpha1","kind":"HarvestPolicy","metadata":{"namespace":"libra-system","name":"default"},"spec":`
+		set  = `kubectl apply --server-side --force-conflicts --field-manager libra-%s -f - <<< '{"apiVersion":"libra.dev/v1alpha1","kind":"HarvestPolicy","metadata":{"namespace":"libra-system","name":"default"},"spec":{%[1]q:%[2]q}}' && `
 		edit = "kubectl -n libra-system edit configmap config-libra"
 	)
 	for name, tc := range map[string]struct {
@@ -29,13 +30,13 @@ func TestMovedSettingsAreNamed(t *testing.T) {
 		"none": {map[string]string{"mode": "full"}, nil},
 		"both": {map[string]string{"min-loan": " 50ms", "cpu-reserve": "1", "mode": "full"}, []Finding{{
 			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
-			Message: "refused: cpu-reserve and min-loan: an older version had that here, and it has no effect any more: it is in HarvestPolicy libra-system/default now",
-			Remedy:  set + `{"cpuReserve":"1","minLoan":"50ms"}}' && kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null,"min-loan":null}}'`,
+			Message: "cpu-reserve and min-loan: an older version had that here: it is in HarvestPolicy libra-system/default now, and holds while that does not say it",
+			Remedy:  fmt.Sprintf(set, "cpuReserve", "1") + fmt.Sprintf(set, "minLoan", "50ms") + `kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null,"min-loan":null}}'`,
 		}}},
 		"one, and something else": {map[string]string{"cpu-reserve": "200m", "mode": "on"}, []Finding{{
 			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
-			Message: "refused: cpu-reserve: an older version had that here, and it has no effect any more: it is in HarvestPolicy libra-system/default now",
-			Remedy:  set + `{"cpuReserve":"200m"}}' && kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null}}'`,
+			Message: "cpu-reserve: an older version had that here: it is in HarvestPolicy libra-system/default now, and holds while that does not say it",
+			Remedy:  fmt.Sprintf(set, "cpuReserve", "200m") + `kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"cpu-reserve":null}}'`,
 		}, {
 			Severity: Error, Object: Object{"configmap", settings.Namespace, settings.ConfigMap},
 			Message: `refused: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "observe"`, Remedy: edit,
