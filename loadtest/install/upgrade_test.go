@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/loadtest/containers"
@@ -121,20 +122,38 @@ func (u *user) awaitEnd(ids []string) {
 	}
 }
 
-// lends waits until the borrower's cgroup comes to have more CPU than its owner configured, and is for how long. The CPU
-// that it has at first may be left from before.
+// lends waits until something is lent to the borrower, and is for how long.
 func (u *user) lends(most time.Duration) time.Duration {
+	u.Helper()
+	took, lent := u.loan(most)
+	if !lent {
+		for _, command := range []string{"status", "explain " + compression + " --size 3200000"} {
+			out, err := u.try("kubectl libra -n " + namespace + " " + command)
+			u.Logf("$ kubectl libra %s\n%s%v", command, out, err)
+		}
+		u.Fatalf("the borrower has no more than it is owed: nothing was lent for %s", most)
+	}
+	return took
+}
+
+// loan waits until the borrower's cgroup comes to have more CPU than its owner configured. The CPU that it has at first may be
+// left from before.
+func (u *user) loan(most time.Duration) (took time.Duration, lent bool) {
 	u.Helper()
 	from := time.Now()
 	var pods corev1.PodList
 	if err := u.kube.List(u.Context(), &pods, client.InNamespace(namespace), client.MatchingLabels{serving.ServiceLabelKey: compression}); err != nil || len(pods.Items) != 1 {
 		u.Fatalf("the borrower has %d pods (%v), want 1", len(pods.Items), err)
 	}
+	var revision servingv1.Revision
+	if err := u.kube.Get(u.Context(), client.ObjectKey{Namespace: namespace, Name: pods.Items[0].Labels[serving.RevisionLabelKey]}, &revision); err != nil {
+		u.Fatal(err)
+	}
 	container, err := containers.Find(containerID(pods.Items[0], api.UserContainer))
 	if err != nil {
 		u.Fatal(err)
 	}
-	owed := pods.Items[0].Spec.Containers[0].Resources.Limits.Cpu().MilliValue()
+	owed := revision.Spec.GetContainer().Resources.Limits.Cpu().MilliValue()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for was := owed + 1; ; <-ticker.C {
@@ -144,15 +163,10 @@ func (u *user) lends(most time.Duration) time.Duration {
 		}
 		took := time.Since(from)
 		if was <= owed && limits.CPUMilli > owed {
-			return took
+			return took, true
 		}
-		was = limits.CPUMilli
-		if took > most {
-			for _, command := range []string{"status", "explain " + compression + " --size 3200000"} {
-				out, err := u.try("kubectl libra -n " + namespace + " " + command)
-				u.Logf("$ kubectl libra %s\n%s%v", command, out, err)
-			}
-			u.Fatalf("the borrower has %dm of %dm: nothing was lent for %s", limits.CPUMilli, owed, most)
+		if was = limits.CPUMilli; took > most {
+			return took, false
 		}
 	}
 }
