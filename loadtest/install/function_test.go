@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -119,11 +118,12 @@ func (f function) send(ctx context.Context, url string, size int) error {
 		return err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
-		return errors.New(response.Status)
+		return fmt.Errorf("%s: %.200s", response.Status, answer)
 	}
 	return nil
 }

@@ -39,6 +39,7 @@ const (
 	kserveFile    = "libra-predictor-kserve.yaml"
 	plainFile     = "libra-predictor-plain.yaml"
 	activatorFile = "libra-activator.yaml"
+	samplesFile   = "libra-samples.yaml"
 
 	prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 )
@@ -57,7 +58,11 @@ func TestNothingShippedBreaksKnative(t *testing.T) {
 
 	deletes := func(file string) {
 		u.step("without "+file, func() {
-			u.sh("kubectl delete --ignore-not-found --timeout=3m -f " + file)
+			wait := ""
+			if file == samplesFile {
+				wait = " --wait=false" // Knative takes minutes to end their pods, and others go on with deleting meanwhile
+			}
+			u.sh("kubectl delete --ignore-not-found --timeout=3m -f " + file + wait)
 			if file == "libra.yaml" {
 				u.awaitWhole()
 			}
@@ -113,7 +118,7 @@ func TestNothingShippedBreaksKnative(t *testing.T) {
 	if failed > 0 || answered == 0 {
 		t.Errorf("%d requests were answered and %d failed", answered, failed)
 	}
-	for _, file := range []string{"libra-check.yaml", "libra-samples.yaml"} {
+	for _, file := range []string{"libra-check.yaml", samplesFile} {
 		u.sh("kubectl delete --ignore-not-found -f " + file)
 	}
 	u.sh("kubectl delete namespace " + namespace + " " + stall)
@@ -148,6 +153,12 @@ func (u *user) shipped(predictor string) (files []string) {
 func (u *user) installs(predictor string) {
 	u.Helper()
 	for _, file := range u.shipped(predictor) {
+		if file == samplesFile {
+			var ns corev1.Namespace
+			if u.kube.Get(u.Context(), client.ObjectKey{Name: samples}, &ns) == nil && ns.DeletionTimestamp != nil {
+				u.sh("kubectl wait --for=delete --timeout=5m namespace/" + samples)
+			}
+		}
 		if file == "libra-check.yaml" {
 			u.sh("kubectl delete --ignore-not-found -f " + file) // its Job has looked, and cannot be changed
 		}
@@ -163,7 +174,7 @@ func (u *user) installs(predictor string) {
 // other with ceilings. Their load is this test's.
 func (u *user) startBorrowing() *load {
 	u.Helper()
-	text, err := os.ReadFile(filepath.Join(u.dist, "libra-samples.yaml"))
+	text, err := os.ReadFile(filepath.Join(u.dist, samplesFile))
 	if err != nil {
 		u.Fatal(err)
 	}
