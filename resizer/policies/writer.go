@@ -27,7 +27,7 @@ const (
 	every = 10 * time.Second
 	// recount is how often functions and pods are counted while no policy changes. Each node's agent hears of what is
 	// written, so that it is not to be written for each pod.
-	recount = time.Minute
+	recount = 10 * time.Minute
 
 	writeTimeout = 5 * time.Second
 	// writesPerSecond bounds what all policies together cost.
@@ -120,9 +120,7 @@ func (w *Writer) round(ctx context.Context) error {
 	}
 	w.countedAt = now
 
-	// 3. Tell it.
-	ctx, cancel := context.WithTimeout(ctx, every)
-	defer cancel()
+	// 3. Tell it, of many policies for longer than a round takes: those that wait are no failure.
 	var errs []error
 	for _, object := range all {
 		if err := w.write(ctx, object, found); err != nil {

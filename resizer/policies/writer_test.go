@@ -246,7 +246,7 @@ func TestStatusOfPolicies(t *testing.T) {
 		t.Error("a status that says the same is written")
 	}
 
-	// What is bounded by the cluster shows at once; numbers are counted once a minute.
+	// What is bounded by the cluster shows at once; numbers are counted now and then.
 	c.write("shop", v1alpha1.HarvestPolicySpec{Mode: "lend"})
 	c.round(every)
 	c.expect("shop", 2, 4, map[string]string{accepted: "", inForce: ""})
