@@ -3,8 +3,10 @@
 package install
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
+	"time"
 )
 
 // samples is the namespace of libra-samples.yaml.
@@ -12,15 +14,26 @@ const samples = "libra-samples"
 
 var failedOfURL = regexp.MustCompile(`(?m)^http\S+: \d+ requests were answered, (\d+) failed$`)
 
-// failedOfJob is how many requests of the samples' own load failed, as its last report has it.
+// failedOfJob is how many requests of the samples' own load have failed until now: it waits for the next report, of all of
+// them, which comes once a minute.
 func (u *user) failedOfJob() (failed int) {
 	u.Helper()
-	reports := failedOfURL.FindAllStringSubmatch(u.sh("kubectl -n "+samples+" logs job/load --tail=20"), -1)
-	if len(reports) < 2 {
-		u.Error("the samples' load reports nothing")
-		return 0
+	reports := func() [][]string {
+		out, err := u.try("kubectl -n " + samples + " logs job/load --tail=-1")
+		if err != nil {
+			u.Fatalf("the log of the samples' load: %v: %s", err, out)
+		}
+		return failedOfURL.FindAllStringSubmatch(out, -1)
 	}
-	for _, of := range reports[len(reports)-2:] { // one for each function
+	before := len(reports())
+	var now [][]string
+	u.until(2*time.Minute, "a report of the samples' load", func() error {
+		if now = reports(); len(now) < before+2 { // one for each function
+			return fmt.Errorf("there are %d lines of reports, as before", len(now))
+		}
+		return nil
+	})
+	for _, of := range now[len(now)-2:] {
 		n, err := strconv.Atoi(of[1])
 		if err != nil {
 			u.Fatal(err)
