@@ -5,12 +5,13 @@ package install
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-const broken = "broken" // the namespace of functions that are
+const broken = "broken" // what the namespaces of functions that are so begin with
 
 // precondition is one that is broken on the cluster, and what the check is to say of it.
 type precondition struct {
@@ -30,11 +31,11 @@ var preconditions = []precondition{
 	{"an activator that can be passed", serves("", "target-burst-capacity"), unserved, "warning", "function-in-path", broken, `target-burst-capacity":"-1"`},
 	{"an annotation that is refused", serves("", "libra.dev/mode"), unserved, "warning", "function-annotations", broken, `libra.dev/mode":null`},
 	{
-		"a ResourceQuota on limits", serves("", "") + ` && kubectl -n broken create quota all --hard=limits.cpu=8`, unserved,
+		"a ResourceQuota on limits", serves("", "") + ` && kubectl -n $NAMESPACE create quota all --hard=limits.cpu=8`, unserved,
 		"", "resource-quota", broken, "",
 	},
 	{
-		"a LimitRange", serves("", "") + ` && kubectl apply -f - <<< '{"apiVersion":"v1","kind":"LimitRange","metadata":{"namespace":"broken","name":"all"},"spec":{"limits":[{"type":"Container","default":{"cpu":"1"}}]}}'`, unserved,
+		"a LimitRange", serves("", "") + ` && kubectl apply -f - <<< '{"apiVersion":"v1","kind":"LimitRange","metadata":{"namespace":"'$NAMESPACE'","name":"all"},"spec":{"limits":[{"type":"Container","default":{"cpu":"1"}}]}}'`, unserved,
 		"", "limit-range", broken, "",
 	},
 	{"a source that is none", serves("mine", ""), unserved, "", "source-labels", broken, "libra.dev/source"},
@@ -63,7 +64,8 @@ var preconditions = []precondition{
 }
 
 const (
-	unserved   = `kubectl delete namespace broken`
+	// A namespace with Knative's pods takes minutes to go. Each function has another.
+	unserved   = `kubectl delete namespace $NAMESPACE --wait=false`
 	applied    = `kubectl apply --server-side --force-conflicts -f libra.yaml`
 	stockImage = `kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}'`
 )
@@ -94,8 +96,8 @@ func serves(source, without string) string {
 	if source != "" {
 		label = fmt.Sprintf(`,"labels":{"libra.dev/source":%q}`, source)
 	}
-	return fmt.Sprintf(`kubectl apply -f - <<< '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"broken"%s}}'`, label) +
-		fmt.Sprintf(` && kubectl apply -f - <<< '{"apiVersion":"serving.knative.dev/v1","kind":"Service","metadata":{"namespace":"broken","name":"broken"},`+
+	return fmt.Sprintf(`kubectl apply -f - <<< '{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"'$NAMESPACE'"%s}}'`, label) +
+		fmt.Sprintf(` && kubectl apply -f - <<< '{"apiVersion":"serving.knative.dev/v1","kind":"Service","metadata":{"namespace":"'$NAMESPACE'","name":"broken"},`+
 			`"spec":{"template":{"metadata":{"labels":{"libra.dev/enabled":"true"},"annotations":{%s}},"spec":{"containerConcurrency":%d,"containers":[`+
 			`{"image":"'"$IMAGE"'","resources":{"requests":{"cpu":"10m","memory":"16Mi"},"limits":%s}}]}}}}'`, strings.Join(of, ","), concurrency, limits)
 }
@@ -109,10 +111,11 @@ func TestBrokenPreconditionsAreNamed(t *testing.T) {
 	u.env = append(u.env, "IMAGE="+u.image("libra-fn-compression"))
 
 	named := 0
-	for _, p := range preconditions {
+	for i, p := range preconditions {
 		t.Run(p.name, func(t *testing.T) {
 			one := *u
 			one.T = t
+			one.env = append(slices.Clone(u.env), fmt.Sprintf("NAMESPACE=%s-%d", broken, i))
 			before := one.matching(p)
 			if before != nil {
 				t.Fatalf("it is found before it is broken: %+v", *before)
