@@ -65,7 +65,7 @@ var preconditions = []precondition{
 
 const (
 	// A namespace with Knative's pods takes minutes to go. Each function has another.
-	unserved   = `kubectl delete namespace $NAMESPACE --wait=false`
+	unserved   = `kubectl -n $NAMESPACE delete ksvc broken && kubectl delete namespace $NAMESPACE --wait=false`
 	applied    = `kubectl apply --server-side --force-conflicts -f libra.yaml`
 	stockImage = `kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}'`
 )
