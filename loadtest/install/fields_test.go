@@ -12,9 +12,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // settle is how long controllers may take to come to rest after a change.
@@ -39,30 +36,8 @@ type object map[string]string // values by the paths of fields
 // fields are all objects of the cluster, field by field, managed fields included.
 func (u *user) fields() map[string]object {
 	u.Helper()
-	lists, err := discovery.NewDiscoveryClientForConfigOrDie(u.config).ServerPreferredResources()
-	if err != nil {
-		u.Fatal(err)
-	}
 	all := map[string]object{}
-	for _, list := range lists {
-		version, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			u.Fatal(err)
-		}
-		for _, r := range list.APIResources {
-			if !slices.Contains(r.Verbs, "list") || slices.Contains(passing, r.Kind) {
-				continue
-			}
-			var objects unstructured.UnstructuredList
-			objects.SetGroupVersionKind(version.WithKind(r.Kind + "List"))
-			if err := u.kube.List(u.Context(), &objects); client.IgnoreNotFound(err) != nil {
-				u.Fatalf("listing %s: %v", r.Name, err)
-			}
-			for _, o := range objects.Items {
-				all[fmt.Sprintf("%s %s/%s", r.Name, o.GetNamespace(), o.GetName())] = fieldsOf(o)
-			}
-		}
-	}
+	u.each(func(name string, o unstructured.Unstructured) { all[name] = fieldsOf(o) })
 	return all
 }
 

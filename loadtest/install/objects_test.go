@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,14 +20,13 @@ var passing = []string{
 	"IPAddress", // of Services, under names that are given anew
 }
 
-// objects are all of the cluster, with who manages their fields.
-func (u *user) objects() map[string]string {
+// each visits all objects of the cluster, by resource, but for those that are passing.
+func (u *user) each(visit func(name string, o unstructured.Unstructured)) {
 	u.Helper()
 	lists, err := discovery.NewDiscoveryClientForConfigOrDie(u.config).ServerPreferredResources()
 	if err != nil {
 		u.Fatal(err)
 	}
-	all := map[string]string{}
 	for _, list := range lists {
 		version, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
@@ -37,20 +36,29 @@ func (u *user) objects() map[string]string {
 			if !slices.Contains(r.Verbs, "list") || slices.Contains(passing, r.Kind) {
 				continue
 			}
-			var objects metav1.PartialObjectMetadataList
+			var objects unstructured.UnstructuredList
 			objects.SetGroupVersionKind(version.WithKind(r.Kind + "List"))
 			if err := u.kube.List(u.Context(), &objects); client.IgnoreNotFound(err) != nil {
 				u.Fatalf("listing %s: %v", r.Name, err)
 			}
 			for _, o := range objects.Items {
-				managers := map[string]bool{}
-				for _, m := range o.ManagedFields {
-					managers[m.Manager] = true
-				}
-				all[fmt.Sprintf("%s %s/%s", r.Name, o.Namespace, o.Name)] = strings.Join(slices.Sorted(maps.Keys(managers)), ",")
+				visit(fmt.Sprintf("%s %s/%s", r.Name, o.GetNamespace(), o.GetName()), o)
 			}
 		}
 	}
+}
+
+// objects are all of the cluster, with who manages their fields.
+func (u *user) objects() map[string]string {
+	u.Helper()
+	all := map[string]string{}
+	u.each(func(name string, o unstructured.Unstructured) {
+		managers := map[string]bool{}
+		for _, m := range o.GetManagedFields() {
+			managers[m.Manager] = true
+		}
+		all[name] = strings.Join(slices.Sorted(maps.Keys(managers)), ",")
+	})
 	return all
 }
 
