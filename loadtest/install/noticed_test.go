@@ -40,7 +40,7 @@ func (u *user) noticesStock() (over func()) {
 	u.Helper()
 	p := u.startPrometheus()
 	replaced := alertExpression(u, "LibraActivatorReplaced")
-	u.until(noticed, "the check's error", func() error { return u.has("error", "activator-image", "kubectl libra activator install", true) })
+	u.until(noticed, "the check's error", func() error { return u.has("error", "activator-image", activatorAgain, true) })
 	u.until(noticed, "LibraActivatorReplaced", func() error { return holds(u, p, replaced, true) })
 	u.Cleanup(func() {
 		if err := p.Stop(); err != nil {
@@ -53,11 +53,12 @@ func (u *user) noticesStock() (over func()) {
 	}
 }
 
-// runsJobAgain does what docs/upgrade-knative.md says.
+// activatorAgain is the remedy for a stock activator, which docs/upgrade-knative.md has, too.
+const activatorAgain = "kubectl -n libra-system delete job libra-activator-install --ignore-not-found && kubectl apply --server-side -f " + activatorFile
+
 func (u *user) runsJobAgain() {
 	u.Helper()
-	u.sh("kubectl -n libra-system delete job libra-activator-install --ignore-not-found")
-	u.sh("kubectl apply --server-side -f " + activatorFile)
+	u.sh(activatorAgain)
 	u.sh("kubectl -n libra-system wait --for=condition=complete --timeout=5m job/libra-activator-install")
 }
 
