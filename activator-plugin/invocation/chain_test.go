@@ -62,13 +62,14 @@ type fixed struct {
 	mode      api.Mode
 	source    api.Source
 	placement api.Placement
+	domain    string
 }
 
 // full is as LIBRA does it.
 var full = fixed{mode: api.ModeFull, source: api.SourceOwners}
 
 func (f fixed) For(string) settings.Settings {
-	return settings.Settings{Mode: f.mode, MaxMode: api.ModeFull, MinLoan: testMinLoan}
+	return settings.Settings{Mode: f.mode, MaxMode: api.ModeFull, MinLoan: testMinLoan, SafeguardPercent: 80, Domain: f.domain}
 }
 
 func (f fixed) Source(string, string) api.Source { return f.source }
@@ -131,6 +132,7 @@ type chainOptions struct {
 	rev         *v1.Revision
 	predictions predictions
 	pods        []podOption // of the function's pod, whose address is the server's
+	domain      string
 	newPod      bool        // no invocation has ended in it
 	throttler   oneDest
 	timeout     func(*http.Request) time.Duration // until the response begins
@@ -172,7 +174,7 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		Predictor:     counted{o.predictions, &c.asked},
 		Pods:          runPods(t, newPod("a", ip, o.pods...)),
 		Owner:         "owner",
-		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners), o.placement},
+		Settings:      fixed{cmp.Or(o.mode, api.ModeFull), cmp.Or(o.source, api.SourceOwners), o.placement, o.domain},
 		Programs:      o.programs,
 		Events:        o.events,
 	})

@@ -16,10 +16,6 @@ const (
 	// An invocation without a prediction borrows at most so many times its limit, by what it turns
 	// out to use.
 	unpredictedMost int64 = 3
-
-	// A donor keeps so much that its predicted peak is at most 4/5 of it, which is
-	// the threshold of the safeguard: a correct prediction never trips it.
-	headroomNum, headroomDen int64 = 4, 5
 )
 
 // allocation is what a revision's user container is owed. A resource without a
@@ -48,22 +44,22 @@ type volumes struct {
 	surplus, want api.Resources
 }
 
-// classify keeps the container's request and at least keep. No CPU is lent to an invocation that
+// classify keeps the container's request and at least what the terms say. No CPU is lent to an invocation that
 // would end before minLoan without a loan, and nothing by one that will have ended by then, for
 // it would not pay; memory is lent to one that cannot do without. Of one that may have others in
 // its pod the surplus counts all the same: without it the pod could not lend what the others
 // leave. One whose input is larger than all that were learned from may borrow, and lends nothing.
-func classify(a allocation, keep api.Resources, p predict.Prediction, minLoan time.Duration, concurrency int) (v volumes) {
-	keep = keep.Max(a.request)
-	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli)
-	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes)
+func classify(a allocation, set terms, p predict.Prediction, concurrency int) (v volumes) {
+	keep := set.keep.Max(a.request)
+	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli, set.safeguardPercent)
+	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes, set.safeguardPercent)
 	if p.Beyond {
 		v.surplus = api.Resources{}
 	}
-	if withoutLoan(a, p) < minLoan {
+	if withoutLoan(a, p) < set.minLoan {
 		v.want.CPUMilli = 0
 	}
-	if lasts(a, p) < minLoan && concurrency <= 1 {
+	if lasts(a, p) < set.minLoan && concurrency <= 1 {
 		v.surplus = api.Resources{}
 	}
 	return v
@@ -97,7 +93,7 @@ func lasts(a allocation, p predict.Prediction) time.Duration {
 
 // needOf is what an invocation needs of its pod's allocation beside others, without what
 // the pod keeps anyway. What it does not say of a resource is 0.
-func needOf(a allocation, p predict.Prediction) api.Resources {
+func needOf(a allocation, set terms, p predict.Prediction) api.Resources {
 	if p.Beyond {
 		return api.Resources{}
 	}
@@ -105,7 +101,7 @@ func needOf(a allocation, p predict.Prediction) api.Resources {
 		if demand <= 0 {
 			return 0
 		}
-		return min(need(demand, step), limit)
+		return min(need(demand, step, set.safeguardPercent), limit)
 	}
 	return api.Resources{
 		CPUMilli:    of(a.limit.CPUMilli, p.Demand.CPUMilli, cpuStepMilli),
@@ -114,20 +110,20 @@ func needOf(a allocation, p predict.Prediction) api.Resources {
 }
 
 // share is classify for one resource. A demand of 0 is no prediction.
-func share(limit, keep, demand, step int64) (surplus, want int64) {
+func share(limit, keep, demand, step, percent int64) (surplus, want int64) {
 	switch {
 	case limit <= 0 || demand <= 0:
 		return 0, 0
 	case demand > limit:
 		return 0, demand - limit
 	default:
-		return max(0, limit-max(keep, need(demand, step))), 0
+		return max(0, limit-max(keep, need(demand, step, percent))), 0
 	}
 }
 
-// need is the smallest multiple of step of which demand is at most the headroom.
-func need(demand, step int64) int64 {
-	return ceilDiv(demand*headroomDen, headroomNum*step) * step
+// need is the smallest multiple of step of which demand is at most so many percent.
+func need(demand, step, percent int64) int64 {
+	return ceilDiv(demand*100, percent*step) * step
 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

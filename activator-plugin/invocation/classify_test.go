@@ -80,7 +80,8 @@ func TestClassify(t *testing.T) {
 			concurrency: 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := classify(allocation{tc.limit, tc.request}, tc.keep, predict.Prediction{Demand: tc.demand, Duration: tc.duration, CPUTime: tc.cpuTime, Beyond: tc.beyond}, minLoan, tc.concurrency)
+			got := classify(allocation{tc.limit, tc.request}, terms{keep: tc.keep, safeguardPercent: 80, minLoan: minLoan},
+				predict.Prediction{Demand: tc.demand, Duration: tc.duration, CPUTime: tc.cpuTime, Beyond: tc.beyond}, tc.concurrency)
 			if diff := cmp.Diff(volumes{tc.surplus, tc.want}, got, cmp.AllowUnexported(volumes{})); diff != "" {
 				t.Error("classify() (-want, +got):\n" + diff)
 			}
@@ -99,7 +100,7 @@ func TestNeedOf(t *testing.T) {
 		{"no limit", res(1000, 0), res(300, 100), res(400, 0)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := needOf(allocation{limit: tc.limit, request: res(500, 256)}, predict.Prediction{Demand: tc.demand}); got != tc.want {
+			if got := needOf(allocation{limit: tc.limit, request: res(500, 256)}, terms{safeguardPercent: 80}, predict.Prediction{Demand: tc.demand}); got != tc.want {
 				t.Errorf("needOf() = %v, want %v", got, tc.want)
 			}
 		})
@@ -107,7 +108,7 @@ func TestNeedOf(t *testing.T) {
 }
 
 func TestNeedOfWhatIsBeyondIsNotKnown(t *testing.T) {
-	if got := needOf(allocation{limit: res(1000, 512)}, predict.Prediction{Demand: res(300, 100), Beyond: true}); !got.IsZero() {
+	if got := needOf(allocation{limit: res(1000, 512)}, terms{safeguardPercent: 80}, predict.Prediction{Demand: res(300, 100), Beyond: true}); !got.IsZero() {
 		t.Errorf("needOf() = %v, want none", got)
 	}
 }
@@ -122,7 +123,9 @@ func TestShareProperties(t *testing.T) {
 			demand = rapid.Int64Range(0, limit).Draw(t, "demand")
 		}
 
-		surplus, want := share(limit, keep, demand, step)
+		percent := rapid.Int64Range(50, 95).Draw(t, "percent")
+
+		surplus, want := share(limit, keep, demand, step, percent)
 		keeps := limit - surplus
 		switch {
 		case surplus < 0 || want < 0:
@@ -131,8 +134,8 @@ func TestShareProperties(t *testing.T) {
 			t.Fatalf("lends %d and would borrow %d", surplus, want)
 		case surplus > 0 && keeps < keep:
 			t.Fatalf("surplus %d cuts into the %d that are kept", surplus, keep)
-		case surplus > 0 && demand*headroomDen > keeps*headroomNum:
-			t.Fatalf("a demand of %d is more than 0.8 of the %d that is kept", demand, keeps)
+		case surplus > 0 && demand*100 > keeps*percent:
+			t.Fatalf("a demand of %d is more than %d %% of the %d that is kept", demand, percent, keeps)
 		case want > 0 && limit+want != demand:
 			t.Fatalf("with %d more, the limit of %d is not the demand of %d", want, limit, demand)
 		}

@@ -62,7 +62,7 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 		e.Reason = string(reasonNoPrediction)
 		return e, nil
 	}
-	could := classify(owed, set.keep, *p, of.MinLoan, concurrency)
+	could := classify(owed, set, *p, concurrency)
 	e.Surplus, e.Want = could.surplus, could.want
 	// From here on it is as in begin.
 	ranked := set.mode != api.ModeObserve && source == api.SourceNode

@@ -30,11 +30,11 @@ func newPlacer(o Options) (*placer, error) {
 	for _, name := range api.Placements {
 		p.policies[name] = placement.Named(name)
 	}
-	var source func(namespace, node string) api.Source
+	var lending placement.Lending
 	if o.Settings != nil {
-		source = o.Settings.Source
+		lending = o.Settings
 	}
-	p.slots = placement.NewSlots(o.Views, source)
+	p.slots = placement.NewSlots(o.Views, lending)
 	if o.Pods != nil {
 		if err := o.Pods.follow(p.slots); err != nil {
 			return nil, fmt.Errorf("following pods: %w", err)
@@ -87,7 +87,8 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 	ask.Now = m.clock.Now()
 	if p, known := m.predictor.Known(ctx, revID, req.size); known && !req.upgrade {
 		owed := allocationOf(req.rev.Spec.GetContainer())
-		could := classify(owed, api.Resources{}, p, m.settings.For(revID.Namespace).MinLoan, int(req.rev.Spec.GetContainerConcurrency()))
+		set, _ := termsOf(nil, m.settings.For(revID.Namespace)) // what it keeps does not matter to what it wants
+		could := classify(owed, set, p, int(req.rev.Spec.GetContainerConcurrency()))
 		ask.Demand = demand(owed, could, p)
 	}
 	return ask, by

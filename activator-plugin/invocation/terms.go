@@ -3,6 +3,7 @@ package invocation
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -14,6 +15,10 @@ import (
 type terms struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
+	// A donor keeps so much that its predicted peak is at most so many percent of it: a right prediction
+	// never trips the safeguard.
+	safeguardPercent int64
+	minLoan          time.Duration // a loan of CPU that would be shorter is not made
 	// keepsIdle says that pods lend nothing between invocations.
 	keepsIdle bool
 }
@@ -43,7 +48,7 @@ func (e *annotationError) consequence() string {
 // termsOf reads annotations, which come before the settings of the revision's namespace. What is refused is taken as
 // what can harm nobody: no loans for a mode, as these settings say, and nothing lent of the resource for a bound.
 func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*annotationError) {
-	s.mode, s.keep = of.ModeOf(annotations), of.Bounds.Keep
+	s = terms{mode: of.ModeOf(annotations), keep: of.Bounds.Keep, safeguardPercent: of.SafeguardPercent, minLoan: of.MinLoan}
 	refuse := func(annotation string, err error) {
 		if err != nil {
 			refused = append(refused, &annotationError{annotation, err})

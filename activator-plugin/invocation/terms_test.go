@@ -46,6 +46,7 @@ func TestTerms(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, refused := termsOf(tc.annotations, fixed{mode: api.ModeLend}.For("ns"))
+			tc.want.safeguardPercent, tc.want.minLoan = 80, testMinLoan // as the settings say
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(terms{})); diff != "" {
 				t.Error("termsOf() (-want, +got):\n" + diff)
 			}

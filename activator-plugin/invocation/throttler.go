@@ -16,6 +16,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 // startedPrecision is that of the time at which Kubernetes says a container started:
@@ -91,17 +92,18 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 func (m *Manager) begin(ctx context.Context, req *request, revID types.NamespacedName, pod target) (end func(status int)) {
 	container := req.rev.Spec.GetContainer()
 	owed := allocationOf(container)
+	of := m.settings.For(revID.Namespace)
+	set := m.termsOf(req.rev, of)
 	inv := pool.Invocation{
 		Pod:          pod.pod,
-		Domain:       revID.Namespace,
+		Domain:       of.DomainOf(revID.Namespace),
 		Size:         req.size,
 		Allocation:   owed.limit,
-		MinRemaining: m.settings.For(revID.Namespace).MinLoan,
+		MinRemaining: set.minLoan,
 	}
 	if n := req.rev.Spec.GetContainerConcurrency(); n > 1 {
 		inv.Concurrency = int(n)
 	}
-	set := m.termsOf(req.rev)
 	inv.Ranked = m.ranks(set.mode, revID.Namespace, pod.node)
 	why := m.whyNoLoan(req, pod)
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
@@ -109,7 +111,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	bypassed := m.bypassed(req.rev)
 	var could, allowed, withheld volumes
 	if known && why == reasonNone {
-		could = classify(owed, set.keep, prediction, inv.MinRemaining, inv.Concurrency)
+		could = classify(owed, set, prediction, inv.Concurrency)
 		if set.mode == api.ModeFull {
 			req.placed.Debit(demand(owed, could, prediction), req.arrived)
 		}
@@ -138,7 +140,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		allowed, withheld = set.allow(could)
 		inv.Surplus, inv.Want = allowed.surplus, allowed.want
 		if inv.Concurrency > 1 {
-			inv.Need = needOf(owed, prediction)
+			inv.Need = needOf(owed, set, prediction)
 		}
 		if !inv.Ranked && set.lendsIdle() && !bypassed {
 			inv.IdleCPUMilli = idleCPU(owed, set.keep)
@@ -233,8 +235,8 @@ func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *
 }
 
 // settingsOf tells of annotations that are refused.
-func (m *Manager) termsOf(rev *v1.Revision) terms {
-	set, refused := termsOf(rev.Annotations, m.settings.For(rev.Namespace))
+func (m *Manager) termsOf(rev *v1.Revision, of settings.Settings) terms {
+	set, refused := termsOf(rev.Annotations, of)
 	for _, err := range refused {
 		m.metrics.onRefusedAnnotation(err.annotation)
 		m.warn(rev, eventAnnotationRefused, err.annotation, err.consequence(), err)

@@ -131,14 +131,18 @@ func (r *Revision) viewOf(node string) *View {
 	if node == "" || r.slots.views == nil {
 		return nil
 	}
-	return r.slots.views.View(node, r.id.Namespace)
+	domain := r.id.Namespace
+	if r.slots.lending != nil {
+		domain = r.slots.lending.For(domain).DomainOf(domain)
+	}
+	return r.slots.views.View(node, domain)
 }
 
 func (r *Revision) sourceOf(node string) api.Source {
-	if r.slots.source == nil {
+	if r.slots.lending == nil {
 		return ""
 	}
-	return r.slots.source(r.id.Namespace, node)
+	return r.slots.lending.Source(r.id.Namespace, node)
 }
 
 func (r *Revision) countReady(was, is bool) {
@@ -275,8 +279,9 @@ func (r *Revision) look(dest string) (host string) {
 	if changes := r.slots.changes.Load(); changes != r.changes {
 		r.changes = changes
 		for _, p := range r.pods {
-			if source := r.sourceOf(p.Node); source != p.source {
-				p.source, r.stale = source, true
+			view, source := r.viewOf(p.Node), r.sourceOf(p.Node)
+			if view != p.view || source != p.source {
+				p.view, p.source, r.stale = view, source, true
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 // Views are of nodes. A Picture has them.
@@ -14,13 +15,19 @@ type Views interface {
 	View(node, domain string) *View
 }
 
+// Lending says where the pods of a namespace borrow from: on a node, and of whom.
+type Lending interface {
+	Source(namespace, node string) api.Source
+	For(namespace string) settings.Settings
+}
+
 // Slots knows the pods of each revision, and how many requests of this activator each has. When a
 // request has a slot is for Knative's throttler to decide, and it decides for as many slots as there
 // are here; which pod the request goes to is decided here.
 type Slots struct {
-	views  Views
-	source func(namespace, node string) api.Source
-	// changes counts how often sources may have changed.
+	views   Views
+	lending Lending
+	// changes counts how often what lending says may have changed.
 	changes atomic.Uint64
 
 	mu         sync.RWMutex
@@ -28,18 +35,17 @@ type Slots struct {
 	activators map[types.NamespacedName]activators
 }
 
-// NewSlots has no pods yet. source says where the pods of a namespace borrow from on a node. Both may
-// be nil.
-func NewSlots(views Views, source func(namespace, node string) api.Source) *Slots {
+// NewSlots has no pods yet. Both may be nil.
+func NewSlots(views Views, lending Lending) *Slots {
 	return &Slots{
-		views: views, source: source,
+		views: views, lending: lending,
 		revisions:  map[types.NamespacedName]*Revision{},
 		activators: map[types.NamespacedName]activators{},
 	}
 }
 
-// SourcesChanged says that the sources may be others than they were.
-func (s *Slots) SourcesChanged() { s.changes.Add(1) }
+// LendingChanged says that sources and domains may be others than they were.
+func (s *Slots) LendingChanged() { s.changes.Add(1) }
 
 // Of is a revision whose pods take so many requests of an activator at a time, from 1.
 func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 )
 
 // last is a policy that takes the last of them.
@@ -216,11 +217,13 @@ func TestNothingIsLeftOfARevision(t *testing.T) {
 // sources say what each node's is.
 type sources map[string]api.Source
 
-func (s sources) of(_, node string) api.Source { return s[node] }
+func (s sources) Source(_, node string) api.Source { return s[node] }
+
+func (s sources) For(string) settings.Settings { return settings.Default }
 
 func TestSourcesAreFollowed(t *testing.T) {
 	of := sources{"a": api.SourceNode, "b": api.SourceOwners}
-	s := NewSlots(nil, of.of)
+	s := NewSlots(nil, of)
 	s.SetPod(revID, readyPod(0, "a"))
 	s.SetPod(revID, readyPod(1, "b"))
 	var got map[string]api.Source
@@ -237,11 +240,41 @@ func TestSourcesAreFollowed(t *testing.T) {
 		t.Errorf("sources are %v", got)
 	}
 	of["a"] = api.SourceOwners
-	s.SourcesChanged()
+	s.LendingChanged()
 	r.Take(dest(0), Ask{Policy: see}).Release()
 	if got["a"] != api.SourceOwners {
 		t.Errorf("after a change sources are %v", got)
 	}
+}
+
+// shared is a lending domain that namespaces can join.
+type shared struct {
+	sources
+	domain string
+}
+
+func (s *shared) For(string) settings.Settings { return settings.Settings{Domain: s.domain} }
+
+func TestDomainsAreFollowed(t *testing.T) {
+	lending, views := &shared{}, &asked{}
+	s := NewSlots(views, lending)
+	s.SetPod(revID, readyPod(0, "a"))
+	r := s.Of(revID, 1)
+	r.Take(dest(0), Ask{}).Release()
+	lending.domain = "team"
+	s.LendingChanged()
+	r.Take(dest(0), Ask{}).Release()
+	if want := []string{revID.Namespace, "domain/team"}; !slices.Equal(views.domains, want) {
+		t.Errorf("views were asked for of %q, want %q", views.domains, want)
+	}
+}
+
+// asked keeps of which domains it was asked for a View.
+type asked struct{ domains []string }
+
+func (a *asked) View(_, domain string) *View {
+	a.domains = append(a.domains, domain)
+	return nil
 }
 
 // Whatever comes, goes and is asked: candidates are this activator's pods with a free slot, and no others, with

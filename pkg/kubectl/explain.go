@@ -136,6 +136,9 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 			e.ModeBy = fmt.Sprintf("%s says %.64q, and the most that the cluster or the namespace lets it have is %s", e.ModeBy, asked, of.MaxMode)
 		}
 	}
+	if e.Domain, e.DomainBy = of.Domain, clustersPolicy; policy.Domain != "" {
+		e.DomainBy = "the namespace's HarvestPolicy"
+	}
 	if err := e.place(ctx, kube, revision, of, policy, cluster); err != nil {
 		return nil, err
 	}

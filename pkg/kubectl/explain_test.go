@@ -100,22 +100,22 @@ func TestExplain(t *testing.T) {
 
 // The cluster's HarvestPolicy is named where it says something, and a namespace's where that does.
 func TestExplainNamesThePolicyThatCounts(t *testing.T) {
-	policy := func(namespace, mode, source string) client.Object {
+	policy := func(namespace, mode, source, domain string) client.Object {
 		return &v1alpha1.HarvestPolicy{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName},
-			Spec:       v1alpha1.HarvestPolicySpec{Mode: v1alpha1.Mode(mode), Source: v1alpha1.Source(source)},
+			Spec:       v1alpha1.HarvestPolicySpec{Mode: v1alpha1.Mode(mode), Source: v1alpha1.Source(source), Domain: domain},
 		}
 	}
 	to := forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
 	const byDefault, byNamespace = "HarvestPolicy libra-system/default", "the namespace's HarvestPolicy"
 	for name, tc := range map[string]struct {
-		policies         []client.Object
-		mode, source     string
-		modeBy, sourceBy string
+		policies                   []client.Object
+		mode, source, domain       string
+		modeBy, sourceBy, domainBy string
 	}{
-		"the cluster's":   {[]client.Object{policy(settings.Namespace, "lend", "owners")}, "lend", "owners", byDefault, byDefault},
-		"the namespace's": {[]client.Object{policy(settings.Namespace, "lend", "owners"), policy("shop", "full", "node")}, "full", "node", byNamespace, byNamespace},
-		"one of each":     {[]client.Object{policy(settings.Namespace, "lend", ""), policy("shop", "", "owners")}, "lend", "owners", byDefault, byNamespace},
+		"the cluster's":   {[]client.Object{policy(settings.Namespace, "lend", "owners", "all")}, "lend", "owners", "all", byDefault, byDefault, byDefault},
+		"the namespace's": {[]client.Object{policy(settings.Namespace, "lend", "owners", "all"), policy("shop", "full", "node", "team")}, "full", "node", "team", byNamespace, byNamespace, byNamespace},
+		"one of each":     {[]client.Object{policy(settings.Namespace, "lend", "", ""), policy("shop", "", "owners", "team")}, "lend", "owners", "team", byDefault, byNamespace, byNamespace},
 	} {
 		objects := append(functions(func(r *servingv1.Revision) { r.Annotations = nil }), tc.policies...)
 		objects = append(objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}})
@@ -123,8 +123,8 @@ func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(e.Mode) != tc.mode || e.ModeBy != tc.modeBy || string(e.Source) != tc.source || e.SourceBy != tc.sourceBy {
-			t.Errorf("%s: mode %s by %q, source %s by %q; want %+v", name, e.Mode, e.ModeBy, e.Source, e.SourceBy, tc)
+		if string(e.Mode) != tc.mode || e.ModeBy != tc.modeBy || string(e.Source) != tc.source || e.SourceBy != tc.sourceBy || e.Domain != tc.domain || e.DomainBy != tc.domainBy {
+			t.Errorf("%s: mode %s by %q, source %s by %q, domain %q by %q; want %+v", name, e.Mode, e.ModeBy, e.Source, e.SourceBy, e.Domain, e.DomainBy, tc)
 		}
 	}
 }

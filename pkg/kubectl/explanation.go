@@ -29,6 +29,7 @@ type explanation struct {
 	ModeBy                       string
 	Source                       api.Source
 	SourceBy                     string
+	Domain, DomainBy             string // empty is the namespace's own
 	Nodes                        []nodeCeiling
 	Size                         *int64 // nil when it is not known
 	Prediction                   *predict.Prediction
@@ -51,6 +52,7 @@ type explainDocument struct {
 	Allocation api.Resources       `json:"allocation"`
 	Mode       api.Mode            `json:"mode"`
 	Source     api.Source          `json:"source"`
+	Domain     string              `json:"domain,omitempty"`
 	Nodes      []nodeCeiling       `json:"nodes,omitempty"`
 	InPath     bool                `json:"inPath"`
 	Size       *int64              `json:"sizeBytes,omitempty"`
@@ -122,6 +124,9 @@ func (e *explanation) document() document {
 	addRow(table, "user allocation", e.Allocation.String(), "the limits in the Revision")
 	addRow(table, "mode", string(e.Mode), e.ModeBy)
 	addRow(table, "source", string(e.Source), e.SourceBy)
+	if e.Domain != "" {
+		addRow(table, "domain", e.Domain, e.DomainBy)
+	}
 	path, because := "always in the path", "target-burst-capacity is -1"
 	switch {
 	case e.Bypass != nil:
@@ -210,7 +215,7 @@ func (e *explanation) problems() (problems []string) {
 
 func (e *explanation) forPrograms() *explainDocument {
 	d := &explainDocument{
-		Namespace: e.Namespace, Service: e.Service, Revision: e.Revision, Allocation: e.Allocation, Mode: e.Mode, Source: e.Source,
+		Namespace: e.Namespace, Service: e.Service, Revision: e.Revision, Allocation: e.Allocation, Mode: e.Mode, Source: e.Source, Domain: e.Domain,
 		Nodes: e.Nodes, InPath: !e.Bypassed, Size: e.Size, Stage: e.Stage, CouldLend: e.Surplus, WouldBorrow: e.Want,
 		Role: e.Role, Reason: e.Reason, Problems: nonEmpty(append(e.problems(), e.PredictorError)...),
 	}

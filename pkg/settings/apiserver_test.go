@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -30,6 +32,7 @@ const manifests = "../../manifests/"
 // server is an API server with the settings as they are shipped, which are followed.
 type server struct {
 	*testing.T
+	config  *rest.Config
 	kube    *kubernetes.Clientset
 	objects dynamic.Interface
 	live    *Live
@@ -38,7 +41,7 @@ type server struct {
 func startServer(t *testing.T) *server {
 	config := apiservertest.Start(t, manifests+"base/crds")
 	config.QPS = -1
-	s := &server{T: t}
+	s := &server{T: t, config: config}
 	var err error
 	if s.kube, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
@@ -66,6 +69,35 @@ func (s *server) in(t *testing.T) *server {
 	of := *s
 	of.T = t
 	return &of
+}
+
+// as is the server to a user.
+func (s *server) as(user string) *server {
+	config := rest.CopyConfig(s.config)
+	config.Impersonate.UserName = user
+	of := *s
+	var err error
+	if of.objects, err = dynamic.NewForConfig(config); err != nil {
+		s.Fatal(err)
+	}
+	return &of
+}
+
+// grant gives a user a right in the namespace shop.
+func (s *server) grant(user string, rule rbacv1.PolicyRule) {
+	s.Helper()
+	name := metav1.ObjectMeta{Namespace: "shop", Name: user + "-" + rule.Resources[0]}
+	_, err := s.kube.RbacV1().Roles("shop").Create(s.Context(), &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{})
+	if err == nil {
+		_, err = s.kube.RbacV1().RoleBindings("shop").Create(s.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: name,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
 }
 
 func must(c client.Client, err error) client.Client {
@@ -142,6 +174,7 @@ func TestSettingsOfAnAPIServer(t *testing.T) {
 		for _, namespace := range []string{Namespace, "shop"} {
 			for field, bad := range map[string]any{
 				"mode": "fully", "maxMode": "none", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "128m", "cpuReserve": "1048577",
+				"safeguardPercent": int64(96), "domain": "a/b",
 			} {
 				if err := s.write(namespace, map[string]any{field: bad}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec."+field) {
 					t.Errorf("%s: %s of %v is %v, want it refused by name", namespace, field, bad, err)
@@ -155,6 +188,41 @@ func TestSettingsOfAnAPIServer(t *testing.T) {
 			if err := s.configure(`{"`+key+`":"1"}`, metav1.DryRunAll); err == nil {
 				t.Errorf("the key %s is accepted", key)
 			}
+		}
+	})
+	t.Run("who may join a domain", func(t *testing.T) {
+		s := s.in(t)
+		admin := s.as("dev")
+		s.grant("dev", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"libra.dev"}, Resources: []string{"harvestpolicies"}})
+		s.await("an admin of a namespace has its policy", func() bool { return admin.write("shop", map[string]any{"mode": "lend"}) == nil })
+		change := func(spec string) error {
+			_, err := admin.objects.Resource(harvestPolicies).Namespace("shop").Patch(t.Context(), "default", types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{})
+			return err
+		}
+		refused := func(err error, domain string) {
+			t.Helper()
+			if want := "the verb join on " + domain + " of the resource lendingdomains in the API group libra.dev, in namespace shop"; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want) {
+				t.Errorf("an admin of the namespace joins %s: %v, want it forbidden without %s", domain, err, want)
+			}
+		}
+		refused(change(`{"domain":"team"}`), "team")
+		if err := s.write("shop", map[string]any{"domain": "team"}); err != nil {
+			t.Fatal(err)
+		}
+		s.await("its functions are in it", func() bool { return s.live.For("shop").DomainOf("shop") == "domain/team" })
+		if err := change(`{"mode":"lend"}`); err != nil {
+			t.Errorf("one who leaves the domain as it is: %v", err)
+		}
+		refused(change(`{"domain":"others"}`), "others")
+		s.grant("dev", rbacv1.PolicyRule{Verbs: []string{"join"}, APIGroups: []string{"libra.dev"}, Resources: []string{"lendingdomains"}, ResourceNames: []string{"others"}})
+		s.await("one who may join a domain does", func() bool { return change(`{"domain":"others"}`) == nil })
+		refused(change(`{"domain":"team"}`), "team")
+		if err := change(`{"domain":null}`); err != nil {
+			t.Errorf("one who leaves the domain: %v", err)
+		}
+		s.await("its functions are by themselves", func() bool { return s.live.For("shop").DomainOf("shop") == "shop" })
+		if err := s.write("shop", nil); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("which counts", func(t *testing.T) {

@@ -1,8 +1,10 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
@@ -26,6 +29,8 @@ type policy struct {
 	maxCPUMilli   field[int64]
 	minCPUMilli   field[int64]
 	minMemory     field[int64]
+	safeguard     field[int64] // percent
+	domain        string       // "" is not set
 	cpuReserve    field[int64] // milli CPU; the cluster's default alone has it
 }
 
@@ -76,6 +81,8 @@ func (s Settings) under(p *policy) Settings {
 		s.Source = p.source
 	}
 	s.MinLoan = p.minLoan.over(s.MinLoan)
+	s.SafeguardPercent = p.safeguard.over(s.SafeguardPercent)
+	s.Domain = cmp.Or(p.domain, s.Domain)
 	s.CPUReserveMilli = p.cpuReserve.over(s.CPUReserveMilli)
 	s.Bounds.MaxCPUMilli = p.maxCPUMilli.over(s.Bounds.MaxCPUMilli)
 	s.Bounds.Keep.CPUMilli = p.minCPUMilli.over(s.Bounds.Keep.CPUMilli)
@@ -139,6 +146,17 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 		}
 		p.minLoan = field[time.Duration]{d.Duration, true}
 	}
+	if percent := spec.SafeguardPercent; percent != nil {
+		if *percent < leastSafeguard || *percent > mostSafeguard {
+			return p, fmt.Errorf("spec.safeguardPercent is %d, want a number from %d to %d", *percent, leastSafeguard, mostSafeguard)
+		}
+		p.safeguard = field[int64]{int64(*percent), true}
+	}
+	if p.domain = spec.Domain; p.domain != "" {
+		if problems := validation.IsDNS1123Label(p.domain); len(problems) > 0 {
+			return p, fmt.Errorf("spec.domain is %.64q: %s", p.domain, strings.Join(problems, "; "))
+		}
+	}
 	for _, amount := range []struct {
 		name  string
 		value *resource.Quantity
@@ -169,6 +187,10 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 	}
 	return p, nil
 }
+
+// Below the one a safeguard takes back what most donors do not need; above the other there is hardly time between it and
+// want.
+const leastSafeguard, mostSafeguard = 50, 95
 
 // mostMemory is more than any node has, in bytes.
 const mostMemory = 1 << 50

@@ -60,6 +60,11 @@ type Settings struct {
 	CPUReserveMilli int64
 	// MinLoan is the least time that a loan of CPU must last to pay.
 	MinLoan time.Duration
+	// SafeguardPercent is how much of what a donor of CPU was left it uses when it gets everything back, in percent. A
+	// right prediction is no more than that of what a donor keeps (section 8.8 of the paper sweeps it).
+	SafeguardPercent int64
+	// Domain is the lending domain that a HarvestPolicy names; empty is the namespace's own. See DomainOf.
+	Domain string
 	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
 	Platform Namespaces
 	// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
@@ -90,7 +95,7 @@ func (n Namespaces) Has(namespace string) bool {
 
 // Default changes nothing on the cluster.
 var Default = Settings{
-	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond,
+	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, SafeguardPercent: 80,
 	Platform: "istio-system,knative-serving,kourier-system,kserve", Placement: api.PlacementDefault,
 }
 
@@ -101,6 +106,15 @@ var Absent = func() Settings {
 	s.MaxMode = api.ModeObserve
 	return s
 }()
+
+// DomainOf is the lending domain of a namespace's functions, which these settings are For, as the pool knows it. No
+// namespace is called as a domain is that a HarvestPolicy names.
+func (s Settings) DomainOf(namespace string) string {
+	if s.Domain == "" {
+		return namespace
+	}
+	return "domain/" + s.Domain
+}
 
 // ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
 // read is ModeObserve; who tells the user is the activator.

@@ -29,7 +29,7 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 	}
 	r.setWhole(e, e.whole || !e.unsure && e.inForce() == e.owed)
 	r.compare(ctx, e, unread)
-	if !r.settings.Unguarded && e.watch.add(sample{at, reading}, e.owed, r.settings.Threshold) {
+	if !r.settings.Unguarded && e.watch.add(sample{at, reading}, e.owed, e.info.safeguard()) {
 		r.fire(ctx, e, at)
 	}
 }

@@ -69,10 +69,6 @@ type Settings struct {
 	ProcRoot   string // where a proc file system of the host's PIDs and CPUs is mounted
 
 	SampleLowered time.Duration // how often a lowered container is read: 1 to 25 ms
-	// Threshold is the share of a lowered limit in use, 0 to 1, at which a donor gets it
-	// back. At 0 any use is too much; at 1 a donor is only helped when it has been in want. The
-	// paper sweeps it (section 8.8).
-	Threshold float64
 	// Unguarded, for experiments, turns the safeguard off: a donor gets nothing back for
 	// what it uses, or for being throttled, before its loan ends (LIBRA-NS, section 8.3).
 	Unguarded bool
@@ -101,9 +97,6 @@ func (s Settings) Validate() error {
 	}
 	if s.SampleLowered < time.Millisecond || s.SampleLowered > sampleEvery {
 		errs = append(errs, fmt.Errorf("--sample-lowered is %v: it must be from 1ms to %v", s.SampleLowered, sampleEvery))
-	}
-	if !(s.Threshold >= 0 && s.Threshold <= 1) {
-		errs = append(errs, fmt.Errorf("--threshold is %v: it must be from 0 to 1", s.Threshold))
 	}
 	return errors.Join(errs...)
 }

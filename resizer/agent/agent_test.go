@@ -81,7 +81,7 @@ func (noPool) Skipped() int64 { return 0 }
 func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root string, watcher Watcher, observer Observer) (*Agent, *Tracker, *sdkmetric.ManualReader) {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
-	settings := Settings{Node: "n1", CgroupRoot: root, JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	settings := Settings{Node: "n1", CgroupRoot: root, JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	redis := Redis{Pool: noPool{}, Watcher: watcher, Observer: observer}
 	if p, ok := observer.(*pool.Redis); ok {
 		redis.Pool, redis.Watcher = p, p.Watch("n1")

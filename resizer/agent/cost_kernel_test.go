@@ -145,7 +145,7 @@ func (s *costSite) agent() {
 		builder = builder.WithObjects(p)
 	}
 	kube := builder.Build()
-	own := Settings{Node: node, CgroupRoot: s.made[0].Root, JournalDir: s.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	own := Settings{Node: node, CgroupRoot: s.made[0].Root, JournalDir: s.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	a, tracker, err := New(clock.RealClock{}, kube, own,
 		Redis{Pool: s.pools, Watcher: s.pools.Watch(node), Observer: s.pools},
 		sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), tracenoop.NewTracerProvider())

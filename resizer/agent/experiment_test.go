@@ -2,11 +2,8 @@ package agent
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"time"
-
-	"libra.dev/libra/pkg/api"
 )
 
 func TestWithoutTheSafeguardADonorWaitsForTheEnd(t *testing.T) {
@@ -36,46 +33,21 @@ func TestWithoutTheSafeguardADonorWaitsForTheEnd(t *testing.T) {
 	}
 }
 
-func TestThresholdOfNothing(t *testing.T) {
-	g := newTestRig(t)
-	g.settings.Threshold = 0
-	g.run("default/d", "donor", userLimits)
-	g.run("default/b", "borrower", userLimits)
-	g.openPool()
-	volume := api.Resources{CPUMilli: 200, MemoryBytes: 100 * mib}
-	g.begin("1", "default/d", volume, api.Resources{})
-	g.begin("2", "default/b", api.Resources{}, volume)
-	g.exchange()
-	g.want("donor", 300)
-	g.pass(10 * time.Millisecond)
-	g.want("donor", 500)
-	g.exchange()
-	g.want("borrower", 500)
-}
-
-func TestThresholdOfAll(t *testing.T) {
-	g := newTestRig(t)
-	g.settings.Threshold = 1
-	g.lend()
-	for range 10 {
-		g.kernel["donor"].CPU += 2900 * time.Microsecond
-		g.pass(10 * time.Millisecond)
-		g.want("donor", 300)
-	}
-	g.kernel["donor"].ThrottledPeriods++
-	g.pass(10 * time.Millisecond)
-	g.want("donor", 500)
-}
-
-func TestThresholdsThatAreAccepted(t *testing.T) {
-	s := Settings{Node: node, CgroupRoot: t.TempDir(), JournalDir: t.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
-	for threshold, accepted := range map[float64]bool{
-		0: true, 0.1: true, 0.8: true, 1: true, -0.01: false, 1.01: false, math.NaN(): false,
-	} {
-		s.Threshold = threshold
-		if err := s.Validate(); (err == nil) != accepted {
-			t.Errorf("--threshold=%v: %v, want accepted %v", threshold, err, accepted)
+func TestTheSafeguardIsTheSettings(t *testing.T) {
+	for percent, used := range map[int64]time.Duration{50: 1600 * time.Microsecond, 80: 2500 * time.Microsecond, 95: 2900 * time.Microsecond} {
+		g := newTestRig(t)
+		g.safeguardPercent = percent
+		g.lend()
+		for range 10 {
+			g.kernel["donor"].CPU += used - 200*time.Microsecond
+			g.pass(10 * time.Millisecond)
+			g.want("donor", 300)
 		}
+		for range 11 {
+			g.kernel["donor"].CPU += used
+			g.pass(10 * time.Millisecond)
+		}
+		g.want("donor", 500)
 	}
 }
 

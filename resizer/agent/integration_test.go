@@ -128,7 +128,7 @@ func (s *site) agent() *Agent {
 // make makes an agent of the node, and what is to tell it of the pods.
 func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 	s.Helper()
-	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	s.named = new(atomic.Int64)
 	a, tracker, err := New(clock.RealClock{}, kube, settings,
 		Redis{Pool: idleNode{s.pools, s.named}, Watcher: s.pools.Watch(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())

@@ -156,7 +156,7 @@ func runOnKernel(t *testing.T) *onKernel {
 	kube := fake.NewClientBuilder().WithScheme(options.Scheme).
 		WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID), revision).Build()
 	a, tracker, err := agent.New(clock.RealClock{}, kube,
-		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8},
+		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond},
 		agent.Redis{Pool: k.pool, Watcher: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)

@@ -97,6 +97,7 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	// Of a pod that only observes, and before the settings are known, nothing is different.
 	set := t.lending.For(pod.Namespace)
 	mode := set.ModeOf(pod.Annotations)
+	info.safeguardPercent = set.SafeguardPercent
 	if mode != api.ModeLend && mode != api.ModeFull {
 		info.memoryOwed = t.allocations.known(pod).MemoryBytes // it may have more yet, and use it
 		return nil

@@ -27,7 +27,7 @@ func TestAnythingMayHappen(t *testing.T) {
 		g := newRig(t, context.Background(), dir)
 		defer func() { g.journal.close() }() //nolint:errcheck // the test ends
 		g.settings.Unguarded = rapid.Bool().Draw(t, "unguarded")
-		g.settings.Threshold = rapid.SampledFrom([]float64{0, 0.3, 0.8, 1}).Draw(t, "threshold")
+		g.safeguardPercent = rapid.SampledFrom([]int64{0, 50, 80, 95}).Draw(t, "safeguard")
 		m := &model{rig: g, T: t, containers: map[string]string{}, begun: map[string]struct{}{}}
 		for i := range 4 {
 			m.replace(fmt.Sprintf("default/p%d", i))

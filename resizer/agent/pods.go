@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -27,6 +29,9 @@ type podInfo struct {
 	// allocation are the limits in the pod's Revision; zero where there are none, and while
 	// it is not known.
 	allocation api.Resources
+	// safeguardPercent is how much of what it was left it uses when it gets everything back; 0
+	// while the settings are not known.
+	safeguardPercent int64
 	// cap is how much CPU beyond its allocation the container may use of what the node has
 	// idle.
 	cap cpuCap
@@ -35,6 +40,11 @@ type podInfo struct {
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the
 	// container does not run.
 	cgroup cgroup.Container
+}
+
+// safeguard is the share, 0 to 1, of a lowered limit in use at which the container gets it back.
+func (i *podInfo) safeguard() float64 {
+	return float64(cmp.Or(i.safeguardPercent, settings.Default.SafeguardPercent)) / 100
 }
 
 // borrowsBeyond is how much CPU, in milli, it is owed that may borrow more from others; 0 when it

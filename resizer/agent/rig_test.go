@@ -171,6 +171,8 @@ type rig struct {
 	spans   *tracetest.SpanRecorder
 	told    pool.Heartbeat
 	opening error // what opening a cgroup fails with
+	// safeguardPercent is that of pods from now on; 0 is not known.
+	safeguardPercent int64
 	*reflex
 }
 
@@ -206,7 +208,7 @@ func (g *rig) start() {
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
-	settings := Settings{CgroupRoot: "/cgroup", ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	settings := Settings{CgroupRoot: "/cgroup", ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	if g.reflex != nil {
 		settings = g.settings
 	}
@@ -250,7 +252,7 @@ func (g *rig) run(pod, container string, limits api.Resources) *kernelContainer 
 		g.cgroups[pod] = &kernelPod{dir: "/cgroup/cpu/burstable/pod-" + strings.ReplaceAll(pod, "/", "-"), weight: 100, kubelet: 100}
 	}
 	c.pod = g.cgroups[pod]
-	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, allocation: userLimits, cgroup: &handle{kernelContainer: c}})
+	g.pods.set(pod, podInfo{function: "default/f-00001", container: container, limits: limits, allocation: userLimits, safeguardPercent: g.safeguardPercent, cgroup: &handle{kernelContainer: c}})
 	g.follow(g.ctx)
 	g.round(g.ctx)
 	return c

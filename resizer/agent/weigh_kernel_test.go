@@ -146,7 +146,7 @@ func (s *weighedSite) agent() *Agent {
 		builder = builder.WithObjects(pod)
 	}
 	kube := builder.Build()
-	own := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+	own := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	a, tracker, err := New(clock.RealClock{}, kube, own,
 		Redis{Pool: s.pool, Watcher: s.pool, Observer: s.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {

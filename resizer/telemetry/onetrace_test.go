@@ -224,7 +224,7 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	kube := clientfake.NewClientBuilder().WithScheme(s.scheme()).WithObjects(s.pods...).
 		WithObjects(s.revisions["donor"], s.revisions["borrower"]).Build()
 	settings := agent.Settings{Node: node, CgroupRoot: s.cgroups, JournalDir: s.TempDir(), ProcRoot: "/proc",
-		SampleLowered: 10 * time.Millisecond, Threshold: 0.8}
+		SampleLowered: 10 * time.Millisecond}
 	a, tracker, err := agent.New(clock.RealClock{}, kube, settings,
 		agent.Redis{Pool: idleNode{s.pools}, Watcher: s.pools.Watch(node), Observer: s.pools}, told.Meters, told.Tracers)
 	if err != nil {

@@ -162,7 +162,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		}
 	}
 
-	live.OnChange(manager.Slots().SourcesChanged)
+	live.OnChange(manager.Slots().LendingChanged)
 	go live.Run(ctx)
 	go picture.Run(ctx)
 	go manager.Run(ctx)

@@ -25,7 +25,7 @@ func followSettings(ctx context.Context, kube kubernetes.Interface, logger *zap.
 	live.OnChange(func() {
 		if s := live.Settings(); live.Synced() && s != last {
 			last = s
-			logger.Infow("Libra's settings", "mode", s.Mode, "maxMode", s.MaxMode, "source", s.Source, "minLoan", s.MinLoan, "placement", s.Placement)
+			logger.Infow("Libra's settings", "mode", s.Mode, "maxMode", s.MaxMode, "source", s.Source, "minLoan", s.MinLoan, "safeguardPercent", s.SafeguardPercent, "domain", s.Domain, "placement", s.Placement)
 		}
 	})
 	return live, nil

@@ -117,11 +117,12 @@ func (p *Plugin) Name() string { return Name }
 type cycle struct {
 	order *tapp.Order // nil where no policy is for it
 
-	role   role
-	milli  int64 // how much it would borrow, or can lend
-	domain string
-	now    time.Time
-	known  *picture
+	role      role
+	milli     int64 // how much it would borrow, or can lend
+	namespace string
+	domain    string // that the namespace lends in
+	now       time.Time
+	known     *picture
 }
 
 const cycleKey fwk.StateKey = Name

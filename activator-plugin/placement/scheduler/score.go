@@ -14,7 +14,7 @@ func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	if !api.OptedIn(pod.Labels) {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c := &cycle{domain: pod.Namespace, now: p.clock.Now()}
+	c := &cycle{namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now()}
 	if before := cycleOf(state); before != nil {
 		c.order = before.order
 	}
@@ -69,7 +69,7 @@ func (p *Plugin) use(c *cycle, node string) int64 {
 		return 0
 	}
 	r := c.known.nodes[node]
-	owners := p.settings.Source(c.domain, node) == api.SourceOwners
+	owners := p.settings.Source(c.namespace, node) == api.SourceOwners
 	var milli int64
 	switch {
 	case c.role == borrower && owners:

@@ -21,6 +21,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -29,6 +30,12 @@ const (
 )
 
 var revision = types.NamespacedName{Namespace: namespace, Name: "thumb-00001"}
+
+// owners is the source of all pods.
+type owners struct{}
+
+func (owners) Source(string, string) api.Source { return api.SourceOwners }
+func (owners) For(string) settings.Settings     { return settings.Default }
 
 // world is a function with a pod on each node, as an activator has it.
 type world struct {
@@ -71,7 +78,7 @@ func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 		cancel()
 		running.Wait()
 	}
-	slots := placement.NewSlots(picture, func(string, string) api.Source { return api.SourceOwners })
+	slots := placement.NewSlots(picture, owners{})
 	for i := range o.nodes {
 		ip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
 		w.dests = append(w.dests, ip+":8012")

@@ -17,6 +17,7 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 // grantedGoal is of what the pool had for requests, over what they were placed for.
@@ -138,6 +139,12 @@ func (l *load) place(ctx context.Context, p picturing, tell func(*promises)) (er
 	return nil
 }
 
+// owners is the source of all pods.
+type owners struct{}
+
+func (owners) Source(string, string) api.Source { return api.SourceOwners }
+func (owners) For(string) settings.Settings     { return settings.Default }
+
 func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number int, seed uint64) (*activator, error) {
 	a := &activator{pools: pool.NewRedis(l.server), random: rand.New(rand.NewPCG(seed, uint64(number)))}
 	picture, err := newPicture(a.pools)
@@ -145,7 +152,7 @@ func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number
 		return nil, errors.Join(err, a.pools.Close())
 	}
 	running.Go(func() { picture.Run(ctx) })
-	slots := placement.NewSlots(picture, func(string, string) api.Source { return api.SourceOwners })
+	slots := placement.NewSlots(picture, owners{})
 	donors, wanting := types.NamespacedName{Namespace: "default", Name: "donor"}, types.NamespacedName{Namespace: "default", Name: "wanting"}
 	activators := l.connections / 2
 	for _, id := range []types.NamespacedName{donors, wanting} {

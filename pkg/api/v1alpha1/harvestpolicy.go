@@ -22,6 +22,8 @@ import (
 // +kubebuilder:printcolumn:name="Functions",type=integer,JSONPath=`.status.functions`
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`,priority=1
 // +kubebuilder:printcolumn:name="Min Loan",type=string,JSONPath=`.spec.minLoan`,priority=1
+// +kubebuilder:printcolumn:name="Safeguard %",type=integer,JSONPath=`.spec.safeguardPercent`,priority=1
+// +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.spec.domain`,priority=1
 // +kubebuilder:printcolumn:name="CPU Reserve",type=string,JSONPath=`.spec.cpuReserve`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'default'",message="metadata.name must be default: a namespace has one HarvestPolicy"
@@ -103,6 +105,25 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:Pattern=`^(0|([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+)$`
 	// +kubebuilder:validation:XValidation:rule="self >= duration('0s') && self <= duration('1h')",message="must be a duration from 0s to 1h, such as 100ms"
 	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
+
+	// SafeguardPercent is how much of what a donor of CPU was left it uses, in percent, when it gets everything back. It
+	// is left so much that what is predicted is no more than that. Built in is 80: more lends more, and helps later.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=50
+	// +kubebuilder:validation:Maximum=95
+	SafeguardPercent *int32 `json:"safeguardPercent,omitempty"`
+
+	// Domain names those that functions lend to and borrow from, memory and under the source owners CPU: the functions of
+	// all namespaces whose policies say the same, on the same node. Without one these are the functions of the own
+	// namespace. To join a domain takes the verb join on its name, of the resource lendingdomains in the API group
+	// libra.dev, which an admin of a namespace does not have.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Domain string `json:"domain,omitempty"`
 
 	// CPUReserve is how much of each node's allocatable CPU no container may use beyond its limit, under the source node.
 	// It is of nodes, so that only the cluster's default may say it. Built in is 0.

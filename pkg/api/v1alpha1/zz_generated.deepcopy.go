@@ -376,6 +376,11 @@ func (in *HarvestPolicySpec) DeepCopyInto(out *HarvestPolicySpec) {
 		*out = new(metav1.Duration)
 		**out = **in
 	}
+	if in.SafeguardPercent != nil {
+		in, out := &in.SafeguardPercent, &out.SafeguardPercent
+		*out = new(int32)
+		**out = **in
+	}
 	if in.CPUReserve != nil {
 		in, out := &in.CPUReserve, &out.CPUReserve
 		x := (*in).DeepCopy()

@@ -75,8 +75,6 @@ func parse() options {
 		"where proc is mounted: stat and meminfo tell what the node has idle, and the host's processes, where cgroups have no pressure, who waits for CPU; default from LIBRA_PROC_ROOT")
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
 		"how often a container is read whose limit is not its own, from 1ms to 25ms")
-	flag.Float64Var(&o.Threshold, "threshold", 0.8,
-		"share of a lowered limit in use at which the donor gets back what it lends, from 0 to 1; below 0.5 and above 0.95 for experiments")
 	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
 	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
 	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
