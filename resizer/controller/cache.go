@@ -37,7 +37,7 @@ func CacheOptions() cache.Options {
 			settings.AgentNamespace: {LabelSelector: agents},
 		}},
 		&servingv1.Revision{}:   {Label: optedIn, Transform: transform(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
-		&corev1.Node{}:          {Transform: transform(keepAllocatable)},
+		&corev1.Node{}:          {Transform: transform(keepSize)},
 		&corev1.ResourceQuota{}: {Transform: transform(keepCPULimitQuota)},
 	}}
 }

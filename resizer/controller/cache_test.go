@@ -32,7 +32,7 @@ func (c cached) Get(ctx context.Context, key client.ObjectKey, obj client.Object
 	case *servingv1.Revision:
 		*o = *keepRevision(o)
 	case *corev1.Node:
-		*o = *keepAllocatable(o)
+		*o = *keepSize(o)
 	}
 	return nil
 }

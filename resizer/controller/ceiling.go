@@ -65,7 +65,7 @@ func (c *Controller) unread() bool {
 
 // place finds the ceilings of the node's pods.
 func (c *Controller) place(ctx context.Context, n *node) {
-	c.readAllocatable(ctx, n)
+	c.measure(ctx, n)
 	quotas, withheld := quotasOf(c.kube), 0
 	for _, m := range n.pods {
 		before := m.ceiling.milli
@@ -81,15 +81,15 @@ func (c *Controller) place(ctx context.Context, n *node) {
 	c.metrics.withheld(n.name, withheld)
 }
 
-// readAllocatable takes in how much CPU pods may have of the node. What was read stands
-// while it cannot be: a node that is going away is still its pods'.
-func (c *Controller) readAllocatable(ctx context.Context, n *node) {
+// measure takes in how much CPU pods may have of the node, and how much memory it has. What was
+// read stands while it cannot be: a node that is going away is still its pods'.
+func (c *Controller) measure(ctx context.Context, n *node) {
 	var object corev1.Node
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: n.name}, &object); err != nil {
 		logf.FromContext(ctx).V(1).Info("reading a Node failed", "node", n.name, "error", err.Error())
 		return
 	}
-	n.allocatable = object.Status.Allocatable.Cpu().MilliValue()
+	n.allocatable, n.memory = object.Status.Allocatable.Cpu().MilliValue(), object.Status.Capacity.Memory().Value()
 }
 
 // ceilingOf is the milli CPU that a pod's limit is to be, whatever is on loan; 0 under
@@ -139,12 +139,15 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// keepAllocatable is how much CPU pods may have of a Node.
-func keepAllocatable(node *corev1.Node) *corev1.Node {
+// keepSize is what measure takes in of a Node.
+func keepSize(node *corev1.Node) *corev1.Node {
 	kept := &corev1.Node{}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
 	if cpu, ok := node.Status.Allocatable[corev1.ResourceCPU]; ok {
 		kept.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: cpu}
+	}
+	if memory, ok := node.Status.Capacity[corev1.ResourceMemory]; ok {
+		kept.Status.Capacity = corev1.ResourceList{corev1.ResourceMemory: memory}
 	}
 	return kept
 }

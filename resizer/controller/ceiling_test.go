@@ -327,8 +327,9 @@ func TestCeilingsAtTheStart(t *testing.T) {
 func TestKeptOfANode(t *testing.T) {
 	node := testNode(2000)
 	node.Labels, node.Status.Images = map[string]string{"a": "b"}, []corev1.ContainerImage{{Names: []string{"image"}}}
-	got := keepAllocatable(node)
-	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Allocatable: res(2000, 0).List()}}
+	node.Status.Capacity = res(2100, 5000).List()
+	got := keepSize(node)
+	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Allocatable: res(2000, 0).List(), Capacity: res(0, 5000).List()}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}

@@ -102,6 +102,7 @@ type node struct {
 	limiter *rate.Limiter
 	// allocatable is how many milli CPU the node has for pods; 0 until it is known.
 	allocatable int64
+	memory      int64 // bytes that the node has; 0 until it is known
 	loans       loans
 	agent       agentWatch
 }

@@ -34,10 +34,18 @@ const (
 	lost // for a lease: nothing that it said stands
 )
 
+// mostMemory is the part of a node's memory that a pod may have beyond what it is owed. The pool and
+// the agent stay within it; whoever can write to Redis does not get past it.
+const mostMemory = 4
+
 // memoryOf is the least bytes of memory that a pod's limit is to be by the pool, of one that is
-// owed so many.
-func (l *loans) memoryOf(pod string, owed int64) int64 {
-	return max(owed+l.pods[pod].Borrowed.MemoryBytes, l.needs[pod])
+// owed so many, on a node that has so many; 0 is not known.
+func (l *loans) memoryOf(pod string, owed, node int64) int64 {
+	least := max(owed+l.pods[pod].Borrowed.MemoryBytes, l.needs[pod])
+	if node > 0 {
+		least = min(least, owed+node/mostMemory)
+	}
+	return least
 }
 
 // blind says that it is not known what pods use of their memory, and has not been for too short

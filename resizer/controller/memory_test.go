@@ -62,6 +62,23 @@ func TestMemoryFollowsThePool(t *testing.T) {
 	}
 }
 
+// Redis cannot have limits raised as far as it likes: with what it says, at most a quarter of the node is one pod's beyond its own.
+func TestMemoryStaysWithinAQuarterOfTheNode(t *testing.T) {
+	for name, says := range map[string]func(*fakePool){
+		"needed":   func(p *fakePool) { p.needs = map[string]int64{"default/p": 1 << 40} },
+		"borrowed": func(p *fakePool) { p.pods = lends(1<<20, "p") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := testNode(2000)
+			node.Status.Capacity = res(2000, 1024).List()
+			h := newHarness(t, testRevision(owed), node, testPod("p", owed))
+			h.expect()
+			says(h.pool)
+			h.expect("p 500m/512Mi")
+		})
+	}
+}
+
 // A node whose memory is as its owners configured is left in peace.
 func TestSleepsWhileNothingStands(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))

@@ -88,7 +88,7 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		if m.leftAlone != "" {
 			continue
 		}
-		m.memory.expect(n.loans.memoryOf(m.name, m.owed.MemoryBytes), m.asked.MemoryBytes, n.loans.blind(now), now)
+		m.memory.expect(n.loans.memoryOf(m.name, m.owed.MemoryBytes, n.memory), m.asked.MemoryBytes, n.loans.blind(now), now)
 		if b := n.loans.pods[m.name]; b.Borrowed.MemoryBytes > 0 {
 			m.calls.trace = b.Trace
 		} else if m.asked.MemoryBytes == m.owed.MemoryBytes {
