@@ -24,7 +24,7 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 	if len(role) != 1 {
 		t.Fatalf("there are %d ClusterRoles %s", len(role), uninstall.Job)
 	}
-	for _, o := range all(t) {
+	for _, o := range append(all(t), rendered(t, "check")...) {
 		if slices.Contains(namespaces, o.Metadata.Namespace) {
 			continue
 		}
@@ -48,7 +48,7 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 // labelled says whether the kustomization that has an object labels it.
 func labelled(t *testing.T, o object) bool {
 	t.Helper()
-	for _, dir := range append([]string{"base/core"}, roots...) {
+	for _, dir := range append([]string{"base/core", "check"}, roots...) {
 		k, err := readKustomization(dir)
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package uninstall
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -98,15 +99,14 @@ func (u Uninstall) removeShipped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error // one that may not be deleted keeps no other
 	for _, o := range all {
 		if o.Name == Job {
 			continue
 		}
-		if err := u.remove(ctx, &o); err != nil {
-			return err
-		}
+		errs = append(errs, u.remove(ctx, &o))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (u Uninstall) remove(ctx context.Context, o *metav1.PartialObjectMetadata) error {

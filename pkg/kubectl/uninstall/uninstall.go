@@ -25,6 +25,9 @@ import (
 // Job is the name of the Job of manifests/uninstall, of its namespace and of its rights.
 const Job = "libra-uninstall"
 
+// checkNamespace is where the Job of manifests/check is, if somebody has applied it.
+const checkNamespace = "libra-check"
+
 const (
 	lookEvery = time.Second
 	tellEvery = 5 * time.Second
@@ -61,6 +64,7 @@ func (u Uninstall) Run(ctx context.Context) error {
 		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, "libra-agent")},
 		{"the namespace of the agents goes", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
 		{"the namespace of all else goes", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
+		{"the check's Job goes", u.remover(&corev1.Namespace{}, "", checkNamespace)},
 		{"rights and policies go", u.removeShipped},
 		{"definitions go", u.removeDefinitions},
 		{"labels", u.labels},
