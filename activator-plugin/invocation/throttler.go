@@ -234,7 +234,7 @@ func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *
 	return m.predictor.Predict(ctx, revID, req.size)
 }
 
-// settingsOf tells of annotations that are refused.
+// termsOf tells of annotations that are refused.
 func (m *Manager) termsOf(rev *v1.Revision, of settings.Settings) terms {
 	set, refused := termsOf(rev.Annotations, of)
 	for _, err := range refused {
