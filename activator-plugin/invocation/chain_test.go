@@ -133,7 +133,7 @@ type chainOptions struct {
 	predictions predictions
 	pods        []podOption // of the function's pod, whose address is the server's
 	domain      string
-	newPod      bool        // no invocation has ended in it
+	newPod      bool // no invocation has ended in it
 	throttler   oneDest
 	timeout     func(*http.Request) time.Duration // until the response begins
 	mode        api.Mode

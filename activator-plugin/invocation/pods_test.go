@@ -31,6 +31,10 @@ func of(revision string) podOption {
 	return func(p *corev1.Pod) { p.Labels[serving.RevisionLabelKey] = revision }
 }
 
+func in(namespace string) podOption {
+	return func(p *corev1.Pod) { p.Namespace = namespace }
+}
+
 // newPod is a running pod of revID on node-a.
 func newPod(name, ip string, options ...podOption) *corev1.Pod {
 	pod := &corev1.Pod{

@@ -25,12 +25,19 @@ import (
 
 // TestLending lets a borrower run beside a donor on real pools.
 func TestLending(t *testing.T) {
-	t.Run("Memory", func(t *testing.T) { testLending(t, pooltest.NewMemory(clock.RealClock{})) })
+	t.Run("Memory", func(t *testing.T) { testLending(t, pooltest.NewMemory(clock.RealClock{}), "ns", full) })
+	t.Run("between namespaces of one domain", func(t *testing.T) {
+		p := pool.NewRedis(redisconn.MustParse(redistest.Start(t)))
+		defer p.Close()
+		joined := full
+		joined.domain = "team"
+		testLending(t, p, "other", joined)
+	})
 	t.Run("Redis", func(t *testing.T) {
 		addr := redistest.Start(t)
 		p := pool.NewRedis(redisconn.MustParse(addr))
 		defer p.Close()
-		testLending(t, p)
+		testLending(t, p, "ns", full)
 
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		defer client.Close()
@@ -62,20 +69,22 @@ func TestLending(t *testing.T) {
 	})
 }
 
-func testLending(t *testing.T, p pool.Pool) {
-	donor, borrower := newPod("donor", "10.0.0.1", of("donor")), newPod("borrower", "10.0.0.2", of("borrower"))
+func testLending(t *testing.T, p pool.Pool, borrowersNamespace string, set Settings) {
+	donor, borrower := newPod("donor", "10.0.0.1", of("donor")), newPod("borrower", "10.0.0.2", of("borrower"), in(borrowersNamespace))
+	donors := types.NamespacedName{Namespace: "ns", Name: "donor"}
+	borrowers := types.NamespacedName{Namespace: borrowersNamespace, Name: "borrower"}
 	m, err := NewManager(Options{
 		Clock:         clock.RealClock{},
 		Logger:        zaptest.NewLogger(t).Sugar(),
 		MeterProvider: sdkmetric.NewMeterProvider(),
 		Pool:          p,
 		Predictor: predictions{
-			{Namespace: "ns", Name: "donor"}:    {Demand: res(300, 100), Duration: time.Minute},
-			{Namespace: "ns", Name: "borrower"}: {Demand: res(1400, 100), Duration: time.Minute},
+			donors:    {Demand: res(300, 100), Duration: time.Minute},
+			borrowers: {Demand: res(1400, 100), Duration: time.Minute},
 		},
 		Pods:     runPods(t, donor, borrower),
 		Owner:    "owner",
-		Settings: full,
+		Settings: set,
 	})
 	if err != nil {
 		t.Fatal("NewManager() =", err)
@@ -84,16 +93,16 @@ func testLending(t *testing.T, p pool.Pool) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 
-	for name, ip := range map[string]string{"donor": "10.0.0.1", "borrower": "10.0.0.2"} {
-		pod, _ := m.pods.find(ip, types.NamespacedName{Namespace: "ns", Name: name}, api.UserContainer)
+	for revision, ip := range map[types.NamespacedName]string{donors: "10.0.0.1", borrowers: "10.0.0.2"} {
+		pod, _ := m.pods.find(ip, revision, api.UserContainer)
 		m.pods.noteServed(pod)
 	}
-	openNode(t, p, "ns/donor", "ns/borrower")
+	openNode(t, p, donors.String(), borrowers.String())
 	awaitState := func(want pool.State) {
 		t.Helper()
 		var got pool.State
 		waitFor(t, "the pool's state", func() bool {
-			openNode(t, p, "ns/donor", "ns/borrower")
+			openNode(t, p, donors.String(), borrowers.String())
 			if got, err = p.Read(ctx, "node-a"); err != nil {
 				t.Fatal("Read() =", err)
 			}
@@ -101,12 +110,12 @@ func testLending(t *testing.T, p pool.Pool) {
 				cmpopts.IgnoreFields(pool.State{}, "Epoch", "Now", "Agent", "Open", "Raised"))
 		})
 	}
-	run := func(name, dest string) (finish func()) {
+	run := func(revision types.NamespacedName, dest string) (finish func()) {
 		release, done := make(chan struct{}), make(chan error)
-		req := &request{rev: newRevision(), id: name, arrived: time.Now(), size: 7, response: &statusWriter{ResponseWriter: httptest.NewRecorder()}}
+		req := &request{rev: newRevision(), id: revision.Name, arrived: time.Now(), size: 7, response: &statusWriter{ResponseWriter: httptest.NewRecorder()}}
 		go func() {
 			done <- m.Throttler(oneDest{dest: dest}).Try(context.WithValue(ctx, requestKey{}, req),
-				types.NamespacedName{Namespace: "ns", Name: name}, func(string, bool) error {
+				revision, func(string, bool) error {
 					<-release
 					req.response.WriteHeader(200)
 					return nil
@@ -115,17 +124,17 @@ func testLending(t *testing.T, p pool.Pool) {
 		return func() {
 			close(release)
 			if err := <-done; err != nil {
-				t.Errorf("Try() of the %s = %v", name, err)
+				t.Errorf("Try() of the %s = %v", revision.Name, err)
 			}
 		}
 	}
 
-	finishDonor := run("donor", "10.0.0.1:8012")
+	finishDonor := run(donors, "10.0.0.1:8012")
 	awaitState(pool.State{Begun: 1, Available: res(600, 384)})
-	finishBorrower := run("borrower", "10.0.0.2:8012")
+	finishBorrower := run(borrowers, "10.0.0.2:8012")
 	awaitState(pool.State{Begun: 2, Available: res(200, 384+384), Pods: map[string]pool.Balance{
-		"ns/donor":    {Lent: res(400, 0), Allocation: res(1000, 512)},
-		"ns/borrower": {Borrowed: res(400, 0), Allocation: res(1000, 512)},
+		donors.String():    {Lent: res(400, 0), Allocation: res(1000, 512)},
+		borrowers.String(): {Borrowed: res(400, 0), Allocation: res(1000, 512)},
 	}})
 	finishBorrower()
 	awaitState(pool.State{Begun: 1, Available: res(600+900, 384)}) // its pod is idle
