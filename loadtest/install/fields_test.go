@@ -27,8 +27,8 @@ var byThemselves = []string{
 	".lastTransitionTime", ".lastUpdateTime", ".lastHeartbeatTime", ".lastProbeTime", ".lastScaleTime", ".renewTime",
 }
 
-// ofNodes are fields of Nodes alone: which images the kubelet has pulled, and that it tells of them, which it does once there are any.
-var ofNodes = []string{".status.images", ".metadata.managedFields[kubelet Update status].f:status.f:images"}
+// ofNodes are fields of Nodes alone: which images the kubelet has pulled, and which fields of the status it has reported by now.
+var ofNodes = []string{".status.images", ".metadata.managedFields[kubelet Update status]"}
 
 // object is one of the cluster by kind and name.
 type object map[string]string // values by the paths of fields
