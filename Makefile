@@ -174,8 +174,8 @@ bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 a
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-place
-bench-place: bin/bench-place bin/bench-pool deps ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy; what the picture that it is by costs Redis, how old it is, and how much of what it promises four activators' requests get (4 min); BENCH=--quick for a smoke, BENCH=--help for options.
-	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
+bench-place: bin/bench-place bin/bench-pool box-build deps ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy; what the picture that it is by costs Redis, how old it is, how much of what it promises four activators' requests get, and how soon an edit of a policy is in force (5 min); BENCH=--quick for a smoke, BENCH=--help for options.
+	$< --kubelite "$$($(BOX) path kubelite)" --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-scheduler
 bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by Libra's profile and by a stock one of the same scheduler, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke.

@@ -26,7 +26,7 @@ func Start(t *testing.T, definitions ...string) *rest.Config {
 	t.Helper()
 	log.SetLogger(logr.Discard())
 	plane := &envtest.Environment{
-		BinaryAssetsDirectory:    binaries(t),
+		BinaryAssetsDirectory:    Binaries(t),
 		UseExistingCluster:       ptr.To(false), // whatever the environment says
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
@@ -48,8 +48,8 @@ func Start(t *testing.T, definitions ...string) *rest.Config {
 	return config
 }
 
-// binaries is a folder with etcd and kube-apiserver.
-func binaries(t *testing.T) string {
+// Binaries is a folder with etcd, kube-apiserver and kubectl. Without one the test is skipped.
+func Binaries(t *testing.T) string {
 	t.Helper()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		return assets

@@ -36,6 +36,7 @@ func main() {
 type options struct {
 	out, commit string
 	pool        string
+	kubelite    string
 	// schedulerOut is the folder of bench-scheduler's results.
 	schedulerOut string
 	seed         uint64
@@ -57,7 +58,8 @@ does on a request's path: it takes in Knative's pick, asks the policy, and takes
 nodes can lend are profiles made up here, of which some change all the time, so that the picture is
 refreshed beside it as in an activator. Each policy, and Knative's own pick, is measured in turn, in
 random order, and each choice by itself; a reading of the clock counts in. Then bench-pool measures on a real
-Redis what the pictures cost, how old they are, and how much is granted of what is promised by them.`,
+Redis what the pictures cost, how old they are, and how much is granted of what is promised by them. Last, a
+PlacementPolicy on a real API server is edited while four activators place requests by it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -70,6 +72,7 @@ Redis what the pictures cost, how old they are, and how much is granted of what 
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
 	f.StringVar(&o.pool, "pool", "bin/bench-pool", "the command bench-pool")
+	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where), whose API server has the policy that is edited; without it that is not measured")
 	f.StringVar(&o.schedulerOut, "scheduler", "out/bench-scheduler", "folder of bench-scheduler's results, whose throughput is taken over if it is of the same commit")
 	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in some seconds, for figures that mean little")
 	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with a pod each")
@@ -122,6 +125,7 @@ var goals = []struct {
 	{"place_p99_us", "a choice, P99, µs", stats.Goal{Bound: 50}},
 	{"place_allocs", "allocations of a choice", stats.Goal{Bound: 0}},
 	{"policy_p99_us", "a PlacementPolicy's more than stock, P99, µs", stats.Goal{Bound: 2}},
+	{"reload_p99_ms", "an edit of a PlacementPolicy in force in all activators, P99, ms", stats.Goal{Bound: 1000}},
 }
 
 func bench(ctx context.Context, o options, out io.Writer) error {
@@ -149,10 +153,18 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	if err := o.pictures(ctx, metrics, out); err != nil {
 		return err
 	}
+	if o.kubelite == "" {
+		say("--kubelite is not given: how soon an edit of a policy is in force is not measured")
+	} else if err := o.reload(ctx, metrics, say); err != nil {
+		return err
+	}
 	if err := o.scheduler(metrics); err != nil {
 		return err
 	}
 	for _, g := range goals {
+		if _, measured := metrics[g.name]; !measured {
+			continue
+		}
 		in := stats.Interval{Estimate: metrics[g.name], Low: metrics[g.name+"_low"], High: metrics[g.name+"_high"]}
 		say("%s: %.4g (%.4g to %.4g); %s: %s", g.what, in.Estimate, in.Low, in.High, g.goal, stats.Said(g.goal.Absolute(in)))
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"libra.dev/libra/loadtest/demo/report"
+	"libra.dev/libra/pkg/apiservertest"
 )
 
 func TestQuick(t *testing.T) {
@@ -48,6 +49,31 @@ func TestQuick(t *testing.T) {
 	// Without a picture, hash would be measured.
 	if got.Metrics["choices_covered"] < 1 {
 		t.Errorf("%v of the choices by default were by what nodes cover, want all", got.Metrics["choices_covered"])
+	}
+}
+
+// Every edit is seen by all activators, and no request is without the policy meanwhile.
+func TestReload(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
+		t.Skip("The bench wants Kubernetes in one binary")
+	}
+	assets := apiservertest.Binaries(t)
+	t.Chdir("../../..") // as make runs it
+	o := options{quick: true, kubelite: filepath.Join(assets, "kube-apiserver")}
+	metrics := map[string]float64{}
+	if err := o.reload(t.Context(), metrics, func(format string, args ...any) { t.Logf(format, args...) }); err != nil {
+		t.Fatal(err)
+	}
+	if metrics["reload_edits"] != 10 || !(metrics["reload_p99_ms"] > 0) || metrics["reload_requests"] == 0 || metrics["reload_failed_requests"] != 0 {
+		t.Errorf("it measured %v", metrics)
+	}
+}
+
+func TestReloadWithoutAnAPIServer(t *testing.T) {
+	o := options{quick: true, kubelite: filepath.Join(t.TempDir(), "none")}
+	err := o.reload(t.Context(), map[string]float64{}, func(string, ...any) {})
+	if err == nil || !strings.Contains(err.Error(), "--kubelite") || !strings.Contains(err.Error(), "bin/box build") {
+		t.Errorf("got error %v, want one that says how to have an API server", err)
 	}
 }
 

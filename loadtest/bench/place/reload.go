@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/placement/tapp"
+	"libra.dev/libra/loadtest/bench/stats"
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+const (
+	activators    = 4 // that follow the policies
+	editedPolicy  = "edited"
+	editTimeout   = 30 * time.Second
+	serverTimeout = 2 * time.Minute
+)
+
+// reload measures on a real API server how long an edit of a PlacementPolicy takes until it is in force in all
+// activators, while each of them places requests by it, into the metrics.
+func (o options) reload(ctx context.Context, metrics map[string]float64, say func(string, ...any)) error {
+	blocks, edits := 10, 40
+	if o.quick {
+		blocks, edits = 2, 5
+	}
+	say("%d edits of a PlacementPolicy, which %d activators follow and place requests by", blocks*edits, activators)
+	e, err := startEditor(ctx, o.kubelite)
+	if err != nil {
+		return err
+	}
+	defer e.stop()
+	all := make([][]float64, blocks)
+	for i := range all {
+		for range edits {
+			took, err := e.edit(ctx)
+			if err != nil {
+				return err
+			}
+			all[i] = append(all[i], float64(took)/float64(time.Millisecond))
+		}
+	}
+	e.stop()
+	pooled := stats.Pool(all)
+	p99 := stats.Bootstrap(blocks, o.seed, func(counts []int) float64 { return pooled.Percentile(counts, 99) })
+	metrics["reload_p99_ms"], metrics["reload_p99_ms_low"], metrics["reload_p99_ms_high"] = p99.Estimate, p99.Low, p99.High
+	metrics["reload_edits"] = float64(blocks * edits)
+	metrics["reload_requests"], metrics["reload_failed_requests"] = float64(e.placed.Load()), float64(e.failed.Load())
+	say("  in force everywhere: P99 %.0f ms (%.0f to %.0f); of %d requests meanwhile %d had nowhere to go", p99.Estimate, p99.Low, p99.High, e.placed.Load(), e.failed.Load())
+	return nil
+}
+
+// editor edits a policy that activators follow.
+type editor struct {
+	policies       dynamic.ResourceInterface
+	follow         []*tapp.Policies
+	at             int // index into nodes
+	placed, failed atomic.Int64
+	closers        []func()
+}
+
+// nodes are those that the policy sends requests to, one of them at a time.
+var nodes = [2]string{"a", "b"}
+
+// startEditor starts an API server, and activators' followers of its policies, each with a client of its own.
+func startEditor(ctx context.Context, kubelite string) (e *editor, err error) {
+	e = &editor{}
+	defer func() {
+		if err != nil {
+			e.stop()
+		}
+	}()
+	config, err := e.startServer(kubelite)
+	if err != nil {
+		return e, fmt.Errorf("--kubelite: %w", err)
+	}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return e, err
+	}
+	for _, name := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		if _, err := kube.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return e, err
+		}
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return e, err
+	}
+	e.policies = objects.Resource(v1alpha1.GroupVersion.WithResource("placementpolicies")).Namespace(namespace)
+	if _, err := e.policies.Create(ctx, e.policy(), metav1.CreateOptions{}); err != nil {
+		return e, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	e.closers = append(e.closers, func() { cancel(); running.Wait() })
+	for range activators {
+		own, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return e, err
+		}
+		followed, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return e, err
+		}
+		p, err := tapp.NewPolicies(tapp.PoliciesOptions{
+			Kube: own, Dynamic: followed, Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
+		})
+		if err != nil {
+			return e, err
+		}
+		e.follow = append(e.follow, p)
+		running.Go(func() { p.Run(ctx) })
+	}
+	if err := e.await(ctx); err != nil {
+		return e, err
+	}
+	for _, p := range e.follow {
+		running.Go(func() { e.place(ctx, p) })
+	}
+	return e, nil
+}
+
+// startServer starts an API server with Libra's definitions.
+func (e *editor) startServer(kubelite string) (*rest.Config, error) {
+	kubelite, err := filepath.Abs(kubelite)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(kubelite); err != nil {
+		return nil, fmt.Errorf("there is no API server to start: `bin/box build` makes it, and `bin/box path kubelite` prints where it is: %w", err)
+	}
+	assets, err := os.MkdirTemp("", "bench-place")
+	if err != nil {
+		return nil, err
+	}
+	e.closers = append(e.closers, func() { os.RemoveAll(assets) }) //nolint:errcheck // it is temporary
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if err := os.Symlink(kubelite, filepath.Join(assets, name)); err != nil { // it becomes what it is called as
+			return nil, err
+		}
+	}
+	ctrllog.SetLogger(logr.Discard())
+	plane := &envtest.Environment{
+		BinaryAssetsDirectory:    assets,
+		UseExistingCluster:       ptr.To(false), // whatever the environment says
+		ControlPlaneStartTimeout: serverTimeout,
+		ControlPlaneStopTimeout:  serverTimeout,
+		CRDDirectoryPaths:        []string{"manifests/base/crds"},
+		ErrorIfCRDPathMissing:    true,
+	}
+	plane.ControlPlane.GetAPIServer().Out, plane.ControlPlane.GetAPIServer().Err = io.Discard, io.Discard
+	plane.ControlPlane.Etcd = &envtest.Etcd{Out: io.Discard, Err: io.Discard}
+	e.closers = append(e.closers, func() { plane.Stop() }) //nolint:errcheck // what it leaves is temporary
+	config, err := plane.Start()
+	if err != nil {
+		return nil, err
+	}
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	config.QPS = -1
+	return config, nil
+}
+
+// stop ends all, the last that was started first. It may be called again.
+func (e *editor) stop() {
+	for len(e.closers) > 0 {
+		last := len(e.closers) - 1
+		e.closers[last]()
+		e.closers = e.closers[:last]
+	}
+}
+
+// policy sends all requests to one node, or none.
+func (e *editor) policy() *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"followup": "fail",
+		"blocks":   []any{map[string]any{"workers": []any{map[string]any{"node": nodes[e.at]}}}},
+	}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("PlacementPolicy"))
+	u.SetName(editedPolicy)
+	return u
+}
+
+// edit sends requests to the other node, and returns how long it took from when that was sent until all activators do.
+func (e *editor) edit(ctx context.Context) (time.Duration, error) {
+	e.at = 1 - e.at
+	began := time.Now()
+	patch, err := e.policy().MarshalJSON()
+	if err != nil {
+		return 0, err
+	}
+	if _, err := e.policies.Patch(ctx, editedPolicy, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+	err = e.await(ctx)
+	return time.Since(began), err
+}
+
+// await waits until the policy is in force in all activators.
+func (e *editor) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, editTimeout)
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for i := 0; i < len(e.follow); {
+		if nodeOf(e.follow[i]) == nodes[e.at] {
+			i++
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("a PlacementPolicy is not in force in activator %d: %w", i, ctx.Err())
+		case <-look.C:
+		}
+	}
+	return nil
+}
+
+// place has an activator place requests, one every millisecond.
+func (e *editor) place(ctx context.Context, p *tapp.Policies) {
+	next := time.NewTicker(time.Millisecond)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		if nodeOf(p) == "" {
+			e.failed.Add(1)
+		}
+		e.placed.Add(1)
+	}
+}
+
+// nodeOf is where an activator sends a request by the policy; empty is nowhere, or past the policy.
+func nodeOf(p *tapp.Policies) string {
+	program := p.Of(namespace, editedPolicy)
+	if program == nil {
+		return ""
+	}
+	candidates := []placement.Candidate{{Dest: "10.0.0.1:8012", Node: nodes[0]}, {Dest: "10.0.0.2:8012", Node: nodes[1]}}
+	i, _ := program.Place(&placement.Query{Revision: revision}, candidates)
+	if i < 0 {
+		return ""
+	}
+	return candidates[i].Node
+}
