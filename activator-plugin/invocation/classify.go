@@ -16,6 +16,10 @@ const (
 	// An invocation without a prediction borrows at most so many times its limit, by what it turns
 	// out to use.
 	unpredictedMost int64 = 3
+
+	// A donor keeps so much memory that its predicted peak is at most so many percent of it: no safeguard
+	// gives it back.
+	memoryPercent int64 = 80
 )
 
 // allocation is what a revision's user container is owed. A resource without a
@@ -52,7 +56,7 @@ type volumes struct {
 func classify(a allocation, set terms, p predict.Prediction, concurrency int) (v volumes) {
 	keep := set.keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli, set.safeguardPercent)
-	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes, set.safeguardPercent)
+	v.surplus.MemoryBytes, v.want.MemoryBytes = share(a.limit.MemoryBytes, keep.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes, memoryPercent)
 	if p.Beyond {
 		v.surplus = api.Resources{}
 	}
@@ -97,15 +101,15 @@ func needOf(a allocation, set terms, p predict.Prediction) api.Resources {
 	if p.Beyond {
 		return api.Resources{}
 	}
-	of := func(limit, demand, step int64) int64 {
+	of := func(limit, demand, step, percent int64) int64 {
 		if demand <= 0 {
 			return 0
 		}
-		return min(need(demand, step, set.safeguardPercent), limit)
+		return min(need(demand, step, percent), limit)
 	}
 	return api.Resources{
-		CPUMilli:    of(a.limit.CPUMilli, p.Demand.CPUMilli, cpuStepMilli),
-		MemoryBytes: of(a.limit.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes),
+		CPUMilli:    of(a.limit.CPUMilli, p.Demand.CPUMilli, cpuStepMilli, set.safeguardPercent),
+		MemoryBytes: of(a.limit.MemoryBytes, p.Demand.MemoryBytes, memoryStepBytes, memoryPercent),
 	}
 }
 

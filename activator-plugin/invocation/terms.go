@@ -15,7 +15,7 @@ import (
 type terms struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
-	// A donor keeps so much that its predicted peak is at most so many percent of it: a right prediction
+	// A donor keeps so much CPU that its predicted peak is at most so many percent of it: a right prediction
 	// never trips the safeguard.
 	safeguardPercent int64
 	minLoan          time.Duration // a loan of CPU that would be shorter is not made

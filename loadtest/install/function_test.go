@@ -123,7 +123,7 @@ func (f function) send(ctx context.Context, url string, size int) error {
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %.200s", response.Status, answer)
+		return fmt.Errorf("%s: %.600s", response.Status, answer)
 	}
 	return nil
 }

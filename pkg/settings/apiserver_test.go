@@ -217,7 +217,7 @@ func TestSettingsOfAnAPIServer(t *testing.T) {
 		s.grant("dev", rbacv1.PolicyRule{Verbs: []string{"join"}, APIGroups: []string{"libra.dev"}, Resources: []string{"lendingdomains"}, ResourceNames: []string{"others"}})
 		s.await("one who may join a domain does", func() bool { return change(`{"domain":"others"}`) == nil })
 		refused(change(`{"domain":"team"}`), "team")
-		if err := change(`{"domain":null}`); err != nil {
+		if err := change(`{"domain":"shop"}`); err != nil {
 			t.Errorf("one who leaves the domain: %v", err)
 		}
 		s.await("its functions are by themselves", func() bool { return s.live.For("shop").DomainOf("shop") == "shop" })

@@ -61,7 +61,7 @@ type Settings struct {
 	// MinLoan is the least time that a loan of CPU must last to pay.
 	MinLoan time.Duration
 	// SafeguardPercent is how much of what a donor of CPU was left it uses when it gets everything back, in percent. A
-	// right prediction is no more than that of what a donor keeps (section 8.8 of the paper sweeps it).
+	// right prediction of CPU is no more than that of what a donor keeps (section 8.8 of the paper sweeps it).
 	SafeguardPercent int64
 	// Domain is the lending domain that a HarvestPolicy names; empty is the namespace's own. See DomainOf.
 	Domain string
@@ -107,10 +107,10 @@ var Absent = func() Settings {
 	return s
 }()
 
-// DomainOf is the lending domain of a namespace's functions, which these settings are For, as the pool knows it. No
-// namespace is called as a domain is that a HarvestPolicy names.
+// DomainOf is the lending domain of a namespace's functions, which these settings are For, as the pool knows it. One of
+// the namespace's name is its own. No namespace is called as any other is.
 func (s Settings) DomainOf(namespace string) string {
-	if s.Domain == "" {
+	if s.Domain == "" || s.Domain == namespace {
 		return namespace
 	}
 	return "domain/" + s.Domain

@@ -29,8 +29,8 @@ type podInfo struct {
 	// allocation are the limits in the pod's Revision; zero where there are none, and while
 	// it is not known.
 	allocation api.Resources
-	// safeguardPercent is how much of what it was left it uses when it gets everything back; 0
-	// while the settings are not known.
+	// safeguardPercent is how much of what it was left it uses when it gets everything back; 0 of
+	// one that only the journal tells of.
 	safeguardPercent int64
 	// cap is how much CPU beyond its allocation the container may use of what the node has
 	// idle.

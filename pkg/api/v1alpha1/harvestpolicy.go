@@ -53,7 +53,7 @@ type HarvestPolicyList struct {
 type Mode string
 
 // Source is where the CPU comes from that a function gets beyond its limit: node is what its node has idle, owners what
-// other functions of its namespace do not use of their own.
+// other functions of its domain do not use of their own.
 //
 // +kubebuilder:validation:Enum=node;owners
 type Source string
@@ -107,7 +107,7 @@ type HarvestPolicySpec struct {
 	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
 
 	// SafeguardPercent is how much of what a donor of CPU was left it uses, in percent, when it gets everything back. It
-	// is left so much that what is predicted is no more than that. Built in is 80: more lends more, and helps later.
+	// is left so much that the predicted CPU is no more than that. Built in is 80: more lends more, and helps later.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=50
@@ -115,9 +115,9 @@ type HarvestPolicySpec struct {
 	SafeguardPercent *int32 `json:"safeguardPercent,omitempty"`
 
 	// Domain names those that functions lend to and borrow from, memory and under the source owners CPU: the functions of
-	// all namespaces whose policies say the same, on the same node. Without one these are the functions of the own
-	// namespace. To join a domain takes the verb join on its name, of the resource lendingdomains in the API group
-	// libra.dev, which an admin of a namespace does not have.
+	// all namespaces whose policies say the same, on the same node. Without one, and by the name of the own namespace, these
+	// are the functions of that. To join a domain takes the verb join on its name, of the resource lendingdomains in the API
+	// group libra.dev, which an admin of a namespace does not have.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1

@@ -127,22 +127,22 @@ func (u Uninstall) removeDefinitions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, d := range definitions {
 		if d.Name != reports && !u.DeletePolicies {
 			written, err := u.objectsOf(ctx, d.Name)
 			if err != nil {
-				return err
+				errs = append(errs, err)
+				continue
 			}
 			if len(written) > 0 {
 				u.say("  %s stays, with what was written of it (--delete-policies has it go): %s", describe(&d), strings.Join(written, ", "))
 				continue
 			}
 		}
-		if err := u.remove(ctx, &d); err != nil {
-			return err
-		}
+		errs = append(errs, u.remove(ctx, &d))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (u Uninstall) definitions(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {

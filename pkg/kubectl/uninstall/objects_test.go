@@ -2,6 +2,8 @@ package uninstall
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
@@ -155,6 +158,46 @@ func TestTheOptInOfNamespacesIsRemoved(t *testing.T) {
 	for _, o := range shipped {
 		if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
 			t.Errorf("%s %s is still there: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+}
+
+// refusing does not delete what has the name.
+type refusing struct {
+	client.Client
+	name string
+}
+
+func (r refusing) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	if o.GetName() == r.name {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "clusterroles"}, r.name, errors.New("it is kept"))
+	}
+	return r.Client.Delete(ctx, o, options...)
+}
+
+func TestWhatMayNotBeDeletedKeepsNothingElse(t *testing.T) {
+	u, _ := start(t)
+	create(t, u, clusterRole("libra-agent", libra), clusterRole("libra-resizer", libra))
+	u.Client = refusing{u.Client, "libra-agent"}
+	if err := u.removeShipped(t.Context()); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "clusterrole/libra-agent") {
+		t.Errorf("got error %v, want one that names what stays", err)
+	}
+	if err := u.Client.Get(t.Context(), client.ObjectKey{Name: "libra-resizer"}, &rbacv1.ClusterRole{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what comes after it stays, too: %v", err)
+	}
+}
+
+func TestTheChecksNamespaceGoes(t *testing.T) {
+	for label, goes := range map[string]bool{libra: true, "bank": false} {
+		u, _ := start(t)
+		u.Timeout = time.Second // nothing deletes the objects of a namespace here, so that it stays
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: checkNamespace, Labels: map[string]string{partOf: label}}}
+		create(t, u, ns)
+		if err := u.removeCheck(t.Context()); (err != nil) != goes {
+			t.Errorf("part of %s: %v", label, err)
+		}
+		if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(ns), ns); err != nil || (ns.DeletionTimestamp != nil) != goes {
+			t.Errorf("part of %s: it goes %v (%v), want %v", label, ns.DeletionTimestamp != nil, err, goes)
 		}
 	}
 }

@@ -52,10 +52,7 @@ type Uninstall struct {
 // Run removes Libra, and says what it leaves. It can be run again after a failure.
 func (u Uninstall) Run(ctx context.Context) error {
 	activator := swap.Swap{Client: u.Client, Clock: u.Clock, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
-	for _, step := range []struct {
-		what string
-		do   func(context.Context) error
-	}{
+	for _, step := range []step{
 		{"nothing new is lent: max-mode observe in " + settings.ConfigMap, u.observe},
 		{"every pod gets back what it is owed", u.awaitWhole},
 		{"the stock activator comes back", activator.Remove},
@@ -64,20 +61,47 @@ func (u Uninstall) Run(ctx context.Context) error {
 		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, "libra-agent")},
 		{"the namespace of the agents goes", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
 		{"the namespace of all else goes", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
-		{"the check's Job goes", u.remover(&corev1.Namespace{}, "", checkNamespace)},
+	} {
+		if err := u.take(ctx, step); err != nil {
+			return err
+		}
+	}
+	// Nothing of Libra runs any more, and these do not wait for one another.
+	var errs []error
+	for _, step := range []step{
 		{"rights and policies go", u.removeShipped},
 		{"definitions go", u.removeDefinitions},
 		{"labels", u.labels},
+		{"the check's Job goes", u.removeCheck},
 	} {
-		u.say("- %s", step.what)
-		if err := step.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", step.what, err)
-		}
+		errs = append(errs, u.take(ctx, step))
 	}
-	if err := u.tellLeft(ctx); err != nil || !u.WithJob || u.DryRun {
+	if err := errors.Join(append(errs, u.tellLeft(ctx))...); err != nil || !u.WithJob || u.DryRun {
 		return err
 	}
 	return u.removeJob(ctx)
+}
+
+type step struct {
+	what string
+	do   func(context.Context) error
+}
+
+func (u Uninstall) take(ctx context.Context, s step) error {
+	u.say("- %s", s.what)
+	if err := s.do(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.what, err)
+	}
+	return nil
+}
+
+// removeCheck deletes the namespace of the check's Job, unless it is somebody else's.
+func (u Uninstall) removeCheck(ctx context.Context) error {
+	var ns corev1.Namespace
+	if err := u.Client.Get(ctx, client.ObjectKey{Name: checkNamespace}, &ns); err != nil || ns.Labels[partOf] != libra {
+		return client.IgnoreNotFound(err)
+	}
+	return u.remover(&ns, "", checkNamespace)(ctx)
 }
 
 func (u Uninstall) say(format string, args ...any) {

@@ -180,6 +180,21 @@ local function settle(node, here)
   return ended or spares
 end
 
+-- enter has a pod lend in another domain from now on, and ends what it has on loan in the one
+-- before, where others lend to those who lose it with the next Heartbeat.
+local function enter(node, here, domain)
+  for resource = CPU, MEMORY do
+    if here.lent[resource] > 0 then
+      take_back(node, here, resource, here.lent[resource])
+    end
+  end
+  if here.listed then
+    unlist(node, 'donors', here)
+    here.listed = false
+  end
+  here.domain = domain
+end
+
 -- join_pod makes an invocation one of its pod's, and says what settle does.
 local function join_pod(node, inv, others)
   local here = node.in_pod[inv.pod]
@@ -190,8 +205,13 @@ local function join_pod(node, inv, others)
       listed = false, spare = NOTHING, lent = NOTHING, borrowers = NOTHING,
     }
     node.in_pod[inv.pod] = here
-  elseif not was_idle then
-    here[1].alone, inv.alone = false, false -- and so are the others
+  else
+    if here.domain ~= inv.domain then
+      enter(node, here, inv.domain)
+    end
+    if not was_idle then
+      here[1].alone, inv.alone = false, false -- and so are the others
+    end
   end
   here.idle = nil
   here[#here + 1] = inv

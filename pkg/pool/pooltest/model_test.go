@@ -195,13 +195,17 @@ func trace(digit rune) string {
 
 func drawInvocation(t *rapid.T) pool.Invocation {
 	// IDs start like domains, too.
-	domain := rapid.SampledFrom(domains).Draw(t, "domain")
+	namespace := rapid.SampledFrom(domains).Draw(t, "namespace")
+	domain := namespace
+	if rapid.IntRange(0, 4).Draw(t, "joins") == 0 {
+		domain = rapid.SampledFrom(domains).Draw(t, "domain")
+	}
 	return pool.Invocation{
 		ID:            drawID(t),
 		Trace:         rapid.SampledFrom([]string{"", trace('a'), trace('b'), trace('c')}).Draw(t, "trace"),
-		Function:      domain + "/" + rapid.SampledFrom([]string{"resize-00001", "encode-00001"}).Draw(t, "function"),
-		Configuration: rapid.SampledFrom([]string{"", domain + "/resize"}).Draw(t, "configuration"),
-		Pod:           domain + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),
+		Function:      namespace + "/" + rapid.SampledFrom([]string{"resize-00001", "encode-00001"}).Draw(t, "function"),
+		Configuration: rapid.SampledFrom([]string{"", namespace + "/resize"}).Draw(t, "configuration"),
+		Pod:           namespace + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod"),
 		Domain:        domain,
 		Owner:         rapid.SampledFrom([]string{"activator-1", "activator-2"}).Draw(t, "owner"),
 		Size:          rapid.SampledFrom([]int64{api.UnknownSize, 0, 1<<63 - 1}).Draw(t, "size"),
@@ -253,7 +257,9 @@ func (m *model) send(t *rapid.T, inv pool.Invocation) {
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
 		m.put[p.name] = m.node().lent(p).Add(p.spare)
-		m.hadUnseen[p.name] = m.node().hasUnseen(m.nowMillis(), p.name)
+	}
+	for in := range m.node().unseen { // also of which it is forgotten by now that they may be there
+		m.hadUnseen[in.pod] = true
 	}
 
 	borrowed := m.beginOnce(t, inv)

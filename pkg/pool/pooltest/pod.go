@@ -37,10 +37,22 @@ func (n *memoryNode) join(now int64, b *begun) (moved bool) {
 		p = &memoryPod{name: b.Pod, domain: b.Domain}
 		n.pods[b.Pod] = p
 	}
+	if p.domain != b.Domain {
+		n.enter(p, b.Domain)
+	}
 	p.idle = nil
 	moved = n.settle(now, p)
 	b.mostLent = n.lent(p)
 	return moved
+}
+
+// enter has a pod lend in another domain from now on, and ends what it has on loan in the one before.
+func (n *memoryNode) enter(p *memoryPod, domain string) {
+	for _, of := range volumes {
+		lent := n.lent(p)
+		n.takeBack(p, of, *of(&lent))
+	}
+	p.domain = domain
 }
 
 // parting is how an invocation leaves its pod.

@@ -37,6 +37,7 @@ type options struct {
 	redisCredentials string
 	metricsAddr      string
 	healthAddr       string
+	threshold        float64 // of the version before
 	log              zap.Options
 }
 
@@ -75,6 +76,7 @@ func parse() options {
 		"where proc is mounted: stat and meminfo tell what the node has idle, and the host's processes, where cgroups have no pressure, who waits for CPU; default from LIBRA_PROC_ROOT")
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
 		"how often a container is read whose limit is not its own, from 1ms to 25ms")
+	flag.Float64Var(&o.threshold, "threshold", 0, "ignored: safeguardPercent of HarvestPolicies is in its place; a later version does not know it")
 	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
 	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
 	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
@@ -118,6 +120,9 @@ func run(o options) error {
 		return fmt.Errorf("making the manager: %w", err)
 	}
 
+	if o.threshold != 0 {
+		ctrl.Log.Info("--threshold is ignored: safeguardPercent of HarvestPolicies is in its place", "threshold", o.threshold)
+	}
 	pools := pool.NewAgentRedis(server)
 	defer pools.Close() //nolint:errcheck // the process ends
 	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
