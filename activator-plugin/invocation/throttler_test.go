@@ -74,11 +74,11 @@ func TestBorrowerIsBegunWithBothTimes(t *testing.T) {
 // No namespace has the name of a domain of several.
 func TestDomainOfSeveralNamespaces(t *testing.T) {
 	rec := &recorder{}
-	c := newChain(t, chainOptions{pool: rec, domain: "ns", predictions: predictions{revID: {Demand: res(300, 600), Duration: 2 * time.Second}}})
+	c := newChain(t, chainOptions{pool: rec, domain: "team", predictions: predictions{revID: {Demand: res(300, 600), Duration: 2 * time.Second}}})
 	c.send(t, "hello")
 	drain(t, c.manager.lifecycle)
-	if got := rec.begins[0].Domain; got != "domain/ns" {
-		t.Errorf("the domain is %q, want domain/ns", got)
+	if got := rec.begins[0].Domain; got != "domain/team" {
+		t.Errorf("the domain is %q, want domain/team", got)
 	}
 }
 

@@ -155,7 +155,7 @@ func (s *site) eventually(what string, condition func(context.Context) (bool, er
 }
 
 // full are settings under which functions lend and borrow.
-var full = settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull, Source: api.SourceOwners, MinLoan: 100 * time.Millisecond}
+var full = settings.Settings{Mode: api.ModeFull, MaxMode: api.ModeFull, Source: api.SourceOwners, MinLoan: 100 * time.Millisecond, SafeguardPercent: 80}
 
 // owners are settings under which limits are lent.
 type owners struct{}

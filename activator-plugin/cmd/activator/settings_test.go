@@ -62,13 +62,13 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 			got = append(got, fmt.Sprint(entry.Level, " ", entry.Message, " ", entry.ContextMap()))
 		}
 		want := []string{
-			"info Libra's settings map[maxMode:full minLoan:100ms mode:lend placement:default source:node]",
+			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:lend placement:default safeguardPercent:80 source:node]",
 			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
 				`mode is "on", want observe, lend or full; until then it is "lend"`,
-			"info Libra's settings map[maxMode:full minLoan:100ms mode:full placement:default source:node]",
+			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:full placement:default safeguardPercent:80 source:node]",
 			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
 				`mode is "on", want observe, lend or full; until then it is "full"`,
-			"info Libra's settings map[maxMode:full minLoan:100ms mode:full placement:default source:owners]",
+			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:full placement:default safeguardPercent:80 source:owners]",
 		}
 		if len(got) != len(want) {
 			t.Fatalf("logged %q, want %q", got, want)
