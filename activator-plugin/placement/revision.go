@@ -109,7 +109,7 @@ func (r *Revision) setPod(p Pod) {
 	r.countReady(known.Ready, p.Ready)
 	r.forgetIPs(known)
 	if known.Node != p.Node {
-		known.view, known.source = r.viewOf(p.Node), r.sourceOf(p.Node)
+		known.view, known.source = r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 	}
 	known.Pod, known.doubted = p, false
 	for _, ip := range p.IPs {
@@ -125,24 +125,6 @@ func (r *Revision) strayAt(ips []string) *pod {
 		}
 	}
 	return nil
-}
-
-func (r *Revision) viewOf(node string) *View {
-	if node == "" || r.slots.views == nil {
-		return nil
-	}
-	domain := r.id.Namespace
-	if r.slots.lending != nil {
-		domain = r.slots.lending.For(domain).DomainOf(domain)
-	}
-	return r.slots.views.View(node, domain)
-}
-
-func (r *Revision) sourceOf(node string) api.Source {
-	if r.slots.lending == nil {
-		return ""
-	}
-	return r.slots.lending.Source(r.id.Namespace, node)
 }
 
 func (r *Revision) countReady(was, is bool) {
@@ -279,7 +261,7 @@ func (r *Revision) look(dest string) (host string) {
 	if changes := r.slots.changes.Load(); changes != r.changes {
 		r.changes = changes
 		for _, p := range r.pods {
-			view, source := r.viewOf(p.Node), r.sourceOf(p.Node)
+			view, source := r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 			if view != p.view || source != p.source {
 				p.view, p.source, r.stale = view, source, true
 			}

@@ -47,6 +47,25 @@ func NewSlots(views Views, lending Lending) *Slots {
 // LendingChanged says that sources and domains may be others than they were.
 func (s *Slots) LendingChanged() { s.changes.Add(1) }
 
+// viewOf is what functions of a namespace see of a node, or nil.
+func (s *Slots) viewOf(namespace, node string) *View {
+	if node == "" || s.views == nil {
+		return nil
+	}
+	domain := namespace
+	if s.lending != nil {
+		domain = s.lending.For(namespace).DomainOf(namespace)
+	}
+	return s.views.View(node, domain)
+}
+
+func (s *Slots) sourceOf(namespace, node string) api.Source {
+	if s.lending == nil {
+		return ""
+	}
+	return s.lending.Source(namespace, node)
+}
+
 // Of is a revision whose pods take so many requests of an activator at a time, from 1.
 func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
 	s.mu.RLock()
