@@ -96,39 +96,49 @@ func (a account) set(levels [boundLengths]int64) {
 
 // most is no less than which share of want there is, over a time, beside own; less than 0 where nothing is
 // known.
-//
-// With a debit d there is F(want+d) - F(d), where F(x) is how much of x there is. F is concave and F(0) is 0:
-// so that is no more than want/(want+d) of F(want+d).
-func (c *column) most(slot int32, of *between, want, own int64) float64 {
-	one := c.bounds[of.one][slot].Load()
-	if one < 0 {
+func (c *column) most(slot int32, of *split, want, own int64) float64 {
+	bound := c.bounds[of.first][slot].Load()
+	if bound < 0 {
 		return -1
 	}
 	if want <= 0 {
 		return 1
 	}
-	// The built-in min of floating-point numbers asks for more than what is needed here.
-	level := of.ofOne*float64(one) + of.ofOther*float64(c.bounds[of.other][slot].Load()) + of.more
-	if most := float64(c.bounds[of.most][slot].Load()); level > most {
-		level = most
+	unit := float64(int64(1) << c.shift)
+	first := float64(bound)
+	rest := (of.timesNext*float64(c.bounds[of.next][slot].Load()) - of.less*first + of.added) * unit
+	first *= unit
+	debited := float64(max(0, c.debited[slot].Load()+own))
+	// More than all of this is not wanted.
+	all := float64(want) + debited
+	highest := capped(float64(c.bounds[0][slot].Load())*unit, all)
+	inFirst, inRest := highest, highest
+	if of.falls {
+		inRest = capped(first, highest)
+	} else {
+		inFirst = capped(rest, highest)
 	}
-	level *= float64(int64(1) << c.shift)
-	debited := c.debited[slot].Load() + own
-	if debited <= 0 {
-		if level >= float64(want) {
-			return 1
-		}
-		return level / float64(want)
-	}
-	left := int64(c.bounds[0][slot].Load())<<c.shift - debited
-	switch {
-	case left <= 0:
+	return (of.ofFirst*left(first, inFirst, debited) + (1-of.ofFirst)*left(rest, inRest, debited)) / float64(want)
+}
+
+// left is no less than what there is on average beside what is debited, where without it there would be no more than
+// this on average, and nowhere more than the highest: what is left of a level bends upwards, so it is no more than
+// on the straight line from nothing to what is left of the highest.
+func left(average, highest, debited float64) float64 {
+	switch average = capped(average, highest); {
+	case debited <= 0:
+		return average
+	case debited >= highest:
 		return 0
-	case float64(left)*float64(want+debited) <= level*float64(want):
-		return float64(min(left, want)) / float64(want)
-	case level >= float64(want+debited):
-		return 1
 	default:
-		return level / float64(want+debited)
+		return average * (highest - debited) / highest
 	}
+}
+
+// capped does without what the built-in min does for NaN and for the sign of 0.
+func capped(level, most float64) float64 {
+	if level > most {
+		return most
+	}
+	return level
 }

@@ -35,38 +35,47 @@ func boundBefore(lasts time.Duration) int {
 	return i
 }
 
-// between is how the bound of a length follows from those beside it: as so much of one and of another, and no
-// more than a third.
-type between struct {
-	one, other, most     int
-	rough                int // a bound by itself
-	ofOne, ofOther, more float64
+// split is of a time in two parts: over the first there is no more than a bound says, and over the rest no more than
+// follows from that bound and the one of the next length.
+type split struct {
+	first, next int
+	rough       int     // a bound of the whole time
+	falls       bool    // what there is; or else it rises
+	ofFirst     float64 // which share of the time the first part is
+	// Over the rest there is no more than the next one's bound by timesNext, less that of the first, and added.
+	timesNext, less, added float64
 }
 
-// ofFalling is of what there is less and less of. What there is over a time, times its length, rises more and
-// more slowly with that: so it is no more than if it went on as between the last two before.
-func ofFalling(lasts time.Duration) between {
+// undivided is of a time of which only the most that there ever is is known.
+var undivided = split{falls: true, ofFirst: 1}
+
+// splitAt has the time up to the length of one bound for the first part, and the rest is as from there to the next.
+func splitAt(lasts time.Duration, first, rough int) split {
+	at, next := float64(boundLength[first]), float64(boundLength[first+1])
+	p := split{first: first, next: first + 1, rough: rough, ofFirst: at / float64(lasts), timesNext: next / (next - at), less: at / (next - at)}
+	// There may be less than the first's bound, by two that it is rounded.
+	p.added = 2 * p.less
+	return p
+}
+
+// ofFalling is of what there is less and less of: after the last bound there is no more than just before.
+func ofFalling(lasts time.Duration) split {
 	i := boundBefore(lasts)
 	if i == 0 {
-		return between{ofOne: 1}
+		return undivided
 	}
-	at, last := float64(boundLength[i]), float64(boundLength[i-1])
-	part := at / float64(lasts)
-	on := (1 - part) / (at - last)
-	less := on * last
-	// The other may be less than its bound, by two that it is rounded.
-	return between{one: i, other: i - 1, most: i, rough: i, ofOne: part + on*at, ofOther: -less, more: 2 * less}
+	p := splitAt(lasts, i-1, i)
+	p.falls = true
+	return p
 }
 
-// ofRising is of what there is more and more of, where it is no more than if it went straight from one to the next.
-func ofRising(lasts time.Duration) between {
+// ofRising is of what there is more and more of: until the end there is no more than from there to the next bound.
+func ofRising(lasts time.Duration) split {
 	i := boundBefore(lasts)
 	if i == 0 || i == boundLengths-1 {
-		return between{ofOne: 1}
+		return undivided
 	}
-	at, next := float64(boundLength[i]), float64(boundLength[i+1])
-	way := (float64(lasts) - at) / (next - at)
-	return between{one: i, other: i + 1, rough: i + 1, ofOne: (1 - way) * at / float64(lasts), ofOther: way * next / float64(lasts)}
+	return splitAt(lasts, i, i+1)
 }
 
 // falling are the bounds of times that begin at a moment or later.

@@ -58,24 +58,7 @@ func (q *Query) search(candidates []Candidate, b *bounding, of part) (at int, co
 	if best < 0 || covered > 0 {
 		return best, covered
 	}
-	best, most := q.most(candidates, b, of, best, highest)
-	if most < 0 {
-		return -1, most
-	}
-	enough := max(0, most-closeEnough)
-	least := b.least(enough)
-	for i, left := first, len(candidates); left > 0; left-- {
-		c := &candidates[i]
-		if of.has(c) && b.roughly(c) >= least && b.closely(c) >= enough {
-			if covered := q.cover(c); covered >= enough {
-				return i, covered
-			}
-		}
-		if i++; i == len(candidates) {
-			i = 0
-		}
-	}
-	return best, most
+	return q.nearMost(candidates, b, of, first, best, highest)
 }
 
 // closeLooks is how many that may cover all are looked at closely before it is known which may cover the most.
@@ -108,25 +91,33 @@ func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (b
 	return best, b.atMost(most), 0
 }
 
-// most is one that covers no less than closeEnough below the most, and the most. It is less than 0 where nothing is
-// known of any.
-func (q *Query) most(candidates []Candidate, b *bounding, of part, best int, highest float64) (at int, most float64) {
-	most = q.cover(&candidates[best])
-	least := b.least(most)
-	for i := range candidates {
-		// None covers more than highest.
-		if most >= highest-closeEnough {
-			return best, highest
-		}
+// nearMost is one that covers no less than closeEnough below the most, and what it covers, where best is one that may
+// cover the most, and none covers more than highest. It is less than 0 where nothing is known of any.
+func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, best int, highest float64) (at int, covered float64) {
+	most := q.cover(&candidates[best])
+	at, covered = -1, most
+	// The first that is near the most is as good as others that are; then only what covers more is of interest.
+	enough := max(0, most-closeEnough)
+	least := b.least(enough)
+	for i, left := first, len(candidates); left > 0 && (at < 0 || covered < highest-closeEnough); left-- {
 		c := &candidates[i]
-		if i == best || !of.has(c) || b.roughly(c) < least || b.closely(c) <= most {
-			continue
+		if of.has(c) && b.roughly(c) >= least && b.closely(c) >= enough {
+			if covers := q.cover(c); covers >= enough {
+				if most = max(most, covers); at < 0 || covered < most-closeEnough {
+					at, covered = i, covers
+				}
+				enough = most
+				least = b.least(enough)
+			}
 		}
-		if covered := q.cover(c); covered > most {
-			best, most, least = i, covered, b.least(covered)
+		if i++; i == len(candidates) {
+			i = 0
 		}
 	}
-	return best, most
+	if at < 0 && most >= 0 {
+		return best, most // others have it meanwhile
+	}
+	return at, covered
 }
 
 // cover is what a candidate's node covers, or less than 0 where that is not known.
@@ -142,7 +133,7 @@ func (q *Query) cover(c *Candidate) float64 {
 type bounding struct {
 	demand          Demand
 	lent, idle      []*chunk
-	falling, rising between
+	falling, rising split
 	// hasBounds says whether those of idle CPU hold.
 	hasBounds bool
 	// trust is of what the nodes of others are seen to cover how much is likely to be there still.
@@ -187,7 +178,8 @@ func (b *bounding) roughly(c *Candidate) int32 {
 	}
 	level := of.cpu.bounds[bound][at].Load()
 	if beside += of.cpu.debited[at].Load(); beside > 0 && level > 0 {
-		level = int32(min(int64(level), max(0, int64(of.cpu.bounds[0][at].Load())-beside)))
+		most := float64(of.cpu.bounds[0][at].Load())
+		level = int32(math.Ceil(left(float64(level), most, float64(beside))))
 	}
 	return level
 }
