@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,11 +38,13 @@ const (
 	farAway = 80 * time.Millisecond
 	// As there: so many users, each with so many requests to each of both.
 	localityUsers    = 4
-	requestsOfAUser  = 12
-	rowsOfAReader    = 2000 // fetched 50 at a time
+	requestsOfAUser  = 50
+	queryOfNearStore = "2ms" // as long as a query took there of the workers that were near
+	rowsOfAReader    = 2000  // fetched 50 at a time
 	readerPods       = 4
 	atOnceInAReader  = 10
 	leastCPUOfServed = 10 * time.Millisecond
+	storeName        = "store"
 )
 
 // The case of locality of tAPP: functions that read from a store that is near one worker and far from the other, with
@@ -61,6 +64,7 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 	namespace := newNamespace(ctx, t, "locality", api.SourceNode)
 	applyPolicy(t, namespace, "near-the-data", fmt.Sprintf(
 		`{"blocks": [{"controller": {"zone": %q, "topologyTolerance": "none"}, "workers": [{"set": {"matchLabels": {"topology.kubernetes.io/zone": %q}}}]}], "followup": "fail"}`, zone, zone))
+	deployStore(ctx, t, namespace, near)
 	tagged := deployReader(ctx, t, namespace, map[string]string{api.PlacementLabel: "near-the-data"}, api.ModeFull)
 	untagged := deployReader(ctx, t, namespace, nil, api.ModeLend)
 	pods := functionsOf(ctx, t, namespace, tagged, readerPods)
@@ -216,7 +220,34 @@ func applyPolicy(t *testing.T, namespace, name, spec string) {
 	kubectl(t, "apply", "-f", path)
 }
 
-// deployReader deploys a function that reads from the store of the functions' namespace, and returns its name.
+// deployStore deploys a copy of the functions' store on a node, in a namespace.
+func deployStore(ctx context.Context, t *testing.T, namespace, node string) {
+	t.Helper()
+	deployments, services := kube.AppsV1().Deployments(functionsNamespace), kube.CoreV1().Services(functionsNamespace)
+	original, err := deployments.Get(ctx, storeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reached, err := services.Get(ctx, storeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: storeName}, Spec: *original.Spec.DeepCopy()}
+	pod := &deployment.Spec.Template.Spec
+	pod.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "STORE_QUERY_TIME", Value: queryOfNearStore})
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: storeName}}
+	service.Spec.Selector, service.Spec.Ports = reached.Spec.Selector, reached.Spec.Ports
+	if _, err := kube.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, "-n", namespace, "rollout", "status", "--timeout=2m", "deployment/"+storeName)
+}
+
+// deployReader deploys a function that reads from the namespace's store, and returns its name.
 func deployReader(ctx context.Context, t *testing.T, namespace string, labels map[string]string, mode api.Mode) string {
 	t.Helper()
 	scale := strconv.Itoa(readerPods)
@@ -230,12 +261,6 @@ func deployReader(ctx context.Context, t *testing.T, namespace string, labels ma
 			metav1.SetMetaDataLabel(&template.ObjectMeta, key, value)
 		}
 		template.Spec.ContainerConcurrency = ptr.To(int64(atOnceInAReader))
-		container := &template.Spec.Containers[0]
-		for i := range container.Env {
-			if container.Env[i].Name == "STORE_URL" {
-				container.Env[i].Value = "http://store." + functionsNamespace
-			}
-		}
 	})
 	return revision.Labels[serving.ServiceLabelKey]
 }

@@ -1,10 +1,11 @@
 // Command store is what the demo's functions wait for: an object store and a
 // table of rows, as far away as such things are. It reads each upload at a fixed
-// bandwidth, of STORE_KIB_PER_SECOND (256), and takes a fixed time to answer a query.
+// bandwidth, of STORE_KIB_PER_SECOND (256), and takes a fixed time to answer a query, STORE_QUERY_TIME (40ms).
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -25,8 +26,11 @@ const (
 	leastRate = 256
 	mostRate  = 1 << 20
 
+	queryTimeEnv   = "STORE_QUERY_TIME"
+	usualQueryTime = 40 * time.Millisecond
+	mostQueryTime  = 10 * time.Second
+
 	chunkBytes = 8 << 10
-	queryTime  = 40 * time.Millisecond
 	// A small window makes the sender feel the bandwidth at once, as a long
 	// line would, and not only when megabytes of buffers are full.
 	receiveBufferBytes = 32 << 10
@@ -49,8 +53,11 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// store has the bandwidth of one upload.
-type store struct{ bytesPerSecond int64 }
+// store has the bandwidth of one upload, and the time that a query takes.
+type store struct {
+	bytesPerSecond int64
+	queryTime      time.Duration
+}
 
 func (s store) upload(w http.ResponseWriter, r *http.Request) {
 	sum := crc32.NewIEEE()
@@ -62,7 +69,7 @@ func (s store) upload(w http.ResponseWriter, r *http.Request) {
 	server.WriteJSON(w, http.StatusOK, storeapi.Stored{Bytes: n, CRC32: sum.Sum32()})
 }
 
-func query(w http.ResponseWriter, r *http.Request) {
+func (s store) query(w http.ResponseWriter, r *http.Request) {
 	ids, err := parseIDs(r.URL.Query().Get("ids"))
 	if err != nil {
 		server.WriteJSON(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
@@ -72,7 +79,7 @@ func query(w http.ResponseWriter, r *http.Request) {
 	for _, id := range ids {
 		rows = append(rows, storeapi.RowOf(id))
 	}
-	time.Sleep(queryTime)
+	time.Sleep(s.queryTime)
 	server.WriteJSON(w, http.StatusOK, rows)
 }
 
@@ -95,7 +102,7 @@ func parseIDs(list string) ([]int, error) {
 func (s store) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT "+storeapi.ObjectsPath+"{key}", s.upload)
-	mux.HandleFunc("GET "+storeapi.RowsPath, query)
+	mux.HandleFunc("GET "+storeapi.RowsPath, s.query)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		server.WriteJSON(w, http.StatusOK, json.RawMessage(`{}`))
 	})
@@ -113,13 +120,25 @@ func rateOf(kibPerSecond string) (bytesPerSecond int64, err error) {
 	return rate << 10, nil
 }
 
+func queryTimeOf(duration string) (time.Duration, error) {
+	if duration == "" {
+		return usualQueryTime, nil
+	}
+	takes, err := time.ParseDuration(duration)
+	if err != nil || takes < 0 || takes > mostQueryTime {
+		return 0, fmt.Errorf("%s is %q; it must be a duration from 0s to %v, such as 2ms", queryTimeEnv, duration, mostQueryTime)
+	}
+	return takes, nil
+}
+
 func main() {
-	rate, err := rateOf(os.Getenv(rateEnv))
-	if err != nil {
+	rate, badRate := rateOf(os.Getenv(rateEnv))
+	takes, badTime := queryTimeOf(os.Getenv(queryTimeEnv))
+	if err := errors.Join(badRate, badTime); err != nil {
 		fmt.Fprintln(os.Stderr, "store:", err)
 		os.Exit(1)
 	}
-	server.Main(store{rate}.handler(), net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	server.Main(store{rate, takes}.handler(), net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
 		err := c.Control(func(fd uintptr) {
 			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBufferBytes)

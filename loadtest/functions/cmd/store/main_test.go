@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -13,7 +14,7 @@ import (
 )
 
 func TestStore(t *testing.T) {
-	srv := httptest.NewServer(store{leastRate << 10}.handler())
+	srv := httptest.NewServer(store{leastRate << 10, usualQueryTime}.handler())
 	defer srv.Close()
 	client := storeapi.NewClient(srv.URL)
 	ctx := context.Background()
@@ -50,6 +51,19 @@ func TestRateThatIsRefused(t *testing.T) {
 	for _, rate := range []string{"0", "fast", "-1", "9999999999"} {
 		if _, err := rateOf(rate); err == nil || !strings.Contains(err.Error(), rateEnv) {
 			t.Errorf("%q: got %v, want an error that names %s", rate, err, rateEnv)
+		}
+	}
+}
+
+func TestQueryTimeThatIsRefused(t *testing.T) {
+	for duration, want := range map[string]time.Duration{"": 40 * time.Millisecond, "2ms": 2 * time.Millisecond, "0s": 0} {
+		if got, err := queryTimeOf(duration); err != nil || got != want {
+			t.Errorf("%q: got %v, %v, want %v", duration, got, err, want)
+		}
+	}
+	for _, duration := range []string{"2", "soon", "-1ms", "1h"} {
+		if _, err := queryTimeOf(duration); err == nil || !strings.Contains(err.Error(), queryTimeEnv) {
+			t.Errorf("%q: got %v, want an error that names %s", duration, err, queryTimeEnv)
 		}
 	}
 }
