@@ -189,11 +189,15 @@ func activatorsOn(ctx context.Context, t *testing.T) map[string]corev1.Pod {
 			return err
 		}
 		clear(on)
+		n := 0
 		for _, p := range pods.Items {
-			on[p.Spec.NodeName] = p
+			if p.DeletionTimestamp == nil { // those of before are left minutes to end
+				on[p.Spec.NodeName] = p
+				n++
+			}
 		}
-		if len(pods.Items) != 2 || len(on) != 2 {
-			return fmt.Errorf("%d activators are on %d nodes", len(pods.Items), len(on))
+		if n != 2 || len(on) != 2 {
+			return fmt.Errorf("%d activators are on %d nodes", n, len(on))
 		}
 		return nil
 	})
