@@ -1,8 +1,10 @@
-// Package apiservertest starts a real API server, with etcd, for a test.
+// Package apiservertest starts a real API server, with etcd, for a test or a benchmark.
 package apiservertest
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -25,27 +27,42 @@ const startTimeout = 2 * time.Minute
 func Start(t *testing.T, definitions ...string) *rest.Config {
 	t.Helper()
 	log.SetLogger(logr.Discard())
-	plane := &envtest.Environment{
-		BinaryAssetsDirectory:    Binaries(t),
-		UseExistingCluster:       ptr.To(false), // whatever the environment says
-		ControlPlaneStartTimeout: startTimeout,
-		ControlPlaneStopTimeout:  startTimeout,
-		CRDDirectoryPaths:        definitions,
-		ErrorIfCRDPathMissing:    true,
-	}
-	plane.ControlPlane.GetAPIServer().Out, plane.ControlPlane.GetAPIServer().Err = io.Discard, io.Discard
-	plane.ControlPlane.Etcd = &envtest.Etcd{Out: io.Discard, Err: io.Discard}
+	plane := Environment(Binaries(t))
+	plane.CRDDirectoryPaths = definitions
 	t.Cleanup(func() {
 		if err := plane.Stop(); err != nil {
 			t.Error("Failed to stop the API server:", err)
 		}
 	})
-	config, err := plane.Start()
+	config, err := StartEnvironment(plane)
 	if err != nil {
 		t.Fatal("Failed to start the API server:", err)
 	}
-	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	return config
+}
+
+// Environment is an API server with etcd, yet to be started, of the binaries in a folder. It says nothing.
+func Environment(binaries string) *envtest.Environment {
+	plane := &envtest.Environment{
+		BinaryAssetsDirectory:    binaries,
+		UseExistingCluster:       ptr.To(false), // whatever the environment says
+		ControlPlaneStartTimeout: startTimeout,
+		ControlPlaneStopTimeout:  startTimeout,
+		ErrorIfCRDPathMissing:    true,
+	}
+	plane.ControlPlane.GetAPIServer().Out, plane.ControlPlane.GetAPIServer().Err = io.Discard, io.Discard
+	plane.ControlPlane.Etcd = &envtest.Etcd{Out: io.Discard, Err: io.Discard}
+	return plane
+}
+
+// StartEnvironment returns how to reach the API server, as its administrator. It is to be stopped also where that fails.
+func StartEnvironment(plane *envtest.Environment) (*rest.Config, error) {
+	config, err := plane.Start()
+	if err != nil {
+		return nil, err
+	}
+	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	return config, nil
 }
 
 // Binaries is a folder with etcd, kube-apiserver and kubectl. Without one the test is skipped.
@@ -60,16 +77,30 @@ func Binaries(t *testing.T) string {
 			cache = filepath.Join(dir, "libra-box")
 		}
 	}
-	kubelite := filepath.Join(cache, "bin", "kubelite")
-	if _, err := os.Stat(kubelite); err != nil {
-		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or have `make box-build` make the box's")
-	}
-	// It becomes what it is called as.
 	assets := t.TempDir()
-	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if err := os.Symlink(kubelite, filepath.Join(assets, name)); err != nil {
-			t.Fatal(err)
-		}
+	switch err := Link(filepath.Join(cache, "bin", "kubelite"), assets); {
+	case errors.Is(err, fs.ErrNotExist):
+		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or have `make box-build` make the box's")
+	case err != nil:
+		t.Fatal(err)
 	}
 	return assets
+}
+
+// Link makes etcd, kube-apiserver and kubectl of Kubernetes in one binary, in a folder that has none of them.
+func Link(kubelite, folder string) error {
+	kubelite, err := filepath.Abs(kubelite)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(kubelite); err != nil {
+		return err
+	}
+	// It becomes what it is called as.
+	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
+		if err := os.Symlink(kubelite, filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -3,11 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,21 +19,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/apiservertest"
 )
 
 const (
-	activators    = 4 // that follow the policies
-	editedPolicy  = "edited"
-	editTimeout   = 30 * time.Second
-	serverTimeout = 2 * time.Minute
+	activators   = 4 // that follow the policies
+	editedPolicy = "edited"
+	editTimeout  = 30 * time.Second
 )
 
 // reload measures on a real API server how long an edit of a PlacementPolicy takes until it is in force in all
@@ -148,40 +142,22 @@ func startEditor(ctx context.Context, kubelite string) (e *editor, err error) {
 
 // startServer starts an API server with Libra's definitions.
 func (e *editor) startServer(kubelite string) (*rest.Config, error) {
-	kubelite, err := filepath.Abs(kubelite)
+	binaries, err := os.MkdirTemp("", "bench-place")
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(kubelite); err != nil {
+	e.closers = append(e.closers, func() { os.RemoveAll(binaries) }) //nolint:errcheck // it is temporary
+	if err := apiservertest.Link(kubelite, binaries); err != nil {
 		return nil, fmt.Errorf("there is no API server to start: `bin/box build` makes it, and `bin/box path kubelite` prints where it is: %w", err)
 	}
-	assets, err := os.MkdirTemp("", "bench-place")
-	if err != nil {
-		return nil, err
-	}
-	e.closers = append(e.closers, func() { os.RemoveAll(assets) }) //nolint:errcheck // it is temporary
-	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if err := os.Symlink(kubelite, filepath.Join(assets, name)); err != nil { // it becomes what it is called as
-			return nil, err
-		}
-	}
 	ctrllog.SetLogger(logr.Discard())
-	plane := &envtest.Environment{
-		BinaryAssetsDirectory:    assets,
-		UseExistingCluster:       ptr.To(false), // whatever the environment says
-		ControlPlaneStartTimeout: serverTimeout,
-		ControlPlaneStopTimeout:  serverTimeout,
-		CRDDirectoryPaths:        []string{"manifests/base/crds"},
-		ErrorIfCRDPathMissing:    true,
-	}
-	plane.ControlPlane.GetAPIServer().Out, plane.ControlPlane.GetAPIServer().Err = io.Discard, io.Discard
-	plane.ControlPlane.Etcd = &envtest.Etcd{Out: io.Discard, Err: io.Discard}
+	plane := apiservertest.Environment(binaries)
+	plane.CRDDirectoryPaths = []string{"manifests/base/crds"}
 	e.closers = append(e.closers, func() { plane.Stop() }) //nolint:errcheck // what it leaves is temporary
-	config, err := plane.Start()
+	config, err := apiservertest.StartEnvironment(plane)
 	if err != nil {
 		return nil, err
 	}
-	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	config.QPS = -1
 	return config, nil
 }

@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,15 +22,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/settings"
 )
 
 const (
 	baseManifests = "manifests/base"
 
-	startTimeout   = 2 * time.Minute
 	applyTimeout   = time.Minute
 	requestTimeout = 30 * time.Second
 	tokenLifetime  = 24 * time.Hour
@@ -60,15 +57,8 @@ func (s *site) startCluster(ctx context.Context) error {
 	if err := os.Mkdir(assets, 0o755); err != nil {
 		return err
 	}
-	kubelite, err := filepath.Abs(s.kubelite)
-	if err != nil {
+	if err := apiservertest.Link(s.kubelite, assets); err != nil {
 		return err
-	}
-	// It becomes what it is called as.
-	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if err := os.Symlink(kubelite, filepath.Join(assets, name)); err != nil {
-			return err
-		}
 	}
 	policy := filepath.Join(s.dir, "audit-policy.yaml")
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
@@ -77,13 +67,8 @@ func (s *site) startCluster(ctx context.Context) error {
 	s.audit = &audit{path: filepath.Join(s.dir, "audit.log")}
 	s.onClose(s.audit.close)
 
-	plane := &envtest.Environment{
-		BinaryAssetsDirectory:    assets,
-		UseExistingCluster:       ptr.To(false), // whatever the environment says
-		ControlPlaneStartTimeout: startTimeout,
-		ControlPlaneStopTimeout:  startTimeout,
-		CRDs:                     []*apiextensionsv1.CustomResourceDefinition{revisions()},
-	}
+	plane := apiservertest.Environment(assets)
+	plane.CRDs = []*apiextensionsv1.CustomResourceDefinition{revisions()}
 	// envtest starts them in process groups of their own, and puts their files in TMPDIR.
 	if err := os.Setenv("TMPDIR", s.dir); err != nil {
 		return err
@@ -93,8 +78,8 @@ func (s *site) startCluster(ctx context.Context) error {
 		Set("audit-policy-file", policy).Set("audit-log-path", s.audit.path).
 		// A cluster of this size is given more.
 		Set("max-requests-inflight", "1000").Set("max-mutating-requests-inflight", "500")
-	plane.ControlPlane.Etcd = &envtest.Etcd{}
 	plane.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", fmt.Sprint(8<<30)).Set("log-level", "warn")
+	var err error
 	if apiServer.Err, err = s.logFile("kube-apiserver"); err != nil {
 		return err
 	}
@@ -102,11 +87,10 @@ func (s *site) startCluster(ctx context.Context) error {
 		return err
 	}
 	s.onClose(plane.Stop)
-	if s.config, err = plane.Start(); err != nil {
+	if s.config, err = apiservertest.StartEnvironment(plane); err != nil {
 		return fmt.Errorf("start the control plane (its logs are in %s): %w", s.logs, err)
 	}
 	s.config.QPS = -1
-	s.config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	s.config.Timeout = requestTimeout
 	s.kubeconfig = filepath.Join(s.dir, "admin.kubeconfig")
 	if err := os.WriteFile(s.kubeconfig, plane.KubeConfig, 0o600); err != nil {
@@ -131,16 +115,20 @@ func (s *site) logFile(name string) (*os.File, error) {
 	return f, err
 }
 
+// applied is how kubectl is told of them, in order.
+var applied = [][]string{
+	{"-f", filepath.Join(baseManifests, "core", "namespace.yaml")},
+	{"-k", filepath.Join(baseManifests, "crds")},
+	{"-k", filepath.Join(baseManifests, "settings")},
+	{"-k", filepath.Join(baseManifests, "resizer")},
+	{"-k", filepath.Join(baseManifests, "resizer", "policy")},
+	{"-k", filepath.Join(baseManifests, "agent")},
+}
+
 // applyManifests gives the parts the accounts and the rights that they have on every cluster.
 // There is nobody who would start the pods of the Deployment and the DaemonSet.
 func (s *site) applyManifests(ctx context.Context, kubectl string) error {
-	for _, what := range [][]string{
-		{"-f", filepath.Join(baseManifests, "namespace.yaml")},
-		{"-k", filepath.Join(baseManifests, "settings")},
-		{"-k", filepath.Join(baseManifests, "resizer")},
-		{"-k", filepath.Join(baseManifests, "resizer", "policy")},
-		{"-k", filepath.Join(baseManifests, "agent")},
-	} {
+	for _, what := range applied {
 		ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 		cmd := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig", s.kubeconfig, "apply"}, what...)...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir}
