@@ -38,7 +38,7 @@ var preconditions = []precondition{
 		"a LimitRange", serves("", "") + ` && kubectl apply -f - <<< '{"apiVersion":"v1","kind":"LimitRange","metadata":{"namespace":"'$NAMESPACE'","name":"all"},"spec":{"limits":[{"type":"Container","default":{"cpu":"1"}}]}}'`, unserved,
 		"", "limit-range", broken, "",
 	},
-	{"a source that is none", serves("mine", ""), unserved, "", "source-labels", broken, "libra.dev/source"},
+	{"a source that is none", serves("mine", ""), `kubectl label namespace $NAMESPACE --overwrite libra.dev/source=node && ` + unserved, "", "source-labels", broken, "libra.dev/source"},
 	{"no Redis", `kubectl -n libra-system scale deployment redis --replicas=0`, `kubectl -n libra-system scale deployment redis --replicas=1`, "error", "redis-ready", "redis", "redis"},
 	{
 		"a Redis that evicts",
