@@ -190,8 +190,8 @@ func (u *user) startBorrowing() *load {
 			}
 		}
 		u.applies(others, map[string]string{samples: in})
-		// Looking a name up takes more of a function's CPU than requests of 10m are sure to get in the seconds that it has for it
-		// while the platform takes all that the node has.
+		// Look-ups of its name, in functions with requests of 10m, have timed out while a release was installed on all the CPU
+		// that the node has.
 		store := u.sh("kubectl -n " + in + " get service store -o jsonpath={.spec.clusterIP}")
 		u.applies(functions, map[string]string{"http://store": "http://" + store, "libra.dev/mode: observe": "libra.dev/mode: full", "cpu: 50m": "cpu: 10m", samples: in})
 		u.sh("kubectl label --overwrite namespace " + in + " " + api.SourceLabel + "=" + string(source))
