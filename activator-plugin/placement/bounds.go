@@ -46,7 +46,7 @@ type split struct {
 	timesNext, less, added float64
 }
 
-// undivided is of a time of which only the most that there ever is is known.
+// undivided is of a time of which only the most that there ever is is known. It has no rest to bound the first part by.
 var undivided = split{falls: true, ofFirst: 1}
 
 // splitAt has the time up to the length of one bound for the first part, and the rest is as from there to the next.

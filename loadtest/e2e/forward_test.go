@@ -39,7 +39,7 @@ const (
 	// As there: so many users, each with so many requests to each of both.
 	localityUsers    = 4
 	requestsOfAUser  = 50
-	queryOfNearStore = "2ms" // as long as a query took there of the workers that were near
+	queryOfNearStore = "2ms" // a near worker had its answer in as long there
 	rowsOfAReader    = 2000  // fetched 50 at a time
 	readerPods       = 4
 	atOnceInAReader  = 10

@@ -115,7 +115,7 @@ func (s *site) logFile(name string) (*os.File, error) {
 	return f, err
 }
 
-// applied is how kubectl is told of them, in order.
+// applied are the arguments of `kubectl apply` for the manifests that the parts have on every cluster, in order.
 var applied = [][]string{
 	{"-f", filepath.Join(baseManifests, "core", "namespace.yaml")},
 	{"-k", filepath.Join(baseManifests, "crds")},
