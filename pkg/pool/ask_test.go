@@ -67,6 +67,19 @@ var askScenes = []play{
 		s.ask("b", 100)
 		s.expect(2, cpu(899), map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 	}},
+	{"what is given back goes to others of its domain, though its pod is in another by now", func(s scene) {
+		s.begin(invocation("a", time.Hour, cpu(300), cpu(0)))
+		b := shared("b", "b", time.Hour, allocation)
+		b.Surplus, b.Want = cpu(0), cpu(300)
+		s.begin(b)
+		s.begin(invocation("c", time.Hour, cpu(0), cpu(100)))
+		latest := shared("b2", "b", time.Hour, allocation)
+		latest.Domain, latest.Surplus = "other", cpu(0)
+		s.begin(latest)
+		s.expect(4, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+		s.ask("b", 0)
+		s.expect(4, cpu(200), map[string]pool.Balance{"a": {Lent: cpu(100)}, "c": {Borrowed: cpu(100)}})
+	}},
 	{"nobody asks in a pod with nobody in it", func(s scene) {
 		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))
 		s.begin(idling("b", 500))

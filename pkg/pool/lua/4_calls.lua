@@ -307,7 +307,9 @@ local function ask(node, args, milli)
   if not here or here.idle then
     return 0
   end
+  local domains = {} -- requests that began before an edit of their domain may be of another
   for _, inv in ipairs(here) do
+    domains[inv.domain] = true
     local was, is = inv.want, volume(math.min(milli, inv.want_most), inv.want[MEMORY])
     milli = milli - is[CPU]
     if was == NOTHING and is ~= NOTHING then
@@ -321,7 +323,7 @@ local function ask(node, args, milli)
       unlist(node, 'borrowers', inv)
     end
   end
-  feed(node, {[here.domain] = true})
+  feed(node, domains)
   return 0
 end
 

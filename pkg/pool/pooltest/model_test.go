@@ -526,10 +526,12 @@ func (m *model) safeguard(t *rapid.T) {
 	lent := before.Pods[pod].Lent.CPUMilli
 	idle := rapid.IntRange(0, 2).Draw(t, "seen idle") == 0
 	var donor *begun
+	var lentIn string
 	if p := m.node().pods[pod]; p != nil && m.node().lent(p).Add(p.spare).CPUMilli > 0 && idle == (p.idle != nil) {
 		if donor = p.idle; !idle {
 			donor = m.node().in(pod)[0]
 		}
+		lentIn = p.domain
 	} else {
 		lent = 0
 	}
@@ -541,7 +543,7 @@ func (m *model) safeguard(t *rapid.T) {
 		m.expectState(t, before.State)
 		return
 	}
-	m.checkFed(t, donor.Domain)
+	m.checkFed(t, lentIn)
 	if !m.node().suspended(m.nowMillis(), donor.Function) {
 		t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
 	}

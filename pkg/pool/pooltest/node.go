@@ -398,15 +398,14 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 }
 
 func (n *memoryNode) ask(now int64, pod string, milli int64) {
-	here := n.in(pod)
-	for _, b := range here {
+	var domains []string
+	for _, b := range n.in(pod) {
+		domains = append(domains, b.Domain)
 		b.Want.CPUMilli = min(milli, b.WantMostMilli)
 		milli -= b.Want.CPUMilli
 		n.shrink(b, n.borrowed(b).CPUMilli-b.Want.CPUMilli)
 	}
-	if len(here) > 0 {
-		n.feed(now, here[0].Domain)
-	}
+	n.feed(now, domains...)
 }
 
 // The pool counts in milliseconds. A donor is never taken to last longer than it was predicted to,
