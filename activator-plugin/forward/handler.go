@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -94,17 +95,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(api.ForwardedHeader)
 		trace.SpanFromContext(r.Context()).SetAttributes(attribute.Bool("libra.forwarded", true))
 	}
+	var lacking []string // of which the first are noted
+	noted := 0
 	for tries := 0; ; tries++ {
-		var lacking []string
 		zone, forward, here := h.Route(r, forwarded, func(zone string) bool {
 			reachable := tries < maxTries && h.Activators.reachable(zone, h.Clock.Now())
-			if !reachable {
+			if !reachable && !slices.Contains(lacking, zone) {
 				lacking = append(lacking, zone)
 			}
 			return reachable
 		})
+		h.noteLacking(r, lacking[noted:])
+		noted = len(lacking)
 		if !forward {
-			h.noteLacking(r, lacking)
 			h.next.ServeHTTP(w, here)
 			return
 		}
@@ -124,7 +127,7 @@ func (h *Handler) noteLacking(r *http.Request, zones []string) {
 	for _, zone := range zones {
 		h.metrics.onForward(zone, outcomeNoActivator)
 		if h.lacks.isNews(zone) {
-			h.Logger.Warnw("No activator in the zone that a placement policy names can be reached, so that topologyTolerance says what becomes of its requests. This is logged once a minute for each zone.",
+			h.Logger.Warnw("No activator in the zone that a placement policy names can be reached, so that its requests are placed as topologyTolerance allows, or by another block. This is logged once a minute for each zone.",
 				"zone", zone, zap.String(logkey.Key, activatorhandler.RevIDFrom(r.Context()).String()))
 		}
 	}
@@ -150,11 +153,15 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	}()
 
 	out := r.WithContext(ctx)
-	kept := keep(r.Body)
-	out.Body = kept
+	body := keep(r.Body)
+	out.Body = body
+	asked := false
 	proxy := httputil.ReverseProxy{
-		Rewrite:       func(pr *httputil.ProxyRequest) { h.rewrite(pr, to) },
-		Transport:     h.rounds,
+		Rewrite: func(pr *httputil.ProxyRequest) { h.rewrite(pr, to) },
+		Transport: roundTripper(func(out *http.Request) (*http.Response, error) {
+			asked = true
+			return h.rounds.RoundTrip(out)
+		}),
 		BufferPool:    h.buffers,
 		FlushInterval: netproxy.FlushInterval,
 		ModifyResponse: func(*http.Response) error {
@@ -164,8 +171,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			outcome = h.outcomeOf(r, err)
-			// It answers for its pods, so that what fails is the way to it, or itself.
-			if outcome != outcomeCancelled {
+			// It answers for its pods, so that what fails is the way to it, or itself, unless it is what the client sent.
+			if outcome != outcomeCancelled && asked && !body.failed.Load() {
 				h.Activators.doubt(to, h.Clock.Now())
 			}
 			if outcome == outcomeUnreachable {
@@ -180,7 +187,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	if outcome == outcomeUnreachable {
 		return false
 	}
-	kept.end()
+	body.end()
 	return true
 }
 
@@ -230,19 +237,31 @@ func (h *Handler) outcomeOf(r *http.Request, err error) outcome {
 }
 
 // kept is a body that is not closed while somebody else may still be to read it.
-type kept struct{ io.ReadCloser }
+type kept struct {
+	body io.ReadCloser
+	// failed says that the client did not send all of it as it is to be sent.
+	failed atomic.Bool
+}
 
-func keep(body io.ReadCloser) kept {
+func keep(body io.ReadCloser) *kept {
 	if body == nil {
 		body = http.NoBody
 	}
-	return kept{body}
+	return &kept{body: body}
 }
 
-func (kept) Close() error { return nil }
+func (k *kept) Read(b []byte) (int, error) {
+	n, err := k.body.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		k.failed.Store(true)
+	}
+	return n, err
+}
+
+func (k *kept) Close() error { return nil }
 
 // end closes it.
-func (k kept) end() { _ = k.ReadCloser.Close() }
+func (k *kept) end() { _ = k.body.Close() }
 
 // lacks remembers of which zones has been said that they have no activator.
 type lacks struct {

@@ -425,6 +425,66 @@ func TestWhatFailsThereFails(t *testing.T) {
 	}
 }
 
+// A request that is not as it is to be says nothing of the way to the other.
+func TestWhatAClientSendsWrongDoubtsNobody(t *testing.T) {
+	for name, request := range map[string]string{
+		"a chunk without a length":    "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno length\r\n",
+		"an upgrade to nothing ASCII": "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: caf\u00e9\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.start("b", nil, stay, func(_ http.ResponseWriter, r *http.Request) {
+				if _, err := io.Copy(io.Discard, r.Body); err != nil {
+					panic(http.ErrAbortHandler)
+				}
+			})
+			a := c.start("a", map[string]string{"b": "near"}, to("near"), fails(t))
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", a.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusBadGateway {
+				t.Errorf("got %d, want %d", resp.StatusCode, http.StatusBadGateway)
+			}
+			a.came(t, map[outcome]int{outcomeFailed: 1})
+			if !a.Activators.reachable("near", a.clock.Now()) {
+				t.Error("others' requests do not go there any more")
+			}
+		})
+	}
+}
+
+// A zone with nobody in it is told of, once for a request, also when another zone takes what was meant for it.
+func TestAZoneWithoutActivatorsIsToldOf(t *testing.T) {
+	c := newCluster(t)
+	c.start("b", nil, stay, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "b") })
+	twoOfFar := func(r *http.Request, forwarded bool, reachable func(string) bool) (string, bool, *http.Request) {
+		for _, zone := range []string{"far", "far", "near"} {
+			if !forwarded && reachable(zone) {
+				return zone, true, r
+			}
+		}
+		return "", false, r
+	}
+	a := c.start("a", map[string]string{"b": "near"}, twoOfFar, fails(t))
+	if status, got := send(t, clients(t)["http1"], a.URL, "hello"); status != http.StatusOK || got != "b" {
+		t.Errorf("got %d %q", status, got)
+	}
+	a.came(t, map[outcome]int{outcomeForwarded: 1, outcomeNoActivator: 1})
+	if n := a.logs.FilterMessageSnippet("No activator in the zone").Len(); n != 1 {
+		t.Errorf("it was logged %d times, want once", n)
+	}
+}
+
 func TestAnAnswerIsNotWaitedForForever(t *testing.T) {
 	c := newCluster(t)
 	c.start("b", nil, stay, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

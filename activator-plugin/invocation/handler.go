@@ -37,6 +37,8 @@ type request struct {
 	response *statusWriter
 	// placed is the pod that it goes to, once it has a slot.
 	placed placement.Choice
+	// refusedBy is the policy that left it no pod.
+	refusedBy string
 	// seen is set once it is dispatched.
 	seen seen
 	// kept is what is kept of it when it has ended, and noted its number then.

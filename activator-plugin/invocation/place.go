@@ -59,6 +59,9 @@ func (m *Manager) place(ctx context.Context, req *request, revID types.Namespace
 	if placed.Over {
 		m.metrics.onOver(revID)
 	}
+	if placed.Outcome == placement.Refused {
+		req.refusedBy = refusedBy(ask.Program, revID.Namespace)
+	}
 	if by != "" {
 		m.metrics.onPlaced(by, placed.Outcome, m.clock.Since(ask.Now))
 		tracePlaced(ctx, by, placed)
@@ -112,24 +115,31 @@ func demand(owed allocation, could volumes, p predict.Prediction) placement.Dema
 	return placement.Demand{Want: could.want, Duration: lasts(owed, p), OwnCPUMilli: min(p.Demand.CPUMilli, owed.limit.CPUMilli)}
 }
 
-// refusedError says that no pod is where a PlacementPolicy allows. To Knative's handler it is what it
+// refusedError says that no pod is where a placement policy allows. To Knative's handler it is what it
 // answers with 503.
-type refusedError struct{ tag string }
+type refusedError struct{ policy string }
 
 func (e refusedError) Error() string {
-	if e.tag == "" {
-		return "placement: the PlacementPolicy default leaves no pod for the request"
-	}
-	return fmt.Sprintf("placement: PlacementPolicy %.64q leaves no pod for the request", e.tag)
+	return fmt.Sprintf("placement: %s leaves no pod for the request: no node that it allows has a pod of the function with a free slot", e.policy)
 }
 
 func (refusedError) Is(target error) bool { return target == knativequeue.ErrRequestQueueFull }
 
 // refuse says in the response why there is none.
 func refuse(req *request) error {
-	err := refusedError{req.rev.Labels[api.PlacementLabel]}
+	err := refusedError{req.refusedBy}
 	req.response.Header().Set(api.ReasonHeader, err.Error())
 	return err
+}
+
+// refuser is a program that says which policy refuses a request of a namespace.
+type refuser interface{ RefusedBy(namespace string) string }
+
+func refusedBy(p placement.Program, namespace string) string {
+	if r, ok := p.(refuser); ok {
+		return r.RefusedBy(namespace)
+	}
+	return "a placement policy"
 }
 
 // tracePlaced says on the span of the wait for a slot, which is the one in ctx, where the request goes

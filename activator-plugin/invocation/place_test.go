@@ -225,12 +225,19 @@ func TestProgramsComeFirst(t *testing.T) {
 	}
 }
 
+// refusing says which policy it is.
+type refusing struct{ only }
+
+func (refusing) RefusedBy(namespace string) string {
+	return "PlacementPolicy " + namespace + "/default (generation 3)"
+}
+
 // What a program refuses is answered with why, takes no slot, and is nothing that the pool is told of.
 func TestRefusedByAProgram(t *testing.T) {
 	rev := newRevision()
 	rev.Labels[api.PlacementLabel] = "elsewhere"
 	rec := &recorder{}
-	c := newChain(t, chainOptions{pool: rec, rev: rev, programs: programs{"elsewhere": only("node-z")}})
+	c := newChain(t, chainOptions{pool: rec, rev: rev, programs: programs{"elsewhere": refusing{only("node-z")}}})
 	req, err := http.NewRequest(http.MethodGet, c.URL, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +247,7 @@ func TestRefusedByAProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	const want = `placement: PlacementPolicy "elsewhere" leaves no pod for the request`
+	const want = "placement: PlacementPolicy ns/default (generation 3) leaves no pod for the request: no node that it allows has a pod of the function with a free slot"
 	if got := resp.Header.Get(api.ReasonHeader); resp.StatusCode != http.StatusServiceUnavailable || got != want {
 		t.Errorf("%d, %s: %q; want 503 with %q", resp.StatusCode, api.ReasonHeader, got, want)
 	}

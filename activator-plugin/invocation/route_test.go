@@ -24,8 +24,8 @@ type abroad struct {
 
 func (a *abroad) Routes(string) bool { return a.zone != "" }
 
-func (a *abroad) Route(q *placement.Query, candidates []placement.Candidate, reachable func(string) bool) (string, bool) {
-	a.routed, a.candidates = append(a.routed, *q), len(candidates)
+func (a *abroad) Route(q *placement.Query, candidates func() []placement.Candidate, reachable func(string) bool) (string, bool) {
+	a.routed, a.candidates = append(a.routed, *q), len(candidates())
 	return a.zone, reachable(a.zone)
 }
 

@@ -28,6 +28,8 @@ type Query struct {
 	Order     uint64
 	Forwarded bool
 
+	// slots are those of the candidates' pods, or nil.
+	slots *Slots
 	// keeps is the revision whose candidates these are, where it keeps them sorted.
 	keeps *Revision
 	// activators is how many share the revision's pods.
@@ -36,6 +38,14 @@ type Query struct {
 	// where this was promised before.
 	debited  bool
 	promised promise
+}
+
+// OnNode is how many requests this activator has on a candidate's node, of all revisions whose requests it counts.
+func (q *Query) OnNode(c *Candidate) int {
+	if q.slots == nil {
+		return c.InFlight
+	}
+	return max(c.InFlight, q.slots.onNodes.of(c.NodeID))
 }
 
 // below returns a number from 0 to n-1 by chance.
@@ -96,8 +106,9 @@ type Router interface {
 	// Routes says whether it may, for functions of a namespace.
 	Routes(namespace string) bool
 	// Route says whether the request is to be passed on to an activator in a zone, of which reachable says
-	// whether it has one that can be. The candidates are the pods with a free slot, if there are any yet.
-	Route(q *Query, candidates []Candidate, reachable func(zone string) bool) (zone string, forward bool)
+	// whether it has one that can be. The candidates are the pods with a free slot, if there are any yet: whoever
+	// needs none does not ask for them.
+	Route(q *Query, candidates func() []Candidate, reachable func(zone string) bool) (zone string, forward bool)
 }
 
 // Programs are those in force.

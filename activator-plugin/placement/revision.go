@@ -51,6 +51,7 @@ type Revision struct {
 	query Query
 	some  []Candidate
 	these []*pod // which the some are
+	free  func() []Candidate
 }
 
 // pod is one that the API server has told of, or only Knative: then it has no name.
@@ -58,6 +59,8 @@ type pod struct {
 	Pod
 	at       [1 + mostSorted]int // in each list, or notMine
 	workers  [mostSorters]uint64 // that it is of
+	dest     string              // ip:port
+	nodeID   NodeID
 	inFlight int
 	view     *View
 	source   api.Source
@@ -76,7 +79,9 @@ func newPod() *pod {
 }
 
 func newRevision(s *Slots, id types.NamespacedName) *Revision {
-	return &Revision{slots: s, id: id, among: alone, pods: map[string]*pod{}, byIP: map[string]*pod{}}
+	r := &Revision{slots: s, id: id, among: alone, pods: map[string]*pod{}, byIP: map[string]*pod{}}
+	r.free = r.findFree
+	return r
 }
 
 // HasChoice says whether it has more than one pod that is ready.
@@ -109,6 +114,9 @@ func (r *Revision) setPod(p Pod) {
 	r.countReady(known.Ready, p.Ready)
 	r.forgetIPs(known)
 	if known.Node != p.Node {
+		r.slots.onNodes.add(known.nodeID, -known.inFlight)
+		known.nodeID = NodeIDOf(p.Node)
+		r.slots.onNodes.add(known.nodeID, known.inFlight)
 		known.view, known.source = r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 	}
 	known.Pod, known.doubted = p, false
@@ -236,7 +244,7 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, activators: r.among.count}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
@@ -311,30 +319,13 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 	c.Candidates = 1
 	if ask.Program != nil {
 		r.some = append(r.some[:0], r.candidate(picked, c.Dest))
-		r.query.Others = slices.ContainsFunc(r.all, r.mayHave)
+		r.query.Others = slices.ContainsFunc(r.all, r.hasRoom)
 		var i int
 		if i, c.Block = ask.Program.Place(&r.query, r.some); i < 0 {
 			return r.elsewhere(c, ask)
 		}
 	}
 	return r.take(c, picked)
-}
-
-// elsewhere asks the program for any other pod that has a free slot here, also of other activators: where it
-// allows none of this activator's, that comes before who has which pods.
-func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
-	r.findFree()
-	c.Candidates, r.query.Others = len(r.some), false
-	i := -1
-	if len(r.some) > 0 {
-		i, c.Block = ask.Program.Place(&r.query, r.some)
-	}
-	if i < 0 {
-		c.Dest, c.Outcome = "", Refused
-		return c
-	}
-	c.Dest, c.Outcome = r.some[i].Dest, Moved
-	return r.take(c, r.these[i])
 }
 
 // take presumes that the query is that of the request, if there was one.
@@ -349,6 +340,7 @@ func (r *Revision) take(c Choice, p *pod) Choice {
 	}
 	r.inFlight++
 	p.inFlight++
+	r.slots.onNodes.add(p.nodeID, 1)
 	c.Over = int64(p.inFlight) > r.concurrency.Load()
 	r.count(p)
 	return c
@@ -359,39 +351,6 @@ func (c Choice) Debit(d Demand, now time.Time) {
 	if !c.Debited && d.Accelerable() {
 		c.view.Debit(c.source, d, now)
 	}
-}
-
-// doubtedFor is how long no request is moved to a pod that could not be reached. That it was may have
-// been the function's own answer.
-const doubtedFor = 10 * time.Second
-
-// Doubt says that the pod could not be reached. Knative asks pods itself, and may know not to pick it: no
-// other request is moved there for a while, or until Knative picks it, or no other pod has a free slot.
-func (c Choice) Doubt(now time.Time) {
-	if c.Outcome != Moved {
-		return
-	}
-	c.revision.mu.Lock()
-	defer c.revision.mu.Unlock()
-	c.pod.doubted = true
-	c.revision.doubted, c.revision.stale = now.Add(doubtedFor), true
-}
-
-func (r *Revision) endDoubts(picked *pod, now time.Time) {
-	switch {
-	case r.doubted.IsZero():
-		return
-	case picked.doubted:
-		picked.doubted = false
-	case now.After(r.doubted), r.mine.free == 0:
-		for _, p := range r.pods {
-			p.doubted = false
-		}
-		r.doubted = time.Time{}
-	default:
-		return
-	}
-	r.deal()
 }
 
 // Release gives the slot back.
@@ -409,6 +368,7 @@ func (r *Revision) release(p *pod) (empty bool) {
 	defer r.mu.Unlock()
 	r.inFlight--
 	p.inFlight--
+	r.slots.onNodes.add(p.nodeID, -1)
 	r.count(p)
 	if p.inFlight == 0 && p.Name == "" {
 		r.forgetIPs(p)
@@ -446,9 +406,12 @@ func (r *Revision) deal() {
 	r.unsort()
 	r.mine.empty()
 	r.all = r.takesRequests()
+	for _, p := range r.all {
+		p.dest = r.destOf(p)
+	}
 	for _, p := range r.among.share(r.all) {
 		if !p.doubted {
-			r.mine.add(p, r.candidate(p, r.destOf(p)), r.hasRoom(p))
+			r.mine.add(p, r.candidate(p, p.dest), r.hasRoom(p))
 		}
 	}
 	r.stale = false
@@ -468,7 +431,7 @@ func (r *Revision) takesRequests() []*pod {
 
 func (r *Revision) candidate(p *pod, dest string) Candidate {
 	return Candidate{
-		Dest: dest, Pod: p.Name, Node: p.Node, NodeID: NodeIDOf(p.Node), InFlight: p.inFlight,
+		Dest: dest, Pod: p.Name, Node: p.Node, NodeID: p.nodeID, InFlight: p.inFlight,
 		Source: p.source, View: p.view, slots: p.view.slotsOf(p.source), own: r.among.owns(p.Node),
 	}
 }

@@ -21,23 +21,19 @@ func (s *Slots) Route(id types.NamespacedName, concurrency int, router Router, a
 func (r *Revision) route(router Router, ask Ask, reachable func(zone string) bool) (zone string, forward bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stale {
+	switch {
+	// While all requests are passed on none is placed, which would end them.
+	case !r.doubted.IsZero() && ask.Now.After(r.doubted):
+		r.endAllDoubts()
+	case r.stale:
 		r.deal()
 	}
-	r.query = Query{Revision: r.id, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded}
-	r.findFree()
-	return router.Route(&r.query, r.some, reachable)
+	r.query = Query{Revision: r.id, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots}
+	return router.Route(&r.query, r.free, reachable)
 }
 
-// findFree finds the pods that have a free slot here.
-func (r *Revision) findFree() {
-	r.some, r.these = r.some[:0], r.these[:0]
-	for _, p := range r.all {
-		if r.mayHave(p) {
-			r.some, r.these = append(r.some, r.candidate(p, r.destOf(p))), append(r.these, p)
-		}
-	}
+// findFree finds the pods that have a free slot here and could be reached.
+func (r *Revision) findFree() []Candidate {
+	r.find(r.trusted)
+	return r.some
 }
-
-// mayHave says whether a pod may have one that the program allows none of this activator's for.
-func (r *Revision) mayHave(p *pod) bool { return r.hasRoom(p) && !p.doubted }

@@ -29,6 +29,7 @@ type Slots struct {
 	lending Lending
 	// changes counts how often what lending says may have changed.
 	changes atomic.Uint64
+	onNodes onNodes
 
 	mu         sync.RWMutex
 	revisions  map[types.NamespacedName]*Revision

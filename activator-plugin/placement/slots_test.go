@@ -196,6 +196,57 @@ func TestAPodThatCannotBeReached(t *testing.T) {
 	}
 }
 
+// No request is refused because a pod could not be reached: that may have been the function's own answer.
+func TestAProgramsOnlyPodThatCannotBeReached(t *testing.T) {
+	r := slotsOf("a", "b").Of(revID, 1)
+	send := func() Choice {
+		c := r.Take(dest(0), Ask{Program: onNode("b"), Now: now})
+		c.Release()
+		return c
+	}
+	send().Doubt(now)
+	if c := send(); c.Dest != dest(1) || c.Outcome != Moved {
+		t.Errorf("the next one goes to %q, %s", c.Dest, c.Outcome)
+	}
+	r.Take(dest(1), Ask{})
+	if c := send(); c.Outcome != Refused {
+		t.Errorf("with that pod full the next one goes to %q, %s", c.Dest, c.Outcome)
+	}
+}
+
+// lister is a Router that remembers of which pods it was told.
+type lister struct {
+	onNode
+	pods []string
+}
+
+func (l *lister) Routes(string) bool { return true }
+
+func (l *lister) Route(_ *Query, candidates func() []Candidate, _ func(string) bool) (string, bool) {
+	l.pods = nil
+	for _, c := range candidates() {
+		l.pods = append(l.pods, c.Node)
+	}
+	return "near", true
+}
+
+// A request that is passed on is not placed here, so that none that is placed says that a pod can be reached again.
+func TestAPodThatCannotBeReachedIsRoutedByLater(t *testing.T) {
+	s := slotsOf("a", "b")
+	c := s.Of(revID, 1).Take(dest(0), Ask{Policy: last, Now: now})
+	c.Release()
+	c.Doubt(now)
+	l := &lister{}
+	for _, at := range []struct {
+		after time.Duration
+		want  []string
+	}{{doubtedFor, []string{"a"}}, {doubtedFor + 1, []string{"a", "b"}}} {
+		if s.Route(revID, 1, l, Ask{Now: now.Add(at.after)}, nil); !slices.Equal(l.pods, at.want) {
+			t.Errorf("after %v it is routed by the pods on %v, want %v", at.after, l.pods, at.want)
+		}
+	}
+}
+
 func TestNothingIsLeftOfARevision(t *testing.T) {
 	s := slotsOf("a", "b")
 	r := s.Of(revID, 1)

@@ -135,7 +135,7 @@ func orderOf(t interface{ Fatal(...any) }, spec string, names []string) *tapp.Or
 	for _, name := range names {
 		nodes = append(nodes, tapp.Node{Name: name, Reachable: true})
 	}
-	program, err := tapp.Compile("gpu", &of, tapp.NewNodes(nodes), tapp.Options{AllZones: true})
+	program, err := tapp.Compile("gpu", &of, tapp.NewNodes(nodes), tapp.Options{PlacesPods: true})
 	if err != nil {
 		t.Fatal(err)
 	}

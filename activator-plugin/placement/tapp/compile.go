@@ -3,7 +3,6 @@ package tapp
 import (
 	"cmp"
 	"math"
-	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,13 +16,14 @@ import (
 type Options struct {
 	// Zone is that of the activator. Without one it is in none.
 	Zone string
-	// AllZones has every block used as by the activators that are in its zone.
-	AllZones bool
+	// PlacesPods is of whoever places pods: every block is used as by the activators that are in its zone, and which state
+	// a node is in is for others to say.
+	PlacesPods bool
 	// Policy makes what compares pods, for all strategies but BestFirst and Random. Nil is placement's own.
 	Policy func(v1alpha1.Strategy) placement.Policy
 	// Load is what invalidate asks of a candidate's node: how much of its CPU is in use, 0 to 1, and how many
-	// invocations are in flight on it. Nil asks the candidate's View.
-	Load func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
+	// invocations are in flight on it. Nil asks the candidate's View, and what this activator has there.
+	Load func(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int)
 }
 
 // Compile makes a program of the policy of a name. An error is a field.ErrorList of all that is wrong.
@@ -65,16 +65,17 @@ func named(s v1alpha1.Strategy) placement.Policy {
 	}[s])
 }
 
-// loadOf is what the picture of the pools knows. What is not known is nothing, but for the pod's own requests.
-func loadOf(c *placement.Candidate, now time.Time) (cpu float64, inFlight int) {
-	inFlight = c.InFlight
+// loadOf is what the picture of the pools knows. What is not known is nothing, but for this activator's own requests,
+// of which the picture does not have the latest.
+func loadOf(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int) {
+	inFlight = q.OnNode(c)
 	if c.View == nil {
 		return 0, inFlight
 	}
-	if pressure, known := c.View.Pressure(now); known {
+	if pressure, known := c.View.Pressure(q.Now); known {
 		cpu = pressure.CPU
 	}
-	if n, known := c.View.InFlight(now); known {
+	if n, known := c.View.InFlight(q.Now); known {
 		inFlight = max(inFlight, n)
 	}
 	return cpu, inFlight
@@ -107,7 +108,7 @@ type matcher struct {
 
 func (c *compiler) addBlock(number int, b *v1alpha1.Block) {
 	here, zone := true, ""
-	outside := b.Controller != nil && b.Controller.Zone != c.Zone && !c.AllZones
+	outside := b.Controller != nil && b.Controller.Zone != c.Zone && !c.PlacesPods
 	if outside {
 		switch cmp.Or(b.Controller.TopologyTolerance, v1alpha1.ToleranceAll) {
 		case v1alpha1.ToleranceSame:
@@ -173,7 +174,7 @@ func (c *compiler) addMemberships() {
 	sorted := c.nodes.sorted
 	c.memberships = make([]uint64, len(sorted), len(sorted)+len(c.matchers)+1)
 	for i := range sorted {
-		if sorted[i].Reachable {
+		if sorted[i].Reachable || c.PlacesPods {
 			c.memberships[i] = c.workersOf(sorted[i])
 		}
 	}
@@ -211,7 +212,8 @@ func (c *compiler) addIDs(unknown uint64) {
 
 func (c *compiler) workersOf(n Node) (of uint64) {
 	for i, s := range c.matchers {
-		if s.here && (s.zone == "" || s.zone == n.zone()) && s.selects(n) && !(s.unpressed && n.Pressed) {
+		pressed := s.unpressed && n.Pressed && !c.PlacesPods
+		if s.here && (s.zone == "" || s.zone == n.zone()) && s.selects(n) && !pressed {
 			of |= 1 << i
 		}
 	}

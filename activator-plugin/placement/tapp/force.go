@@ -1,6 +1,7 @@
 package tapp
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"libra.dev/libra/activator-plugin/placement"
@@ -52,8 +53,10 @@ func (f *force) named(namespace, name string) *enforced {
 // enforced is a policy with what follows it.
 type enforced struct {
 	*Program
-	in     *force
-	counts *counts
+	in         *force
+	counts     *counts
+	key        key
+	generation int64
 }
 
 // followedBy is the default policy of a namespace that follows it, or nil.
@@ -62,6 +65,19 @@ func (e *enforced) followedBy(namespace string) *enforced {
 		return nil
 	}
 	return e.in.named(namespace, v1alpha1.DefaultName)
+}
+
+// RefusedBy names the policy that refuses a request of a namespace: this one, or the default that follows it.
+func (e *enforced) RefusedBy(namespace string) string {
+	by := e
+	if d := e.followedBy(namespace); d != nil {
+		by = d
+	}
+	kind := "PlacementPolicy"
+	if by.key.namespace == "" {
+		kind = "ClusterPlacementPolicy"
+	}
+	return fmt.Sprintf("%s %s (generation %d)", kind, by.key, by.generation)
 }
 
 // counts are of one policy's decisions.

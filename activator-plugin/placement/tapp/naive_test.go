@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +29,7 @@ type world struct {
 	reachable  map[string]bool // by zone, whether it has an activator that a request can be passed on to
 }
 
-func (w *world) load(c *placement.Candidate, _ time.Time) (float64, int) {
+func (w *world) load(_ *placement.Query, c *placement.Candidate) (float64, int) {
 	return w.cpu[c.Node], max(w.inFlight[c.Node], c.InFlight)
 }
 
@@ -267,7 +266,7 @@ func (n *naive) invalid(b *v1alpha1.Block, w *v1alpha1.Worker, node Node, c *pla
 	if i == nil {
 		i = &v1alpha1.Invalidate{Overload: true}
 	}
-	cpu, inFlight := n.load(c, time.Time{})
+	cpu, inFlight := n.load(nil, c)
 	return i.Overload && node.Pressed ||
 		i.CapacityUsedPercent != nil && cpu*100 >= float64(*i.CapacityUsedPercent) ||
 		i.MaxConcurrentInvocations != nil && inFlight >= int(*i.MaxConcurrentInvocations)
@@ -426,7 +425,7 @@ func TestRoutesAreWhatTheirPoliciesSay(t *testing.T) {
 			want := n.routes()
 			for range 4 {
 				q := &placement.Query{Revision: of, Forwarded: w.forwarded, Order: rapid.Uint64Min(1).Draw(t, "order")}
-				zone, forward := p.Route(q, w.candidates, func(zone string) bool { return w.reachable[zone] })
+				zone, forward := p.Route(q, func() []placement.Candidate { return w.candidates }, func(zone string) bool { return w.reachable[zone] })
 				if !want[zone] || forward != (zone != "") {
 					t.Fatalf("routed to %q (%t), want one of %v", zone, forward, want)
 				}

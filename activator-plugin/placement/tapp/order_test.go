@@ -11,7 +11,7 @@ import (
 func TestOrder(t *testing.T) {
 	nodes := NewNodes([]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true}, {Name: "c", Reachable: true}})
 	compile := func(name, spec string) *enforced {
-		p, err := Compile(name, specIn(t, spec), nodes, Options{AllZones: true})
+		p, err := Compile(name, specIn(t, spec), nodes, Options{PlacesPods: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,6 +57,21 @@ func TestOrder(t *testing.T) {
 				t.Errorf("without a tag it is %+v", other)
 			}
 		})
+	}
+}
+
+// In which state a node is, is for the scheduler's other plugins to say.
+func TestOrderWhateverTheStateOfNodes(t *testing.T) {
+	nodes := NewNodes([]Node{{Name: "a"}, {Name: "b", Reachable: true, Pressed: true}})
+	p, err := Compile("gpu", specIn(t, "{followup: fail, blocks: [{workers: [{node: a}]}, {workers: [{node: b}]}]}"), nodes, Options{PlacesPods: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := NewOrder("gpu", types.NamespacedName{Namespace: "shop", Name: "cart-00001"}, p, nil)
+	for node, want := range map[string]int{"a": 0, "b": 1} {
+		if rank, goes := o.Rank(node); !goes || rank != want {
+			t.Errorf("the rank of %s is %d, %t, want %d", node, rank, goes, want)
+		}
 	}
 }
 

@@ -92,7 +92,8 @@ type kind struct {
 	resource schema.GroupVersionResource
 	informer cache.SharedIndexInformer
 	handled  cache.InformerSynced
-	failed   atomic.Bool
+	// absent says that there is no such kind here, or that it may not be read.
+	absent atomic.Bool
 }
 
 // policy is what is known of one.
@@ -176,7 +177,10 @@ func (p *Policies) follow(resource schema.GroupVersionResource, informer cache.S
 func (p *Policies) unread(k *kind) cache.WatchErrorHandlerWithContext {
 	var said once
 	return func(_ context.Context, _ *cache.Reflector, err error) {
-		k.failed.Store(true)
+		// What passes by itself is waited for.
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			k.absent.Store(true)
+		}
 		switch {
 		case !said.first(err):
 		case apierrors.IsNotFound(err):
@@ -261,7 +265,7 @@ func (p *Policies) Run(ctx context.Context) {
 // read says whether all has been read that can be.
 func (p *Policies) read() bool {
 	for _, k := range p.kinds {
-		if !k.handled() && !k.failed.Load() {
+		if !k.handled() && !k.absent.Load() {
 			return false
 		}
 	}
@@ -306,7 +310,7 @@ func (p *Policies) compile() {
 	if renodes {
 		p.current = p.readNodes()
 	}
-	options := Options{Zone: p.current.zone(p.node), AllZones: p.reporter == nil, Policy: p.named}
+	options := Options{Zone: p.current.zone(p.node), PlacesPods: p.reporter == nil, Policy: p.named}
 	there := make(map[key]*policy, len(p.known))
 	for _, k := range p.kinds {
 		for _, obj := range k.informer.GetStore().List() {
@@ -330,7 +334,7 @@ func (p *Policies) compile() {
 	f := &force{policies: make(map[key]*enforced, len(there)), platform: p.platform}
 	for of, known := range there {
 		if known.program != nil {
-			f.policies[of] = &enforced{known.program, f, known.counts}
+			f.policies[of] = &enforced{Program: known.program, in: f, counts: known.counts, key: of, generation: known.compiled}
 		}
 	}
 	p.force.Store(f)

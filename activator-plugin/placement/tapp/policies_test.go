@@ -478,6 +478,48 @@ func countLists(actions []clienttesting.Action) (n int) {
 	return n
 }
 
+// An API server that fails for a moment does not say that there are no policies.
+func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, policyObject("shop", "gpu", 1, onNode("a")))
+		var failed atomic.Bool
+		f.dynamic.PrependReactor("list", "placementpolicies", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if failed.Swap(true) {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewInternalError(errors.New("no leader"))
+		})
+		f.follow()
+		waiting, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := f.policies.WaitUntilRead(waiting); err != nil {
+			t.Error("WaitUntilRead() =", err)
+		}
+		f.expect("shop", "gpu", "a by 0")
+	})
+}
+
+// A refusal is told with the policy that refuses, which may be the default that follows the one that was asked for.
+func TestRefusedBy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t,
+			policyObject("shop", "gpu", 3, "{followup: fail, blocks: [{workers: [{node: a}]}]}"),
+			policyObject("shop", "followed", 1, "{blocks: [{workers: [{node: a}]}]}"),
+			policyObject("", "default", 2, onNode("a")),
+		).follow()
+		f.settle()
+		for tag, want := range map[string]string{
+			"gpu":       "PlacementPolicy shop/gpu (generation 3)",
+			"followed":  "ClusterPlacementPolicy default (generation 2)",
+			"no-policy": "ClusterPlacementPolicy default (generation 2)",
+		} {
+			if got := f.policies.Of("shop", tag).(*enforced).RefusedBy("shop"); got != want {
+				t.Errorf("what has the tag %s is refused by %s, want %s", tag, got, want)
+			}
+		}
+	})
+}
+
 // Nothing is in force while nodes are not known: sets would be empty.
 func TestWithoutNodesNothingIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -532,6 +574,13 @@ func TestActivatorsShareAStatus(t *testing.T) {
 		synctest.Wait()
 		if got := countUpdates(f.dynamic.Actions()); writes != 1 || got != writes {
 			t.Errorf("it was written %d times, and %d an hour later, want once", writes, got)
+		}
+		f.do(f.kube.CoreV1().Pods("knative-serving").Delete(t.Context(), "activator-1", metav1.DeleteOptions{}))
+		time.Sleep(2 * recheck)
+		f.settle()
+		status = f.status(p)
+		if len(status.Activators) != 1 || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.Accepted) {
+			t.Errorf("when the other is gone its activators are %v and its conditions %+v, want that it is in force", status.Activators, status.Conditions)
 		}
 	})
 }

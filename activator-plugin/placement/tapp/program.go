@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -39,7 +38,7 @@ type Program struct {
 	atID []int32
 	// checked are the workers whose invalidate asks more than the node's conditions.
 	checked uint64
-	load    func(c *placement.Candidate, now time.Time) (cpu float64, inFlight int)
+	load    func(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int)
 	// unmatched are the numbers of the blocks that match no node.
 	unmatched []int32
 	zoning
@@ -88,17 +87,6 @@ func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (i
 
 // Unmatched are the numbers of the blocks, of which the first is 0, that match no node.
 func (p *Program) Unmatched() []int32 { return p.unmatched }
-
-// BlockOf is the number of the first block that names a node, whatever its state, or None.
-func (p *Program) BlockOf(node string) int {
-	named := p.memberships[p.indexOf(node)]
-	for i := range p.blocks {
-		if named&p.blocks[i].workers != 0 {
-			return p.blocks[i].number
-		}
-	}
-	return None
-}
 
 // eligible are the blocks that candidates' nodes are in, as bits.
 func (p *Program) eligible(c *choice) (eligible uint64) {
@@ -263,7 +251,7 @@ func (c *choice) check(workers uint64) (valid uint64) {
 
 // invalid are those of the workers that a node is among for which it is not valid now.
 func (p *Program) invalid(q *placement.Query, of *placement.Candidate, workers uint64) (invalid uint64) {
-	used, inFlight := p.load(of, q.Now)
+	used, inFlight := p.load(q, of)
 	for ; workers != 0; workers &= workers - 1 {
 		i := bits.TrailingZeros64(workers)
 		if w := &p.workers[i]; used >= w.capacity || inFlight >= w.concurrent {

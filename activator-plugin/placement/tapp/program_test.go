@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,7 +127,7 @@ func TestPoliciesAreAskedAboutValidCandidates(t *testing.T) {
 			return len(candidates) - 1
 		}
 	}
-	load := func(c *placement.Candidate, _ time.Time) (float64, int) {
+	load := func(_ *placement.Query, c *placement.Candidate) (float64, int) {
 		return map[string]float64{nodes[2].Name: .9}[c.Node], 0
 	}
 	p := compiled(t, "{blocks: [{workers: [{set: {}, strategy: jsq}], invalidate: {capacityUsedPercent: 90}}]}", nodes, Options{Policy: spy, Load: load})
@@ -158,6 +157,37 @@ func TestUnmatchedBlocks(t *testing.T) {
 	}
 }
 
+// The picture is told of a request after it has been placed, and this activator knows of its own at once: of all revisions, and
+// of all pods on the node.
+func TestConcurrentInvocationsCountAtOnce(t *testing.T) {
+	nodes := manyNodes(1)
+	p := compiled(t, fmt.Sprintf("{followup: fail, blocks: [{workers: [{node: %s}], invalidate: {maxConcurrentInvocations: 2}}]}", nodes[0].Name), nodes, Options{})
+	slots := placement.NewSlots(nil, nil)
+	other := types.NamespacedName{Namespace: of.Namespace, Name: "other"}
+	dest := func(i int) string { return fmt.Sprintf("10.0.0.%d:8012", i) }
+	for i := range 4 {
+		revision := of
+		if i == 3 {
+			revision = other
+		}
+		slots.SetPod(revision, placement.Pod{Name: fmt.Sprint("shop/", i), Node: nodes[0].Name, IPs: []string{fmt.Sprint("10.0.0.", i)}, Ready: true})
+	}
+	take := func(revision types.NamespacedName, i int) placement.Choice {
+		return slots.Of(revision, 1).Take(dest(i), placement.Ask{Program: p})
+	}
+	first, second := take(of, 0), take(other, 3)
+	if first.Outcome == placement.Refused || second.Outcome == placement.Refused {
+		t.Fatalf("the first two are %s and %s", first.Outcome, second.Outcome)
+	}
+	if c := take(of, 1); c.Outcome != placement.Refused {
+		t.Errorf("the third goes to %s, %s", c.Dest, c.Outcome)
+	}
+	second.Release()
+	if c := take(of, 1); c.Outcome == placement.Refused {
+		t.Error("it is refused when another has ended")
+	}
+}
+
 // A request is counted once, however many candidates are asked about for it.
 func TestARequestIsCountedOnce(t *testing.T) {
 	nodes := manyNodes(3)
@@ -180,16 +210,6 @@ func TestARequestIsCountedOnce(t *testing.T) {
 		pods.Take("10.0.0.0:8012", placement.Ask{Program: e})
 		if placed, refused := e.counts.placed[0].Load(), e.counts.refused.Load(); placed != tc.placed || refused != tc.refused {
 			t.Errorf("%s: %d are counted as placed and %d as refused, want %d and %d", name, placed, refused, tc.placed, tc.refused)
-		}
-	}
-}
-
-func TestBlockOf(t *testing.T) {
-	p := compiled(t, "{blocks: [{workers: [{node: a}, {node: gone}]}, {workers: [{set: {matchLabels: {disk: ssd}}}]}]}",
-		[]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true, Labels: map[string]string{"disk": "ssd"}}, {Name: "c", Reachable: true}}, Options{Policy: fakePolicy})
-	for node, want := range map[string]int{"a": 0, "gone": 0, "b": 1, "c": None, "unknown": None} {
-		if got := p.BlockOf(node); got != want {
-			t.Errorf("BlockOf(%s) = %d, want %d", node, got, want)
 		}
 	}
 }

@@ -44,6 +44,9 @@ const (
 	longestRetry = time.Minute
 	// maxNote is the longest message that the API server takes in an Event.
 	maxNote = 1024
+	// recheck is after what time it is looked again, at the earliest, for whoever refused a generation or has not read it:
+	// by then it may be gone.
+	recheck = time.Minute
 	// inspected is how many other activators are looked for when one writes: those that are gone leave the status.
 	inspected = 4
 )
@@ -143,9 +146,12 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 		r.queue.Forget(of)
 		return
 	}
-	switch err := r.write(ctx, of, obj.DeepCopy(), o); {
+	switch agreed, err := r.write(ctx, of, obj.DeepCopy(), o); {
 	case err == nil:
 		r.queue.Forget(of)
+		if !agreed {
+			r.queue.AddAfter(of, recheck+rand.N(recheck))
+		}
 		r.mu.Lock()
 		r.written[of] = o
 		r.mu.Unlock()
@@ -158,21 +164,25 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 	r.queue.AddRateLimited(of)
 }
 
-func (r *reporter) write(ctx context.Context, of key, obj *unstructured.Unstructured, o outcome) error {
+// write says whether all activators in the status have come to the same as this one.
+func (r *reporter) write(ctx context.Context, of key, obj *unstructured.Unstructured, o outcome) (agreed bool, err error) {
 	var status v1alpha1.PlacementPolicyStatus
 	if is, ok := obj.Object["status"].(map[string]any); ok {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(is, &status); err != nil {
-			return fmt.Errorf("reading the status: %w", err)
+			return false, fmt.Errorf("reading the status: %w", err)
 		}
 	}
 	was := status.DeepCopy()
 	r.enter(ctx, &status, o)
+	agreed = !slices.ContainsFunc(status.Activators, func(a v1alpha1.ActivatorStatus) bool {
+		return a.ObservedGeneration != o.observed || a.CompiledGeneration != o.compiled
+	})
 	if equality.Semantic.DeepEqual(was, &status) {
-		return nil
+		return agreed, nil
 	}
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
-		return fmt.Errorf("writing the status: %w", err)
+		return false, fmt.Errorf("writing the status: %w", err)
 	}
 	obj.Object["status"] = is
 	var client dynamic.ResourceInterface = r.dynamic.Resource(ofCluster)
@@ -180,10 +190,10 @@ func (r *reporter) write(ctx context.Context, of key, obj *unstructured.Unstruct
 		client = r.dynamic.Resource(namespaced).Namespace(of.namespace)
 	}
 	if _, err := client.UpdateStatus(ctx, obj, metav1.UpdateOptions{}); err != nil {
-		return err
+		return false, err
 	}
 	r.tell(obj, was, &status)
-	return nil
+	return agreed, nil
 }
 
 // enter puts an outcome into a status.

@@ -54,7 +54,7 @@ const (
 func (p *Program) Routes(string) bool { return p.passing != 0 }
 
 // Route implements placement.Router.
-func (p *Program) Route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
+func (p *Program) Route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
 	zone, where := p.route(q, candidates, reachable)
 	return zone, where == elsewhere
 }
@@ -62,13 +62,13 @@ func (p *Program) Route(q *placement.Query, candidates []placement.Candidate, re
 // route tries the blocks in their order: one whose controller can be reached is that one's, whatever becomes of the request
 // there, and any other is this activator's if it has a valid worker. While no pod has a free slot, be it because there is
 // none yet, the request waits for one, and may then go to any block that is used here.
-func (p *Program) route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (string, where) {
+func (p *Program) route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (string, where) {
 	if q.Forwarded {
 		return "", here
 	}
 	c := choices.Get().(*choice)
 	defer c.end()
-	c.begin(p, q, candidates)
+	begun := false
 	for left := uint64(1)<<len(p.blocks) - 1; left != 0; {
 		number := p.next(q, left)
 		bit := uint64(1) << number
@@ -77,8 +77,14 @@ func (p *Program) route(q *placement.Query, candidates []placement.Candidate, re
 		case p.passing&bit != 0 && reachable(p.zones[number]):
 			return p.zones[number], elsewhere
 		case p.used&bit == 0:
-		case len(candidates) == 0 || c.check(p.blocks[number].workers) != 0:
-			return "", here
+		default:
+			if !begun {
+				begun = true
+				c.begin(p, q, candidates())
+			}
+			if len(c.candidates) == 0 || c.check(p.blocks[number].workers) != 0 {
+				return "", here
+			}
 		}
 	}
 	return "", nowhere
@@ -91,7 +97,7 @@ func (e *enforced) Routes(namespace string) bool {
 }
 
 // Route implements placement.Router. A policy that does not fail is followed by the default, as in Place.
-func (e *enforced) Route(q *placement.Query, candidates []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
+func (e *enforced) Route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
 	zone, where := e.route(q, candidates, reachable)
 	if d := e.followedBy(q.Revision.Namespace); where == nowhere && d != nil {
 		zone, where = d.route(q, candidates, reachable)

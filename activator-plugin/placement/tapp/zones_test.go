@@ -7,6 +7,18 @@ import (
 	"libra.dev/libra/activator-plugin/placement"
 )
 
+// Whose zone can be reached is passed on whatever the pods are, of which there may be very many.
+func TestWhatIsPassedOnAsksForNoPods(t *testing.T) {
+	p := compiled(t, "{blocks: [{controller: {zone: east}, workers: [{set: {}}]}]}", manyNodes(2), Options{Zone: "west"})
+	none := func() []placement.Candidate {
+		t.Error("it asks for the pods")
+		return nil
+	}
+	if zone, forward := p.Route(&placement.Query{}, none, func(string) bool { return true }); zone != "east" || !forward {
+		t.Errorf("it is routed to %q (%t)", zone, forward)
+	}
+}
+
 // Where a policy has no valid worker, the default that follows it may designate another zone's activators.
 func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -36,7 +48,7 @@ func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 			if got := router.Routes(tc.namespace); got != tc.routes {
 				t.Errorf("%s/%s routes: %t, want %t", tc.namespace, tc.tag, got, tc.routes)
 			}
-			zone, forward := router.Route(q, []placement.Candidate{{Dest: "10.0.0.1:8012", Node: tc.node}}, func(zone string) bool { return tc.up })
+			zone, forward := router.Route(q, func() []placement.Candidate { return []placement.Candidate{{Dest: "10.0.0.1:8012", Node: tc.node}} }, func(zone string) bool { return tc.up })
 			if zone != tc.want || forward != (tc.want != "") {
 				t.Errorf("%s/%s with a pod on %s is routed to %q (%t), want %q", tc.namespace, tc.tag, tc.node, zone, forward, tc.want)
 			}

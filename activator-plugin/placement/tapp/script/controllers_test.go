@@ -47,7 +47,7 @@ func TestControllersAreWhatThePaperSays(t *testing.T) {
 			}
 			c := cluster{zone: tc.zone, pods: tc.pods}
 			p := c.compile(t, &tags[0].Policy)
-			zone, forward := p.Route(&placement.Query{Revision: types.NamespacedName{Namespace: "shop", Name: "cart"}}, c.candidates(), func(zone string) bool { return tc.up && zone == "east" })
+			zone, forward := p.Route(&placement.Query{Revision: types.NamespacedName{Namespace: "shop", Name: "cart"}}, c.candidates, func(zone string) bool { return tc.up && zone == "east" })
 			if zone != tc.routed || forward != (tc.routed != "") {
 				t.Fatalf("routed to %q (%t), want %q", zone, forward, tc.routed)
 			}
@@ -96,7 +96,7 @@ func TestTheStrategyChoosesAmongControllers(t *testing.T) {
 		p := c.compile(t, &tags[tc.tag].Policy)
 		got := map[string]bool{}
 		for range 100 {
-			zone, _ := p.Route(&placement.Query{}, c.candidates(), func(zone string) bool { return slices.Contains(tc.up, zone) })
+			zone, _ := p.Route(&placement.Query{}, c.candidates, func(zone string) bool { return slices.Contains(tc.up, zone) })
 			got[zone] = true
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -103,7 +102,9 @@ func (c cluster) compile(t *testing.T, policy *v1alpha1.PlacementPolicy) *tapp.P
 	p, err := tapp.Compile(policy.Name, &policy.Spec, tapp.NewNodes(nodes), tapp.Options{
 		Zone:   c.zone,
 		Policy: func(v1alpha1.Strategy) placement.Policy { return first },
-		Load:   func(of *placement.Candidate, _ time.Time) (float64, int) { return c.cpu[of.Node], c.inFlight[of.Node] },
+		Load: func(_ *placement.Query, of *placement.Candidate) (float64, int) {
+			return c.cpu[of.Node], c.inFlight[of.Node]
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

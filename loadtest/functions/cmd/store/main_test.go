@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"hash/crc32"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +41,18 @@ func TestStore(t *testing.T) {
 		if _, err := client.Rows(ctx, ids); err == nil || !strings.Contains(err.Error(), "ids") {
 			t.Errorf("%d ids: got %v, want an error that names ids", len(ids), err)
 		}
+	}
+}
+
+func TestAQueryTakesItsTime(t *testing.T) {
+	for _, want := range []time.Duration{0, 2 * time.Millisecond, usualQueryTime} {
+		synctest.Test(t, func(t *testing.T) {
+			began, answer := time.Now(), httptest.NewRecorder()
+			store{leastRate << 10, want}.handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, storeapi.RowsPath+"?ids=1", http.NoBody))
+			if took := time.Since(began); answer.Code != http.StatusOK || took != want {
+				t.Errorf("a query is answered with %d after %v, want %d after %v", answer.Code, took, http.StatusOK, want)
+			}
+		})
 	}
 }
 
