@@ -151,7 +151,7 @@ func (c *Client) follow(change functionChange) (result string, err error) {
 		return "", errors.New("function is not of the form namespace/revision")
 	}
 	name := types.NamespacedName{Namespace: namespace, Name: revision}
-	f := (*c.functions.Load())[name]
+	f := c.find(name)
 	if change.Version == "" {
 		if f == nil {
 			return announcementOther, nil
@@ -232,11 +232,13 @@ func (f *function) mark(now time.Time, s state) {
 
 func (c *Client) allAreDue() {
 	now := c.clock.Now()
-	for _, f := range *c.functions.Load() {
+	c.functions.Range(func(_, known any) bool {
+		f := known.(*function)
 		f.mu.Lock()
 		f.mark(now, *f.state.Load())
 		f.mu.Unlock()
-	}
+		return true
+	})
 }
 
 // withOffsetOf is t with an offset that is enough for t and for what was heard. An offset

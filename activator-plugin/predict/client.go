@@ -6,7 +6,6 @@ package predict
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"sync"
@@ -81,10 +80,11 @@ type Client struct {
 	fetches  sync.WaitGroup
 	slots    chan struct{}
 
-	// functions is never changed but replaced as a whole, under mu, so that the
-	// request path takes no lock.
-	functions atomic.Pointer[map[types.NamespacedName]*function]
+	// functions has a *function for each types.NamespacedName. It is only changed under mu, and read
+	// without it, so that the request path takes no lock. A new one costs the same however many there are.
+	functions sync.Map
 	mu        sync.Mutex
+	count     int       // of functions, which is bounded
 	forgotten time.Time // when those not called any more last were
 
 	// hearing is since when every announcement has been heard, nil when they are not.
@@ -129,7 +129,7 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c := &Client{
+	return &Client{
 		base: base,
 		http: &http.Client{
 			Transport: &http.Transport{
@@ -148,9 +148,7 @@ func New(o Options) (*Client, error) {
 		fetchCtx: ctx,
 		stop:     stop,
 		slots:    make(chan struct{}, maxFetches),
-	}
-	c.functions.Store(&map[types.NamespacedName]*function{})
-	return c, nil
+	}, nil
 }
 
 // ParseURL checks the address of a predictor.
@@ -281,33 +279,50 @@ func (c *Client) await(ctx context.Context, fl *flight, now time.Time) source {
 
 // function returns nil when there are too many functions.
 func (c *Client) function(name types.NamespacedName, now time.Time) *function {
-	if f := (*c.functions.Load())[name]; f != nil {
+	if f := c.find(name); f != nil {
 		return f
 	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := *c.functions.Load()
-	if f := known[name]; f != nil {
+	if f := c.find(name); f != nil {
 		return f
 	}
-	full := len(known) >= maxFunctions
-	if full && now.Sub(c.forgotten) < forgetEvery {
-		return nil
+	if c.count >= maxFunctions {
+		c.forget(now)
 	}
-	known = maps.Clone(known)
-	if full {
-		c.forgotten = now
-		maps.DeleteFunc(known, func(_ types.NamespacedName, f *function) bool { return f.idle(now) })
-	}
-	if len(known) >= maxFunctions {
+	if c.count >= maxFunctions {
 		return nil
 	}
 	f := &function{}
 	f.state.Store(&state{})
-	known[name] = f
-	c.functions.Store(&known)
+	c.functions.Store(name, f)
+	c.count++
 	return f
+}
+
+// find returns nil for a function that nobody has asked about, or that was forgotten.
+func (c *Client) find(name types.NamespacedName) *function {
+	f, ok := c.functions.Load(name)
+	if !ok {
+		return nil
+	}
+	return f.(*function)
+}
+
+// forget forgets functions that are not called any more. It presumes that mu is held.
+func (c *Client) forget(now time.Time) {
+	if now.Sub(c.forgotten) < forgetEvery {
+		return
+	}
+	c.forgotten = now
+	c.functions.Range(func(name, f any) bool {
+		if f.(*function).idle(now) {
+			c.functions.Delete(name)
+			c.count--
+		}
+		return true
+	})
 }
 
 func (f *function) use(now time.Time) {

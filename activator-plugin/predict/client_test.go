@@ -95,11 +95,11 @@ func eventually(t *testing.T, what string, condition func() bool) {
 func know(c *Client, name types.NamespacedName, s state) *function {
 	f := &function{}
 	f.state.Store(&s)
-	functions := map[types.NamespacedName]*function{name: f}
-	for n, known := range *c.functions.Load() {
-		functions[n] = known
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.functions.Swap(name, f); !known {
+		c.count++
 	}
-	c.functions.Store(&functions)
 	return f
 }
 
@@ -329,7 +329,7 @@ func TestOlderAnswerIsLeft(t *testing.T) {
 		s.say(http.StatusOK, versionJSON(t, step.answered))
 		clk.SetTime(clk.Now().Add(step.after))
 		ask(c, 1)
-		if got := (*c.functions.Load())[name].state.Load().table.Version; got != step.want {
+		if got := c.find(name).state.Load().table.Version; got != step.want {
 			t.Errorf("after answer %s: version %d, want %d", step.answered, got, step.want)
 		}
 	}
@@ -339,14 +339,9 @@ func TestFunctionsAreBounded(t *testing.T) {
 	s := newServer(t, http.StatusNotFound, "")
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, s.URL, clk)
-	functions := map[types.NamespacedName]*function{}
 	for i := range maxFunctions {
-		f := &function{}
-		f.state.Store(&state{})
-		f.use(clk.Now())
-		functions[types.NamespacedName{Namespace: "other", Name: string(rune(i))}] = f
+		know(c, types.NamespacedName{Namespace: "other", Name: string(rune(i))}, state{}).use(clk.Now())
 	}
-	c.functions.Store(&functions)
 
 	ask(c, 1)
 	if got := s.asked.Load(); got != 0 {
@@ -374,7 +369,7 @@ func TestAnswerIsBounded(t *testing.T) {
 	s := newServer(t, http.StatusOK, string(huge))
 	c := newClient(t, s.URL, clock.RealClock{})
 	ask(c, 1)
-	if got := (*c.functions.Load())[name].state.Load().failures; got != 1 {
+	if got := c.find(name).state.Load().failures; got != 1 {
 		t.Errorf("an answer of %d bytes made %d failures, want 1", len(huge), got)
 	}
 }

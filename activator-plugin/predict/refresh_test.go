@@ -83,7 +83,7 @@ func TestWhatIsAnnouncedIsAskedForAtOnce(t *testing.T) {
 	if got := r.server.asked.Load() - before; got != 1 {
 		t.Errorf("%d fetches after an announcement, want 1", got)
 	}
-	if got := (*r.functions.Load())[name].state.Load().table.Version; got != 8 {
+	if got := r.find(name).state.Load().table.Version; got != 8 {
 		t.Errorf("version %d is in hand, want 8", got)
 	}
 }

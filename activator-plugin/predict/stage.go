@@ -16,7 +16,7 @@ const (
 
 // Stage returns how far the predictor is with a function, as far as it is known: it asks nobody.
 func (c *Client) Stage(name types.NamespacedName) Stage {
-	f := (*c.functions.Load())[name]
+	f := c.find(name)
 	if f == nil {
 		return Unseen
 	}

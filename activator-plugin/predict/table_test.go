@@ -196,15 +196,12 @@ func BenchmarkLookup(b *testing.B) {
 func knowing(t testing.TB, functions int) (*Client, []types.NamespacedName) {
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	c := newMeasuredClient(t, "http://localhost", clock.RealClock{}, provider, zap.NewNop().Sugar())
-	known := make(map[types.NamespacedName]*function, functions)
 	names := make([]types.NamespacedName, functions)
 	table, now := largeTable(), time.Now()
 	for i := range names {
 		names[i] = types.NamespacedName{Namespace: "namespace", Name: fmt.Sprintf("function-%05d", i)}
-		known[names[i]] = &function{}
-		known[names[i]].state.Store(&state{table: table, fetched: now, due: now.Add(time.Hour)})
+		know(c, names[i], state{table: table, fetched: now, due: now.Add(time.Hour)})
 	}
-	c.functions.Store(&known)
 	return c, names
 }
 

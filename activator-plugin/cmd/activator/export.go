@@ -42,7 +42,7 @@ type export struct {
 func startExport(logger *zap.SugaredLogger) *export {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
-	counted := []sdkmetric.Option{sdkmetric.WithResource(resource.Default(component))}
+	counted := append(roomForRevisions(), sdkmetric.WithResource(resource.Default(component)))
 	if exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo()); err != nil {
 		logger.Errorw("Libra's metrics are not seen", zap.Error(err))
 	} else {

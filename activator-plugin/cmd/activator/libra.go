@@ -167,10 +167,12 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go picture.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	counting := make(chan struct{})
+	// ctx is done only after stop has returned, which waits for the last report.
+	reporting, stopReporting := context.WithCancel(ctx)
+	reported := make(chan struct{})
 	go func() {
-		defer close(counting)
-		newReportSender(redis, owner, manager, predictor, logger).Run(ctx)
+		defer close(reported)
+		newReportSender(redis, owner, manager, predictor, logger).Run(reporting)
 	}()
 	written.start(ctx, logger)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
@@ -184,9 +186,11 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			logger.Warnw("Left invocations to their lease", zap.Error(err))
 		}
 		stopEvents()
+		stopReporting()
 		select { // it sends once more
-		case <-counting:
+		case <-reported:
 		case <-drainCtx.Done():
+			logger.Warnw(unsent, zap.Error(drainCtx.Err()))
 		}
 		predictor.Close()
 		if err := redis.Close(); err != nil {

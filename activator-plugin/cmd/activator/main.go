@@ -70,9 +70,7 @@ func main() {
 	logger, level := newLoggerOrDie(ctx, env.PodName)
 	ctx = pkglogging.WithLogger(ctx, logger)
 	defer flush(logger)
-	if err := makeRoomForRevisions(); err != nil {
-		logger.Errorw("Metrics of many revisions are counted as one", zap.Error(err))
-	}
+	limitMemory(cgroupRoot, logger.Named("libra"))
 	pprof := k8sruntime.NewProfilingServer(logger.Named("pprof"))
 	mp, tp := otel.SetupObservabilityOrDie(ctx, component, logger, pprof)
 	defer shutdown(logger, "metrics", mp.Shutdown)

@@ -2,23 +2,24 @@ package main
 
 import (
 	"os"
-	"strconv"
+
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
 const (
 	// metricSetsEnv is where OpenTelemetry's SDK looks for how many sets of attributes it keeps of a
-	// metric. Knative makes the providers, and has no other way to say it.
+	// metric: of Knative's, which has no other way to say it, as well as of Libra's.
 	metricSetsEnv = "OTEL_GO_X_CARDINALITY_LIMIT"
 	// metricSets is for 10,000 revisions with ten sets each. The SDK's own 2,000 are 500 revisions, and
 	// what is counted of all others is one series that says otel_metric_overflow.
 	metricSets = 100_000
 )
 
-// makeRoomForRevisions has the SDK keep metricSets, unless the environment says how many. It is to be
-// called before there are providers.
-func makeRoomForRevisions() error {
-	if _, ok := os.LookupEnv(metricSetsEnv); ok {
+// roomForRevisions has a provider keep metricSets, unless the environment says how many. It is for Libra's
+// own metrics alone. Knative's have the Host that a client asks for, so that clients would fill the room.
+func roomForRevisions() []sdkmetric.Option {
+	if os.Getenv(metricSetsEnv) != "" {
 		return nil
 	}
-	return os.Setenv(metricSetsEnv, strconv.Itoa(metricSets))
+	return []sdkmetric.Option{sdkmetric.WithCardinalityLimit(metricSets)}
 }

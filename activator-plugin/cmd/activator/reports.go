@@ -9,6 +9,9 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
+// unsent is logged when the activator stops before its last report is sent.
+const unsent = "What functions could have lent in the last seconds is not reported: there was no time left to send it"
+
 // newReportSender returns what sends the manager's counts, for the resizer to report on.
 func newReportSender(store report.Store, owner string, manager *invocation.Manager, predictor *predict.Client, logger *zap.SugaredLogger) *report.Sender {
 	return &report.Sender{
