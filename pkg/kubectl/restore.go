@@ -29,6 +29,8 @@ type restoreFlags struct {
 	scope
 	node  string
 	force bool
+	// narrowed says that the namespace was named, and is not only that of the context.
+	narrowed bool
 }
 
 func newRestore(o *options) *cobra.Command {
@@ -54,7 +56,8 @@ lends stands in cgroups alone, and goes back when it ends.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			if len(args) == 0 && !f.all && f.node == "" && !cmd.Flags().Changed("namespace") {
+			f.narrowed = cmd.Flags().Changed("namespace")
+			if len(args) == 0 && !f.all && f.node == "" && !f.narrowed {
 				return errors.New("which pods? Want POD, -n NAMESPACE, --node NODE or --all-namespaces")
 			}
 			kube, err := o.client()
@@ -94,10 +97,11 @@ func (o *options) podsToRestore(ctx context.Context, kube client.Client, f resto
 		return []corev1.Pod{pod}, nil
 	}
 	about := []client.ListOption{client.HasLabels{serving.RevisionLabelKey}}
-	if f.node == "" {
-		about = append(about, client.InNamespace(namespace))
-	} else {
+	if f.node != "" {
 		about = append(about, client.MatchingFields{"spec.nodeName": f.node})
+	}
+	if f.node == "" || f.narrowed {
+		about = append(about, client.InNamespace(namespace))
 	}
 	var list corev1.PodList
 	if err := kube.List(ctx, &list, about...); err != nil {

@@ -96,6 +96,15 @@ func (p *plane) restores() {
 	if got := p.limits("acting", "full"); got != above {
 		p.Errorf("what is refused has set %v", got)
 	}
+	// The namespace bounds what of the node is changed.
+	out, err = p.run("restore", "-n", "acting", "--node", "worker", "--dry-run=server")
+	if err != nil || !strings.Contains(out, "acting") || strings.Contains(out, "resized") {
+		p.Errorf("of the namespace acting on the node worker the dry run ends with %v, after\n%s", err, out)
+	}
+	out, _ = p.run("restore", "--node", "worker", "--dry-run=server")
+	if !strings.Contains(out, "acting") || !strings.Contains(out, "resized") {
+		p.Errorf("without a namespace the node's pods are not of all of them:\n%s", out)
+	}
 	p.prints("accepted", "restore", "-n", "acting", "--force", "--timeout", "0s")
 	if got := p.limits("acting", "full"); got != owed {
 		p.Errorf("with --force it is %v, want %v", got, owed)

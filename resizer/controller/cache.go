@@ -61,7 +61,7 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 			NodeName: pod.Spec.NodeName, Resources: pod.Spec.Resources,
 			PriorityClassName: pod.Spec.PriorityClassName, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, QOSClass: pod.Status.QOSClass, ObservedGeneration: pod.Status.ObservedGeneration},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, ObservedGeneration: pod.Status.ObservedGeneration},
 	}
 	kept.ManagedFields = actuate.Resizes(pod)
 	for _, c := range pod.Spec.Containers {

@@ -37,7 +37,6 @@ type cpuCeiling struct {
 	refusedUntil time.Time // until when it is not tried, because it was refused
 	refusal      backoff.Delay
 
-	classTold bool   // that its QoS class is why it has no ceiling in its spec
 	countedBy string // the quota that is why; empty when none is
 	badMaxCPU string // what is wrong with its annotation; empty when nothing is
 }
@@ -95,7 +94,7 @@ func (c *Controller) measure(ctx context.Context, n *node) {
 // ceilingOf is the milli CPU that a pod's limit is to be, whatever is on loan; 0 under
 // source owners, and of a pod that has no ceiling.
 func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quotas *quotas) int64 {
-	if m.owed.CPUMilli == 0 || m.standing != takesPart || m.leftAlone != "" && m.leftAlone != classFixed {
+	if m.owed.CPUMilli == 0 || m.standing != takesPart || m.leftAlone != "" {
 		m.ceiling.countedBy = ""
 		return 0
 	}
@@ -114,14 +113,6 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 	}
 	if !isReady(m.pod) && m.asked.CPUMilli <= m.owed.CPUMilli {
 		return m.owed.CPUMilli // nobody waits for what it does yet
-	}
-	if m.leftAlone == classFixed {
-		// Not even tried: a resize may not change the class.
-		if milli > m.owed.CPUMilli && !m.ceiling.classTold {
-			m.ceiling.classTold = true
-			ceilingRefusedEvent(m.pod, m.user.Name, milli, m.asked.CPUMilli, classFixed).record(c.recorder)
-		}
-		return 0
 	}
 	if milli <= m.owed.CPUMilli {
 		m.ceiling.countedBy = ""

@@ -151,7 +151,6 @@ func TestNoCeiling(t *testing.T) {
 		"no CPU limit":                          {res(0, 256), func(*corev1.Pod) {}, nil},
 		"an unreadable one":                     {owed, annotated(api.MaxCPUAnnotation, "all"), []string{"LibraMaxCPURefused"}},
 		"an allocation above what the node has": {res(3000, 256), func(*corev1.Pod) {}, nil},
-		"Guaranteed":                            {owed, func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }, []string{"LibraLeftAlone", "LibraCeilingRefused"}},
 		"queue-proxy has limits": {owed, func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(1000, 0).List() },
 			[]string{"LibraLeftAlone"}},
 		"going away": {owed, func(p *corev1.Pod) {

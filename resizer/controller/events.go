@@ -11,14 +11,14 @@ import (
 // Reasons of Events on a pod.
 const (
 	// The pod opted in, but Libra does not resize it; the note says why: another manager set its limits, queue-proxy or all
-	// containers together have limits, its class is Guaranteed, it has no limit, its resizePolicy restarts the container,
-	// the container or the Revision is missing. If the note says that limits of a loan may be left, delete the pod.
+	// containers together have limits, it has no limit, its resizePolicy restarts the container, the container or the
+	// Revision is missing. If the note says that limits of a loan may be left, delete the pod.
 	eventLeftAlone = "LibraLeftAlone"
 	// The API server did not accept new limits: a ResourceQuota, a LimitRange, a webhook. Make room, or opt the namespace's
 	// functions out. If a container "must specify limits.cpu" for a quota, delete the pod.
 	eventResizeRefused = "LibraResizeRefused"
-	// The API server did not accept the ceiling, a ResourceQuota would count it, or the pod's class is Guaranteed; the node
-	// agent sets it in the cgroup alone. Nothing is to be done, unless you want it in the spec: raise what the LimitRange allows.
+	// The API server did not accept the ceiling, or a ResourceQuota would count it; the node agent sets it in the cgroup
+	// alone. Nothing is to be done, unless you want it in the spec: raise what the LimitRange allows.
 	eventCeilingRefused = "LibraCeilingRefused"
 	// The annotation libra.dev/max-cpu cannot be read, so the ceiling is the Revision's limit. Write an amount of CPU, such
 	// as 500m or 2.

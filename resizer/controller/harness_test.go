@@ -392,7 +392,7 @@ func testPod(name string, limits api.Resources, change ...func(*corev1.Pod)) *co
 			{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: limits.List(), Requests: res(100, 64).List()}},
 			{Name: api.QueueProxyContainer, Resources: corev1.ResourceRequirements{Requests: res(25, 0).List()}},
 		}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, ObservedGeneration: 1, ContainerStatuses: running(limits)},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 1, ContainerStatuses: running(limits)},
 	}
 	for _, f := range change {
 		f(p)

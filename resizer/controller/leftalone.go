@@ -16,9 +16,6 @@ import (
 // pods.
 const revisionGrace = 5 * time.Second
 
-// classFixed is why a pod is left alone that the node agent can change all the same.
-const classFixed = "its QoS class is Guaranteed, which a resize may not change; set requests below the limits to take part"
-
 // leaveAlone says why a pod must not be touched, or nothing.
 func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 	found := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
@@ -28,13 +25,9 @@ func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 	case owed.IsZero():
 		return fmt.Sprintf("container %q has neither a CPU nor a memory limit in its Revision; set one to take part", container)
 	}
-	if obstacle := eligible.Obstacle(pod, container); obstacle != "" {
-		return obstacle
-	}
-	if pod.Status.QOSClass == corev1.PodQOSGuaranteed {
-		return classFixed
-	}
-	return ""
+	// A resize may not change the class of a pod that is Guaranteed, either. It is among these: all of its containers
+	// have limits, queue-proxy too.
+	return eligible.Obstacle(pod, container)
 }
 
 // yield leaves a pod to whoever else changed its limits: two managers that do not

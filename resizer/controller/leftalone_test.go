@@ -38,11 +38,6 @@ func TestLeftAlone(t *testing.T) {
 			change: func(p *corev1.Pod) {},
 			says:   "neither a CPU nor a memory limit",
 		},
-		"Guaranteed": {
-			owed:   owed,
-			change: func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed },
-			says:   "QoS class",
-		},
 		"restarts to be resized": {
 			owed: owed,
 			change: func(p *corev1.Pod) {

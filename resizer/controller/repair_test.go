@@ -35,7 +35,7 @@ func TestRepair(t *testing.T) {
 		"the pool hears it":                    {during: func(h *harness) { h.pool.silent = false }},
 		"the start, of an older pod":           {before: away, change: []func(*corev1.Pod){old}, want: aRepair},
 		"a pod that is younger than the start": {before: away},
-		"left alone":                           {change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Status.QOSClass = corev1.PodQOSGuaranteed }}},
+		"left alone":                           {change: []func(*corev1.Pod){func(p *corev1.Pod) { p.Spec.Containers[1].Resources.Limits = res(1000, 0).List() }}},
 		"the agent comes back in time":         {during: func(h *harness) { h.agent(true) }},
 		"another takes its place in time":      {during: func(h *harness) { h.create(testAgent("another", ready)) }},
 		"going away":                           {change: []func(*corev1.Pod){goingAway}},

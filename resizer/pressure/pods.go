@@ -82,6 +82,11 @@ func (p *pod) readThrottled(buffer []byte) error {
 type tree struct {
 	cpu, cpuacct string   // hierarchies; the same on v2
 	parents      []string // of pods
+
+	// missing says that a look at soughtAt found no parents. One goes through all of the node's
+	// cgroups, which is too much for every reading.
+	missing  error
+	soughtAt time.Time
 }
 
 func isV2(cgroupRoot string) bool {
@@ -91,7 +96,7 @@ func isV2(cgroupRoot string) bool {
 
 // list finds the pods that there are, and what of them is to be read.
 func (n *Node) list(now time.Time) error {
-	if err := n.findParents(); err != nil {
+	if err := n.findParents(now); err != nil {
 		return err
 	}
 	found := map[string]struct{}{}
@@ -163,9 +168,10 @@ func (n *Node) anyThreads() bool {
 	return false
 }
 
-// findParents finds the cgroups that pods are in: one for each class of quality of
-// service, below one that every kubelet names alike, wherever it has it.
-func (n *Node) findParents() error {
+// findParents finds the cgroups that pods are in: one for each class of quality of service, below
+// one that every kubelet names alike, wherever it has it. A node without any is an error, since
+// nothing would tell whether its pods wait.
+func (n *Node) findParents(now time.Time) error {
 	if n.tree.cpu == "" {
 		cpu, cpuacct := n.cgroupRoot, n.cgroupRoot
 		if !n.v2 {
@@ -182,17 +188,21 @@ func (n *Node) findParents() error {
 	if len(n.tree.parents) > 0 {
 		return nil
 	}
+	if n.tree.missing != nil && now.Sub(n.tree.soughtAt) < listEvery {
+		return n.tree.missing
+	}
+	n.tree.missing, n.tree.soughtAt = nil, now
 	err := filepath.WalkDir(n.tree.cpu, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && !d.IsDir():
 			return nil
 		case err != nil:
 			return err
-		case d.Name() == "kubepods" || d.Name() == "kubepods.slice":
+		case isParent(d.Name()):
 			n.tree.parents = append(n.tree.parents, path)
 			for _, class := range []string{"burstable", "besteffort"} {
-				if d.Name() == "kubepods.slice" {
-					class = "kubepods-" + class + ".slice"
+				if slice, ok := strings.CutSuffix(d.Name(), ".slice"); ok {
+					class = slice + "-" + class + ".slice"
 				}
 				if _, err := os.Stat(filepath.Join(path, class)); err == nil {
 					n.tree.parents = append(n.tree.parents, filepath.Join(path, class))
@@ -207,7 +217,17 @@ func (n *Node) findParents() error {
 	if err != nil {
 		return fmt.Errorf("looking for the cgroups of pods below %s: %w", n.tree.cpu, err)
 	}
-	return nil
+	if len(n.tree.parents) == 0 {
+		n.tree.missing = fmt.Errorf("looking for the cgroups of pods: none of those below %s, down to %d levels, is called kubepods, kubepods.slice or <cgroup root>-kubepods.slice, "+
+			"as a kubelet with cgroups for its QoS classes has it", n.tree.cpu, parentDepth)
+	}
+	return n.tree.missing
+}
+
+// isParent is of the name of a cgroup that a kubelet has all its pods in. By systemd's driver it
+// begins with the names of those that it is in, which are the kubelet's cgroup root.
+func isParent(name string) bool {
+	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
 
 // podUID is that of the pod whose cgroup has such a name, by either driver.

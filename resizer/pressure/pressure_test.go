@@ -446,7 +446,7 @@ func TestOwn(t *testing.T) {
 
 func TestPodUID(t *testing.T) {
 	for name, want := range map[string]string{
-		"pod0a-1b": "0a-1b", "kubepods-besteffort-pod0a_1b.slice": "0a-1b", "kubepods-pod0a.slice": "0a",
+		"pod0a-1b": "0a-1b", "kubepods-besteffort-pod0a_1b.slice": "0a-1b", "kubepods-pod0a.slice": "0a", "kubelet-kubepods-burstable-pod0a_1b.slice": "0a-1b",
 		"burstable": "", "kubepods-burstable.slice": "", "crio-pod.scope": "", "pod": "",
 	} {
 		if got, ok := podUID(name); ok != (want != "") || ok && got != want {

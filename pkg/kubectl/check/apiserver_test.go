@@ -343,6 +343,9 @@ func (p *plane) breaks(b brokenBy) {
 	if got := bad(findings); !slices.Equal(got, b.want) {
 		p.Errorf("not fine are %q, want %q", got, b.want)
 	}
+	if !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Message, b.says) }) {
+		p.Errorf("none of %+v says %q", findings, b.says)
+	}
 	for _, f := range findings {
 		if f.Severity != OK && (f.Remedy == "" || len(b.want) == 1 && !strings.Contains(f.Remedy, b.remedy)) {
 			p.Errorf("the remedy of %q is %q, want one with %q", f.Message, f.Remedy, b.remedy)

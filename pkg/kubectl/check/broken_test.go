@@ -38,6 +38,8 @@ type brokenBy struct {
 	want []string
 	// remedy is part of each remedy.
 	remedy string
+	// says is part of a message.
+	says string
 }
 
 func quantities(cpu, memory string) corev1.ResourceList {
@@ -85,13 +87,21 @@ func broken() []brokenBy {
 			want: []string{"error kubernetes-version cluster"}, remedy: "gcloud container clusters upgrade",
 		},
 		of("another Knative", ofKnativeAt("1.22.4"), "knative-v1.23.0/serving-core.yaml", "error knative-version deployment knative-serving/activator"),
+		of("a Knative two minor versions behind", ofKnativeAt("1.21.4"), "# Upgrade Knative to 1.23, one minor version at a time: https://knative.dev/docs/install/upgrade/", "error knative-version deployment knative-serving/activator"),
+		of("another Knative, which the operator keeps", pair(edit(&appsv1.Deployment{ObjectMeta: at(servingNamespace, "controller")}, func(d *appsv1.Deployment) {
+			d.Labels[versionLabel], d.OwnerReferences = "1.22.4", ofOperator
+		})), "# Have the Knative operator upgrade Knative to 1.23, one minor version at a time: https://knative.dev/docs/install/upgrade/", "error knative-version deployment knative-serving/controller"),
+		{
+			name: "a part of Knative is gone", object: &appsv1.Deployment{ObjectMeta: at(servingNamespace, "webhook")}, remove: true,
+			want: []string{"error knative-version deployment knative-serving/webhook"}, remedy: applyKnative,
+		},
 		of("a Knative that Libra does not know yet", ofKnativeAt("1.24.0"), "set image deployment/activator", "error knative-version deployment knative-serving/activator"),
 		of("another KServe", pair(edit(&appsv1.Deployment{ObjectMeta: at(kserveNamespace, kserveController)}, func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[0].Image = "kserve/kserve-controller:v0.19.0"
 		})), "libra-predictor-plain.yaml", "warning kserve-version deployment kserve/kserve-controller-manager"),
 
 		of("the Knative operator, which is not told of Libra's image", pair(ofActivator(func(d *appsv1.Deployment) {
-			d.OwnerReferences = []metav1.OwnerReference{{APIVersion: "operator.knative.dev/v1beta1", Kind: "KnativeServing", Name: "knative-serving", UID: "1"}}
+			d.OwnerReferences = ofOperator
 		})), "# Add this to the KnativeServing:\nspec:\n  registry:\n    override:\n      activator: example.com/libra-activator:1\n", "error activator-owner deployment knative-serving/activator"),
 		of("Argo CD", pair(ofActivator(func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "knative" })),
 			"newName: example.com/libra-activator", "error activator-owner deployment knative-serving/activator"),
@@ -214,7 +224,7 @@ func broken() []brokenBy {
 			want: []string{"error function-pod revision shop/cart-00001"},
 		},
 		{
-			name: "a pod is Guaranteed", object: proxied("guaranteed"), remedy: "/resources/requests/cpu",
+			name: "a pod is Guaranteed", object: proxied("guaranteed"), says: "Guaranteed, which a resize may not change; all of their containers have limits, queue-proxy too, so that they are only observed",
 			want: []string{"error function-pod revision shop/cart-00001", "warning function-qos revision shop/cart-00001"},
 		},
 		{
@@ -289,6 +299,9 @@ func ambientPolicy() client.Object {
 		Ingress:     []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt32(hbonePort))}}}},
 	}}
 }
+
+// ofOperator is what the Knative operator writes on all that it keeps.
+var ofOperator = []metav1.OwnerReference{{APIVersion: "operator.knative.dev/v1beta1", Kind: "KnativeServing", Name: "knative-serving", UID: "1"}}
 
 func ofKnativeAt(v string) changed {
 	return pair(ofActivator(func(d *appsv1.Deployment) { d.Labels[versionLabel] = v }))

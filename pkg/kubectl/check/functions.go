@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -252,21 +251,14 @@ func firstPods(ctx context.Context, c *Cluster, say func(f function, pod *corev1
 }
 
 func functionQoS(ctx context.Context, c *Cluster) ([]Finding, error) {
-	var unknown error
-	found, err := firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
+	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
 		if pod.Status.QOSClass != corev1.PodQOSGuaranteed {
 			return Finding{}, false
 		}
-		owners, err := c.lendsOfOwners(ctx, f.rev.Namespace)
-		unknown = errors.Join(unknown, err)
 		index, _ := f.container()
 		remedy := f.patch("json", []fields{{"op": "replace", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources/requests/cpu", index), "value": "100m"}}) + "  # less than its limit"
-		if owners != "" {
-			return warning(f.object(), remedy, "its pods are Guaranteed and the source is owners (%s): they keep what they request, so that they lend nothing, and a resize may not change them, so that no memory is borrowed", owners), true
-		}
-		return warning(f.object(), remedy, "its pods are Guaranteed, which a resize may not change: the ceiling is in the cgroup alone, and no memory is borrowed"), true
+		return warning(f.object(), remedy, "its pods are Guaranteed, which a resize may not change; all of their containers have limits, queue-proxy too, so that they are only observed"), true
 	})
-	return found, errors.Join(err, unknown)
 }
 
 // queueProxyAnnotations are those of a revision that give its queue-proxy limits.

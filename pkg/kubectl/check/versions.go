@@ -101,7 +101,7 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 		switch minor := v.WithPatch(0); {
 		case minor.LessThan(ofKnative):
-			found = append(found, failure(about, applyKnative, "it is Knative %s, want %s", short(v), short(ofKnative)))
+			found = append(found, failure(about, upgradeKnative(d, v), "it is Knative %s, want %s", short(v), short(ofKnative)))
 		case minor.GreaterThan(ofKnative):
 			found = append(found, failure(about, keepStock, "it is Knative %s, and this Libra is for %s", short(v), short(ofKnative)))
 		default:
@@ -116,6 +116,18 @@ const (
 		" && kubectl apply -f https://github.com/knative/serving/releases/download/knative-v1.23.0/serving-core.yaml"
 	keepStock = "# Keep the stock activator, until there is a Libra for this Knative. If Libra's runs:\n" + restoreStock
 )
+
+// upgradeKnative is how a Deployment of an older Knative comes to be of ofKnative. It is a command only where that is all
+// there is to do: Knative goes up by one minor version at a time, and a keeper would put its own manifests back.
+func upgradeKnative(d *appsv1.Deployment, v *version.Version) string {
+	how := "Upgrade Knative"
+	if keeper := swap.KeeperOf(d); keeper != nil {
+		how = "Have " + keeper.Name + " upgrade Knative"
+	} else if v.Major() == ofKnative.Major() && v.Minor()+1 == ofKnative.Minor() {
+		return applyKnative
+	}
+	return fmt.Sprintf("# %s to %s, one minor version at a time: https://knative.dev/docs/install/upgrade/", how, short(ofKnative))
+}
 
 // versionOf is what a Deployment of Knative's or KServe's is, by its label or its image's tag, and the text of it. It
 // is nil of what cannot be read.

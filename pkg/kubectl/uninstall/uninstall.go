@@ -51,6 +51,9 @@ type Uninstall struct {
 
 // Run removes Libra, and says what it leaves. It can be run again after a failure.
 func (u Uninstall) Run(ctx context.Context) error {
+	if err := u.refuseScheduled(ctx); err != nil {
+		return err
+	}
 	activator := swap.Swap{Client: u.Client, Clock: u.Clock, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
 	for _, step := range []step{
 		{"nothing new is lent: max-mode observe in " + settings.ConfigMap, u.observe},
