@@ -76,6 +76,27 @@ var fairScenes = []play{
 			"x": {Lent: cpu(700)}, "x1": {Borrowed: cpu(700)}, "y": {Lent: cpu(200)}, "y1": {Borrowed: cpu(200)},
 		})
 	}},
+	{"what a pod leaves at an end goes to others of the domain in which it lends by now", func(s scene) {
+		s.begin(shared("a", "a", time.Hour, need(500, 256)))
+		s.begin(of("other", shared("a2", "a", time.Hour, need(500, 256))))
+		s.begin(of("other", invocation("b", time.Hour, cpu(0), cpu(300))))
+		s.expect(3, cpu(0), nil)
+		s.end("a")
+		s.expect(2, need(200, 256), map[string]pool.Balance{"a": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+	}},
+	{"who loses what a pod has lent, because one of another domain lapses there, gets it of others", func(s scene) {
+		first := shared("a", "a", time.Hour, need(300, 64))
+		first.Owner = "activator-2"
+		s.begin(first)
+		s.begin(of("other", shared("a2", "a", time.Hour, need(300, 64))))
+		s.equal(cpu(300), s.begin(of("other", invocation("b", time.Hour, cpu(0), cpu(300)))))
+		s.begin(of("other", invocation("d", time.Hour, cpu(300), cpu(0))))
+		s.pass(pool.LeaseTTL - time.Millisecond)
+		s.renew("activator-1")
+		s.open()
+		s.pass(time.Millisecond)
+		s.expect(3, cpu(0), map[string]pool.Balance{"d": {Lent: cpu(300)}, "b": {Borrowed: cpu(300)}})
+	}},
 	{"memory stays, and domains take turns at what is not enough for all", func(s scene) {
 		bytes := func(n int64) api.Resources { return api.Resources{MemoryBytes: n} }
 		pods := map[string]int64{"x": 0, "x1": 0, "y": 0, "y1": 0, "z": 0, "z1": 0}

@@ -228,7 +228,8 @@ type Pool interface {
 	//
 	// A pod lends nothing, and nobody counts as alone in it, while there are unseen ones in it:
 	// Others that the pool does not know, until their Owner's next Begin there counts fewer or
-	// what it did not know of begins; what has lapsed, until its Owner's next Begin there
+	// what it did not know of begins (in a pod in which none is known, they lapse with a Heartbeat
+	// that does not name it); what has lapsed, until its Owner's next Begin there
 	// does not count it, its pod is seen at rest (Heartbeat), or for UnseenMost; and what computes
 	// for a client that went away (Ending), until its pod is seen at rest, or for UnseenMost. So is
 	// what was in flight when an epoch ended, in any of the pods that take part when the next one's

@@ -127,6 +127,38 @@ var unseenScenes = []play{
 		s.pass(time.Millisecond)
 		s.equal([]string(nil), s.read().Unseen)
 	}},
+	{"what its owner counts in a pod that is gone is taken to be over in the end", func(s scene) {
+		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
+		s.heartbeat(unlimited, map[string]int64{"b": 0})
+		s.equal([]string(nil), s.read().Unseen) // one that is known is in it, and its owner may tell
+		s.end("a2")
+		s.heartbeat(unlimited, map[string]int64{"b": 0})
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		other := invocation("a3", time.Hour, cpu(300), cpu(0))
+		other.Pod, other.Owner = "default/a", "activator-2"
+		s.pass(pool.UnseenMost - time.Millisecond)
+		s.open()
+		s.begin(other)
+		s.expect(1, cpu(0), nil)
+		s.equal(pool.Outcome{Found: true}, s.end("a3"))
+		s.pass(time.Millisecond)
+		other.ID = "a4"
+		s.begin(other)
+		s.expect(1, cpu(300), nil)
+		s.equal([]string(nil), s.read().Unseen)
+	}},
+	{"its owner tells of them again when the pod takes part again", func(s scene) {
+		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
+		s.end("a2")
+		s.heartbeat(unlimited, map[string]int64{"b": 0})
+		s.open()
+		s.begin(numbered(shared("a3", "a", time.Minute, need(300, 64)), 3, 1))
+		s.equal([]string(nil), s.read().Unseen)
+		s.expect(1, cpu(0), nil)
+		s.end("a3")
+		s.begin(numbered(shared("a4", "a", time.Minute, need(300, 64)), 4, 0))
+		s.expect(1, need(700, 448), nil)
+	}},
 	{"what has lapsed is taken to be over in the end", func(s scene) {
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.pass(pool.LeaseTTL)

@@ -5,7 +5,7 @@
 // the predictor what each invocation really used.
 //
 //	sampling and observations   observe.go, container.go, ring.go, measure.go
-//	pods of the node            tracker.go, pods.go
+//	pods of the node            tracker.go, introduce.go, pods.go
 //	what is to be written       plan.go
 //	writing it                  reflex.go, act.go, entry.go, entries.go, account.go
 //	when to give back           safeguard.go
@@ -172,7 +172,7 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 	now := clk.Now()
 	a.sampledAt.Store(&now)
 	a.reflex.roundAt.Store(&now)
-	return a, &Tracker{kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants}, nil
+	return a, &Tracker{clock: clk, kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants}, nil
 }
 
 // Start runs until ctx ends, and then gives every container what it is owed. It

@@ -92,6 +92,7 @@ type clamps struct {
 	last     pressure.Reading
 	blind    bool      // nothing tells who waits
 	begun    time.Time // when functions began to be held; zero while none is
+	toldNone bool      // that there are containers without quotas, in the log
 	told     bool      // of that, in the log
 	toldAt   time.Time
 	creditAt time.Time
@@ -108,6 +109,8 @@ type clampedContainer struct {
 	read    bool
 	readAt  time.Time
 	inForce int64
+	// limited says that there was a quota, whoever set it.
+	limited bool
 	// written is what was written last and is to be read; 0 once somebody else wrote.
 	written   int64
 	writtenAt time.Time
@@ -147,6 +150,10 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 		}
 		u.container = id
 		c.reportUse(k, u.over(), passed)
+		if c.unlimited(k, now) {
+			idle = idle && k.rests
+			continue
+		}
 		uses = append(uses, u)
 		pressed = pressed || u.over() > 0 || k.held
 		functions.Above += float64(u.over()) / 1000
@@ -263,12 +270,27 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 		return err
 	}
 	k.read, k.readAt, k.inForce = true, now, inForce
+	k.limited = k.limited || inForce != 0
 	if k.written != 0 && k.inForce != k.written {
 		c.metrics.rewrites.Add(ctx, 1, ofCPU)
 		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)
 		k.written = 0
 	}
 	return nil
+}
+
+// unlimited says that a container has no quota, and has had none. Where the kubelet sets none
+// (cpuCFSQuota), nobody would take one off that the agent left.
+func (c *clamps) unlimited(k *clampedContainer, now time.Time) bool {
+	if k.bound != nil || k.limited || k.changed || k.owing {
+		return false
+	}
+	if !c.toldNone && now.Sub(k.firstAt) >= ceilingPatience {
+		c.toldNone = true
+		c.log.Info("containers that have no CPU quota, though their pods' specs have CPU limits, are left alone: the kubelet sets none when its cpuCFSQuota is false",
+			"pod", k.pod)
+	}
+	return true
 }
 
 // waited says that bystanders have waited for longer than is tolerated since the last

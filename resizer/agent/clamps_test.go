@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
@@ -166,6 +168,43 @@ func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	if k.writes != writes {
 		t.Error("a container was written that has what its spec says")
 	}
+}
+
+// Where the kubelet sets no quotas the agent sets none, whoever waits; where it does in the end, all is as
+// ever.
+func TestNoCeilingWithoutQuota(t *testing.T) {
+	g := newTestClampRig(t)
+	told := 0
+	g.clamps.log = funcr.New(func(_, args string) { told += strings.Count(args, "are left alone") }, funcr.Options{})
+	set, refused := g.add("set", 500, false), g.add("refused", 500, true)
+	set.Limit.CPUMilli, refused.Limit.CPUMilli = 0, 0
+	g.street.waiting = true
+	g.pass(3*ceilingPatience, 2000)
+	if debts, _ := g.journal.load(); len(debts) != 0 || set.writes+refused.writes != 0 {
+		t.Errorf("%d and %d writes, and the journal names %v, where the kubelet sets no quotas", set.writes, refused.writes, debts)
+	}
+	if told != 1 {
+		t.Errorf("it is said %d times, want once", told)
+	}
+	g.clamps.stop(context.Background())
+	g.want("set", 0)
+	g.want("refused", 0)
+
+	g.street.waiting = false
+	g.start()
+	g.pass(time.Second, 400)
+	set.Limit.CPUMilli, refused.Limit.CPUMilli = 500, 500
+	g.pass(2*inForceEvery, 400)
+	g.want("set", 500)
+	g.want("refused", 2000)
+	g.pass(ceilingPatience, 400)
+	g.want("set", 2000)
+	set.Limit.CPUMilli = 0 // another's doing
+	g.pass(2*inForceEvery, 400)
+	g.want("set", 2000)
+	g.clamps.stop(context.Background())
+	g.want("set", 500)
+	g.want("refused", 500)
 }
 
 func TestCeilingTakenBack(t *testing.T) {

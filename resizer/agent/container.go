@@ -56,6 +56,9 @@ type container struct {
 	// idling is touched by who reclaims alone.
 	idling idling
 
+	// guarding is held, before mu, by who writes the guard, for which the kernel may take long, or
+	// closes the cgroup.
+	guarding sync.Mutex
 	mu       sync.Mutex
 	cgroup   reader
 	ring     ring
@@ -63,11 +66,11 @@ type container struct {
 	repeated int       // samples since the container was last read
 	limited  int       // readings since its limits were last read
 	limitsAt time.Time // when they were
-	guard    guard
+	guard    guard     // which only who holds guarding, too, changes
 	activity activity
 }
 
-// reader reads a container's cgroup. Not for concurrent use.
+// reader reads a container's cgroup. Not for concurrent use, but for GuardMemory beside what reads.
 type reader interface {
 	Read() (cgroup.Reading, error)
 	ReadUse() (cgroup.Reading, error)
@@ -322,7 +325,9 @@ func (c *container) rested(i int) bool {
 }
 
 func (c *container) close() {
-	_ = c.release() // it may have ended
+	c.guarding.Lock()
+	defer c.guarding.Unlock()
+	_ = c.takeGuardOff() // it may have ended
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cgroup.Close() //nolint:errcheck // every write was checked
@@ -409,18 +414,23 @@ func (s *containers) get(pod string) *container {
 
 // put replaces the pod's container; nil removes it.
 func (s *containers) put(pod string, c *container) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old := s.byPod[pod]; old != nil {
+	// To close one may take as long as the kernel takes over its guard, for which nobody else waits.
+	if old := s.replace(pod, c); old != nil {
 		old.close()
 	}
-	s.list = nil
+}
+
+func (s *containers) replace(pod string, c *container) (old *container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.list = s.byPod[pod], nil
 	if c == nil {
 		delete(s.byPod, pod)
-		return
+		return old
 	}
 	s.byPod[pod] = c
 	s.stir()
+	return old
 }
 
 // all are those that there are now. Nobody waits for reads of files meanwhile.

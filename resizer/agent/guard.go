@@ -42,22 +42,34 @@ type guard struct {
 // guardMemory sets the container's guard to what the last sample asks for, and says whether there
 // is one now where there was none. What an earlier agent left is like one's own.
 func (c *container) guardMemory() (put bool, err error) {
+	c.guarding.Lock()
+	defer c.guarding.Unlock()
+	at, another, err := c.guardDue()
+	if err != nil || !another {
+		return false, err
+	}
+	return c.setGuard(at)
+}
+
+// guardDue is where the guard is to be by the last sample, and says whether that is another place than
+// where it is.
+func (c *container) guardDue() (at int64, another bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := &c.guard
 	if g.others || c.ring.len() == 0 {
-		return false, nil
+		return 0, false, nil
 	}
 	last := c.ring.last()
 	limit, spec := last.Limit.MemoryBytes, c.spec.Load()
 	if !g.known {
 		found, err := c.cgroup.MemoryGuard()
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
 		g.known = true
 		if g.others = found != 0 && !isGuard(found, limit, spec); g.others {
-			return false, nil
+			return 0, false, nil
 		}
 		g.at = found
 	}
@@ -68,48 +80,51 @@ func (c *container) guardMemory() (put bool, err error) {
 	case g.at != 0:
 		from = guardUntil
 	}
-	at := guardOf(limit)
+	at = guardOf(limit)
 	if !c.rescuable.Load() || guardParts*last.Memory <= from*limit {
 		at = 0
 	}
-	if at == g.at {
-		return false, nil
+	// A write of less than is in use would wait for the kernel to reclaim that, and so would whoever
+	// takes samples.
+	if at != g.at && last.Memory >= at {
+		at = 0
 	}
-	// A write of less than is in use would wait for the kernel to reclaim that, and the safeguard
-	// for the write.
-	if last.Memory >= at {
-		if at = 0; g.at == 0 {
-			return false, nil
-		}
-	}
-	put = g.at == 0
-	if err := c.setGuard(at); err != nil {
-		return false, err
-	}
-	return put && c.guard.at != 0, nil
+	return at, at != g.at, nil
 }
 
-// setGuard tells the kernel. The caller holds the lock.
-func (c *container) setGuard(at int64) error {
-	err := c.cgroup.GuardMemory(at)
+// setGuard tells the kernel, and says whether there is a guard now where there was none. The caller
+// holds guarding, and not mu: more may be in use by now than was sampled, and while the kernel reclaims
+// it, the safeguards of all containers must not wait for this one's samples.
+func (c *container) setGuard(at int64) (put bool, err error) {
+	err = c.cgroup.GuardMemory(at)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if errors.Is(err, errors.ErrUnsupported) {
 		c.guard.others = true
-		return nil
+		return false, nil
 	}
-	if err == nil {
-		c.guard.at = at
+	if err != nil {
+		return false, err
 	}
-	return err
+	put = c.guard.at == 0 && at != 0
+	c.guard.at = at
+	return put, nil
 }
 
 // release takes the container's guard off.
 func (c *container) release() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.guarding.Lock()
+	defer c.guarding.Unlock()
+	return c.takeGuardOff()
+}
+
+// takeGuardOff does, for who holds guarding.
+func (c *container) takeGuardOff() error {
 	if c.guard.at == 0 {
 		return nil
 	}
-	return c.setGuard(0)
+	_, err := c.setGuard(0)
+	return err
 }
 
 // guardMemory has a container that may get more memory not be killed before it does.

@@ -2,11 +2,14 @@ package agent
 
 import (
 	"errors"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
 // guardedCgroup is one whose guard is set, if the kernel has such a thing.
@@ -15,6 +18,7 @@ type guardedCgroup struct {
 	unguarded
 	guard, writes int64
 	cannot        bool
+	writing       func() // is called while the guard is written
 }
 
 func (c *guardedCgroup) Read() (cgroup.Reading, error)    { return c.Reading, nil }
@@ -24,6 +28,9 @@ func (*guardedCgroup) Close() error                       { return nil }
 func (c *guardedCgroup) MemoryGuard() (int64, error)      { return c.guard, nil }
 func (c *guardedCgroup) GuardMemory(bytes int64) error {
 	c.writes++
+	if c.writing != nil {
+		c.writing()
+	}
 	if c.cannot {
 		return errors.ErrUnsupported
 	}
@@ -200,4 +207,71 @@ func TestNoGuards(t *testing.T) {
 	if made.writes != 1 {
 		t.Errorf("%d writes, want one", made.writes)
 	}
+}
+
+// While the kernel takes its time over a guard, nobody waits for what was sampled of the container, nor
+// for what there is of others.
+func TestNobodyWaitsForAGuard(t *testing.T) {
+	made := &guardedCgroup{Reading: cgroup.Reading{Memory: 100 * mib, Limit: api.Resources{MemoryBytes: 128 * mib}}}
+	all, c := newContainers(), &container{cgroup: made}
+	c.rescuable.Store(true)
+	c.told.Store(true)
+	all.put("a/p", c)
+	if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+		t.Fatal(err)
+	}
+	made.writing = func() {
+		for name, mu := range map[string]*sync.Mutex{"the container's samples": &c.mu, "the containers": &all.mu} {
+			if !mu.TryLock() {
+				t.Fatalf("write %d of the guard: who asks for %s waits for it", made.writes, name)
+			}
+			mu.Unlock()
+		}
+		if used, _, _ := c.memory(); used != made.Memory || !c.rests(epoch) {
+			t.Errorf("write %d of the guard: %d bytes are in use, and the container rests: %v", made.writes, used, c.rests(epoch))
+		}
+	}
+	for range 2 {
+		if put, err := c.guardMemory(); !put || err != nil {
+			t.Fatalf("put: %t, %v", put, err)
+		}
+		if made.writes == 1 {
+			if err := c.release(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if all.put("a/p", nil); made.writes != 4 || made.guard != 0 {
+		t.Errorf("%d writes, and a guard of %d bytes is left, want 4 and none", made.writes, made.guard)
+	}
+}
+
+// A guard is written beside what samples the container.
+func TestGuardBesideSamples(t *testing.T) {
+	opened, err := cgroup.Open(cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &container{cgroup: opened}
+	c.spec.Store(200 * mib) // above what is in use, and below the limit
+	sample := func() {
+		if err := c.sampleWhole(func() time.Time { return epoch }); err != nil {
+			t.Error(err)
+		}
+	}
+	sample()
+	var sampling sync.WaitGroup
+	sampling.Go(func() {
+		for range 100 {
+			sample()
+		}
+	})
+	for i := range 100 {
+		c.rescuable.Store(i%2 == 0)
+		if put, err := c.guardMemory(); err != nil || put != (i%2 == 0) {
+			t.Errorf("put: %t, %v", put, err)
+		}
+	}
+	sampling.Wait()
+	c.close()
 }

@@ -28,6 +28,10 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	if r.state.Epoch == "" || r.lost {
 		return // there is none yet to say it of
 	}
+	if !r.pods.introduced() {
+		r.beatDue = false // it is again as soon as the pods are known
+		return
+	}
 	hb := pool.Heartbeat{
 		Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Capacity: r.capacity, Idle: r.idle, Pods: map[string]int64{},
 	}

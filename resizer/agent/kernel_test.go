@@ -207,6 +207,7 @@ func (owners) For(string) settings.Settings {
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
 func (owners) Settings() settings.Settings      { return settings.Settings{} }
 func (owners) OnChange(func())                  {}
+func (owners) Synced() bool                     { return true }
 
 func named(pod string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(pod, "/")

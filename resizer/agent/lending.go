@@ -26,6 +26,8 @@ const (
 // Lending tells how far Libra goes with a pod, and where what is lent comes from. It is
 // what settings.Live is to the agent.
 type Lending interface {
+	// Synced says that the settings are the cluster's.
+	Synced() bool
 	// For are the settings of a namespace's functions.
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -95,5 +96,28 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	lending.change()
 	if queue.Len() != 2 {
 		t.Errorf("%d pods are looked at when the settings change, want both", queue.Len())
+	}
+}
+
+// What a pod is owed of memory is known from before, while its Revision cannot be read.
+func TestMemoryOwedIsKept(t *testing.T) {
+	p := newPodInfos()
+	p.set("default/p", podInfo{container: id, allocation: userLimits, memoryOwed: userLimits.MemoryBytes})
+	unknown, known := podInfo{container: id}, podInfo{container: id, memoryOwed: mib}
+	for info, want := range map[*podInfo]int64{&unknown: userLimits.MemoryBytes, &known: mib} {
+		if p.keepLending("default/p", info); info.memoryOwed != want {
+			t.Errorf("%d bytes are owed, want %d", info.memoryOwed, want)
+		}
+	}
+}
+
+func TestPodsAreTriedAgainSoon(t *testing.T) {
+	tries, request := retries(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}}
+	var waits time.Duration
+	for range 100 {
+		waits = tries.When(request)
+	}
+	if waits != retryMost {
+		t.Errorf("a pod that cannot be looked at is tried again after %v, want %v", waits, retryMost)
 	}
 }

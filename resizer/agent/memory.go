@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"libra.dev/libra/resizer/backoff"
 )
 
 const (
@@ -15,9 +17,11 @@ const (
 	crowdedPart = 0.7
 	easyPart    = 0.6
 	// unmetPatience is how long what was asked for may take, and unmetRest how long nothing is
-	// asked for after that.
+	// asked for after that, nor is the container slowed down for it: twice as long each time until a
+	// raise comes, unmetRestMost at most.
 	unmetPatience = 10 * time.Second
 	unmetRest     = 10 * time.Second
+	unmetRestMost = 5 * time.Minute
 	// needMost is how many times its allocation a container may need at most, and needStep the
 	// bytes of which needs are multiples: the kernel rounds limits down to pages.
 	needMost = 8
@@ -62,8 +66,21 @@ type memoryUse struct {
 	// unmetSince is since when the limit is less than that; zero while it is not.
 	unmetSince time.Time
 	// refusedUntil is until when nothing more is asked for, because the node had none to spare,
-	// or it was not given.
+	// or it was not given, for which unmetRests says how long.
 	refusedUntil time.Time
+	unmetRests   backoff.Delay
+}
+
+// look takes in what was sampled last of the container, and returns the most that it was ever seen
+// to use. A limit that was raised shows that raises come.
+func (m *memoryUse) look(c *container) (most int64) {
+	before := m.limit
+	m.used, m.limit, most = c.memory()
+	if before != 0 && m.limit > before {
+		m.refusedUntil = time.Time{}
+		m.unmetRests.Reset()
+	}
+	return most
 }
 
 // has is the limit that there is, or is to be.
@@ -78,17 +95,27 @@ func (m *memoryUse) keeps(spec int64) int64 {
 	return m.has()
 }
 
-// unmet says that what was asked for has not been given for long, by a limit that is in force or
-// in the spec, and gives it up for a while: a quota may have no room for it, and others could
-// use what the node has.
-func (m *memoryUse) unmet(given int64, now time.Time) bool {
+// unmet says that what was asked for has not been in force for long, and gives it up for a while: a
+// quota may have no room for it, and others could use what the node has. What the spec has already
+// stays asked for: the kubelet is late with it. A limit that the kubelet is about to lower to what the
+// spec has is no raise.
+func (m *memoryUse) unmet(spec int64, now time.Time) bool {
+	given := m.limit
+	if spec > 0 {
+		given = min(given, spec)
+	}
 	switch {
-	case m.need <= given:
+	case m.limit == 0 || m.need <= given:
 		m.unmetSince = time.Time{}
+	case now.Before(m.refusedUntil):
 	case m.unmetSince.IsZero():
 		m.unmetSince = now
 	case now.Sub(m.unmetSince) >= unmetPatience:
-		m.unmetSince, m.refusedUntil, m.need = time.Time{}, now.Add(unmetRest), 0
+		m.unmetRests.Min, m.unmetRests.Max = unmetRest, unmetRestMost
+		m.unmetSince, m.refusedUntil = time.Time{}, now.Add(m.unmetRests.Next())
+		if m.need > spec {
+			m.need = 0
+		}
 		return true
 	}
 	return false
@@ -104,7 +131,7 @@ type crowdedContainer struct {
 // readMemory takes in what was sampled of all containers' memory, and what they need by it,
 // as far as the node has it.
 func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
-	now := r.clock.Now()
+	now, introduced := r.clock.Now(), r.pods.introduced()
 	var above, unused int64
 	var near []crowdedContainer
 	for _, e := range r.entries {
@@ -122,12 +149,10 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			c.rescuable.Store(false)
 			continue
 		}
-		var most int64
-		m.used, m.limit, most = c.memory()
-		r.most[e.info.function] = max(r.most[e.info.function], most)
-		if r.lost {
+		r.most[e.info.function] = max(r.most[e.info.function], m.look(c))
+		if r.lost || !introduced {
 			m.unmetSince = time.Time{} // nobody hears what is asked for
-		} else if m.unmet(max(m.limit, e.info.limits.MemoryBytes), now) {
+		} else if m.unmet(e.info.limits.MemoryBytes, now) {
 			r.tellRescue(ctx, e, r.needed(e), rescueUnmet)
 		}
 		switch need := r.needed(e); {
@@ -230,7 +255,7 @@ func (r *reflex) isShort(e *entry) bool {
 	if c == nil || !e.eligible() || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
 		return false
 	}
-	m.used, m.limit, _ = c.memory()
+	m.look(c)
 	return m.limit > 0 && r.needed(e) > m.keeps(e.info.limits.MemoryBytes)
 }
 

@@ -87,6 +87,11 @@ func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
 	return needs
 }
 
+// give makes a pod's spec have a limit, and the kernel one, in MiB.
+func (m *memoryRig) give(pod string, spec, inForce int64) {
+	m.get(pod).info.limits.MemoryBytes, m.kernel[pod].Limit.MemoryBytes = spec*mib, inForce*mib
+}
+
 func (m *memoryRig) short() bool { return slices.ContainsFunc(m.entries, m.isShort) }
 
 func (m *memoryRig) expect(t *testing.T, usedMiB, want map[string]int64) {
@@ -239,7 +244,7 @@ func TestUnmetNeeds(t *testing.T) {
 	m.expect(t, crowded, map[string]int64{})
 	m.clock.Step(time.Millisecond)
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
-	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	m.give("a/p", 1024, 1024)
 	m.clock.Step(2 * unmetPatience)
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
 	// More is not to be had, and what there is stays as long as it is used.
@@ -256,6 +261,67 @@ func TestUnmetNeeds(t *testing.T) {
 	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
 	if n := m.counted("libra.agent.rescues", rescueUnmet); n != 2 {
 		t.Errorf("%d were not given, want 2", n)
+	}
+}
+
+// A container that does not get what it needs is slowed down for it ever more seldom, until a raise comes.
+func TestUnmetNeedsRestEverLonger(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.openPool()
+	c, crowded, asked := m.sampled.get("a/p"), map[string]int64{"a/p": 400}, map[string]int64{"a/p": 1024}
+	for _, seconds := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+		m.expect(t, crowded, asked)
+		if !c.rescuable.Load() {
+			t.Errorf("before a rest of %d s: not slowed down while more is asked for", seconds)
+		}
+		m.clock.Step(unmetPatience)
+		m.expect(t, crowded, map[string]int64{})
+		m.clock.Step(seconds*time.Second - time.Millisecond)
+		m.expect(t, crowded, map[string]int64{})
+		if c.rescuable.Load() {
+			t.Errorf("in a rest of %d s: slowed down though nothing is asked for", seconds)
+		}
+		m.clock.Step(time.Millisecond)
+	}
+	m.expect(t, crowded, asked)
+	m.give("a/p", 1024, 1024)
+	more := map[string]int64{"a/p": 900}
+	m.expect(t, more, map[string]int64{"a/p": 2048})
+	m.clock.Step(unmetPatience)
+	m.expect(t, more, asked)
+	m.clock.Step(unmetRest)
+	m.expect(t, more, map[string]int64{"a/p": 2048})
+}
+
+// A raise that the kubelet does not put in force, or the lowering of which nobody takes back, does not
+// slow a container down for ever; what it is to have stays asked for.
+func TestARaiseThatIsNotInForce(t *testing.T) {
+	for name, tc := range map[string]struct{ used, spec, inForce int64 }{
+		"the kubelet hangs":          {400, 1024, 512},
+		"the limit is to be lowered": {460, 512, 1024},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemoryRig(t)
+			m.run("a/p", true)
+			m.openPool()
+			c, crowded, asked := m.sampled.get("a/p"), map[string]int64{"a/p": tc.used}, map[string]int64{"a/p": 1024}
+			m.expect(t, crowded, asked)
+			m.give("a/p", tc.spec, tc.inForce)
+			m.clock.Step(unmetPatience - time.Millisecond)
+			if m.expect(t, crowded, asked); !c.rescuable.Load() {
+				t.Error("not slowed down while more is to come")
+			}
+			m.clock.Step(time.Millisecond)
+			m.expect(t, crowded, asked)
+			if c.rescuable.Load() {
+				t.Error("slowed down though nothing has come")
+			}
+			m.give("a/p", 2048, 2048)
+			if m.expect(t, crowded, asked); !c.rescuable.Load() {
+				t.Error("not slowed down near a limit that came")
+			}
+		})
 	}
 }
 

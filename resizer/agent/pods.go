@@ -60,9 +60,10 @@ func (i *podInfo) borrowsBeyond() int64 {
 type podInfos struct {
 	changed chan struct{} // of capacity 1
 
-	mu      sync.Mutex
-	byPod   map[string]podInfo  // by namespace/name
-	claimed map[string]struct{} // pods whose cgroup the reflex has
+	mu           sync.Mutex
+	byPod        map[string]podInfo  // by namespace/name
+	claimed      map[string]struct{} // pods whose cgroup the reflex has
+	introduction introduction
 }
 
 func newPodInfos() *podInfos {
@@ -92,7 +93,7 @@ func (p *podInfos) keepLending(pod string, info *podInfo) {
 	if old.container != info.container {
 		return
 	}
-	info.allocation = old.allocation
+	info.allocation, info.memoryOwed = old.allocation, cmp.Or(info.memoryOwed, old.memoryOwed)
 	if old.node {
 		info.node, info.lends, info.cap = old.node, old.lends, old.cap
 	}
@@ -150,6 +151,7 @@ func (p *podInfos) has(pod, container string) bool {
 func (p *podInfos) claim() map[string]podInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.introduction.claimed()
 	for pod, info := range p.byPod {
 		if info.cgroup != nil {
 			p.claimed[pod] = struct{}{}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,12 +19,14 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -33,12 +36,17 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/backoff"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/eligible"
 )
 
+// retryMost is how long a pod that could not be looked at waits at most until it is again.
+const retryMost = 5 * time.Second
+
 // Tracker keeps the agent's containers in step with the pods of its node.
 type Tracker struct {
+	clock      clock.WithTicker
 	kube       client.Reader
 	cgroupRoot string
 	containers *containers
@@ -78,14 +86,26 @@ func ManagerOptions(node string) (manager.Options, error) {
 	}, nil
 }
 
-// Register adds the tracker to a manager of ManagerOptions.
+// Register adds the tracker to a manager of ManagerOptions. The agent, which is to be started after,
+// does not speak for its pods until they were looked at.
 func (t *Tracker) Register(mgr manager.Manager) error {
-	b := builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{})
+	t.pods.await()
+	if err := mgr.Add(manager.RunnableFunc(t.introduce)); err != nil {
+		return err
+	}
+	b := builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).
+		WithOptions(controller.Options{RateLimiter: retries()})
 	if t.lending != nil {
 		b = b.WatchesRawSource(source.Func(t.followSettings)).
 			Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(allocatableChanges))
 	}
 	return b.Complete(t)
+}
+
+// retries is when a pod is looked at again that could not be. The default waits up to a quarter of an hour
+// after several failures, and its limits would not be followed meanwhile.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](backoff.Min, retryMost)
 }
 
 // followSettings has all pods looked at again when the settings change.
@@ -117,8 +137,14 @@ var allocatableChanges = predicate.Funcs{
 }
 
 // Reconcile follows one pod.
-func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
+func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.Result, failed error) {
 	name := req.Namespace + "/" + req.Name
+	informed := t.informed()
+	defer func() {
+		if informed && failed == nil {
+			t.pods.looked(name)
+		}
+	}()
 
 	// 1. The pod is gone, or opted out: drop what we have.
 	var pod corev1.Pod

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,8 +73,10 @@ type fixedLending struct {
 	mode   api.Mode
 	source api.Source
 	change func()
+	unread atomic.Bool // the cluster's are not known yet
 }
 
+func (l *fixedLending) Synced() bool                     { return !l.unread.Load() }
 func (l *fixedLending) For(string) settings.Settings     { return l.Settings() }
 func (l *fixedLending) Source(string, string) api.Source { return l.source }
 func (l *fixedLending) OnChange(f func())                { l.change = f }

@@ -232,6 +232,20 @@ local function join_pod(node, inv, others)
   return moved
 end
 
+-- lapse_unseen has those lapse that are unseen in pods which may be gone: with nothing known in them, and
+-- which take no part. Nobody begins anything more there that would tell of them.
+local function lapse_unseen(node)
+  for pod, by_owner in pairs(node.unseen) do
+    if not (node.floors[pod] or node.in_pod[pod]) then
+      for _, u in pairs(by_owner) do
+        if u.till == 0 then
+          u.till = node.now + UNSEEN_MOST_MS
+        end
+      end
+    end
+  end
+end
+
 -- rest ends what has lapsed in a pod.
 local function rest(node, pod)
   for owner, u in pairs(node.unseen[pod] or {}) do
@@ -355,8 +369,9 @@ local function lapse(node, owners)
     end
   end
   for _, inv in ipairs(over) do
+    local here = node.in_pod[inv.pod]
     if release(node, inv, true) then
-      domains[inv.domain] = true
+      domains[inv.domain], domains[here.domain] = true, true
     end
   end
   for _, here in pairs(node.in_pod) do

@@ -57,8 +57,13 @@ local function finish(node, id, ending, late, answered, computes_in, most_ms)
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
+  local lends_in = node.in_pod[inv.pod].domain -- another's, once one of another domain has begun there
   if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and is_open(node) then
-    feed_domain(node, inv.domain)
+    if lends_in == inv.domain then
+      feed_domain(node, lends_in)
+    else
+      feed(node, {[inv.domain] = true, [lends_in] = true})
+    end
   end
   -- By the time that a late end is heard of, another may have run in the pod.
   local alone, safeguarded = inv.alone and not late, inv.safeguarded
@@ -264,6 +269,7 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
     end
     node.was_whole = true
   end
+  lapse_unseen(node)
   for pod in string.gmatch(rested, '[^\n]+') do
     rest(node, pod)
   end

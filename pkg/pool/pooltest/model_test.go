@@ -243,6 +243,9 @@ func drawShared(t *rapid.T) pool.Invocation {
 		return inv
 	}
 	inv.Pod, inv.Want = inv.Domain+"/p", api.Resources{}
+	if rapid.IntRange(0, 3).Draw(t, "has joined another domain") == 0 {
+		inv.Domain = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "which")
+	}
 	inv.Surplus = api.Resources{CPUMilli: 700, MemoryBytes: 384 << 20}
 	inv.Need = api.Resources{CPUMilli: 100 * rapid.Int64Range(1, 3).Draw(t, "steps"), MemoryBytes: 64 << 20}
 	inv.Concurrency = rapid.SampledFrom([]int{1, 3, 4, 4}).Draw(t, "of")
@@ -256,7 +259,8 @@ func (m *model) send(t *rapid.T, inv pool.Invocation) {
 	known := m.node().begun[inv.ID]
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
-		m.put[p.name] = m.node().lent(p).Add(p.spare)
+		// What was forgotten of it since keeps it from lending no more.
+		m.put[p.name] = m.node().lent(p).Add(p.spare).Max(m.node().leftOver(m.nowMillis(), p))
 	}
 	for in := range m.node().unseen { // also of which it is forgotten by now that they may be there
 		m.hadUnseen[in.pod] = true
@@ -356,19 +360,28 @@ func (m *model) beginAfter(t *rapid.T, inv pool.Invocation) {
 func (m *model) end(t *rapid.T, id string) {
 	e := m.drawEnding(t, id)
 	known := m.node().begun[id]
+	in := e.ComputesIn
+	if known != nil {
+		in = known.Pod
+	}
+	var changes []string // the domains in which something is left, or not lent any more
+	if p := m.node().pods[in]; p != nil {
+		changes = append(changes, p.domain)
+	}
+	if known != nil {
+		changes = append(changes, known.Domain)
+	}
 	m.leave(e, known)
 	before := m.moment()
 	m.endOnce(t, e)
+	after := m.state()
 	// Not that of an Allocation: it changes with the latest in a pod, and frees nothing.
-	if len(changed(before.Pods, m.state().Pods)) > 0 {
-		domain, _, _ := strings.Cut(e.ComputesIn, "/")
-		if known != nil {
-			domain = known.Domain
+	if after.Available.Max(before.Available) != before.Available || len(changed(before.Pods, after.Pods)) > 0 {
+		for _, domain := range changes {
+			m.checkFed(t, domain)
 		}
-		m.checkFed(t, domain)
 	}
 
-	after := m.state()
 	if again := m.endOnce(t, e); again.Found {
 		t.Fatalf("end of %s found it when repeated", id)
 	}

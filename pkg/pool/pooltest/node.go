@@ -136,12 +136,13 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 	if e.Late {
 		how = endedLate
 	}
+	lendsIn := n.pods[b.Pod].domain // another's, once one of another domain has begun there
 	moved := n.release(now, b, how)
 	if !e.BeginAnswered {
 		n.bury(now, e.ID)
 	}
 	if moved {
-		n.feed(now, b.Domain)
+		n.feed(now, b.Domain, lendsIn)
 	}
 	return pool.Outcome{
 		Found: true, Alone: b.alone && !e.Late, Safeguarded: b.safeguarded,
@@ -333,8 +334,9 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 				continue
 			}
 			n.bury(now, b.ID)
+			lendsIn := n.pods[b.Pod].domain
 			if n.release(now, b, lapsed) {
-				domains = append(domains, b.Domain)
+				domains = append(domains, b.Domain, lendsIn)
 			}
 		}
 		for _, p := range n.pods {
@@ -382,6 +384,7 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 		}
 		n.whole = true
 	}
+	n.lapseUnseen(now)
 	for _, pod := range hb.Rested {
 		n.rest(now, pod)
 	}

@@ -153,6 +153,18 @@ func (n *memoryNode) hasUnseen(now int64, pod string) bool {
 	return false
 }
 
+// lapseUnseen has those lapse that are unseen in pods which may be gone: with nothing known in them, and
+// which take no part. Nobody begins anything more there that would tell of them.
+func (n *memoryNode) lapseUnseen(now int64) {
+	for in, u := range n.unseen {
+		if _, takesPart := n.beat.Pods[in.pod]; takesPart || n.pods[in.pod] != nil || u.lapsed() {
+			continue
+		}
+		u.until = now + pool.UnseenMost.Milliseconds()
+		n.unseen[in] = u
+	}
+}
+
 // rest ends what has lapsed in a pod.
 func (n *memoryNode) rest(now int64, pod string) {
 	maps.DeleteFunc(n.unseen, func(in inPod, u unseen) bool { return in.pod == pod && u.lapsed() })
