@@ -175,7 +175,8 @@ var needs = map[string]struct {
 			{group: "events.k8s.io", resource: "events", verbs: []string{"create", "patch"}},
 		},
 		beyond: append([]need{
-			{group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "create", "update"}, namespace: libraNamespace},
+			{group: "coordination.k8s.io", resource: "leases", verbs: []string{"create"}, namespace: libraNamespace},
+			{group: "coordination.k8s.io", resource: "leases", verbs: []string{"get", "update"}, namespace: libraNamespace, name: "libra-resizer"},
 		}, ofSettings...),
 	},
 	"libra-agent": {

@@ -30,12 +30,12 @@ type Container struct {
 	dirs []string
 }
 
-// New makes a container's cgroup, without limits, until the test ends. The test is
-// skipped where that is not permitted.
+// New makes a container's cgroup, without limits, until the test ends: in one that pods are in, without which
+// nothing tells who waits. The test is skipped where that is not permitted.
 func New(t testing.TB) *Container {
 	t.Helper()
 	name := Name()
-	return NewIn(t, name, "pod", name+"-container")
+	return NewIn(t, name, "kubepods", "pod", name+"-container")
 }
 
 // Name is of a cgroup that no other test has.
