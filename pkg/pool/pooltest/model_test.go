@@ -259,7 +259,7 @@ func (m *model) send(t *rapid.T, inv pool.Invocation) {
 	known := m.node().begun[inv.ID]
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
-		// What was forgotten of it since keeps it from lending no more.
+		// Or would be with the next Begin there, because what was unseen is forgotten by now.
 		m.put[p.name] = m.node().lent(p).Add(p.spare).Max(m.node().leftOver(m.nowMillis(), p))
 	}
 	for in := range m.node().unseen { // also of which it is forgotten by now that they may be there
