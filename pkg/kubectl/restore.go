@@ -73,7 +73,7 @@ lends stands in cgroups alone, and goes back when it ends.`,
 	}
 	f.addFlags(cmd, restoreTimeout, "the kubelets have the limits in force")
 	f.scope.addFlag(cmd)
-	cmd.Flags().StringVar(&f.node, "node", "", "those of all namespaces that are on the node")
+	cmd.Flags().StringVar(&f.node, "node", "", "those on the node: of the namespace that -n names, or else of all")
 	complete(cmd, "node", o.completeNodes)
 	cmd.Flags().BoolVar(&f.force, "force", false, "also while the resizer acts, which may change the limits again")
 	return cmd

@@ -134,17 +134,7 @@ var unseenScenes = []play{
 		s.end("a2")
 		s.heartbeat(unlimited, map[string]int64{"b": 0})
 		s.equal([]string{"default/a"}, s.read().Unseen)
-		other := invocation("a3", time.Hour, cpu(300), cpu(0))
-		other.Pod, other.Owner = "default/a", "activator-2"
-		s.pass(pool.UnseenMost - time.Millisecond)
-		s.open()
-		s.begin(other)
-		s.expect(1, cpu(0), nil)
-		s.equal(pool.Outcome{Found: true}, s.end("a3"))
-		s.pass(time.Millisecond)
-		other.ID = "a4"
-		s.begin(other)
-		s.expect(1, cpu(300), nil)
+		s.isOverInTheEnd()
 		s.equal([]string(nil), s.read().Unseen)
 	}},
 	{"its owner tells of them again when the pod takes part again", func(s scene) {
@@ -163,18 +153,24 @@ var unseenScenes = []play{
 		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 		s.pass(pool.LeaseTTL)
 		s.expect(0, cpu(0), nil)
-		other := invocation("a2", time.Hour, cpu(300), cpu(0))
-		other.Pod, other.Owner = "default/a", "activator-2"
-		s.pass(pool.UnseenMost - time.Millisecond)
-		s.open()
-		s.begin(other)
-		s.expect(1, cpu(0), nil)
-		s.equal(pool.Outcome{Found: true}, s.end("a2"))
-		s.pass(time.Millisecond)
-		other.ID = "a3"
-		s.begin(other)
-		s.expect(1, cpu(300), nil)
+		s.isOverInTheEnd()
 	}},
+}
+
+// isOverInTheEnd checks that what is unseen in the pod default/a keeps it from lending to the last moment, and no longer.
+func (s scene) isOverInTheEnd() {
+	s.Helper()
+	other := invocation("early", time.Hour, cpu(300), cpu(0))
+	other.Pod, other.Owner = "default/a", "activator-2"
+	s.pass(pool.UnseenMost - time.Millisecond)
+	s.open()
+	s.begin(other)
+	s.expect(1, cpu(0), nil)
+	s.equal(pool.Outcome{Found: true}, s.end("early"))
+	s.pass(time.Millisecond)
+	other.ID = "late"
+	s.begin(other)
+	s.expect(1, cpu(300), nil)
 }
 
 // newEpochScenes are those of a node that has not been opened.
