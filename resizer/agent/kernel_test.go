@@ -286,6 +286,7 @@ func TestKernelRescue(t *testing.T) {
 	needs(0)
 	l.Do("hold %d", 47*mib)
 	needs(2 * owed.MemoryBytes)
+	k.resize(donor, 2*owed.MemoryBytes)
 	k.donor.made.Write(fmt.Sprint(2*owed.MemoryBytes), k.donor.made.File("memory.limit_in_bytes", "memory.max"))
 	l.Do("hold %d", 95*mib)
 	needs(4 * owed.MemoryBytes)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,25 +62,36 @@ func serve() {
 			if err != nil {
 				panic(err)
 			}
-			if held != nil {
-				if err := syscall.Munmap(held); err != nil {
-					panic(err)
-				}
-				held = nil
-			}
-			if bytes > 0 {
-				held, err = syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-				if err != nil {
-					panic(err)
-				}
-				syscall.Mlock(held) //nolint:errcheck // without it swap may take some, where there is any
-				for i := 0; i < bytes; i += os.Getpagesize() {
-					held[i] = 1
-				}
+			if held, err = hold(held, bytes); err != nil {
+				panic(err)
 			}
 		}
 		fmt.Println(in.Text())
 	}
+}
+
+// hold has memory grow or shrink from what is held of it to a number of bytes: what is held already
+// stays in use meanwhile.
+func hold(held []byte, bytes int) (grown []byte, err error) {
+	before := len(held)
+	switch {
+	case bytes == 0 && before == 0:
+		return nil, nil
+	case bytes == 0:
+		return nil, unix.Munmap(held)
+	case before == 0:
+		grown, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	default:
+		grown, err = unix.Mremap(held, bytes, unix.MREMAP_MAYMOVE)
+	}
+	if err != nil {
+		return nil, err
+	}
+	unix.Mlock(grown) //nolint:errcheck // without it swap may take some, where there is any
+	for i := before; i < bytes; i += os.Getpagesize() {
+		grown[i] = 1
+	}
+	return grown, nil
 }
 
 var turns atomic.Uint64
