@@ -82,7 +82,11 @@ func compare(d Data) (*comparison, error) {
 
 // check brings the blocks of a combination in order, and says what makes them incomparable.
 func (c *comparison) check(k combination) error {
-	schedules := map[int]Block{}
+	type schedule struct {
+		number int
+		base   string
+	}
+	schedules := map[schedule]Block{}
 	for _, arm := range c.armsOf(k) {
 		blocks := c.blocks[k][arm]
 		slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Number, b.Number) })
@@ -93,9 +97,13 @@ func (c *comparison) check(k combination) error {
 			if i > 0 && blocks[i-1].Number == b.Number {
 				return fmt.Errorf("the arm %s has two blocks with the number %d", arm, b.Number)
 			}
-			other, ok := schedules[b.Number]
+			of := schedule{number: b.Number}
+			if k.part == PartPlacement { // what the platform leaves was measured for each source of loans
+				of.base = c.base(arm)
+			}
+			other, ok := schedules[of]
 			if !ok {
-				schedules[b.Number] = b
+				schedules[of] = b
 				continue
 			}
 			if !slices.EqualFunc(b.Requests, other.Requests, sameRequest) {

@@ -94,10 +94,12 @@ type Alone struct {
 
 // Block is a stretch of one schedule under one arm.
 type Block struct {
-	Part     string
-	Load     int // % of the CPU that the platform leaves: 15, 40, 90, 120
-	Pods     int // functions' pods of the arm: 10 or 40; 0 with autoscaling; of the part placement, pods of each function
-	Number   int // from 1; blocks of one (Part, Load, Pods) with the same Number have the same schedule
+	Part string
+	Load int // % of the CPU that the platform leaves: 15, 40, 90, 120
+	Pods int // functions' pods of the arm: 10 or 40; 0 with autoscaling; of the part placement, pods of each function
+	// Number is from 1. Blocks of one (Part, Load, Pods) with the same Number have the same schedule; of the
+	// part placement, those whose arms have the same Base do.
+	Number   int
 	Arm      string
 	Order    int // in which place among the arms it was measured, from 1
 	Length   time.Duration

@@ -56,6 +56,31 @@ func placedOver(t testing.TB, d Data) *placed {
 
 func near(got, want float64) bool { return math.Abs(got-want) <= 1e-9*math.Abs(want) }
 
+// Each source of loans has a schedule of its own, as the platform leaves another part of the CPU, and is held
+// against itself.
+func TestPlacementsOfEachSourceHaveTheirSchedule(t *testing.T) {
+	borrows := map[string]float64{"hash": 2, "coverage": 3, "node_hash": 2, "node_coverage": 3}
+	d := placing{times: map[string]float64{"hash": 1, "coverage": 0.8}, borrows: borrows}.data(fewPods)
+	ofNode := placing{times: map[string]float64{"node_hash": 1, "node_coverage": 0.5}, borrows: borrows}.data(fewPods)
+	for i := range ofNode.Arms {
+		ofNode.Arms[i].Base = "node_hash"
+	}
+	for i := range ofNode.Blocks {
+		ofNode.Blocks[i].Requests = ofNode.Blocks[i].Requests[:70]
+	}
+	d.Arms, d.Blocks = append(d.Arms, ofNode.Arms...), append(d.Blocks, ofNode.Blocks...)
+	m := placedOver(t, d).results().Metrics
+	if over, node := m["mean_slowdown_coverage"], m["mean_slowdown_node_coverage"]; !near(over, 0.8) || !near(node, 0.5) {
+		t.Errorf("coverage is %v of hash, and %v under the source node, want 0.8 and 0.5", over, node)
+	}
+
+	last := len(d.Blocks) - 1
+	d.Blocks[last].Requests = d.Blocks[last].Requests[:60]
+	if _, err := comparePlacements(d); err == nil || !strings.Contains(err.Error(), "same requests") {
+		t.Errorf("one source's arms had other requests than one another: %v", err)
+	}
+}
+
 // Each figure is over hash's, for all loads at once and for each of them.
 func TestPlacementsAreOverHash(t *testing.T) {
 	d := placing{times: map[string]float64{"hash": 1, "coverage": 0.8, "hash_again": 1}, borrows: map[string]float64{"hash": 2, "coverage": 3, "hash_again": 2}}.data(fewPods, manyPods)
