@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import http.client
 import json
@@ -34,6 +35,14 @@ def eventually(what: str, probe: Callable[[], T | None]) -> T:
             return answer
         time.sleep(0.05)
     raise AssertionError(f"{what}: not within {WAIT_SECONDS:.0f} s")
+
+
+async def in_time(what: str, probe: Callable[[], bool]) -> None:
+    """Like eventually, beside other tasks of the loop."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not probe():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.02)
+    assert probe(), what
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import WAIT_SECONDS, RedisServer
+from conftest import WAIT_SECONDS, RedisServer, in_time
 from kserve import ModelRepository
 
 from libra_predictor import replica as replica_module
@@ -32,13 +32,6 @@ def state(version: int, name: str = NAME) -> FunctionState:
     return function.state()
 
 
-async def eventually(what: str, probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not probe():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.02)
-    assert probe(), what
-
-
 class Scene:
     """A learner's store and a replica that follows it."""
 
@@ -57,7 +50,7 @@ class Scene:
     async def following(self) -> AsyncIterator[None]:
         following = asyncio.create_task(self.replica.follow())
         try:
-            await eventually("the store is read", self.replica.read.is_set)
+            await in_time("the store is read", self.replica.read.is_set)
             yield
             assert not following.done(), following
         finally:
@@ -106,18 +99,18 @@ def test_follows_what_is_announced(redis_server: RedisServer, monkeypatch: pytes
         async with s.following():
             assert s.version() == 1
             assert MODEL in s.repository.get_models()
-            await eventually("it listens", lambda: redis_server.client.pubsub_numsub(CHANNEL)[0][1] > 0)
+            await in_time("it listens", lambda: redis_server.client.pubsub_numsub(CHANNEL)[0][1] > 0)
 
             await s.store.save([state(2), state(5, "default/new-00001")], s.hold)
             redis_server.client.publish(CHANNEL, b"{")
             redis_server.client.publish(CHANNEL, b'{"v":2,"functions":[]}')
             changed = [state(2).published, state(5, "default/new-00001").published]
             await announce(s.connection, announcement(changed))
-            await eventually("the new version", lambda: s.version() == 2)
-            await eventually("the new function", lambda: s.version("default/new-00001") == 5)
+            await in_time("the new version", lambda: s.version() == 2)
+            await in_time("the new function", lambda: s.version("default/new-00001") == 5)
 
             await announce(s.connection, announcement([], [NAME]))
-            await eventually("it is dropped", lambda: s.version() is None)
+            await in_time("it is dropped", lambda: s.version() is None)
             assert MODEL not in s.repository.get_models()
 
     play(redis_server, scene)
@@ -130,9 +123,9 @@ def test_rereads_what_it_did_not_hear(redis_server: RedisServer, monkeypatch: py
         await s.store.save([state(1), state(1, "default/b-1")], s.hold)
         async with s.following():
             await s.store.save([state(2)], s.hold)
-            await eventually("the new version", lambda: s.version() == 2)
+            await in_time("the new version", lambda: s.version() == 2)
             await s.store.drop([NAME], s.hold)
-            await eventually("it is dropped", lambda: s.version() is None)
+            await in_time("it is dropped", lambda: s.version() is None)
             assert s.version("default/b-1") == 1
 
     play(redis_server, scene)

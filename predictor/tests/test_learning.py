@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STREAM, WAIT_SECONDS, RedisServer, observation
+from conftest import STREAM, RedisServer, in_time, observation
 from kserve import ModelRepository
 from obstore.store import MemoryStore
 
@@ -49,17 +49,10 @@ async def learning(
     chosen = chosen.model_copy(update={"refit_interval_seconds": refit_interval_seconds})
     predictor = Predictor(chosen, ModelRepository())
     running = asyncio.create_task(predictor.run())
-    await eventually("it is ready", lambda: predictor.ready)
+    await in_time("it is ready", lambda: predictor.ready)
     yield predictor
     predictor.stop()
     await running
-
-
-async def eventually(what: str, probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not probe():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.02)
-    assert probe(), what
 
 
 def play(server: RedisServer, scene: Callable[[], Awaitable[None]]) -> None:
@@ -72,10 +65,10 @@ def play(server: RedisServer, scene: Callable[[], Awaitable[None]]) -> None:
 
 async def with_offset(server: RedisServer, predictor: Predictor) -> Published:
     """What is published of the function after one of its calls was missed; 40 are recorded before."""
-    await eventually("all is learned from", lambda: predictor.functions()[FUNCTION].observations == 40)
+    await in_time("all is learned from", lambda: predictor.functions()[FUNCTION].observations == 40)
     assert predictor.functions()[FUNCTION].offset == (0, 0)
     append(server, 1, peak={"cpu_milli": 450, "memory_bytes": 50 << 20}, configuration="default/thumb")
-    await eventually("it has an offset", lambda: predictor.functions()[FUNCTION].offset[0] > 0)
+    await in_time("it has an offset", lambda: predictor.functions()[FUNCTION].offset[0] > 0)
     return predictor.functions()[FUNCTION]
 
 
@@ -110,13 +103,13 @@ def test_a_new_revision_begins_with_the_answers_of_the_last(redis_server: RedisS
         async with learning(redis_server) as predictor:
             before = await with_offset(redis_server, predictor)
             append(redis_server, 1, function="default/thumb-00002", configuration="default/thumb")
-            await eventually("it is known", lambda: "default/thumb-00002" in predictor.functions())
+            await in_time("it is known", lambda: "default/thumb-00002" in predictor.functions())
             inherited = predictor.functions()["default/thumb-00002"]
             assert inherited.stage is Stage.PROFILING
             assert inherited.at(1000) == before.at(1000)
 
             append(redis_server, 1, function="default/loner-00001")
-            await eventually("it is known", lambda: "default/loner-00001" in predictor.functions())
+            await in_time("it is known", lambda: "default/loner-00001" in predictor.functions())
             assert predictor.functions()["default/loner-00001"].at(1000) == (0, 0, 0)
 
     play(redis_server, scene)
@@ -128,16 +121,16 @@ def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisS
         async with learning(redis_server) as lost:
             before = await with_offset(redis_server, lost)
             async with learning(redis_server) as predictor:
-                await eventually("it follows", lambda: predictor.functions() == {FUNCTION: before})
+                await in_time("it follows", lambda: predictor.functions() == {FUNCTION: before})
                 assert not predictor.learning
                 redis_server.stop()
                 lost.stop()
-                await eventually("it has given up", lambda: not lost.learning)
+                await in_time("it has given up", lambda: not lost.learning)
                 redis_server.start()
-                await eventually("the other learns", lambda: predictor.functions() != {FUNCTION: before})
+                await in_time("the other learns", lambda: predictor.functions() != {FUNCTION: before})
                 assert predictor.functions()[FUNCTION].at(1000) == before.at(1000)
                 append(redis_server, 1)
-                await eventually("it is learned", lambda: window(redis_server) == 1)
+                await in_time("it is learned", lambda: window(redis_server) == 1)
                 after = predictor.functions()[FUNCTION]
                 assert after.version > before.version
                 assert after.at(1000) == before.at(1000)
@@ -168,13 +161,13 @@ def test_memory_is_kept_until_it_is_saved_again(
     async def scene() -> None:
         append(redis_server, 20)
         async with learning(redis_server) as predictor:
-            await eventually("it is saved", lambda: window(redis_server) == 20)
+            await in_time("it is saved", lambda: window(redis_server) == 20)
             monkeypatch.setattr(Stream, "open", opened)
             redis_server.stop()
-            await eventually("it has given up", lambda: not predictor.learning)
+            await in_time("it has given up", lambda: not predictor.learning)
             redis_server.start()
             append(redis_server, 5)
-            await eventually("it goes on with what it had", lambda: window(redis_server) == 25)
+            await in_time("it goes on with what it had", lambda: window(redis_server) == 25)
             assert lost_at_once == 0
 
     play(redis_server, scene)
@@ -187,7 +180,7 @@ def test_drops_the_function_not_observed_for_longest(redis_server: RedisServer) 
         async with learning(redis_server, "--max-functions", "3") as predictor:
             append(redis_server, 1, function="default/a")
             append(redis_server, 1, function="default/d")
-            await eventually("the new one is there", lambda: "default/d" in predictor.functions())
+            await in_time("the new one is there", lambda: "default/d" in predictor.functions())
             kept = {"default/a", "default/c", "default/d"}
             assert predictor.functions().keys() == kept
         for key in (FUNCTIONS, VERSIONS):
@@ -214,13 +207,13 @@ def test_functions_that_were_not_observed_lately_take_little_memory_and_learn_on
             append(redis_server, 2, function=name)
         before = awake()
         async with learning(redis_server):
-            await eventually("all are saved", lambda: stored() == [2] * 70)
+            await in_time("all are saved", lambda: stored() == [2] * 70)
             assert awake() - before == 2
         async with learning(redis_server):
             assert awake() == before
             for name in reversed(names):
                 append(redis_server, 1, function=name)
-            await eventually("all are saved again", lambda: stored() == [3] * 70)
+            await in_time("all are saved again", lambda: stored() == [3] * 70)
             assert awake() - before == 2
 
     play(redis_server, scene)
@@ -231,7 +224,7 @@ def test_retires_what_is_not_called_any_more(redis_server: RedisServer) -> None:
         append(redis_server, 12, "1700000000000-*", function="default/old")
         append(redis_server, 12, function="default/new")
         async with learning(redis_server) as predictor:
-            await eventually("it is retired", lambda: "default/old" not in predictor.functions())
+            await in_time("it is retired", lambda: "default/old" not in predictor.functions())
             assert "default/new" in predictor.functions()
         assert redis_server.client.hkeys(FUNCTIONS) == [b"default/new"]
 
@@ -297,7 +290,7 @@ def test_goes_on_after_what_it_cannot_read(redis_server: RedisServer) -> None:
             redis_server.client.xadd(STREAM, {"v": "1", "data": "{"})
             redis_server.client.xadd(STREAM, {"other": "field"})
             append(redis_server, 12)
-            await eventually("it is learned", lambda: "default/thumb-00001" in predictor.functions())
+            await in_time("it is learned", lambda: "default/thumb-00001" in predictor.functions())
         groups: Any = redis_server.client.xinfo_groups(STREAM)
         assert [(g["name"], g["pending"], g["lag"]) for g in groups] == [(GROUP.encode(), 0, 0)]
 
@@ -328,13 +321,13 @@ def test_a_refit_that_can_wait_does_and_one_that_cannot_does_not(
         append(redis_server, 200)
         async with learning(redis_server):
             append(redis_server, 25)
-            await eventually("the first need not wait", lambda: refits("whenever") == 1)
+            await in_time("the first need not wait", lambda: refits("whenever") == 1)
             append(redis_server, 50)
-            await eventually("it is read", lambda: pending(redis_server) == 0)
+            await in_time("it is read", lambda: pending(redis_server) == 0)
             assert (refits("whenever"), refits("soon")) == (1, 0)
             # Had the others been refitted meanwhile, this one would have none that is due.
             append(redis_server, 1, peak={"cpu_milli": 250, "memory_bytes": 250 << 20})
-            await eventually("it is refitted", lambda: refits("soon") == 1)
+            await in_time("it is refitted", lambda: refits("soon") == 1)
             assert refits("whenever") == 1
 
     with caplog.at_level("INFO", logger="libra_predictor.learning"):
@@ -368,14 +361,14 @@ def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server
                 state = stored()
                 return state is not None and state.published.observations == 40
 
-            await eventually("its answers are saved", saved)
+            await in_time("its answers are saved", saved)
             state = stored()
             assert state is not None
             assert state.published.version == predictor.functions()[FUNCTION].version
             append(redis_server, 3)
             # What they changed would be saved and announced no later than what comes after them.
             append(redis_server, 40, function=OTHER)
-            await eventually("what comes after them is saved", lambda: stored(OTHER) is not None)
+            await in_time("what comes after them is saved", lambda: stored(OTHER) is not None)
             assert stored() == state, "nothing of it changes an answer"
             messages = [heard.get_message() for _ in range(100)]
             announced = [Announcement.model_validate_json(m["data"]) for m in messages if m is not None]
@@ -387,7 +380,7 @@ def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server
             ]
             assert versions[-1] == str(state.published.version)
             assert versions == sorted(set(versions))
-            await eventually("all is read", lambda: unread(redis_server) == 0)
+            await in_time("all is read", lambda: unread(redis_server) == 0)
         last = stored()
         assert last is not None
         assert (len(last.window.size), pending(redis_server)) == (43, 0)
@@ -404,7 +397,7 @@ def test_another_estimator_answers_as_soon_as_it_is_ready(redis_server: RedisSer
         heard = redis_server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         heard.subscribe(CHANNEL)
         async with learning(redis_server) as first:
-            await eventually("all is learned from", lambda: first.functions()[FUNCTION].observations == 40)
+            await in_time("all is learned from", lambda: first.functions()[FUNCTION].observations == 40)
         answers, versions = [], []
         for options in (
             (),
@@ -437,7 +430,7 @@ def test_another_estimator_answers_as_soon_as_it_is_ready(redis_server: RedisSer
                 told.update(int(said.version) for said in functions if said.function == FUNCTION)
             return told >= set(versions)
 
-        await eventually("every change is announced", all_told)
+        await in_time("every change is announced", all_told)
         heard.close()
 
     play(redis_server, scene)
@@ -452,6 +445,6 @@ def test_too_few_observations_for_another_estimator_answer_nothing(redis_server:
         async with learning(redis_server, *options) as predictor:
             assert predictor.functions()[FUNCTION].at(1000) == (0, 0, 0)
             append(redis_server, 1)
-            await eventually("it is enough", lambda: predictor.functions()[FUNCTION].at(1000)[0] == 300)
+            await in_time("it is enough", lambda: predictor.functions()[FUNCTION].at(1000)[0] == 300)
 
     play(redis_server, scene)
