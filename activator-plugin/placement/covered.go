@@ -11,27 +11,39 @@ import (
 // who have the same picture would all send to the same node otherwise.
 const closeEnough = 0.02
 
-// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), by
-// chance where several do, and takes the demand off what its node can lend. (The code that its
-// authors published takes the least covered one first.) Where nothing is known of any node it is Hash.
+// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and takes the demand off
+// what its node can lend. (The code that its authors published takes the least covered one first.) Where several do,
+// it takes two by chance, and of these the one whose node has fewer requests: what a node lends on paper is a limit,
+// and the more run there, the longer each waits for the CPU itself. Where nothing is known of any node it is Hash.
 func Coverage(q *Query, candidates []Candidate) int {
-	i := q.mostCovered(candidates)
-	if i < 0 {
+	b := q.bound(candidates)
+	most := q.mostCovered(candidates, &b)
+	if most.at < 0 {
 		return Hash(q, candidates)
+	}
+	i := most.at
+	if other := q.asGood(candidates, &b, most); other >= 0 && q.OnNode(&candidates[other]) < q.OnNode(&candidates[i]) {
+		i = other
 	}
 	candidates[i].debit(q)
 	return emptiest(candidates, i)
 }
 
-// mostCovered is one whose node covers no less than closeEnough below the most; -1 where nothing is known of
-// any. What the nodes of others cover counts for less where they may have been chosen meanwhile.
-func (q *Query) mostCovered(candidates []Candidate) int {
-	b := q.bound(candidates)
+// found is a candidate, or at is less than 0 where nothing is known of any.
+type found struct {
+	at int
+	of part
+	// covered is what its node covers, and enough what one that is as good covers at least.
+	covered, enough float64
+}
+
+// mostCovered is one whose node covers no less than closeEnough below the most. What the nodes of others cover
+// counts for less where they may have been chosen meanwhile.
+func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 	if b.trust >= 1 {
-		at, _ := q.search(candidates, &b, ofAll)
-		return at
+		return q.search(candidates, b, ofAll)
 	}
-	own, covered := q.search(candidates, &b, ofOwn)
+	own := q.search(candidates, b, ofOwn)
 	// What is not wanted is covered everywhere.
 	anyway := 0.0
 	if q.Demand.Want.CPUMilli <= 0 {
@@ -40,25 +52,42 @@ func (q *Query) mostCovered(candidates []Candidate) int {
 	if q.Demand.Want.MemoryBytes <= 0 {
 		anyway += 1 - cpuWeight
 	}
-	if covered-anyway >= b.trust*(1-anyway) {
+	if own.covered-anyway >= b.trust*(1-anyway) {
 		return own
 	}
-	if other, more := q.search(candidates, &b, ofOthers); own < 0 || b.trust*(more-anyway) > covered-anyway {
+	if other := q.search(candidates, b, ofOthers); own.at < 0 || b.trust*(other.covered-anyway) > own.covered-anyway {
 		return other
 	}
 	return own
 }
 
-// search is one of a part of the candidates whose node covers no less than closeEnough below the most of them, and
-// what it covers; less than 0 where nothing is known of any. It looks no closer at those whose bounds say that they
-// do not.
-func (q *Query) search(candidates []Candidate, b *bounding, of part) (at int, covered float64) {
+// search is one of a part of the candidates whose node covers no less than closeEnough below the most of them. It
+// looks no closer at those whose bounds say that they do not.
+func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 	first := q.below(len(candidates))
 	best, highest, covered := q.best(candidates, b, of, first)
 	if best < 0 || covered > 0 {
-		return best, covered
+		return found{at: best, of: of, covered: covered, enough: highest - closeEnough}
 	}
 	return q.nearMost(candidates, b, of, first, best, highest)
+}
+
+// asGood is the next candidate on another node than one that was found which is as good; less than 0 if there is
+// none among so many that may be.
+func (q *Query) asGood(candidates []Candidate, b *bounding, as found) int {
+	view, least := candidates[as.at].View, b.least(as.enough)
+	for i, left, looks := as.at+1, len(candidates)-1, closeLooks; left > 0 && looks > 0; i, left = i+1, left-1 {
+		if i == len(candidates) {
+			i = 0
+		}
+		if c := &candidates[i]; c.View != view && as.of.has(c) && b.roughly(c) >= least {
+			looks--
+			if b.closely(c) >= as.enough && q.cover(c) >= as.enough {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 // closeLooks is how many that may cover all are looked at closely before it is known which may cover the most.
@@ -91,11 +120,11 @@ func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (b
 	return best, b.atMost(most), 0
 }
 
-// nearMost is one that covers no less than closeEnough below the most, and what it covers, where best is one that may
-// cover the most, and none covers more than highest. It is less than 0 where nothing is known of any.
-func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, best int, highest float64) (at int, covered float64) {
+// nearMost is one that covers no less than closeEnough below the most, where best is one that may cover the most, and
+// none covers more than highest.
+func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, best int, highest float64) found {
 	most := q.cover(&candidates[best])
-	at, covered = -1, most
+	at, covered := -1, most
 	// The first that is near the most is as good as others that are; then only what covers more is of interest.
 	enough := max(0, most-closeEnough)
 	least := b.least(enough)
@@ -115,9 +144,12 @@ func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, be
 		}
 	}
 	if at < 0 && most >= 0 {
-		return best, most // others have it meanwhile
+		at, covered = best, most // others have it meanwhile
 	}
-	return at, covered
+	if covered >= highest-closeEnough {
+		most = highest // there may be one among those that were not looked at
+	}
+	return found{at: at, of: of, covered: covered, enough: max(0, most-closeEnough)}
 }
 
 // cover is what a candidate's node covers, or less than 0 where that is not known.

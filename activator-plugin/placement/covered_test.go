@@ -158,6 +158,44 @@ func TestCoverageTakesTheEmptiestOfANode(t *testing.T) {
 	}
 }
 
+// Of nodes that are as good it is never the one with the most requests, whether they cover all of it or not, and
+// never one that covers less.
+func TestCoverageTakesTheEmptierOfEquals(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := newFixture(t)
+		q := &Query{
+			Revision: revID, Demand: wants(1000), Now: f.clock.Now(), slots: NewSlots(nil, nil),
+			Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0)),
+		}
+		lends := rapid.SampledFrom([]int64{0, 400, 1000, 5000}).Draw(rt, "lends")
+		var nodes []string
+		var profiles []pool.Profile
+		most, busiest := 0, ""
+		for i := range rapid.IntRange(2, 8).Draw(rt, "nodes") {
+			node := fmt.Sprint("equal-", i)
+			requests := 2*rapid.IntRange(0, 5).Draw(rt, "requests") + 1
+			if i == 0 || requests > most {
+				most, busiest = requests, node
+			} else if requests == most {
+				requests--
+			}
+			q.slots.onNodes.add(NodeIDOf(node), requests)
+			nodes, profiles = append(nodes, node), append(profiles, knownNode(node, lends, 0, 0))
+		}
+		if lends > 0 {
+			nodes, profiles = append(nodes, "lends-less"), append(profiles, knownNode("lends-less", min(lends, 1000)-100, 0, 0))
+		}
+		candidates := f.seenBy(on(0, nodes...), api.SourceOwners)
+		for i := range candidates {
+			candidates[i].NodeID = NodeIDOf(candidates[i].Node)
+		}
+		f.hear(t, profiles...)
+		if got := candidates[Coverage(q, candidates)].Node; got == busiest || got == "lends-less" {
+			rt.Fatalf("it takes %s; %s has the most requests", got, busiest)
+		}
+	})
+}
+
 // Of those that are as good, chance decides, whether they cover all of it or not.
 func TestCoverageSpreadsOverEquals(t *testing.T) {
 	for _, want := range []int64{1000, 2000} {
