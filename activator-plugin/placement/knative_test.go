@@ -35,7 +35,7 @@ type world struct {
 	concurrency int
 	ask         Ask
 	k           *knativetest.Knative
-	r           *Revision
+	all         *Slots
 
 	knative, slots map[int]bool // the pods that each sees
 
@@ -48,6 +48,9 @@ type world struct {
 	broken   []string
 }
 
+// revision is the slots' for the next request: they forget one that has neither pods nor requests.
+func (w *world) revision() *Revision { return w.all.Of(revID, w.concurrency) }
+
 func (w *world) breaks(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
 }
@@ -57,7 +60,7 @@ func (w *world) send(ctx context.Context) {
 	release := make(chan struct{})
 	var c Choice
 	err := w.k.Throttlers[0].Try(ctx, revID, func(dest string, _ bool) error {
-		c = w.r.Take(dest, w.ask)
+		c = w.revision().Take(dest, w.ask)
 		w.admitted(dest, c, release)
 		<-release
 		c.Release()
@@ -145,7 +148,7 @@ func (w *world) do(ctx context.Context, t *testing.T, s event) {
 	if s.What == slotsSee || s.What == bothSee {
 		p := readyPod(s.I, fmt.Sprint("node-", s.I%2))
 		p.Ready = ready
-		w.r.slots.SetPod(revID, p)
+		w.all.SetPod(revID, p)
 	}
 	if s.What == knativeSees || s.What == bothSee {
 		w.showKnative(t)
@@ -156,10 +159,9 @@ func (w *world) do(ctx context.Context, t *testing.T, s event) {
 // runEvents is what was broken by events, with a policy, and how often a pod had more than its concurrency.
 func runEvents(t *testing.T, concurrency int, policy Policy, events []event) (broken []string, over int) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := NewSlots(nil, nil)
 		w := &world{
 			concurrency: concurrency, ask: Ask{Policy: policy, Now: now},
-			k: knativetest.New(t, revID, int64(concurrency), 1), r: slots.Of(revID, concurrency),
+			k: knativetest.New(t, revID, int64(concurrency), 1), all: NewSlots(nil, nil),
 			knative: map[int]bool{}, slots: map[int]bool{}, inFlight: map[string]int{},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -178,8 +180,8 @@ func runEvents(t *testing.T, concurrency int, policy Policy, events []event) (br
 				w.breaks("%d are left in %s", n, dest)
 			}
 		}
-		if w.r.inFlight != 0 {
-			w.breaks("%d are left in the slots", w.r.inFlight)
+		if n := w.revision().inFlight; n != 0 {
+			w.breaks("%d are left in the slots", n)
 		}
 		broken, over = w.broken, w.over
 	})
