@@ -49,6 +49,9 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 			}
 		}
 		candidates := f.seenBy(on(0, nodes...), source)
+		for i := range candidates {
+			candidates[i].InFlight = rapid.IntRange(0, 2).Draw(rt, "requests")
+		}
 		f.hear(t, profiles...)
 		f.clock.Step(time.Duration(rapid.SampledFrom([]int{0, 50, 250, 500, 2000}).Draw(rt, "passed ms")) * time.Millisecond)
 		q := &Query{Revision: revID, Now: f.clock.Now(), Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))}
@@ -58,7 +61,7 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 			}
 			return -1
 		}
-		for range rapid.IntRange(1, 4).Draw(rt, "requests") {
+		for range rapid.IntRange(1, 4).Draw(rt, "choices") {
 			q.Demand = Demand{
 				Want: drawVolume(rt, "want"), Duration: time.Duration(rapid.IntRange(1, 900).Draw(rt, "ms")) * time.Millisecond,
 				OwnCPUMilli: rapid.SampledFrom([]int64{0, 100}).Draw(rt, "own"),
