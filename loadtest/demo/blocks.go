@@ -52,8 +52,9 @@ type scene struct {
 // each number it looks at how much time is left for the rest, and for what follows.
 func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) error {
 	spinning, failed := false, 0
-	for number := 1; number <= s.most(); number++ {
-		if number > 1 {
+	first := s.first()
+	for number := first; number <= s.most(); number++ {
+		if number > first {
 			s.combinations = e.inTime(s.from(number), following)
 		}
 		rng := rand.New(rand.NewPCG(seedOf(e.seed, "order", s.name, number), 0))
@@ -122,7 +123,7 @@ func (e *evaluate) inTime(rest phase, following timePlan) []combination {
 
 // from is the rest of a phase that has been set up: the blocks from a number on.
 func (ph phase) from(number int) phase {
-	rest := phase{name: ph.name}
+	rest := phase{name: ph.name, draw: ph.draw}
 	for _, c := range ph.combinations {
 		var turns []turn
 		for _, t := range c.arms {
@@ -136,6 +137,17 @@ func (ph phase) from(number int) phase {
 		}
 	}
 	return rest
+}
+
+// first is the number of the first block: those of earlier draws have those before it.
+func (ph phase) first() int {
+	n := ph.most()
+	for _, c := range ph.combinations {
+		for _, t := range c.arms {
+			n = min(n, t.done+1)
+		}
+	}
+	return n
 }
 
 // most is the number of the last block.

@@ -275,7 +275,7 @@ func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 			err = e.measure(ctx, s, e.plan[i+1:])
 		}
 		if err != nil {
-			err = fmt.Errorf("%s: %w", fitted[0].name, err)
+			err = fmt.Errorf("%s%s: %w", fitted[0].name, fitted[0].drawn(), err)
 		}
 		if ctx.Err() != nil {
 			return err
@@ -311,7 +311,7 @@ func (e *evaluate) openCluster(ctx context.Context) error {
 			return err
 		}
 	}
-	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
+	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed, Draws: e.plan.draws()}
 	if e.ablations {
 		e.data.Unmeasured = []string{escraLike}
 	} else if e.uses(evaluation.Owners) {
@@ -353,7 +353,7 @@ func coresOf(nodes []corev1.Node) int {
 // calibrate brings the functions of an arm without limits, and measures there.
 func (e *evaluate) calibrate(ctx context.Context) error {
 	a := armNamed(evaluation.NoLimits)
-	own := e.placeFor(phaseTen, a, 1)
+	own := e.placeFor(phase{name: phaseTen}, a, 1)
 	e.say("functions: %s, in the namespace %s", a.Title, own.namespace)
 	e.places[own.namespace] = own
 	if err := e.bring(ctx, phaseTen, a, own, 1); err != nil {

@@ -28,6 +28,9 @@ const (
 	placementGap   = 3 * time.Second
 	// leastBlock has as much of rest as of burst.
 	leastBlock, mostBlock = 2 * burstPhase, 10 * time.Minute
+	// fullDraws is how often hash draws nodes for the functions: one draw may leave a node to few of
+	// them, which gain by it.
+	fullDraws, quickDraws = 4, 1
 )
 
 var (
@@ -51,12 +54,13 @@ type nodesOptions struct {
 	limit, block        time.Duration
 	loads, pods         []int
 	placements, sources []string
-	blocks              int
+	blocks, draws       int
 }
 
 // chosen is what of the whole is to be measured.
 type chosen struct {
 	loads, pods []int
+	draws       int
 	sources     []api.Source
 	placements  []api.Placement
 }
@@ -95,6 +99,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies beside %s; some of %s", api.PlacementHash, names(placementsInOrder)))
 	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("where what is lent comes from: %s, %s or both", api.SourceOwners, api.SourceNode))
 	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
+	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within these blocks, the functions are others by name, so that hash draws nodes for them anew; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
 	f.DurationVar(&n.block, "block", 0, fmt.Sprintf("length of a block, a multiple of %s (default: %s; quick %s)", leastBlock, nodesFull.block, nodesQuick.block))
 	f.BoolVar(&n.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	return cmd
@@ -144,7 +149,7 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 			errs = append(errs, fmt.Errorf("--pods has %d; they must be 2, 4 or both", pods))
 		}
 	}
-	of := chosen{loads: n.loads, pods: n.pods}
+	of := chosen{loads: n.loads, pods: n.pods, draws: fullDraws}
 	for _, name := range n.placements {
 		p, err := api.ParsePlacement(name)
 		if err != nil {
@@ -168,7 +173,7 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	l, limit := nodesFull, nodesTime
 	e.pace = fullPace
 	if n.quick {
-		l, limit, e.pace = nodesQuick, quickNodesTime, quickPace
+		l, limit, of.draws, e.pace = nodesQuick, quickNodesTime, quickDraws, quickPace
 	}
 	if n.blocks > 0 {
 		l.blocks = n.blocks
@@ -176,6 +181,12 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	if n.block > 0 {
 		l.block = n.block
 	}
+	if n.draws < 0 || n.draws > l.blocks {
+		errs = append(errs, fmt.Errorf("--draws is %d; it must be 1 to %d, the number of blocks, or 0 for the default", n.draws, l.blocks))
+	} else if n.draws > 0 {
+		of.draws = n.draws
+	}
+	of.draws = min(of.draws, l.blocks)
 	if e.limit = n.limit; e.limit == 0 {
 		e.limit = limit
 	}
@@ -198,41 +209,50 @@ func phaseOf(pods int) string {
 	return ""
 }
 
-// nodesPlan is everything that may be measured, in its order.
+// nodesPlan is everything that may be measured, in its order: all of a draw before the next, so that what there
+// is no time for is of the last one.
 func nodesPlan(l lengths, of chosen) timePlan {
 	var p timePlan
 	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {
 		if !slices.Contains(of.sources, source) {
 			continue
 		}
-		for _, pods := range []int{2, 4} {
-			if !slices.Contains(of.pods, pods) {
-				continue
-			}
-			ph := phase{name: phaseOf(pods), setUp: placementSetUp}
-			for _, load := range evaluationLoads {
-				if slices.Contains(of.loads, load) {
-					ph.combinations = append(ph.combinations, combination{
-						part: evaluation.PartPlacement, load: load, pods: pods, length: l.block, gap: gaps[load] + placementGap, arms: turnsOf(l.blocks, source, of.placements)})
+		for draw := 1; draw <= of.draws; draw++ {
+			after, last := l.blocks*(draw-1)/of.draws, l.blocks*draw/of.draws
+			for _, pods := range []int{2, 4} {
+				if slices.Contains(of.pods, pods) {
+					p = append(p, phaseOfDraw(draw, pods, l.block, of.loads, turnsOf(after, last, source, of.placements)))
 				}
 			}
-			p = append(p, ph)
 		}
 	}
 	return p
 }
 
-// turnsOf are the blocks of each placement under a source.
-func turnsOf(blocks int, source api.Source, among []api.Placement) []turn {
-	all := turns(blocks, rankGoal, placementName(source, api.PlacementHash))
-	for _, p := range placementsInOrder {
-		if slices.Contains(among, p) && p != api.PlacementHash {
-			all = append(all, turn{arm: placementName(source, p), blocks: blocks, rank: rankOfPlacement(p)})
+// phaseOfDraw has the turns of a draw with so many pods of each function, at each load.
+func phaseOfDraw(draw, pods int, block time.Duration, loads []int, turns []turn) phase {
+	ph := phase{name: phaseOf(pods), draw: draw, setUp: placementSetUp}
+	for _, load := range evaluationLoads {
+		if slices.Contains(loads, load) {
+			ph.combinations = append(ph.combinations, combination{
+				part: evaluation.PartPlacement, load: load, pods: pods, length: block, gap: gaps[load] + placementGap, arms: turns})
 		}
 	}
-	all = append(all, turn{arm: againName(source), blocks: blocks, rank: rankNoise})
-	if source == api.SourceNode {
-		for i := range all {
+	return ph
+}
+
+// turnsOf are the blocks of each placement under a source, after one and up to another.
+func turnsOf(after, last int, source api.Source, among []api.Placement) []turn {
+	all := turns(last, rankGoal, placementName(source, api.PlacementHash))
+	for _, p := range placementsInOrder {
+		if slices.Contains(among, p) && p != api.PlacementHash {
+			all = append(all, turn{arm: placementName(source, p), blocks: last, rank: rankOfPlacement(p)})
+		}
+	}
+	all = append(all, turn{arm: againName(source), blocks: last, rank: rankNoise})
+	for i := range all {
+		all[i].done = after
+		if source == api.SourceNode {
 			all[i].rank += ranksOfSource
 		}
 	}

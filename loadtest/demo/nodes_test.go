@@ -2,12 +2,14 @@ package main
 
 import (
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"libra.dev/libra/loadtest/demo/evaluation"
+	"pgregory.net/rapid"
+
 	"libra.dev/libra/pkg/api"
 )
 
@@ -34,6 +36,9 @@ func TestWrongFlagsOfNodesAreNamed(t *testing.T) {
 		"a placement":        {func(n *nodesOptions) { n.placements = []string{"best"} }, `--placements: placement is "best", want`},
 		"a source":           {func(n *nodesOptions) { n.sources = []string{"air"} }, `--sources: source is "air", want`},
 		"blocks":             {func(n *nodesOptions) { n.blocks = -1 }, "--blocks is -1"},
+		"draws":              {func(n *nodesOptions) { n.draws = -1 }, "--draws is -1"},
+		"draws of nothing":   {func(n *nodesOptions) { n.draws = 5 }, "--draws is 5; it must be 1 to 4, the number of blocks"},
+		"one block":          {func(n *nodesOptions) { n.blocks = 1 }, ""},
 		"half a burst":       {func(n *nodesOptions) { n.block = 15 * time.Second }, "--block is 15s; it must be a multiple of 10s"},
 		"too long a block":   {func(n *nodesOptions) { n.block = time.Hour }, "--block is 1h"},
 		"no time":            {func(n *nodesOptions) { n.limit = time.Minute }, "--limit is 1m"},
@@ -109,7 +114,45 @@ func TestEachPlacementIsHeldAgainstHashOfItsSource(t *testing.T) {
 			t.Errorf("%s is placed by %s", a.Name, a.placement)
 		}
 	}
-	if namespaceOf(phaseTwoEach, evaluation.Owners) == namespaceOf(phaseFourEach, evaluation.Owners) {
-		t.Error("functions of two pods and of four are in one namespace")
-	}
+}
+
+// Each draw has functions of its own, and the draws have each block between them: once, in order.
+func TestDrawsShareTheBlocksOut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := flagsOfNodes()
+		n.blocks = rapid.IntRange(1, 9).Draw(t, "blocks")
+		n.draws = rapid.IntRange(1, n.blocks).Draw(t, "draws")
+		e := nodesEvaluation()
+		if err := e.checkNodes(n); err != nil {
+			t.Fatal(err)
+		}
+		if want := 2 * 2 * n.draws; len(e.plan) != want {
+			t.Errorf("%d phases, want %d: two sources and two numbers of pods in each draw", len(e.plan), want)
+		}
+		namespaces, done := map[string]bool{}, map[string]int{}
+		for _, ph := range e.plan {
+			for _, place := range ph.places() {
+				if namespace := ph.namespaceAt(place); namespaces[namespace] || !isPlace(namespace) {
+					t.Errorf("%s is another's, too, or not an evaluation's", namespace)
+				} else {
+					namespaces[namespace] = true
+				}
+			}
+			for number := ph.first(); number <= ph.most(); number++ {
+				for _, c := range ph.inOrder(rand.New(rand.NewPCG(1, 0)), number) {
+					for _, a := range shuffled(rand.New(rand.NewPCG(1, 0)), c, number) {
+						arm := c.String() + a.Name
+						if done[arm]++; done[arm] != number {
+							t.Errorf("block %d of %s comes as number %d", number, arm, done[arm])
+						}
+					}
+				}
+			}
+		}
+		for arm, blocks := range done {
+			if blocks != n.blocks {
+				t.Errorf("%s has %d blocks, want %d", arm, blocks, n.blocks)
+			}
+		}
+	})
 }

@@ -75,15 +75,15 @@ func servicesOf(functions []string, sets ...int) []string {
 }
 
 // placeFor makes the demo whose functions are those of an arm in a phase, in so many sets.
-func (e *evaluate) placeFor(phase string, a arm, sets ...int) *demo {
+func (e *evaluate) placeFor(ph phase, a arm, sets ...int) *demo {
 	own := *e.demo
-	own.namespace = namespaceOf(phase, a.place())
+	own.namespace = ph.namespaceAt(a.place())
 	functions := trace.Mixed
-	if phase == phaseMemory {
+	if ph.name == phaseMemory {
 		functions = []string{memoryFunction}
 	}
 	names := servicesOf(functions, sets...)
-	own.services = services{manifests: a.manifests(phase), optedIn: names, all: names, each: podsEach[phase]}
+	own.services = services{manifests: a.manifests(ph.name), optedIn: names, all: names, each: podsEach[ph.name]}
 	return &own
 }
 

@@ -36,7 +36,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 			return nil, err
 		}
 	}
-	e.say("%s: %s", ph.name, strings.Join(ph.places(), ", "))
+	e.say("%s%s: %s", ph.name, ph.drawn(), strings.Join(ph.places(), ", "))
 	if err := e.removeUnneeded(ctx, p); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (e *evaluate) removeUnneeded(ctx context.Context, p timePlan) error {
 	needed := map[string]bool{}
 	for _, ph := range p {
 		for _, place := range ph.places() {
-			needed[namespaceOf(ph.name, place)] = true
+			needed[ph.namespaceAt(place)] = true
 		}
 		if slices.ContainsFunc(ph.combinations, combination.hasBystanders) {
 			needed[namespaceOf("", bystanderPlace)] = true
@@ -138,7 +138,7 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 		if s.places[a.place()] != nil {
 			continue
 		}
-		own := e.placeFor(s.name, a, all...)
+		own := e.placeFor(s.phase, a, all...)
 		s.places[a.place()] = own
 		sets := all[min(e.sets[own.namespace], len(all)):]
 		e.places[own.namespace] = own // also when it is only half there

@@ -34,6 +34,9 @@ type turn struct {
 // phase are combinations that the same functions serve, which are installed before it.
 type phase struct {
 	name string
+	// draw is which functions of that kind these are, from 1: those of another have other names, so that
+	// hash draws nodes for them anew. 0 is all that there are.
+	draw int
 	// setUp is what it takes to begin, and perArm what each arm adds to that; those that
 	// share their functions with another add it once.
 	setUp, perArm time.Duration
@@ -111,7 +114,7 @@ func (ph phase) leftOut(fitted phase) []string {
 			}
 		}
 		if titles != nil {
-			left = append(left, fmt.Sprintf("%s under %s: there was no time.", c, strings.Join(titles, ", ")))
+			left = append(left, fmt.Sprintf("%s under %s%s: there was no time.", c, strings.Join(titles, ", "), ph.drawn()))
 		}
 	}
 	return left
@@ -236,6 +239,23 @@ func (ph phase) places() []string {
 	return places
 }
 
+// namespaceAt is where its functions at a place are.
+func (ph phase) namespaceAt(place string) string {
+	namespace := namespaceOf(ph.name, place)
+	if ph.draw > 0 {
+		namespace += fmt.Sprintf("-%d", ph.draw)
+	}
+	return namespace
+}
+
+// drawn says which functions of its kind it has, where there are several.
+func (ph phase) drawn() string {
+	if ph.draw == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", draw %d", ph.draw)
+}
+
 // arms are those of the phase, in the order of the report.
 func (ph phase) arms() []arm {
 	named := map[string]bool{}
@@ -260,6 +280,15 @@ func (p timePlan) arms() []arm {
 		all.combinations = append(all.combinations, ph.combinations...)
 	}
 	return all.arms()
+}
+
+// draws is how many functions of a kind there are, in turn; 0 where there are no others.
+func (p timePlan) draws() int {
+	n := 0
+	for _, ph := range p {
+		n = max(n, ph.draw)
+	}
+	return n
 }
 
 // blocks is how many there are.
@@ -289,11 +318,11 @@ func (p timePlan) write(w io.Writer) {
 		if len(ph.combinations) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "         %s: %s, of which %s to set up\n", ph.name, minutes(ph.takes()), minutes(ph.prepares()))
+		fmt.Fprintf(w, "         %s%s: %s, of which %s to set up\n", ph.name, ph.drawn(), minutes(ph.takes()), minutes(ph.prepares()))
 		for _, c := range ph.combinations {
 			var said []string
 			for _, t := range c.arms {
-				said = append(said, fmt.Sprintf("%s %d", t.arm, t.blocks))
+				said = append(said, fmt.Sprintf("%s %d", t.arm, t.blocks-t.done))
 			}
 			fmt.Fprintf(w, "           %s, blocks of %s: %s\n", c, c.length, strings.Join(said, ", "))
 		}
@@ -393,7 +422,7 @@ func plan(l lengths) timePlan {
 	cost := combination{evaluation.PartCost, loadMiddle, 0, l.block * 3 / 4, gaps[loadMiddle],
 		turns(half, rankCost, evaluation.Stock, evaluation.Libra, evaluation.NoLimits)}
 	return timePlan{
-		{phaseTen, 45 * time.Second, 23 * time.Second, vpaLearns + vpaInstalls, []combination{
+		{phaseTen, 0, 45 * time.Second, 23 * time.Second, vpaLearns + vpaInstalls, []combination{
 			requests(loadHigh, 10, rankBusy, rankBusyAgain,
 				other(evaluation.Owners, rankOwners), other(evaluation.VPA, rankVPA), other(evaluation.NoLimitsWeighted, rankWeighted)),
 			requests(loadMiddle, 10, rankCore, rankCore,
@@ -404,10 +433,10 @@ func plan(l lengths) timePlan {
 				other(evaluation.Owners, rankMore+1), other(evaluation.OwnersNoIdle, rankMore+1), other(evaluation.VPA, rankMore+1), other(evaluation.NoLimitsWeighted, rankMore+1)),
 			bystanders(loadHigh, other(evaluation.NoLimits, rankBystanders)), bystanders(loadMiddle, other(evaluation.NoLimits, rankMore)),
 		}},
-		{phaseMemory, 40 * time.Second, 8 * time.Second, vpaLearnsAgain, []combination{memory}},
-		{phaseForty, 75 * time.Second, 52 * time.Second, 0, []combination{
+		{phaseMemory, 0, 40 * time.Second, 8 * time.Second, vpaLearnsAgain, []combination{memory}},
+		{phaseForty, 0, 75 * time.Second, 52 * time.Second, 0, []combination{
 			requests(loadHigh, 40, rankForty, rankFortyAgain), requests(loadOver, 40, rankForty, rankFortyAgain)}},
-		{phaseCost, time.Minute, 24 * time.Second, 0, []combination{cost}},
+		{phaseCost, 0, time.Minute, 24 * time.Second, 0, []combination{cost}},
 	}
 }
 
@@ -440,7 +469,7 @@ func ablationPlan(l lengths) timePlan {
 			turns(l.blocks, rankCore, append([]string{evaluation.Stock, base}, others...)...),
 			turns(l.blocks, rankAgain, of(base)...), turns(l.blocks, rankMore, evaluation.Again))}
 	}
-	return timePlan{{phaseAblations, 80 * time.Second, 23 * time.Second, 0, []combination{
+	return timePlan{{phaseAblations, 0, 80 * time.Second, 23 * time.Second, 0, []combination{
 		ablations(loadHigh, evaluation.Libra, evaluation.NoLimits), ablations(loadMiddle, evaluation.Owners),
 		{evaluation.PartBystanders, loadHigh, 10, l.short, gaps[loadHigh], slices.Concat(
 			turns(l.blocks, rankBystanders, evaluation.Stock, evaluation.Libra, "libra_no_clamp"), turns(l.blocks, rankMore, evaluation.Again))},

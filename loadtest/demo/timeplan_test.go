@@ -66,7 +66,7 @@ func shares(p timePlan) map[string]map[string]int {
 				found[name] = map[string]int{}
 			}
 			for _, turn := range c.arms {
-				found[name][turn.arm] = turn.blocks
+				found[name][turn.arm] += turn.blocks - turn.done
 			}
 		}
 	}

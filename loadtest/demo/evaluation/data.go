@@ -46,7 +46,9 @@ type Data struct {
 	Alone     []Alone       `json:"alone"`
 	Blocks    []Block       `json:"blocks"`
 	Alerts    []string      `json:"alerts,omitempty"`
-	Restarts  int           `json:"restarts,omitempty"` // of containers; only the demo counts them
+	// Draws is how often hash drew nodes for functions that were others by name; 0 says once.
+	Draws    int `json:"draws,omitempty"`
+	Restarts int `json:"restarts,omitempty"` // of containers; only the demo counts them
 	// Unmeasured says what there was no time or no room for, a sentence each.
 	Unmeasured []string `json:"unmeasured,omitempty"`
 }

@@ -119,7 +119,7 @@ func (p *placed) document() []section {
 			draw: func() ([]figureDrawn, error) { return p.loadPlots(k) },
 		})
 	}
-	return append(sections, p.failuresSection(), placementMethod)
+	return append(sections, p.failuresSection(), p.method())
 }
 
 // glance is what somebody sees who reads nothing else.
@@ -292,12 +292,15 @@ func (p *placed) functionsOver(k combination) table {
 	return t
 }
 
-var placementMethod = section{Title: "How it was measured", Text: []string{
-	"All placements of a source have the same pods, of Libra in the mode full, as many on each worker. They differ in one setting, which the activator follows; a block begins when requests were seen to be placed by it. A block sends one schedule, at the times in it whether earlier requests were answered or not. The blocks of a load with the same number have the same requests, at the same times, with each placement, one after the other in random order; the next number has a new schedule. A response time is from when the request was due to the last byte of the answer.",
-	"The slow-down of a request is its response time over that of the same input alone on an idle worker without limits. Computing requests are those to functions that do not mostly wait for others. P99 is the nearest rank, over the requests of all blocks. A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load.",
-	"Borrowed core-seconds are what was in force above user allocations, times how long, by the node agents' counters, from before a block until its last request was answered. They are of the source owners: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
-	fmt.Sprintf("A ratio is of the blocks that both placements have. Its interval is from %d resamples: slices of 5 s of the schedules (of what there is one figure of for each block, blocks) are drawn with replacement, the same for both placements, and the ratio worked out anew; 95 %% of these lie in the interval. It knows of the moments that were measured, and not of what differs for whole blocks: hash again shows that.", resamples),
-}}
+func (p *placed) method() section {
+	return section{Title: "How it was measured", Text: []string{
+		"All placements of a source have the same pods, of Libra in the mode full, as many on each worker. They differ in one setting, which the activator follows; a block begins when requests were seen to be placed by it. A block sends one schedule, at the times in it whether earlier requests were answered or not. The blocks of a load with the same number have the same requests, at the same times, with each placement, one after the other in random order; the next number has a new schedule. A response time is from when the request was due to the last byte of the answer.",
+		"The slow-down of a request is its response time over that of the same input alone on an idle worker without limits. Computing requests are those to functions that do not mostly wait for others. P99 is the nearest rank, over the requests of all blocks. A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load.",
+		"Borrowed core-seconds are what was in force above user allocations, times how long, by the node agents' counters, from before a block until its last request was answered. They are of the source owners: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
+		fmt.Sprintf("A ratio is of the blocks that both placements have. Its interval is from %d resamples: slices of 5 s of the schedules (of what there is one figure of for each block, blocks) are drawn with replacement, the same for both placements, and the ratio worked out anew; 95 %% of these lie in the interval. It knows of the moments that were measured, and not of what differs for whole blocks: hash again shows that.", resamples),
+		fmt.Sprintf("Draws of nodes for the functions by hash: %d. The functions of another draw differ by name alone.", max(1, p.Draws)),
+	}}
+}
 
 // results are those for machines. What was not measured is absent.
 func (p *placed) results() report.Results {
