@@ -68,6 +68,23 @@ func (f figure) named(name, title string) figure {
 	return f
 }
 
+// beyondAlone is what a block's requests use beyond user allocations when each of them has a worker to itself: about as
+// much could be borrowed.
+func (c *comparison) beyondAlone() figure {
+	allocated := map[string]float64{}
+	for _, f := range c.Functions {
+		allocated[f.Name] = float64(f.Limit.CPUMilli) / 1000
+	}
+	return figure{name: "beyond_alone_core_s", title: "core-seconds beyond allocations, alone", total: func(b Block) float64 {
+		ms := 0.0
+		for _, r := range b.Requests {
+			a := c.alone[input{r.Function, r.Input}]
+			ms += max(0, a.CPUMilliseconds-allocated[r.Function]*a.Milliseconds)
+		}
+		return ms / 1000
+	}}
+}
+
 // meanOf is how long requests to a function take on average.
 func meanOf(function string) figure { return meanTook.ofFunction(function) }
 
@@ -195,7 +212,7 @@ func judgePlacement(g stats.Goal, ratio, noise interval) (v stats.Verdict, why s
 func (p *placed) choices() section {
 	t := table{Caption: "Where requests could go", Head: []string{
 		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "otherwise as Knative said",
-		"borrowed core-seconds a block", "placed for, and granted, of these"}}
+		"borrowed core-seconds a block", "used beyond allocations if each ran alone", "placed for, and granted, of these"}}
 	for _, k := range p.of(PartPlacement) {
 		for _, arm := range p.armsOf(k) {
 			sum, requests := p.placedOf(k, arm)
@@ -210,7 +227,7 @@ func (p *placed) choices() section {
 			}
 			without := sum.Outcomes[outcomeNoChoice]
 			t.add(k.String(), p.title(arm), fmt.Sprint(requests), share(sum.Choices()), share(sum.Outcomes[outcomeMoved]), share(without),
-				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), sum.grantedText())
+				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), p.value(k, arm, p.beyondAlone()).of("%.1f"), sum.grantedText())
 		}
 	}
 	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
@@ -314,6 +331,7 @@ func (p *placed) results() report.Results {
 				}
 			}
 			m[name("borrowed_core_s_a_block")] = c.value(k, arm, borrowed).value
+			m[name("beyond_alone_core_s_a_block")] = c.value(k, arm, c.beyondAlone()).value
 			if sum, requests := c.placedOf(k, arm); len(sum.Outcomes) > 0 {
 				m[name("share_with_choice")] = sum.Choices() / float64(requests)
 				m[name("share_moved")] = sum.Outcomes[outcomeMoved] / float64(requests)

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/loadtest/bench/stats"
+	"libra.dev/libra/pkg/api"
 )
 
 var (
@@ -248,5 +249,19 @@ func TestPlacedSince(t *testing.T) {
 	now := Placed{Outcomes: map[string]float64{"moved": 5, "kept": 2, "no_slot": 1}, Promised: 4, Granted: 3}
 	if got, want := fmt.Sprint(now.Since(before)), fmt.Sprint(Placed{map[string]float64{"moved": 2, "no_slot": 1}, 3, 2}); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// With two cores, an input of 300 ms of CPU that takes 200 ms uses 200 ms more than what half a core has in that time;
+// one that mostly waits uses nothing beyond its allocation.
+func TestWhatCouldBeBorrowed(t *testing.T) {
+	d := Data{
+		Functions: []Function{{Name: "compute", Limit: api.Resources{CPUMilli: 500}}, {Name: "wait", Limit: api.Resources{CPUMilli: 1000}}},
+		Alone:     []Alone{{Function: "compute", Milliseconds: 200, CPUMilliseconds: 300}, {Function: "wait", Milliseconds: 900, CPUMilliseconds: 20}},
+		Blocks: []Block{{Part: PartPlacement, Load: 40, Pods: 2, Number: 1, Arm: "hash", Length: 1, Loans: &Loans{},
+			Requests: []Request{{Function: "compute"}, {Function: "wait"}, {Function: "compute", Milliseconds: 9000}}}},
+	}
+	if got := placedOver(t, d).results().Metrics["beyond_alone_core_s_a_block_hash_40_2"]; !near(got, 0.4) {
+		t.Errorf("%v core-seconds, want 0.4", got)
 	}
 }
