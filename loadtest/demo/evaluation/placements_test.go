@@ -157,7 +157,7 @@ func TestNobodyCountsChoicesOfStock(t *testing.T) {
 		}
 	}
 	w := writeBy(t, WritePlacements, d)
-	if want := "| 40 % load, 2 pods a function | by stock_placement | 320 | - | - | - | - | 2.5 | - |"; !strings.Contains(w.markdown, want) {
+	if want := "| 40 % load, 2 pods a function | by stock_placement | 320 | - | - | - | - | 2.5 | 2.8 | - |"; !strings.Contains(w.markdown, want) {
 		t.Errorf("the report does not say %q:\n%s", want, w.markdown)
 	}
 	if _, ok := w.metrics["share_with_choice_stock_placement"]; ok {
