@@ -311,7 +311,7 @@ func (e *evaluate) openCluster(ctx context.Context) error {
 			return err
 		}
 	}
-	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed, Draws: e.plan.draws()}
+	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
 	if e.ablations {
 		e.data.Unmeasured = []string{escraLike}
 	} else if e.uses(evaluation.Owners) {

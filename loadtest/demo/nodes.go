@@ -99,7 +99,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies beside %s; some of %s", api.PlacementHash, names(placementsInOrder)))
 	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("where what is lent comes from: %s, %s or both", api.SourceOwners, api.SourceNode))
 	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
-	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within these blocks, the functions are others by name, so that hash draws nodes for them anew; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
+	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within these blocks, the functions are brought anew in another namespace, so that hash draws nodes for them anew; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
 	f.DurationVar(&n.block, "block", 0, fmt.Sprintf("length of a block, a multiple of %s (default: %s; quick %s)", leastBlock, nodesFull.block, nodesQuick.block))
 	f.BoolVar(&n.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	return cmd

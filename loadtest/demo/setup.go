@@ -89,6 +89,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 		e.data.Platform = s.capacity.platform
 	}
 	e.say("the node: %.2f cores in use without requests; 90 %% are %.1f requests a second", s.capacity.platform, s.capacity.perSecond(loadHigh))
+	e.data.Draws = max(e.data.Draws, ph.draw)
 	e.say("warming up")
 	return s, e.warmUp(ctx, s, warm)
 }

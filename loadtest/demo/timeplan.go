@@ -34,8 +34,8 @@ type turn struct {
 // phase are combinations that the same functions serve, which are installed before it.
 type phase struct {
 	name string
-	// draw is which functions of that kind these are, from 1: those of another have other names, so that
-	// hash draws nodes for them anew. 0 is all that there are.
+	// draw is which functions of that kind these are, from 1: those of another are in another namespace, so
+	// that hash draws nodes for them anew. 0 is all that there are.
 	draw int
 	// setUp is what it takes to begin, and perArm what each arm adds to that; those that
 	// share their functions with another add it once.
@@ -280,15 +280,6 @@ func (p timePlan) arms() []arm {
 		all.combinations = append(all.combinations, ph.combinations...)
 	}
 	return all.arms()
-}
-
-// draws is how many functions of a kind there are, in turn; 0 where there are no others.
-func (p timePlan) draws() int {
-	n := 0
-	for _, ph := range p {
-		n = max(n, ph.draw)
-	}
-	return n
 }
 
 // blocks is how many there are.

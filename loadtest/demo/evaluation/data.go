@@ -46,7 +46,7 @@ type Data struct {
 	Alone     []Alone       `json:"alone"`
 	Blocks    []Block       `json:"blocks"`
 	Alerts    []string      `json:"alerts,omitempty"`
-	// Draws is how often hash drew nodes for functions that were others by name; 0 says once.
+	// Draws is how often hash drew nodes for the functions, each time in another namespace; 0 says once.
 	Draws    int `json:"draws,omitempty"`
 	Restarts int `json:"restarts,omitempty"` // of containers; only the demo counts them
 	// Unmeasured says what there was no time or no room for, a sentence each.

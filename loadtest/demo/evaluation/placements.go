@@ -213,6 +213,7 @@ func (p *placed) choices() section {
 	t := table{Caption: "Where requests could go", Head: []string{
 		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "otherwise as Knative said",
 		"borrowed core-seconds a block", "used beyond allocations if each ran alone", "placed for, and granted, of these"}}
+	wanted := p.beyondAlone()
 	for _, k := range p.of(PartPlacement) {
 		for _, arm := range p.armsOf(k) {
 			sum, requests := p.placedOf(k, arm)
@@ -227,7 +228,7 @@ func (p *placed) choices() section {
 			}
 			without := sum.Outcomes[outcomeNoChoice]
 			t.add(k.String(), p.title(arm), fmt.Sprint(requests), share(sum.Choices()), share(sum.Outcomes[outcomeMoved]), share(without),
-				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), p.value(k, arm, p.beyondAlone()).of("%.1f"), sum.grantedText())
+				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), p.value(k, arm, wanted).of("%.1f"), sum.grantedText())
 		}
 	}
 	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
@@ -315,7 +316,7 @@ func (p *placed) method() section {
 		"The slow-down of a request is its response time over that of the same input alone on an idle worker without limits. Computing requests are those to functions that do not mostly wait for others. P99 is the nearest rank, over the requests of all blocks. A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load.",
 		"Borrowed core-seconds are what was in force above user allocations, times how long, by the node agents' counters, from before a block until its last request was answered. They are of the source owners: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
 		fmt.Sprintf("A ratio is of the blocks that both placements have. Its interval is from %d resamples: slices of 5 s of the schedules (of what there is one figure of for each block, blocks) are drawn with replacement, the same for both placements, and the ratio worked out anew; 95 %% of these lie in the interval. It knows of the moments that were measured, and not of what differs for whole blocks: hash again shows that.", resamples),
-		fmt.Sprintf("Draws of nodes for the functions by hash: %d. The functions of another draw differ by name alone.", max(1, p.Draws)),
+		fmt.Sprintf("Draws of nodes for the functions by hash: %d. The functions of another draw are the same in another namespace.", max(1, p.Draws)),
 	}}
 }
 
