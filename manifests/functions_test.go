@@ -229,8 +229,8 @@ func TestTheFunctionsPolicyReadsAnnotationsAsThePartsDo(t *testing.T) {
 			}
 			_, _, err := api.ParseInputSize(s)
 			return err
-		}, []string{"", "header:X-Rows", "header:", "header:a b", "header:é", "query:n", "query:", "query:\n", "query:é", "body", "Header:X", "header:a\n"},
-			`(header|query|body)?:?[!-~ \n]{0,6}`},
+		}, []string{"", "header:X-Rows", "header:", "header:a b", "header:é", "query:n", "query:", "query:\n", "query:é", "json:/n", "json:/a/0/~0~1", "json:/", "json:n", "json:", "json:/~", "json:/~2", "json:/a\nb", "body", "Header:X", "header:a\n"},
+			`(header|query|json|body)?:?[/~01]?[!-~ \n]{0,6}`},
 	} {
 		check := func(t interface{ Fatal(...any) }, value string) {
 			got, err := p.warnings(t, function(annotated(name, value)), ""), of.parse(value)

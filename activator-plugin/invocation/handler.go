@@ -3,6 +3,7 @@ package invocation
 import (
 	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -80,12 +81,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	sw := &statusWriter{ResponseWriter: w}
 	id := requestID(r.Header)
+	arrived := h.manager.clock.Now()
+	size, body := h.manager.sizeOf(r, rev)
 	req := &request{
 		rev:      rev,
 		id:       id,
 		clientID: id,
-		arrived:  h.manager.clock.Now(),
-		size:     h.manager.sizeOf(r, rev),
+		arrived:  arrived,
+		size:     size,
 		upgrade:  r.Header.Get("Upgrade") != "",
 		span:     trace.SpanContextFromContext(r.Context()),
 		response: sw,
@@ -97,16 +100,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.manager.metrics.onRequest(types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, h.manager.clock.Since(req.arrived))
 	}()
-	h.next.ServeHTTP(sw, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
+	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, req))
+	r.Body = body
+	h.next.ServeHTTP(sw, r)
 }
 
-func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) int64 {
-	size, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation])
+func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) (int64, io.ReadCloser) {
+	size, body, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation])
 	if err != nil {
 		m.metrics.onRefusedSize(err.field)
 		m.warn(rev, eventInputSizeRefused, err.field, "Refused an input size; the request runs as one of unknown size", err)
 	}
-	return size
+	return size, body
 }
 
 // requestID is the client's own ID of the request where it is fit for ours, so that

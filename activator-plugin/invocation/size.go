@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -17,6 +18,7 @@ const (
 	fieldContentLength = "content_length"
 	fieldHeader        = api.InputSizeHeader
 	fieldQuery         = api.InputSizeQuery
+	fieldJSON          = api.InputSizeJSON
 )
 
 // sizeError says why a size was refused. The invocation's size is then unknown.
@@ -27,21 +29,27 @@ type sizeError struct {
 
 func (e *sizeError) Error() string { return e.reason }
 
-// sizeOf is the input size of a request in bytes, or api.UnknownSize. The
-// annotation is the revision's api.InputSizeAnnotation, "" when it has none.
-func sizeOf(r *http.Request, annotation string) (int64, *sizeError) {
-	if annotation == "" {
-		return contentLength(r)
+// sizeOf is the input size of a request in bytes, or api.UnknownSize, and the body that is to be read in place of the
+// request's. The annotation is the revision's api.InputSizeAnnotation, "" when it has none.
+func sizeOf(r *http.Request, annotation string) (size int64, body io.ReadCloser, refused *sizeError) {
+	field, name, err := "", "", error(nil)
+	if annotation != "" {
+		field, name, err = api.ParseInputSize(annotation)
 	}
-	field, name, err := api.ParseInputSize(annotation)
+	body = r.Body
 	switch {
 	case err != nil:
-		return api.UnknownSize, &sizeError{field: fieldAnnotation, reason: err.Error()}
+		size, refused = api.UnknownSize, &sizeError{field: fieldAnnotation, reason: err.Error()}
 	case field == api.InputSizeHeader:
-		return declared(fieldHeader, name, r.Header.Get(name))
+		size, refused = declared(fieldHeader, name, r.Header.Get(name))
+	case field == api.InputSizeQuery:
+		size, refused = declared(fieldQuery, name, r.URL.Query().Get(name))
+	case field == api.InputSizeJSON:
+		size, body, refused = sizeInJSON(r, name)
 	default:
-		return declared(fieldQuery, name, r.URL.Query().Get(name))
+		size, refused = contentLength(r)
 	}
+	return size, body, refused
 }
 
 func contentLength(r *http.Request) (int64, *sizeError) {

@@ -38,7 +38,7 @@ func TestSizeOf(t *testing.T) {
 		{name: "query absurd", annotation: "query:n", query: "n=1125899906842625", want: api.UnknownSize,
 			wantField: fieldQuery, wantErr: `query n is "1125899906842625", want`},
 		{name: "annotation without a name", annotation: "header:", want: api.UnknownSize,
-			wantField: fieldAnnotation, wantErr: `annotation libra.dev/input-size is "header:", want header:NAME or query:NAME`},
+			wantField: fieldAnnotation, wantErr: `annotation libra.dev/input-size is "header:", want header:NAME, query:NAME or json:/POINTER`},
 		{name: "annotation with no header's name", annotation: "header:a b", want: api.UnknownSize,
 			wantField: fieldAnnotation, wantErr: `is "header:a b", want`},
 		{name: "annotation of another kind", annotation: "cookie:size", want: api.UnknownSize,
@@ -52,7 +52,10 @@ func TestSizeOf(t *testing.T) {
 			if tc.header != "" {
 				r.Header.Set("X-Size", tc.header)
 			}
-			got, err := sizeOf(r, tc.annotation)
+			got, body, err := sizeOf(r, tc.annotation)
+			if body != r.Body {
+				t.Error("the body is another")
+			}
 			if got != tc.want {
 				t.Errorf("sizeOf() = %d, want %d", got, tc.want)
 			}

@@ -11,6 +11,7 @@ import (
 const (
 	InputSizeHeader = "header"
 	InputSizeQuery  = "query"
+	InputSizeJSON   = "json"
 )
 
 // mostCPU is more CPU than any node has, in cores.
@@ -35,13 +36,14 @@ func ParseQueue(s string) error {
 	return nil
 }
 
-// ParseInputSize returns in what of a request, and under which name, its size is.
+// ParseInputSize returns in what of a request, and under which name, its size is. The name in a JSON body is a pointer
+// (RFC 6901), and not to the whole of it.
 func ParseInputSize(s string) (field, name string, err error) {
 	field, name, _ = strings.Cut(s, ":")
-	if field == InputSizeHeader && isToken(name) || field == InputSizeQuery && name != "" {
+	if field == InputSizeHeader && isToken(name) || field == InputSizeQuery && name != "" || field == InputSizeJSON && isPointer(name) {
 		return field, name, nil
 	}
-	return "", "", fmt.Errorf("annotation %s is %.64q, want header:NAME or query:NAME", InputSizeAnnotation, s)
+	return "", "", fmt.Errorf("annotation %s is %.64q, want header:NAME, query:NAME or json:/POINTER", InputSizeAnnotation, s)
 }
 
 // ParseMaxCPU reads a MaxCPUAnnotation.
@@ -70,6 +72,12 @@ func ParseMinMemory(s string) (resource.Quantity, error) {
 		return resource.Quantity{}, fmt.Errorf("annotation %s is %.64q, want a whole number of bytes from 0 to 1Pi, such as 128Mi", MinMemoryAnnotation, s)
 	}
 	return q, nil
+}
+
+// isPointer says whether s is a JSON pointer (RFC 6901, section 3) to a part of a document.
+func isPointer(s string) bool {
+	plain := strings.NewReplacer("~0", "", "~1", "").Replace(s)
+	return strings.HasPrefix(s, "/") && !strings.Contains(plain, "~")
 }
 
 // isToken says whether s can be the name of a header (RFC 9110, section 5.6.2).

@@ -9,7 +9,8 @@ const (
 	EnabledValue = "true"
 
 	// InputSizeAnnotation names where a request's input size is read from:
-	// "header:NAME" or "query:NAME". Without it the size is the Content-Length.
+	// "header:NAME", "query:NAME", or "json:/POINTER" into a JSON body of at most 64 KiB (RFC 6901). Without it the
+	// size is the Content-Length.
 	InputSizeAnnotation = "libra.dev/input-size"
 
 	// ModeAnnotation is observe, lend or full; without it that of the settings applies.

@@ -1,0 +1,198 @@
+package invocation
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"libra.dev/libra/pkg/api"
+)
+
+func TestSizeInJSON(t *testing.T) {
+	long := `{"a": "` + strings.Repeat("x", maxPeeked) + `", "n": 1}`
+	for _, tc := range []struct {
+		name, pointer, body, encoding string
+		want                          int64
+		wantErr                       string
+	}{
+		{name: "number", pointer: "/n", body: `{"n": 1234}`, want: 1234},
+		{name: "after other members", pointer: "/n", body: `{"a": {"n": 1}, "b": [1, {"n": 2}], "c": "n", "n": 7}`, want: 7},
+		{name: "within an object", pointer: "/a/n", body: `{"n": 1, "a": {"m": 2, "n": 3}}`, want: 3},
+		{name: "within an array", pointer: "/a/1/n", body: `{"a": [{"n": 1}, {"n": 2}]}`, want: 2},
+		{name: "escaped", pointer: "/a~1b~0c", body: `{"a/b~c": 5}`, want: 5},
+		{name: "a tilde before a one", pointer: "/~01", body: `{"~1": 5}`, want: 5},
+		{name: "without a name", pointer: "/", body: `{"": 5}`, want: 5},
+		{name: "text, as gRPC writes 64-bit numbers", pointer: "/n", body: `{"n": "77"}`, want: 77},
+		{name: "text that is no number", pointer: "/n", body: `{"n": "big"}`, want: api.UnknownSize, wantErr: `json /n is "big", want a number of bytes`},
+		{name: "with an exponent", pointer: "/n", body: `{"n": 1e3}`, want: 1000},
+		{name: "as a float", pointer: "/n", body: `{"n": 1000.0}`, want: 1000},
+		{name: "the first of two", pointer: "/n", body: `{"n": 1, "n": 2}`, want: 1},
+		{name: "before what is not JSON", pointer: "/n", body: `{"n": 1, oops`, want: 1},
+		{name: "absent", pointer: "/n", body: `{"m": 1}`, want: api.UnknownSize},
+		{name: "past an array's end", pointer: "/2", body: `[1, 2]`, want: api.UnknownSize},
+		{name: "of no index", pointer: "/01", body: `[1, 2]`, want: api.UnknownSize},
+		{name: "within a number", pointer: "/n/m", body: `{"n": 1}`, want: api.UnknownSize},
+		{name: "no body", pointer: "/n", want: api.UnknownSize},
+		{name: "too long to look at", pointer: "/n", body: long, want: api.UnknownSize},
+		{name: "half", pointer: "/n", body: `{"n": 0.5}`, want: api.UnknownSize, wantErr: `json /n is "0.5", want a number of bytes from 0 to`},
+		{name: "negative", pointer: "/n", body: `{"n": -1}`, want: api.UnknownSize, wantErr: `json /n is "-1", want`},
+		{name: "absurd", pointer: "/n", body: `{"n": 1e300}`, want: api.UnknownSize, wantErr: `json /n is "1000`},
+		{name: "more than a float holds", pointer: "/n", body: `{"n": 1e999}`, want: api.UnknownSize, wantErr: `json /n is "1e999", want`},
+		{name: "an object", pointer: "/n", body: `{"n": {}}`, want: api.UnknownSize, wantErr: `json /n: it is an object, want a number`},
+		{name: "an array", pointer: "/n", body: `{"n": []}`, want: api.UnknownSize, wantErr: `json /n: it is an array, want a number`},
+		{name: "null", pointer: "/n", body: `{"n": null}`, want: api.UnknownSize, wantErr: `json /n: it is null, want a number`},
+		{name: "true", pointer: "/n", body: `{"n": true}`, want: api.UnknownSize, wantErr: `json /n: it is true, want a number`},
+		{name: "not JSON", pointer: "/n", body: `n=1`, want: api.UnknownSize, wantErr: `json /n: the body is not JSON: invalid character '='`},
+		{name: "cut", pointer: "/n", body: `{"a": [1, 2`, want: api.UnknownSize, wantErr: `json /n: the body is not JSON`},
+		{name: "compressed", pointer: "/n", body: `{"n": 1}`, encoding: "gzip", want: api.UnknownSize, wantErr: `json /n: the body has the Content-Encoding "gzip", want none`},
+		{name: "not compressed", pointer: "/n", body: `{"n": 1}`, encoding: "identity", want: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(tc.body))
+			r.Header.Set("Content-Encoding", tc.encoding)
+			got, body, err := sizeOf(r, "json:"+tc.pointer)
+			if got != tc.want {
+				t.Errorf("sizeOf() = %d, want %d", got, tc.want)
+			}
+			switch {
+			case tc.wantErr == "" && err != nil:
+				t.Errorf("sizeOf() = %v, want no error", err)
+			case tc.wantErr != "" && (err == nil || err.field != fieldJSON || !strings.Contains(err.Error(), tc.wantErr)):
+				t.Errorf("sizeOf() = %v, want an error of the JSON body with %q", err, tc.wantErr)
+			}
+			if read, err := io.ReadAll(body); err != nil || string(read) != tc.body {
+				t.Errorf("the body is %.40q, %v, want %.40q", read, err, tc.body)
+			}
+		})
+	}
+}
+
+func TestSizeInJSONOfAnUndeclaredLength(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", io.NopCloser(strings.NewReader(`{"n": 1}`)))
+	if size, body, err := sizeOf(r, "json:/n"); size != api.UnknownSize || body != r.Body || err != nil {
+		t.Errorf("sizeOf() = %d, %v, want an unknown size and the same body", size, err)
+	}
+}
+
+// A body that is not there in time is not waited for, and reaches the function as it arrives.
+func TestSlowBodyIsPassedOnAsItArrives(t *testing.T) {
+	arriving, sending := io.Pipe()
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", arriving)
+	r.ContentLength = 8
+	size, body, err := sizeOf(r, "json:/n")
+	if size != api.UnknownSize || err != nil {
+		t.Fatalf("sizeOf() = %d, %v, want an unknown size", size, err)
+	}
+	for _, part := range []string{`{"n"`, `: 1}`} {
+		if _, err := io.WriteString(sending, part); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(part))
+		if _, err := io.ReadFull(body, got); err != nil || string(got) != part {
+			t.Fatalf("read %q, %v, want %q", got, err, part)
+		}
+	}
+	sending.Close()
+	if n, err := body.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("read %d, %v after the end, want EOF", n, err)
+	}
+}
+
+// Who leaves meanwhile is not waited for.
+func TestPeekEndsWithItsRequest(t *testing.T) {
+	arriving, sending := io.Pipe()
+	defer sending.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://example.com/", arriving)
+	r.ContentLength = 8
+	size, body, err := sizeOf(r, "json:/n")
+	if size != api.UnknownSize || err != nil {
+		t.Errorf("sizeOf() = %d, %v, want an unknown size", size, err)
+	}
+	if err := body.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := body.Read(make([]byte, 1)); err != http.ErrBodyReadAfterClose {
+		t.Errorf("read after Close: %v, want %v", err, http.ErrBodyReadAfterClose)
+	}
+}
+
+// However a body arrives, and whatever ends it, its reader has the same of it.
+func TestReadAheadBodyIsTheBody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sent := rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "sent")
+		ends := rapid.SampledFrom([]error{io.EOF, io.ErrUnexpectedEOF}).Draw(t, "ends with")
+		var of io.Reader = io.MultiReader(bytes.NewReader(sent), iotest.ErrReader(ends))
+		if rapid.Bool().Draw(t, "byte by byte") {
+			of = iotest.OneByteReader(of)
+		}
+		if rapid.Bool().Draw(t, "ends with its last bytes") {
+			of = iotest.DataErrReader(of)
+		}
+		body := readAhead(of, int64(len(sent)))
+		var got []byte
+		var err error
+		for err == nil {
+			p := make([]byte, rapid.IntRange(1, 50).Draw(t, "asked for"))
+			var n int
+			n, err = body.Read(p)
+			got = append(got, p[:n]...)
+		}
+		if !bytes.Equal(got, sent) || !errors.Is(err, ends) {
+			t.Fatalf("read %d bytes and %v, want %d and %v", len(got), err, len(sent), ends)
+		}
+	})
+}
+
+func TestBodyLongerThanDeclared(t *testing.T) {
+	body := readAhead(strings.NewReader("12345"), 4)
+	if got, err := io.ReadAll(body); string(got) != "1234" || err != errLongerThanDeclared {
+		t.Errorf("read %q, %v, want 1234 and %v", got, err, errLongerThanDeclared)
+	}
+}
+
+// The size is the request's, and the function has its body.
+func TestSizeInJSONOfARequest(t *testing.T) {
+	rec := &recorder{}
+	rev := newRevision()
+	rev.Annotations[api.InputSizeAnnotation] = "json:/rows"
+	c := newChain(t, chainOptions{pool: rec, rev: rev})
+	for _, body := range []string{`{"rows": 4321}`, `rows=1`} {
+		if status, echoed := c.send(t, body); status != http.StatusOK || !strings.Contains(echoed, body) {
+			t.Errorf("status %d, %q, want 200 and what was sent, %q", status, echoed, body)
+		}
+	}
+	drain(t, c.manager.lifecycle)
+	if len(rec.begins) != 2 || rec.begins[0].Size != 4321 || rec.begins[1].Size != api.UnknownSize {
+		t.Errorf("Begins = %+v, want one of the size 4321 and one of unknown size", rec.begins)
+	}
+	if diff := cmp.Diff(map[string]int64{fieldJSON: 1}, c.counts(t, "libra.sizes.refused")); diff != "" {
+		t.Error("libra.sizes.refused (-want, +got):\n" + diff)
+	}
+}
+
+func BenchmarkSizeInJSON(b *testing.B) {
+	for _, kib := range []int{1, 64} {
+		body := fmt.Sprintf(`{"rows": [%s1], "n": 7}`, strings.Repeat(`{"a": 1.5, "b": "text"}, `, (kib<<10-40)/25))
+		b.Run(fmt.Sprint(kib, " KiB"), func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
+				if size, _, err := sizeOf(r, "json:/n"); size != 7 || err != nil {
+					b.Fatal(size, err)
+				}
+			}
+		})
+	}
+}
