@@ -3,6 +3,8 @@ package settings
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -25,7 +27,7 @@ import (
 // does not matter to which part of Libra it was once another.
 type Live struct {
 	informers []cache.SharedIndexInformer
-	handled   []cache.InformerSynced // whether what there was at first has been
+	followed  []followed
 	synced    atomic.Bool
 	refused   func(error)
 
@@ -41,6 +43,12 @@ type Live struct {
 }
 
 type sources struct{ byName sync.Map }
+
+// followed is a kind of object that settings are in, and whether what there was of it at first has been taken in.
+type followed struct {
+	what string
+	read cache.InformerSynced
+}
 
 // watch is one kind of object that settings are in.
 type watch struct {
@@ -100,9 +108,9 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
 		l.informers = append(l.informers, watched.informer)
-		l.handled = append(l.handled, func() bool {
+		l.followed = append(l.followed, followed{watched.what, func() bool {
 			return handler.HasSynced() || watched.absent != nil && watched.absent.Load()
-		})
+		}})
 	}
 	return l, nil
 }
@@ -127,13 +135,28 @@ func (l *Live) Synced() bool {
 	if l.synced.Load() {
 		return true
 	}
-	for _, handled := range l.handled {
-		if !handled() {
-			return false
-		}
+	if len(l.unread()) > 0 {
+		return false
 	}
 	l.synced.Store(true)
 	return true
+}
+
+func (l *Live) unread() (unread []string) {
+	for _, f := range l.followed {
+		if !f.read() {
+			unread = append(unread, f.what)
+		}
+	}
+	return unread
+}
+
+// Ready is a probe: it fails until everything has been read once.
+func (l *Live) Ready(*http.Request) error {
+	if unread := l.unread(); len(unread) > 0 {
+		return fmt.Errorf("these have not been read yet: %s; get, list and watch on them are needed, and the log says what is refused", strings.Join(unread, ", "))
+	}
+	return nil
 }
 
 // OnChange has f called, soon, after each change, of which the first is that all has been

@@ -362,6 +362,9 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		if c.live.Synced() {
 			t.Error("Synced() before the nodes are read")
 		}
+		if err := c.live.Ready(nil); err == nil || !strings.Contains(err.Error(), "not been read yet: nodes; get, list and watch") {
+			t.Errorf("Ready() = %v, want an error that names the nodes alone", err)
+		}
 		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
 			t.Errorf("the mode of a revision in full is %s, want observe", got)
 		}
@@ -373,6 +376,9 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		synctest.Wait()
 		if c.changes.Load() == before {
 			t.Error("nobody is told that all has been read")
+		}
+		if err := c.live.Ready(nil); err != nil {
+			t.Errorf("Ready() = %v after all has been read", err)
 		}
 		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeFull {
 			t.Errorf("the mode of a revision in full is %s, want that", got)

@@ -2,15 +2,6 @@ package agent
 
 import "libra.dev/libra/resizer/cgroup"
 
-// cpuCap is up to how much CPU a container may use what its node has idle. The zero value is
-// of one that may use none of it.
-type cpuCap struct {
-	ceilingMilli int64
-	// refused says that the API server does not take the ceiling: the pod is Guaranteed, and
-	// would not be with another limit.
-	refused bool
-}
-
 // capped are the containers of the node that may use more CPU than their allocations:
 // of what it has idle, up to a ceiling, or of what they borrowed.
 func (r *reflex) capped() []capped {
@@ -47,8 +38,8 @@ func (r *reflex) capped() []capped {
 // are not settled may none yet, nor one whose limit another manager has set.
 func usesIdle(e *entry) (capped, bool) {
 	c := capped{
-		allocation: e.info.allocation.CPUMilli, ceiling: e.info.cap.ceilingMilli,
-		spec: e.info.limits.CPUMilli, refused: e.info.cap.refused,
+		allocation: e.info.allocation.CPUMilli, ceiling: e.info.ceilingMilli,
+		spec: e.info.limits.CPUMilli,
 	}
 	foreign := c.spec != c.allocation && c.spec != c.ceiling && !e.info.recorded
 	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed == 0 && !foreign

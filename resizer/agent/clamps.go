@@ -48,9 +48,8 @@ type capped struct {
 	quotas              quotas
 	allocation, ceiling int64 // milli CPU
 	// spec is the limit in the pod's spec, which the kubelet writes and the container gets
-	// back; refused says that the API server cannot take the ceiling.
-	spec    int64
-	refused bool
+	// back.
+	spec int64
 	// rests says that the container has used hardly any CPU lately, and restCPU is what it had
 	// used at restAt, the last time at which it is known to have rested.
 	rests   bool
@@ -342,7 +341,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 		}
 		return
 	}
-	ours := k.refused || !whole || k.changed || now.Sub(k.firstAt) >= ceilingPatience
+	ours := !whole || k.changed || now.Sub(k.firstAt) >= ceilingPatience
 	// What another writes again and again does not have a period's quota given each time.
 	soon := !begins && now.Sub(k.writtenAt) < regainEvery
 	w := write{pod: k.pod, direction: raise, to: quota}

@@ -79,12 +79,12 @@ func (g *clampRig) start() {
 }
 
 // add makes a container of 500m with a ceiling of 2000m run, with the limit of its spec.
-func (g *clampRig) add(id string, spec int64, refused bool) *kernelContainer {
+func (g *clampRig) add(id string, spec int64) *kernelContainer {
 	k := &kernelContainer{Reading: cgroup.Reading{Limit: api.Resources{CPUMilli: spec}}}
 	g.kernel[id] = k
 	g.containers = append(g.containers, capped{
 		pod: "default/" + id, function: "default/f", container: id, quotas: &handle{kernelContainer: k},
-		allocation: 500, ceiling: 2000, spec: spec, refused: refused,
+		allocation: 500, ceiling: 2000, spec: spec,
 	})
 	return k
 }
@@ -118,10 +118,11 @@ func newTestClampRig(t *testing.T) *clampRig {
 	return g
 }
 
+// A ceiling that the API server refuses is not in the spec, and the kubelet never sets it.
 func TestCeilingOfRefused(t *testing.T) {
 	g := newTestClampRig(t)
-	g.add("c", 500, true)
-	g.pass(100*time.Millisecond, 0)
+	g.add("c", 500)
+	g.pass(ceilingPatience+100*time.Millisecond, 0)
 	g.want("c", 2000)
 
 	// Others write over it, and it is written again.
@@ -132,7 +133,7 @@ func TestCeilingOfRefused(t *testing.T) {
 	// An agent that dies leaves it to the next.
 	g.start()
 	g.want("c", 500)
-	g.pass(100*time.Millisecond, 0)
+	g.pass(ceilingPatience+100*time.Millisecond, 0)
 	g.want("c", 2000)
 	writes := g.kernel["c"].writes
 	g.pass(10*time.Second, 0)
@@ -148,7 +149,7 @@ func TestCeilingOfRefused(t *testing.T) {
 
 func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	g := newTestClampRig(t)
-	k := g.add("c", 500, false)
+	k := g.add("c", 500)
 	g.pass(ceilingPatience-time.Second, 500)
 	g.want("c", 500)
 	g.pass(2*time.Second, 500)
@@ -176,41 +177,38 @@ func TestNoCeilingWithoutQuota(t *testing.T) {
 	g := newTestClampRig(t)
 	told := 0
 	g.clamps.log = funcr.New(func(_, args string) { told += strings.Count(args, "are left alone") }, funcr.Options{})
-	set, refused := g.add("set", 500, false), g.add("refused", 500, true)
-	set.Limit.CPUMilli, refused.Limit.CPUMilli = 0, 0
+	k := g.add("c", 500)
+	k.Limit.CPUMilli = 0
 	g.street.waiting = true
 	g.pass(3*ceilingPatience, 2000)
-	if debts, _ := g.journal.load(); len(debts) != 0 || set.writes+refused.writes != 0 {
-		t.Errorf("%d and %d writes, and the journal names %v, where the kubelet sets no quotas", set.writes, refused.writes, debts)
+	if debts, _ := g.journal.load(); len(debts) != 0 || k.writes != 0 {
+		t.Errorf("%d writes, and the journal names %v, where the kubelet sets no quotas", k.writes, debts)
 	}
 	if told != 1 {
 		t.Errorf("it is said %d times, want once", told)
 	}
 	g.clamps.stop(context.Background())
-	g.want("set", 0)
-	g.want("refused", 0)
+	g.want("c", 0)
 
 	g.street.waiting = false
 	g.start()
 	g.pass(time.Second, 400)
-	set.Limit.CPUMilli, refused.Limit.CPUMilli = 500, 500
+	k.Limit.CPUMilli = 500
 	g.pass(2*inForceEvery, 400)
-	g.want("set", 500)
-	g.want("refused", 2000)
+	g.want("c", 500)
 	g.pass(ceilingPatience, 400)
-	g.want("set", 2000)
-	set.Limit.CPUMilli = 0 // another's doing
+	g.want("c", 2000)
+	k.Limit.CPUMilli = 0 // another's doing
 	g.pass(2*inForceEvery, 400)
-	g.want("set", 2000)
+	g.want("c", 2000)
 	g.clamps.stop(context.Background())
-	g.want("set", 500)
-	g.want("refused", 500)
+	g.want("c", 500)
 }
 
 func TestCeilingTakenBack(t *testing.T) {
 	g := newTestClampRig(t)
-	k := g.add("c", 500, true)
-	g.pass(time.Second, 0)
+	k := g.add("c", 500)
+	g.pass(ceilingPatience+time.Second, 0)
 	g.containers = nil
 	k.broken = true
 	g.pass(time.Second, 0)
@@ -227,14 +225,14 @@ func TestNoCeilingWithoutJournal(t *testing.T) {
 	g := newTestClampRig(t)
 	g.journal.close() //nolint:errcheck // there is none
 	g.journal = nil
-	g.add("c", 500, true)
-	g.pass(10*time.Second, 2000)
+	g.add("c", 500)
+	g.pass(2*ceilingPatience, 2000)
 	g.want("c", 500)
 }
 
 func TestClampHolds(t *testing.T) {
 	g := newTestClampRig(t)
-	k := g.add("c", 2000, false)
+	k := g.add("c", 2000)
 	g.pass(time.Second, 2000)
 	g.want("c", 2000)
 	if k.writes != 0 {
@@ -274,7 +272,7 @@ func TestClampHolds(t *testing.T) {
 
 func TestClampBlind(t *testing.T) {
 	g := newTestClampRig(t)
-	g.add("c", 2000, false)
+	g.add("c", 2000)
 	g.street.broken = true
 	g.pass(time.Second, 2000)
 	g.want("c", 500)
@@ -287,7 +285,7 @@ func TestClampBlind(t *testing.T) {
 // without a journal its ceiling.
 func TestHeldAcrossRestart(t *testing.T) {
 	g := newTestClampRig(t)
-	g.add("d", 2000, false)
+	g.add("d", 2000)
 	g.street.waiting = true
 	g.pass(time.Second, 2000)
 	g.want("d", 500)
@@ -296,7 +294,7 @@ func TestHeldAcrossRestart(t *testing.T) {
 
 	g.journal.close() //nolint:errcheck // there is none
 	g.journal = nil
-	g.add("c", 2000, false)
+	g.add("c", 2000)
 	g.street.waiting = true
 	g.pass(time.Second, 2000)
 	g.want("c", 500)
@@ -316,7 +314,7 @@ func TestCeilingProperties(t *testing.T) {
 		run++
 		g := newClampRig(t, fmt.Sprint(dir, "/", run))
 		for i := range rapid.IntRange(1, 3).Draw(t, "containers") {
-			g.add(fmt.Sprint("c", i), rapid.SampledFrom([]int64{500, 2000}).Draw(t, "spec"), rapid.Bool().Draw(t, "refused"))
+			g.add(fmt.Sprint("c", i), rapid.SampledFrom([]int64{500, 2000}).Draw(t, "spec"))
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {

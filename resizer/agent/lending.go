@@ -118,17 +118,17 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return nil
 	}
 	var err error
-	info.cap, err = t.capOf(ctx, pod, allocation.CPUMilli, set)
+	info.ceilingMilli, err = t.ceilingOf(ctx, pod, allocation.CPUMilli, set)
 	return err
 }
 
-// capOf is how much CPU a pod may use of what the node has idle. The controller tells the
+// ceilingOf is how much CPU a pod may use of what the node has idle. The controller tells the
 // user of a bound that cannot be read.
-func (t *Tracker) capOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64, set settings.Settings) (cpuCap, error) {
+func (t *Tracker) ceilingOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64, set settings.Settings) (milli int64, err error) {
 	var node corev1.Node
 	if err := t.kube.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, &node); err != nil {
-		return cpuCap{}, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
+		return 0, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
 	}
-	milli, _ := ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), set)
-	return cpuCap{ceilingMilli: milli, refused: pod.Status.QOSClass == corev1.PodQOSGuaranteed}, nil
+	milli, _ = ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), set)
+	return milli, nil
 }

@@ -70,13 +70,13 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	}
 	failing = nil
 	want("lend", true, true, 700)
-	if info, _ := look("p"); info.cap != (cpuCap{}) {
-		t.Errorf("in lend the pod may use %+v of what the node has idle, want none", info.cap)
+	if info, _ := look("p"); info.ceilingMilli != 0 {
+		t.Errorf("in lend the pod may use %dm of what the node has idle, want none", info.ceilingMilli)
 	}
 	lending.mode = api.ModeFull
 	want("full", true, true, 700)
-	if info, _ := look("p"); info.cap != (cpuCap{ceilingMilli: 1800}) {
-		t.Errorf("in full the pod may use %+v, want up to what the node has but for the reserve", info.cap)
+	if info, _ := look("p"); info.ceilingMilli != 1800 {
+		t.Errorf("in full the pod may use %dm, want up to what the node has but for the reserve", info.ceilingMilli)
 	}
 	if reads != 1 {
 		t.Errorf("the Revision was read %d times, want once", reads)

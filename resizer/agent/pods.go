@@ -32,9 +32,9 @@ type podInfo struct {
 	// safeguardPercent is how much of what it was left it uses when it gets everything back; 0 of
 	// one that only the journal tells of.
 	safeguardPercent int64
-	// cap is how much CPU beyond its allocation the container may use of what the node has
-	// idle.
-	cap cpuCap
+	// ceilingMilli is up to how much CPU the container may use what the node has idle; 0 of one
+	// that may use none of it.
+	ceilingMilli int64
 	// observed says why the pod is only observed; empty when it takes part.
 	observed string
 	// cgroup is the container's, for the reflex alone, which closes it. Nil while the
@@ -95,7 +95,7 @@ func (p *podInfos) keepLending(pod string, info *podInfo) {
 	}
 	info.allocation, info.memoryOwed = old.allocation, cmp.Or(info.memoryOwed, old.memoryOwed)
 	if old.node {
-		info.node, info.lends, info.cap = old.node, old.lends, old.cap
+		info.node, info.lends, info.ceilingMilli = old.node, old.lends, old.ceilingMilli
 	}
 }
 

@@ -65,7 +65,7 @@ func TestSafeguardIsReported(t *testing.T) {
 func TestUseBeyondTheLimitIsReported(t *testing.T) {
 	g := newTestClampRig(t)
 	g.tally = &report.Tally{}
-	g.add("c", 2000, false)
+	g.add("c", 2000)
 	g.pass(time.Second, 500)
 	if got := g.tally.Drain(); len(got) != 0 {
 		t.Errorf("within the limit %v is reported, want nothing", got)

@@ -346,7 +346,7 @@ func TestUseIsReadOnce(t *testing.T) {
 
 	k.clock.Step(attributeEvery)
 	e := k.get("default/p0")
-	e.info.cap = cpuCap{ceilingMilli: 2000}
+	e.info.ceilingMilli = 2000
 	k.kernel["c0"].CPU += ms(40)
 	reads = k.kernel["c0"].cpuReads
 	k.clamps = &clamps{metrics: k.reflex.metrics}

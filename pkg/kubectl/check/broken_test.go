@@ -220,12 +220,8 @@ func broken() []brokenBy {
 		of("queue-proxy has limits by setting", pair(configured("config-deployment", "queue-sidecar-cpu-limit", "1")),
 			`patch configmap config-deployment --type merge -p '{"data":{"queue-sidecar-cpu-limit":null}}'`, "error queue-proxy-limits configmap knative-serving/config-deployment"),
 		{
-			name: "a pod's queue-proxy has limits", object: proxied("bounded"), remedy: "resource-limit",
+			name: "a pod's queue-proxy has limits", object: proxied(), remedy: "resource-limit", says: "its queue-proxy has limits",
 			want: []string{"error function-pod revision shop/cart-00001"},
-		},
-		{
-			name: "a pod is Guaranteed", object: proxied("guaranteed"), says: "Guaranteed, which a resize may not change; all of their containers have limits, queue-proxy too, so that they are only observed",
-			want: []string{"error function-pod revision shop/cart-00001", "warning function-qos revision shop/cart-00001"},
 		},
 		{
 			name: "a LimitRange gives queue-proxy limits", remedy: `patch limitrange shop --type json -p '[{"op":"remove","path":"/spec/limits/0/default"},{"op":"remove","path":"/spec/limits/0/max"}]'`,
@@ -333,14 +329,11 @@ func redisUsing(memory string) client.Object {
 }
 
 // proxied is a second pod of the function, whose queue-proxy has limits.
-func proxied(name string) client.Object {
-	same := corev1.ResourceRequirements{Requests: quantities("100m", "64Mi"), Limits: quantities("100m", "64Mi")}
-	user := same
-	if name == "bounded" {
-		user = corev1.ResourceRequirements{Limits: quantities("500m", "256Mi"), Requests: quantities("100m", "64Mi")}
-	}
-	pod := functionPodOf("cart-00001", user, same)
-	pod.Name = name
+func proxied() client.Object {
+	pod := functionPodOf("cart-00001",
+		corev1.ResourceRequirements{Limits: quantities("500m", "256Mi"), Requests: quantities("100m", "64Mi")},
+		corev1.ResourceRequirements{Requests: quantities("100m", "64Mi"), Limits: quantities("100m", "64Mi")})
+	pod.Name = "bounded"
 	return pod
 }
 

@@ -40,11 +40,6 @@ var functionChecks = []Check{
 		Fine:  "the activator stays in the path of every function",
 	},
 	{
-		ID: "function-qos", run: functionQoS,
-		Looks: "pods of functions of the class Guaranteed, which a resize may not change",
-		Fine:  "no pod of a function is Guaranteed",
-	},
-	{
 		ID: "function-pod", run: functionPod,
 		Looks: "pods of functions that Libra leaves alone: queue-proxy has limits, the pod as a whole has, or a resize would restart the container",
 		Fine:  "no pod of a function is in its own way",
@@ -225,8 +220,16 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// firstPods are one pod of each revision for which say has something to say.
-func firstPods(ctx context.Context, c *Cluster, say func(f function, pod *corev1.Pod) (Finding, bool)) ([]Finding, error) {
+// queueProxyAnnotations are those of a revision that give its queue-proxy limits.
+var queueProxyAnnotations = []string{
+	serving.QueueSidecarCPUResourceLimitAnnotationKey,
+	serving.QueueSidecarMemoryResourceLimitAnnotationKey,
+	//lint:ignore SA1019 it still gives limits
+	serving.QueueSidecarResourcePercentageAnnotationKey,
+}
+
+// functionPod has something to say of one pod of each revision.
+func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 	functions, err := c.allFunctions(ctx)
 	if err != nil || len(functions) == 0 {
 		return nil, err
@@ -241,7 +244,7 @@ func firstPods(ctx context.Context, c *Cluster, say func(f function, pod *corev1
 			if pods[i].Namespace != f.rev.Namespace || pods[i].Labels[serving.RevisionLabelKey] != f.rev.Name {
 				continue
 			}
-			if finding, is := say(f, &pods[i]); is {
+			if finding, is := leftAlone(f, &pods[i]); is {
 				found = append(found, finding)
 				break
 			}
@@ -250,45 +253,24 @@ func firstPods(ctx context.Context, c *Cluster, say func(f function, pod *corev1
 	return found, nil
 }
 
-func functionQoS(ctx context.Context, c *Cluster) ([]Finding, error) {
-	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
-		if pod.Status.QOSClass != corev1.PodQOSGuaranteed {
-			return Finding{}, false
+func leftAlone(f function, pod *corev1.Pod) (finding Finding, is bool) {
+	_, container := f.container()
+	obstacle := eligible.Obstacle(pod, cmp.Or(container.Name, api.UserContainer))
+	if obstacle == "" {
+		return Finding{}, false
+	}
+	why, advice, _ := strings.Cut(obstacle, "; ")
+	remedy := fmt.Sprintf("kubectl -n %s get pod %s -o yaml  # %s", pod.Namespace, pod.Name, advice)
+	if slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0
+	}) {
+		unlimited := fields{}
+		for _, annotation := range queueProxyAnnotations {
+			unlimited[annotation] = nil
 		}
-		index, _ := f.container()
-		remedy := f.patch("json", []fields{{"op": "replace", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources/requests/cpu", index), "value": "100m"}}) + "  # less than its limit"
-		return warning(f.object(), remedy, "its pods are Guaranteed, which a resize may not change; all of their containers have limits, queue-proxy too, so that they are only observed"), true
-	})
-}
-
-// queueProxyAnnotations are those of a revision that give its queue-proxy limits.
-var queueProxyAnnotations = []string{
-	serving.QueueSidecarCPUResourceLimitAnnotationKey,
-	serving.QueueSidecarMemoryResourceLimitAnnotationKey,
-	//lint:ignore SA1019 it still gives limits
-	serving.QueueSidecarResourcePercentageAnnotationKey,
-}
-
-func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
-	return firstPods(ctx, c, func(f function, pod *corev1.Pod) (Finding, bool) {
-		_, container := f.container()
-		obstacle := eligible.Obstacle(pod, cmp.Or(container.Name, api.UserContainer))
-		if obstacle == "" {
-			return Finding{}, false
-		}
-		why, advice, _ := strings.Cut(obstacle, "; ")
-		remedy := fmt.Sprintf("kubectl -n %s get pod %s -o yaml  # %s", pod.Namespace, pod.Name, advice)
-		if slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-			return c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0
-		}) {
-			unlimited := fields{}
-			for _, annotation := range queueProxyAnnotations {
-				unlimited[annotation] = nil
-			}
-			remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": unlimited}}))
-		}
-		return failure(f.object(), remedy, "%s: pod %s is only observed", why, pod.Name), true
-	})
+		remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": unlimited}}))
+	}
+	return failure(f.object(), remedy, "%s: pod %s is only observed", why, pod.Name), true
 }
 
 func functionAnnotations(_ context.Context, _ *Cluster, f function) ([]Finding, error) {

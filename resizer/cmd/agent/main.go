@@ -156,7 +156,8 @@ func run(o options) error {
 		live.Run(ctx)
 		return nil
 	})
-	if err := errors.Join(mgr.Add(following), mgr.Add(platform), tracker.Register(mgr), mgr.Add(a), mgr.AddHealthzCheck("agent", a.Healthy), mgr.AddReadyzCheck("agent", a.Ready)); err != nil {
+	if err := errors.Join(mgr.Add(following), mgr.Add(platform), tracker.Register(mgr), mgr.Add(a),
+		mgr.AddHealthzCheck("agent", a.Healthy), mgr.AddReadyzCheck("agent", a.Ready), mgr.AddReadyzCheck("settings", live.Ready)); err != nil {
 		return fmt.Errorf("adding the agent to the manager: %w", err)
 	}
 	return mgr.Start(ctx)

@@ -267,13 +267,9 @@ func run(o options) error {
 		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
 			return errors.New("pods, Revisions, Nodes and ResourceQuotas have not all been listed yet; see the log for what may not be read")
 		}
-		if !live.Synced() {
-			return fmt.Errorf("the settings have not been read yet (ConfigMap %s/%s, and the labels of namespaces and nodes); see the log for what may not be",
-				settings.Namespace, settings.ConfigMap)
-		}
 		return nil
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("cache", synced)); err != nil {
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("cache", synced), mgr.AddReadyzCheck("settings", live.Ready)); err != nil {
 		return fmt.Errorf("adding probes: %w", err)
 	}
 	return mgr.Start(ctx)
