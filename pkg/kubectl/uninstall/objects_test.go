@@ -22,6 +22,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -29,14 +30,15 @@ import (
 	"libra.dev/libra/pkg/apiservertest"
 )
 
-// start is a removal on an API server that has Libra's definitions. Nothing collects garbage there, nor the objects of
+// start is a removal on an API server that has Libra's definitions, and more. Nothing collects garbage there, nor the objects of
 // namespaces that go.
-func start(t *testing.T) (Uninstall, *bytes.Buffer) {
+func start(t *testing.T, definitions ...string) (Uninstall, *bytes.Buffer) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	config := apiservertest.Start(t, "../../../manifests/base/crds")
+	utilruntime.Must(servingv1.AddToScheme(scheme))
+	config := apiservertest.Start(t, append(definitions, "../../../manifests/base/crds")...)
 	config.QPS = -1
 	kube, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {

@@ -2,10 +2,15 @@ package uninstall
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"knative.dev/serving/pkg/apis/serving"
@@ -17,28 +22,48 @@ const (
 	// scheduler is what pods name that Libra's scheduler is to place.
 	scheduler = "libra-scheduler"
 
-	// namedMost bounds how many Revisions an error names.
+	// namedMost bounds how many objects of a kind an error names.
 	namedMost = 10
 )
 
-// refuseScheduled is an error while functions name Libra's scheduler, which goes with its namespace: no pod that they
-// scale up to would be placed any more.
+// refuseScheduled is an error while something names Libra's scheduler, which goes with its namespace: no pod that it
+// makes would be placed any more.
 func (u Uninstall) refuseScheduled(ctx context.Context) error {
-	named, err := u.scheduled(ctx)
-	if err != nil || len(named) == 0 {
+	revisions, err := u.scheduledRevisions(ctx)
+	if err != nil {
 		return err
 	}
-	of := strings.Join(named[:min(namedMost, len(named))], ", ")
-	if more := len(named) - namedMost; more > 0 {
-		of += fmt.Sprintf(" and %d more", more)
+	others, err := u.scheduledPods(ctx)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("nothing was changed: the scheduler %s goes with Libra, and new pods of %d Revisions that name it would wait for it for ever: %s. "+
-		"Take schedulerName out of the templates of their Services, and run this again when no traffic goes to these Revisions any more", scheduler, len(named), of)
+	if len(revisions)+len(others) == 0 {
+		return nil
+	}
+	refusal := fmt.Sprintf("nothing was changed: the scheduler %s goes with Libra, and new pods that name it would wait for it for ever", scheduler)
+	if len(revisions) > 0 {
+		refusal += fmt.Sprintf(". Revisions (%d): %s. Take schedulerName out of the templates of their Services, and run this again when no traffic goes to these Revisions any more",
+			len(revisions), first(revisions))
+	}
+	if len(others) > 0 {
+		refusal += fmt.Sprintf(". Others (%d): %s. Take schedulerName out of their pods' templates, and run this again when no pod names it any more",
+			len(others), first(others))
+	}
+	return errors.New(refusal)
 }
 
-// scheduled are the Revisions that name Libra's scheduler. They need not have opted in; those that are not routed get
+// first are the first of some names, and how many more there are.
+func first(names []string) string {
+	of := strings.Join(names[:min(namedMost, len(names))], ", ")
+	if more := len(names) - namedMost; more > 0 {
+		of += fmt.Sprintf(" and %d more", more)
+	}
+	return of
+}
+
+// scheduledRevisions are those that name Libra's scheduler. They need not have opted in; those that are not routed get
 // no new pods in any case.
-func (u Uninstall) scheduled(ctx context.Context) ([]string, error) {
+func (u Uninstall) scheduledRevisions(ctx context.Context) ([]string, error) {
 	routed, err := labels.NewRequirement(serving.RoutingStateLabelKey, selection.NotIn, []string{string(servingv1.RoutingStateReserve)})
 	if err != nil {
 		return nil, err
@@ -57,4 +82,32 @@ func (u Uninstall) scheduled(ctx context.Context) ([]string, error) {
 		}
 	}
 	return named, nil
+}
+
+// scheduledPods are the owners of other pods that name Libra's scheduler and have not ended, or pods without an owner.
+// What has no pod now, as a CronJob between two Jobs, is not among them.
+func (u Uninstall) scheduledPods(ctx context.Context) ([]string, error) {
+	noFunction, err := labels.NewRequirement(serving.RevisionLabelKey, selection.DoesNotExist, nil)
+	if err != nil {
+		return nil, err
+	}
+	var pods metav1.PartialObjectMetadataList
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := u.Client.List(ctx, &pods, client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*noFunction)}, client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.schedulerName", scheduler),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	)}); err != nil {
+		return nil, fmt.Errorf("listing the pods that name the scheduler %s: %w", scheduler, err)
+	}
+	var named []string
+	for _, pod := range pods.Items {
+		kind, name := "Pod", pod.Name
+		if owner := metav1.GetControllerOf(&pod); owner != nil {
+			kind, name = owner.Kind, owner.Name
+		}
+		named = append(named, fmt.Sprintf("%s %s/%s", kind, pod.Namespace, name))
+	}
+	slices.Sort(named)
+	return slices.Compact(named), nil
 }

@@ -2,21 +2,17 @@ package uninstall
 
 import (
 	"fmt"
-	"io"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"libra.dev/libra/pkg/settings"
 )
@@ -27,42 +23,104 @@ func revisionOf(name, scheduler string, state servingv1.RoutingState) *servingv1
 		r.Labels[serving.RoutingStateLabelKey] = string(state)
 	}
 	r.Spec.SchedulerName = scheduler
+	r.Spec.Containers = []corev1.Container{{Image: "cart"}}
 	return r
 }
 
-// Their next pods would wait for ever, which nobody would see before a function scales up.
-func TestFunctionsThatNameTheSchedulerKeepLibra(t *testing.T) {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(servingv1.AddToScheme(scheme))
+// podOf is a pod of nobody, or of an owner.
+func podOf(name, scheduler string, phase corev1.PodPhase, owner *metav1.OwnerReference) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Status: corev1.PodStatus{Phase: phase}}
+	if owner != nil {
+		p.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	p.Spec.SchedulerName, p.Spec.Containers = scheduler, []corev1.Container{{Name: "c", Image: "cart"}}
+	return p
+}
+
+func ownedBy(kind, name string) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name, UID: "1", Controller: ptr.To(true)}
+}
+
+// The next pods would wait for ever, which nobody would see before there are some.
+func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "knative.dev/serving").Output()
+	if err != nil {
+		t.Fatal("finding Knative's definitions:", err)
+	}
+	u, _ := start(t, filepath.Join(strings.TrimSpace(string(dir)), "config/core/300-resources/revision.yaml"))
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
+	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: settings.Namespace}}, config)
+
 	var many []client.Object
 	for i := range namedMost + 2 {
 		many = append(many, revisionOf(fmt.Sprintf("many-%02d", i), scheduler, servingv1.RoutingStateActive))
 	}
+	ofRevision := podOf("old-pod", scheduler, corev1.PodRunning, ownedBy("ReplicaSet", "old-deployment"))
+	ofRevision.Labels = map[string]string{serving.RevisionLabelKey: "old"}
+	others := []client.Object{
+		revisionOf("plain", "", servingv1.RoutingStateActive), revisionOf("other", "volcano", servingv1.RoutingStateActive),
+		revisionOf("old", scheduler, servingv1.RoutingStateReserve), ofRevision,
+		podOf("default", "", corev1.PodRunning, ownedBy("ReplicaSet", "default")), podOf("waits", "volcano", corev1.PodPending, nil),
+		podOf("done", scheduler, corev1.PodSucceeded, ownedBy("Job", "done")), podOf("broken", scheduler, corev1.PodFailed, nil),
+	}
 	for name, tc := range map[string]struct {
-		revisions []client.Object
-		says, not []string
+		objects   []client.Object
+		says, not []string // nothing is said where it goes on
 	}{
-		"routed, about to be, and not any more": {
-			revisions: []client.Object{
+		"Revisions that are routed, are about to be, and are not any more": {
+			objects: append([]client.Object{
 				revisionOf("routed", scheduler, servingv1.RoutingStateActive), revisionOf("new", scheduler, servingv1.RoutingStatePending),
-				revisionOf("unset", scheduler, servingv1.RoutingStateUnset), revisionOf("old", scheduler, servingv1.RoutingStateReserve),
-				revisionOf("plain", "", servingv1.RoutingStateActive),
-			},
-			says: []string{"nothing was changed", "3 Revisions", "shop/routed", "shop/new", "shop/unset. ", "schedulerName"},
-			not:  []string{"shop/old", "shop/plain"},
+				revisionOf("unset", scheduler, servingv1.RoutingStateUnset),
+			}, others...),
+			says: []string{"nothing was changed", "Revisions (3): ", "shop/routed", "shop/new", "shop/unset. ", "out of the templates of their Services"},
+			not:  []string{"shop/old", "shop/plain", "Others"},
 		},
 		"more than can be named": {
-			revisions: many,
-			says:      []string{fmt.Sprint(len(many), " Revisions"), "shop/many-09 and 2 more"},
-			not:       []string{"shop/many-10"},
+			objects: many,
+			says:    []string{fmt.Sprintf("Revisions (%d): ", len(many)), "shop/many-09 and 2 more"},
+			not:     []string{"shop/many-10"},
 		},
+		"pods that are no functions": {
+			objects: append([]client.Object{
+				podOf("batch-1", scheduler, corev1.PodRunning, ownedBy("ReplicaSet", "batch")), podOf("batch-2", scheduler, corev1.PodPending, ownedBy("ReplicaSet", "batch")),
+				podOf("alone", scheduler, corev1.PodRunning, nil),
+			}, others...),
+			says: []string{"nothing was changed", "Others (2): Pod shop/alone, ReplicaSet shop/batch. ", "out of their pods' templates"},
+			not:  []string{"Revisions", "old-deployment", "done", "broken"},
+		},
+		"both": {
+			objects: []client.Object{revisionOf("routed", scheduler, servingv1.RoutingStateActive), podOf("alone", scheduler, corev1.PodRunning, nil)},
+			says:    []string{"Revisions (1): shop/routed. ", "Others (1): Pod shop/alone. "},
+		},
+		"neither": {objects: others},
 	} {
-		for _, dryRun := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", dry run ", dryRun), func(t *testing.T) {
-				config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
-				kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(config).WithObjects(tc.revisions...).Build()
-				err := Uninstall{Client: kube, Clock: clock.RealClock{}, Out: io.Discard, Timeout: time.Nanosecond, DryRun: dryRun}.Run(t.Context())
+		t.Run(name, func(t *testing.T) {
+			for _, o := range tc.objects {
+				created := o.DeepCopyObject().(client.Object)
+				create(t, u, created)
+				defer func() {
+					if err := u.Client.Delete(t.Context(), created, client.GracePeriodSeconds(0)); err != nil {
+						t.Error(err)
+					}
+				}()
+				if pod, ok := o.(*corev1.Pod); ok {
+					running := created.(*corev1.Pod)
+					running.Status.Phase = pod.Status.Phase
+					if err := u.Client.Status().Update(t.Context(), running); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if tc.says == nil {
+				if err := u.refuseScheduled(t.Context()); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			for _, dryRun := range []bool{false, true} {
+				u := u
+				u.DryRun = dryRun
+				err := u.Run(t.Context())
 				if err == nil {
 					t.Fatal("it goes on")
 				}
@@ -76,21 +134,10 @@ func TestFunctionsThatNameTheSchedulerKeepLibra(t *testing.T) {
 						t.Errorf("the error is %q, want no %q in it", err, words)
 					}
 				}
-				if err := kube.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil || config.Data["max-mode"] != "" {
+				if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(config), config); err != nil || config.Data["max-mode"] != "" {
 					t.Errorf("max-mode is %q after a refusal (%v), want it as it was", config.Data["max-mode"], err)
 				}
-			})
-		}
-	}
-}
-
-func TestFunctionsOfOtherSchedulersDoNotKeepLibra(t *testing.T) {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(servingv1.AddToScheme(scheme))
-	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-		revisionOf("plain", "", servingv1.RoutingStateActive), revisionOf("other", "volcano", servingv1.RoutingStateActive),
-		revisionOf("old", scheduler, servingv1.RoutingStateReserve)).Build()
-	if err := (Uninstall{Client: kube}).refuseScheduled(t.Context()); err != nil {
-		t.Error(err)
+			}
+		})
 	}
 }
