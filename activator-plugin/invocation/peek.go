@@ -19,8 +19,9 @@ import (
 // A body in which the request's size is named is read ahead: so much of it at most, and for so long at most. A function
 // has nothing to work on before such a body is there either.
 const (
-	maxPeeked = 64 << 10
-	peekFor   = 100 * time.Millisecond
+	maxPeeked   = 64 << 10
+	peekFor     = 100 * time.Millisecond
+	firstBuffer = 4 << 10
 )
 
 // sizeInJSON is the size that a JSON body names at a pointer, and the body that is to be read in place of the request's.
@@ -143,19 +144,25 @@ var errLongerThanDeclared = errors.New("the body is longer than its Content-Leng
 func readAhead(of io.Reader, length int64) *readAheadBody {
 	b := &readAheadBody{of: of, done: make(chan struct{})}
 	b.more.L = &b.mu
-	go b.run(make([]byte, length+1)) // one more, to see its end
+	go b.run(int(length))
 	return b
 }
 
 // run reads it into a buffer, of which nobody looks at what has not arrived. It ends when the server closes the
 // body, at the latest.
-func (b *readAheadBody) run(buffer []byte) {
+func (b *readAheadBody) run(length int) {
 	defer close(b.done)
+	most := length + 1 // to see its end
+	// The buffer grows with what arrives: to declare a length costs a client nothing.
+	buffer := make([]byte, min(most, firstBuffer))
 	for n, err := 0, error(nil); err == nil; {
+		if n == len(buffer) {
+			buffer = append(buffer, make([]byte, min(len(buffer), most-len(buffer)))...)
+		}
 		var read int
 		read, err = b.of.Read(buffer[n:])
-		if n += read; n == len(buffer) {
-			n, err = n-1, errLongerThanDeclared
+		if n += read; n == most {
+			n, err = length, errLongerThanDeclared
 		}
 		b.mu.Lock()
 		b.arrived, b.err = buffer[:n], err
