@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // copyLabel is on the Services that tests deploy.
@@ -64,6 +66,32 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 			t.Errorf("%s was restarted: its containers %s are now %s", selector, before[selector], now)
 		}
 	}
+}
+
+// The size of an input is a number in its JSON body where the owner says so, and the function gets that body.
+func TestSizeInAJSONBodyIsLearned(t *testing.T) {
+	ctx := t.Context()
+	deployed := deployCopy(ctx, t, "compression", "sized", map[string]string{api.InputSizeAnnotation: "json:/table/rows"})
+	name, revision := deployed.Labels[serving.ServiceLabelKey], nameOf(deployed)
+	const rows = 1_000_000 // more than a body has bytes
+	sent := 0
+	eventually(t, 3*time.Minute, "size of the inputs of "+revision, func() error {
+		for range 5 {
+			sent++
+			body, err := json.Marshal(map[string]any{"table": map[string]int{"rows": rows * (1 + sent%4)}, "text": string(text(uint64(sent), 10<<10*(1+sent%4)))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := send(ctx, name, body); err != nil {
+				t.Fatalf("request failed: %v", err)
+			}
+		}
+		known, err := explanationOf(ctx, revision)
+		if err == nil && known.LargestSize != 4*rows {
+			err = fmt.Errorf("the largest that was learned from is %d, of %d requests", known.LargestSize, sent)
+		}
+		return err
+	})
 }
 
 // deployCopy deploys a Knative Service with the template of another and more
@@ -147,22 +175,30 @@ func removeService(t *testing.T, namespace, name string) {
 	})
 }
 
-// stageOf asks the predictor's explain route in what stage a function is.
+// stageOf is in what stage a function is.
 func stageOf(ctx context.Context, function string) (string, error) {
+	known, err := explanationOf(ctx, function)
+	return known.Stage, err
+}
+
+// explanation is some of what the predictor's explain route says of a function.
+type explanation struct {
+	Stage       string `json:"stage"`
+	LargestSize int64  `json:"largest_size"`
+}
+
+func explanationOf(ctx context.Context, function string) (known explanation, err error) {
 	body, err := kube.CoreV1().RESTClient().Get().
 		AbsPath("/api/v1/namespaces/" + libraNamespace + "/services/libra-predictor:80/proxy/libra/v1/functions/" + function).
 		DoRaw(ctx)
 	if err != nil {
-		return "", fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
+		return known, fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
 	}
-	var answer struct {
-		Stage string `json:"stage"`
+	if err := json.Unmarshal(body, &known); err != nil {
+		return known, fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return "", fmt.Errorf("explaining %s: %w: %.200s", function, err, body)
+	if known.Stage == "" {
+		return known, errors.New("the explanation of " + function + " has no stage")
 	}
-	if answer.Stage == "" {
-		return "", errors.New("the explanation of " + function + " has no stage")
-	}
-	return answer.Stage, nil
+	return known, nil
 }
