@@ -20,6 +20,7 @@ import (
 
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/rounds"
 )
 
 const (
@@ -42,8 +43,8 @@ type Live interface {
 
 // Writer writes the status of policies, and tells Events on them. One writes at a time: that of the leader.
 type Writer struct {
-	clock   clock.WithTicker
-	log     logr.Logger
+	rounds  *rounds.Rounds
+	clock   clock.Clock
 	cached  client.Reader // of opted-in Revisions, and of Nodes
 	kube    client.Client
 	live    Live
@@ -52,7 +53,6 @@ type Writer struct {
 
 	seen      map[types.UID]seen
 	countedAt time.Time
-	failing   bool
 }
 
 // seen is what a status depends on but for functions and nodes, and what was told of it.
@@ -65,33 +65,16 @@ type seen struct {
 // NewWriter makes a Writer.
 func NewWriter(clk clock.WithTicker, log logr.Logger, cached client.Reader, kube client.Client, live Live, recorder events.EventRecorder) *Writer {
 	return &Writer{
-		clock: clk, log: log, cached: cached, kube: kube, live: live, events: recorder,
+		rounds: &rounds.Rounds{Clock: clk, Log: log, Every: every, What: "the conditions of HarvestPolicies"},
+		clock:  clk, cached: cached, kube: kube, live: live, events: recorder,
 		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), seen: map[types.UID]seen{},
 	}
 }
 
 // Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
 func (w *Writer) Start(ctx context.Context) error {
-	ticker := w.clock.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-		err := w.round(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		switch {
-		case err != nil && !w.failing:
-			w.log.Info("the status of HarvestPolicies is not as it is to be; trying again", "reason", err.Error())
-		case err == nil && w.failing:
-			w.log.Info("the status of HarvestPolicies is as it is to be again")
-		}
-		w.failing = err != nil
-	}
+	w.rounds.Run(ctx, w.round)
+	return nil
 }
 
 // round writes what is to be another.
@@ -109,7 +92,7 @@ func (w *Writer) round(ctx context.Context) error {
 	}
 	w.seen = seen
 	// 1. Nothing is another: leave it, but for the numbers from time to time.
-	if same && !w.failing && now.Sub(w.countedAt) < recount {
+	if same && !w.rounds.Failing() && now.Sub(w.countedAt) < recount {
 		return nil
 	}
 

@@ -15,6 +15,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/report"
 	"libra.dev/libra/resizer/backoff"
+	"libra.dev/libra/resizer/rounds"
 )
 
 const (
@@ -44,8 +45,8 @@ type Store interface {
 
 // Writer writes reports. One writes at a time: that of the leader.
 type Writer struct {
-	clock  clock.WithTicker
-	log    logr.Logger
+	rounds *rounds.Rounds
+	clock  clock.Clock
 	store  Store
 	cached client.Reader // of Revisions
 	direct client.Reader // of reports, of which no more is kept than their versions
@@ -55,7 +56,6 @@ type Writer struct {
 	window     *window
 	namespaces map[string]*namespace
 	limiter    *rate.Limiter
-	failing    bool
 }
 
 // namespace is what is known of the report of one.
@@ -73,7 +73,8 @@ type namespace struct {
 // NewWriter makes a Writer. cached has the opted-in Revisions, and direct asks the API server.
 func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direct client.Reader, kube client.Client, live Live) *Writer {
 	return &Writer{
-		clock: clk, log: log, store: store, cached: cached, direct: direct, kube: kube, live: live,
+		rounds: &rounds.Rounds{Clock: clk, Log: log, Every: every, What: "reports"},
+		clock:  clk, store: store, cached: cached, direct: direct, kube: kube, live: live,
 		window:  newWindow(),
 		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond),
 	}
@@ -81,26 +82,8 @@ func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direc
 
 // Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
 func (w *Writer) Start(ctx context.Context) error {
-	ticker := w.clock.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-		err := w.round(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		switch {
-		case err != nil && !w.failing:
-			w.log.Info("reports are not as they are to be; trying again", "reason", err.Error())
-		case err == nil && w.failing:
-			w.log.Info("reports are as they are to be again")
-		}
-		w.failing = err != nil
-	}
+	w.rounds.Run(ctx, w.round)
+	return nil
 }
 
 // round writes the reports that are to be other than they are.

@@ -34,13 +34,11 @@ const (
 var compared = []string{"redis_us_per_invocation", "invocations_per_s", "begin_p99_ms"}
 
 type comparison struct {
-	out, commit string
-	seed        uint64
-	redis       string
-	with        map[string]string // commands, by the names of their arms
-	nodes       int
-	rounds      int
-	length      time.Duration
+	shared
+	with   map[string]string // commands, by the names of their arms
+	nodes  int
+	rounds int
+	length time.Duration
 }
 
 func newCompare() *cobra.Command {
@@ -59,10 +57,7 @@ beside them this one once more, whose ratio is the noise.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.out, "out", "out/bench-pool-compare", "folder for the results")
-	f.StringVar(&c.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&c.seed, "seed", 1, "seed of all that is random")
-	f.StringVar(&c.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	c.flags(f, "out/bench-pool-compare")
 	f.StringToStringVar(&c.with, "with", nil, "bench-pool commands of other code, by name")
 	f.IntVar(&c.nodes, "nodes", 1000, "how many nodes' pools")
 	f.IntVar(&c.rounds, "rounds", 8, "how often each is run")

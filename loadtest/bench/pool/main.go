@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"libra.dev/libra/loadtest/bench/stats"
@@ -29,13 +30,26 @@ func main() {
 	}
 }
 
+// shared are what all commands have in common.
+type shared struct {
+	out, commit, redis string
+	seed               uint64
+}
+
+func (s *shared) flags(f *pflag.FlagSet, out string) {
+	f.StringVar(&s.out, "out", out, "folder for the results")
+	f.StringVar(&s.commit, "commit", "unknown", "commit to name in the results")
+	f.Uint64Var(&s.seed, "seed", 1, "seed of all that is random")
+	f.StringVar(&s.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+}
+
+// quickUsage is of the flag that most of them have.
+const quickUsage = "a smoke test: all steps in a few seconds, for figures that mean little"
+
 // options are what the user chooses.
 type options struct {
-	out, commit string
-	seed        uint64
+	shared
 	quick       bool
-
-	redis       string
 	nodes       []int
 	connections int
 	standing    int
@@ -67,11 +81,8 @@ All of it several times, for an interval of what has a goal.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.out, "out", "out/bench-pool", "folder for the results")
-	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
-	f.StringVar(&o.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	o.flags(f, "out/bench-pool")
+	f.BoolVar(&o.quick, "quick", false, quickUsage)
 	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000, 2000}, "how many nodes' pools, each in a run of its own")
 	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
 	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")

@@ -43,11 +43,8 @@ had for them, when they were placed, they borrowed until they ended.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&p.out, "out", "out/bench-pool-pictures", "folder for the results")
-	f.StringVar(&p.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&p.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&p.quick, "quick", false, "a smoke test: all steps in a few seconds, for figures that mean little")
-	f.StringVar(&p.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	p.flags(f, "out/bench-pool-pictures")
+	f.BoolVar(&p.quick, "quick", false, quickUsage)
 	f.IntVar(&nodes, "nodes", 1000, "how many nodes, each with two pods of each activator that places")
 	f.IntVar(&p.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend, where the cost is measured")
 	f.Float64Var(&p.rate, "rate", 5_000, "invocations a second, where the cost is measured")
