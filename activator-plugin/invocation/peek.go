@@ -25,10 +25,12 @@ const (
 )
 
 // sizeInJSON is the size that a JSON body names at a pointer, and the body that is to be read in place of the request's.
-// It is unknown where the body is longer than maxPeeked, of a length that was not declared, or not there within peekFor,
-// and where it has nothing at the pointer.
+// It is unknown where the body is longer than maxPeeked, of a length that was not declared, followed by trailers, of an
+// upgrade, or not there within peekFor, and where it has nothing at the pointer.
 func sizeInJSON(r *http.Request, pointer string) (int64, io.ReadCloser, *sizeError) {
-	if r.ContentLength <= 0 || r.ContentLength > maxPeeked {
+	// Who reads a body to its end puts what follows into r.Trailer, at which others look while it is read ahead. And
+	// who upgrades a connection reads from it.
+	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || r.Header.Get("Upgrade") != "" {
 		return api.UnknownSize, r.Body, nil
 	}
 	refused := func(format string, args ...any) *sizeError {

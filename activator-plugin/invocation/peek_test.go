@@ -78,7 +78,25 @@ func TestSizeInJSON(t *testing.T) {
 }
 
 func TestSizeInJSONOfAnUndeclaredLength(t *testing.T) {
-	r := httptest.NewRequest(http.MethodPost, "http://example.com/", io.NopCloser(strings.NewReader(`{"n": 1}`)))
+	wantNotReadAhead(t, httptest.NewRequest(http.MethodPost, "http://example.com/", io.NopCloser(strings.NewReader(`{"n": 1}`))))
+}
+
+// Trailers are written into the request when its body ends, and the proxy copies them when it begins.
+func TestBodyBeforeTrailersIsNotReadAhead(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
+	r.Trailer = http.Header{"X-Checksum": nil}
+	wantNotReadAhead(t, r)
+}
+
+// Once the connection is upgraded, who upgraded it reads from it.
+func TestBodyOfAnUpgradeIsNotReadAhead(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
+	r.Header.Set("Upgrade", "websocket")
+	wantNotReadAhead(t, r)
+}
+
+func wantNotReadAhead(t *testing.T, r *http.Request) {
+	t.Helper()
 	if size, body, err := sizeOf(r, "json:/n"); size != api.UnknownSize || body != r.Body || err != nil {
 		t.Errorf("sizeOf() = %d, %v, want an unknown size and the same body", size, err)
 	}
