@@ -155,16 +155,12 @@ end
 -- and whether it is late and whether its Begins were answered. The reply is the begin's and
 -- then each end's, in one row.
 local ENDINGS_FROM = 9
-local ENDING_FLAGS = {['00'] = {false, false}, ['01'] = {false, true}, ['10'] = {true, false}, ['11'] = {true, true}}
 
 local function begin_after(node, args, every_ms, most_ms, ...)
   local outcomes = {}
   for i = ENDINGS_FROM, #args, 3 do
-    local flags, computes_in = ENDING_FLAGS[args[i + 2]], ''
-    if not flags then
-      flags, computes_in = ENDING_FLAGS[string.sub(args[i + 2], 1, 2)], string.sub(args[i + 2], 3)
-    end
-    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], flags[1], flags[2], computes_in, most_ms)
+    local late, answered, computes_in = string.match(args[i + 2], '^([01])([01])(.*)$')
+    outcomes[#outcomes + 1] = finish(node, args[i], args[i + 1], late == '1', answered == '1', computes_in, most_ms)
   end
   local borrowed = begin(node, args, every_ms, most_ms, ...)
   local reply = {borrowed[CPU], borrowed[MEMORY]}
