@@ -26,11 +26,12 @@ const (
 
 // sizeInJSON is the size that a JSON body names at a pointer, and the body that is to be read in place of the request's.
 // It is unknown where the body is longer than maxPeeked, of a length that was not declared, followed by trailers, of an
-// upgrade, or not there within peekFor, and where it has nothing at the pointer.
+// upgrade, held back by its client, or not there within peekFor, and where it has nothing at the pointer.
 func sizeInJSON(r *http.Request, pointer string) (int64, io.ReadCloser, *sizeError) {
 	// Who reads a body to its end puts what follows into r.Trailer, at which others look while it is read ahead. And
-	// who upgrades a connection reads from it.
-	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || r.Header.Get("Upgrade") != "" {
+	// who upgrades a connection reads from it. To read a body is to ask for one that its client holds back until the
+	// function accepts it.
+	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || r.Header.Get("Upgrade") != "" || r.Header.Get("Expect") != "" {
 		return api.UnknownSize, r.Body, nil
 	}
 	refused := func(format string, args ...any) *sizeError {
@@ -201,8 +202,8 @@ func (b *readAheadBody) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, b.arrived[b.given:])
 	b.given += n
-	if b.given == len(b.arrived) {
-		err = b.err
+	if b.given == len(b.arrived) && b.err != nil {
+		b.arrived, b.given, err = nil, 0, b.err // the request may go on for long
 	}
 	return n, err
 }

@@ -95,6 +95,13 @@ func TestBodyOfAnUpgradeIsNotReadAhead(t *testing.T) {
 	wantNotReadAhead(t, r)
 }
 
+// A function may refuse a request by its header, and then has its body not sent at all.
+func TestBodyThatIsHeldBackIsNotReadAhead(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
+	r.Header.Set("Expect", "100-continue")
+	wantNotReadAhead(t, r)
+}
+
 func wantNotReadAhead(t *testing.T, r *http.Request) {
 	t.Helper()
 	if size, body, err := sizeOf(r, "json:/n"); size != api.UnknownSize || body != r.Body || err != nil {
@@ -169,6 +176,9 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 		}
 		if !bytes.Equal(got, sent) || !errors.Is(err, ends) {
 			t.Fatalf("read %d bytes and %v, want %d and %v", len(got), err, len(sent), ends)
+		}
+		if n, err := body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, ends) {
+			t.Fatalf("read %d bytes and %v after the end, want %v again", n, err, ends)
 		}
 	})
 }

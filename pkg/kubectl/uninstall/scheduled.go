@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -16,6 +18,8 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -27,8 +31,13 @@ const (
 )
 
 // refuseScheduled is an error while something names Libra's scheduler, which goes with its namespace: no pod that it
-// makes would be placed any more.
+// makes would be placed any more. Where the scheduler is not there, or not any more, nothing is kept by a refusal.
 func (u Uninstall) refuseScheduled(ctx context.Context) error {
+	if err := u.Client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: scheduler}, &appsv1.Deployment{}); apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("reading the scheduler: %w", err)
+	}
 	revisions, err := u.scheduledRevisions(ctx)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -49,7 +50,14 @@ func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
 	}
 	u, _ := start(t, filepath.Join(strings.TrimSpace(string(dir)), "config/core/300-resources/revision.yaml"))
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
-	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: settings.Namespace}}, config)
+	selector := map[string]string{"app": scheduler}
+	deployed := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: scheduler},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: selector}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: selector}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "scheduler"}}},
+		}},
+	}
+	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: settings.Namespace}}, config, deployed)
 
 	var many []client.Object
 	for i := range namedMost + 2 {
@@ -139,5 +147,14 @@ func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
 				}
 			}
 		})
+	}
+
+	// A removal that failed half-way goes on when it is run again.
+	if err := u.Client.Delete(t.Context(), deployed); err != nil {
+		t.Fatal(err)
+	}
+	create(t, u, many[0].DeepCopyObject().(client.Object), podOf("alone", scheduler, corev1.PodPending, nil))
+	if err := u.refuseScheduled(t.Context()); err != nil {
+		t.Errorf("a scheduler that is gone keeps Libra: %v", err)
 	}
 }
