@@ -53,12 +53,14 @@ func sizeInJSON(r *http.Request, pointer string) (int64, io.ReadCloser, *sizeErr
 	return size, body, sizeErr
 }
 
+// unescape makes a key of a part of a pointer (RFC 6901, section 4).
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
 // valueAt is the number, or the text, at a pointer (RFC 6901) into a JSON document; empty where there is nothing. Only
 // what comes before it is read, and of equal keys the first counts.
 func valueAt(document []byte, pointer string) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
 	for key := range strings.SplitSeq(pointer[1:], "/") {
 		found, err := enter(d, unescape.Replace(key))
 		if err != nil {

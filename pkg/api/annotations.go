@@ -74,10 +74,12 @@ func ParseMinMemory(s string) (resource.Quantity, error) {
 	return q, nil
 }
 
+// escapes are all that a pointer may have a tilde in (RFC 6901, section 3).
+var escapes = strings.NewReplacer("~0", "", "~1", "")
+
 // isPointer says whether s is a JSON pointer (RFC 6901, section 3) to a part of a document.
 func isPointer(s string) bool {
-	plain := strings.NewReplacer("~0", "", "~1", "").Replace(s)
-	return strings.HasPrefix(s, "/") && !strings.Contains(plain, "~")
+	return strings.HasPrefix(s, "/") && !strings.Contains(escapes.Replace(s), "~")
 }
 
 // isToken says whether s can be the name of a header (RFC 9110, section 5.6.2).

@@ -18,7 +18,6 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -178,36 +177,15 @@ func (s *site) signal(sig syscall.Signal) {
 // lend begins invocations of which one lends 200m to the other, which uses it, and returns the donor.
 func (s *site) lend() (donor string) {
 	s.Helper()
-	if s.load == nil {
-		s.load = s.made["default/borrower"].Start(s.T)
-	}
-	s.load.Do("burn")
-	// What begins in a pool that is closed lends nothing until it ends, and the pool of a machine that stood still
-	// for a lease is closed until its next heartbeat.
-	const tries = 3
-	for try := 1; ; try++ {
-		donor = s.begin()
-		err := wait.PollUntilContextTimeout(s.Context(), 2*time.Millisecond, 2*pool.LeaseTTL, true,
-			func(context.Context) (bool, error) { return s.inForce(300, 700), nil })
-		if err == nil {
-			return donor
-		}
-		if try == tries {
-			s.Fatalf("lent, in %d tries: %v", tries, err)
-		}
-		s.Logf("not lent, in try %d of %d: %v", try, tries, err)
-		s.end(donor)
-	}
-}
-
-// begin begins one that lends and one that wants what it lends, and returns the first.
-func (s *site) begin() (donor string) {
-	s.Helper()
 	// A pod that begins an invocation before the agent names it lends nothing in it.
 	eventually(s.T, "the pool is open to both pods", func() bool {
 		state, err := s.pools.Read(s.Context(), node)
 		return err == nil && state.Open && s.named.Load() == int64(len(s.pods))
 	})
+	if s.load == nil {
+		s.load = s.made["default/borrower"].Start(s.T)
+	}
+	s.load.Do("burn")
 	s.begun++
 	donor = fmt.Sprint("donor-", s.begun)
 	volume := api.Resources{CPUMilli: 200}
@@ -221,6 +199,7 @@ func (s *site) begin() (donor string) {
 			s.Fatal(err)
 		}
 	}
+	s.until("lent", 300, 700)
 	return donor
 }
 
@@ -237,20 +216,17 @@ func (s *site) end(donor string) {
 // until waits for CPU limits to be in force.
 func (s *site) until(what string, donor, borrower int64) {
 	s.Helper()
-	eventually(s.T, what, func() bool { return s.inForce(donor, borrower) })
-}
-
-func (s *site) inForce(donor, borrower int64) bool {
-	s.Helper()
-	var got [2]int64
-	for i, pod := range []string{"default/donor", "default/borrower"} {
-		r, err := s.seen[pod].Read()
-		if err != nil {
-			s.Fatal(err)
+	eventually(s.T, what, func() bool {
+		var got [2]int64
+		for i, pod := range []string{"default/donor", "default/borrower"} {
+			r, err := s.seen[pod].Read()
+			if err != nil {
+				s.Fatal(err)
+			}
+			got[i] = r.Limit.CPUMilli
 		}
-		got[i] = r.Limit.CPUMilli
-	}
-	return got == [2]int64{donor, borrower}
+		return got == [2]int64{donor, borrower}
+	})
 }
 
 // Loans of a real pool come into force in real cgroups, and end there: with the
@@ -262,7 +238,7 @@ func TestWithRedisAndCgroups(t *testing.T) {
 	kill := s.run(crashing(a))
 	s.end(s.lend())
 	s.until("the donor's invocation has ended", 500, 500)
-	second := s.lend()
+	s.lend()
 	kill()
 	s.until("left by the agent that was killed", 300, 700)
 
@@ -270,15 +246,15 @@ func TestWithRedisAndCgroups(t *testing.T) {
 	stop := s.run(s.agent().Start)
 	s.until("given back by the next agent, without Redis", 500, 500)
 	s.signal(syscall.SIGCONT)
-	s.end(second)
+	s.end("donor-2")
 
-	third := s.lend()
+	s.lend()
 	s.signal(syscall.SIGSTOP)
 	hung := time.Now()
 	s.until("Redis hangs for a lease", 500, 500)
 	t.Logf("restored %v after Redis hung", time.Since(hung))
 	s.signal(syscall.SIGCONT)
-	s.end(third)
+	s.end("donor-3")
 
 	s.lend()
 	stop()
