@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/settings"
@@ -63,6 +64,20 @@ func decodeOf[T any](t *testing.T, objects []object, kind string) []T {
 		found = append(found, one)
 	}
 	return found
+}
+
+// A node which is down does not keep the agents of all others from being replaced.
+func TestAgentsAreReplacedOnSeveralNodesAtATime(t *testing.T) {
+	for _, agents := range decode[appsv1.DaemonSet](t, "DaemonSet") {
+		update := agents.Spec.UpdateStrategy.RollingUpdate
+		if update == nil {
+			t.Errorf("%s is updated on one node at a time", agents.Name)
+			continue
+		}
+		if of100, err := intstr.GetScaledValueFromIntOrPercent(update.MaxUnavailable, 100, true); err != nil || of100 < 2 {
+			t.Errorf("%s is updated on %d of 100 nodes at a time (%v), want several", agents.Name, of100, err)
+		}
+	}
 }
 
 // A cluster may be told to take critical pods only where a quota is on their class. A quota on

@@ -14,7 +14,7 @@ import (
 
 // settingsPolicy is the admission policy of config-libra.
 type settingsPolicy struct {
-	data, moved cel.Program
+	variables   []named
 	validations []cel.Program
 	messages    []string
 }
@@ -35,17 +35,20 @@ func readSettingsPolicy(t *testing.T) settingsPolicy {
 	if selector == nil || selector.MatchLabels["kubernetes.io/metadata.name"] != settings.Namespace {
 		t.Errorf("it is for namespaces with %v, want that of the settings", selector)
 	}
-	if len(policy.Spec.MatchConditions) != 1 || len(policy.Spec.Variables) != 2 {
-		t.Fatalf("%d conditions and %d variables, want one and two", len(policy.Spec.MatchConditions), len(policy.Spec.Variables))
+	if len(policy.Spec.MatchConditions) != 1 {
+		t.Fatalf("%d conditions, want one", len(policy.Spec.MatchConditions))
 	}
-	named := compile(t, policy.Spec.MatchConditions[0].Expression)
+	ofSettings := compile(t, policy.Spec.MatchConditions[0].Expression)
 	for name, want := range map[string]bool{settings.ConfigMap: true, "config-libra-2": false} {
 		object := map[string]any{"metadata": map[string]any{"name": name}}
-		if got := holds(t, named, map[string]any{"object": object}); got != want {
+		if got := holds(t, ofSettings, map[string]any{"object": object}); got != want {
 			t.Errorf("it is for ConfigMap %s: %v", name, got)
 		}
 	}
-	p := settingsPolicy{data: compile(t, policy.Spec.Variables[0].Expression), moved: compile(t, policy.Spec.Variables[1].Expression)}
+	var p settingsPolicy
+	for _, v := range policy.Spec.Variables {
+		p.variables = append(p.variables, named{v.Name, compile(t, v.Expression)})
+	}
 	for _, v := range policy.Spec.Validations {
 		p.validations = append(p.validations, compile(t, v.Expression))
 		p.messages = append(p.messages, v.Message)
@@ -70,16 +73,15 @@ func (p settingsPolicy) refused(t interface{ Fatal(...any) }, data map[string]st
 	if len(had) > 0 {
 		in["oldObject"] = of(had[0])
 	}
-	read, _, err := p.data.Eval(in)
-	if err != nil {
-		t.Fatal(err)
+	variables := map[string]any{}
+	in["variables"] = variables
+	for _, v := range p.variables {
+		is, _, err := v.program.Eval(in)
+		if err != nil {
+			t.Fatal(v.name, err)
+		}
+		variables[v.name] = is
 	}
-	in["variables"] = map[string]any{"data": read}
-	moved, _, err := p.moved.Eval(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	in["variables"] = map[string]any{"data": read, "moved": moved}
 	for i, v := range p.validations {
 		got, _, err := v.Eval(in)
 		if err != nil || got.Value() != true {
@@ -108,22 +110,27 @@ func TestTheSettingsPolicyNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// An install that has them still can be stopped, and applied again; what is set anew is refused.
-func TestMovedSettingsAreRefusedOnlyWhenTheyAreSet(t *testing.T) {
+// Settings that this version has not, or has elsewhere, may be left from another: it can be stopped all the same, and
+// applied again. What is set anew is refused.
+func TestSettingsOfAnotherVersionAreRefusedOnlyWhenTheyAreSet(t *testing.T) {
 	p := readSettingsPolicy(t)
+	says := map[string]string{"newer": "there is no such setting", "mode": "mode must be ", "source": "source must be ", "placement": "placement must be "}
 	for key, field := range settings.Moved {
+		says[key] = "spec." + field + " "
+	}
+	for key, says := range says {
 		for name, tc := range map[string]struct {
 			data, had map[string]string
 			refused   bool
 		}{
-			"set":                     {map[string]string{key: "1"}, map[string]string{"mode": "full"}, true},
+			"set":                     {map[string]string{key: "1"}, map[string]string{"max-mode": "full"}, true},
 			"set where nothing was":   {map[string]string{key: "1"}, nil, true},
 			"changed":                 {map[string]string{key: "1"}, map[string]string{key: "2"}, true},
 			"left, and Libra stopped": {map[string]string{key: "1", "max-mode": "observe"}, map[string]string{key: "1"}, false},
 			"taken away":              {map[string]string{}, map[string]string{key: "1"}, false},
 		} {
 			got := p.refused(t, tc.data, tc.had)
-			if tc.refused != (len(got) == 1) || len(got) == 1 && !strings.Contains(got[0], "spec."+field+" ") {
+			if tc.refused != (len(got) == 1) || len(got) == 1 && !strings.Contains(got[0], says) {
 				t.Errorf("%s, %s: refused with %q", key, name, got)
 			}
 		}
