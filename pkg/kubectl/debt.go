@@ -1,7 +1,6 @@
 package kubectl
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -15,23 +14,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/debt"
 	"libra.dev/libra/resizer/actuate"
 )
 
 const inForcePoll = 500 * time.Millisecond
 
-// debt is what a pod is owed and does not have.
-type debt struct {
-	pod       *corev1.Pod
-	container string
-	due       api.Resources // limits to set; a resource that is as it should be, or not Libra's, is zero
-	late      bool          // the limits in its spec are not in force
-	row       *restored
+// owing is a pod with what it is owed and does not have.
+type owing struct {
+	debt.Debt
+	pod *corev1.Pod
+	row *restored
 }
 
 // findDebts leaves out pods that Libra did not resize, or that are whole. rows tell of those of which it is not known
 // what they are owed.
-func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debts []*debt, rows []*restored, err error) {
+func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debts []*owing, rows []*restored, err error) {
 	revisions := map[types.NamespacedName]*servingv1.Revision{}
 	for i := range pods {
 		pod := &pods[i]
@@ -56,72 +54,20 @@ func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debt
 			rows = append(rows, row)
 			continue
 		}
-		d, err := debtOf(pod, revision)
+		d, err := debt.Of(pod, revision)
 		if err != nil {
 			return nil, nil, err
 		}
-		row.Container, row.Was, row.Owed = d.row.Container, d.row.Was, d.row.Owed
-		d.row = row
+		row.Container, row.Was, row.Owed = d.Container, d.Has.String(), d.Owed.String()
 		switch {
-		case !d.due.IsZero():
-			debts = append(debts, d)
-		case d.late:
+		case !d.Due.IsZero():
+			debts = append(debts, &owing{d, pod, row})
+		case d.Late:
 			row.failed, row.Result = true, "asked for before, but not in force: "+whyPending(pod)
 			rows = append(rows, row)
 		}
 	}
 	return debts, rows, nil
-}
-
-// debtOf has nothing due of a pod whose limits are what it is owed, or another manager's.
-func debtOf(pod *corev1.Pod, revision *servingv1.Revision) (*debt, error) {
-	user := revision.Spec.GetContainer()
-	d := &debt{pod: pod, container: cmp.Or(user.Name, api.UserContainer)}
-	ours, err := actuate.ResizedLimits(pod, d.container)
-	if err != nil {
-		return nil, err
-	}
-	// A resource that the user set no limit for, or that another manager changed, is 0.
-	owed := api.FromList(user.Resources.Limits)
-	managed := owed
-	if !ours.Has(corev1.ResourceCPU) {
-		managed.CPUMilli = 0
-	}
-	if !ours.Has(corev1.ResourceMemory) {
-		managed.MemoryBytes = 0
-	}
-	var has api.Resources
-	for _, c := range pod.Spec.Containers {
-		if c.Name == d.container {
-			has = api.FromList(c.Resources.Limits)
-		}
-	}
-	d.due = managed
-	if has.CPUMilli == managed.CPUMilli {
-		d.due.CPUMilli = 0
-	}
-	if has.MemoryBytes == managed.MemoryBytes {
-		d.due.MemoryBytes = 0
-	}
-	inForce, running := d.inForce()
-	d.late = running && !meets(inForce, managed)
-	d.row = &restored{Container: d.container, Was: has.String(), Owed: owed.String()}
-	return d, nil
-}
-
-// inForce is what the kubelet says that the container has.
-func (d *debt) inForce() (limits api.Resources, running bool) {
-	for _, s := range d.pod.Status.ContainerStatuses {
-		if s.Name == d.container && s.Resources != nil {
-			return api.FromList(s.Resources.Limits), true
-		}
-	}
-	return api.Resources{}, false
-}
-
-// meets says that limits are as wanted, of which 0 is any.
-func meets(limits, want api.Resources) bool {
-	return (want.CPUMilli == 0 || limits.CPUMilli == want.CPUMilli) && (want.MemoryBytes == 0 || limits.MemoryBytes == want.MemoryBytes)
 }
 
 func cpuAlone(r api.Resources) api.Resources { return api.Resources{CPUMilli: r.CPUMilli} }
@@ -130,12 +76,12 @@ func memoryAlone(r api.Resources) api.Resources { return api.Resources{MemoryByt
 
 // restore is true when the API server has limits that are to come into force. They are set in the resizer's name, so
 // that it knows them as its own, and does not leave the pod alone as another manager's.
-func (d *debt) restore(ctx context.Context, kube client.Client, run dryRun, limits api.Resources) bool {
+func (d *owing) restore(ctx context.Context, kube client.Client, run dryRun, limits api.Resources) bool {
 	if limits.IsZero() || d.row.failed {
 		return false
 	}
 	if run.sends() {
-		if err := actuate.SetLimits(ctx, kube, d.pod, d.container, limits); err != nil {
+		if err := actuate.SetLimits(ctx, kube, d.pod, d.Container, limits); err != nil {
 			d.row.failed, d.row.Result = true, fmt.Sprintf("refused: %v", err)
 			return false
 		}
@@ -145,13 +91,13 @@ func (d *debt) restore(ctx context.Context, kube client.Client, run dryRun, limi
 }
 
 // awaitInForce waits until the kubelets have done it, or the time is up, and notes what became of each pod.
-func awaitInForce(ctx context.Context, kube client.Client, debts []*debt, only func(api.Resources) api.Resources, timeout time.Duration) {
+func awaitInForce(ctx context.Context, kube client.Client, debts []*owing, only func(api.Resources) api.Resources, timeout time.Duration) {
 	waiting := debts
 	// When time is up, what is left says so.
 	_ = wait.PollUntilContextTimeout(ctx, inForcePoll, timeout, true, func(ctx context.Context) (bool, error) {
-		var left []*debt
+		var left []*owing
 		for _, d := range waiting {
-			if !d.look(ctx, kube, only(d.due)) {
+			if !d.look(ctx, kube, only(d.Due)) {
 				left = append(left, d)
 			}
 		}
@@ -165,7 +111,7 @@ func awaitInForce(ctx context.Context, kube client.Client, debts []*debt, only f
 }
 
 // look is true when the limits are in force, or there is nothing left that could have them.
-func (d *debt) look(ctx context.Context, kube client.Client, limits api.Resources) bool {
+func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resources) bool {
 	err := kube.Get(ctx, client.ObjectKeyFromObject(d.pod), d.pod)
 	if apierrors.IsNotFound(err) {
 		d.row.Result = "it is gone meanwhile"
@@ -174,7 +120,7 @@ func (d *debt) look(ctx context.Context, kube client.Client, limits api.Resource
 	if err != nil {
 		return false // it may be back for the next look
 	}
-	if is, running := d.inForce(); running && meets(is, limits) {
+	if is, running := debt.InForce(d.pod, d.Container); running && debt.Meets(is, limits) {
 		d.row.Result = "in force"
 		return true
 	}

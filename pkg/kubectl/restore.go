@@ -142,9 +142,9 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 	}
 	// CPU first: a kubelet that waits with a pod's memory waits with its CPU, too.
 	for _, only := range []func(api.Resources) api.Resources{cpuAlone, memoryAlone} {
-		var sent []*debt
+		var sent []*owing
 		for _, d := range debts {
-			if d.restore(ctx, f.dryRun.client(kube), f.dryRun, only(d.due)) {
+			if d.restore(ctx, f.dryRun.client(kube), f.dryRun, only(d.Due)) {
 				sent = append(sent, d)
 			}
 		}
@@ -175,10 +175,10 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 }
 
 // refuseWhileResized is an error where the resizer would change again what is put back.
-func refuseWhileResized(ctx context.Context, kube client.Client, debts []*debt) error {
+func refuseWhileResized(ctx context.Context, kube client.Client, debts []*owing) error {
 	inForce := map[string]settings.Settings{}
 	acting := 0
-	var example *debt
+	var example *owing
 	for _, d := range debts {
 		of, read := inForce[d.pod.Namespace]
 		if !read {

@@ -36,8 +36,8 @@ func isOurs(e metav1.ManagedFieldsEntry) bool {
 	return e.Subresource == resizeSubresource && e.Manager == FieldManager
 }
 
-// Resized says that Libra was the last to change some limit of the pod.
-func Resized(pod *corev1.Pod) bool { return slices.ContainsFunc(pod.ManagedFields, isOurs) }
+// Resized says that Libra was the last to change some limit of the pod, of which the metadata are enough.
+func Resized(pod metav1.Object) bool { return slices.ContainsFunc(pod.GetManagedFields(), isOurs) }
 
 // LimitNames are the limits of a container that a manager owns, as they are written in
 // managed fields.

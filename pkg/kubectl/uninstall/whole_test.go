@@ -1,6 +1,8 @@
 package uninstall
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -10,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"libra.dev/libra/resizer/actuate"
 )
@@ -25,25 +29,16 @@ func resized(manager, spec, inForce string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "p", Labels: map[string]string{serving.RevisionLabelKey: "f"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: manager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil,
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil,
 				`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{}}}}}}}`)}}},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "queue-proxy", Resources: limits("9")}, {Name: "user-container", Resources: limits(spec)}}},
-		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "user-container", Resources: &status}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "user-container", Resources: &status}}},
 	}
 }
 
 func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := servingv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "f"}}
-	revision.Spec.Containers = []corev1.Container{{Resources: limits("500m")}}
-	u := Uninstall{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(revision).Build()}
-	gone := resized(actuate.FieldManager, "2", "2")
-	gone.Labels[serving.RevisionLabelKey] = "deleted"
 	for name, c := range map[string]struct {
 		pod   *corev1.Pod
 		whole bool
@@ -52,14 +47,88 @@ func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
 		"above it":                         {resized(actuate.FieldManager, "2", "2"), false},
 		"above it until the kubelet looks": {resized(actuate.FieldManager, "500m", "2"), false},
 		"as another manager has it":        {resized("vpa", "2", "2"), true},
-		"of a Revision that goes":          {gone, true},
+		"of a Revision that goes":          {of(resized(actuate.FieldManager, "2", "2"), "deleted"), true},
+		"that has ended":                   {in(resized(actuate.FieldManager, "2", "2"), corev1.PodSucceeded), true},
 	} {
-		why, err := u.away(t.Context(), c.pod)
+		away, err := Uninstall{Client: cluster(t, c.pod).Build()}.notWhole(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if (why == "") != c.whole {
-			t.Errorf("%s: it says %q", name, why)
+		if (len(away) == 0) != c.whole {
+			t.Errorf("%s: it says %q", name, away)
 		}
 	}
+}
+
+// A cluster's pods, whole and all at once, are more than the memory that the Job may take.
+func TestPodsAreLookedAtInPagesAndWholeOnlyWhenResized(t *testing.T) {
+	wanted := map[client.ObjectKey]bool{}
+	var pods []client.Object
+	for i := range 7 {
+		pod := resized("kubelet", "2", "2")
+		if i%3 == 0 {
+			pod = resized(actuate.FieldManager, "2", "2")
+		}
+		pod.Name = fmt.Sprint("p", i)
+		pods = append(pods, pod)
+		wanted[client.ObjectKeyFromObject(pod)] = i%3 == 0
+	}
+	lists := 0
+	built := cluster(t, pods...).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			all, partial := list.(*metav1.PartialObjectMetadataList)
+			var options client.ListOptions
+			options.ApplyOptions(opts)
+			if !partial || options.Limit < 1 || options.Limit > 1000 {
+				t.Fatalf("it lists %T, %d at a time", list, options.Limit)
+			}
+			if want := []string{"", "2", "4", "6"}[lists]; options.Continue != want {
+				t.Fatalf("list %d goes on from %q, want %q", lists, options.Continue, want)
+			}
+			if err := c.List(ctx, list, opts...); err != nil {
+				return err
+			}
+			at := 2 * lists
+			all.Items, all.Continue = all.Items[at:min(at+2, len(all.Items))], ""
+			if lists++; at+2 < len(pods) {
+				all.Continue = fmt.Sprint(at + 2)
+			}
+			return nil
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, pod := o.(*corev1.Pod); pod && !wanted[key] {
+				t.Errorf("it gets %v, which was not resized by Libra", key)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	}).Build()
+	away, err := Uninstall{Client: built}.notWhole(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(away) != 3 || lists != 4 {
+		t.Errorf("%d lists found %q, want three pods, of four lists", lists, away)
+	}
+}
+
+// cluster has a Revision f of 500m, and the pods.
+func cluster(t *testing.T, pods ...client.Object) *fake.ClientBuilder {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(servingv1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "f"}}
+	revision.Spec.Containers = []corev1.Container{{Resources: limits("500m")}}
+	return fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithObjects(revision).WithObjects(pods...)
+}
+
+func of(pod *corev1.Pod, revision string) *corev1.Pod {
+	pod.Labels[serving.RevisionLabelKey] = revision
+	return pod
+}
+
+func in(pod *corev1.Pod, phase corev1.PodPhase) *corev1.Pod {
+	pod.Status.Phase = phase
+	return pod
 }
