@@ -14,9 +14,9 @@ import (
 )
 
 // BenchmarkInvocation is a Begin and an End, one after the other, on a node on which some
-// are in flight. redis-us/op is what both took within Redis, without the sockets.
+// are in flight; and, hungry, on which others want more than there is. redis-us/op is what both took within Redis, without the sockets.
 func BenchmarkInvocation(b *testing.B) {
-	const standing = 16
+	const standing, hungry = 16, 20
 	mate := shared("mate", "mates", time.Hour, need(200, 64))
 	for _, bc := range []struct {
 		name string
@@ -27,6 +27,7 @@ func BenchmarkInvocation(b *testing.B) {
 		{"borrower", invocation("x", time.Minute, cpu(0), need(600, 64))},
 		{"ranked", ranked("x", "x", time.Second)},
 		{"beside another", shared("x", "mates", time.Minute, need(300, 64))},
+		{"hungry", invocation("x", time.Minute, need(600, 384), cpu(0))},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			addr := redistest.Start(b)
@@ -38,6 +39,9 @@ func BenchmarkInvocation(b *testing.B) {
 			for i := range standing {
 				pods = append(pods, fmt.Sprint("default/standing-", i))
 			}
+			for i := range hungry {
+				pods = append(pods, fmt.Sprint("default/hungry-", i))
+			}
 			openNode(b, r, "node", pods...)
 			for i := range standing {
 				inv := invocation(fmt.Sprint("standing-", i), time.Hour, need(int64(100*(i%2)), 64), cpu(0))
@@ -47,6 +51,15 @@ func BenchmarkInvocation(b *testing.B) {
 			}
 			if _, err := r.Begin(ctx, "node", mate); err != nil {
 				b.Fatal(err)
+			}
+			for i := range hungry {
+				if bc.name != "hungry" {
+					break
+				}
+				inv := invocation(fmt.Sprint("hungry-", i), time.Hour, cpu(0), need(900, 512))
+				if _, err := r.Begin(ctx, "node", inv); err != nil {
+					b.Fatal(err)
+				}
 			}
 			beat := time.Now()
 			if err := client.ConfigResetStat(ctx).Err(); err != nil {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
 	testingclock "k8s.io/utils/clock/testing"
@@ -85,40 +84,15 @@ func lendOnce(t *testing.T, p Pool, node string) {
 }
 
 func TestServerClock(t *testing.T) {
-	lendOnce(t, newRedis(t, redistest.Start(t)), "node")
-}
-
-// The time is made from what is left of the node's key, which others may change.
-func TestServerClockWhenTimeToLiveChanges(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)
-	key := thisLibrary.key("node", epochKey)
-	for name, change := range map[string]func() *redis.BoolCmd{
-		"longer":  func() *redis.BoolCmd { return r.calls.Expire(ctx, key, 24*time.Hour) },
-		"shorter": func() *redis.BoolCmd { return r.calls.Expire(ctx, key, time.Minute) },
-		"none":    func() *redis.BoolCmd { return r.calls.Persist(ctx, key) },
-	} {
-		before, after := ranked(name+"-before", name+"-before", 0), ranked(name+"-after", name+"-after", 0)
-		openNode(t, r, "node", before.Pod, after.Pod)
-		expectBegun(t, r, before)
-		if ok, err := change().Result(); err != nil || !ok {
-			t.Fatalf("%s: change the time to live: %t, %v", name, ok, err)
-		}
-		expectBegun(t, r, after)
-	}
-}
-
-// expectBegun begins what is ranked on the node, and expects that it is taken to begin when it
-// does by the clock of Redis.
-func expectBegun(t *testing.T, r *Redis, inv Invocation) {
-	t.Helper()
-	ctx := redistest.Context(t)
+	inv := ranked("invocation", "pod", 0)
+	openNode(t, r, "node", inv.Pod)
 	earliest, errEarliest := r.calls.Time(ctx).Result()
 	_, errBegin := r.Begin(ctx, "node", inv)
 	latest, errLatest := r.calls.Time(ctx).Result()
 	state, errRead := r.Read(ctx, "node")
-	_, errEnd := r.End(ctx, "node", Ending{ID: inv.ID})
-	if err := errors.Join(errEarliest, errBegin, errLatest, errRead, errEnd); err != nil {
+	if err := errors.Join(errEarliest, errBegin, errLatest, errRead); err != nil {
 		t.Fatal(err)
 	}
 	if len(state.InFlight[inv.Pod]) != 1 {
@@ -126,7 +100,7 @@ func expectBegun(t *testing.T, r *Redis, inv Invocation) {
 	}
 	begun := state.Now.Add(-state.InFlight[inv.Pod][0].Age)
 	if begun.Before(earliest.Truncate(time.Millisecond)) || begun.After(latest) {
-		t.Errorf("%s begins between %v and %v, and is taken to begin at %v", inv.ID, earliest, latest, begun)
+		t.Errorf("it begins between %v and %v, and is taken to begin at %v", earliest, latest, begun)
 	}
 }
 
@@ -185,19 +159,18 @@ func TestEndsAreForgotten(t *testing.T) {
 	ctx := redistest.Context(t)
 	clock := testingclock.NewFakePassiveClock(epoch)
 	r.UseClock(clock)
-	for i := range 10 {
-		if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("invocation-", i)}); err != nil {
-			t.Fatal(err)
+	end := func(from, to int) sizes {
+		for i := from; i < to; i++ {
+			if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("invocation-", i)}); err != nil {
+				t.Fatal(err)
+			}
+			clock.SetTime(clock.Now().Add(LeaseTTL / 10))
 		}
-		clock.SetTime(clock.Now().Add(LeaseTTL / 2))
+		return measureSizes(t, r, "node")
 	}
-	lendOnce(t, r, "node")
-	if o, err := r.End(ctx, "node", Ending{ID: "donor", BeginAnswered: true}); err != nil || !o.Found {
-		t.Errorf("end of the donor: %+v, %v", o, err)
-	}
-	kept, err := r.calls.ZCard(ctx, thisLibrary.key("node", "tombstones")).Result()
-	if err != nil || kept != 2 {
-		t.Errorf("%d ends are remembered, %v; want the one of the last lease time and the placeholder", kept, err)
+	few, many := end(0, 100), end(100, 3000)
+	if more := many.lua - few.lua; more > 4096 {
+		t.Errorf("2,900 ends of more than a lease time ago take %d bytes", more)
 	}
 }
 

@@ -86,11 +86,15 @@ func TestFailedCall(t *testing.T) {
 	lendOnce(t, r, "node")
 	before := epochOf(t, r, "node")
 	ctx := redistest.Context(t)
-	if err := r.calls.Set(ctx, thisLibrary.key("node", "tombstones"), "not a set", 0).Err(); err != nil {
+	events := thisLibrary.key("node", "events")
+	if err := r.calls.Set(ctx, events, "no stream", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		t.Fatalf("end on a key of another type: %v", err)
+	}
+	if err := r.calls.Del(ctx, events).Err(); err != nil {
+		t.Fatal(err)
 	}
 	expectNewEpoch(t, r, "node", before)
 }

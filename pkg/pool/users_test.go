@@ -68,12 +68,6 @@ func TestRightsOfTheActivator(t *testing.T) {
 		if _, _, err := r.BeginAfter(ctx, "node", []Ending{{ID: "borrower"}}, ranked); err != nil {
 			return err
 		}
-		const pruneEvery = 64 // as in lua/1_node.lua
-		for i := range pruneEvery {
-			if _, err := r.End(ctx, "node", Ending{ID: fmt.Sprint("late-", i)}); err != nil {
-				return err
-			}
-		}
 		changes, err := r.ReadProfiles(ctx, nil)
 		if err == nil && (len(changes) != 1 || len(changes[0].Profiles) != 1) {
 			err = fmt.Errorf("it reads profiles %+v, want one", changes)

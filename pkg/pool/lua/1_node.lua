@@ -13,7 +13,7 @@
 -- with the process, and so it must, because what another process knows of the node
 -- may be old (a new epoch lends nothing until the agent has seen the node
 -- whole). A key has the epoch, so that a flush, a failover or a restored disk is
--- noticed by the next call. Streams and the ends that stand are in keys, too.
+-- noticed by the next call. Streams are in keys, too.
 --
 -- Every function gets the node's first key, from which it makes the others: they
 -- share its hash tag, so that a cluster keeps them together. Its first argument is
@@ -29,11 +29,6 @@ local ENDED_VERSION = '2' -- of the records of ends
 -- more is forgotten, all of its keys within the same ten minutes.
 local RETENTION_MS = 60 * 60 * 1000
 local KEEP_EVERY_MS = 10 * 60 * 1000
-
--- How many ends there may be, and how much time pass, until those that stand no more
--- are removed: all at once they would hold up other calls.
-local PRUNE_EVERY = 64
-local PRUNE_EVERY_MS = 1000
 
 -- About how many entries a node's streams have at most, and from which age on they are removed,
 -- how often. Both are followed live, by who reads the state once a second all the same, and
@@ -57,11 +52,6 @@ end
 
 -- redis.call, which is not there before the first call of a function.
 local call
-
--- A key without members does not exist, and one that comes to exist again has no
--- time to live. So the ends have one member that no ID is (validate.go), and that no
--- time reaches.
-local PLACEHOLDER = '\n'
 
 -- The epoch is this server process's and this library's, as the variable goes with
 -- them, and then the node's.
@@ -133,7 +123,6 @@ end
 
 local function keep(node)
   local key = node.key
-  call('ZADD', key.tombstones, '+inf', PLACEHOLDER)
   for _, stream in ipairs({key.intents, key.events}) do
     if call('EXISTS', stream) == 0 then
       call('XGROUP', 'CREATE', stream, 'none', '$', 'MKSTREAM')
@@ -170,6 +159,11 @@ local function trim(node)
   local key, oldest = node.key, node.now - STREAMED_MS
   call('XTRIM', key.intents, 'MINID', '~', oldest)
   call('XTRIM', key.events, 'MINID', '~', oldest)
+  for id, till in pairs(node.tombstones) do
+    if till <= node.now then
+      node.tombstones[id] = nil
+    end
+  end
   node.trimmed = node.now
 end
 
@@ -188,7 +182,6 @@ local function begin_epoch(first_key, now, had_epoch)
   local node = {
     key = {
       epoch = first_key,
-      tombstones = prefix .. 'tombstones', -- until when an end stands, by invocation
       intents = prefix .. 'intents',
       events = prefix .. 'events', -- ranked invocations that have begun, and all that have ended
       versions = string.match(first_key, '^(.-})') .. ':versions', -- when each was last told of requests
@@ -196,9 +189,8 @@ local function begin_epoch(first_key, now, had_epoch)
     marked_at = nil, -- when this one was
     epoch = library_epoch .. epochs_begun,
     now = now,
-    trimmed = 0,            -- when last
-    pruned = 0, buried = 0, -- when last, and how many ends since
-    buried_until = 0,       -- the latest of those that stand
+    trimmed = 0,     -- when last
+    tombstones = {}, -- until when an end stands, by invocation
     traced = 0,
     -- Of the last heartbeat, and whether any was whole.
     beat_at = nil, whole = false, was_whole = false, was_shared = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
@@ -223,7 +215,6 @@ local function begin_epoch(first_key, now, had_epoch)
   }
   nodes[first_key] = node
   node.marked_at = tonumber(call('ZSCORE', node.key.versions, VERSION) or nil)
-  call('UNLINK', node.key.tombstones)
   call('SET', first_key, node.epoch)
   keep(node)
   note_change(node)

@@ -151,8 +151,21 @@ local function pays(node, inv)
   return math.abs(inv.without_loan - node.now) >= inv.least_remaining
 end
 
+-- spare_in is how much of a resource the donors of a domain have that is not on loan. A node on which
+-- more is wanted than there is has none most of the time, and it is not looked for again for each borrower.
+local function spare_in(domain, resource)
+  local sum = 0
+  for _, donor in ipairs(domain.donors) do
+    sum = sum + donor.spare[resource]
+  end
+  return sum
+end
+
 -- claims says whether somebody in a domain wants more of a resource that there is some of.
 local function claims(node, domain, resource)
+  if spare_in(domain, resource) == 0 then
+    return false
+  end
   for _, inv in ipairs(domain.borrowers) do
     if inv.want[resource] > inv.borrowed[resource] and node.floors[inv.pod] and pays(node, inv) then
       local least_expires = node.now + inv.least_remaining
@@ -286,10 +299,15 @@ local function feed_domain(node, domain)
   if not here or not here.donors[1] then
     return
   end
-  for _, inv in ipairs(here.borrowers) do
-    if pays(node, inv) then
-      take(node, inv, CPU)
-      take(node, inv, MEMORY)
+  for resource = CPU, MEMORY do
+    local left, lent = spare_in(here, resource), here.on_loan[resource]
+    for _, inv in ipairs(here.borrowers) do
+      if here.on_loan[resource] - lent == left then
+        break
+      end
+      if pays(node, inv) then
+        take(node, inv, resource)
+      end
     end
   end
 end

@@ -307,22 +307,12 @@ end
 -- End is repeated until it is answered, so that Redis runs again by then, and all
 -- that had come in meanwhile runs within moments of it.
 local function bury(node, id)
-  local now = node.now
-  node.buried = node.buried + 1
-  if node.buried >= PRUNE_EVERY or now - node.pruned >= PRUNE_EVERY_MS or now < node.pruned then
-    call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', now)
-    node.pruned, node.buried = now, 0
-  end
-  call('ZADD', node.key.tombstones, now + node.lease_ms, id)
-  node.buried_until = math.max(node.buried_until, now + node.lease_ms)
+  node.tombstones[id] = node.now + node.lease_ms
 end
 
 local function is_buried(node, id)
-  if node.buried_until <= node.now then
-    return false
-  end
-  local till = call('ZSCORE', node.key.tombstones, id)
-  return till and tonumber(till) > node.now
+  local till = node.tombstones[id]
+  return till and till > node.now
 end
 
 -- release ends an invocation, and says whether there is something to lend or a want

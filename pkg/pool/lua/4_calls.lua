@@ -433,7 +433,6 @@ end
 
 local function read(node, _, most_ms)
   reap(node, most_ms)
-  call('ZREMRANGEBYSCORE', node.key.tombstones, '-inf', node.now)
   forget_marks(node)
   local available, balances, in_flight = survey(node)
   add_traces(node, balances)
