@@ -1,11 +1,13 @@
 package manifests
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/pkg/kubectl/uninstall"
 )
@@ -24,6 +26,13 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 	if len(role) != 1 {
 		t.Fatalf("there are %d ClusterRoles %s", len(role), uninstall.Job)
 	}
+	mayDelete := func(resource, name string) {
+		if !slices.ContainsFunc(role[0].Rules, func(r rbacv1.PolicyRule) bool {
+			return slices.Contains(r.Resources, resource) && slices.Contains(r.ResourceNames, name) && slices.Contains(r.Verbs, "delete")
+		}) {
+			t.Errorf("the ClusterRole %s has no right to delete %s %s", uninstall.Job, resource, name)
+		}
+	}
 	for _, o := range append(all(t), rendered(t, "check")...) {
 		if slices.Contains(namespaces, o.Metadata.Namespace) {
 			continue
@@ -32,11 +41,16 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 		if o.Kind != "Namespace" && o.Kind != "CustomResourceDefinition" && o.Metadata.Labels["app.kubernetes.io/part-of"] != "libra" && !labelled(t, o) {
 			t.Errorf("%s %s has no label that says that it is Libra's: it would stay", o.Kind, o.Metadata.Name)
 		}
-		if !slices.ContainsFunc(role[0].Rules, func(r rbacv1.PolicyRule) bool {
-			return slices.Contains(r.Resources, resource) && slices.Contains(r.ResourceNames, o.Metadata.Name) && slices.Contains(r.Verbs, "delete")
-		}) {
-			t.Errorf("the ClusterRole %s has no right to delete %s %s", uninstall.Job, resource, o.Metadata.Name)
-		}
+		mayDelete(resource, o.Metadata.Name)
+	}
+	monitors, err := filepath.Glob("../dashboards/operator/podmonitor-*.yaml")
+	if err != nil || len(monitors) == 0 {
+		t.Fatalf("PodMonitors: %q, %v", monitors, err)
+	}
+	for _, file := range monitors {
+		var monitor metav1.PartialObjectMetadata
+		read(t, file, &monitor)
+		mayDelete("podmonitors", monitor.Name)
 	}
 	for _, r := range role[0].Rules {
 		if slices.ContainsFunc(r.Verbs, func(v string) bool { return v != "get" && v != "list" }) && len(r.ResourceNames) == 0 {
