@@ -69,12 +69,6 @@ func (m touchedMeter) Int64Gauge(name string, options ...metric.Int64GaugeOption
 	return g, err
 }
 
-func (m touchedMeter) Float64Gauge(name string, options ...metric.Float64GaugeOption) (metric.Float64Gauge, error) {
-	g, err := m.Meter.Float64Gauge(name, options...)
-	g.Record(context.Background(), 0)
-	return g, err
-}
-
 func (m touchedMeter) Float64Histogram(name string, options ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
 	h, err := m.Meter.Float64Histogram(name, options...)
 	h.Record(context.Background(), 0)
@@ -84,6 +78,11 @@ func (m touchedMeter) Float64Histogram(name string, options ...metric.Float64His
 func (m touchedMeter) Int64ObservableGauge(name string, options ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge, error) {
 	one := metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error { o.Observe(0); return nil })
 	return m.Meter.Int64ObservableGauge(name, append(options, one)...)
+}
+
+func (m touchedMeter) Float64ObservableGauge(name string, options ...metric.Float64ObservableGaugeOption) (metric.Float64ObservableGauge, error) {
+	one := metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error { o.Observe(0); return nil })
+	return m.Meter.Float64ObservableGauge(name, append(options, one)...)
 }
 
 func (m touchedMeter) Int64ObservableCounter(name string, options ...metric.Int64ObservableCounterOption) (metric.Int64ObservableCounter, error) {

@@ -304,6 +304,13 @@ def test_it_follows_a_drift_within_a_few_calls() -> None:
     assert sum(s.missed_memory or False for s in later) <= 0.03 * len(later)
 
 
+def test_calls_that_waited_for_a_full_node_cost_the_first_idle_one_a_miss(caller: Caller) -> None:
+    # Nothing tells such a call from one that needs little: it got what others left, and was not throttled.
+    caller.call(*(sample(peak_cpu_milli=300, limit_cpu_milli=1000) for _ in range(200)))
+    idle = caller.call(*(sample(peak_cpu_milli=750, limit_cpu_milli=1000) for _ in range(20)))
+    assert [call.missed_cpu for call in idle] == [True] + [False] * 19
+
+
 class Patient(Caller):
     """As a learner under load: it refits whenever it must, and never when it need not."""
 

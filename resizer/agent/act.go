@@ -12,7 +12,7 @@ import (
 func (r *reflex) look(ctx context.Context, e *entry) {
 	reading, at, err := r.readContainer(e)
 	switch {
-	case isGone(err):
+	case cgroup.Gone(err):
 		r.lose(e)
 		return
 	case err != nil:
@@ -193,7 +193,7 @@ func resultOf(err error) string {
 	switch {
 	case err == nil:
 		return resultWritten
-	case isGone(err):
+	case cgroup.Gone(err):
 		return resultGone
 	default:
 		return resultFailed

@@ -77,8 +77,8 @@ type clamps struct {
 	// journal names containers with other limits in force than their specs say; nil while it
 	// could not be opened, and then none has more.
 	journal *journal
-	debts   []debt // of an earlier agent, or of containers that could not be written
-	since   time.Time
+	debts   []debt    // of an earlier agent, or of containers that could not be written
+	repayAt time.Time // when they are tried again
 
 	clamp  clamp
 	known  map[string]*clampedContainer
@@ -148,7 +148,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 			continue
 		}
 		u.container = id
-		c.reportUse(k, u.over(), passed)
+		c.reportUse(k, u.over(), min(passed, now.Sub(k.window.since())))
 		if c.unlimited(k, now) {
 			idle = idle && k.rests
 			continue
@@ -253,7 +253,7 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 		}
 	}
 	if err != nil {
-		if !isGone(err) {
+		if !cgroup.Gone(err) {
 			c.metrics.sampleErrors.Add(ctx, 1)
 			c.refuse(k, err, "reading what a container uses above its allocation")
 		}
@@ -360,7 +360,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	c.metrics.wrote(ctx, w, resultOf(err))
 	if err != nil {
 		k.retry.failed(w.direction, now)
-		if !isGone(err) {
+		if !cgroup.Gone(err) {
 			c.refuse(k, err, "setting how much CPU a container may use; it is tried again")
 		}
 		return
@@ -388,7 +388,7 @@ func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duratio
 	}
 	if now.Sub(c.creditAt) >= beatEvery {
 		c.creditAt = now
-		c.accountCredits(ctx)
+		c.accountCredits()
 	}
 	switch {
 	case held > 0 && c.begun.IsZero():
@@ -406,7 +406,7 @@ func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duratio
 	}
 }
 
-func (c *clamps) accountCredits(ctx context.Context) {
+func (c *clamps) accountCredits() {
 	credits := map[string]time.Duration{}
 	for id, l := range c.clamp.levels {
 		function := c.known[id].function
@@ -414,7 +414,5 @@ func (c *clamps) accountCredits(ctx context.Context) {
 			credits[function] = l.credit
 		}
 	}
-	for function, credit := range credits {
-		c.metrics.credits.Record(ctx, credit.Seconds(), ofFunction(function))
-	}
+	c.metrics.credits.Store(&credits)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 
@@ -22,10 +23,7 @@ func (c *clamps) recall(ctx context.Context, log logr.Logger, journalDir string)
 	if c == nil {
 		return
 	}
-	c.log, c.since = log, c.clock.Now()
-	if c.off {
-		c.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, whoever waits")
-	}
+	c.log = log
 	journal, err := openJournal(filepath.Join(journalDir, ceilingsDir))
 	if err != nil {
 		c.metrics.journalErrors.Add(ctx, 1)
@@ -46,7 +44,7 @@ func (c *clamps) stop(ctx context.Context) {
 	if c == nil {
 		return
 	}
-	c.nextAt = c.clock.Now()
+	c.nextAt, c.repayAt = c.clock.Now(), time.Time{}
 	c.follow(ctx, nil)
 	c.repay(ctx)
 	if c.journal != nil {
@@ -101,21 +99,28 @@ func (c *clamps) giveBack(ctx context.Context, k *clampedContainer) {
 	if !k.changed && !k.owing {
 		return
 	}
-	c.debts = append(c.debts, k.debt())
+	c.debts, c.repayAt = append(c.debts, k.debt()), time.Time{}
 }
 
-// repay gives back what can be, of containers that are not capped.
+// repay gives back what can be, of containers that are not capped. What cannot is tried again once in a beat:
+// looking for a container walks through all cgroups of the node.
 func (c *clamps) repay(ctx context.Context) {
+	now := c.clock.Now()
+	due := !now.Before(c.repayAt)
+	if due {
+		c.repayAt = now.Add(beatEvery)
+	}
 	c.debts = slices.DeleteFunc(c.debts, func(d debt) bool {
 		if k := c.known[d.Container]; k != nil {
 			k.changed = true // it is capped again
 			return c.owe(ctx, k)
 		}
+		if !due {
+			return false
+		}
 		err := c.repayOne(d)
 		switch {
-		case errors.Is(err, cgroup.ErrNotFound) && c.clock.Since(c.since) < unclaimedTime:
-			return false // it may not be seen yet
-		case err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound):
+		case err != nil && !cgroup.Gone(err):
 			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultFailed)
 			c.log.V(1).Info("a ceiling was not taken back; it is tried again", "pod", d.Pod, "reason", err.Error())
 			return false

@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
@@ -48,6 +49,8 @@ type clampRig struct {
 	kernel     map[string]*kernelContainer
 	containers []capped
 	street     *street
+	opens      int // of containers, since the agent started
+	told       *sdkmetric.ManualReader
 }
 
 func newClampRig(t fatal, dir string) *clampRig {
@@ -62,13 +65,15 @@ func (g *clampRig) start() {
 	if g.clamps != nil && g.journal != nil {
 		g.journal.close() //nolint:errcheck // as the kernel does
 	}
-	m, err := newMetrics(sdkmetric.NewMeterProvider())
+	g.opens, g.told = 0, sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.told)))
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
 	g.clamps = &clamps{
 		clock: g.clock, metrics: m, waits: g.street,
 		open: func(id string) (cgroup.Container, error) {
+			g.opens++
 			if k, ok := g.kernel[id]; ok && !k.gone {
 				return &handle{kernelContainer: k}, nil
 			}
@@ -218,6 +223,66 @@ func TestCeilingTakenBack(t *testing.T) {
 	g.want("c", 500)
 	if len(g.debts) != 0 {
 		t.Errorf("debts are left: %v", g.debts)
+	}
+}
+
+// Looking for a container walks through all cgroups of the node. One that has ended is not looked for again, and
+// one that cannot be written once in a beat.
+func TestDebtsAreNotLookedForInEachRound(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fail func(*kernelContainer)
+		most int
+	}{
+		"it has ended":            {func(k *kernelContainer) { k.gone = true }, 1},
+		"it cannot be written to": {func(k *kernelContainer) { k.broken = true }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestClampRig(t)
+			k := g.add("c", 500)
+			g.pass(ceilingPatience+time.Second, 0)
+			g.want("c", 2000)
+			g.containers = nil
+			tc.fail(k)
+			g.start()
+			g.pass(time.Second, 0)
+			if g.opens > tc.most {
+				t.Errorf("the container was looked for %d times in a second, want %d at most", g.opens, tc.most)
+			}
+			k.broken = false
+			g.pass(beatEvery, 0)
+			if len(g.debts) != 0 {
+				t.Errorf("debts are left: %v", g.debts)
+			}
+		})
+	}
+}
+
+// What an agent tells of a function ends with the last of its containers.
+func TestCreditsOfNobody(t *testing.T) {
+	g := newTestClampRig(t)
+	credits := func() (functions int) {
+		var data metricdata.ResourceMetrics
+		if err := g.told.Collect(t.Context(), &data); err != nil {
+			t.Fatal(err)
+		}
+		for _, scope := range data.ScopeMetrics {
+			for _, m := range scope.Metrics {
+				if m.Name == "libra.agent.credits" {
+					functions += len(m.Data.(metricdata.Gauge[float64]).DataPoints)
+				}
+			}
+		}
+		return functions
+	}
+	g.add("c", 2000)
+	g.pass(beatEvery+regainEvery, 100)
+	if got := credits(); got != 1 {
+		t.Fatalf("credits of %d functions are told, want of one", got)
+	}
+	g.containers = nil
+	g.pass(beatEvery+regainEvery, 100)
+	if got := credits(); got != 0 {
+		t.Errorf("credits of %d functions are told that have no container, want none", got)
 	}
 }
 

@@ -28,6 +28,9 @@ type container struct {
 	// thinning is touched by the same, and leftOut is whether it leaves the next out.
 	thinning thinning
 	leftOut  atomic.Bool
+	// endedAt is when an invocation was last heard to end in it and it was sampled for that, which the
+	// same touches.
+	endedAt time.Time
 	// told says that the agent is told of requests as they begin in it, and of none now.
 	told atomic.Bool
 	// ranked says that the node is its source, so that nothing is lent of it that it could
@@ -348,17 +351,32 @@ func (c *container) wanted(now time.Time) bool {
 	return wanted
 }
 
+// sampleEnd samples the container because an invocation has just ended in it, and returns when that was last done.
+func (c *container) sampleEnd(now func() time.Time) (before time.Time, err error) {
+	before = c.endedAt
+	if err = c.sampleWhole(now); err == nil {
+		c.endedAt = now()
+	}
+	return before, err
+}
+
 // observe makes an observation of an invocation that was known to have ended at a
-// time. ok is false when the samples do not cover it.
-func (c *container) observe(e api.Ended, known time.Time) (o api.Observation, ok bool) {
+// time. before is when the container was sampled at the end of another, which is where this one begins, as exactly
+// as news are: what was used until then is not its. ok is false when the samples do not cover it.
+func (c *container) observe(e api.Ended, known, before time.Time) (o api.Observation, ok bool) {
 	to := known.Add(-e.Ago)
-	from := to.Add(-e.Duration - slack)
+	begun := to.Add(-e.Duration)
+	from, shortest := begun.Add(-slack), sampleEvery
+	// News that were under way for longer would leave out what may be its peak.
+	if latest := begun.Add(min(slack, e.Duration/2)); before.After(from) && !before.After(latest) {
+		from, shortest = before, slack
+	}
 	samples := c.samples(from)
 	if e.Ago > 0 {
 		samples = endAt(samples, to)
 	}
 	e.Ago = 0
-	m, ok := measure(samples, from, to)
+	m, ok := measure(samples, from, to, shortest)
 	return api.Observation{
 		Ended: e, Peak: m.peak, CPUTime: m.cpuTime, Limit: m.limit, LimitAtPeak: m.limitAtPeak,
 		ThrottledShare: m.throttledShare,

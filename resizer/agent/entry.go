@@ -1,9 +1,6 @@
 package agent
 
 import (
-	"errors"
-	"os"
-	"syscall"
 	"time"
 
 	"libra.dev/libra/pkg/pool"
@@ -214,9 +211,4 @@ func (e *entry) bumped() bool {
 func (e *entry) below(due int64) bool {
 	limit := e.inForce()
 	return limit != 0 && limit < min(due, e.owed)
-}
-
-// isGone says that an error of a container's cgroup means that it has ended.
-func isGone(err error) bool {
-	return errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT) || errors.Is(err, os.ErrClosed)
 }

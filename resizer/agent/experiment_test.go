@@ -1,10 +1,34 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr/funcr"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 )
+
+func TestWhatIsOffIsSaidOnce(t *testing.T) {
+	g := newTestRig(t)
+	g.settings.JournalDir = t.TempDir()
+	g.settings.Unguarded, g.settings.Unclamped, g.settings.Unweighted = true, true, true
+	g.clamps = &clamps{clock: g.clock, metrics: g.reflex.metrics, open: g.open, off: true}
+	var said []string
+	ctx, cancel := context.WithCancel(logf.IntoContext(t.Context(), funcr.New(func(_, args string) {
+		if strings.Contains(args, "for experiments") {
+			said = append(said, args)
+		}
+	}, funcr.Options{})))
+	cancel()
+	g.reflex.run(ctx)
+	g.clamps.stop(t.Context())
+	if len(said) != 3 {
+		t.Errorf("of three that are off, the log says %q", said)
+	}
+}
 
 func TestWithoutTheSafeguardADonorWaitsForTheEnd(t *testing.T) {
 	g := newTestRig(t)

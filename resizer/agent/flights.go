@@ -10,14 +10,15 @@ import (
 // flight is a request in a pod.
 type flight struct {
 	id string
-	// begun is when it began, and heard when the agent was told so, or zero when it found it
-	// in a state.
-	begun, heard time.Time
+	// begun is when it began. heard is when the agent was told so, and found when it found it in a
+	// state; the other is zero.
+	begun, heard, found time.Time
 	work
 }
 
-// ran is how long the request has been in flight.
-func (f flight) ran(now time.Time) time.Duration { return max(0, now.Sub(f.begun)) }
+// ran is how long the request has been in flight, as far as is known what it used in that time: what one that
+// was found used before is not.
+func (f flight) ran(now time.Time) time.Duration { return max(0, now.Sub(later(f.begun, f.found))) }
 
 // flights are the requests in a pod.
 type flights struct {
@@ -74,7 +75,7 @@ func (fs *flights) follow(seen []pool.Flight, asked time.Time) (begun []time.Tim
 	})
 	ended = len(fs.known) < known
 	for _, s := range seen {
-		f := flight{id: s.ID, begun: asked.Add(-s.Age), work: work{predicted: s.CPUTime}}
+		f := flight{id: s.ID, begun: asked.Add(-s.Age), found: asked, work: work{predicted: s.CPUTime}}
 		if fs.begin(f) {
 			begun = append(begun, f.begun)
 		}

@@ -106,8 +106,8 @@ func TestFlightsFollowThePool(t *testing.T) {
 	})
 }
 
-// What is both known from before and in a state is as old as it was, and what is found in one
-// as old as that says.
+// What is both known from before and in a state has run for as long as before. What is found in one began when that
+// says, and has run since it was found: what it used before is not known.
 func TestFlightsOfAState(t *testing.T) {
 	var fs flights
 	fs.begin(flight{id: "a", begun: epoch, heard: epoch})
@@ -117,6 +117,9 @@ func TestFlightsOfAState(t *testing.T) {
 	}
 	if got := fs.known[0].ran(epoch.Add(time.Second)); got != time.Second {
 		t.Errorf("it ran for %v", got)
+	}
+	if got := fs.known[1].ran(epoch.Add(time.Second)); got != time.Second-ms(10) {
+		t.Errorf("what was found ran for %v, want as long as it is known", got)
 	}
 	if _, ended := fs.follow(nil, epoch.Add(ms(20))); !ended || len(fs.known) != 0 || len(fs.ended) != 0 {
 		t.Errorf("%+v, ended %t", fs, ended)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // fly takes in which flights the state names in a pod. What was used until now was used by
@@ -101,7 +103,7 @@ func (r *reflex) attributeNow(e *entry, now time.Time) bool {
 func (r *reflex) attribute(e *entry) {
 	cpu, err := e.info.cgroup.CPU()
 	if err != nil {
-		if !isGone(err) {
+		if !cgroup.Gone(err) {
 			r.metrics.sampleErrors.Add(context.Background(), 1)
 		}
 		return // the reading that follows will tell

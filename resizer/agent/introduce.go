@@ -65,7 +65,7 @@ func (p *podInfos) introduce() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.introduction.awaited, p.introduction.looked = false, nil
-	p.notify()
+	signal(p.changed)
 }
 
 // introduced says that the agent speaks for its pods.

@@ -14,6 +14,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/ceiling"
 )
 
@@ -43,13 +44,6 @@ type allocations struct {
 
 	mu    sync.Mutex
 	byUID map[types.UID]api.Resources
-}
-
-// known is the user allocation of a pod, if it was asked for before.
-func (a *allocations) known(pod *corev1.Pod) api.Resources {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.byUID[types.UID(pod.Labels[serving.RevisionUID])]
 }
 
 // of is the user allocation of a pod; zero of a resource of which its Revision sets no limit.
@@ -96,16 +90,20 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	if t.lending == nil {
 		return nil
 	}
-	// Of a pod that only observes, and before the settings are known, nothing is different.
+	// Of a pod that only observes, and before the settings are known, nothing is different, but that it may have
+	// more memory yet, and use it.
 	set := t.lending.For(pod.Namespace)
 	mode := set.ModeOf(pod.Annotations)
 	info.safeguardPercent = set.SafeguardPercent
-	if mode != api.ModeLend && mode != api.ModeFull {
-		info.memoryOwed = t.allocations.known(pod).MemoryBytes // it may have more yet, and use it
+	observes := mode != api.ModeLend && mode != api.ModeFull
+	if observes && !actuate.Resized(pod) {
 		return nil
 	}
 	allocation, unknown := t.allocations.of(ctx, pod)
-	info.allocation, info.memoryOwed, info.borrows = allocation, allocation.MemoryBytes, mode == api.ModeFull
+	if info.memoryOwed = allocation.MemoryBytes; observes {
+		return unknown
+	}
+	info.allocation, info.borrows = allocation, mode == api.ModeFull
 	if t.lending.Source(pod.Namespace, pod.Spec.NodeName) != api.SourceNode {
 		return unknown
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -19,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
@@ -96,6 +99,30 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	lending.change()
 	if queue.Len() != 2 {
 		t.Errorf("%d pods are looked at when the settings change, want both", queue.Len())
+	}
+}
+
+// A pod that borrowed before its mode became observe may use what it has beyond its own, and another agent than this
+// knows what that is.
+func TestMemoryOwedOfObservers(t *testing.T) {
+	options, err := ManagerOptions("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resized, other := podRunning(id), podRunning("other")
+	other.Name = "q"
+	for _, pod := range []*corev1.Pod{resized, other} {
+		pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
+	}
+	resized.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Subresource: "resize", Operation: metav1.ManagedFieldsOperationUpdate}}
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits)).Build()
+	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, "", nil, nil)
+	tracker.Follow(&fixedLending{mode: api.ModeObserve, source: api.SourceNode}, kube)
+	for pod, want := range map[*corev1.Pod]int64{resized: userLimits.MemoryBytes, other: 0} {
+		var info podInfo
+		if err := tracker.lend(t.Context(), pod, &info); err != nil || info.memoryOwed != want || info.borrows || info.lends || !info.allocation.IsZero() {
+			t.Errorf("%s: %+v, %v; want that it is owed %d bytes and takes no part", pod.Name, info, err, want)
+		}
 	}
 }
 

@@ -61,8 +61,8 @@ type measurement struct {
 }
 
 // measure looks at the time between from and to. ok is false when the samples,
-// which are in the order of time, do not cover it.
-func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
+// which are in the order of time, do not cover it. Nothing is taken to be used in less time than the shortest.
+func measure(samples []sample, from, to time.Time, shortest time.Duration) (m measurement, ok bool) {
 	first := sort.Search(len(samples), func(i int) bool { return samples[i].at.After(from) }) - 1
 	last := sort.Search(len(samples), func(i int) bool { return !samples[i].at.Before(to) })
 	if first < 0 || last == len(samples) || !from.Before(to) {
@@ -83,7 +83,7 @@ func measure(samples []sample, from, to time.Time) (m measurement, ok bool) {
 		m.limit.CPUMilli = least(m.limit.CPUMilli, s.Limit.CPUMilli)
 		m.limit.MemoryBytes = least(m.limit.MemoryBytes, s.Limit.MemoryBytes)
 	}
-	m.peak.CPUMilli, m.limitAtPeak.CPUMilli = peakCPUMilli(samples, from, to)
+	m.peak.CPUMilli, m.limitAtPeak.CPUMilli = peakCPUMilli(samples, from, to, shortest)
 	m.cpuTime = time.Duration(between(samples, from, to, cpuOf) + 0.5)
 	m.throttledShare = min(1, between(samples, from, to, throttledOf)/float64(to.Sub(from)))
 	return m, true
@@ -107,12 +107,12 @@ func most(a, b int64) int64 {
 
 // peakCPUMilli is the most CPU used in any peakWindow between from and to, and the limit that
 // was in force then. The first and the last sample enclose them.
-func peakCPUMilli(samples []sample, from, to time.Time) (peak, limit int64) {
+func peakCPUMilli(samples []sample, from, to time.Time, shortest time.Duration) (peak, limit int64) {
 	if to.Sub(from) <= peakWindow {
 		// Where between two samples so short a time lies is not known well: count all
-		// that was used around it, but not as if in less time than a sample takes.
+		// that was used around it.
 		used := samples[len(samples)-1].CPU - samples[0].CPU
-		return milli(float64(used), max(to.Sub(from), sampleEvery)), limitCPUMilli(samples, from, to)
+		return milli(float64(used), max(to.Sub(from), shortest)), limitCPUMilli(samples, from, to)
 	}
 	// Use between two samples is even, so the best window starts or ends at a sample
 	// or at an edge.

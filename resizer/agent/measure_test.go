@@ -155,7 +155,7 @@ func TestMeasure(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := measure(tc.samples, at(tc.from), at(tc.to))
+			got, ok := measure(tc.samples, at(tc.from), at(tc.to), sampleEvery)
 			if ok == tc.no {
 				t.Fatalf("covered = %v, want %v", ok, !tc.no)
 			}
@@ -184,7 +184,7 @@ func TestPeakIsTheBestWindow(t *testing.T) {
 		}
 		from := rapid.IntRange(0, end-101).Draw(t, "from")
 		to := rapid.IntRange(from+101, end).Draw(t, "to")
-		m, ok := measure(samples, at(from), at(to))
+		m, ok := measure(samples, at(from), at(to), sampleEvery)
 		if !ok {
 			t.Fatal("not covered")
 		}
@@ -222,7 +222,7 @@ func TestCPUTimeIsOffByWhatWasUsedAtItsEdges(t *testing.T) {
 		from := rapid.IntRange(0, end-2).Draw(t, "from")
 		to := rapid.IntRange(from+2, end).Draw(t, "to")
 		cpuTime := func(from, to int) time.Duration {
-			m, ok := measure(samples, at(from), at(to))
+			m, ok := measure(samples, at(from), at(to), sampleEvery)
 			if !ok {
 				t.Fatalf("%d to %d ms is not covered", from, to)
 			}
@@ -251,7 +251,7 @@ func TestObserveWhatEndedAWhileAgo(t *testing.T) {
 		c.keep(sample{at(ms), cgroup.Reading{CPU: used(ms), Memory: int64(ms)}})
 	}
 	for _, ago := range []int{0, 12, 40} {
-		o, ok := c.observe(api.Ended{Duration: 35 * time.Millisecond, Ago: time.Duration(ago) * time.Millisecond}, at(535+ago))
+		o, ok := c.observe(api.Ended{Duration: 35 * time.Millisecond, Ago: time.Duration(ago) * time.Millisecond}, at(535+ago), time.Time{})
 		if !ok {
 			t.Fatalf("%d ms ago: not covered", ago)
 		}

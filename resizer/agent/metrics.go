@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -122,7 +123,8 @@ type metrics struct {
 	clamped      metric.Float64Counter
 	waited       metric.Float64Counter
 	waitedBeyond metric.Float64Counter
-	credits      metric.Float64Gauge
+	// credits are left of functions. A gauge that is not observed would never forget one.
+	credits atomic.Pointer[map[string]time.Duration]
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
@@ -186,8 +188,9 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.waited = sum("libra.agent.bystanders.waited", "s", "Time that pods that did not opt in waited for CPU, seen while functions used more than their allocations")
 	m.waitedBeyond = sum("libra.agent.bystanders.waited.beyond", "s", "Time of that which is more than is tolerated of a pod")
 	var err error
-	m.credits, err = meter.Float64Gauge("libra.agent.credits", metric.WithUnit("{core_second}"),
-		metric.WithDescription("CPU that a function may still use above its allocation while others wait, the least of its containers, by `function`"))
+	_, err = meter.Float64ObservableGauge("libra.agent.credits", metric.WithUnit("{core_second}"),
+		metric.WithDescription("CPU that a function may still use above its allocation while others wait, the least of its containers, by `function`"),
+		metric.WithFloat64Callback(m.observeCredits))
 	errs = append(errs, err)
 	m.reclaimed, err = meter.Int64Counter("libra.agent.reclaimed", metric.WithUnit("By"),
 		metric.WithDescription("Cold memory taken of idle containers, by `function`"))
@@ -270,6 +273,17 @@ func (m *metrics) violated(ctx context.Context, rule string) {
 
 func (m *metrics) leaveAlone(ctx context.Context, reason string) {
 	m.leftAlone.Add(ctx, 1, metric.WithAttributes(reasonKey.String(reason)))
+}
+
+func (m *metrics) observeCredits(_ context.Context, o metric.Float64Observer) error {
+	credits := m.credits.Load()
+	if credits == nil {
+		return nil
+	}
+	for function, credit := range *credits {
+		o.Observe(credit.Seconds(), ofFunction(function))
+	}
+	return nil
 }
 
 // coreSeconds adds CPU that lasted for a time.

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // Invocations begin and end, use comes and goes, containers and agents are replaced, the
@@ -78,7 +79,7 @@ func (m *model) runs(pod string) {
 
 func (m *model) samples() {
 	for _, s := range m.sampled.all() {
-		if _, err := s.sample(m.clock.Now); err != nil && !isGone(err) {
+		if _, err := s.sample(m.clock.Now); err != nil && !cgroup.Gone(err) {
 			m.Fatalf("%v", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/backoff"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
@@ -95,7 +96,7 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 
 func (a *Agent) failedSample(ctx context.Context, pod string, err error) {
 	// A container that ended takes its cgroup with it; the pod's event follows.
-	if err == nil || isGone(err) {
+	if err == nil || cgroup.Gone(err) {
 		return
 	}
 	a.metrics.sampleErrors.Add(ctx, 1)
@@ -115,11 +116,18 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 		return resultNotAlone
 	case c == nil:
 		return resultUnknownPod
-	case !c.wanted(now):
+	}
+	wanted := c.wanted(now)
+	if !wanted && c.leftOut.Load() {
 		return resultEnough
 	}
-	a.failedSample(ctx, e.Pod, c.sampleWhole(a.clock.Now)) // so that the samples reach to its end
-	o, ok := c.observe(e, now)
+	// The samples reach to its end, which is where one that follows begins.
+	before, err := c.sampleEnd(a.clock.Now)
+	a.failedSample(ctx, e.Pod, err)
+	if !wanted {
+		return resultEnough
+	}
+	o, ok := c.observe(e, now, before)
 	if !ok {
 		return resultUncovered
 	}

@@ -82,7 +82,7 @@ func (p *podInfos) set(pod string, info podInfo) {
 		p.drop(pod)
 	}
 	p.byPod[pod] = info
-	p.notify()
+	signal(p.changed)
 }
 
 // keepLending makes a pod lend and use as it did, while that cannot be told anew.
@@ -107,7 +107,7 @@ func (p *podInfos) remove(pod string) {
 	}
 	p.drop(pod)
 	delete(p.byPod, pod)
-	p.notify()
+	signal(p.changed)
 }
 
 // drop closes a cgroup that the reflex never had. The caller holds the lock.
@@ -116,13 +116,6 @@ func (p *podInfos) drop(pod string) {
 		p.byPod[pod].cgroup.Close() //nolint:errcheck // nothing was written
 	}
 	delete(p.claimed, pod)
-}
-
-func (p *podInfos) notify() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
 }
 
 // names are those of all pods that are known.

@@ -210,7 +210,7 @@ func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 			log.Info("no memory is taken of idle containers", "pod", next.pod, "reason", err.Error())
 		}
 		return
-	case result == "" || isGone(err):
+	case result == "" || cgroup.Gone(err):
 		return
 	case err != nil:
 		log = log.WithValues("reason", err.Error())

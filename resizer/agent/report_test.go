@@ -10,7 +10,11 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-var reportedFunction = types.NamespacedName{Namespace: "default", Name: "f-00001"}
+var reportedFunction = reportedOf("f-00001")
+
+func reportedOf(function string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: function}
+}
 
 func TestLoansAreReported(t *testing.T) {
 	g := newTestRig(t)
@@ -71,10 +75,30 @@ func TestUseBeyondTheLimitIsReported(t *testing.T) {
 		t.Errorf("within the limit %v is reported, want nothing", got)
 	}
 	g.pass(2*time.Second, 1500)
-	got := g.tally.Drain()[types.NamespacedName{Namespace: "default", Name: "f"}]
+	got := g.tally.Drain()[reportedOf("f")]
 	if mean := report.MeanCPUMilli(got[report.BorrowedCPU], 2*time.Second); mean < 900 || mean > 1000 {
 		t.Errorf("of 1500m used with a limit of 500m, %dm are reported as borrowed, want 1000m but for the first round", mean)
 	}
+
+	// After a rest, what is used was used since then, however long ago the round before was.
+	c := &g.containers[0]
+	rest := func(d time.Duration) {
+		for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
+			c.rests, c.restAt, c.restCPU = true, g.clock.Now(), g.kernel["c"].CPU
+			g.pass(10*time.Millisecond, 0)
+		}
+	}
+	rest(6 * time.Second)
+	g.tally.Drain()
+	g.pass(40*time.Millisecond, 2000)
+	c.rests = false
+	g.stir(g.clock.Now())
+	g.pass(200*time.Millisecond, 0)
+	// 80 ms of CPU in a period in which 50 are its own.
+	if got, want := g.tally.Drain()[reportedOf("f")][report.BorrowedCPU], report.CPUTime(300, peakWindow); got < want/2 || got > 2*want {
+		t.Errorf("a burst of 30 ms of CPU beyond the limit is reported as %d, want about %d", got, want)
+	}
+
 	k := clampedContainer{capped: capped{function: "default/f", bound: func(int64) {}}}
 	g.reportUse(&k, 1000, time.Second)
 	if got := g.tally.Drain(); len(got) != 0 {

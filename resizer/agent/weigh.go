@@ -98,7 +98,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 
 	// 2. What they are to be.
 	if len(flying) > 0 {
-		for i, weight := range weigh(pods, false, flying[0].weighing.limits()) {
+		for i, weight := range weigh(pods, flying[0].weighing.limits()) {
 			flying[i].weighing.due = weight
 		}
 	}
@@ -180,7 +180,7 @@ func (r *reflex) openWeight(e *entry) bool {
 		}
 	}
 	if err != nil {
-		if !w.failing && !errors.Is(err, cgroup.ErrNotFound) && !isGone(err) {
+		if !w.failing && !cgroup.Gone(err) {
 			r.log.Error(err, "the weight of a pod stays as it is", "pod", e.pod)
 		}
 		w.failing = true
@@ -231,7 +231,7 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 // failWeight takes in that a weight could not be read or written.
 func (r *reflex) failWeight(ctx context.Context, e *entry, err error) {
 	w := &e.weighing
-	if isGone(err) {
+	if cgroup.Gone(err) {
 		r.dropWeight(e)
 		return
 	}
@@ -308,7 +308,7 @@ func (w *weighing) matters() bool {
 // belowFloor says that what was read is less than the pod keeps of its own, by more than
 // rounding.
 func (w *weighing) belowFloor() bool {
-	return w.inFlight && allEighths*w.inForce <= w.contender.floorEighths(w.contender.owed(), false, w.file.Least())-allEighths
+	return w.inFlight && allEighths*w.inForce <= w.contender.floorEighths(w.contender.owed(), w.file.Least())-allEighths
 }
 
 // urgency orders writes.

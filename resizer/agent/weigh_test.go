@@ -262,6 +262,26 @@ func TestWeightsFollowUse(t *testing.T) {
 	k.wantWeights("owed again", 100, 100)
 }
 
+// A request that was in flight before the agent came has used nobody knows how much. It is not owed for that time.
+func TestWeightsOfWhatBeganBefore(t *testing.T) {
+	k := newRankedPair(t)
+	k.fly("default/p0", ms(600_000))
+	k.clock.Step(5 * time.Minute)
+	k.tell()
+	owed := func() bool { return k.get("default/p0").weighing.contender.owed() }
+	if !owed() {
+		t.Error("it is not owed though it was not seen to use anything")
+	}
+	k.burn("c0", 2*time.Second, time.Second)
+	if owed() {
+		t.Error("after a second on two cores it is owed half a core")
+	}
+	k.burn("c0", 0, 4*time.Second)
+	if !owed() {
+		t.Error("it is not owed after it has used less than its own")
+	}
+}
+
 // A container that uses CPU without a request that is seen is in flight until it rests.
 func TestWeightsOfWhatIsNotSeen(t *testing.T) {
 	k := newRankedPair(t)

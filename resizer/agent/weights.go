@@ -139,12 +139,9 @@ func (c contender) urgency(owed bool) int64 {
 type weightRange struct{ least, most int64 }
 
 // floorEighths is the least that a pod may have, in eighths of the kernel's unit.
-func (c contender) floorEighths(owed, strict bool, least int64) int64 {
+func (c contender) floorEighths(owed bool, least int64) int64 {
 	eighths := int64(borrowedEighths)
-	switch {
-	case owed && strict:
-		eighths = allEighths
-	case owed:
+	if owed {
 		eighths = owedEighths
 	}
 	return max(eighths*c.kubelet, allEighths*least)
@@ -152,16 +149,15 @@ func (c contender) floorEighths(owed, strict bool, least int64) int64 {
 
 // weigh returns the weights of pods in flight, in their order. In each group they add up
 // to at most what the kubelet gave its pods, so that nobody else has less than without
-// Libra: each pod keeps its floor, and the rest is divided by urgency. strict leaves all
-// of its weight to a pod that is owed.
-func weigh(pods []contender, strict bool, limits weightRange) []int64 {
+// Libra: each pod keeps its floor, and the rest is divided by urgency.
+func weigh(pods []contender, limits weightRange) []int64 {
 	weights := make([]int64, len(pods))
 	byGroup := map[group][]int{}
 	for i, p := range pods {
 		byGroup[p.group] = append(byGroup[p.group], i)
 	}
 	for _, members := range byGroup {
-		weighGroup(pods, members, weights, strict, limits)
+		weighGroup(pods, members, weights, limits)
 	}
 	return weights
 }
@@ -169,7 +165,7 @@ func weigh(pods []contender, strict bool, limits weightRange) []int64 {
 // weighGroup divides exactly, in whole numbers: a pod's share is
 // floor + spare · urgency / urgencies, all in eighths of the kernel's unit. What rounding
 // leaves goes to who lost most by it.
-func weighGroup(pods []contender, members []int, weights []int64, strict bool, limits weightRange) {
+func weighGroup(pods []contender, members []int, weights []int64, limits weightRange) {
 	type part struct {
 		pod            int
 		floor, urgency int64
@@ -181,7 +177,7 @@ func weighGroup(pods []contender, members []int, weights []int64, strict bool, l
 	for n, i := range members {
 		p := pods[i]
 		owed := p.owed()
-		parts[n] = part{pod: i, floor: p.floorEighths(owed, strict, limits.least), urgency: p.urgency(owed)}
+		parts[n] = part{pod: i, floor: p.floorEighths(owed, limits.least), urgency: p.urgency(owed)}
 		sum += p.kubelet
 		spare += allEighths*p.kubelet - parts[n].floor
 		urgencies += uint64(parts[n].urgency)

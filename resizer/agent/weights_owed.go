@@ -82,7 +82,7 @@ func (r *reflex) repay(ctx context.Context) {
 	keep := r.weightDebts[:0]
 	for _, d := range r.weightDebts {
 		err := r.repayOne(&d)
-		if err != nil && !isGone(err) && !errors.Is(err, cgroup.ErrNotFound) {
+		if err != nil && !cgroup.Gone(err) {
 			r.metrics.weighed(ctx, restore, resultFailed)
 			r.log.V(1).Info("a weight was not given back; it is tried again", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
 			keep = append(keep, d)

@@ -146,7 +146,7 @@ func (s *simNode) weigh() {
 			flying, pods = append(flying, pod), append(pods, c)
 		}
 	}
-	for i, weight := range weigh(pods, false, v1Weights) {
+	for i, weight := range weigh(pods, v1Weights) {
 		s.weights[flying[i]] = weight
 	}
 }

@@ -102,22 +102,20 @@ func TestWeigh(t *testing.T) {
 	elsewhere.group = group{"burstable", "other"}
 
 	tests := map[string]struct {
-		pods   []contender
-		strict bool
-		want   []int64
+		pods []contender
+		want []int64
 	}{
-		"none":  {nil, false, []int64{}},
-		"alone": {[]contender{hog}, false, []int64{100}},
+		"none":  {nil, []int64{}},
+		"alone": {[]contender{hog}, []int64{100}},
 		// 50 + 100 · 64/65 and 50 + 100 · 1/65
-		"short before long": {[]contender{short, long}, false, []int64{148, 52}},
+		"short before long": {[]contender{short, long}, []int64{148, 52}},
 		// 50 + 137.5 · 256/257 and 12.5 + 137.5 · 1/257
-		"owed before borrowing":     {[]contender{short, hog}, false, []int64{187, 13}},
-		"strict leaves what is own": {[]contender{long, short, hog}, true, []int64{100 + 1, 100 + 86, 13}},
-		"groups do not exchange":    {[]contender{short, elsewhere}, false, []int64{100, 100}},
+		"owed before borrowing":  {[]contender{short, hog}, []int64{187, 13}},
+		"groups do not exchange": {[]contender{short, elsewhere}, []int64{100, 100}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, weigh(tc.pods, tc.strict, v1Weights)); diff != "" {
+			if diff := cmp.Diff(tc.want, weigh(tc.pods, v1Weights)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -149,19 +147,15 @@ func contenders(limits weightRange) *rapid.Generator[[]contender] {
 func TestWeighConserves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := rapid.SampledFrom([]weightRange{v1Weights, v2Weights}).Draw(t, "limits")
-		strict := rapid.Bool().Draw(t, "strict")
 		pods := contenders(limits).Draw(t, "pods")
-		weights := weigh(pods, strict, limits)
+		weights := weigh(pods, limits)
 		given, kubelets, members := map[group]int64{}, map[group]int64{}, map[group]int{}
 		for i, p := range pods {
 			given[p.group] += weights[i]
 			kubelets[p.group] += p.kubelet
 			members[p.group]++
 			floor := float64(p.kubelet) / 8
-			switch {
-			case p.owed() && strict:
-				floor = float64(p.kubelet)
-			case p.owed():
+			if p.owed() {
 				floor = float64(p.kubelet) / 2
 			}
 			if float64(weights[i]) <= floor-1 || weights[i] < limits.least || weights[i] > limits.most {
@@ -189,7 +183,7 @@ func TestWeighIsOfNoOrder(t *testing.T) {
 		pods := contenders(v1Weights).Draw(t, "pods")
 		byName := func(pods []contender) map[string]int64 {
 			named := map[string]int64{}
-			for i, weight := range weigh(pods, false, v1Weights) {
+			for i, weight := range weigh(pods, v1Weights) {
 				named[pods[i].pod] = weight
 			}
 			return named
@@ -209,10 +203,10 @@ func TestWeighPrefersWhatIsDoneSoon(t *testing.T) {
 		pods := contenders(v1Weights).Filter(func(p []contender) bool { return len(p) > 0 }).Draw(t, "pods")
 		i := rapid.IntRange(0, len(pods)-1).Draw(t, "pod")
 		pods[i].works = []work{{predicted: time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "predicted"))}}
-		before := weigh(pods, false, v1Weights)[i]
+		before := weigh(pods, v1Weights)[i]
 		later := slices.Clone(pods)
 		later[i].works = []work{{predicted: 4 * pods[i].works[0].predicted}}
-		if after := weigh(later, false, v1Weights)[i]; after > before {
+		if after := weigh(later, v1Weights)[i]; after > before {
 			t.Fatalf("%d with more left, %d with less", after, before)
 		}
 	})

@@ -23,6 +23,9 @@ func (w *window) add(at time.Time, cpu time.Duration) int64 {
 	return max(0, milli(float64(cpu-oldest.cpu), max(at.Sub(oldest.at), peakWindow)))
 }
 
+// since is when the time began of which add told last.
+func (w *window) since() time.Time { return w.uses[0].at }
+
 // begin makes all count that is used above what was used by a time: what was before it is known to
 // have been a rest.
 func (w *window) begin(at time.Time, cpu time.Duration) {

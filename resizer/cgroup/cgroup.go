@@ -12,6 +12,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -19,6 +20,12 @@ import (
 
 // ErrNotFound is a container that has no cgroup: it has ended.
 var ErrNotFound = errors.New("it has no cgroup")
+
+// Gone says that an error means that a cgroup or a thread has ended, or was closed.
+func Gone(err error) bool {
+	return errors.Is(err, ErrNotFound) || errors.Is(err, os.ErrClosed) ||
+		errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ESRCH)
+}
 
 // Reading is what a container's cgroup says at one moment.
 type Reading struct {
@@ -89,7 +96,7 @@ func Open(root, containerID string) (Container, error) {
 	}
 	var dirs [3]string
 	for i, controller := range []string{"cpu", "cpuacct", "memory"} {
-		hierarchy, err := findHierarchy(root, controller)
+		hierarchy, err := Hierarchy(root, controller)
 		if err != nil {
 			return nil, err
 		}

@@ -17,8 +17,8 @@ const (
 	searchDirectories = 50_000
 )
 
-// findHierarchy finds where a v1 controller is mounted, alone or with others.
-func findHierarchy(root, controller string) (string, error) {
+// Hierarchy is where a v1 controller is mounted below root, alone or with others.
+func Hierarchy(root, controller string) (string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return "", fmt.Errorf("reading the cgroup root: %w", err)

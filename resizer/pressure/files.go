@@ -2,7 +2,6 @@ package pressure
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -75,11 +74,6 @@ func read(fd int, path string, buffer []byte) ([]byte, error) {
 		}
 		return buffer[:n], nil
 	}
-}
-
-// isGone says that a cgroup or a thread has ended.
-func isGone(err error) bool {
-	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ESRCH)
 }
 
 // number is the digits that text begins with.

@@ -66,7 +66,7 @@ func (p *pod) readThrottled(buffer []byte) error {
 	p.throttled = notLimited
 	for dir, c := range p.limited {
 		held, err := c.since(buffer)
-		if isGone(err) {
+		if cgroup.Gone(err) {
 			c.close()
 			delete(p.limited, dir)
 			continue
@@ -126,7 +126,7 @@ func (n *Node) list(now time.Time) error {
 		if p, ok := n.pods[dir]; ok && !stale && now.Sub(p.foundAt) >= youngTime && p.turn%followEach != n.listings%followEach {
 			continue
 		}
-		if err := n.follow(dir, now); isGone(err) {
+		if err := n.follow(dir, now); cgroup.Gone(err) {
 			continue // it went while we looked
 		} else if err != nil {
 			return fmt.Errorf("following a pod that did not opt in: %w", err)
@@ -262,7 +262,7 @@ func (n *Node) follow(dir string, now time.Time) error {
 		return err
 	}
 	for _, dir := range p.dirs {
-		if err := n.followLimit(p, dir); err != nil && !isGone(err) {
+		if err := n.followLimit(p, dir); err != nil && !cgroup.Gone(err) {
 			return err
 		}
 	}
@@ -301,7 +301,7 @@ func (p *pod) findDirs(dir string, depth int) error {
 		if !e.IsDir() || depth == deepest {
 			continue
 		}
-		if err := p.findDirs(filepath.Join(dir, e.Name()), depth+1); err != nil && !isGone(err) {
+		if err := p.findDirs(filepath.Join(dir, e.Name()), depth+1); err != nil && !cgroup.Gone(err) {
 			return err
 		}
 	}

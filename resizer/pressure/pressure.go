@@ -20,6 +20,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
@@ -49,7 +51,8 @@ const (
 type Source string
 
 const (
-	// SourceCgroups is the pressure of each bystander's cgroup.
+	// SourceCgroups is the pressure of each bystander's cgroup, or its threads' schedstat where that
+	// cgroup alone keeps none.
 	SourceCgroups Source = "the pressure of cgroups"
 	// SourceThreads is what the scheduler keeps of each thread.
 	SourceThreads Source = "the threads' schedstat"
@@ -65,9 +68,6 @@ type Reading struct {
 	// Beyond is what of it is because of what functions use above their allocations, and
 	// more than is tolerated of each pod: see patience.
 	Beyond time.Duration
-	// Since is the time that the reading covers: since the one before it, or zero when that
-	// was too long ago or none, and nothing was added.
-	Since  time.Duration
 	Source Source
 	Pods   int // bystanders
 }
@@ -124,7 +124,7 @@ func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 		}
 		n.listedAt = now
 	}
-	n.total.Since, n.total.Source, n.total.Pods = passed, n.source, len(n.pods)
+	n.total.Source, n.total.Pods = n.source, len(n.pods)
 	if len(n.pods) == 0 {
 		return n.total, nil
 	}
@@ -150,7 +150,7 @@ func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 		unread := p.unread
 		p.unread = 0
 		waited, err := n.waited(p)
-		if isGone(err) {
+		if cgroup.Gone(err) {
 			p.close()
 			delete(n.pods, p.dir)
 			gone = true
@@ -207,7 +207,7 @@ func (n *Node) waited(p *pod) (time.Duration, error) {
 	if err := p.readThrottled(n.buffer); err != nil {
 		return 0, err
 	}
-	if n.source == SourceCgroups {
+	if p.pressure != nil {
 		waited, err := p.pressure.since(n.buffer)
 		if waited > 0 {
 			p.busyAt = n.readAt

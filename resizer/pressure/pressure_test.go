@@ -81,13 +81,13 @@ func TestPressureOfCgroups(t *testing.T) {
 	write(t, root, pods+"a_1.slice/cpu.pressure", pressureText("13000"))
 	write(t, root, pods+"ours.slice/cpu.pressure", pressureText("90000"))
 	// It waited for 12 ms, of which 1 in any 20, and 8 in a moment, are tolerated.
-	if got := r.read(tick); got.Waited != 12*time.Millisecond || got.Beyond != 3*time.Millisecond || got.Since != tick {
+	if got := r.read(tick); got.Waited != 12*time.Millisecond || got.Beyond != 3*time.Millisecond {
 		t.Errorf("reading is %+v, want 12ms and 3ms beyond in 20ms", got)
 	}
 
 	// What was before a long time without a reading says nothing of now.
 	write(t, root, pods+"a_1.slice/cpu.pressure", pressureText("900000"))
-	if got := r.read(time.Minute); got.Waited != 12*time.Millisecond || got.Since != 0 {
+	if got := r.read(time.Minute); got.Waited != 12*time.Millisecond {
 		t.Errorf("reading after a minute is %+v, want what it was", got)
 	}
 
@@ -101,6 +101,32 @@ func TestPressureOfCgroups(t *testing.T) {
 	}
 	if got := r.read(0); got.Pods != 1 || r.node.pods[filepath.Join(root, pods+"b.slice")] == nil {
 		t.Errorf("%d pods after one went and one came, want the one that came", got.Pods)
+	}
+}
+
+// Of a cgroup of which the kernel keeps no pressure (cgroup.pressure is 0) the threads are read, beside others'
+// pressure.
+func TestNoPressureOfOneCgroup(t *testing.T) {
+	const pods = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
+	root := cgrouptest.Tree(t, map[string]string{
+		"cgroup.controllers":              "cpu memory\n",
+		pods + "a.slice/cpu.pressure":     pressureText("1000"),
+		pods + "a.slice/cpu.max":          "max 100000\n",
+		pods + "b.slice/cpu.stat":         "usage_usec 1000\n",
+		pods + "b.slice/cpu.max":          "max 100000\n",
+		pods + "b.slice/c/cgroup.threads": "7\n",
+		pods + "b.slice/c/cpu.max":        "max 100000\n",
+	})
+	proc := cgrouptest.Tree(t, map[string]string{"7/schedstat": "100 1000000 3\n"})
+	r := newReader(t, root, proc, none)
+	if got, want := r.read(0), (Reading{Source: SourceCgroups, Pods: 2}); got != want {
+		t.Fatalf("first reading is %+v, want %+v", got, want)
+	}
+	write(t, root, pods+"a.slice/cpu.pressure", pressureText("13000"))
+	write(t, root, pods+"b.slice/cpu.stat", "usage_usec 2000\n")
+	write(t, proc, "7/schedstat", "100 6000000 3\n")
+	if got := r.read(tick).Waited; got != 17*time.Millisecond {
+		t.Errorf("they waited for %v, want 12ms of the one and 5ms of the other's thread", got)
 	}
 }
 
@@ -331,7 +357,7 @@ func TestNobodySeen(t *testing.T) {
 	r := newReader(t, root, proc, none)
 	r.read(0)
 	write(t, proc, "pressure/cpu", pressureText("12000"))
-	if got, want := r.read(tick), (Reading{Waited: 12 * time.Millisecond, Beyond: 3 * time.Millisecond, Since: tick, Source: SourceNode, Pods: 1}); got != want {
+	if got, want := r.read(tick), (Reading{Waited: 12 * time.Millisecond, Beyond: 3 * time.Millisecond, Source: SourceNode, Pods: 1}); got != want {
 		t.Errorf("reading is %+v, want %+v", got, want)
 	}
 

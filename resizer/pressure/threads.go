@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // mostThreads is how many threads of a pod are followed: each keeps a file open. The rest
@@ -166,7 +168,7 @@ func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 	var waited time.Duration
 	for id, t := range p.threads {
 		delay, err := t.since(buffer)
-		if isGone(err) {
+		if cgroup.Gone(err) {
 			t.close()
 			delete(p.threads, id)
 			continue
@@ -190,7 +192,7 @@ func (p *pod) listThreads(procRoot string) error {
 	now := map[int]struct{}{}
 	for _, dir := range p.dirs {
 		ids, err := threadsOf(filepath.Join(dir, p.list))
-		if isGone(err) {
+		if cgroup.Gone(err) {
 			continue
 		} else if err != nil {
 			return err
@@ -210,7 +212,7 @@ func (p *pod) listThreads(procRoot string) error {
 			continue
 		}
 		delay, err := openCounter(filepath.Join(procRoot, strconv.Itoa(id), "schedstat"), parseDelay)
-		if isGone(err) {
+		if cgroup.Gone(err) {
 			continue
 		} else if err != nil {
 			return err
