@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
@@ -28,7 +28,8 @@ import (
 // limits are durations. They are fields for tests, which must not depend on how busy
 // a machine is.
 type limits struct {
-	duplication  time.Duration // all of one duplication but the removal
+	// duplication is all of one but the removal, and leaves time for ready and for every replay to be as slow as it may.
+	duplication  time.Duration
 	ready        time.Duration // until the copy is made and ready
 	replay       time.Duration // each
 	removeWithin time.Duration
@@ -48,14 +49,14 @@ type limits struct {
 
 func defaultLimits() limits {
 	return limits{
-		duplication:     5 * time.Minute,
+		duplication:     9 * time.Minute,
 		ready:           2 * time.Minute,
 		replay:          30 * time.Second,
 		removeWithin:    30 * time.Second,
 		pollEvery:       time.Second,
 		lookEvery:       5 * time.Second,
 		sweepEvery:      2 * time.Minute,
-		leftBehindAfter: 10 * time.Minute,
+		leftBehindAfter: 15 * time.Minute,
 		lockFor:         30 * time.Second,
 		renewEvery:      10 * time.Second,
 		doneFor:         30 * 24 * time.Hour,
@@ -75,9 +76,10 @@ type Options struct {
 	Clock         clock.WithTicker
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
-	Kube          kubernetes.Interface
-	Serving       servingclient.Interface
-	Redis         redisconn.Server
+	// Events records on a revision what becomes of its duplication.
+	Events  record.EventRecorder
+	Serving servingclient.Interface
+	Redis   redisconn.Server
 	// Owner is this incarnation of the activator, unlike every other.
 	Owner string
 	// Activator is where this activator serves HTTP.
@@ -107,7 +109,6 @@ func New(o Options) (*Duplicator, error) {
 	if err != nil {
 		return nil, err
 	}
-	recorder, stopEvents := newRecorder(o.Kube)
 	locks := newRedisLocks(o.Redis, o.Owner)
 	limits := defaultLimits()
 	replayer := newReplayer(o.Activator, limits.replay)
@@ -115,7 +116,7 @@ func New(o Options) (*Duplicator, error) {
 		clock:    o.Clock,
 		logger:   o.Logger.Named("duplicator"),
 		metrics:  m,
-		events:   events{recorder},
+		events:   events{o.Events},
 		serving:  o.Serving,
 		locks:    locks,
 		replayer: replayer,
@@ -123,7 +124,6 @@ func New(o Options) (*Duplicator, error) {
 		limits:   limits,
 		inputs:   newInputs(),
 		close: func() error {
-			stopEvents()
 			replayer.close()
 			return locks.close()
 		},
@@ -325,8 +325,8 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	switch {
 	case counts[resultOK] == 0:
 		return counts, fmt.Errorf("no replay of %d succeeded: %s", len(replays), counts)
-	case counts.total() < len(replays) && parent.Err() != nil:
-		return counts, fmt.Errorf("%d of %d replays were sent", counts.total(), len(replays))
+	case counts.total() < len(replays):
+		return counts, fmt.Errorf("%d of %d replays ended, and those of the largest inputs did not: %s", counts.total(), len(replays), counts)
 	}
 	return counts, nil
 }

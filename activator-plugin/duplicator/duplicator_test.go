@@ -60,8 +60,13 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			verdict: verdictDone, event: "DuplicationFinished Replayed inputs to the copy: 24 ok", replayed: true},
 		{name: "the function refuses all", function: respond(400), lasts: time.Minute,
 			verdict: verdictFailed, event: "no replay of 24 succeeded: 24 client_error", replayed: true},
-		{name: "the function hangs", function: hang, lasts: 6 * time.Minute,
-			verdict: verdictFailed, event: "it took more than 5m0s", replayed: true},
+		{name: "the function is slow", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "there is no time for all replays", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
+			arrange: func(c *cluster) { c.limits.duplication = 5 * time.Minute },
+			verdict: verdictFailed, event: "it took more than 5m0s: 20 of 24 replays", replayed: true},
+		{name: "the function hangs", function: hang, lasts: 7 * time.Minute,
+			verdict: verdictFailed, event: "no replay of 24 succeeded: 24 timeout", replayed: true},
 		{name: "the copy is never ready", function: respond(200), lasts: 3 * time.Minute,
 			arrange: func(c *cluster) { c.neverReady.Store(true) },
 			verdict: verdictFailed, event: "is not ready after 2m0s: Knative has not looked at it yet"},
@@ -186,7 +191,7 @@ func TestLockIsRenewed(t *testing.T) {
 		c.gather(t, newRevision("shop-00001"))
 		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
 		c.handle(t.Context(), j)
-		if want := int(c.limits.duplication/c.limits.renewEvery) - 1; c.locks.renewals < want {
+		if want := int(maxReplays/parallel*c.limits.replay/c.limits.renewEvery) - 1; c.locks.renewals < want {
 			t.Errorf("%d renewals, want at least %d", c.locks.renewals, want)
 		}
 	})
@@ -394,9 +399,9 @@ func TestSweepRemovesOnlyWhatWasLeftBehind(t *testing.T) {
 			return service
 		}
 		c := newCluster(t, respond(200),
-			aged("left", 11*time.Minute, nil),
+			aged("left", 16*time.Minute, nil),
 			aged("elsewhere", time.Hour, func(s *v1.Service) { s.Namespace = "other" }),
-			aged("young", 9*time.Minute, nil),
+			aged("young", 14*time.Minute, nil),
 			aged("theirs", time.Hour, func(s *v1.Service) { s.Name = "theirs" }),
 			aged("unlabelled", time.Hour, func(s *v1.Service) { s.Labels = nil }),
 		)

@@ -1,16 +1,12 @@
 package duplicator
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
-	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 )
 
 // maxNote is the longest message that the API server takes in an Event.
@@ -22,7 +18,7 @@ const (
 	eventStarted = "DuplicationStarted"
 	// All replays are over; the note says what became of them.
 	eventFinished = "DuplicationFinished"
-	// The copy, or its replays, could not be made.
+	// The copy, or all of its replays, could not be made; the note says why.
 	eventFailed = "DuplicationFailed"
 	// The copy could not be removed; it is tried again.
 	eventNotRemoved = "CopyNotRemoved"
@@ -33,13 +29,6 @@ const (
 // events are told on the original revision.
 type events struct {
 	recorder record.EventRecorder
-}
-
-// newRecorder returns a recorder whose goroutines end with stop.
-func newRecorder(kube kubernetes.Interface) (recorder record.EventRecorder, stop func()) {
-	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
-	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events(corev1.NamespaceAll)})
-	return broadcaster.NewRecorder(servingscheme.Scheme, corev1.EventSource{Component: "libra-duplicator"}), broadcaster.Shutdown
 }
 
 func (e events) started(rev *v1.Revision, inputs, replays int) {

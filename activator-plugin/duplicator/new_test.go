@@ -12,9 +12,8 @@ import (
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/activator"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
@@ -25,11 +24,11 @@ import (
 )
 
 // Requests to an activator lead to replays through that same activator and to
-// Events, with a real Redis and real HTTP.
+// an Event, with a real Redis and real HTTP.
 func TestFromRequestsToReplays(t *testing.T) {
 	rev := newRevision("shop-00001")
 	c := newCluster(t, nil) // for its API server
-	kube := fake.NewClientset()
+	recorder := record.NewFakeRecorder(100)
 
 	var d *Duplicator
 	replayed := make(chan string, maxReplays)
@@ -52,7 +51,7 @@ func TestFromRequestsToReplays(t *testing.T) {
 		Clock:         clock.RealClock{},
 		Logger:        zaptest.NewLogger(t).Sugar(),
 		MeterProvider: noop.NewMeterProvider(),
-		Kube:          kube,
+		Events:        recorder,
 		Serving:       c.client,
 		Redis:         redisconn.MustParse(redistest.Start(t)),
 		Owner:         "activator-0.x",
@@ -83,24 +82,18 @@ func TestFromRequestsToReplays(t *testing.T) {
 		answer.Body.Close()
 	}
 	var last string
-	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		// The first only has Redis asked; from then on three are kept.
 		if last == "" {
 			send()
 		}
-		events, err := kube.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err
+		select {
+		case last = <-recorder.Events:
+		default:
 		}
-		for _, event := range events.Items {
-			last = event.InvolvedObject.Kind + " " + event.InvolvedObject.Name + " " + event.Reason + " " + event.Message
-			if event.Reason == "DuplicationFinished" {
-				return true, nil
-			}
-		}
-		return false, nil
+		return strings.Contains(last, "DuplicationFinished"), nil
 	})
-	if want := "Revision shop-00001 DuplicationFinished Replayed inputs to the copy: 24 ok"; err != nil || last != want {
+	if want := "Normal DuplicationFinished Replayed inputs to the copy: 24 ok"; err != nil || last != want {
 		t.Errorf("the last Event is %q (%v), want %q", last, err, want)
 	}
 	cancel()

@@ -102,9 +102,9 @@ func (m *Manager) places(rev *v1.Revision) bool {
 	return m.settings.For(rev.Namespace).ModeOf(rev.Annotations) == api.ModeFull && !api.IsCopy(rev.Labels)
 }
 
-// program is that of the policy for a revision, or nil.
+// program is that of the policy for a revision, or nil. Before pods have been read it would refuse all that Knative sends to them.
 func (m *Manager) program(rev *v1.Revision) placement.Program {
-	if m.placer.programs == nil {
+	if m.placer.programs == nil || !m.pods.HasSynced() {
 		return nil
 	}
 	return m.placer.programs.Of(rev.Namespace, rev.Labels[api.PlacementLabel])

@@ -41,6 +41,9 @@ type target struct {
 // permission would stop the activator.
 type Pods struct {
 	informer cache.SharedIndexInformer
+	// handled says whether the slots know the pods that there were at first, and synced that it did.
+	handled cache.InformerSynced
+	synced  atomic.Bool
 
 	mu     sync.RWMutex
 	served map[string]served // by pod
@@ -123,7 +126,7 @@ func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, err
 	}); err != nil {
 		return nil, fmt.Errorf("handling errors of the pod watch: %w", err)
 	}
-	p := &Pods{informer: informer, served: make(map[string]served)}
+	p := &Pods{informer: informer, handled: informer.HasSynced, served: make(map[string]served)}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: p.forget}); err != nil {
 		return nil, fmt.Errorf("handling pods that are deleted: %w", err)
 	}
@@ -132,6 +135,15 @@ func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, err
 
 // Run watches until ctx is done.
 func (p *Pods) Run(ctx context.Context) { p.informer.RunWithContext(ctx) }
+
+// HasSynced says whether the pods have been read once. Before that nothing is known of any.
+func (p *Pods) HasSynced() bool {
+	// To ask the informer takes its locks, and requests ask.
+	if !p.synced.Load() && p.handled() {
+		p.synced.Store(true)
+	}
+	return p.synced.Load()
+}
 
 // find returns the revision's pod with the address; container is the name of the
 // revision's user container. It is false when the pod is not known (yet).
@@ -236,14 +248,19 @@ func podIPs(obj any) ([]string, error) {
 	if !ok {
 		return nil, fmt.Errorf("a %T is in the pod informer", obj)
 	}
+	return addressesOf(pod), nil
+}
+
+// addressesOf are none where the pod has ended: they may be another's by now.
+func addressesOf(pod *corev1.Pod) []string {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return nil, nil
+		return nil
 	}
 	ips := make([]string, 0, len(pod.Status.PodIPs))
 	for _, ip := range pod.Status.PodIPs {
 		ips = append(ips, ip.IP)
 	}
-	return ips, nil
+	return ips
 }
 
 // follow has the slots know the pods. What is known already is told at once.
@@ -253,7 +270,7 @@ func (p *Pods) follow(slots *placement.Slots) error {
 			slots.SetPod(revisionOf(pod), podOf(pod))
 		}
 	}
-	_, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registered, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    set,
 		UpdateFunc: func(_, obj any) { set(obj) },
 		DeleteFunc: func(obj any) {
@@ -265,7 +282,11 @@ func (p *Pods) follow(slots *placement.Slots) error {
 			}
 		},
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	p.handled = registered.HasSynced
+	return nil
 }
 
 func revisionOf(pod *corev1.Pod) types.NamespacedName {
@@ -273,11 +294,7 @@ func revisionOf(pod *corev1.Pod) types.NamespacedName {
 }
 
 func podOf(pod *corev1.Pod) placement.Pod {
-	p := placement.Pod{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, Ready: takesRequests(pod)}
-	for _, ip := range pod.Status.PodIPs {
-		p.IPs = append(p.IPs, ip.IP)
-	}
-	return p
+	return placement.Pod{Name: pod.Namespace + "/" + pod.Name, Node: pod.Spec.NodeName, IPs: addressesOf(pod), Ready: takesRequests(pod)}
 }
 
 func takesRequests(pod *corev1.Pod) bool {

@@ -2,21 +2,27 @@ package invocation
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"knative.dev/serving/pkg/apis/serving"
 
+	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api"
 )
 
@@ -94,6 +100,8 @@ func runPodsOf(t testing.TB, client kubernetes.Interface) *Pods {
 	if !cache.WaitForCacheSync(ctx.Done(), pods.informer.HasSynced) {
 		t.Fatal("The pods were not listed")
 	}
+	// The slots of a test hear of them a moment later.
+	pods.synced.Store(true)
 	return pods
 }
 
@@ -146,6 +154,77 @@ func TestFind(t *testing.T) {
 				t.Errorf("find() = %v, want %v; (-want, +got):\n%s", ok, tc.wantOK, diff)
 			}
 		})
+	}
+}
+
+// Before pods have been read, a program would refuse all that Knative sends to them.
+func TestNoProgramIsAskedBeforePodsAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(newPod("a", ipA))
+		var allowed atomic.Bool
+		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !allowed.Load(), nil, apierrors.NewForbidden(corev1.Resource("pods"), "", nil)
+		})
+		pods, err := NewPods(client, zap.NewNop().Sugar())
+		if err != nil {
+			t.Fatal(err)
+		}
+		placer, err := newPlacer(Options{Pods: pods, Programs: programs{"": only("node-a")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &Manager{placer: placer, pods: pods}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go pods.Run(ctx)
+		time.Sleep(time.Minute)
+		if p := m.program(newRevision()); p != nil {
+			t.Errorf("without pods %v is asked", p)
+		}
+		allowed.Store(true)
+		time.Sleep(time.Minute)
+		if p := m.program(newRevision()); p != only("node-a") {
+			t.Errorf("with pods %v is asked", p)
+		}
+	})
+}
+
+// What has an address after a pod that has ended is not taken for that.
+func TestAnEndedPodHasNoAddress(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {
+		client := fake.NewClientset(newPod("b", ipA, onNode("node-b")))
+		pods := runPodsOf(t, client)
+		slots := placement.NewSlots(nil, nil)
+		if err := pods.follow(slots); err != nil {
+			t.Fatal(err)
+		}
+		at := func() string {
+			c := slots.Of(revID, 10).Take(ipA+":8012", placement.Ask{})
+			c.Release()
+			return c.Node
+		}
+		waitFor(t, "the pod", func() bool { return at() == "node-b" })
+		ended := newPod("a", ipA, onNode("node-a"), func(p *corev1.Pod) { p.Status.Phase = phase })
+		if _, err := client.CoreV1().Pods("ns").Create(t.Context(), ended, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		last := newPod("c", ipB)
+		if _, err := client.CoreV1().Pods("ns").Create(t.Context(), last, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the pod that came after it", slots.Of(revID, 10).HasChoice)
+		if got := at(); got != "node-b" {
+			t.Errorf("after one that is %s a request counts on %q, want node-b", phase, got)
+		}
+		for _, name := range []string{"a", "c"} {
+			if err := client.CoreV1().Pods("ns").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitFor(t, "the deletion", func() bool { return !slots.Of(revID, 10).HasChoice() })
+		if got := at(); got != "node-b" {
+			t.Errorf("after one that was %s is gone a request counts on %q, want node-b", phase, got)
+		}
 	}
 }
 

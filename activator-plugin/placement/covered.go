@@ -11,10 +11,11 @@ import (
 // who have the same picture would all send to the same node otherwise.
 const closeEnough = 0.02
 
-// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and takes the demand off
-// what its node can lend. (The code that its authors published takes the least covered one first.) Where several do,
-// it takes two by chance, and of these the one whose node has fewer requests: what a node lends on paper is a limit,
-// and the more run there, the longer each waits for the CPU itself. Where nothing is known of any node it is Hash.
+// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and has the demand taken
+// off what the node can lend that the request goes to. (The code that its authors published takes the least covered
+// one first.) Where several do, it takes two by chance, and of these the one whose node has fewer requests: what a
+// node lends on paper is a limit, and the more run there, the longer each waits for the CPU itself. Where nothing is
+// known of any node it is Hash.
 func Coverage(q *Query, candidates []Candidate) int {
 	b := q.bound(candidates)
 	most := q.mostCovered(candidates, &b)
@@ -25,7 +26,7 @@ func Coverage(q *Query, candidates []Candidate) int {
 	if other := q.asGood(candidates, &b, most); other >= 0 && q.OnNode(&candidates[other]) < q.OnNode(&candidates[i]) {
 		i = other
 	}
-	candidates[i].debit(q)
+	q.debited = true
 	return emptiest(candidates, i)
 }
 
@@ -260,14 +261,6 @@ func emptiest(candidates []Candidate, on int) int {
 		}
 	}
 	return best
-}
-
-// debit takes the demand off what its node can lend.
-func (c *Candidate) debit(q *Query) {
-	if q.Demand.Accelerable() {
-		q.debited, q.promised = true, promiseOf(c.View, c.Source, q.Demand, q.Now)
-		c.View.Debit(c.Source, q.Demand, q.Now)
-	}
 }
 
 // promise is what a place is chosen for.

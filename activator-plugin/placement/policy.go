@@ -34,10 +34,8 @@ type Query struct {
 	keeps *Revision
 	// activators is how many share the revision's pods.
 	activators int
-	// debited says that the demand was taken off what the node of the one that was chosen can lend,
-	// where this was promised before.
-	debited  bool
-	promised promise
+	// debited says that the demand is to be taken off what the node of the one that is chosen can lend.
+	debited bool
 }
 
 // OnNode is how many requests this activator has on a candidate's node, of all revisions whose requests it counts.

@@ -231,6 +231,14 @@ type Choice struct {
 // Take has a request that Knative sends to dest go where it is asked to. The choice is to be
 // released, exactly once, when the response has ended; that of one that is refused may be.
 func (r *Revision) Take(dest string, ask Ask) Choice {
+	c := r.place(dest, ask)
+	if c.Outcome == Refused && r.empty() {
+		r.slots.forget(r)
+	}
+	return c
+}
+
+func (r *Revision) place(dest string, ask Ask) Choice {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	host := r.look(dest)
@@ -238,7 +246,6 @@ func (r *Revision) Take(dest string, ask Ask) Choice {
 	if picked == nil {
 		picked = newPod()
 		picked.IPs = []string{host}
-		r.byIP[host] = picked
 	}
 	if ask.Program == nil && ask.Policy == nil {
 		return r.take(Choice{Dest: dest}, picked)
@@ -332,11 +339,14 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 func (r *Revision) take(c Choice, p *pod) Choice {
 	c.Node, c.revision, c.pod, c.view, c.source = p.Node, r, p, p.view, p.source
 	if c.Outcome != NotAsked && r.query.Demand.Accelerable() {
-		promised := r.query.promised
-		if c.Debited = r.query.debited; !c.Debited {
-			promised = promiseOf(p.view, p.source, r.query.Demand, r.query.Now)
-		}
+		promised := promiseOf(p.view, p.source, r.query.Demand, r.query.Now)
 		c.Covered, c.Coverage, c.PromisedCPUMilli = promised.known, promised.coverage, promised.cpuMilli
+		if c.Debited = r.query.debited; c.Debited {
+			p.view.Debit(p.source, r.query.Demand, r.query.Now)
+		}
+	}
+	if p.Name == "" {
+		r.byIP[p.IPs[0]] = p
 	}
 	r.inFlight++
 	p.inFlight++

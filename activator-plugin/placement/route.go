@@ -5,9 +5,7 @@ import "k8s.io/apimachinery/pkg/types"
 // Route asks a program whether a request to a revision is to be passed on to an activator in another zone, before it
 // waits for a slot. The pods that it may have are those with a free slot here, also of other activators.
 func (s *Slots) Route(id types.NamespacedName, concurrency int, router Router, ask Ask, reachable func(zone string) bool) (zone string, forward bool) {
-	s.mu.RLock()
-	r := s.revisions[id]
-	s.mu.RUnlock()
+	r := s.find(id)
 	if r == nil {
 		// It is not kept: nothing would say when it is over.
 		r = newRevision(s, id)

@@ -69,9 +69,7 @@ func (s *Slots) sourceOf(namespace, node string) api.Source {
 
 // Of is a revision whose pods take so many requests of an activator at a time, from 1.
 func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
-	s.mu.RLock()
-	r := s.revisions[id]
-	s.mu.RUnlock()
+	r := s.find(id)
 	if r == nil {
 		r = s.make(id)
 	}
@@ -79,6 +77,13 @@ func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
 		r.setConcurrency(concurrency)
 	}
 	return r
+}
+
+// find is nil for a revision without pods and requests.
+func (s *Slots) find(id types.NamespacedName) *Revision {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.revisions[id]
 }
 
 func (s *Slots) make(id types.NamespacedName) *Revision {
@@ -106,14 +111,19 @@ type Pod struct {
 }
 
 // SetPod takes in what has become of a pod.
-func (s *Slots) SetPod(id types.NamespacedName, p Pod) { s.make(id).setPod(p) }
+func (s *Slots) SetPod(id types.NamespacedName, p Pod) {
+	for {
+		r := s.make(id)
+		// One without pods may be forgotten before it has this one.
+		if r.setPod(p); s.find(id) == r {
+			return
+		}
+	}
+}
 
 // RemovePod takes in that a pod is gone.
 func (s *Slots) RemovePod(id types.NamespacedName, name string) {
-	s.mu.RLock()
-	r := s.revisions[id]
-	s.mu.RUnlock()
-	if r != nil && r.removePod(name) {
+	if r := s.find(id); r != nil && r.removePod(name) {
 		s.forget(r)
 	}
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -262,6 +263,50 @@ func TestNothingIsLeftOfARevision(t *testing.T) {
 	stray.Release()
 	if len(s.revisions) != 0 || len(r.byIP) != 0 {
 		t.Errorf("%d revisions and %d addresses are left", len(s.revisions), len(r.byIP))
+	}
+}
+
+// A pod is known, also if the last request to a revision without any ends as it comes.
+func TestAPodComesAsARevisionIsForgotten(t *testing.T) {
+	for range 10_000 {
+		s := NewSlots(nil, nil)
+		c := s.Of(revID, 1).Take(dest(0), Ask{})
+		var ends sync.WaitGroup
+		ends.Go(c.Release)
+		s.SetPod(revID, readyPod(0, "a"))
+		ends.Wait()
+		if len(s.Of(revID, 1).pods) != 1 {
+			t.Fatal("the pod is not known")
+		}
+	}
+}
+
+// Nor is anything of a pod that only Knative knows, and that gets no request.
+func TestNothingIsLeftOfAStray(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pods    []string
+		program Program
+		want    Outcome
+	}{
+		"refused":             {nil, onNode("a"), Refused},
+		"refused, with a pod": {[]string{"a"}, onNode("b"), Refused},
+		"moved":               {[]string{"a"}, onNode("a"), Moved},
+	} {
+		s := slotsOf(tc.pods...)
+		r := s.Of(revID, 1)
+		c := r.Take("10.9.9.9:8012", Ask{Program: tc.program})
+		if c.Outcome != tc.want || r.byIP["10.9.9.9"] != nil {
+			t.Errorf("%s: it is %s, and the stray is %v", name, c.Outcome, r.byIP["10.9.9.9"])
+		}
+		if len(tc.pods) > 0 {
+			s.RemovePod(revID, readyPod(0, "").Name)
+		}
+		if c.Outcome == Moved {
+			c.Release()
+		}
+		if len(s.revisions) != 0 || len(r.byIP) != 0 {
+			t.Errorf("%s: %d revisions and %d addresses are left", name, len(s.revisions), len(r.byIP))
+		}
 	}
 }
 

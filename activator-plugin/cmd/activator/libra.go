@@ -150,7 +150,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			Clock:         clock.RealClock{},
 			Logger:        logger,
 			MeterProvider: mp,
-			Kube:          kube,
+			Events:        events,
 			Serving:       servingclient.Get(ctx),
 			Redis:         cfg.redis,
 			Owner:         owner,
@@ -174,7 +174,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		defer close(reported)
 		newReportSender(redis, owner, manager, predictor, logger).Run(reporting)
 	}()
-	written.start(ctx, logger)
+	written.start(ctx, logger, pods.HasSynced, live.Synced)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {

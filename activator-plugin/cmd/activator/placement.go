@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"knative.dev/pkg/injection/clients/dynamicclient"
@@ -59,16 +61,20 @@ func (p policies) programs() placement.Programs {
 	return p.followed
 }
 
-// start follows the policies until ctx is done, and waits a little until they are in force, because a request
-// that comes before that goes where it may not.
-func (p policies) start(ctx context.Context, logger *zap.SugaredLogger) {
+// start follows the policies until ctx is done, and waits a little until they and what else they take are read, because
+// a request that comes before that goes where it may not.
+func (p policies) start(ctx context.Context, logger *zap.SugaredLogger, others ...cache.InformerSynced) {
 	if p.followed == nil {
 		return
 	}
 	go p.followed.Run(ctx)
 	waiting, cancel := context.WithTimeout(ctx, placementTimeout)
 	defer cancel()
-	if err := p.followed.WaitUntilRead(waiting); err != nil {
-		logger.Warnw("Requests go as if there were no placement policies until these have been read", zap.Error(err))
+	err := p.followed.WaitUntilRead(waiting)
+	if err == nil && !cache.WaitForCacheSync(waiting.Done(), others...) {
+		err = fmt.Errorf("reading pods and settings: %w", context.Cause(waiting))
+	}
+	if err != nil {
+		logger.Warnw("Requests go as if there were no placement policies until these, pods and settings have been read", zap.Error(err))
 	}
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ const placedMost = 256
 type placed struct {
 	mu     sync.RWMutex
 	byNode map[string][]placing
+	swept  time.Time // when nodes on which nothing was placed lately were last forgotten
 }
 
 type placing struct {
@@ -46,6 +48,12 @@ func (p *placed) add(node string, l placing) {
 	defer p.mu.Unlock()
 	if p.byNode == nil {
 		p.byNode = map[string][]placing{}
+	}
+	if l.at.Sub(p.swept) >= window {
+		p.swept = l.at
+		maps.DeleteFunc(p.byNode, func(_ string, on []placing) bool {
+			return len(on) == 0 || l.at.Sub(on[len(on)-1].at) >= window
+		})
 	}
 	on := p.byNode[node]
 	for len(on) > 0 && (l.at.Sub(on[0].at) >= window || len(on) >= placedMost) {

@@ -205,6 +205,22 @@ func TestNothingIsSaidOfStrangersNorByAnOldPicture(t *testing.T) {
 	}
 }
 
+// Nodes come and go: those on which nothing was placed lately are forgotten.
+func TestPlacedForgetsNodes(t *testing.T) {
+	var p placed
+	for i := range 1000 {
+		p.add(fmt.Sprint("node-", i), placing{at: start})
+	}
+	p.add("late", placing{at: start.Add(window / 2)})
+	p.remove("node-0", "")
+	if p.add("a", placing{at: start.Add(window)}); len(p.byNode) != 2 {
+		t.Errorf("%d nodes are remembered, want late and a", len(p.byNode))
+	}
+	if p.add("a", placing{at: start.Add(3 * window)}); len(p.byNode) != 1 {
+		t.Errorf("%d nodes are remembered, want a", len(p.byNode))
+	}
+}
+
 // What a pod that was just placed will use is not there for the next one.
 func TestPodsInARowAreSpread(t *testing.T) {
 	w := &world{mode: api.ModeFull, source: api.SourceOwners}

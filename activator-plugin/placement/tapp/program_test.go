@@ -1,19 +1,27 @@
 package tapp
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/pool"
 )
 
 func specIn(t testing.TB, text string) *v1alpha1.PlacementPolicySpec {
@@ -212,6 +220,58 @@ func TestARequestIsCountedOnce(t *testing.T) {
 			t.Errorf("%s: %d are counted as placed and %d as refused, want %d and %d", name, placed, refused, tc.placed, tc.refused)
 		}
 	}
+}
+
+// lends is a Redis that tells of nodes, each of which lends a CPU.
+type lends []Node
+
+func (l lends) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) {
+	changes := pool.Changes{Now: time.Now()}
+	for _, n := range l {
+		changes.Profiles = append(changes.Profiles, pool.Profile{
+			Node: n.Name, Heard: changes.Now, Open: true,
+			Domains: map[string]pool.DomainProfile{of.Namespace: {Lends: []pool.Step{{Volume: api.Resources{CPUMilli: 1000}}}}},
+		})
+	}
+	return []pool.Changes{changes}, nil
+}
+
+// What a request is placed for is taken off what one node can lend, also where a block compares what nodes lend and then the
+// set that it has chosen does.
+func TestADemandIsTakenOffOneNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := manyNodes(4)
+		picture, err := placement.NewPicture(placement.PictureOptions{
+			Profiles: lends(nodes), Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots, views := placement.NewSlots(picture, nil), []*placement.View{}
+		for i, n := range nodes {
+			slots.SetPod(of, placement.Pod{Name: fmt.Sprint("shop/", i), Node: n.Name, IPs: []string{fmt.Sprint("10.0.0.", i)}, Ready: true})
+			views = append(views, picture.View(n.Name, of.Namespace))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go picture.Run(ctx)
+		synctest.Wait()
+		cancel() // nothing more is heard
+		synctest.Wait()
+
+		half := "{set: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [%s]}]}, strategy: coverage}"
+		p := compiled(t, fmt.Sprintf("{blocks: [{strategy: coverage, workers: ["+half+", "+half+"]}]}", "zone-0, zone-1", "zone-2, zone-3"), nodes, Options{})
+		demand := placement.Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}
+		c := slots.Of(of, 1).Take("10.0.0.1:8012", placement.Ask{Program: p, Demand: demand, Now: time.Now()})
+		if !c.Debited || c.PromisedCPUMilli != 1000 {
+			t.Errorf("%dm are promised (debited: %t), want all of them", c.PromisedCPUMilli, c.Debited)
+		}
+		for i, v := range views {
+			covered, known := v.Coverage("", demand, time.Now())
+			if isChosen := nodes[i].Name == c.Node; !known || isChosen == (covered == 1) {
+				t.Errorf("%s covers %v then (known: %t); the request is on %s", nodes[i].Name, covered, known, c.Node)
+			}
+		}
+	})
 }
 
 // All that is wrong is said, each with its field. What the definition of the object refuses as well is tested
