@@ -7,6 +7,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 const (
@@ -32,6 +33,13 @@ type allocation struct {
 // out of a pod, whose limits change under resizes.
 func allocationOf(c *corev1.Container) allocation {
 	a := allocation{limit: api.FromList(c.Resources.Limits), request: api.FromList(c.Resources.Requests)}
+	// A limit that no node reaches is none: the pool does not take it, nor the Ends that would go along.
+	if a.limit.CPUMilli > pool.MostVolume {
+		a.limit.CPUMilli = 0
+	}
+	if a.limit.MemoryBytes > pool.MostVolume {
+		a.limit.MemoryBytes = 0
+	}
 	// As the API server does for the pod: without a request, the limit is requested.
 	if _, ok := c.Resources.Requests[corev1.ResourceCPU]; !ok {
 		a.request.CPUMilli = a.limit.CPUMilli

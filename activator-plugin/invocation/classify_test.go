@@ -172,6 +172,7 @@ func TestAllocationOf(t *testing.T) {
 		{"both", list("1", "512Mi"), list("100m", "64Mi"), allocation{res(1000, 512), res(100, 64)}},
 		{"without a request the limit is requested", list("1", "512Mi"), list("", "64Mi"), allocation{res(1000, 512), res(1000, 64)}},
 		{"a request of 0 is one", list("1", "512Mi"), list("0", "0"), allocation{limit: res(1000, 512)}},
+		{"a limit that no node reaches is none", list("2e9", "2Ti"), list("100m", "64Mi"), allocation{request: res(100, 64)}},
 		{"no limits", nil, list("100m", ""), allocation{request: res(100, 0)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -17,14 +17,14 @@ type crowd struct {
 	node   string
 	newest pool.Invocation // of those that have joined
 	in     int
-	// abandoned says that the client of one that has left went away, which the pool is to be told.
+	// abandoned says that the pod may go on computing for one that has left, which the pool is to be told.
 	abandoned bool
 	flight    *flight
 	finished  bool // the flight
 }
 
-// join makes an invocation one of its pod's crowd until it leaves, which is told whether its
-// client went away.
+// join makes an invocation one of its pod's crowd until it leaves, which is told whether the pod
+// may go on computing for it.
 func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocation) (leave func(abandoned bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

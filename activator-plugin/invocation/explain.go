@@ -8,7 +8,6 @@ import (
 
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -64,16 +63,11 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 	}
 	could := classify(owed, set, *p, concurrency)
 	e.Surplus, e.Want = could.surplus, could.want
-	// From here on it is as in begin.
-	ranked := set.mode != api.ModeObserve && source == api.SourceNode
-	if ranked {
-		could = could.fromNode(concurrency)
-	}
 	if bypassed {
 		could.surplus = api.Resources{}
 	}
-	if e.Quick = ranked && 0 < p.CPUTime && p.CPUTime < pool.QuickCPU && could.want.IsZero(); e.Quick {
-		could = volumes{}
+	if set.mode != api.ModeObserve && source == api.SourceNode {
+		could, e.Quick = could.ranked(*p, concurrency, false)
 	}
 	r, reason := set.roleOf(set.allow(could))
 	e.Role, e.Reason = string(r), string(reason)

@@ -45,8 +45,9 @@ type request struct {
 	// kept is what is kept of it when it has ended, and noted its number then.
 	kept  kept
 	noted int64
-	// abandoned says that the client went away before it had the whole response. It is set before
-	// the invocation ends.
+	// abandoned says that its pod may compute on for it: the client went away before it had the whole
+	// response, or the time ran out, or its connection was upgraded, of which it is not seen who closed
+	// it first. It is set before the invocation ends.
 	abandoned bool
 }
 
@@ -79,10 +80,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.next.ServeHTTP(w, r)
 		return
 	}
-	sw := &statusWriter{ResponseWriter: w}
+	sw := &statusWriter{ResponseWriter: w, over: r.Context().Done()}
 	id := requestID(r.Header)
 	arrived := h.manager.clock.Now()
 	size, body := h.manager.sizeOf(r, rev)
+	if ahead, ok := body.(*readAheadBody); ok {
+		defer ahead.Close() // who got no slot did not read it
+	}
 	req := &request{
 		rev:      rev,
 		id:       id,
@@ -96,6 +100,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Also of one whose client went away, which panics.
 	defer func() {
 		if req.noted == 0 { // it had no slot
+			req.abandoned = r.Context().Err() != nil && sw.status == 0
 			h.manager.note(req, time.Time{})
 		}
 		h.manager.metrics.onRequest(types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, h.manager.clock.Since(req.arrived))
@@ -106,7 +111,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) (int64, io.ReadCloser) {
-	size, body, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation])
+	size, body, err := sizeOf(r, rev.Annotations[api.InputSizeAnnotation], &m.ahead)
 	if err != nil {
 		m.metrics.onRefusedSize(err.field)
 		m.warn(rev, eventInputSizeRefused, err.field, "Refused an input size; the request runs as one of unknown size", err)
@@ -132,8 +137,22 @@ func requestID(h http.Header) string {
 // statusWriter notes the status of the response; 0 until there is one.
 type statusWriter struct {
 	http.ResponseWriter
+	// over is closed once the client is gone or was told that the time has run out: what is written
+	// from then on is sent to nobody.
+	over   <-chan struct{}
 	status int
 	cut    bool // the client did not take all that was written
+}
+
+func (w *statusWriter) note(status int) {
+	if w.status != 0 {
+		return
+	}
+	select {
+	case <-w.over:
+	default:
+		w.status = status
+	}
 }
 
 // failed says that there is no response, or one that the proxy may have made up.
@@ -143,16 +162,14 @@ func (w *statusWriter) failed() bool {
 
 func (w *statusWriter) WriteHeader(status int) {
 	// Those below 200 come before the response, except the last word on an upgrade.
-	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
-		w.status = status
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		w.note(status)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *statusWriter) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.note(http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.cut = w.cut || err != nil
 	return n, err

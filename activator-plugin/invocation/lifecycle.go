@@ -102,14 +102,17 @@ type flight struct {
 	besideUntold bool
 	// promised is how much CPU, in milli, its pod was chosen for. It is set before finish.
 	promised int64
+	// quick says that most like it are not told of. It is set before finish.
+	quick bool
 	// granted is what the pool had for it when it began, and begun says that it has said so.
 	granted api.Resources
 	begun   bool
 	// noted is the number of its request among those that are kept. It is set before finish.
 	noted int64
-	// abandoned says that its client went away, so that its pod may go on computing. It is set
-	// before finish.
+	// abandoned says that its pod may go on computing for it. It is set before finish.
 	abandoned bool
+	// awaited says that a Begin in its pod waits for its End. mu guards it.
+	awaited bool
 
 	// finished carries the Ending once; answered is closed after the pool's answer.
 	finished chan pool.Ending
@@ -181,7 +184,7 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 	}
 	var before <-chan struct{}
 	if last := l.ending[f.inv.Pod]; last != nil {
-		before = last.answered
+		before, last.awaited = last.answered, true
 	}
 
 	l.metrics.onInFlight(1)

@@ -13,6 +13,9 @@ import (
 // a pod that has used CPU for one with a request in it.
 const lingerFor = 50 * time.Millisecond
 
+// alongMost bounds how long a Begin takes that Ends go with: a pod that dies may end a thousand at once.
+const alongMost = 64
+
 // lingering is an End that waits for the next Begin on its node, and is sent with it. Sent by
 // itself it would cost the activator, Redis and the agent about as much as the Begin does.
 type lingering struct {
@@ -30,8 +33,9 @@ type endAnswer struct {
 }
 
 // mayLinger says that nobody waits for the End: with it no loan ends, and nothing is lent but
-// memory, which the pod does not use in the meantime.
-func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() }
+// memory, which the pod does not use in the meantime. What follows a quick one in its pod is
+// mostly not told of, and its CPU would count for the quick one.
+func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() && !f.quick }
 
 // linger waits until a Begin has taken the End along, or for so long that it is to be sent by
 // itself, as one that ended some time ago. It says whether the pool has answered, and whether
@@ -39,6 +43,10 @@ func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() }
 func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
 	l := &lingering{ending: *e, since: f.clock.Now(), flight: f, answer: make(chan endAnswer, 1)}
 	f.mu.Lock()
+	if f.awaited { // the Begin may have looked for it already
+		f.mu.Unlock()
+		return false, false
+	}
 	f.lingering[f.node] = append(f.lingering[f.node], l)
 	f.mu.Unlock()
 	timer := f.clock.NewTimer(lingerFor)
@@ -73,16 +81,21 @@ func (l *lifecycle) leave(node string, end *lingering) bool {
 	return true
 }
 
-// takeAlong takes all Ends that wait on a node, if what closes before is one of them, or nil.
+// takeAlong takes Ends that wait on a node, if what closes before is one of them, or nil; alongMost at most.
 func (l *lifecycle) takeAlong(node string, before <-chan struct{}) (taken []*lingering, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	taken = l.lingering[node]
-	if before != nil && !slices.ContainsFunc(taken, func(end *lingering) bool { return end.flight.answered == before }) {
-		return nil, false
+	ends := l.lingering[node]
+	if before != nil {
+		i := slices.IndexFunc(ends, func(end *lingering) bool { return end.flight.answered == before })
+		if i < 0 {
+			return nil, false
+		}
+		ends[0], ends[i] = ends[i], ends[0]
 	}
-	l.keepLingering(node, nil)
-	return taken, true
+	n := min(len(ends), alongMost)
+	l.keepLingering(node, ends[n:])
+	return ends[:n], true
 }
 
 func (l *lifecycle) keepLingering(node string, ends []*lingering) {

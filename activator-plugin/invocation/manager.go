@@ -80,6 +80,7 @@ type Manager struct {
 	placer    *placer
 	lifecycle *lifecycle
 	counts    counts
+	ahead     budget
 	events    record.EventRecorder
 	warned    once
 }

@@ -87,7 +87,7 @@ type metrics struct {
 	revisionSets optionsOf[types.NamespacedName]
 	volumeSets   optionsOf[volumeKey]
 	placedSets   optionsOf[placedKey]
-	poolCallSets map[poolCallKey][]metric.RecordOption // of all, never changed
+	poolCallSets optionsOf[poolCallKey]
 }
 
 type (
@@ -176,7 +176,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Memory that invocations could lend (`kind` surplus) or would borrow (want), in byte-seconds, per revision: the volume times how long they ran. `withheld` says that their mode kept them from it"),
 		metric.WithUnit("{byte_second}"))
 	m.abandoned, errs[8] = meter.Int64Counter("libra.invocations.abandoned",
-		metric.WithDescription("Invocations whose client went away before it had the whole response, per revision: their pods lend nothing until they are seen at rest"),
+		metric.WithDescription("Invocations whose client went away before it had the whole response, or whose time ran out, and upgraded connections, of which it is not seen who closed them, per revision: their pods lend nothing until they are seen at rest"),
 		metric.WithUnit("{invocation}"))
 	m.placed, errs[9] = meter.Int64Counter("libra.placement.choices",
 		metric.WithDescription("Requests whose pod was chosen, by the `policy`, and by the `outcome` for the pod that Knative had picked"),
@@ -197,15 +197,6 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the invocation metrics: %w", err)
-	}
-	m.poolCallSets = make(map[poolCallKey][]metric.RecordOption)
-	for _, operation := range []string{opBegin, opEnd, opRenew} {
-		for _, result := range []string{resultOK, resultDeadline, resultRefused, resultError, resultNotSent} {
-			m.poolCallSets[poolCallKey{operation, result}] = []metric.RecordOption{withSet(
-				attribute.String("operation", operation),
-				attribute.String("result", result),
-			)}
-		}
 	}
 	return &m, nil
 }
@@ -309,7 +300,11 @@ func (k volumeKey) attributes() []attribute.KeyValue {
 }
 
 func (m *metrics) onPoolCall(operation, result string, took time.Duration) {
-	m.poolCalls.Record(context.Background(), took.Seconds(), m.poolCallSets[poolCallKey{operation, result}]...)
+	m.poolCalls.Record(context.Background(), took.Seconds(), m.poolCallSets.get(poolCallKey{operation, result}, poolCallKey.attributes).record...)
+}
+
+func (k poolCallKey) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{attribute.String("operation", k.operation), attribute.String("result", k.result)}
 }
 
 func withSet(attrs ...attribute.KeyValue) metric.MeasurementOption {

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -22,12 +22,27 @@ const (
 	maxPeeked   = 64 << 10
 	peekFor     = 100 * time.Millisecond
 	firstBuffer = 4 << 10
+	// maxAhead bounds what all such bodies hold together: requests wait with theirs, and there may be thousands.
+	maxAhead = 32 << 20
 )
+
+// budget counts the bytes that bodies which are read ahead may hold.
+type budget struct{ atomic.Int64 }
+
+// reserve says whether there is room for a body of n bytes.
+func (b *budget) reserve(n int64) bool {
+	if b.Add(n) > maxAhead {
+		b.Add(-n)
+		return false
+	}
+	return true
+}
 
 // sizeInJSON is the size that a JSON body names at a pointer, and the body that is to be read in place of the request's.
 // It is unknown where the body is longer than maxPeeked, of a length that was not declared, followed by trailers, of an
-// upgrade, held back by its client, or not there within peekFor, and where it has nothing at the pointer.
-func sizeInJSON(r *http.Request, pointer string) (int64, io.ReadCloser, *sizeError) {
+// upgrade, held back by its client, beyond the budget, or not there within peekFor, and where it has nothing at the
+// pointer.
+func sizeInJSON(r *http.Request, pointer string, ahead *budget) (int64, io.ReadCloser, *sizeError) {
 	// Who reads a body to its end puts what follows into r.Trailer, at which others look while it is read ahead. And
 	// who upgrades a connection reads from it. To read a body is to ask for one that its client holds back until the
 	// function accepts it.
@@ -40,7 +55,10 @@ func sizeInJSON(r *http.Request, pointer string) (int64, io.ReadCloser, *sizeErr
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return api.UnknownSize, r.Body, refused("the body has the Content-Encoding %.64q, want none", encoding)
 	}
-	body := readAhead(r.Body, r.ContentLength)
+	if !ahead.reserve(r.ContentLength) {
+		return api.UnknownSize, r.Body, nil
+	}
+	body := readAhead(r.Body, r.ContentLength, ahead)
 	document, all := body.peek(r.Context(), peekFor)
 	if !all {
 		return api.UnknownSize, body, nil
@@ -131,23 +149,22 @@ func enter(d *json.Decoder, key string) (found bool, err error) {
 
 // readAheadBody is a body that is read before anybody asks for it, and is given in full, and as it arrives, to who does.
 type readAheadBody struct {
-	of   io.Reader
-	done chan struct{} // closed when no more arrives
+	of    io.Reader
+	done  chan struct{} // closed when no more arrives
+	ahead *budget
 
-	mu      sync.Mutex
-	more    sync.Cond
-	arrived []byte
-	err     error // of what comes after it
-	given   int
-	closed  bool
+	mu       sync.Mutex
+	more     sync.Cond
+	reserved int64
+	arrived  []byte
+	err      error // of what comes after it
+	given    int
+	closed   bool
 }
 
-// errLongerThanDeclared is never seen of a body of Go's servers.
-var errLongerThanDeclared = errors.New("the body is longer than its Content-Length")
-
-// readAhead reads a body of this length.
-func readAhead(of io.Reader, length int64) *readAheadBody {
-	b := &readAheadBody{of: of, done: make(chan struct{})}
+// readAhead reads a body of the length that was reserved.
+func readAhead(of io.Reader, length int64, ahead *budget) *readAheadBody {
+	b := &readAheadBody{of: of, done: make(chan struct{}), ahead: ahead, reserved: length}
 	b.more.L = &b.mu
 	go b.run(int(length))
 	return b
@@ -162,18 +179,27 @@ func (b *readAheadBody) run(length int) {
 	buffer := make([]byte, min(most, firstBuffer))
 	for n, err := 0, error(nil); err == nil; {
 		if n == len(buffer) {
-			buffer = append(buffer, make([]byte, min(len(buffer), most-len(buffer)))...)
+			buffer = append(buffer, make([]byte, max(1, min(len(buffer), most-len(buffer))))...)
 		}
 		var read int
 		read, err = b.of.Read(buffer[n:])
-		if n += read; n == most {
-			n, err = length, errLongerThanDeclared
-		}
+		n += read
 		b.mu.Lock()
 		b.arrived, b.err = buffer[:n], err
+		b.release()
 		b.more.Broadcast()
 		b.mu.Unlock()
 	}
+}
+
+// release lets go of the body and gives back what was reserved for it, once, when nobody holds any of it any more: run
+// does until no more arrives, whatever has been closed. It presumes that mu is held.
+func (b *readAheadBody) release() {
+	if b.err == nil || b.given < len(b.arrived) && !b.closed {
+		return
+	}
+	b.ahead.Add(-b.reserved)
+	b.arrived, b.given, b.reserved = nil, 0, 0
 }
 
 // peek is all of the body, if that arrives in time.
@@ -204,9 +230,10 @@ func (b *readAheadBody) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, b.arrived[b.given:])
 	b.given += n
-	if b.given == len(b.arrived) && b.err != nil {
-		b.arrived, b.given, err = nil, 0, b.err // the request may go on for long
+	if b.given == len(b.arrived) {
+		err = b.err
 	}
+	b.release() // the request may go on for long
 	return n, err
 }
 
@@ -216,6 +243,7 @@ func (b *readAheadBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
+	b.release()
 	b.more.Broadcast()
 	return nil
 }

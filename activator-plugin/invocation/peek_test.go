@@ -8,11 +8,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
@@ -60,7 +63,7 @@ func TestSizeInJSON(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(tc.body))
 			r.Header.Set("Content-Encoding", tc.encoding)
-			got, body, err := sizeOf(r, "json:"+tc.pointer)
+			got, body, err := sizeOf(r, "json:"+tc.pointer, new(budget))
 			if got != tc.want {
 				t.Errorf("sizeOf() = %d, want %d", got, tc.want)
 			}
@@ -104,7 +107,7 @@ func TestBodyThatIsHeldBackIsNotReadAhead(t *testing.T) {
 
 func wantNotReadAhead(t *testing.T, r *http.Request) {
 	t.Helper()
-	if size, body, err := sizeOf(r, "json:/n"); size != api.UnknownSize || body != r.Body || err != nil {
+	if size, body, err := sizeOf(r, "json:/n", new(budget)); size != api.UnknownSize || body != r.Body || err != nil {
 		t.Errorf("sizeOf() = %d, %v, want an unknown size and the same body", size, err)
 	}
 }
@@ -114,7 +117,7 @@ func TestSlowBodyIsPassedOnAsItArrives(t *testing.T) {
 	arriving, sending := io.Pipe()
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/", arriving)
 	r.ContentLength = 8
-	size, body, err := sizeOf(r, "json:/n")
+	size, body, err := sizeOf(r, "json:/n", new(budget))
 	if size != api.UnknownSize || err != nil {
 		t.Fatalf("sizeOf() = %d, %v, want an unknown size", size, err)
 	}
@@ -141,7 +144,7 @@ func TestPeekEndsWithItsRequest(t *testing.T) {
 	cancel()
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://example.com/", arriving)
 	r.ContentLength = 8
-	size, body, err := sizeOf(r, "json:/n")
+	size, body, err := sizeOf(r, "json:/n", new(budget))
 	if size != api.UnknownSize || err != nil {
 		t.Errorf("sizeOf() = %d, %v, want an unknown size", size, err)
 	}
@@ -165,7 +168,10 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 		if rapid.Bool().Draw(t, "ends with its last bytes") {
 			of = iotest.DataErrReader(of)
 		}
-		body := readAhead(of, int64(len(sent)))
+		var ahead budget
+		declared := rapid.Int64Range(1, int64(len(sent))+1).Draw(t, "declared") // Go's servers give no more than that
+		ahead.reserve(declared)
+		body := readAhead(of, declared, &ahead)
 		var got []byte
 		var err error
 		for err == nil {
@@ -180,14 +186,98 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 		if n, err := body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, ends) {
 			t.Fatalf("read %d bytes and %v after the end, want %v again", n, err, ends)
 		}
+		if got := ahead.Load(); got != 0 {
+			t.Fatalf("%d bytes are held after the end", got)
+		}
 	})
 }
 
-func TestBodyLongerThanDeclared(t *testing.T) {
-	body := readAhead(strings.NewReader("12345"), 4)
-	if got, err := io.ReadAll(body); string(got) != "1234" || err != errLongerThanDeclared {
-		t.Errorf("read %q, %v, want 1234 and %v", got, err, errLongerThanDeclared)
+// Requests may wait in thousands, each with its body. Past what all such bodies may hold together none is read ahead,
+// until one has been read to its end, or its request is over, however it ends.
+func TestBodiesReadAheadAreBounded(t *testing.T) {
+	m := newRankingManager(t, &recorder{}, full, nil)
+	rev := newRevision()
+	rev.Annotations[api.InputSizeAnnotation] = "json:/n"
+	document := `{"n": 7` + strings.Repeat(" ", maxPeeked-len(`{"n": 7}`)) + `}`
+	arriving := func() *http.Request {
+		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(document))
+		return r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), rev, revID))
 	}
+	var held []io.ReadCloser
+	hold := func() {
+		t.Helper()
+		size, body := m.sizeOf(arriving(), rev)
+		if size != 7 {
+			t.Fatalf("sizeOf() = %d beside %d others, want 7", size, len(held))
+		}
+		held = append(held, body)
+	}
+	noRoom := func() {
+		t.Helper()
+		r := arriving()
+		if size, body := m.sizeOf(r, rev); size != api.UnknownSize || body != r.Body {
+			t.Errorf("sizeOf() = %d beside %d others, want an unknown size and the same body", size, len(held))
+		}
+	}
+	for range maxAhead / maxPeeked {
+		hold()
+	}
+	noRoom()
+
+	if got, err := io.ReadAll(held[0]); string(got) != document || err != nil {
+		t.Errorf("read %d bytes, %v, want %d", len(got), err, len(document))
+	}
+	held[0].Read(make([]byte, 1)) // at its end once more
+	hold()
+	noRoom()
+
+	for name, next := range map[string]http.HandlerFunc{
+		"unread":            func(http.ResponseWriter, *http.Request) {},
+		"half read":         func(_ http.ResponseWriter, r *http.Request) { r.Body.Read(make([]byte, 100)) },
+		"read":              func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body) },
+		"closed":            func(_ http.ResponseWriter, r *http.Request) { r.Body.Close() },
+		"closed when read":  func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body); r.Body.Close() },
+		"whose client left": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		held[1].Close()
+		func() {
+			defer func() { recover() }()
+			m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if size := requestFrom(r.Context()).size; size != 7 {
+					t.Errorf("the size of a request whose body is then %s is %d, want 7", name, size)
+				}
+				noRoom()
+				next(w, r)
+			})).ServeHTTP(httptest.NewRecorder(), arriving())
+		}()
+		hold()
+		noRoom()
+		held = slices.Delete(held, 1, 2)
+	}
+}
+
+// What has come of a body is held until no more comes, though its request is over.
+func TestBodyThatStillArrivesIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead budget
+		arriving, sending := io.Pipe()
+		r := httptest.NewRequest(http.MethodPost, "http://example.com/", arriving)
+		r.ContentLength = 8
+		size, body, err := sizeOf(r, "json:/n", &ahead)
+		if size != api.UnknownSize || err != nil {
+			t.Fatalf("sizeOf() = %d, %v, want an unknown size", size, err)
+		}
+		body.Close()
+		synctest.Wait()
+		if got := ahead.Load(); got != 8 {
+			t.Errorf("%d bytes are held while the body arrives, want 8", got)
+		}
+		sending.Close()
+		synctest.Wait()
+		if got := ahead.Load(); got != 0 {
+			t.Errorf("%d bytes are held after that, want none", got)
+		}
+	})
 }
 
 // The size is the request's, and the function has its body.
@@ -217,7 +307,7 @@ func BenchmarkSizeInJSON(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
 				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
-				if size, _, err := sizeOf(r, "json:/n"); size != 7 || err != nil {
+				if size, _, err := sizeOf(r, "json:/n", new(budget)); size != 7 || err != nil {
 					b.Fatal(size, err)
 				}
 			}

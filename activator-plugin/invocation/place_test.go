@@ -312,6 +312,29 @@ func TestAPodThatDoesNotAnswerGetsNoMore(t *testing.T) {
 	}
 }
 
+// One that breaks off a response was there, and so was one before which something else panics.
+func TestAPodThatBreaksOffItsResponseGetsMore(t *testing.T) {
+	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
+		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+	home := p.send(t, newRevision(), ipA+":8012", false)
+	other := map[string]string{ipA + ":8012": ipB + ":8012", ipB + ":8012": ipA + ":8012"}[home]
+	for _, status := range []int{0, http.StatusOK, http.StatusBadGateway} {
+		req := newRequest(newRevision())
+		func() {
+			defer func() { recover() }()
+			p.Throttler(oneDest{dest: other}).Try(context.WithValue(t.Context(), requestKey{}, req), revID, func(string, bool) error {
+				if status != 0 {
+					req.response.WriteHeader(status)
+				}
+				panic(http.ErrAbortHandler)
+			})
+		}()
+		if got := p.send(t, newRevision(), other, false); got != home {
+			t.Errorf("after a panic with the status %d the next one goes to %s", status, got)
+		}
+	}
+}
+
 // granting has so much for each request.
 type granting struct {
 	*recorder

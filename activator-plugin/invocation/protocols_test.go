@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"libra.dev/libra/pkg/report"
 )
 
-// However a request ends, there is one End for its Begin.
+// However a request ends, there is one End for its Begin, and only one that succeeded is compared with those before.
 func TestEndIsSentOnce(t *testing.T) {
 	respond := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
@@ -40,11 +42,14 @@ func TestEndIsSentOnce(t *testing.T) {
 			io.WriteString(w, "half")
 			http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
-		}, http.StatusOK, true},
+		}, http.StatusBadGateway, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			rec := &recorder{}
-			c := newChain(t, chainOptions{pool: rec, function: tc.function})
+			rec, rev := &recorder{}, newRevision()
+			c := newChain(t, chainOptions{pool: rec, rev: rev, function: tc.function})
+			for range pastLeast {
+				c.manager.counts.of(rev).past.add(0, 1)
+			}
 			// Where it is cut depends on what the proxy has flushed by then.
 			resp, err := c.Client().Get(c.URL)
 			if err == nil {
@@ -62,6 +67,12 @@ func TestEndIsSentOnce(t *testing.T) {
 			}
 			if got := rec.ends[0].Status; got != tc.status {
 				t.Errorf("End has status %d, want %d", got, tc.status)
+			}
+			if got := the(t, requests(t, c.manager)); got.Status != tc.status || got.Abandoned {
+				t.Errorf("it is kept with status %d, abandoned: %t; want %d", got.Status, got.Abandoned, tc.status)
+			}
+			if compared := c.manager.counts.drain(learned)[revID][report.Compared] == 1; compared != (tc.status < 400) {
+				t.Errorf("it is compared: %t", compared)
 			}
 		})
 	}

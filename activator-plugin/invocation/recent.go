@@ -34,8 +34,9 @@ type Decision struct {
 	Waited     metav1.Duration `json:"waited"`
 	Ran        metav1.Duration `json:"ran"`
 	Dispatched bool            `json:"dispatched"` // it had a slot
-	Status     int             `json:"status"`     // of the response; 0 when there was none
-	// Abandoned says that its client went away before it had the whole response.
+	Status     int             `json:"status"`     // of the response; 0 when there was none, and 502 when the function broke it off
+	// Abandoned says that its client went away before it had the whole response, or its time ran out, or, with the
+	// Status 101, that its connection was closed: its pod may compute on for it.
 	Abandoned bool `json:"abandoned,omitempty"`
 
 	Pod  string `json:"pod,omitempty"` // namespace/name; empty when it is not known

@@ -1,6 +1,7 @@
 package invocation
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	"knative.dev/serving/pkg/apis/serving"
 	"knative.dev/serving/pkg/queue"
 
@@ -111,6 +113,32 @@ func TestARequestThatGotNoSlotIsKept(t *testing.T) {
 	if d := the(t, requests(t, c.manager, "trace", testTrace)); d.Dispatched || d.Status != http.StatusServiceUnavailable || d.Pool != nil {
 		t.Errorf("It is %+v, want one that was answered 503", d)
 	}
+}
+
+// A status that is set once the client is gone, or the time has run out, is sent to nobody.
+func TestAResponseThatNobodyIsSentIsNone(t *testing.T) {
+	m := newRankingManager(t, &recorder{}, full, nil, newPod("a", "10.0.0.1"))
+	for name, next := range map[string]http.HandlerFunc{
+		"in the queue": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"in its pod": func(w http.ResponseWriter, r *http.Request) {
+			m.Throttler(oneDest{dest: "10.0.0.1:80"}).Try(r.Context(), revID, func(string, bool) error {
+				http.Error(w, "context canceled", http.StatusBadGateway)
+				return nil
+			})
+		},
+	} {
+		ctx, cancel := context.WithCancel(activatorhandler.WithRevisionAndID(t.Context(), newRevision(), revID))
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
+		r.Header.Set("X-Request-Id", strings.ReplaceAll(name, " ", "-"))
+		m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			cancel()
+			next(w, r)
+		})).ServeHTTP(httptest.NewRecorder(), r)
+		if d := the(t, requests(t, m, "id", r.Header.Get("X-Request-Id"))); d.Status != 0 || !d.Abandoned {
+			t.Errorf("%s: its status is %d, and it is abandoned: %t; want none, and that it is", name, d.Status, d.Abandoned)
+		}
+	}
+	drain(t, m.lifecycle)
 }
 
 func TestARequestOfAnUnknownPodIsKept(t *testing.T) {

@@ -30,8 +30,9 @@ type sizeError struct {
 func (e *sizeError) Error() string { return e.reason }
 
 // sizeOf is the input size of a request in bytes, or api.UnknownSize, and the body that is to be read in place of the
-// request's. The annotation is the revision's api.InputSizeAnnotation, "" when it has none.
-func sizeOf(r *http.Request, annotation string) (size int64, body io.ReadCloser, refused *sizeError) {
+// request's. The annotation is the revision's api.InputSizeAnnotation, "" when it has none. Bodies are read ahead within
+// the budget.
+func sizeOf(r *http.Request, annotation string, ahead *budget) (size int64, body io.ReadCloser, refused *sizeError) {
 	field, name, err := "", "", error(nil)
 	if annotation != "" {
 		field, name, err = api.ParseInputSize(annotation)
@@ -45,7 +46,7 @@ func sizeOf(r *http.Request, annotation string) (size int64, body io.ReadCloser,
 	case field == api.InputSizeQuery:
 		size, refused = declared(fieldQuery, name, r.URL.Query().Get(name))
 	case field == api.InputSizeJSON:
-		size, body, refused = sizeInJSON(r, name)
+		size, body, refused = sizeInJSON(r, name, ahead)
 	default:
 		size, refused = contentLength(r)
 	}

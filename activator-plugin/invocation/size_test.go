@@ -52,7 +52,7 @@ func TestSizeOf(t *testing.T) {
 			if tc.header != "" {
 				r.Header.Set("X-Size", tc.header)
 			}
-			got, body, err := sizeOf(r, tc.annotation)
+			got, body, err := sizeOf(r, tc.annotation, new(budget))
 			if body != r.Body {
 				t.Error("the body is another")
 			}

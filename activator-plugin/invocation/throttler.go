@@ -42,8 +42,10 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		}
 		defer req.placed.Release()
 		dest = req.placed.Dest
+		whole := false
 		defer func() {
-			if req.response.status == http.StatusBadGateway && ctx.Err() == nil {
+			// A pod that broke off its response was reached.
+			if whole && req.response.status == http.StatusBadGateway && ctx.Err() == nil {
 				req.placed.Doubt(t.manager.clock.Now())
 			}
 		}()
@@ -55,10 +57,13 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 			n.ended(&req.seen, ran)
 			n.took(req, ran)
 		}()
-		whole := false
-		// Deferred, because a client that goes away makes fn panic.
+		// Deferred, because fn panics when a client goes away, or a function, within the response.
 		defer func() {
-			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed())
+			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed()) ||
+				req.response.status == http.StatusSwitchingProtocols
+			if !whole && !req.abandoned && req.response.status != 0 {
+				req.response.status = http.StatusBadGateway // whatever the function had begun with
+			}
 			t.manager.note(req, began)
 			if end == nil {
 				return
@@ -119,13 +124,10 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 			could.surplus = api.Resources{}
 		}
 		req.seen.could = could
-		if inv.Ranked {
-			could = could.fromNode(inv.Concurrency)
-		}
 	}
-	quick := known && inv.Ranked && m.quick(prediction, could, req, pod)
-	if quick {
-		could = volumes{}
+	quick := false
+	if known && inv.Ranked {
+		could, quick = could.ranked(prediction, inv.Concurrency, m.whyStarting(req, pod) != reasonNone)
 	}
 	r := roleObserved
 	switch {
@@ -197,7 +199,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		return func(int) { leave(req.abandoned) }
 	}
 	got.told, got.Surplus, got.Want = true, inv.Surplus, inv.Want
-	f.withheld = withheld
+	f.withheld, f.quick = withheld, quick
 	if !inv.Ranked {
 		f.promised = req.placed.PromisedCPUMilli
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -209,14 +210,19 @@ func (p *pastRequest) document(now time.Time) document {
 	if p.Status == 0 {
 		response = fmt.Sprintf("none after %v", round(took))
 	}
-	if p.Abandoned {
-		because += "; its client went away"
-	}
 	if !p.Dispatched {
-		addRow(table, "response", response, "it got no slot in a pod")
-		return p.with(table)
+		because = "it got no slot in a pod"
+	}
+	switch {
+	case p.Abandoned && p.Status == http.StatusSwitchingProtocols:
+		because += "; its connection was upgraded, and who closed it first is not known"
+	case p.Abandoned:
+		because += "; its client went away, or its time ran out"
 	}
 	addRow(table, "response", response, because)
+	if !p.Dispatched {
+		return p.with(table)
+	}
 	pod := "not known"
 	if p.Pod != "" {
 		pod = p.Pod + " on " + p.Node

@@ -90,6 +90,29 @@ func TestExplainARequestThatWas(t *testing.T) {
 	}
 }
 
+// The activator cannot tell a client that went away from a time-out, nor who closed an upgraded connection.
+func TestExplainARequestThatWasLeft(t *testing.T) {
+	left := func(status int, dispatched bool) string {
+		d := borrowed()
+		d.Status, d.Dispatched, d.Abandoned = status, dispatched, true
+		var out bytes.Buffer
+		if err := (&output{outputTable}).print(&out, (&pastRequest{Decision: d}).document(endOfOld)); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for _, tc := range []struct{ got, want string }{
+		{left(0, true), "it waited 3ms for a slot, and ran 812ms; its client went away, or its time ran out\n"},
+		{left(0, false), "it got no slot in a pod; its client went away, or its time ran out\n"},
+		{left(200, true), "; its client went away, or its time ran out\n"},
+		{left(101, true), "; its connection was upgraded, and who closed it first is not known\n"},
+	} {
+		if !strings.Contains(tc.got, tc.want) {
+			t.Errorf("It is told as\n%s\nwant %q", tc.got, tc.want)
+		}
+	}
+}
+
 // forwardedByPod reaches an activator for every pod, by its name.
 func forwardedByPod(t *testing.T, answer func(pod string) invocation.Requests) forward {
 	t.Helper()

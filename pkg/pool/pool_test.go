@@ -29,7 +29,7 @@ func invocation(id string, lasts time.Duration, surplus, want api.Resources) poo
 var (
 	epoch      = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
-	unlimited  = api.Resources{CPUMilli: pool.MaxVolume, MemoryBytes: pool.MaxVolume}
+	unlimited  = api.Resources{CPUMilli: pool.MostVolume, MemoryBytes: pool.MostVolume}
 
 	newRedis = pool.NewTestRedis
 	openNode = pool.OpenNode
@@ -462,8 +462,8 @@ func TestRefused(t *testing.T) {
 		{"name without end", "node", change(func(i *pool.Invocation) { i.Domain = strings.Repeat("a", pool.MaxName+1) }), "Domain"},
 		{"negative allocation", "node", change(func(i *pool.Invocation) { i.Allocation.MemoryBytes = -1 }), "Allocation"},
 		{"negative surplus", "node", change(func(i *pool.Invocation) { i.Surplus.CPUMilli = -1 }), "Surplus"},
-		{"absurd want", "node", change(func(i *pool.Invocation) { i.Want.MemoryBytes = pool.MaxVolume + 1 }), "Want"},
-		{"absurd need", "node", change(func(i *pool.Invocation) { i.Need.CPUMilli = pool.MaxVolume + 1 }), "Need"},
+		{"absurd want", "node", change(func(i *pool.Invocation) { i.Want.MemoryBytes = pool.MostVolume + 1 }), "Want"},
+		{"absurd need", "node", change(func(i *pool.Invocation) { i.Need.CPUMilli = pool.MostVolume + 1 }), "Need"},
 		{"negative concurrency", "node", change(func(i *pool.Invocation) { i.Concurrency = -1 }), "Concurrency"},
 		{"negative duration", "node", change(func(i *pool.Invocation) { i.Duration = -1 }), "Duration"},
 		{"negative duration without a loan", "node", change(func(i *pool.Invocation) { i.WithoutLoan = -1 }), "WithoutLoan"},

@@ -27,7 +27,7 @@ func newRedis(t testing.TB, addr string) *Redis {
 var (
 	epoch      = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	allocation = api.Resources{CPUMilli: 1000, MemoryBytes: 512 << 20}
-	unlimited  = api.Resources{CPUMilli: maxVolume, MemoryBytes: maxVolume}
+	unlimited  = api.Resources{CPUMilli: MostVolume, MemoryBytes: MostVolume}
 )
 
 // openNode makes all pods that are named take part, without a floor and at rest.

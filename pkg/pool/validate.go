@@ -9,9 +9,9 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// maxVolume is more CPU (in milli) or memory (in bytes) than any container has,
+// MostVolume is more CPU (in milli) or memory (in bytes) than any container has,
 // and little enough that sums of it stay exact in Lua's numbers.
-const maxVolume = 1 << 40
+const MostVolume = 1 << 40
 
 // maxNumber is more invocations than any pod takes, and exact in Lua's numbers.
 const maxNumber = 1 << 30
@@ -40,15 +40,15 @@ func ValidateNode(node string) error {
 }
 
 func checkVolume(field string, r api.Resources) error {
-	if min(r.CPUMilli, r.MemoryBytes) < 0 || max(r.CPUMilli, r.MemoryBytes) > maxVolume {
-		return fmt.Errorf("%s is %d milli CPU and %d bytes: each must be from 0 to %d", field, r.CPUMilli, r.MemoryBytes, int64(maxVolume))
+	if min(r.CPUMilli, r.MemoryBytes) < 0 || max(r.CPUMilli, r.MemoryBytes) > MostVolume {
+		return fmt.Errorf("%s is %d milli CPU and %d bytes: each must be from 0 to %d", field, r.CPUMilli, r.MemoryBytes, int64(MostVolume))
 	}
 	return nil
 }
 
 // checkUse is checkVolume for what is a node's, which may have more memory than any container.
 func checkUse(field string, r api.Resources) error {
-	return errors.Join(checkNumber(field, r.CPUMilli, maxVolume), checkNumber(field, r.MemoryBytes, maxExact))
+	return errors.Join(checkNumber(field, r.CPUMilli, MostVolume), checkNumber(field, r.MemoryBytes, maxExact))
 }
 
 func checkDuration(field string, d time.Duration) error {
@@ -118,7 +118,7 @@ func (e Ending) Validate() error {
 
 // ValidateAsk refuses what an Ask cannot be for.
 func ValidateAsk(pod string, milli int64) error {
-	return errors.Join(ValidateName("pod", pod), checkNumber("milli", milli, maxVolume))
+	return errors.Join(ValidateName("pod", pod), checkNumber("milli", milli, MostVolume))
 }
 
 // Validate says what of the heartbeat no Pool takes.
