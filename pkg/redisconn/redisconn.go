@@ -159,7 +159,7 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 		PoolSize:              o.Connections,
 		MinIdleConns:          o.Idle,
 		MaxIdleConns:          o.IdleMost,
-		PipelinePoolSize:      -1, // nothing is pipelined
+		PipelinePoolSize:      -1, // what is pipelined, which is little, takes one of PoolSize
 		ContextTimeoutEnabled: true,
 		DialTimeout:           o.Timeout,
 		ReadTimeout:           o.Timeout,
