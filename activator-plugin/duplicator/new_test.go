@@ -12,23 +12,32 @@ import (
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/activator"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
+	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool/redistest"
 	"libra.dev/libra/pkg/redisconn"
 )
 
+// aboutRevisions names the revision that an Event is about.
+type aboutRevisions struct{ *record.FakeRecorder }
+
+func (a aboutRevisions) Event(about runtime.Object, _, reason, message string) {
+	a.Events <- about.(*v1.Revision).Name + " " + reason + " " + message
+}
+
 // Requests to an activator lead to replays through that same activator and to
 // an Event, with a real Redis and real HTTP.
 func TestFromRequestsToReplays(t *testing.T) {
 	rev := newRevision("shop-00001")
 	c := newCluster(t, nil) // for its API server
-	recorder := record.NewFakeRecorder(100)
+	recorder := aboutRevisions{record.NewFakeRecorder(100)}
 
 	var d *Duplicator
 	replayed := make(chan string, maxReplays)
@@ -93,7 +102,7 @@ func TestFromRequestsToReplays(t *testing.T) {
 		}
 		return strings.Contains(last, "DuplicationFinished"), nil
 	})
-	if want := "Normal DuplicationFinished Replayed inputs to the copy: 24 ok"; err != nil || last != want {
+	if want := "shop-00001 DuplicationFinished Replayed inputs to the copy: 24 ok"; err != nil || last != want {
 		t.Errorf("the last Event is %q (%v), want %q", last, err, want)
 	}
 	cancel()

@@ -172,6 +172,17 @@ func TestEndsAreForgotten(t *testing.T) {
 	if more := many.lua - few.lua; more > 4096 {
 		t.Errorf("2,900 ends of more than a lease time ago take %d bytes", more)
 	}
+	for i := range 1000 {
+		inv := donor(fmt.Sprint("answered-", i))
+		_, errBegin := r.Begin(ctx, "node", inv)
+		o, errEnd := r.End(ctx, "node", Ending{ID: inv.ID, BeginAnswered: true})
+		if err := errors.Join(errBegin, errEnd); err != nil || !o.Found {
+			t.Fatalf("end of %s: %+v, %v", inv.ID, o, err)
+		}
+	}
+	if more := measureSizes(t, r, "node").lua - many.lua; more > 4096 {
+		t.Errorf("1,000 ends whose Begins were answered take %d bytes at once", more)
+	}
 }
 
 func TestDeadline(t *testing.T) {

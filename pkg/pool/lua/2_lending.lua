@@ -296,7 +296,7 @@ end
 
 local function feed_domain(node, domain)
   local here = node.domains[domain]
-  if not here or not here.donors[1] then
+  if not here or not here.donors[1] or not here.borrowers[1] then
     return
   end
   for resource = CPU, MEMORY do
