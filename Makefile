@@ -184,7 +184,7 @@ bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by L
 BASE ?= origin/main
 
 .PHONY: bench-pool-compare
-bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (5 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
+bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (7 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
 	rm -rf out/base && mkdir -p out/base && git archive $(BASE) | tar -x -C out/base
 	cd out/base && go build -o ../bench-pool-base ./loadtest/bench/pool
 	$< compare --with base=out/bench-pool-base --seed $(SEED) --commit $(COMMIT) $(BENCH)

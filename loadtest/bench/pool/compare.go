@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -26,18 +25,20 @@ const (
 	// this and again are both this command: what they differ by is noise.
 	this, again = "this", "again"
 
-	// runTimeout is for a run of one arm, beside what its three loops take.
-	runTimeout = 2 * time.Minute
+	// openTimeout is for the pools of all arms, which are opened at the same time, and turnTimeout for a turn
+	// beside its length.
+	openTimeout, turnTimeout = 5 * time.Minute, 10 * time.Second
 )
 
-// compared are the figures that compare prints, by the start of their names in the results.
+// compared are the figures that compare prints, as an arm names them.
 var compared = []string{"redis_us_per_invocation", "invocations_per_s", "begin_p99_ms"}
 
 type comparison struct {
 	shared
 	with   map[string]string // commands, by the names of their arms
 	nodes  int
-	rounds int
+	rounds int // how often all are started
+	turns  int // of each in a round
 	length time.Duration
 }
 
@@ -46,9 +47,11 @@ func newCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare --with name=command,...",
 		Short: "Measure the pool of this bench against those of others, in turn",
-		Long: `compare runs this bench and others, which were built from other code, in turn and in random order, round after
-round. It prints what each takes as a ratio to what this one takes in the same round, with its 95 % interval, and
-beside them this one once more, whose ratio is the noise.`,
+		Long: `compare runs this bench and others, which were built from other code. Each keeps pools on a Redis of its own, and
+all take turns of a quarter of a second, each time in another order: what disturbs the machine for longer than that disturbs
+all of them. After some turns all are started anew, because one Redis is a little faster than another for as long as it runs.
+It prints what each takes as a ratio to what this one takes in the same round, with its 95 % interval, and beside them this one
+once more, whose ratio is the noise.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -60,8 +63,9 @@ beside them this one once more, whose ratio is the noise.`,
 	c.flags(f, "out/bench-pool-compare")
 	f.StringToStringVar(&c.with, "with", nil, "bench-pool commands of other code, by name")
 	f.IntVar(&c.nodes, "nodes", 1000, "how many nodes' pools")
-	f.IntVar(&c.rounds, "rounds", 8, "how often each is run")
-	f.DurationVar(&c.length, "length", 4*time.Second, "length of each of a run's three loops")
+	f.IntVar(&c.rounds, "rounds", 8, "how often all are started")
+	f.IntVar(&c.turns, "turns", 40, "how many turns each has in a round")
+	f.DurationVar(&c.length, "length", 250*time.Millisecond, "length of a turn")
 	return cmd
 }
 
@@ -81,6 +85,9 @@ func (c comparison) check() error {
 	if c.rounds < 2 || c.rounds > 1000 {
 		errs = append(errs, fmt.Errorf("--rounds is %d; it must be 2 to 1000: one has no interval", c.rounds))
 	}
+	if c.turns < 1 || c.turns > 10_000 {
+		errs = append(errs, fmt.Errorf("--turns is %d; it must be 1 to 10000", c.turns))
+	}
 	return errors.Join(errs...)
 }
 
@@ -92,74 +99,134 @@ func (c comparison) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	arms := map[string]string{this: self, again: self}
-	maps.Copy(arms, c.with)
-	names := slices.Sorted(maps.Keys(arms))
+	commands := map[string]string{this: self, again: self}
+	maps.Copy(commands, c.with)
 	start := time.Now()
 	random := rand.New(rand.NewPCG(c.seed, 0))
 	measured := map[string][]map[string]float64{} // by arm and round
 	for round := range c.rounds {
-		random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		for _, name := range names {
-			metrics, err := c.measure(ctx, arms[name], c.seed+uint64(round))
-			if err != nil {
-				return fmt.Errorf("round %d, %s: %w", round+1, name, err)
-			}
-			measured[name] = append(measured[name], metrics)
-			fmt.Fprintf(out, "[%4.0f s] round %d of %d, %s: %.1f µs of Redis per invocation, %.0f invocations/s\n", time.Since(start).Seconds(),
-				round+1, c.rounds, name, metrics[c.nameOf("redis_us_per_invocation")], metrics[c.nameOf("invocations_per_s")])
+		fmt.Fprintf(out, "[%4.0f s] round %d of %d: each opens the pools of %d nodes, and has %d turns\n",
+			time.Since(start).Seconds(), round+1, c.rounds, c.nodes, c.turns)
+		means, err := c.round(ctx, commands, random)
+		if err != nil {
+			return fmt.Errorf("round %d: %w", round+1, err)
 		}
+		for name, mean := range means {
+			measured[name] = append(measured[name], mean)
+		}
+		c.seed++
 	}
 	return c.report(out, measured)
 }
 
-// nameOf is the name that a figure has in the results of an arm.
-func (c comparison) nameOf(figure string) string { return fmt.Sprintf("%s_%d_nodes", figure, c.nodes) }
-
-// measure runs an arm once, and returns its metrics.
-func (c comparison) measure(ctx context.Context, command string, seed uint64) (map[string]float64, error) {
-	dir, err := os.MkdirTemp("", "bench-pool-compare")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	ctx, cancel := context.WithTimeout(ctx, runTimeout+3*c.length)
+// round starts all arms, lets them take turns, and returns the mean of each arm's figures.
+func (c comparison) round(ctx context.Context, commands map[string]string, random *rand.Rand) (means map[string]map[string]float64, err error) {
+	names := slices.Sorted(maps.Keys(commands))
+	ctx, cancel := context.WithTimeout(ctx, openTimeout+time.Duration(c.turns*len(names))*(c.length+turnTimeout))
 	defer cancel()
-	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, command, "--redis", c.redis, "--rounds", "1", "--nodes", strconv.Itoa(c.nodes), "--length", c.length.String(),
-		"--seed", strconv.FormatUint(seed, 10), "--out", dir)
-	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = callTimeout
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%w; it printed:\n%s", err, said.String())
+	arms := map[string]*arm{}
+	defer func() {
+		for name, a := range arms {
+			if stopErr := a.stop(); stopErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, stopErr))
+			}
+		}
+	}()
+	for _, name := range names {
+		a, err := c.start(ctx, commands[name])
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", name, err)
+		}
+		arms[name] = a
 	}
-	data, err := os.ReadFile(filepath.Join(dir, report.ResultsFile))
-	if err != nil {
-		return nil, err
+	means = map[string]map[string]float64{}
+	for _, name := range names {
+		if _, err := arms[name].said(); err != nil {
+			return nil, fmt.Errorf("open the pools of %s: %w", name, err)
+		}
+		means[name] = map[string]float64{}
 	}
-	var results report.Results
-	if err := json.Unmarshal(data, &results); err != nil {
-		return nil, err
-	}
-	for _, figure := range compared {
-		if _, ok := results.Metrics[c.nameOf(figure)]; !ok {
-			return nil, fmt.Errorf("its results have no %s", c.nameOf(figure))
+	for turn := range c.turns {
+		random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		for _, name := range names {
+			metrics, err := arms[name].turn()
+			if err != nil {
+				return nil, fmt.Errorf("turn %d of %s: %w", turn+1, name, err)
+			}
+			for _, figure := range compared {
+				means[name][figure] += metrics[figure] / float64(c.turns)
+			}
 		}
 	}
-	return results.Metrics, nil
+	return means, nil
+}
+
+// arm is a bench-pool that waits for its turn.
+type arm struct {
+	process *exec.Cmd
+	asks    io.WriteCloser
+	answers *json.Decoder
+	errors  bytes.Buffer
+}
+
+func (c comparison) start(ctx context.Context, command string) (*arm, error) {
+	a := &arm{process: exec.CommandContext(ctx, command, "arm", "--redis", c.redis, "--nodes", strconv.Itoa(c.nodes),
+		"--length", c.length.String(), "--seed", strconv.FormatUint(c.seed, 10))}
+	a.process.Stderr = &a.errors
+	a.process.Cancel = func() error { return a.process.Process.Signal(os.Interrupt) }
+	a.process.WaitDelay = callTimeout
+	var err error
+	if a.asks, err = a.process.StdinPipe(); err != nil {
+		return nil, err
+	}
+	answers, err := a.process.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	a.answers = json.NewDecoder(answers)
+	return a, a.process.Start()
+}
+
+// turn measures one.
+func (a *arm) turn() (map[string]float64, error) {
+	if _, err := io.WriteString(a.asks, "\n"); err != nil {
+		return nil, err
+	}
+	return a.said()
+}
+
+// said is what the arm has measured when it next says so.
+func (a *arm) said() (map[string]float64, error) {
+	var metrics map[string]float64
+	if err := a.answers.Decode(&metrics); err != nil {
+		return nil, fmt.Errorf("%w instead of what it measured", err)
+	}
+	for _, figure := range compared {
+		if _, ok := metrics[figure]; !ok {
+			return nil, fmt.Errorf("it measured %v, and no %s", metrics, figure)
+		}
+	}
+	return metrics, nil
+}
+
+// stop ends the arm, and returns what it says was wrong.
+func (a *arm) stop() error {
+	a.asks.Close() //nolint:errcheck // it may have ended before
+	if err := a.process.Wait(); err != nil {
+		return fmt.Errorf("%w; it printed:\n%s", err, a.errors.String())
+	}
+	return nil
 }
 
 func (c comparison) report(out io.Writer, measured map[string][]map[string]float64) error {
 	metrics := map[string]float64{}
 	for _, figure := range compared {
-		name := c.nameOf(figure)
 		own := make([]float64, c.rounds)
 		for round, m := range measured[this] {
-			own[round] = m[name]
+			own[round] = m[figure]
 		}
 		mean := stats.Mean(own, c.seed)
-		metrics[name] = mean.Estimate
+		metrics[figure] = mean.Estimate
 		fmt.Fprintf(out, "%s: %.4g (%.4g to %.4g)\n", figure, mean.Estimate, mean.Low, mean.High)
 		for _, arm := range slices.Sorted(maps.Keys(measured)) {
 			if arm == this {
@@ -167,7 +234,7 @@ func (c comparison) report(out io.Writer, measured map[string][]map[string]float
 			}
 			ratios := make([]float64, c.rounds)
 			for round, m := range measured[arm] {
-				ratios[round] = m[name] / own[round]
+				ratios[round] = m[figure] / own[round]
 			}
 			ratio := stats.Mean(ratios, c.seed)
 			metrics[figure+"_ratio_"+arm] = ratio.Estimate
@@ -178,6 +245,6 @@ func (c comparison) report(out io.Writer, measured map[string][]map[string]float
 	if err := os.MkdirAll(c.out, 0o755); err != nil {
 		return err
 	}
-	results := report.Results{Machine: machine(), Commit: c.commit, Seed: c.seed, Metrics: metrics}
+	results := report.Results{Machine: machine(), Commit: c.commit, Seed: c.seed - uint64(c.rounds), Metrics: metrics}
 	return results.Write(c.out)
 }

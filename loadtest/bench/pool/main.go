@@ -84,16 +84,21 @@ All of it several times, for an interval of what has a goal.`,
 	o.flags(f, "out/bench-pool")
 	f.BoolVar(&o.quick, "quick", false, quickUsage)
 	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000, 2000}, "how many nodes' pools, each in a run of its own")
-	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
-	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
-	f.IntVar(&o.revisions, "revisions", 10_000, "revisions that the invocations are of")
+	o.loadFlags(f)
 	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
 	f.Float64Var(&o.followed, "followed", 5_000, "invocations a second of the one that agents follow: all of them share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
 	f.IntVar(&o.rounds, "rounds", 3, "how often all is measured, each time with another seed; of one, no interval and so no verdict is known")
-	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
-	cmd.AddCommand(newCompare(), newPictures())
+	cmd.AddCommand(newCompare(), newArm(), newPictures())
 	return cmd
+}
+
+// loadFlags say what a load is of.
+func (o *options) loadFlags(f *pflag.FlagSet) {
+	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
+	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
+	f.IntVar(&o.revisions, "revisions", 10_000, "revisions that the invocations are of")
+	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
 }
 
 func (o options) check() error {

@@ -92,7 +92,7 @@ func TestCompare(t *testing.T) {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	cmd := exec.CommandContext(t.Context(), other, "compare", "--redis", "../../../manifests/base/redis/deployment.yaml",
-		"--with", "other="+other, "--nodes", "2", "--rounds", "2", "--length", "200ms", "--out", dir)
+		"--with", "other="+other, "--nodes", "2", "--rounds", "2", "--turns", "2", "--length", "100ms", "--out", dir)
 	said, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
@@ -113,13 +113,13 @@ func TestCompare(t *testing.T) {
 }
 
 func TestCompareRefuses(t *testing.T) {
-	for _, args := range [][]string{{"--with", "this=true"}, {"--with", "base=nowhere"}, {"--with", "base=true", "--rounds", "1"}, {}} {
+	for _, args := range [][]string{{"--with", "this=true"}, {"--with", "base=nowhere"}, {"--with", "base=true", "--rounds", "1"}, {"--with", "base=true", "--turns", "0"}, {}} {
 		cmd := newRoot()
 		cmd.SetArgs(append([]string{"compare"}, args...))
 		cmd.SetOut(&bytes.Buffer{})
 		flag := "--with"
 		if len(args) > 2 {
-			flag = "--rounds"
+			flag = args[2]
 		}
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%v: got error %v, want one that names %s", args, err, flag)

@@ -144,27 +144,19 @@ func (s *server) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// cpu is how long Redis has used a core so far.
+// cpu is how long Redis has used a core so far: its main thread, which runs all calls.
 func (s *server) cpu() (time.Duration, error) {
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.process.Process.Pid), "stat"))
+	path := filepath.Join("/proc", strconv.Itoa(s.process.Process.Pid), "schedstat")
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	// The name may have spaces in it.
-	_, rest, _ := strings.Cut(string(data), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("the stat file of redis-server has %d fields, not the 13 and more of one", len(fields))
+	ran, _, _ := strings.Cut(string(data), " ")
+	nanoseconds, err := strconv.ParseInt(ran, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	var ticks int64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+	return time.Duration(nanoseconds), nil
 }
 
 // memory is what Redis takes up, in bytes.
