@@ -165,6 +165,7 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 		ReadTimeout:           o.Timeout,
 		WriteTimeout:          o.Timeout,
 		PoolTimeout:           o.Timeout,
+		Dialer:                s.dialer(o.Timeout),
 		MaxRetries:            -1,
 		DialerRetries:         1,
 		// Both would cost every new connection a round trip.
@@ -173,9 +174,6 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 	}
 	if s.credentials != "" {
 		options.CredentialsProviderContext = s.login
-	}
-	if s.tls {
-		options.Dialer = s.dialer(o.Timeout)
 	}
 	client := redis.NewUniversalClient(options)
 	client.AddHook(explainer{s})
@@ -212,27 +210,42 @@ func readLine(dir, name string) (string, error) {
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
 
-// dialer dials with TLS, and reads the CA for each connection, as the password.
+// dialer reads the CA for each connection, as the password.
 func (s Server) dialer(timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dialer := &net.Dialer{
+		Timeout: timeout,
+		// What go-redis has without a dialer of ours.
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if !s.tls {
+			connection, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return connection, dropUnsent(connection)
+		}
 		roots, err := s.roots()
 		if err != nil {
 			return nil, err
 		}
-		dialer := tls.Dialer{
-			NetDialer: &net.Dialer{
-				Timeout: timeout,
-				// What go-redis has without a dialer of ours.
-				KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
-			},
-			Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
-		}
-		connection, err := dialer.DialContext(ctx, network, addr)
+		secured := tls.Dialer{NetDialer: dialer, Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
+		connection, err := secured.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, s.explainTLS(addr, roots != nil, err)
 		}
-		return connection, nil
+		return connection, dropUnsent(connection.(*tls.Conn).NetConn())
 	}
+}
+
+// dropUnsent has a connection drop what it has not sent when it is closed. The kernel would send on what a
+// call had written before it timed out, for minutes: a Begin that was lost on its way would come when its
+// End had been answered and forgotten, and nobody would end it.
+func dropUnsent(connection net.Conn) error {
+	if tcp, ok := connection.(*net.TCPConn); ok {
+		return tcp.SetLinger(0)
+	}
+	return nil // a unix socket loses nothing on its way
 }
 
 // roots are nil for those of the system.

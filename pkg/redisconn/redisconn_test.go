@@ -2,10 +2,13 @@ package redisconn_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -262,6 +265,35 @@ func TestTLSWantsTheRightCA(t *testing.T) {
 }
 
 // The same client goes on when the Secret has another password, and Redis too.
+// A call that timed out must not arrive later: the connection is reset, and with that the kernel drops what
+// it has not sent.
+func TestNothingIsSentOnAConnectionThatIsClosed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	ended := make(chan error, 1)
+	go func() {
+		connection, err := listener.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer connection.Close()
+		_, err = io.Copy(io.Discard, connection) // and answers nothing
+		ended <- err
+	}()
+	c := redisconn.MustParse(listener.Addr().String()).NewClient(redisconn.Options{Connections: 1, Timeout: 50 * time.Millisecond})
+	defer c.Close()
+	if err := c.Time(t.Context()).Err(); err == nil {
+		t.Fatal("it was answered")
+	}
+	if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the connection ended with %v, want a reset", err)
+	}
+}
+
 func TestRotatedPasswordIsFollowed(t *testing.T) {
 	s := redistest.StartSecured(t)
 	dir := s.Credentials(t, "agent")
