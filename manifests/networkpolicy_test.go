@@ -59,12 +59,9 @@ func TestOnlyThoseReachPartsWhoNeedThem(t *testing.T) {
 		{"activator to the plain predictor", activatorPod, plain, "http", true},
 		{"Prometheus to the plain predictor", prometheus, plain, "http", true},
 		{"function to the plain predictor", peer{"default", nil, labels.Set{"app": "mst"}}, plain, "http", false},
-		{"activator to the plain predictor's gRPC", activatorPod, plain, "grpc", false},
 
 		{"Prometheus to the scheduler", prometheus, scheduler, "https", true},
 		{"function to the scheduler", peer{"default", nil, labels.Set{"app": "mst"}}, scheduler, "https", false},
-		// Nobody of Libra's asks by gRPC.
-		{"activator to the predictor's gRPC", activatorPod, predictor, "grpc", false},
 	} {
 		if got := admitted(t, policies, c.from, c.to, c.port); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)

@@ -37,10 +37,7 @@ func TestPlainPredictorIsWhereTheActivatorAsks(t *testing.T) {
 	if diff := cmp.Diff(pod.Labels, services[0].Spec.Selector); diff != "" {
 		t.Errorf("the pods' labels (-) are not those that the Service selects (+):\n%s", diff)
 	}
-	want := []corev1.ServicePort{
-		{Name: "http", Port: 80, TargetPort: intstr.FromString("http")},
-		{Name: "grpc", Port: 8081, TargetPort: intstr.FromString("grpc")},
-	}
+	want := []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}
 	if diff := cmp.Diff(want, services[0].Spec.Ports); diff != "" {
 		t.Errorf("its ports are not as KServe's (-want +got):\n%s", diff)
 	}

@@ -39,7 +39,7 @@ type functionChange struct {
 	Function string  `json:"function"` // namespace/revision
 	Version  string  `json:"version"`  // empty when the function was dropped
 	Offset   []int64 `json:"offset"`   // cpu_milli, memory_bytes
-	Largest  []int64 `json:"largest"`  // likewise; older predictors do not say
+	Largest  []int64 `json:"largest"`  // likewise
 }
 
 // Run follows what the predictor announces until ctx is done. A change that is not
@@ -167,10 +167,8 @@ func (c *Client) follow(change functionChange) (result string, err error) {
 	if heard.offset, err = parseResources("offset", change.Offset); err != nil {
 		return "", err
 	}
-	if change.Largest != nil {
-		if heard.largest, err = parseResources("largest", change.Largest); err != nil {
-			return "", err
-		}
+	if heard.largest, err = parseResources("largest", change.Largest); err != nil {
+		return "", err
 	}
 	if f == nil {
 		return announcementOther, nil

@@ -32,7 +32,7 @@ import (
 func announce(changes string) string { return `{"v":1,"functions":[` + changes + `]}` }
 
 func change(version string, cpuMilli int64) string {
-	return fmt.Sprintf(`{"function":"ns/rev-00001","version":%q,"offset":[%d,0]}`, version, cpuMilli)
+	return fmt.Sprintf(`{"function":"ns/rev-00001","version":%q,"offset":[%d,0],"largest":[0,0]}`, version, cpuMilli)
 }
 
 func TestAnnouncedOffsetIsUsedAtOnce(t *testing.T) {
@@ -104,7 +104,7 @@ func TestAnnouncedOffsetNeverLowers(t *testing.T) {
 			table := exampleTable()
 			table.offset = tc.own
 			f := know(c, name, state{table: table, fetched: clk.Now(), due: clk.Now()})
-			c.hear(announce(fmt.Sprintf(`{"function":"ns/rev-00001","version":"9","offset":[%d,%d]}`,
+			c.hear(announce(fmt.Sprintf(`{"function":"ns/rev-00001","version":"9","offset":[%d,%d],"largest":[0,0]}`,
 				tc.announced.CPUMilli, tc.announced.MemoryBytes)))
 			if got := f.state.Load().table.offset; got != tc.want {
 				t.Errorf("the table in hand has offset %v, want %v", got, tc.want)
@@ -130,21 +130,19 @@ func TestAnnouncedOffsetNeverLowers(t *testing.T) {
 // Where demands grow, the offset raises answers further than the table in hand allows.
 func TestAnnouncedEndIsReached(t *testing.T) {
 	for _, tc := range []struct {
-		largest string
-		want    int64
+		largest, want int64
 	}{
-		{largest: `,"largest":[900,0]`, want: 900},
-		{largest: `,"largest":[600,0]`, want: 700},
-		{largest: ``, want: 700}, // of an older predictor
+		{largest: 900, want: 900},
+		{largest: 600, want: 700},
 	} {
 		clk := clocktesting.NewFakeClock(time.Now())
 		c := newClient(t, "http://localhost", clk)
 		table := exampleTable()
 		table.largest = resources(700, 1<<30)
 		know(c, name, state{table: table, fetched: clk.Now(), due: clk.Now().Add(time.Hour)})
-		c.hear(announce(`{"function":"ns/rev-00001","version":"9","offset":[1000,0]` + tc.largest + `}`))
+		c.hear(announce(fmt.Sprintf(`{"function":"ns/rev-00001","version":"9","offset":[1000,0],"largest":[%d,0]}`, tc.largest)))
 		if p, ok := c.Predict(t.Context(), name, 1000); !ok || p.Demand.CPUMilli != tc.want {
-			t.Errorf("announced with %q, %d are predicted, %v; want %d", tc.largest, p.Demand.CPUMilli, ok, tc.want)
+			t.Errorf("announced with %d, %d are predicted, %v; want %d", tc.largest, p.Demand.CPUMilli, ok, tc.want)
 		}
 	}
 }
@@ -220,7 +218,7 @@ func TestHear(t *testing.T) {
 		{"new version", announce(change("8", 0)), "applied"},
 		{"version in hand", announce(change("7", 0)), "known"},
 		{"dropped", announce(`{"function":"ns/rev-00001","version":""}`), "applied"},
-		{"another function", announce(`{"function":"ns/other","version":"8","offset":[0,0]}`), "other_function"},
+		{"another function", announce(`{"function":"ns/other","version":"8","offset":[0,0],"largest":[0,0]}`), "other_function"},
 		{"another dropped", announce(`{"function":"ns/other","version":""}`), "other_function"},
 		{"no JSON", `<html>`, "malformed"},
 		{"empty", ``, "malformed"},
@@ -228,13 +226,14 @@ func TestHear(t *testing.T) {
 		{"later version", `{"v":2,"functions":{"ns/rev-00001":"8"}}`, "unknown_version"},
 		{"functions missing", `{"v":1}`, "malformed"},
 		{"functions of another form", `{"v":1,"functions":{}}`, "malformed"},
-		{"no namespace", announce(`{"function":"rev-00001","version":"8","offset":[0,0]}`), "malformed"},
+		{"no namespace", announce(`{"function":"rev-00001","version":"8","offset":[0,0],"largest":[0,0]}`), "malformed"},
 		{"version of a function", announce(change("eight", 0)), "malformed"},
 		{"negative offset", announce(change("8", -1)), "malformed"},
 		{"absurd offset", announce(change("8", 1<<40)), "malformed"},
 		{"short end", announce(`{"function":"ns/rev-00001","version":"8","offset":[1,1],"largest":[1]}`), "malformed"},
-		{"no offset", announce(`{"function":"ns/rev-00001","version":"8"}`), "malformed"},
-		{"short offset", announce(`{"function":"ns/rev-00001","version":"8","offset":[1]}`), "malformed"},
+		{"no end", announce(`{"function":"ns/rev-00001","version":"8","offset":[1,1]}`), "malformed"},
+		{"no offset", announce(`{"function":"ns/rev-00001","version":"8","largest":[1,1]}`), "malformed"},
+		{"short offset", announce(`{"function":"ns/rev-00001","version":"8","offset":[1],"largest":[1,1]}`), "malformed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clk := clocktesting.NewFakeClock(time.Now())

@@ -263,7 +263,7 @@ func TestPrefetchesLeaveSlots(t *testing.T) {
 		for i := range maxFetches {
 			name := types.NamespacedName{Namespace: "ns", Name: string(rune('a' + i))}
 			know(c.Client, name, state{table: exampleTable(), fetched: time.Now(), due: time.Now()}).use(time.Now())
-			changes = append(changes, `{"function":"`+name.String()+`","version":"8","offset":[0,0]}`)
+			changes = append(changes, `{"function":"`+name.String()+`","version":"8","offset":[0,0],"largest":[0,0]}`)
 		}
 		c.hear(announce(strings.Join(changes, ",")))
 		synctest.Wait()

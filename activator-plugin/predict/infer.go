@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"time"
 
@@ -70,39 +69,16 @@ func ParseTable(body io.Reader) (*Table, error) {
 	t.cpuMilli, errs[0] = stepsOf(outputs, "cpu_milli", maxCPUMilli)
 	t.memoryBytes, errs[1] = stepsOf(outputs, "memory_bytes", maxMemoryBytes)
 	t.durationMillis, errs[2] = stepsOf(outputs, "duration_ms", maxDurationMillis)
-	t.unknown, errs[3] = unknownOf(outputs)
-	t.Version, errs[4] = parseVersion(p.Version)
-	t.offset, errs[5] = resourcesOf(outputs, "offset")
-	t.largest, errs[6] = resourcesOf(outputs, "largest")
-	errs[7] = t.readCPUTime(outputs)
+	t.cpuTimeMicros, errs[3] = stepsOf(outputs, "cpu_time_us", maxCPUTimeMicros)
+	t.unknown, errs[4] = unknownOf(outputs)
+	t.Version, errs[5] = parseVersion(p.Version)
+	t.offset, errs[6] = parseResources("offset", outputs["offset"])
+	t.largest, errs[7] = parseResources("largest", outputs["largest"])
 	t.largestSize, errs[8] = largestSizeOf(outputs)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return t, nil
-}
-
-// readCPUTime leaves the CPU time not predicted when none of its outputs is given: older
-// predictors have none.
-func (t *Table) readCPUTime(outputs map[string][]int64) error {
-	_, thresholds := outputs["cpu_time_us_thresholds"]
-	_, values := outputs["cpu_time_us_values"]
-	unknown, ok := outputs["unknown_cpu_time_us"]
-	if !thresholds && !values && !ok {
-		return nil
-	}
-	if len(unknown) != 1 {
-		return fmt.Errorf(`output "unknown_cpu_time_us" has %d values, want 1`, len(unknown))
-	}
-	if err := inRange("unknown_cpu_time_us", unknown[0], maxCPUTimeMicros); err != nil {
-		return err
-	}
-	var err error
-	if t.cpuTimeMicros, err = stepsOf(outputs, "cpu_time_us", maxCPUTimeMicros); err != nil {
-		return err
-	}
-	t.unknown.CPUTime = time.Duration(unknown[0]) * time.Microsecond
-	return nil
 }
 
 func vectors(outputs []tensor) (map[string][]int64, error) {
@@ -162,28 +138,22 @@ func unknownOf(outputs map[string][]int64) (Prediction, error) {
 			return Prediction{}, err
 		}
 	}
+	cpuTime := outputs["unknown_cpu_time_us"]
+	if len(cpuTime) != 1 {
+		return Prediction{}, fmt.Errorf(`output "unknown_cpu_time_us" has %d values, want 1`, len(cpuTime))
+	}
+	if err := inRange("unknown_cpu_time_us", cpuTime[0], maxCPUTimeMicros); err != nil {
+		return Prediction{}, err
+	}
 	return Prediction{
 		Demand:   api.Resources{CPUMilli: v[0], MemoryBytes: v[1]},
 		Duration: time.Duration(v[2]) * time.Millisecond,
+		CPUTime:  time.Duration(cpuTime[0]) * time.Microsecond,
 	}, nil
 }
 
-// resourcesOf is zero for an output that is not given: older predictors have no
-// offset.
-func resourcesOf(outputs map[string][]int64, name string) (api.Resources, error) {
-	v, ok := outputs[name]
-	if !ok {
-		return api.Resources{}, nil
-	}
-	return parseResources(name, v)
-}
-
-// largestSizeOf has no end for an output that is not given: older predictors have none.
 func largestSizeOf(outputs map[string][]int64) (int64, error) {
-	v, ok := outputs["largest_size"]
-	if !ok {
-		return math.MaxInt64, nil
-	}
+	v := outputs["largest_size"]
 	if len(v) != 1 || v[0] < api.UnknownSize {
 		return 0, fmt.Errorf(`output "largest_size" is %v, want one value, not below %d`, v, api.UnknownSize)
 	}

@@ -29,7 +29,7 @@ func profilingAnswer() map[string][]int64 {
 		"memory_bytes_thresholds": {}, "memory_bytes_values": {0},
 		"duration_ms_thresholds": {}, "duration_ms_values": {0},
 		"cpu_time_us_thresholds": {}, "cpu_time_us_values": {7000},
-		"unknown": {0, 0, 0}, "unknown_cpu_time_us": {7000}, "offset": {0, 0}, "largest": {1300, 1 << 30},
+		"unknown": {0, 0, 0}, "unknown_cpu_time_us": {7000}, "offset": {0, 0}, "largest": {1300, 1 << 30}, "largest_size": {8000},
 	}
 }
 
@@ -91,51 +91,6 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-func TestParseTableWithoutOffset(t *testing.T) {
-	outputs := exampleAnswer()
-	delete(outputs, "offset")
-	delete(outputs, "largest")
-	got, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
-	if err != nil {
-		t.Fatal("ParseTable() =", err)
-	}
-	if got := got.Lookup(0).Demand.CPUMilli; got != 100 {
-		t.Errorf("CPU of an answer without an offset = %d, want 100", got)
-	}
-}
-
-// Predictors from before there was an end answer all sizes alike.
-func TestParseTableWithoutEnd(t *testing.T) {
-	outputs := exampleAnswer()
-	delete(outputs, "largest_size")
-	table, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
-	if err != nil {
-		t.Fatal("ParseTable() =", err)
-	}
-	if table.Lookup(1 << 50).Beyond {
-		t.Error("a size is beyond an end that is not known")
-	}
-}
-
-// Predictors from before there was a CPU time answer without one.
-func TestParseTableWithoutCPUTime(t *testing.T) {
-	outputs := exampleAnswer()
-	for _, name := range []string{"cpu_time_us", "cpu_time_us_thresholds", "cpu_time_us_values", "unknown_cpu_time_us"} {
-		delete(outputs, name)
-	}
-	table, err := ParseTable(strings.NewReader(answerJSON(t, outputs)))
-	if err != nil {
-		t.Fatal("ParseTable() =", err)
-	}
-	for _, size := range []int64{-1, 0, 1 << 40} {
-		want := exampleTable().Lookup(size)
-		want.CPUTime = 0
-		if diff := cmp.Diff(want, table.Lookup(size)); diff != "" {
-			t.Errorf("Lookup(%d) (-want, +got):\n%s", size, diff)
-		}
-	}
-}
-
 func TestPredictsNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		outputs map[string][]int64
@@ -184,7 +139,9 @@ func TestParseTableRefuses(t *testing.T) {
 		{"short offset", with("offset", 1), `"offset" has 1 values, want 2: cpu_milli, memory_bytes`},
 		{"negative offset", with("offset", -1, 0), `"offset" has value -1, want 0 to 1048576`},
 		{"absurd largest", with("largest", 1, 1<<41), `"largest" has value 2199023255552, want 0 to 1099511627776`},
-		{"no largest size", with("largest_size"), `output "largest_size" is [], want one value, not below -1`},
+		{"no offset", without("offset"), `"offset" has 0 values, want 2`},
+		{"no largest", without("largest"), `"largest" has 0 values, want 2`},
+		{"no largest size", without("largest_size"), `output "largest_size" is [], want one value, not below -1`},
 		{"negative largest size", with("largest_size", -2), `output "largest_size" is [-2], want one value, not below -1`},
 		{"no version", encodeAnswer(t, "", exampleAnswer()), `version is "", want a whole number`},
 		{"negative version", encodeAnswer(t, "-1", exampleAnswer()), `version is "-1", want a whole number`},

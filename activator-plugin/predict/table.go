@@ -28,9 +28,9 @@ type Table struct {
 	Stage     string // in the life of the function
 	Reason    string // why it is in that stage, for people
 
-	cpuMilli, memoryBytes, durationMillis steps
-	cpuTimeMicros                         steps      // none of an older predictor
-	unknown                               Prediction // of an input of unknown size
+	cpuMilli, memoryBytes, durationMillis, cpuTimeMicros steps
+
+	unknown Prediction // of an input of unknown size
 	// offset is added to what the steps say, as the function's recent errors ask for,
 	// but raises nothing beyond largest.
 	offset, largest api.Resources
@@ -45,9 +45,6 @@ type steps struct {
 }
 
 func (s steps) at(size int64) int64 {
-	if len(s.values) == 0 {
-		return 0
-	}
 	return s.values[sort.Search(len(s.thresholds), func(i int) bool { return s.thresholds[i] > size })]
 }
 

@@ -30,7 +30,9 @@ const tensors = `{"parameters": {"version": "3", "estimator": "trees", "stage": 
 	{"name": "memory_bytes_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "memory_bytes_values", "shape": [1], "datatype": "INT64", "data": [67108864]},
 	{"name": "duration_ms_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "duration_ms_values", "shape": [1], "datatype": "INT64", "data": [800]},
 	{"name": "cpu_time_us_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "cpu_time_us_values", "shape": [1], "datatype": "INT64", "data": [900000]},
-	{"name": "unknown", "shape": [3], "datatype": "INT64", "data": [2000, 67108864, 800]}, {"name": "unknown_cpu_time_us", "shape": [1], "datatype": "INT64", "data": [900000]}]}`
+	{"name": "unknown", "shape": [3], "datatype": "INT64", "data": [2000, 67108864, 800]}, {"name": "unknown_cpu_time_us", "shape": [1], "datatype": "INT64", "data": [900000]},
+	{"name": "offset", "shape": [2], "datatype": "INT64", "data": [0, 0]}, {"name": "largest", "shape": [2], "datatype": "INT64", "data": [2000, 67108864]},
+	{"name": "largest_size", "shape": [1], "datatype": "INT64", "data": [1000000]}]}`
 
 // functions are a Service in the namespace shop with its revision, a pod of it on a node, and a predictor.
 func functions(change func(*servingv1.Revision)) []client.Object {

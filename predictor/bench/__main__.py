@@ -1,20 +1,17 @@
 """python -m bench"""
 
 import argparse
-import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench import drift, exactness, goals, heldout, machine, report, serving
 from bench.calls import NotMeasuredError, measured
 from bench.learner import Times
+from bench.processes import ROOT
+from bench.report import to_output
 from bench.workloads import WORKLOADS
-
-_ROOT = Path(__file__).parents[2]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -43,7 +40,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="a smoke test of two minutes, whose figures mean nothing"
     )
     parser.add_argument(
-        "--out", type=Path, default=_ROOT / "out" / "bench-predictor", help="default: out/bench-predictor"
+        "--out", type=Path, default=ROOT / "out" / "bench-predictor", help="default: out/bench-predictor"
     )
     options = parser.parse_args(arguments)
     if options.quick:
@@ -51,13 +48,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def _progress(line: str) -> None:
-    _say(f"  {line}")
+    to_output(f"  {line}")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -67,8 +59,8 @@ def _run(options: argparse.Namespace) -> None:
     described = machine.described()
     per_function = options.train + options.held_out
     count = len(WORKLOADS) * len(options.seeds) * per_function
-    _say(", ".join(f"{what} {value}" for what, value in described.items()))
-    _say(
+    to_output(", ".join(f"{what} {value}" for what, value in described.items()))
+    to_output(
         f"{len(WORKLOADS)} functions, seeds {' '.join(map(str, options.seeds))}: {options.train} calls each"
         f" to learn from, {options.held_out} held out; {count} calls in all"
     )
@@ -77,41 +69,41 @@ def _run(options: argparse.Namespace) -> None:
     )
 
     trials = heldout.trials(calls, options.train, _progress)
-    _say("asking after a drift, comparing tables")
+    to_output("asking after a drift, comparing tables")
     drifted = {step: drift.drifts(calls, options.train, step) for step in drift.STEPS}
     comparisons = exactness.COMPARISONS // (10 if options.quick else 1)
     exact = exactness.compared(calls, options.train, comparisons, _progress)
 
     metrics: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
-    report.table_2(trials, _say)
+    report.table_2(trials, to_output)
     for more, bounds in (
-        report.held_out(trials, _say),
-        *(report.drift_recovery(found, step, _say) for step, found in drifted.items()),
+        report.held_out(trials, to_output),
+        *(report.drift_recovery(found, step, to_output) for step, found in drifted.items()),
     ):
         metrics |= more
         intervals |= bounds
-    metrics |= report.cpu_times(trials, _say)
+    metrics |= report.cpu_times(trials, to_output)
     times = Times()
     for trial in trials:
         times.extend(trial.times)
-    more, bounds = report.learning_times(times, _say)
+    more, bounds = report.learning_times(times, to_output)
     metrics |= more
     intervals |= bounds
     metrics["table_mismatches"] = exact.mismatches + exact.lowered
-    _say(
+    to_output(
         f"\nTables against boosters: {exact.mismatches} mismatches in {exact.comparisons} comparisons;"
         f" {exact.lowered} answers lowered by snapping"
     )
     if not options.skip_serving:
         served = serving.measured(calls, options.train, out, options.quick, _progress)
-        serving.table(served, _say)
+        serving.table(served, to_output)
         metrics |= served.metrics
         intervals |= served.intervals
         metrics["table_mismatches"] += served.go_mismatches + served.server_mismatches
 
-    report.table(_say, "Goals", goals.rows(metrics, intervals))
-    _write(
+    report.table(to_output, "Goals", goals.rows(metrics, intervals))
+    report.write(
         out / "results.json",
         {
             "metrics": metrics,
@@ -132,13 +124,6 @@ def _run(options: argparse.Namespace) -> None:
             "seconds": round(time.monotonic() - began, 1),
         },
     )
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=2) + "\n")
-    os.replace(partial, path)
-    _say(f"\nwritten to {path}")
 
 
 def main() -> int:

@@ -23,7 +23,8 @@ from bench.goals import DOES_NOT_HOLD, Goal
 from bench.heldout import ALLOCATION
 from bench.learner import Learner, sample
 from bench.processes import ROOT, Predictor, asked, can_pin, predictor, redis_server
-from bench.serving import observation
+from bench.report import to_output
+from bench.serving import infer_body, observation
 from bench.workloads import WORKLOADS
 from libra_predictor.function import FunctionState
 from libra_predictor.observations import STREAM, VERSION
@@ -51,11 +52,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--out", type=Path, default=ROOT / "out" / "bench-predictor", help="default: out/bench-predictor"
     )
     return parser.parse_args(arguments)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def _container(manifest: str, *parts: str) -> dict[str, Any]:
@@ -202,8 +198,7 @@ def _cpu_seconds(server: Predictor) -> float:
 def _ask_all(server: Predictor, count: int) -> float:
     """Asks for each function once, as activators do; returns the seconds."""
     began = time.monotonic()
-    tensor = {"name": "size", "shape": [1], "datatype": "INT64", "data": [4096]}
-    body = json.dumps({"inputs": [tensor]})
+    body = infer_body(4096)
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
     for i in range(count):
         model = _name(i).replace("/", ".")
@@ -251,12 +246,12 @@ def _learner(out: Path, port: int, pinned: bool, observer: _Observer, count: int
         metrics["asked_mib"], _ = _memory_mib(server)
         liveness = _Liveness(server)
         with liveness.watching():
-            _say(f"{_OBSERVATIONS} observations at once")
+            to_output(f"{_OBSERVATIONS} observations at once")
             began = time.monotonic()
             observer.append_all()
             observer.all_learned()
             metrics["observed_per_s"] = _OBSERVATIONS / (time.monotonic() - began)
-            _say(f"{_RATE} observations a second, for {_RATE_SECONDS} s")
+            to_output(f"{_RATE} observations a second, for {_RATE_SECONDS} s")
             before = _cpu_seconds(server)
             observer.append_for(_RATE_SECONDS)
             observer.all_learned()
@@ -290,10 +285,10 @@ def _measure(options: argparse.Namespace, calls: Calls) -> tuple[dict[str, float
         "replica_mib": Goal(_mib(limits["memory"])),
         "longest_unanswered_s": Goal(_LIVENESS_SECONDS),
     }
-    _say(f"{len(WORKLOADS)} functions learn")
+    to_output(f"{len(WORKLOADS)} functions learn")
     states = _learned(calls)
     by_size = sum(any(table.thresholds for table in _tables(state)) for state in states)
-    _say(f"{by_size} of them by size; they are stored as {count}")
+    to_output(f"{by_size} of them by size; they are stored as {count}")
     with redis_server(out, pinned, arguments) as port:
         client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
         before, rss_before = _data_bytes(client), int(client.info("memory")["used_memory_rss"]) / _MIB
@@ -326,9 +321,9 @@ def main() -> int:
     options = _options(sys.argv[1:])
     options.out.mkdir(parents=True, exist_ok=True)
     described = machine.described()
-    _say(", ".join(f"{what} {value}" for what, value in described.items()))
+    to_output(", ".join(f"{what} {value}" for what, value in described.items()))
     try:
-        calls, _ = measured(options.out, [_SEED], _PER_FUNCTION, False, 60 * 40, _say)
+        calls, _ = measured(options.out, [_SEED], _PER_FUNCTION, False, 60 * 40, to_output)
         metrics, goals = _measure(options, calls)
     except NotMeasuredError as error:
         sys.stderr.write(f"not measured: {error}\n")
@@ -338,9 +333,9 @@ def main() -> int:
     for name, value in metrics.items():
         goal = goals.get(name)
         rows.append([name, f"{value:.4g}", "" if goal is None else str(goal), verdicts.get(name, "")])
-    report.table(_say, f"{options.functions} functions", rows)
+    report.table(to_output, f"{options.functions} functions", rows)
     results = {"metrics": metrics, "goals": verdicts, "functions": options.functions, "machine": described}
-    (options.out / "functions.json").write_text(json.dumps(results, indent=2) + "\n")
+    report.write(options.out / "functions.json", results)
     return 1 if DOES_NOT_HOLD in verdicts.values() else 0
 
 

@@ -1,9 +1,10 @@
 """What the figures are to reach, and what can be said of each."""
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from libra_predictor.estimators import ranked
 
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
@@ -84,11 +85,6 @@ def rows(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> lis
     return written
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that at least a share of the values does not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
 def percentile_interval(values: Sequence[float], share: float) -> Interval | None:
     """The 95 % interval of a percentile; None when there are no two blocks to draw from.
 
@@ -99,7 +95,7 @@ def percentile_interval(values: Sequence[float], share: float) -> Interval | Non
         return None
     rng = random.Random(0)  # noqa: S311
     found = sorted(
-        percentile([v for block in rng.choices(blocks, k=len(blocks)) for v in block], share)
+        ranked([v for block in rng.choices(blocks, k=len(blocks)) for v in block], share)
         for _ in range(_RESAMPLES)
     )
-    return percentile(found, 0.025), percentile(found, 0.975)
+    return ranked(found, 0.025), ranked(found, 0.975)

@@ -17,7 +17,15 @@ from bench.scores import Outcome
 from bench.workloads import WORKLOADS
 from bench.zygote import Call
 from libra_predictor import labels
-from libra_predictor.estimators import MEDIAN, ClassModel, QuantileModel, microseconds, milliseconds, ranked
+from libra_predictor.estimators import (
+    HISTOGRAM_PEAK,
+    MEDIAN,
+    ClassModel,
+    QuantileModel,
+    microseconds,
+    milliseconds,
+    ranked,
+)
 
 RESOURCES = ("cpu", "memory")
 OURS = "ours"
@@ -29,8 +37,6 @@ MEDIAN_OF_ALL = "median of all"
 
 # What the owner of each function has set: two cores and 1,024 MB are the paper's example (LIBRA, section 3).
 ALLOCATION = (2000, 1 << 30)
-
-_HISTOGRAM_PEAK = 0.99
 
 
 @dataclass
@@ -175,7 +181,7 @@ def _online(
 
 
 def _histogram(options: Sequence[Pair], resource: int) -> int:
-    return ranked([option[resource] for option in options], _HISTOGRAM_PEAK)
+    return ranked([option[resource] for option in options], HISTOGRAM_PEAK)
 
 
 def _latest(options: Sequence[Pair], resource: int) -> int:

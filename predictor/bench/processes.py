@@ -25,11 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A running one, and its ports of REST and gRPC."""
+    """A running one."""
 
     pid: int
     http_port: int
-    grpc_port: int
 
 
 def can_pin() -> bool:
@@ -94,11 +93,10 @@ def redis_server(out: Path, pinned: bool, options: Sequence[str]) -> Iterator[in
 @contextlib.contextmanager
 def predictor(out: Path, redis_port: int, pinned: bool, *options: str) -> Iterator[Predictor]:
     """Yields it when it is ready."""
-    http_port, grpc_port, log = free_port(), free_port(), out / "predictor.log"
+    http_port, log = free_port(), out / "predictor.log"
     command = [
         *(*core(pinned, 0), sys.executable, "-m", "libra_predictor"),
-        *("--redis-addr", f"127.0.0.1:{redis_port}"),
-        *("--http-port", str(http_port), "--grpc-port", str(grpc_port), *options),
+        *("--redis-addr", f"127.0.0.1:{redis_port}", "--http-port", str(http_port), *options),
     ]
     with running(command, log) as process:
         eventually(
@@ -107,7 +105,7 @@ def predictor(out: Path, redis_port: int, pinned: bool, *options: str) -> Iterat
             log,
             lambda: asked(http_port, "GET", "/v2/health/ready")[0] == 200 or None,
         )
-        yield Predictor(process.pid, http_port, grpc_port)
+        yield Predictor(process.pid, http_port)
 
 
 def asked(http_port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:

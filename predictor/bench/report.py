@@ -1,15 +1,19 @@
 """Prints what was measured, and gives it names."""
 
+import json
+import os
+import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from bench import drift
 from bench.calls import Say
-from bench.goals import percentile, percentile_interval
+from bench.goals import percentile_interval
 from bench.heldout import (
     ALLOCATION,
     ARG_MAX,
@@ -24,6 +28,7 @@ from bench.heldout import (
 from bench.learner import Pair, Times
 from bench.scores import Outcome, Share, harvested, least_constant, ordered, under_predicted
 from bench.workloads import WORKLOADS
+from libra_predictor.estimators import ranked
 
 Metrics = dict[str, float]
 Intervals = dict[str, tuple[float, float]]
@@ -35,6 +40,18 @@ _MODELS = ("LR", "SVM", "NN", "RF", OURS)
 _ANSWERED = f"{OURS}, answered"
 _FROZEN = (OURS, ARG_MAX, RF, HISTOGRAM, MOVING_WINDOW)
 _ONLINE = (OURS, HISTOGRAM, MOVING_WINDOW)
+
+
+def to_output(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def write(path: Path, results: Mapping[str, object]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(results, indent=2) + "\n")
+    os.replace(partial, path)
+    to_output(f"\nwritten to {path}")
 
 
 def table(say: Say, title: str, rows: Iterable[Sequence[str]]) -> None:
@@ -299,14 +316,14 @@ def learning_times(times: Times, say: Say) -> tuple[Metrics, Intervals]:
         ("refit, with the choice of estimators", times.refit),
         ("update, one observation", times.update),
     ):
-        rows.append([what, f"{median(values):.3f}", f"{percentile(values, 0.99):.3f}", str(len(values))])
+        rows.append([what, f"{median(values):.3f}", f"{ranked(values, 0.99):.3f}", str(len(values))])
     table(say, "Time to learn, one thread.", rows)
     metrics = {
-        "train_ms": percentile(times.training, 0.99),
+        "train_ms": ranked(times.training, 0.99),
         "train_median_ms": median(times.training),
-        "refit_ms": percentile(times.refit, 0.99),
+        "refit_ms": ranked(times.refit, 0.99),
         "refit_median_ms": median(times.refit),
-        "update_ms": percentile(times.update, 0.99),
+        "update_ms": ranked(times.update, 0.99),
         "update_median_ms": median(times.update),
     }
     intervals = {

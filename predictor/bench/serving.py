@@ -63,16 +63,15 @@ def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Serv
         lookup = _tool(pinned, tool, "lookup", "--lookups", "100000" if quick else "1000000", str(tables))
         loads = []
         models = ",".join(f"{_NAMESPACE}.{name}" for name in functions)
-        for protocol, port in (("rest", http_port), ("grpc", server.grpc_port)):
-            load = ("load", "--protocol", protocol, "--address", f"127.0.0.1:{port}", "--model", models)
-            lasting = ("--duration", "2s" if quick else "15s")
-            for clients in _CLIENTS:
-                say(f"{protocol}, {clients} at a time, as fast as it answers")
-                loads.append(_tool(pinned, tool, *load, *lasting, "--connections", str(clients)))
-            say(f"{protocol}, {_RATE} requests per second")
-            loads.append(
-                _tool(pinned, tool, *load, *lasting, "--connections", str(_CLIENTS[-1]), "--rate", str(_RATE))
-            )
+        load = ("load", "--address", f"127.0.0.1:{http_port}", "--model", models)
+        lasting = ("--duration", "2s" if quick else "15s")
+        for clients in _CLIENTS:
+            say(f"{clients} at a time, as fast as it answers")
+            loads.append(_tool(pinned, tool, *load, *lasting, "--connections", str(clients)))
+        say(f"{_RATE} requests per second")
+        loads.append(
+            _tool(pinned, tool, *load, *lasting, "--connections", str(_CLIENTS[-1]), "--rate", str(_RATE))
+        )
     served = Served(loads, lookup, check["comparisons"], check["mismatches"], server_mismatches, pinned)
     for load in loads:
         if load["errors"]:
@@ -93,10 +92,9 @@ def table(served: Served, say: Say) -> None:
             [f"{1000 * look[k]:.0f}" for k in ("mean_us", "p50_us", "p99_us", "p999_us", "clock_p50_us")],
         ],
     )
-    rows = [["protocol", "clients", "loop", "asked/s", "answered/s", "p50 ms", "p99 ms", "p99.9 ms"]]
+    rows = [["clients", "loop", "asked/s", "answered/s", "p50 ms", "p99 ms", "p99.9 ms"]]
     rows += (
         [
-            load["protocol"],
             str(load["connections"]),
             load["mode"],
             f"{load['target_rps']:.0f}" if load["mode"] == "open" else "",
@@ -108,7 +106,7 @@ def table(served: Served, say: Say) -> None:
     where = "one core, the Go client on another" if served.pinned else "cores that it shares with the client"
     report.table(
         say,
-        f"The server, on {where}. The activator asks over REST. The client's own time counts as well.",
+        f"The server, on {where}. The client's own time counts as well.",
         rows,
     )
     say(
@@ -123,22 +121,17 @@ def _metrics(served: Served) -> dict[str, float]:
         "table_lookup_mean_us": served.lookup["mean_us"],
     }
     for load in served.loads:
-        prefix = "infer" if load["protocol"] == "rest" else "infer_grpc"
         if load["mode"] == "open":
-            metrics[f"{prefix}_p99_ms"] = load["p99_ms"]
+            metrics["infer_p99_ms"] = load["p99_ms"]
         else:
-            metrics[f"{prefix}_rps"] = max(metrics.get(f"{prefix}_rps", 0.0), load["achieved_rps"])
+            metrics["infer_rps"] = max(metrics.get("infer_rps", 0.0), load["achieved_rps"])
     return metrics
 
 
 def _intervals(served: Served) -> dict[str, tuple[float, float]]:
     """Of what has one: the client gives none of a single second, or of a thousand look-ups."""
     named = [("table_lookup_p99_us", served.lookup, "us")]
-    named += [
-        ("infer_p99_ms" if load["protocol"] == "rest" else "infer_grpc_p99_ms", load, "ms")
-        for load in served.loads
-        if load["mode"] == "open"
-    ]
+    named += [("infer_p99_ms", load, "ms") for load in served.loads if load["mode"] == "open"]
     return {
         name: (of[f"p99_low_{unit}"], of[f"p99_high_{unit}"])
         for name, of, unit in named
@@ -295,11 +288,13 @@ def _three(data: list[int]) -> tuple[int, int, int]:
     return first, second, third
 
 
+def infer_body(size: int) -> str:
+    return json.dumps({"inputs": [{"name": "size", "shape": [1], "datatype": "INT64", "data": [size]}]})
+
+
 def _infer(http_port: int, name: str, size: int) -> Any:
     """The answer, or None while there is none."""
-    tensor = {"name": "size", "shape": [1], "datatype": "INT64", "data": [size]}
-    body = json.dumps({"inputs": [tensor]})
-    status, answer = asked(http_port, "POST", f"/v2/models/{_NAMESPACE}.{name}/infer", body)
+    status, answer = asked(http_port, "POST", f"/v2/models/{_NAMESPACE}.{name}/infer", infer_body(size))
     if status == 200:
         return json.loads(answer)
     if status == 404:

@@ -24,7 +24,7 @@ class Announced(BaseModel):
     function: str
     version: str = Field(pattern=r"^\d*$")
     offset: tuple[int, int]  # millicores and bytes
-    largest: tuple[int, int] = (0, 0)  # likewise; older releases do not say
+    largest: tuple[int, int]  # likewise
 
 
 class Announcement(BaseModel):
@@ -43,7 +43,7 @@ def announcement(changed: Sequence[Published], dropped: Collection[str] = ()) ->
                 Announced(function=p.function, version=str(p.version), offset=p.offset, largest=p.largest)
                 for p in changed
             ),
-            *(Announced(function=name, version="", offset=(0, 0)) for name in dropped),
+            *(Announced(function=name, version="", offset=(0, 0), largest=(0, 0)) for name in dropped),
         )
     )
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import xgboost
@@ -13,6 +14,8 @@ from libra_predictor.labels import Label, throttled
 from libra_predictor.observations import MAX_DURATION_MS, UNKNOWN_SIZE, Sample
 from libra_predictor.tables import Sizes, StepTable, constant, feature, merged, snapped, thresholds_of
 
+_Number = TypeVar("_Number", int, float)
+
 XGBOOST = "xgboost"
 HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving-window"
@@ -21,12 +24,12 @@ NO_ESTIMATOR = "none"
 UNLIMITED = "unlimited"  # durations that are none
 
 MOVING_WINDOW_CALLS = 5
+HISTOGRAM_PEAK = 0.99
 
 DURATION_QUANTILE = 0.25  # a borrower is not promised time that may lack
 MEDIAN = 0.5
 
 _CLASS_QUANTILES = (0.95, 0.99)
-_HISTOGRAM_PEAK = 0.99
 _HISTOGRAM_DURATION = 0.05
 _ROUNDS = 20
 _PARAMETERS = {
@@ -125,7 +128,7 @@ class QuantileModel:
         return self._trees.tabulated(self._amounts)
 
 
-def ranked(values: Sequence[int], share: float) -> int:
+def ranked(values: Sequence[_Number], share: float) -> _Number:
     """The value that at least a share of the values does not exceed; there is at least one."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
@@ -138,7 +141,7 @@ def moving_window(labels: Sequence[Label]) -> Estimate:
 
 def histogram(labels: Sequence[Label]) -> Estimate:
     """The upper rank of all options, which below 100 of them is the largest; there is at least one label."""
-    most = ranked([label.option for label in labels], _HISTOGRAM_PEAK)
+    most = ranked([label.option for label in labels], HISTOGRAM_PEAK)
     return Estimate(HISTOGRAM, constant(most), _unknown(labels))
 
 
@@ -158,8 +161,8 @@ def class_model(labels: Sequence[Label]) -> ClassModel | None:
 def _unknown(labels: Sequence[Label]) -> int:
     """Enough for all calls together, and for those of unknown size should they be another kind."""
     unsized = [label.option for label in labels if label.size == UNKNOWN_SIZE]
-    everything = ranked([label.option for label in labels], _HISTOGRAM_PEAK)
-    return max(everything, ranked(unsized, _HISTOGRAM_PEAK)) if unsized else everything
+    everything = ranked([label.option for label in labels], HISTOGRAM_PEAK)
+    return max(everything, ranked(unsized, HISTOGRAM_PEAK)) if unsized else everything
 
 
 def timed(samples: Sequence[Sample]) -> list[Sample]:

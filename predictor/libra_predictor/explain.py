@@ -28,22 +28,11 @@ class Answer(Allocation):
     cpu_time_us: int
 
 
-class ErrorRecord(BaseModel):
-    """How the answers of one resource did on calls that they had not learned from."""
-
-    estimator: str
-    calls: int
-    under_predicted: int
-    # Of answer - option needed, in options; of a duration, of answer / actual - 1; of a CPU time, of
-    # log2(answer / used).
-    mean_error: float
-
-
 class Records(BaseModel):
-    cpu: ErrorRecord
-    memory: ErrorRecord
-    duration: ErrorRecord
-    cpu_time: ErrorRecord
+    cpu: Record
+    memory: Record
+    duration: Record
+    cpu_time: Record
 
 
 class Gate(BaseModel):
@@ -147,10 +136,10 @@ def _explanation(published: Published, size: int) -> Explanation:
         observations=published.observations,
         censored=published.censored,
         records=Records(
-            cpu=_record(published.cpu),
-            memory=_record(published.memory),
-            duration=_record(published.duration),
-            cpu_time=_record(published.cpu_time),
+            cpu=published.cpu,
+            memory=published.memory,
+            duration=published.duration,
+            cpu_time=published.cpu_time,
         ),
         gate=_gate(published.gate),
     )
@@ -162,15 +151,6 @@ def _answer(values: tuple[int, int, int], cpu_time_us: int) -> Answer:
 
 def _allocation(values: tuple[int, int]) -> Allocation:
     return Allocation(cpu_milli=values[0], memory_bytes=values[1])
-
-
-def _record(record: Record) -> ErrorRecord:
-    return ErrorRecord(
-        estimator=record.estimator,
-        calls=record.calls,
-        under_predicted=record.under_predicted,
-        mean_error=record.mean_error,
-    )
 
 
 def _gate(gate: tuple[float, float, float] | None) -> Gate | None:

@@ -52,7 +52,7 @@ class FastPath:
 
     async def _infer(self, name: str, scope: _Scope, receive: _Receive, send: _Send) -> None:
         headers = scope["headers"]
-        with self._inferences.begin("rest", name, headers) as inference:
+        with self._inferences.begin(name, headers) as inference:
             body = await _read(scope, receive)
             if body is None:
                 inference.result = "refused"

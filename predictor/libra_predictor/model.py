@@ -8,7 +8,6 @@ import orjson
 from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
 from kserve.model import InferenceVerb
-from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferResponse
 
 from libra_predictor.observations import MAX_SIZE, UNKNOWN_SIZE
 from libra_predictor.published import Published
@@ -78,7 +77,7 @@ class FunctionModel(Model):
         body: object,
         headers: dict[str, str] | None = None,
         verb: InferenceVerb = InferenceVerb.PREDICT,
-    ) -> tuple[InferResponse | ModelInferResponse, dict[str, str]]:
+    ) -> tuple[InferResponse, dict[str, str]]:
         """Answers without KServe's steps around predict, whose four histograms cost more than an answer."""
         return await self.predict(body, headers), {}
 
@@ -87,8 +86,8 @@ class FunctionModel(Model):
         payload: object,
         headers: dict[str, str] | None = None,
         response_headers: dict[str, str] | None = None,
-    ) -> InferResponse | ModelInferResponse:
-        """The answer to a decoded request, over gRPC as its message. Raises InvalidInput."""
+    ) -> InferResponse:
+        """The answer to a decoded request. Raises InvalidInput."""
         if not isinstance(payload, InferRequest):
             raise InvalidInput("the request is not in the Open Inference Protocol v2, the only one accepted")
         if payload.model_version:
@@ -104,8 +103,6 @@ class FunctionModel(Model):
                 raise InvalidInput(
                     f"the output {told(name)} is asked for: accepted are {', '.join(self._outputs)}"
                 )
-        if payload.from_grpc:
-            return self._message(size, request_id, names)
         return self._response(size, request_id, names)
 
     def json(self, size: int, request_id: str) -> bytes:
@@ -124,19 +121,6 @@ class FunctionModel(Model):
             parameters=self._parameters,
         )
 
-    def _message(self, size: int, request_id: str, names: Sequence[str]) -> ModelInferResponse:
-        message = ModelInferResponse()
-        message.CopyFrom(self._template)
-        message.id = request_id
-        for output, value in zip(message.outputs, self._results(size), strict=False):
-            output.contents.int64_contents[0] = value
-        if names:
-            outputs = {output.name: output for output in message.outputs}
-            wanted = [outputs[name] for name in names]
-            del message.outputs[:]
-            message.outputs.extend(wanted)
-        return message
-
     def _results(self, size: int) -> tuple[int, int, int, int]:
         return *self.published.at(size), self.published.answers.cpu_time_at(size)
 
@@ -150,7 +134,6 @@ class FunctionModel(Model):
         for name, table in zip(_RESULTS, tables, strict=True):
             outputs[f"{name}_thresholds"] = list(table.thresholds)
             outputs[f"{name}_values"] = list(table.values)
-        # Older clients take three values of "unknown", and no other number.
         outputs["unknown"] = list(answers.unknown)
         outputs["unknown_cpu_time_us"] = [answers.unknown_cpu_time_us]
         outputs["offset"] = list(published.offset)
@@ -170,11 +153,6 @@ class FunctionModel(Model):
         }
 
     @cached_property
-    def _template(self) -> ModelInferResponse:
-        message: ModelInferResponse = self._response(UNKNOWN_SIZE, "", ()).to_grpc()
-        return message
-
-    @cached_property
     def _json(self) -> bytes:
         """The format of a body, for the id as JSON and the results."""
         head = orjson.dumps(
@@ -192,14 +170,7 @@ def _only_size(request: InferRequest) -> int:
         names = [tensor.name for tensor in request.inputs]
         raise InvalidInput(f"inputs are {told(names)}: accepted is {ACCEPTED}")
     tensor = request.inputs[0]
-    data = tensor.data
-    if data == [] and tensor.datatype == "INT64" and tensor.shape == [1]:
-        # gRPC has bytes beside the tensor, or no data at all.
-        try:
-            data = tensor.as_numpy().tolist()
-        except ValueError as error:
-            raise InvalidInput(f'data of input "{INPUT}" is missing: accepted is {ACCEPTED_SIZE}') from error
-    return size_of(tensor.name, tensor.datatype, tensor.shape, data)
+    return size_of(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
 
 def _text(request_id: object) -> str:

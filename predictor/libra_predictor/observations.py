@@ -40,16 +40,15 @@ class Observation(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     function: Annotated[str, Field(pattern=_NAME, max_length=_LONGEST_NAME)]  # namespace/revision
-    configuration: Annotated[str, Field(max_length=_LONGEST_NAME)] = ""  # namespace/configuration
+    configuration: Annotated[str, Field(max_length=_LONGEST_NAME)]  # namespace/configuration
     size: int = Field(ge=UNKNOWN_SIZE, le=MAX_SIZE)  # bytes
     duration_ns: int = Field(ge=0, le=_MAX_DURATION_NS)
     alone: bool
-    first: bool = False  # the first invocation that ended in its container
+    first: bool  # the first invocation that ended in its container
     status: int
     peak: Resources
-    cpu_time_ns: int = Field(0, ge=0, le=_MAX_CPU_TIME_NS)  # older agents do not tell it
-    limit: Resources  # the least in force
-    limit_at_peak: Resources | None = None  # older agents do not tell it
+    cpu_time_ns: int = Field(ge=0, le=_MAX_CPU_TIME_NS)
+    limit_at_peak: Resources
     throttled_share: float = Field(ge=0, le=1)
 
 
@@ -103,14 +102,13 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         return Useless("malformed", "; ".join(problems))
     if not observation.alone:
         return Useless("not_alone")
-    limit = observation.limit if observation.limit_at_peak is None else observation.limit_at_peak
     sample = Sample(
         size=observation.size,
         duration_ns=observation.duration_ns,
         peak_cpu_milli=observation.peak.cpu_milli,
         peak_memory_bytes=observation.peak.memory_bytes,
-        limit_cpu_milli=limit.cpu_milli,
-        limit_memory_bytes=limit.memory_bytes,
+        limit_cpu_milli=observation.limit_at_peak.cpu_milli,
+        limit_memory_bytes=observation.limit_at_peak.memory_bytes,
         throttled_share=observation.throttled_share,
         first=observation.first,
         failed=not 200 <= observation.status < 300,

@@ -1,22 +1,15 @@
-"""KServe's two servers, REST and gRPC, without what only an operator of models should be able to do."""
+"""KServe's REST server, without what only an operator of models should be able to do."""
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from grpc import aio  # type: ignore[import-untyped]
-from grpc_interceptor.exceptions import Unimplemented
 from kserve import InferRequest, InferResponse, ModelRepository
 from kserve.errors import InvalidInput, ModelNotFound
 from kserve.protocol.dataplane import DataPlane
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
-from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
-from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
-from kserve.protocol.grpc.server import GRPCServer
-from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.server import RESTServer, metrics_handler
 from kserve.protocol.rest.v2_datamodels import (
@@ -30,7 +23,7 @@ from kserve.protocol.rest.v2_datamodels import (
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from starlette.exceptions import HTTPException
 
-from libra_predictor.fastpath import LARGEST_BODY, FastPath
+from libra_predictor.fastpath import FastPath
 from libra_predictor.model import ACCEPTED, ACCEPTED_SIZE, FunctionModel, function_name, told
 from libra_predictor.telemetry import Inferences
 from libra_predictor.waiting import WaitingServer
@@ -46,7 +39,7 @@ class UnknownFunction(ModelNotFound):
 
 
 class Plane(DataPlane):
-    """What both protocols ask: KServe's, with honest readiness and refusals that help."""
+    """KServe's, with honest readiness and refusals that help."""
 
     def __init__(self, repository: ModelRepository, ready: Callable[[], bool], why_none: str) -> None:
         super().__init__(model_registry=repository)
@@ -170,64 +163,3 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 def _error(status: int, error: str, headers: Any = None) -> JSONResponse:
     told_as = error.encode(errors="backslashreplace").decode()
     return JSONResponse({"error": told_as}, status, headers)
-
-
-class GrpcServer(GRPCServer):
-    """The service of the Open Inference Protocol."""
-
-    def __init__(self, plane: Plane, inferences: Inferences, port: int) -> None:
-        extension = ModelRepositoryExtension(plane.model_registry)
-        super().__init__(port, plane, extension, kwargs={})
-        self._servicer = _Servicer(plane, extension, inferences)
-
-    async def start(self, max_workers: int = 0) -> None:
-        """Serves until stopped; without threads, for all of it is asynchronous."""
-        server = aio.server(
-            interceptors=(ExceptionToStatusInterceptor(),),
-            options=[
-                ("grpc.max_receive_message_length", LARGEST_BODY),
-                # Two processes on one port would each get some of the requests, and none would fail.
-                ("grpc.so_reuseport", 0),
-            ],
-        )
-        add_GRPCInferenceServiceServicer_to_server(self._servicer, server)
-        server.add_insecure_port(f"[::]:{self._port}")
-        self._server = server
-        await server.start()
-        await server.wait_for_termination()
-
-
-class _Servicer(InferenceServicer):
-    def __init__(self, plane: Plane, extension: ModelRepositoryExtension, inferences: Inferences) -> None:
-        super().__init__(plane, extension)
-        self._inferences = inferences
-
-    async def ModelInfer(  # noqa: N802
-        self, request: pb.ModelInferRequest, context: aio.ServicerContext[Any, Any]
-    ) -> pb.ModelInferResponse:
-        headers = context.invocation_metadata() or ()
-        with self._inferences.begin("grpc", request.model_name, headers) as inference:
-            try:
-                self._data_plane.get_model_from_registry(request.model_name)
-                response = await super().ModelInfer(request, context)
-            except ModelNotFound:
-                inference.result = "unknown"
-                raise
-            except InvalidInput as error:
-                inference.result = "refused"
-                if "accepted" in error.reason:
-                    raise
-                # KServe repeats what was sent, and a client takes no status of more than 8 KiB.
-                raise InvalidInput(f"{error.reason:.200}: accepted is {ACCEPTED}") from error
-            inference.result = "answered"
-            return response
-
-    async def RepositoryModelLoad(self, request: object, context: object) -> NoReturn:  # noqa: N802
-        raise _closed()
-
-    async def RepositoryModelUnload(self, request: object, context: object) -> NoReturn:  # noqa: N802
-        raise _closed()
-
-
-def _closed() -> Unimplemented:
-    return Unimplemented("models come and go with the observations: none is loaded or unloaded by request")

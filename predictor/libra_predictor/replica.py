@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator
 from contextlib import aclosing
-from itertools import islice
 from typing import Final
 from weakref import WeakSet
 
@@ -15,7 +14,6 @@ from libra_predictor.announcements import Announcement, announcements
 from libra_predictor.connection import UNREACHABLE, BackOff, Connection
 from libra_predictor.model import FunctionModel, model_name
 from libra_predictor.published import Published, Stage
-from libra_predictor.scores import MOST_FUNCTIONS
 from libra_predictor.store import Refused, Store, StoreUnreachableError, parts
 from libra_predictor.tasks import first_of
 
@@ -176,22 +174,10 @@ def _functions(_: CallbackOptions) -> Iterator[Observation]:
         yield Observation(count, {"stage": stage.value})
 
 
-def _offsets(_: CallbackOptions) -> Iterator[Observation]:
-    for replica in _replicas:
-        for name, published in list(islice(replica.functions.items(), MOST_FUNCTIONS)):
-            yield Observation(published.offset[0] / 1e3, {"function": name, "resource": "cpu"})
-            yield Observation(published.offset[1], {"function": name, "resource": "memory"})
-
-
 _meter = get_meter("libra_predictor")
 _meter.create_observable_gauge(
     "libra.predictor.functions",
     [_functions],
     unit="{function}",
     description="Functions that are answered for, by `stage`.",
-)
-_meter.create_observable_gauge(
-    "libra.predictor.offset",
-    [_offsets],
-    description="Added to answers, in cores or bytes, by `function` and `resource`.",
 )

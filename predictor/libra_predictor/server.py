@@ -1,4 +1,4 @@
-"""The process: KServe's model server, REST and gRPC, with the learner beside it on one event loop."""
+"""The process: KServe's model server with the learner beside it on one event loop."""
 
 import asyncio
 import copy
@@ -12,7 +12,7 @@ from kserve.errors import InvalidInput, ModelNotFound, ServerNotReady
 from kserve.logging import KSERVE_LOG_CONFIG, configure_logging
 
 from libra_predictor import explain
-from libra_predictor.protocols import GrpcServer, Plane, RestServer
+from libra_predictor.protocols import Plane, RestServer
 from libra_predictor.published import Published
 from libra_predictor.settings import Settings
 from libra_predictor.telemetry import Telemetry
@@ -60,7 +60,7 @@ class PredictorServer(ModelServer):
         self, settings: Settings, repository: ModelRepository, source: Source, telemetry: Telemetry
     ) -> None:
         # One worker, because a model that is published in one process is unknown to another.
-        super().__init__(workers=1, registered_models=repository)
+        super().__init__(workers=1, registered_models=repository, enable_grpc=False)
         self._source = source
         plane = Plane(
             repository,
@@ -70,12 +70,10 @@ class PredictorServer(ModelServer):
         )
         own = explain.router(source.functions, plane.why_unknown)
         self._rest = RestServer(plane, own, telemetry.inferences, settings.http_port)
-        self._grpc = GrpcServer(plane, telemetry.inferences, settings.grpc_port)
 
     def start(self, models: object = ()) -> None:
-        """Serves until a signal says to stop, or a server or the source fails, which it raises."""
-        self._grpc_server = self._grpc  # type: ignore[assignment]  # for stop; uvicorn stops by the signal
-        self.servers = [self._source.run(), self._rest.start(), self._grpc.start()]  # type: ignore[no-untyped-call]
+        """Serves until a signal says to stop, or the server or the source fails, which it raises."""
+        self.servers = [self._source.run(), self._rest.start()]  # type: ignore[no-untyped-call]
         self.setup_event_loop()  # type: ignore[no-untyped-call]
         self.register_signal_handler()  # type: ignore[no-untyped-call]
         asyncio.run(self._serve())
@@ -84,7 +82,7 @@ class PredictorServer(ModelServer):
         try:
             await asyncio.gather(*self.servers)
         finally:
-            self._source.stop()  # so that it lets others learn, whatever ended the servers
+            self._source.stop()  # so that it lets others learn, whatever ended the server
 
     def stop(self, sig: int) -> None:
         self._source.stop()

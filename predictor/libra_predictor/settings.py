@@ -81,8 +81,7 @@ class Settings(BaseModel):
         description="folder with the files username, password and ca.crt for Redis, each of which may be"
         " missing",
     )
-    http_port: int = Field(8080, ge=1, le=65535, description="port of the REST server")
-    grpc_port: int = Field(8081, ge=1, le=65535, description="port of the gRPC server")
+    http_port: int = Field(8080, ge=1, le=65535, description="port of the server")
     role: Literal["auto", "serve"] = Field(
         "auto", description="auto learns when no other replica does; serve never learns"
     )

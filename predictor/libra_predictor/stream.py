@@ -68,9 +68,6 @@ _CHECK = _FENCED + "return 1"
 _ACKNOWLEDGE = _FENCED + "return redis.call('XACK', KEYS[1], ARGV[2], unpack(ARGV, 3))"
 
 _meter = get_meter("libra_predictor")
-_lag = _meter.create_gauge(
-    "libra.predictor.queue.lag", unit="{entry}", description="Observations that were not read yet."
-)
 _behind = _meter.create_gauge(
     "libra.predictor.queue.behind",
     unit="s",
@@ -129,7 +126,6 @@ class Stream:
         if entries:
             self._position = entries[-1].id
         self._delivered, self.seconds = delivered.decode(), int(seconds)
-        _lag.set(max(0, lag))
         _behind.set(max(0, self.seconds - id_order(self._position)[0] // 1000) if lag > 0 else 0)
         return entries
 

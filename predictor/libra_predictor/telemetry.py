@@ -27,14 +27,11 @@ _SHUTDOWN_SECONDS = 5.0
 # From a hundredth of the promised 2 ms to a thousand times it.
 _SECONDS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25, 2.0)
 
-Protocol = Literal["rest", "grpc"]
 Result = Literal["answered", "unknown", "refused", "failed"]
-Headers = Iterable[tuple[str | bytes, str | bytes]]
+Headers = Iterable[tuple[bytes, bytes]]
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_PROPAGATED = {field.encode(): field for field in _PROPAGATOR.fields} | {
-    field: field for field in _PROPAGATOR.fields
-}
+_PROPAGATED = {field.encode(): field for field in _PROPAGATOR.fields}
 
 
 class Telemetry:
@@ -84,23 +81,22 @@ class Inferences:
         self.duration = metrics.get_meter(_LIBRARY).create_histogram(
             "libra.predictor.infer.duration",
             unit="s",
-            description="Time from a request's headers to its answer, by `protocol` and `result`.",
+            description="Time from a request's headers to its answer, by `result`.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
 
-    def begin(self, protocol: Protocol, model: str, headers: Headers) -> "Inference":
-        return Inference(self, protocol, model, headers)
+    def begin(self, model: str, headers: Headers) -> "Inference":
+        return Inference(self, model, headers)
 
 
 class Inference:
     """One request, as a context; what is not told a result counts as failed."""
 
-    __slots__ = ("_inferences", "_protocol", "_span", "_started", "result")
+    __slots__ = ("_inferences", "_span", "_started", "result")
 
-    def __init__(self, inferences: Inferences, protocol: Protocol, model: str, headers: Headers) -> None:
+    def __init__(self, inferences: Inferences, model: str, headers: Headers) -> None:
         self.result: Result = "failed"
         self._inferences = inferences
-        self._protocol = protocol
         self._span: trace.Span | None = None
         self._started = time.perf_counter()
         if inferences.tracer is not None:
@@ -108,7 +104,7 @@ class Inference:
                 "infer",
                 context=_PROPAGATOR.extract(_carrier(headers)),
                 kind=trace.SpanKind.SERVER,
-                attributes={"libra.model": model, "libra.protocol": protocol},
+                attributes={"libra.model": model},
             )
 
     def __enter__(self) -> "Inference":
@@ -120,9 +116,7 @@ class Inference:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._inferences.duration.record(
-            time.perf_counter() - self._started, {"protocol": self._protocol, "result": self.result}
-        )
+        self._inferences.duration.record(time.perf_counter() - self._started, {"result": self.result})
         if self._span is not None:
             self._span.set_attribute("libra.result", self.result)
             if self.result == "failed":
@@ -131,9 +125,5 @@ class Inference:
 
 
 def _carrier(headers: Headers) -> dict[str, str]:
-    """The headers of W3C Trace Context, of HTTP as bytes and of gRPC as text."""
-    carrier = {}
-    for key, value in headers:
-        if (field := _PROPAGATED.get(key)) is not None:
-            carrier[field] = value.decode("latin-1") if isinstance(value, bytes) else value
-    return carrier
+    """The headers of W3C Trace Context, as text."""
+    return {_PROPAGATED[key]: value.decode("latin-1") for key, value in headers if key in _PROPAGATED}

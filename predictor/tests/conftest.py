@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 import redis
-from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 PREDICTOR = Path(__file__).parents[1]
@@ -69,6 +67,7 @@ def observation(**changes: Any) -> dict[str, Any]:
     return {
         "id": "b1946ac9",
         "function": "default/thumb-00001",
+        "configuration": "",
         "pod": "default/thumb-00001-deployment-6d4cf56db6-x7k2p",
         "size": 4096,
         "duration_ns": 120_000_000,
@@ -76,6 +75,7 @@ def observation(**changes: Any) -> dict[str, Any]:
         "lent": {"cpu_milli": 0, "memory_bytes": 0},
         "borrowed": {"cpu_milli": 0, "memory_bytes": 0},
         "alone": True,
+        "first": False,
         "status": 200,
         "peak": {"cpu_milli": 250, "memory_bytes": 50 << 20},
         "cpu_time_ns": 22_000_000,
@@ -123,17 +123,14 @@ class RedisServer:
 
 
 class Server:
-    """A real server process of the predictor, with both of its protocols."""
+    """A real server process of the predictor."""
 
     def __init__(self, module: str, options: Sequence[str], log: Path, **environment: str) -> None:
-        self.port, self.grpc_port = free_port(), free_port()
+        self.port = free_port()
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", module),
-                    *("--http-port", str(self.port), "--grpc-port", str(self.grpc_port), *options),
-                ],
+                [sys.executable, "-m", module, "--http-port", str(self.port), *options],
                 cwd=PREDICTOR,
                 env=os.environ | environment,
                 stdout=output,
@@ -185,11 +182,6 @@ class Server:
 
         answer = eventually(f"{model} has a model", probe)
         return {output["name"]: output["data"] for output in answer["outputs"]} | {**answer["parameters"]}
-
-    @contextlib.contextmanager
-    def grpc(self) -> Iterator[GRPCInferenceServiceStub]:
-        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
-            yield GRPCInferenceServiceStub(channel)
 
     def stop(self) -> int:
         return stop(self.process)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-import grpc  # type: ignore[import-untyped]
 import pytest
 from conftest import PublishedServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from published_server import MODELLED
 
 from libra_predictor.fastpath import LARGEST_BODY
@@ -218,102 +216,6 @@ def test_rest_what_is_closed(published_server: PublishedServer) -> None:
     ):
         assert published_server.ask("POST", path, {})[0] == 404, path
     assert published_server.ask("DELETE", INFER)[0] == 405
-    answers_rightly(published_server)
-
-
-TENSORS = st.builds(
-    lambda name, datatype, shape, contents, parameters: pb.ModelInferRequest.InferInputTensor(
-        name=name, datatype=datatype, shape=shape, contents=contents, parameters=parameters
-    ),
-    st.sampled_from(["size", "size", "", "x" * 300, "\x00é"]),
-    st.sampled_from(["INT64", "INT64", "int64", "FP64", "FP16", "BYTES", "BOOL", "UINT64", "", "NONE"]),
-    st.sampled_from([[1], [1], [], [-1], [1, 1], [2**62], [0]]),
-    st.builds(
-        pb.InferTensorContents,
-        int64_contents=st.lists(st.one_of(SIZES, st.integers(-(2**63), 2**63 - 1)), max_size=2),
-        fp64_contents=st.lists(st.floats(), max_size=1),
-        bytes_contents=st.lists(st.binary(max_size=4), max_size=1),
-        bool_contents=st.lists(st.booleans(), max_size=1),
-    ),
-    st.dictionaries(
-        st.sampled_from(["binary_data_size", "x"]),
-        st.builds(pb.InferParameter, string_param=st.text(st.characters(codec="utf-8"), max_size=4)),
-    ),
-)
-MESSAGES = st.builds(
-    pb.ModelInferRequest,
-    model_name=st.sampled_from(["default.thumb-00001"] * 5 + ["default.none", "", "x" * 9000, "é\n/"]),
-    model_version=st.sampled_from(["", "", "", "1"]),
-    id=st.text(st.characters(codec="utf-8"), max_size=5),
-    inputs=st.one_of(st.lists(TENSORS, min_size=1, max_size=1), st.lists(TENSORS, max_size=3)),
-    raw_input_contents=st.lists(
-        st.one_of(st.binary(max_size=9), SIZES.map(lambda size: struct.pack("<q", size))), max_size=1
-    ),
-)
-
-
-@given(message=MESSAGES)
-@fuzz
-def test_grpc_messages(published_server: PublishedServer, message: pb.ModelInferRequest) -> None:
-    with published_server.grpc() as client:
-        call = client.ModelInfer.future(message)
-        if call.exception() is not None:
-            assert call.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), call
-            assert "accepted" in call.details() or "use the user allocation" in call.details()
-            return
-    (tensor,) = message.inputs
-    raw = message.raw_input_contents
-    (size,) = struct.unpack("<q", raw[0]) if raw else tensor.contents.int64_contents
-    values = tuple(output.contents.int64_contents[0] for output in call.result().outputs[:3])
-    assert values == MODELLED.at(size)
-
-
-def test_grpc_large_malformed_and_closed(published_server: PublishedServer) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{published_server.grpc_port}") as channel:
-        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        for body, code in (
-            (b" " * (10 << 20), grpc.StatusCode.RESOURCE_EXHAUSTED),
-            (b"\xff" * 100, grpc.StatusCode.UNKNOWN),  # of gRPC itself, before any code of ours
-        ):
-            with pytest.raises(grpc.RpcError) as refused:
-                infer(body)
-            assert refused.value.code() == code
-            assert refused.value.details()
-    with published_server.grpc() as client:
-        for call, message, code, told in (
-            (
-                client.RepositoryModelUnload,
-                pb.RepositoryModelUnloadRequest(model_name="default.thumb-00001"),
-                grpc.StatusCode.UNIMPLEMENTED,
-                "models come and go with the observations",
-            ),
-            (
-                client.RepositoryModelLoad,
-                pb.RepositoryModelLoadRequest(model_name="default.none"),
-                grpc.StatusCode.UNIMPLEMENTED,
-                "models come and go with the observations",
-            ),
-            (
-                client.ModelReady,
-                pb.ModelReadyRequest(name="default.none"),
-                grpc.StatusCode.NOT_FOUND,
-                "function default/none is not known here: use the user allocation",
-            ),
-            (
-                client.ModelMetadata,
-                pb.ModelMetadataRequest(name="default.none"),
-                grpc.StatusCode.NOT_FOUND,
-                "function default/none is not known here: use the user allocation",
-            ),
-        ):
-            with pytest.raises(grpc.RpcError) as refused:
-                call(message)
-            assert refused.value.code() == code
-            assert told in refused.value.details()
-        assert client.ServerReady(pb.ServerReadyRequest()).ready
-        assert client.ModelReady(pb.ModelReadyRequest(name="default.thumb-00001")).ready
-        described = client.ModelMetadata(pb.ModelMetadataRequest(name="default.thumb-00001"))
-        assert [tensor.name for tensor in described.inputs] == ["size"]
     answers_rightly(published_server)
 
 

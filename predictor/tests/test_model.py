@@ -57,10 +57,10 @@ def published_functions(draw: st.DrawFn) -> Published:
     )
 
 
-def request(size: object = 4096, *, outputs: tuple[str, ...] = (), grpc: bool = False) -> InferRequest:
+def request(size: object = 4096, *, outputs: tuple[str, ...] = ()) -> InferRequest:
     tensor = InferInput("size", [1], "INT64", [size])
     wanted = [RequestedOutput(name) for name in outputs]
-    return InferRequest("m", [tensor], "id 7", from_grpc=grpc, request_outputs=wanted)
+    return InferRequest("m", [tensor], "id 7", request_outputs=wanted)
 
 
 def answered(model: FunctionModel, asked: InferRequest) -> Any:
@@ -77,14 +77,6 @@ def test_every_way_to_ask_gives_the_same_answer(published: Published, size: int)
     for output in direct["outputs"]:
         assert output.pop("parameters") is None
     assert direct == by_kserve
-
-    message = answered(model, request(size, grpc=True))
-    assert message.id == "id 7"
-    assert [
-        (output.name, list(output.shape), output.datatype, list(output.contents.int64_contents))
-        for output in message.outputs
-    ] == [(o["name"], o["shape"], o["datatype"], o["data"]) for o in direct["outputs"]]
-    assert {key: p.string_param for key, p in message.parameters.items()} == direct["parameters"]
 
 
 @given(published_functions(), SIZES)
@@ -104,28 +96,11 @@ def test_a_reader_of_the_tables_comes_to_the_same_answer(published: Published, s
     assert outputs["cpu_time_us"] == [expected] == [published.answers.cpu_time_at(size)]
 
 
-def test_clients_of_before_find_all_that_they_read() -> None:
-    answer = json.loads(FunctionModel(MODELLED).json(4096, ""))
-    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
-    assert [output["name"] for output in answer["outputs"][:3]] == [
-        "cpu_milli",
-        "memory_bytes",
-        "duration_ms",
-    ]
-    assert outputs["unknown"] == [1900, 128 << 20, 20], "they refuse a fourth value"
-
-
 def test_only_the_outputs_that_were_asked_for() -> None:
     model = FunctionModel(MODELLED)
     wanted = ("offset", "cpu_milli")
     rest = answered(model, request(outputs=wanted))
     assert [(o.name, o.data) for o in rest.outputs] == [("offset", [300, 64 << 20]), ("cpu_milli", [900])]
-    message = answered(model, request(outputs=wanted, grpc=True))
-    assert [(o.name, list(o.contents.int64_contents)) for o in message.outputs] == [
-        ("offset", [300, 64 << 20]),
-        ("cpu_milli", [900]),
-    ]
-    assert len(answered(model, request(grpc=True)).outputs) == 17, "the template stays whole"
     with pytest.raises(InvalidInput, match="the output 'gpu' is asked for: accepted are cpu_milli, memory_b"):
         asyncio.run(model(request(outputs=("gpu",))))
 

@@ -36,15 +36,6 @@ def test_what_a_borrower_was_lent_is_in_the_limit() -> None:
     assert (observed.sample.limit_cpu_milli, observed.sample.limit_memory_bytes) == (1500, 0)
 
 
-def test_an_older_writer_leaves_out_what_is_optional() -> None:
-    older = observation()
-    del older["cpu_time_ns"], older["limit_at_peak"]
-    observed = parse({b"v": b"1", b"data": json.dumps(older).encode()})
-    assert isinstance(observed, Observed)
-    assert (observed.configuration, observed.sample.first, observed.sample.cpu_time_ns) == ("", False, 0)
-    assert (observed.sample.limit_cpu_milli, observed.sample.limit_memory_bytes) == (1000, 256 << 20)
-
-
 def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
     observed = parse(entry(status=502, peak=AT_LIMIT))
     assert isinstance(observed, Observed)
@@ -73,7 +64,6 @@ def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
         (entry(status=503), "failed", ""),
         (entry(status=404, peak=AT_LIMIT), "failed", ""),
         (entry(peak={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.peak.cpu_milli: "),
-        (entry(limit={"cpu_milli": 1_000_001, "memory_bytes": 0}), "malformed", "data.limit.cpu_milli: "),
         (entry(limit_at_peak={"cpu_milli": -1, "memory_bytes": 0}), "malformed", "data.limit_at_peak.cpu_m"),
         (entry(peak={"cpu_milli": 0, "memory_bytes": 10**12 + 1}), "malformed", "data.peak.memory_bytes: "),
         (entry(duration_ns=24 * 3600 * 10**9 + 1), "malformed", "data.duration_ns: "),

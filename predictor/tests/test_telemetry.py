@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from conftest import PublishedServer, eventually
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as pb
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -17,17 +16,6 @@ from libra_predictor.telemetry import Inferences
 INFER = "/v2/models/default.thumb-00001/infer"
 COUNT = "libra_predictor_infer_duration_seconds_count"
 BODY = b'{"inputs":[{"name":"size","shape":[1],"datatype":"INT64","data":[4096]}]}'
-MESSAGE = pb.ModelInferRequest(
-    model_name="default.thumb-00001",
-    inputs=[
-        pb.ModelInferRequest.InferInputTensor(
-            name="size",
-            datatype="INT64",
-            shape=[1],
-            contents=pb.InferTensorContents(int64_contents=[4096]),
-        )
-    ],
-)
 
 
 class Collector(ThreadingHTTPServer):
@@ -93,22 +81,13 @@ def test_spans_are_children_of_the_request_that_asked(collector: Collector, tmp_
         for number, headers, body in ((1, json, BODY), (2, by_kserve, BODY), (3, json, b"{")):
             server.send("POST", INFER, body, headers | traceparent(number)[2])
         server.send("POST", "/v2/models/default.none/infer", BODY, json | traceparent(4)[2])
-        with server.grpc() as client:
-            client.ModelInfer(MESSAGE, metadata=list(traceparent(5)[2].items()))
-            client.ModelInfer(MESSAGE)
         server.send("POST", INFER, BODY, json | {"traceparent": "00-no-trace-01"})
     finally:
         assert server.stop() == 0, server.log()
 
     spans = {span.trace_id: span for span in collector.spans}
-    assert len(spans) == len(collector.spans) == 7
-    for number, protocol, result in (
-        (1, "rest", "answered"),
-        (2, "rest", "answered"),
-        (3, "rest", "refused"),
-        (4, "rest", "unknown"),
-        (5, "grpc", "answered"),
-    ):
+    assert len(spans) == len(collector.spans) == 5
+    for number, result in ((1, "answered"), (2, "answered"), (3, "refused"), (4, "unknown")):
         trace, parent, _ = traceparent(number)
         span = spans.pop(trace)
         assert span.name == "infer"
@@ -117,7 +96,7 @@ def test_spans_are_children_of_the_request_that_asked(collector: Collector, tmp_
         assert span.status.code == Status.STATUS_CODE_UNSET
         attributes = {attribute.key: attribute.value.string_value for attribute in span.attributes}
         assert attributes["libra.model"] == ("default.none" if number == 4 else "default.thumb-00001")
-        assert (attributes["libra.protocol"], attributes["libra.result"]) == (protocol, result)
+        assert attributes["libra.result"] == result
     assert all(span.parent_span_id == b"" for span in spans.values())
     assert collector.services == {"libra-predictor"}
     assert "libra.predictor.infer.duration" in collector.metrics
@@ -145,7 +124,7 @@ def test_stops_cleanly_when_the_collector_is_away(collector: Collector, tmp_path
         assert server.stop() == 0, server.log()
 
 
-def test_latency_is_counted_by_protocol_and_result(tmp_path: Path) -> None:
+def test_latency_is_counted_by_result(tmp_path: Path) -> None:
     server = PublishedServer(tmp_path / "log")
     try:
         server.gets_ready()
@@ -153,19 +132,12 @@ def test_latency_is_counted_by_protocol_and_result(tmp_path: Path) -> None:
         server.infer("default.thumb-00001", -5)
         server.infer("default.none")
         server.send("POST", INFER, b" " * (1 << 20), {})
-        with server.grpc() as client:
-            client.ModelInfer(MESSAGE)
 
         def counted() -> bool | None:
             lines = server.ask("GET", "/metrics")[1].decode().splitlines()
             return {
-                f'{COUNT}{{protocol="{protocol}",result="{result}"}} {count}'
-                for protocol, result, count in (
-                    ("rest", "answered", 1.0),
-                    ("rest", "refused", 2.0),
-                    ("rest", "unknown", 1.0),
-                    ("grpc", "answered", 1.0),
-                )
+                f'{COUNT}{{result="{result}"}} {count}'
+                for result, count in (("answered", 1.0), ("refused", 2.0), ("unknown", 1.0))
             } <= set(lines) or None
 
         # A client has its answer before it is measured.
@@ -175,9 +147,9 @@ def test_latency_is_counted_by_protocol_and_result(tmp_path: Path) -> None:
 
 
 def test_without_a_tracer_no_header_is_looked_at() -> None:
-    def headers() -> Iterator[tuple[str, str]]:
+    def headers() -> Iterator[tuple[bytes, bytes]]:
         raise AssertionError("was looked at")
-        yield ("", "")
+        yield (b"", b"")
 
-    with Inferences().begin("rest", "m", headers()) as inference:
+    with Inferences().begin("m", headers()) as inference:
         inference.result = "answered"

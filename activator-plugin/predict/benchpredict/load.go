@@ -6,34 +6,32 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
+	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/loadtest/bench/stats"
 )
 
-// asker asks the predictor over a connection of its own.
-type asker interface {
-	ask(ctx context.Context, model string, size int64) error
-	close()
-}
-
 type loadOptions struct {
-	protocol, address string
-	models            []string
-	rate              float64 // per second; 0 asks again as soon as there is an answer
-	connections       int
-	duration, warmUp  time.Duration
-	timeout           time.Duration
-	maxSize           int64
-	seed              uint64
+	address          string
+	models           []string
+	rate             float64 // per second; 0 asks again as soon as there is an answer
+	connections      int
+	duration, warmUp time.Duration
+	timeout          time.Duration
+	maxSize          int64
+	seed             uint64
 }
 
 type loadResult struct {
-	Protocol    string  `json:"protocol"`
 	Mode        string  `json:"mode"` // open or closed loop
 	Connections int     `json:"connections"`
 	TargetRate  float64 `json:"target_rps,omitempty"`
@@ -72,7 +70,6 @@ predictor can do.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.protocol, "protocol", "rest", "rest or grpc")
 	f.StringVar(&o.address, "address", "", "of the predictor, HOST:PORT")
 	f.StringSliceVar(&o.models, "model", nil, "model to ask for, namespace.revision; several are asked in turn")
 	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0 is as fast as it answers")
@@ -87,9 +84,6 @@ predictor can do.`,
 
 func (o loadOptions) check() error {
 	var errs []error
-	if o.protocol != "rest" && o.protocol != "grpc" {
-		errs = append(errs, fmt.Errorf("--protocol is %q, want rest or grpc", o.protocol))
-	}
 	if o.address == "" {
 		errs = append(errs, errors.New("--address is missing, want HOST:PORT"))
 	}
@@ -114,7 +108,7 @@ func (o loadOptions) check() error {
 
 // worker is a connection and what it saw in the time that is measured.
 type worker struct {
-	asker
+	client *http.Client
 	rng    *rand.Rand
 	times  []time.Duration
 	dues   []time.Time // of those
@@ -129,12 +123,9 @@ func load(ctx context.Context, o loadOptions) (loadResult, error) {
 	}
 	workers := make([]*worker, o.connections)
 	for i := range workers {
-		a, err := newAsker(o.protocol, o.address)
-		if err != nil {
-			return loadResult{}, err
-		}
-		defer a.close()
-		workers[i] = &worker{asker: a, rng: rand.New(rand.NewPCG(o.seed, uint64(i)))}
+		client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+		defer client.CloseIdleConnections()
+		workers[i] = &worker{client: client, rng: rand.New(rand.NewPCG(o.seed, uint64(i)))}
 	}
 
 	started := time.Now()
@@ -186,7 +177,9 @@ func waitUntil(ctx context.Context, due time.Time) time.Time {
 func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due time.Time, warmingUp bool) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	err := w.ask(ctx, o.models[turn%int64(len(o.models))], w.rng.Int64N(o.maxSize)+1)
+	namespace, revision, _ := strings.Cut(o.models[turn%int64(len(o.models))], ".")
+	_, err := predict.Ask(ctx, w.client, &url.URL{Scheme: "http", Host: o.address},
+		types.NamespacedName{Namespace: namespace, Name: revision}, w.rng.Int64N(o.maxSize)+1)
 	answered := time.Now()
 	if warmingUp {
 		return
@@ -204,7 +197,7 @@ func (w *worker) askOnce(ctx context.Context, o loadOptions, turn int64, due tim
 }
 
 func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult {
-	r := loadResult{Protocol: o.protocol, Mode: "closed", Connections: o.connections, TargetRate: o.rate}
+	r := loadResult{Mode: "closed", Connections: o.connections, TargetRate: o.rate}
 	if o.rate > 0 {
 		r.Mode = "open"
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +33,8 @@ const answer = `{"parameters": {"version": "7"}, "outputs": [
 	{"name": "unknown", "shape": [3], "datatype": "INT64", "data": [500, 64, 5]},
 	{"name": "unknown_cpu_time_us", "shape": [1], "datatype": "INT64", "data": [4000]},
 	{"name": "offset", "shape": [2], "datatype": "INT64", "data": [100, 0]},
-	{"name": "largest", "shape": [2], "datatype": "INT64", "data": [550, 64]}]}`
+	{"name": "largest", "shape": [2], "datatype": "INT64", "data": [550, 64]},
+	{"name": "largest_size", "shape": [1], "datatype": "INT64", "data": [8000]}]}`
 
 // run runs the command and decodes what it prints.
 func run(t *testing.T, result any, args ...string) error {
@@ -112,7 +111,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestLoadREST(t *testing.T) {
+func TestLoad(t *testing.T) {
 	var asked atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -124,40 +123,7 @@ func TestLoadREST(t *testing.T) {
 		io.WriteString(w, answer)
 	}))
 	defer s.Close()
-	testLoad(t, "rest", s.Listener.Addr().String(), &asked)
-}
-
-func TestLoadGRPC(t *testing.T) {
-	var asked atomic.Int64
-	s := grpc.NewServer(grpc.ForceServerCodecV2(asIs{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		var message []byte
-		if err := stream.RecvMsg(&message); err != nil {
-			return err
-		}
-		// ModelInferRequest as KServe's own client writes it, but for the size.
-		const want = "\n\x04ns.a*"
-		if !bytes.HasPrefix(message, []byte(want)) {
-			return fmt.Errorf("asked with %q", message)
-		}
-		asked.Add(1)
-		return stream.SendMsg([]byte("memory_bytes"))
-	}))
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error)
-	go func() { done <- s.Serve(listener) }()
-	defer func() {
-		s.Stop()
-		<-done
-	}()
-	testLoad(t, "grpc", listener.Addr().String(), &asked)
-}
-
-func testLoad(t *testing.T, protocol, address string, asked *atomic.Int64) {
-	t.Helper()
-	args := []string{"load", "--protocol", protocol, "--address", address, "--connections", "4", "--duration", "200ms", "--timeout", "10s"}
+	args := []string{"load", "--address", s.Listener.Addr().String(), "--connections", "4", "--duration", "200ms", "--timeout", "10s"}
 
 	var open loadResult
 	if err := run(t, &open, append(args, "--model", "ns.a", "--rate", "500", "--warm-up", "100ms")...); err != nil {
@@ -209,11 +175,11 @@ func TestOpenLoopCountsTheQueue(t *testing.T) {
 }
 
 func TestLoadRefuses(t *testing.T) {
-	err := run(t, nil, "load", "--protocol", "http", "--rate", "-1", "--connections", "0")
+	err := run(t, nil, "load", "--rate", "-1", "--connections", "0")
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"--protocol", "--address", "--model", "--rate", "--connections"} {
+	for _, want := range []string{"--address", "--model", "--rate", "--connections"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: does not name %s", err, want)
 		}
@@ -224,7 +190,7 @@ func TestLoadStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := load(ctx, loadOptions{
-		protocol: "rest", address: "127.0.0.1:1", models: []string{"a.b"},
+		address: "127.0.0.1:1", models: []string{"a.b"},
 		connections: 1, duration: time.Hour, timeout: time.Second, maxSize: 1,
 	}); err == nil {
 		t.Error("no error")
