@@ -103,7 +103,7 @@ func exported(t *testing.T) []*dto.MetricFamily {
 	if _, err := controller.New(clk, nil, nil, nil, nil, nil, provider, noop.NewTracerProvider(), controller.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := agent.New(clk, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider, noop.NewTracerProvider()); err != nil {
+	if _, _, err := agent.New(clk, nil, nil, nil, agent.Settings{CgroupRoot: t.TempDir()}, agent.Redis{}, provider, noop.NewTracerProvider()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := invocation.NewManager(invocation.Options{Clock: clk, Logger: zap.NewNop().Sugar(), MeterProvider: provider}); err != nil {

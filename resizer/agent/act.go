@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"libra.dev/libra/resizer/cgroup"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 // look reads a container, and lets the safeguard act at once on what it sees.
@@ -158,7 +159,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	span := r.span(e, w)
 	err := e.info.cgroup.SetCPU(w.to)
 	result := resultOf(err)
-	endSpan(span, result, err)
+	telemetry.EndSpan(span, result, err)
 	r.metrics.wrote(ctx, w, result)
 	switch result {
 	case resultWritten:

@@ -35,6 +35,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -126,8 +127,10 @@ type Agent struct {
 	participants *participants
 }
 
-// New makes an Agent, and the Tracker that tells it which containers there are.
-func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redis, meters metric.MeterProvider, tracers trace.TracerProvider) (*Agent, *Tracker, error) {
+// New makes an Agent, and the Tracker that tells it which containers there are: pods take part as lending
+// says, by what their Revisions, which are read with revisions, say that they are owed.
+func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, settings Settings, redis Redis,
+	meters metric.MeterProvider, tracers trace.TracerProvider) (*Agent, *Tracker, error) {
 	m, err := newMetrics(meters)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the agent's metrics: %w", err)
@@ -172,7 +175,10 @@ func New(clk clock.WithTicker, kube client.Reader, settings Settings, redis Redi
 	now := clk.Now()
 	a.sampledAt.Store(&now)
 	a.reflex.roundAt.Store(&now)
-	return a, &Tracker{clock: clk, kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants}, nil
+	return a, &Tracker{
+		clock: clk, kube: kube, cgroupRoot: settings.CgroupRoot, containers: a.containers, pods: pods, participants: a.participants,
+		lending: lending, allocations: &allocations{revisions: revisions, byUID: map[types.UID]api.Resources{}},
+	}, nil
 }
 
 // Start runs until ctx ends, and then gives every container what it is owed. It

@@ -86,7 +86,7 @@ func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root s
 	if p, ok := observer.(*pool.Redis); ok {
 		redis.Pool, redis.Watcher = p, p.Watch("n1")
 	}
-	a, tracker, err := New(clk, kube, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
+	a, tracker, err := New(clk, kube, kube, &fixedLending{mode: api.ModeObserve}, settings, redis, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func TestTracker(t *testing.T) {
 }
 
 // unguarded has no guards of memory, and gives none.
-type unguarded struct{}
+type unguarded struct{ cgroup.Container }
 
 func (unguarded) GuardMemory(int64) error     { return errors.ErrUnsupported }
 func (unguarded) MemoryGuard() (int64, error) { return 0, nil }

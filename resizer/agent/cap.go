@@ -1,7 +1,5 @@
 package agent
 
-import "libra.dev/libra/resizer/cgroup"
-
 // capped are the containers of the node that may use more CPU than their allocations:
 // of what it has idle, up to a ceiling, or of what they borrowed.
 func (r *reflex) capped() []capped {
@@ -54,5 +52,3 @@ func (r *reflex) borrows(e *entry) (capped, bool) {
 		bound: func(milli int64) { e.mostCPU = milli },
 	}, allocation > 0 && e.managed()
 }
-
-var _ quotas = cgroup.Container(nil)

@@ -54,12 +54,10 @@ type clamp struct {
 	calm       time.Duration
 	releasedAt time.Time
 	levels     map[string]*clampLevel
-	ticks      int // so far
 }
 
 // clampLevel is what the clamp knows of a container.
 type clampLevel struct {
-	tick                int   // the last that named it
 	allocation, ceiling int64 // milli CPU
 	milli               int64 // from allocation to ceiling
 	held                bool
@@ -90,8 +88,7 @@ func (u clampUse) over() int64 {
 func (u clampUse) rests() bool { return u.used < u.allocation/2 }
 
 // tick takes in what containers used since the last time, and whether bystanders waited.
-// A container that is not among them is forgotten. What is to be in force is by quota
-// then.
+// One that is not among them stays as it is. What is to be in force is by quota then.
 func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
 	passed := min(max(0, now.Sub(c.at)), longestAccounted)
 	if c.at.IsZero() {
@@ -102,14 +99,12 @@ func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
 	if c.levels == nil {
 		c.levels = map[string]*clampLevel{}
 	}
-	c.ticks++
 	for _, u := range uses {
 		l := c.levels[u.container]
 		if l == nil {
 			l = &clampLevel{milli: u.ceiling, credit: fullCredit(u.allocation)}
 			c.levels[u.container] = l
 		}
-		l.tick = c.ticks
 		l.bound(u.allocation, u.ceiling)
 		l.pay(u, passed, c.waiting())
 		switch {
@@ -119,11 +114,6 @@ func (c *clamp) tick(now time.Time, waited bool, uses []clampUse) {
 			l.held = false // nobody has less for it
 		case !c.waiting():
 			l.regain(now, c.waitedAt.Add(c.calm-regainEvery))
-		}
-	}
-	for container, l := range c.levels {
-		if l.tick != c.ticks {
-			delete(c.levels, container)
 		}
 	}
 }
@@ -151,7 +141,7 @@ func (c *clamp) waiting() bool {
 	return !c.waitedAt.IsZero() && c.at.Sub(c.waitedAt) < c.calm
 }
 
-// quota is what is to be in force of a container of the last tick, in milli CPU.
+// quota is what is to be in force of a container that a tick was told of, in milli CPU.
 func (c *clamp) quota(container string) int64 {
 	l := c.levels[container]
 	if l.held {

@@ -180,19 +180,6 @@ func TestCredits(t *testing.T) {
 	}
 }
 
-func TestForgotten(t *testing.T) {
-	c := newCrowd(burning)
-	c.ticks(time.Second, true)
-	c.clamp.tick(c.now, false, nil)
-	if len(c.clamp.levels) != 0 {
-		t.Fatal("a container that is gone is remembered")
-	}
-	c.tick(false)
-	if c.quota() != 2000 {
-		t.Errorf("quota of another container is %dm, want its ceiling", c.quota())
-	}
-}
-
 // Whatever happens, a quota is at least the allocation and at most the ceiling; a level
 // never grows while bystanders wait; and a second after they have waited no more for as
 // long as functions are held for, everybody is at their ceiling.

@@ -33,19 +33,11 @@ type waits interface {
 	Read(now time.Time, functions pressure.Functions) (pressure.Reading, error)
 }
 
-// quotas are a container's CPU use and limit in the kernel.
-type quotas interface {
-	CPU() (time.Duration, error)
-	CPULimit() (milli int64, err error)
-	SetCPU(milli int64) error
-	Attainable(milli int64) int64
-}
-
 // capped is a container that may use more CPU than its allocation, up to a ceiling.
 type capped struct {
 	pod, function, container string
 
-	quotas              quotas
+	quotas              cgroup.Container
 	allocation, ceiling int64 // milli CPU
 	// spec is the limit in the pod's spec, which the kubelet writes and the container gets
 	// back.
@@ -150,6 +142,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 		u.container = id
 		c.reportUse(k, u.over(), min(passed, now.Sub(k.window.since())))
 		if c.unlimited(k, now) {
+			delete(c.clamp.levels, id)
 			idle = idle && k.rests
 			continue
 		}
@@ -216,13 +209,18 @@ func (c *clamps) follow(ctx context.Context, containers []capped) {
 			c.known[target.container] = k
 		}
 		respecified := k.spec != target.spec
-		if k.capped, k.round = target, c.rounds; k.owing && respecified {
+		k.capped, k.round = target, c.rounds
+		switch {
+		case k.owing && k.bound != nil:
+			c.forget(k) // who writes its limit owes it, too
+		case k.owing && respecified:
 			c.owe(ctx, k)
 		}
 	}
 	for id, k := range c.known {
 		if k.round != c.rounds {
 			delete(c.known, id)
+			delete(c.clamp.levels, id)
 			c.giveBack(ctx, k)
 		}
 	}

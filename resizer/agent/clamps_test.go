@@ -286,6 +286,47 @@ func TestCreditsOfNobody(t *testing.T) {
 	}
 }
 
+// unreadable is a container of which nothing can be read for a moment.
+type unreadable struct{ cgroup.Container }
+
+func (unreadable) CPU() (time.Duration, error) { return 0, errors.New("too many open files") }
+
+// A read that fails does not give a function its credits back.
+func TestCreditsAfterFailedRead(t *testing.T) {
+	g := newTestClampRig(t)
+	k := g.add("c", 2000)
+	g.pass(time.Second, 2000)
+	g.street.waiting = true
+	g.pass(time.Second, 2000)
+	before := g.clamp.levels["c"].credit
+	if before >= fullCredit(500) {
+		t.Fatal("nothing was paid")
+	}
+	g.containers[0].quotas = unreadable{}
+	g.pass(2*regainEvery, 2000)
+	g.containers[0].quotas = &handle{kernelContainer: k}
+	g.pass(2*regainEvery, 2000)
+	if after := g.clamp.levels["c"].credit; after > before {
+		t.Errorf("credit is %v after a read that failed, and was %v", after, before)
+	}
+}
+
+// What the clamps owe a container is forgotten when the reflex sets its quota instead: the next agent
+// would lower it to its allocation, whatever its spec says by then.
+func TestOwedByClampsOnly(t *testing.T) {
+	g := newTestClampRig(t)
+	g.add("c", 500)
+	g.pass(ceilingPatience+time.Second, 0)
+	if debts, _ := g.journal.load(); len(debts) != 1 {
+		t.Fatalf("the journal names %v, want the container that is above its spec", debts)
+	}
+	g.containers[0].bound = func(int64) {}
+	g.pass(time.Second, 0)
+	if debts, _ := g.journal.load(); len(debts) != 0 {
+		t.Errorf("the journal names %v, though the reflex sets the quota", debts)
+	}
+}
+
 func TestNoCeilingWithoutJournal(t *testing.T) {
 	g := newTestClampRig(t)
 	g.journal.close() //nolint:errcheck // there is none

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"io"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -63,7 +62,7 @@ type container struct {
 	// closes the cgroup.
 	guarding sync.Mutex
 	mu       sync.Mutex
-	cgroup   reader
+	cgroup   cgroup.Container
 	ring     ring
 	most     int64     // bytes of memory that it was ever seen to use
 	repeated int       // samples since the container was last read
@@ -71,17 +70,6 @@ type container struct {
 	limitsAt time.Time // when they were
 	guard    guard     // which only who holds guarding, too, changes
 	activity activity
-}
-
-// reader reads a container's cgroup. Not for concurrent use, but for GuardMemory beside what reads.
-type reader interface {
-	Read() (cgroup.Reading, error)
-	ReadUse() (cgroup.Reading, error)
-	CPU() (time.Duration, error)
-	GuardMemory(bytes int64) error
-	MemoryGuard() (bytes int64, err error)
-	Reclaimer() (cgroup.Reclaimer, error)
-	io.Closer
 }
 
 // memory is what was sampled last of the container's memory, and the most that it was ever

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/apis/serving"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
@@ -146,7 +144,7 @@ func (s *costSite) agent() {
 	}
 	kube := builder.Build()
 	own := Settings{Node: node, CgroupRoot: s.made[0].Root, JournalDir: s.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
-	a, tracker, err := New(clock.RealClock{}, kube, own,
+	a, tracker, err := New(clock.RealClock{}, kube, kube, &fixedLending{mode: api.ModeFull, source: api.SourceNode}, own,
 		Redis{Pool: s.pools, Watcher: s.pools.Watch(node), Observer: s.pools},
 		sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), tracenoop.NewTracerProvider())
 	if err != nil {
@@ -155,22 +153,13 @@ func (s *costSite) agent() {
 	waiting := pressure.New(own.CgroupRoot, own.ProcRoot, s.isFunction)
 	s.Cleanup(waiting.Close)
 	a.reflex.clamps.waits = waiting
-	tracker.Follow(&fixedLending{mode: api.ModeFull, source: api.SourceNode}, kube)
 	for i := range s.made {
 		name := types.NamespacedName{Namespace: "default", Name: fmt.Sprintf("f%d", i)}
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: name}); err != nil {
 			s.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(logf.IntoContext(s.Context(), logr.Discard()))
-	ended := make(chan error, 1)
-	go func() { ended <- a.Start(ctx) }()
-	s.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			s.Error(err)
-		}
-	})
+	runPart(s.B, a.Start)
 }
 
 // serve has a function serve requests, of so much CPU time and so far apart on average, until

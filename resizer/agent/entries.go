@@ -104,7 +104,6 @@ func (r *reflex) follow(ctx context.Context) {
 			r.add(e)
 		}
 		if info.observed != "" && info.observed != e.info.observed {
-			r.metrics.leaveAlone(ctx, reasonObserved)
 			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
 		}
 		r.update(ctx, e, info)

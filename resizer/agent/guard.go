@@ -39,14 +39,14 @@ type guard struct {
 	others bool
 }
 
-// guardMemory sets the container's guard to what the last sample asks for, and says whether there
-// is one now where there was none. What an earlier agent left is like one's own.
-func (c *container) guardMemory() (put bool, err error) {
+// guardMemory sets the container's guard to what the last sample asks for. What an earlier agent left
+// is like one's own.
+func (c *container) guardMemory() error {
 	c.guarding.Lock()
 	defer c.guarding.Unlock()
 	at, another, err := c.guardDue()
 	if err != nil || !another {
-		return false, err
+		return err
 	}
 	return c.setGuard(at)
 }
@@ -92,23 +92,20 @@ func (c *container) guardDue() (at int64, another bool, err error) {
 	return at, at != g.at, nil
 }
 
-// setGuard tells the kernel, and says whether there is a guard now where there was none. The caller
-// holds guarding, and not mu: more may be in use by now than was sampled, and while the kernel reclaims
-// it, the safeguards of all containers must not wait for this one's samples.
-func (c *container) setGuard(at int64) (put bool, err error) {
-	err = c.cgroup.GuardMemory(at)
+// setGuard tells the kernel. The caller holds guarding, and not mu: more may be in use by now than was
+// sampled, and while the kernel reclaims it, the safeguards of all containers must not wait for this one's samples.
+func (c *container) setGuard(at int64) error {
+	err := c.cgroup.GuardMemory(at)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if errors.Is(err, errors.ErrUnsupported) {
 		c.guard.others = true
-		return false, nil
+		return nil
 	}
-	if err != nil {
-		return false, err
+	if err == nil {
+		c.guard.at = at
 	}
-	put = c.guard.at == 0 && at != 0
-	c.guard.at = at
-	return put, nil
+	return err
 }
 
 // release takes the container's guard off.
@@ -123,17 +120,12 @@ func (c *container) takeGuardOff() error {
 	if c.guard.at == 0 {
 		return nil
 	}
-	_, err := c.setGuard(0)
-	return err
+	return c.setGuard(0)
 }
 
 // guardMemory has a container that may get more memory not be killed before it does.
 func (a *Agent) guardMemory(ctx context.Context, s sampledPod) {
-	put, err := s.guardMemory()
-	a.failedSample(ctx, s.pod, err)
-	if put {
-		a.metrics.guards.Add(ctx, 1)
-	}
+	a.failedSample(ctx, s.pod, s.guardMemory())
 }
 
 // releaseAll takes all guards off, of an agent that stops.

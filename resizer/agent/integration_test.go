@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
 	"github.com/redis/go-redis/v9"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -25,7 +24,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
@@ -114,7 +112,6 @@ func (s *site) agent() *Agent {
 	}
 	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(s.pods[0], s.pods[1], revisionOf(userLimits)).Build()
 	a, tracker := s.make(kube)
-	tracker.Follow(&fixedLending{mode: api.ModeFull, source: api.SourceOwners}, kube)
 	for _, pod := range s.pods {
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: name}); err != nil {
@@ -130,7 +127,7 @@ func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 	s.Helper()
 	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	s.named = new(atomic.Int64)
-	a, tracker, err := New(clock.RealClock{}, kube, settings,
+	a, tracker, err := New(clock.RealClock{}, kube, kube, &fixedLending{mode: api.ModeFull, source: api.SourceOwners}, settings,
 		Redis{Pool: idleNode{s.pools, s.named}, Watcher: s.pools.Watch(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
@@ -139,19 +136,7 @@ func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 }
 
 // run runs an agent until end is called.
-func (s *site) run(start func(context.Context) error) (end func()) {
-	ctx, cancel := context.WithCancel(logf.IntoContext(s.Context(), testr.New(s.T)))
-	ended := make(chan error, 1)
-	go func() { ended <- start(ctx) }()
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			s.Error(err)
-		}
-	})
-	s.Cleanup(end)
-	return end
-}
+func (s *site) run(start func(context.Context) error) (end func()) { return runPart(s.T, start) }
 
 // crashing is Start of an agent that is killed in the end: it gives nothing back.
 func crashing(a *Agent) func(context.Context) error {

@@ -75,9 +75,6 @@ func (p *podInfos) introduced() bool {
 	return !p.introduction.hidden
 }
 
-// informed says that pods are looked at by the cluster's settings.
-func (t *Tracker) informed() bool { return t.lending == nil || t.lending.Synced() }
-
 // introduce has the agent speak for its pods once each that there is was looked at by the cluster's settings,
 // and without one that cannot be when that has lasted.
 func (t *Tracker) introduce(ctx context.Context) error {
@@ -85,7 +82,7 @@ func (t *Tracker) introduce(ctx context.Context) error {
 	for ; ctx.Err() == nil; backoff.Pause(ctx, t.clock, introduceEvery) {
 		var pods corev1.PodList
 		// The first List waits for the API server.
-		if !t.informed() || t.kube.List(ctx, &pods) != nil {
+		if !t.lending.Synced() || t.kube.List(ctx, &pods) != nil {
 			continue
 		}
 		now := t.clock.Now()

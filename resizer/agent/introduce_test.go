@@ -74,7 +74,7 @@ func TestIntroduction(t *testing.T) {
 				_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, root, nil, nil)
 				lending := &fixedLending{mode: api.ModeObserve, source: api.SourceNode}
 				lending.unread.Store(true)
-				tracker.Follow(lending, kube)
+				tracker.lending = lending
 				tracker.pods.await()
 				look := func() {
 					for _, name := range tc.look {

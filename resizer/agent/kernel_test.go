@@ -155,13 +155,12 @@ func runOnKernel(t *testing.T) *onKernel {
 	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: owed.List()}}}
 	kube := fake.NewClientBuilder().WithScheme(options.Scheme).
 		WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID), revision).Build()
-	a, tracker, err := agent.New(clock.RealClock{}, kube,
+	a, tracker, err := agent.New(clock.RealClock{}, kube, kube, owners{},
 		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond},
 		agent.Redis{Pool: k.pool, Watcher: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracker.Follow(owners{}, kube)
 	for _, pod := range []string{donor, borrower} {
 		if _, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: named(pod)}); err != nil {
 			t.Fatal(err)

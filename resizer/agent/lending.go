@@ -76,20 +76,9 @@ func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, e
 	return allocation, nil
 }
 
-// Follow makes pods take part as the settings say, by what their Revisions say that they are
-// owed. Without it nothing is known to be owed, and no pod takes part. It is to be called
-// before Register.
-func (t *Tracker) Follow(lending Lending, revisions client.Reader) {
-	t.lending = lending
-	t.allocations = &allocations{revisions: revisions, byUID: map[types.UID]api.Resources{}}
-}
-
 // lend says of a pod what it is owed, where its CPU comes from, and whether its weight may
 // change.
 func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) error {
-	if t.lending == nil {
-		return nil
-	}
 	// Of a pod that only observes, and before the settings are known, nothing is different, but that it may have
 	// more memory yet, and use it.
 	set := t.lending.For(pod.Namespace)

@@ -52,7 +52,7 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	}
 	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, files), nil, nil)
 	lending := &fixedLending{mode: api.ModeObserve, source: api.SourceNode}
-	tracker.Follow(lending, kube)
+	tracker.lending = lending
 
 	look := func(name string) (podInfo, error) {
 		_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}})
@@ -117,7 +117,6 @@ func TestMemoryOwedOfObservers(t *testing.T) {
 	resized.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Subresource: "resize", Operation: metav1.ManagedFieldsOperationUpdate}}
 	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(revisionOf(userLimits)).Build()
 	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, "", nil, nil)
-	tracker.Follow(&fixedLending{mode: api.ModeObserve, source: api.SourceNode}, kube)
 	for pod, want := range map[*corev1.Pod]int64{resized: userLimits.MemoryBytes, other: 0} {
 		var info podInfo
 		if err := tracker.lend(t.Context(), pod, &info); err != nil || info.memoryOwed != want || info.borrows || info.lends || !info.allocation.IsZero() {

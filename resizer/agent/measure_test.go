@@ -362,7 +362,7 @@ func TestSleepersWake(t *testing.T) {
 func TestSleepersAreSampledTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := clocktesting.NewFakeClock(epoch)
-		a, _, err := New(clk, nil, Settings{}, Redis{}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
+		a, _, err := New(clk, nil, nil, nil, Settings{}, Redis{}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,6 @@ const (
 	causeKey     = attribute.Key("cause")
 	functionKey  = attribute.Key("function") // namespace/revision
 	ruleKey      = attribute.Key("rule")
-	reasonKey    = attribute.Key("reason")
 	levelKey     = attribute.Key("level") // 0, which is done the soonest, to 3
 )
 
@@ -50,12 +49,6 @@ const (
 	causeStart     = "start"             // the journal of an earlier agent named it
 	causeStop      = "stop"              // the agent stops
 	causeChanged   = "container-changed" // it is another container, or its pod opted out
-)
-
-// Why a pod is left alone.
-const (
-	reasonForeign  = "foreign"  // another manager changed its limits
-	reasonObserved = "observed" // its pod cannot take part
 )
 
 // Rules of which violations are counted.
@@ -111,12 +104,10 @@ type metrics struct {
 	pins          metric.Int64Gauge
 	rescues       metric.Int64Counter
 	asks          metric.Int64Counter
-	guards        metric.Int64Counter
 	reclaims      metric.Int64Counter
 	reclaimed     metric.Int64Counter
 	open          metric.Int64Gauge
 	owing         metric.Int64Gauge
-	leftAlone     metric.Int64Counter
 	journalErrors metric.Int64Counter
 	violations    metric.Int64Counter
 
@@ -176,13 +167,11 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Most CPU that may be on loan on the node")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Most memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory that limits are above user allocations for no loan: it is in use, or was a moment ago")
-	m.guards = count("libra.agent.guards", "Containers that use more than half of their memory limits, or whose limits are about to be lowered, and which are slowed down near them until those are raised")
 	m.reclaims = count("libra.agent.reclaims", "Times that memory of idle containers was to be taken, by `result`: taken, less (than half of what was asked for), pressure (the container had waited for memory, or read again what was taken) or failed")
 	m.asks = count("libra.agent.asks", "Changes that were asked for of what a container borrows of CPU, by what it used")
 	m.rescues = count("libra.agent.rescues", "Containers that need more memory than their limits, by `function` and by `result`: asked, no-room (not to be had on the node) or unmet (not given within ten seconds)")
 	m.open = gauge("libra.agent.open", "", "1 while the node's pool is open")
 	m.owing = gauge("libra.agent.owing", "{container}", "Containers that the journal names")
-	m.leftAlone = count("libra.agent.left.alone", "Containers that were found not to take part, by `reason`: foreign (another manager changed their limits) or observed (their pod cannot take part)")
 	m.journalErrors = count("libra.agent.journal.errors", "Failed writes and reads of the journal")
 	m.clamped = sum("libra.agent.clamped", "s", "Time that containers were held to their user allocations because pods that did not opt in waited for CPU, by `function`")
 	m.waited = sum("libra.agent.bystanders.waited", "s", "Time that pods that did not opt in waited for CPU, seen while functions used more than their allocations")
@@ -269,10 +258,6 @@ func (m *metrics) opened(ctx context.Context, open bool) {
 
 func (m *metrics) violated(ctx context.Context, rule string) {
 	m.violations.Add(ctx, 1, metric.WithAttributes(ruleKey.String(rule)))
-}
-
-func (m *metrics) leaveAlone(ctx context.Context, reason string) {
-	m.leftAlone.Add(ctx, 1, metric.WithAttributes(reasonKey.String(reason)))
 }
 
 func (m *metrics) observeCredits(_ context.Context, o metric.Float64Observer) error {

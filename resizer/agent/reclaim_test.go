@@ -179,7 +179,7 @@ func newReclaimRig(t *testing.T) *reclaimRig {
 	return &reclaimRig{T: t, Agent: a, clock: clk, metrics: &rig{fatal: t, ctx: t.Context(), metrics: reader}}
 }
 
-func (g *reclaimRig) add(pod string, c reader) *container {
+func (g *reclaimRig) add(pod string, c cgroup.Container) *container {
 	made := &container{id: pod, cgroup: c}
 	quiet := g.clock.Now()
 	made.quiet.Store(&quiet)

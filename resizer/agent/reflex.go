@@ -310,7 +310,6 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 	if foreign != e.foreign {
 		e.foreign, r.beatDue = foreign, true
 		if foreign {
-			r.metrics.leaveAlone(ctx, reasonForeign)
 			r.log.Info("a pod is left alone: its limits are not its Revision's, and the agent did not change them; another manager of resources did",
 				"pod", e.pod, "inForce", inForce, "allocation", e.owed)
 		}

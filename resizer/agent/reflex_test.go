@@ -237,9 +237,6 @@ func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	if _, ok := hb.Pods["default/d"]; ok || !hb.Whole {
 		t.Errorf("heartbeat %+v, want one without the pod", hb)
 	}
-	if n := g.counted("libra.agent.left.alone", reasonForeign); n != 1 {
-		t.Errorf("%d containers left alone, want 1", n)
-	}
 }
 
 // What a pod is owed its Revision says, whatever somebody writes to Redis.

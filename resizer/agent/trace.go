@@ -4,22 +4,19 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 const instrumentation = "libra.dev/libra/resizer/agent"
-
-// untraced is the span of a write for a loan that is not sampled.
-var untraced = trace.SpanFromContext(context.Background())
 
 // span begins the span of a write, as a child of the invocation's whose loan it is for.
 // Limits are milli CPU, as in the log.
 func (r *reflex) span(e *entry, w write) trace.Span {
 	if e.trace == "" {
-		return untraced
+		return telemetry.Untraced
 	}
 	_, span := r.tracer.Start(api.ContextWithTraceparent(context.Background(), e.trace), "libra.resize", trace.WithAttributes(
 		attribute.String("libra.way", "cgroup"),
@@ -35,15 +32,4 @@ func (r *reflex) span(e *entry, w write) trace.Span {
 		span.SetAttributes(attribute.String("libra.cause", r.cause(e)))
 	}
 	return span
-}
-
-// endSpan says on a span what became of the write.
-func endSpan(span trace.Span, result string, err error) {
-	if span.IsRecording() {
-		span.SetAttributes(attribute.String("libra.result", result))
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-	}
-	span.End()
 }

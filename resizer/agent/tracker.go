@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -37,6 +36,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/backoff"
+	"libra.dev/libra/resizer/ceiling"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/eligible"
 )
@@ -52,7 +52,7 @@ type Tracker struct {
 	containers *containers
 	pods       *podInfos
 
-	lending      Lending // nil when no pod takes part
+	lending      Lending
 	allocations  *allocations
 	participants *participants
 }
@@ -93,13 +93,11 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 	if err := mgr.Add(manager.RunnableFunc(t.introduce)); err != nil {
 		return err
 	}
-	b := builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).
-		WithOptions(controller.Options{RateLimiter: retries()})
-	if t.lending != nil {
-		b = b.WatchesRawSource(source.Func(t.followSettings)).
-			Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(allocatableChanges))
-	}
-	return b.Complete(t)
+	return builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).
+		WithOptions(controller.Options{RateLimiter: retries()}).
+		WatchesRawSource(source.Func(t.followSettings)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(predicate.Funcs{UpdateFunc: ceiling.MayChange})).
+		Complete(t)
 }
 
 // retries is when a pod is looked at again that could not be. The default waits up to a quarter of an hour
@@ -127,19 +125,10 @@ func (t *Tracker) allPods(context.Context, client.Object) []reconcile.Request {
 	return requests
 }
 
-// allocatableChanges are those of a node that its pods' ceilings follow.
-var allocatableChanges = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*corev1.Node)
-		after, too := e.ObjectNew.(*corev1.Node)
-		return ok && too && !before.Status.Allocatable.Cpu().Equal(*after.Status.Allocatable.Cpu())
-	},
-}
-
 // Reconcile follows one pod.
 func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.Result, failed error) {
 	name := req.Namespace + "/" + req.Name
-	informed := t.informed()
+	informed := t.lending.Synced()
 	defer func() {
 		if informed && failed == nil {
 			t.pods.looked(name)
@@ -156,7 +145,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		t.participants.remove(name)
 		return ctrl.Result{}, nil
 	}
-	if t.lending != nil && t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
+	if t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
 		t.participants.remove(name) // nothing is different for it, and so it is a bystander
 	} else {
 		t.participants.set(name, string(pod.UID))

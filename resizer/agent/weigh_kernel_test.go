@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
@@ -150,12 +151,11 @@ func (s *weighedSite) agent() *Agent {
 	}
 	kube := builder.Build()
 	own := Settings{Node: "n1", CgroupRoot: s.made[0].Root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
-	a, tracker, err := New(clock.RealClock{}, kube, own,
+	a, tracker, err := New(clock.RealClock{}, kube, kube, s.lending, own,
 		Redis{Pool: s.pool, Watcher: s.pool, Observer: s.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
 	if err != nil {
 		s.Fatal(err)
 	}
-	tracker.Follow(s.lending, kube)
 	s.tracker = tracker
 	s.reconcile()
 	return a
@@ -163,21 +163,26 @@ func (s *weighedSite) agent() *Agent {
 
 // run has functions of an agent run until they are stopped.
 func (s *weighedSite) run(run func(ctx context.Context) error) (stop func()) {
-	s.Helper()
-	log := logf.Log
-	if t, ok := s.TB.(*testing.T); ok {
+	return runPart(s.TB, run)
+}
+
+// runPart runs a part until the test ends or stop is called.
+func runPart(tb testing.TB, run func(ctx context.Context) error) (stop func()) {
+	tb.Helper()
+	log := logr.Discard()
+	if t, ok := tb.(*testing.T); ok {
 		log = testr.New(t)
 	}
-	ctx, cancel := context.WithCancel(logf.IntoContext(s.Context(), log))
+	ctx, cancel := context.WithCancel(logf.IntoContext(tb.Context(), log))
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			s.Error(err)
+			tb.Error(err)
 		}
 	})
-	s.Cleanup(stop)
+	tb.Cleanup(stop)
 	return stop
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
@@ -34,4 +35,11 @@ func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Se
 	// Neither is negative where it means anything, so the difference does not overflow.
 	spare := max(0, allocatableMilli) - max(0, of.CPUReserveMilli)
 	return max(allocationMilli, min(most, spare)), nil
+}
+
+// MayChange says that the change of a Node may change ceilings of its pods.
+func MayChange(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, is := e.ObjectNew.(*corev1.Node)
+	return ok && is && !before.Status.Allocatable.Cpu().Equal(*after.Status.Allocatable.Cpu())
 }

@@ -80,6 +80,12 @@ type Container interface {
 	Close() error
 }
 
+// IsV2 says which version of cgroups is mounted at root.
+func IsV2(root string) bool {
+	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
+	return err == nil
+}
+
 // Open finds a container's cgroup by the container's id below root, which is where
 // cgroups are mounted. Where it is mounted read-only the container can be read but
 // not set. It fails with ErrNotFound when there is no such container.
@@ -87,7 +93,7 @@ func Open(root, containerID string) (Container, error) {
 	if containerID == "" {
 		return nil, errors.New("looking for a container's cgroup: the container's id is empty")
 	}
-	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+	if IsV2(root) {
 		dir, err := findContainer(root, containerID)
 		if err != nil {
 			return nil, err

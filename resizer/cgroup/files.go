@@ -36,16 +36,17 @@ const (
 // twice.
 var long = sync.Pool{New: func() any { return new([longSize]byte) }}
 
-// file is an open file of a cgroup. It is a bare descriptor because os.File takes two
+// File is an open file of the kernel's. It is a bare descriptor because os.File takes two
 // system calls to read a file of unknown size and registers it with the runtime's
 // poller, which every memory event would then wake.
-type file struct {
+type File struct {
+	Path     string
 	fd       int
-	path     string
 	readOnly error // why, when it was to be written too
 }
 
-func open(path string, writable bool) (file, error) {
+// OpenFile opens a file to be read, and to be written too. One that can only be read opens all the same.
+func OpenFile(path string, writable bool) (File, error) {
 	flags := syscall.O_RDONLY
 	if writable {
 		flags = syscall.O_RDWR
@@ -57,9 +58,9 @@ func open(path string, writable bool) (file, error) {
 		fd, err = openRetrying(path, syscall.O_RDONLY)
 	}
 	if err != nil {
-		return file{}, &os.PathError{Op: "open", Path: path, Err: err}
+		return File{}, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return file{fd: fd, path: path, readOnly: readOnly}, nil
+	return File{Path: path, fd: fd, readOnly: readOnly}, nil
 }
 
 func openRetrying(path string, flags int) (fd int, err error) {
@@ -70,23 +71,26 @@ func openRetrying(path string, flags int) (fd int, err error) {
 	}
 }
 
-// read is one system call: the kernel gives a whole file when there is room for it.
-func (f *file) read(into []byte) ([]byte, error) {
+// Read is one system call: the kernel gives a whole file when there is room for it, and else its beginning.
+func (f *File) Read(into []byte) ([]byte, error) {
 	for {
 		n, err := syscall.Pread(f.fd, into, 0)
 		if err == syscall.EINTR {
 			continue
 		}
 		if err != nil {
-			return nil, &os.PathError{Op: "read", Path: f.path, Err: err}
+			return nil, &os.PathError{Op: "read", Path: f.Path, Err: err}
 		}
 		return bytes.TrimSpace(into[:n]), nil
 	}
 }
 
-func (f *file) write(text []byte) error {
+// Close closes it.
+func (f *File) Close() error { return syscall.Close(f.fd) }
+
+func (f *File) write(text []byte) error {
 	if f.readOnly != nil {
-		return fmt.Errorf("writing %q to %s, which could only be opened for reading (are cgroups mounted read-only?): %w", text, f.path, f.readOnly)
+		return fmt.Errorf("writing %q to %s, which could only be opened for reading (are cgroups mounted read-only?): %w", text, f.Path, f.readOnly)
 	}
 	for {
 		_, err := syscall.Pwrite(f.fd, text, 0)
@@ -94,7 +98,7 @@ func (f *file) write(text []byte) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("writing %q: %w", text, &os.PathError{Op: "write", Path: f.path, Err: err})
+			return fmt.Errorf("writing %q: %w", text, &os.PathError{Op: "write", Path: f.Path, Err: err})
 		}
 		return nil
 	}
@@ -102,7 +106,7 @@ func (f *file) write(text []byte) error {
 
 // files are the open files of one container.
 type files struct {
-	open   []file
+	open   []File
 	closed bool
 	input  [fileSize]byte
 	output [48]byte
@@ -111,7 +115,7 @@ type files struct {
 // add opens files. The caller closes those that were, when it fails.
 func (f *files) add(writable bool, paths ...string) error {
 	for _, path := range paths {
-		file, err := open(path, writable)
+		file, err := OpenFile(path, writable)
 		if err != nil {
 			return err
 		}
@@ -128,7 +132,7 @@ func (f *files) Close() error {
 	f.closed = true
 	var errs []error
 	for _, file := range f.open {
-		errs = append(errs, syscall.Close(file.fd))
+		errs = append(errs, file.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -140,7 +144,7 @@ func (f *files) textIn(i int, room []byte) ([]byte, error) {
 	if f.closed {
 		return nil, os.ErrClosed
 	}
-	return f.open[i].read(room)
+	return f.open[i].Read(room)
 }
 
 // longKeyed is the number beside key in a long file.
@@ -203,7 +207,7 @@ var (
 func (f *files) parse(i int, text []byte) (int64, error) {
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is no number", f.open[i].path, text)
+		return 0, fmt.Errorf("%s: %q is no number", f.open[i].Path, text)
 	}
 	return n, nil
 }

@@ -65,12 +65,12 @@ func openReclaimer(dir, swaps string) (Reclaimer, error) {
 	err := r.add(false, filepath.Join(dir, "memory.pressure"))
 	if err == nil {
 		// It can only be written.
-		reclaim := file{path: filepath.Join(dir, "memory.reclaim")}
-		if reclaim.fd, err = openRetrying(reclaim.path, syscall.O_WRONLY); err == nil {
+		reclaim := File{Path: filepath.Join(dir, "memory.reclaim")}
+		if reclaim.fd, err = openRetrying(reclaim.Path, syscall.O_WRONLY); err == nil {
 			r.open = append(r.open, reclaim)
 			return r, nil
 		}
-		err = &os.PathError{Op: "open", Path: reclaim.path, Err: err}
+		err = &os.PathError{Op: "open", Path: reclaim.Path, Err: err}
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
@@ -138,7 +138,7 @@ func (r *reclaimer) ask(bytes int64, how string) error {
 		err = syscall.EAGAIN
 	}
 	if err != nil {
-		return fmt.Errorf("writing %q: %w", text, &os.PathError{Op: "write", Path: f.path, Err: err})
+		return fmt.Errorf("writing %q: %w", text, &os.PathError{Op: "write", Path: f.Path, Err: err})
 	}
 	return nil
 }

@@ -148,9 +148,5 @@ func keepSize(node *corev1.Node) *corev1.Node {
 var allocatableChanged = predicate.Funcs{
 	CreateFunc: func(crevent.CreateEvent) bool { return false },
 	DeleteFunc: func(crevent.DeleteEvent) bool { return false },
-	UpdateFunc: func(e crevent.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*corev1.Node)
-		after, is := e.ObjectNew.(*corev1.Node)
-		return ok && is && before.Status.Allocatable.Cpu().Cmp(*after.Status.Allocatable.Cpu()) != 0
-	},
+	UpdateFunc: ceiling.MayChange,
 }

@@ -344,19 +344,16 @@ func TestSettingsWake(t *testing.T) {
 	h := withCeilings(t)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
-	h.waker.wakeAll() // nobody yet
-	if err := h.waker.Start(t.Context(), queue); err != nil {
+	h.wakeAll() // nobody yet
+	if err := h.awaken(t.Context(), queue); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		h.waker.follow(fmt.Sprint("n", i))
+		h.node(fmt.Sprint("n", i))
 	}
-	h.waker.wakeAll()
+	h.wakeAll()
 	if got := queue.Len(); got != 3 {
 		t.Errorf("%d nodes woken, want 3", got)
-	}
-	for i := range 3 {
-		h.waker.leave(fmt.Sprint("n", i))
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
@@ -87,9 +88,10 @@ type Controller struct {
 	patient  *semaphore.Weighted // who is sending what can wait
 	metrics  *metrics
 	tracer   trace.Tracer
-	waker    *waker
+	follower Follower
 
 	mu      sync.Mutex
+	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until started
 	nodes   map[string]*node
 	started time.Time // of the first Reconcile: a standby knows nothing yet
 }
@@ -126,7 +128,7 @@ func New(clk clock.Clock, kube client.Client, pools Pools, live Live, follower F
 		patient:  semaphore.NewWeighted(concurrentPatient),
 		metrics:  m,
 		tracer:   tracers.Tracer(instrumentation),
-		waker:    newWaker(clk, follower, m),
+		follower: follower,
 		nodes:    map[string]*node{},
 	}, nil
 }
@@ -141,13 +143,13 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if _, err := mgr.GetCache().GetInformer(ctx, &servingv1.Revision{}); err != nil {
 		return fmt.Errorf("watching Revisions: %w", err)
 	}
-	c.live.OnChange(c.waker.wakeAll)
+	c.live.OnChange(c.wakeAll)
 	return builder.ControllerManagedBy(mgr).
 		Named("resizer").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOf)).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(allocatableChanged)).
 		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(c.nodesOfNamespace), builder.WithPredicates(quotaChanged)).
-		WatchesRawSource(c.waker).
+		WatchesRawSource(source.Func(c.awaken)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
 			// The default waits up to a quarter of an hour after several failures, and a
@@ -210,7 +212,6 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 		c.forget(n)
 		return ctrl.Result{}, nil
 	}
-	c.waker.follow(n.name)
 	c.place(ctx, n)
 
 	// 2. What the pool says of their memory.
@@ -255,6 +256,5 @@ func (c *Controller) forget(n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.nodes, n.name)
-	c.waker.leave(n.name)
 	c.metrics.forget(n.name)
 }

@@ -13,6 +13,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/resizer/actuate"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 // issue sends resizes in their order, a few at a time. next is how long until one that was not
@@ -110,7 +111,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 		m.calls.unsure = true
 		m.backOff(now)
 	}
-	endSpan(span, result, err)
+	telemetry.EndSpan(span, result, err)
 	c.metrics.resized(ctx, r, result)
 }
 

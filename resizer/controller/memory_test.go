@@ -455,17 +455,29 @@ func TestRevisionComesLate(t *testing.T) {
 	h.expect("low 500m/256Mi")
 }
 
+// One that is made anew with its name tells nothing of the pods that are left.
 func TestRevisionGoneBeforeItsPods(t *testing.T) {
-	revision := testRevision(owed)
-	h := newHarness(t, revision, testPod("p", owed))
-	h.pool.pods = lends(64, "p")
-	h.expect("p 500m/320Mi")
-	h.kubelet()
-	if err := h.kube.Delete(t.Context(), revision); err != nil {
-		t.Fatal(err)
-	}
-	h.pool.pods = nil
-	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*memoryStands)); diff != "" {
-		t.Errorf("patches (-want +got):\n%s", diff)
+	for name, anew := range map[string]api.Resources{"gone": {}, "made anew": res(300, 128)} {
+		t.Run(name, func(t *testing.T) {
+			revision := testRevision(owed)
+			h := newHarness(t, revision, testPod("p", owed))
+			h.pool.pods = lends(64, "p")
+			h.expect("p 500m/320Mi")
+			h.kubelet()
+			if err := h.kube.Delete(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+			if !anew.IsZero() {
+				another := testRevision(anew)
+				another.UID = "another"
+				if err := h.kube.Create(t.Context(), another); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.pool.pods = nil
+			if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*memoryStands)); diff != "" {
+				t.Errorf("patches (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

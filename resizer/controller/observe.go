@@ -62,11 +62,15 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 }
 
 // readRevision takes in what the pod's Revision says of the user's container. What
-// it said stands when the Revision is gone before its pods.
+// it said stands when the Revision is gone before its pods, whether or not another has its name.
 func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *managedPod) error {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
 	var revision servingv1.Revision
-	if err := c.kube.Get(ctx, key, &revision); err != nil {
+	err := c.kube.Get(ctx, key, &revision)
+	if err == nil && string(revision.UID) != pod.Labels[serving.RevisionUID] {
+		err = apierrors.NewNotFound(servingv1.Resource("revisions"), key.Name)
+	}
+	if err != nil {
 		if m.function != "" && apierrors.IsNotFound(err) {
 			return nil
 		}

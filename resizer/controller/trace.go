@@ -4,23 +4,20 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/telemetry"
 )
 
 const instrumentation = "libra.dev/libra/resizer/controller"
-
-// untraced is the span of a resize for a loan that is not sampled.
-var untraced = trace.SpanFromContext(context.Background())
 
 // span begins the span of a resize, as a child of the invocation's whose loan it is for.
 // Limits are milli CPU and bytes.
 func (c *Controller) span(n *node, r resize) trace.Span {
 	m := r.pod
 	if m.calls.trace == "" {
-		return untraced
+		return telemetry.Untraced
 	}
 	_, span := c.tracer.Start(api.ContextWithTraceparent(context.Background(), m.calls.trace), "libra.resize",
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
@@ -36,15 +33,4 @@ func (c *Controller) span(n *node, r resize) trace.Span {
 			attribute.Int64("libra.memory.to", r.limits.MemoryBytes),
 		))
 	return span
-}
-
-// endSpan says on a span what became of the resize.
-func endSpan(span trace.Span, result string, err error) {
-	if span.IsRecording() {
-		span.SetAttributes(attribute.String("libra.result", result))
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-	}
-	span.End()
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
-	"go.opentelemetry.io/otel/metric/noop"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -31,25 +30,21 @@ func (s scriptedFollower) Next(ctx context.Context) (string, error) {
 }
 
 func TestWaker(t *testing.T) {
-	m, err := newMetrics(noop.NewMeterProvider())
-	if err != nil {
-		t.Fatal(err)
-	}
 	script := make(scriptedFollower)
-	w := newWaker(clock.RealClock{}, script, m)
-	w.follow("n1")
-	w.wakeAll() // before the start: nobody to wake
+	c := newHarness(t).Controller
+	c.clock, c.follower = clock.RealClock{}, script
+	c.node("n1")
+	c.wakeAll() // before the start: nobody to wake
 
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
 	lines := make(chan string, 10)
 	ctx := logf.IntoContext(t.Context(), funcr.New(func(_, args string) { lines <- args }, funcr.Options{}))
-	if err := w.Start(ctx, queue); err != nil {
+	if err := c.awaken(ctx, queue); err != nil {
 		t.Fatal(err)
 	}
-	w.follow("n2")
-	w.follow("n3")
-	w.leave("n3")
+	c.node("n2")
+	c.forget(c.node("n3"))
 	woken := func(want ...string) {
 		t.Helper()
 		nodes := map[string]bool{}

@@ -3,54 +3,40 @@ package pressure
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strconv"
-	"syscall"
 	"time"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // readSize is that of the buffer. Only lists of threads can be longer.
 const readSize = 4096
 
-// counter is an open file with a time that only grows. It is a bare descriptor, which a
-// single system call reads.
+// counter is an open file with a time that only grows.
 type counter struct {
-	fd    int
-	path  string
+	cgroup.File
 	parse func(text []byte) (time.Duration, error)
 	last  time.Duration
 	known bool
 }
 
 func openCounter(path string, parse func([]byte) (time.Duration, error)) (*counter, error) {
-	fd, err := open(path)
+	file, err := cgroup.OpenFile(path, false)
 	if err != nil {
 		return nil, err
 	}
-	return &counter{fd: fd, path: path, parse: parse}, nil
-}
-
-func open(path string) (int, error) {
-	for {
-		fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-		if err == nil {
-			return fd, nil
-		}
-		if err != syscall.EINTR {
-			return 0, &os.PathError{Op: "open", Path: path, Err: err}
-		}
-	}
+	return &counter{File: file, parse: parse}, nil
 }
 
 // since is by how much it grew since this was asked last; 0 the first time.
 func (c *counter) since(buffer []byte) (time.Duration, error) {
-	text, err := read(c.fd, c.path, buffer)
+	text, err := c.Read(buffer)
 	if err != nil {
 		return 0, err
 	}
 	value, err := c.parse(text)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", c.path, err)
+		return 0, fmt.Errorf("%s: %w", c.Path, err)
 	}
 	grown := max(0, value-c.last)
 	if !c.known {
@@ -60,21 +46,7 @@ func (c *counter) since(buffer []byte) (time.Duration, error) {
 	return grown, nil
 }
 
-func (c *counter) close() { syscall.Close(c.fd) } //nolint:errcheck // read only
-
-// read returns the file's beginning, as far as there is room.
-func read(fd int, path string, buffer []byte) ([]byte, error) {
-	for {
-		n, err := syscall.Pread(fd, buffer, 0)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, &os.PathError{Op: "read", Path: path, Err: err}
-		}
-		return buffer[:n], nil
-	}
-}
+func (c *counter) close() { c.Close() } //nolint:errcheck // read only
 
 // number is the digits that text begins with.
 func number(text []byte) (int64, error) {

@@ -89,11 +89,6 @@ type tree struct {
 	soughtAt time.Time
 }
 
-func isV2(cgroupRoot string) bool {
-	_, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers"))
-	return err == nil
-}
-
 // list finds the pods that there are, and what of them is to be read.
 func (n *Node) list(now time.Time) error {
 	if err := n.findParents(now); err != nil {
@@ -314,14 +309,12 @@ func (n *Node) followLimit(p *pod, dir string) error {
 	if n.v2 {
 		name = "cpu.max"
 	}
-	path := filepath.Join(dir, name)
-	fd, err := open(path)
+	limit, err := cgroup.OpenFile(filepath.Join(dir, name), false)
 	if err != nil {
 		return err
 	}
-	limit := &counter{fd: fd}
-	defer limit.close()
-	text, err := read(fd, path, n.buffer)
+	defer limit.Close() //nolint:errcheck // read only
+	text, err := limit.Read(n.buffer)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"syscall"
 	"time"
 
 	"libra.dev/libra/resizer/cgroup"
@@ -93,11 +92,11 @@ type Node struct {
 	patience patience      // with the node as a whole
 	total    Reading
 
-	order   []*pod // by directory, from which a reading begins with another each time
-	first   *pod   // with which the next is to begin; nil is any
-	looks   int    // left of this reading
-	load    int    // the node's open load averages; 0 before
-	crowded answer // in this reading
+	order   []*pod       // by directory, from which a reading begins with another each time
+	first   *pod         // with which the next is to begin; nil is any
+	looks   int          // left of this reading
+	load    *cgroup.File // the node's load averages; nil before
+	crowded answer       // in this reading
 }
 
 // New reads below the directories where the host's cgroups and a proc file system with
@@ -105,7 +104,7 @@ type Node struct {
 // whether they wait: those that opted in, and Libra's own.
 func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 	return &Node{
-		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, cpus: int64(runtime.NumCPU()), v2: isV2(cgroupRoot),
+		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, cpus: int64(runtime.NumCPU()), v2: cgroup.IsV2(cgroupRoot),
 		buffer: make([]byte, readSize), pods: map[string]*pod{},
 	}
 }
@@ -189,10 +188,10 @@ func (n *Node) Close() {
 	if n.node != nil {
 		n.node.close()
 	}
-	if n.load != 0 {
-		syscall.Close(n.load) //nolint:errcheck // read only
+	if n.load != nil {
+		n.load.Close() //nolint:errcheck // read only
 	}
-	n.order, n.first, n.load = nil, nil, 0
+	n.order, n.first, n.load = nil, nil, nil
 	n.node, n.readAt, n.listedAt = nil, time.Time{}, time.Time{}
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"libra.dev/libra/resizer/cgroup"
@@ -33,27 +32,27 @@ const looksEach = 16
 
 // thread is one of a pod's.
 type thread struct {
-	*counter     // how long it waited
-	stat     int // its stat, which stays open once it was looked at; 0 before
+	*counter              // how long it waited
+	stat     *cgroup.File // its stat, which stays open once it was looked at; nil before
 }
 
 func (t *thread) close() {
 	t.counter.close()
-	if t.stat != 0 {
-		syscall.Close(t.stat) //nolint:errcheck // read only
+	if t.stat != nil {
+		t.stat.Close() //nolint:errcheck // read only
 	}
 }
 
 // ready says that a thread runs or waits to. One that has ended does not.
 func (t *thread) ready(procRoot string, id int, buffer []byte) bool {
-	if t.stat == 0 {
-		fd, err := open(filepath.Join(procRoot, strconv.Itoa(id), "stat"))
+	if t.stat == nil {
+		file, err := cgroup.OpenFile(filepath.Join(procRoot, strconv.Itoa(id), "stat"), false)
 		if err != nil {
 			return false
 		}
-		t.stat = fd
+		t.stat = &file
 	}
-	text, err := read(t.stat, "stat", buffer)
+	text, err := t.stat.Read(buffer)
 	return err == nil && isReady(text)
 }
 
@@ -134,14 +133,14 @@ const (
 // readyOnNode is how many threads run or are ready to, this one too: the load averages are
 // followed by "ready/all".
 func (n *Node) readyOnNode() (int64, error) {
-	if n.load == 0 {
-		fd, err := open(filepath.Join(n.procRoot, "loadavg"))
+	if n.load == nil {
+		file, err := cgroup.OpenFile(filepath.Join(n.procRoot, "loadavg"), false)
 		if err != nil {
 			return 0, err
 		}
-		n.load = fd
+		n.load = &file
 	}
-	text, err := read(n.load, "loadavg", n.buffer)
+	text, err := n.load.Read(n.buffer)
 	if err != nil {
 		return 0, err
 	}

@@ -225,12 +225,11 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 		WithObjects(s.revisions["donor"], s.revisions["borrower"]).Build()
 	settings := agent.Settings{Node: node, CgroupRoot: s.cgroups, JournalDir: s.TempDir(), ProcRoot: "/proc",
 		SampleLowered: 10 * time.Millisecond}
-	a, tracker, err := agent.New(clock.RealClock{}, kube, settings,
+	a, tracker, err := agent.New(clock.RealClock{}, kube, kube, lendsOfOwners{}, settings,
 		agent.Redis{Pool: idleNode{s.pools}, Watcher: s.pools.Watch(node), Observer: s.pools}, told.Meters, told.Tracers)
 	if err != nil {
 		s.Fatal(err)
 	}
-	tracker.Follow(lendsOfOwners{}, kube)
 	for _, pod := range s.pods {
 		if _, err := tracker.Reconcile(s.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)}); err != nil {
 			s.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -120,4 +121,18 @@ func (t *Telemetry) Shutdown() {
 	if err := t.flush(ctx); err != nil {
 		otel.Handle(fmt.Errorf("sending the last spans: %w", err))
 	}
+}
+
+// Untraced is the span of a change for a loan that is not sampled.
+var Untraced = trace.SpanFromContext(context.Background())
+
+// EndSpan says on a span what became of the change.
+func EndSpan(span trace.Span, result string, err error) {
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("libra.result", result))
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+	}
+	span.End()
 }

@@ -123,15 +123,6 @@ func run(o options) error {
 	if o.threshold != 0 {
 		ctrl.Log.Info("--threshold is ignored: safeguardPercent of HarvestPolicies is in its place", "threshold", o.threshold)
 	}
-	pools := pool.NewAgentRedis(server)
-	defer pools.Close() //nolint:errcheck // the process ends
-	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), o.Settings, agent.Redis{
-		Pool: pools, Watcher: pools.Watch(o.Node), Observer: pools,
-	}, told.Meters, told.Tracers)
-	if err != nil {
-		return err
-	}
-	a.ReportTo(pools)
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making a client of the cluster: %w", err)
@@ -147,7 +138,15 @@ func run(o options) error {
 	if err := live.Meter(told.Meters); err != nil {
 		return err
 	}
-	tracker.Follow(live, mgr.GetAPIReader())
+	pools := pool.NewAgentRedis(server)
+	defer pools.Close() //nolint:errcheck // the process ends
+	a, tracker, err := agent.New(clock.RealClock{}, mgr.GetClient(), mgr.GetAPIReader(), live, o.Settings, agent.Redis{
+		Pool: pools, Watcher: pools.Watch(o.Node), Observer: pools,
+	}, told.Meters, told.Tracers)
+	if err != nil {
+		return err
+	}
+	a.ReportTo(pools)
 	platform, err := a.FollowPlatform(clients, live)
 	if err != nil {
 		return err

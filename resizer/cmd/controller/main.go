@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -40,20 +41,24 @@ import (
 	"libra.dev/libra/resizer/telemetry"
 )
 
-// defaultLease is as long as it can be for the next replica to act within ten seconds of a
-// leader's end: the next may have seen the lease renewed late, and see late that it ran out.
-const defaultLease = 6 * time.Second
+const (
+	// leaseDuration is how long a replica that vanished keeps the others waiting: as long as it can be for the next one to
+	// act within ten seconds, which may have seen the lease renewed late, and sees late that it ran out.
+	leaseDuration = 6 * time.Second
+	// renewDeadline is how long after it last renewed the lease a leader gives up, but for a retry
+	// period: as late as it can be before another takes it, because machines do stall for seconds.
+	renewDeadline = leaseDuration * 3 / 4
+	// retryPeriod is how often the leader renews the lease, and, but for some jitter, the others look
+	// whether it did.
+	retryPeriod = leaseDuration / 8
+)
 
 type options struct {
 	redisAddr        string
 	redisCredentials string
 	metricsAddr      string
 	healthAddr       string
-	leaderElect      bool
-	leaseNS          string
 	podName          string
-	leaseDuration    time.Duration
-	settings         controller.Settings
 	log              zap.Options
 }
 
@@ -103,61 +108,22 @@ func parse() options {
 		"folder with the files username, password and ca.crt for Redis, each of which may be missing; default from LIBRA_REDIS_CREDENTIALS")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
-	flag.BoolVar(&o.leaderElect, "leader-elect", true, "resize only while holding the lease, so that several replicas may run")
-	flag.StringVar(&o.leaseNS, "lease-namespace", cmp.Or(os.Getenv("LIBRA_LEASE_NAMESPACE"), "libra-system"),
-		"namespace of the lease; default from LIBRA_LEASE_NAMESPACE")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
-	flag.DurationVar(&o.leaseDuration, "lease-duration", defaultLease,
-		"how long a replica that vanished keeps the others waiting, and so how long pods may stay without a resizer")
-	flag.Float64Var(&o.settings.ResizesPerSecond, "resizes-per-second", 100, "resizes per node and second, on average")
-	flag.IntVar(&o.settings.Burst, "resize-burst", 200, "resizes per node at once")
-	flag.Float64Var(&o.settings.TotalResizesPerSecond, "total-resizes-per-second", 500, "resizes of all nodes per second, on average")
-	flag.IntVar(&o.settings.TotalBurst, "total-resize-burst", 1000, "resizes of all nodes at once")
 	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o
 }
 
-func (o options) validate() error {
-	var errs []error
-	if o.leaseDuration < 3*time.Second {
-		errs = append(errs, fmt.Errorf("--lease-duration is %v; at least 3s is needed to renew it in time", o.leaseDuration))
-	}
-	rate := func(flag string, perSecond float64) {
-		if !(perSecond > 0) {
-			errs = append(errs, fmt.Errorf("--%s is %v; it must be above 0", flag, perSecond))
-		}
-	}
-	rate("resizes-per-second", o.settings.ResizesPerSecond)
-	rate("total-resizes-per-second", o.settings.TotalResizesPerSecond)
-	burst := func(flag string, n int) {
-		if n < 1 {
-			errs = append(errs, fmt.Errorf("--%s is %d; it must be at least 1", flag, n))
-		}
-	}
-	burst("resize-burst", o.settings.Burst)
-	burst("total-resize-burst", o.settings.TotalBurst)
-	return errors.Join(errs...)
-}
-
-// renewDeadline is how long after it last renewed the lease a leader gives up, but for a retry
-// period: as late as it can be before another takes it, because machines do stall for seconds.
-func (o options) renewDeadline() time.Duration { return o.leaseDuration * 3 / 4 }
-
-// retryPeriod is how often the leader renews the lease, and, but for some jitter, the others look
-// whether it did.
-func (o options) retryPeriod() time.Duration { return o.leaseDuration / 8 }
-
 // lock is the lease that elects the leader. Its holder is the pod and not the
 // process: when a container restarts, the one before it is gone for certain.
-func (o options) lock(config *rest.Config, renewDeadline time.Duration) (resourcelock.Interface, error) {
+func (o options) lock(config *rest.Config) (resourcelock.Interface, error) {
 	identity := o.podName
 	if identity == "" {
 		identity = string(uuid.NewUUID())
 	}
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.leaseNS, "libra-resizer",
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, settings.Namespace, "libra-resizer",
 		resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("making the lease: %w", err)
@@ -190,9 +156,6 @@ func (f leaderOrNot) Start(ctx context.Context) error {
 func (leaderOrNot) NeedLeaderElection() bool { return false }
 
 func run(o options) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
 	server, err := redisconn.Parse(o.redisAddr, o.redisCredentials)
 	if err != nil {
 		return fmt.Errorf("--redis-addr, --redis-credentials: %w", err)
@@ -214,8 +177,7 @@ func run(o options) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("registering API types: %w", err)
 	}
-	renewDeadline, retryPeriod := o.renewDeadline(), o.retryPeriod()
-	lock, err := o.lock(config, renewDeadline)
+	lock, err := o.lock(config)
 	if err != nil {
 		return err
 	}
@@ -224,12 +186,12 @@ func run(o options) error {
 		Cache:                               controller.CacheOptions(),
 		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddr},
 		HealthProbeBindAddress:              o.healthAddr,
-		LeaderElection:                      o.leaderElect,
+		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
-		LeaseDuration:                       &o.leaseDuration,
-		RenewDeadline:                       &renewDeadline,
-		RetryPeriod:                         &retryPeriod,
+		LeaseDuration:                       ptr.To(leaseDuration),
+		RenewDeadline:                       ptr.To(renewDeadline),
+		RetryPeriod:                         ptr.To(retryPeriod),
 	})
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
@@ -248,7 +210,8 @@ func run(o options) error {
 	defer pools.Close() //nolint:errcheck // the process ends
 	follower := pools.FollowMemory()
 	c, err := controller.New(clock.RealClock{}, mgr.GetClient(), pools, live, follower,
-		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers, o.settings)
+		mgr.GetEventRecorder("libra-resizer"), told.Meters, told.Tracers,
+		controller.Settings{ResizesPerSecond: 100, Burst: 200, TotalResizesPerSecond: 500, TotalBurst: 1000})
 	if err != nil {
 		return err
 	}

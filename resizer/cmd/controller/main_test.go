@@ -79,12 +79,12 @@ func TestLeaseLost(t *testing.T) {
 // late, counts the lease from then on, and sees one look late that it has run out.
 func TestTakesOverInTime(t *testing.T) {
 	const goal, firstPatch = 10 * time.Second, 500 * time.Millisecond
-	o := options{leaseDuration: defaultLease}
-	look := time.Duration(float64(o.retryPeriod()) * (1 + leaderelection.JitterFactor))
-	if worst := o.leaseDuration + 2*look + firstPatch; worst > goal {
-		t.Errorf("it takes up to %v with a lease of %v, want at most %v", worst, o.leaseDuration, goal)
+	jitter := 1 + leaderelection.JitterFactor
+	look := time.Duration(float64(retryPeriod) * jitter)
+	if worst := leaseDuration + 2*look + firstPatch; worst > goal {
+		t.Errorf("it takes up to %v with a lease of %v, want at most %v", worst, leaseDuration, goal)
 	}
-	if o.renewDeadline()+o.retryPeriod() > o.leaseDuration {
-		t.Errorf("a leader may act until %v after it last renewed, and another from %v on", o.renewDeadline()+o.retryPeriod(), o.leaseDuration)
+	if renewDeadline+retryPeriod > leaseDuration {
+		t.Errorf("a leader may act until %v after it last renewed, and another from %v on", renewDeadline+retryPeriod, leaseDuration)
 	}
 }
