@@ -91,7 +91,6 @@ type tracker struct {
 	shares *shares
 	below  time.Duration // the longest that a pod was below its ceiling
 	lows   map[string]time.Time
-	last   time.Time       // when the last samples were
 	open   map[string]bool // what of away goes on
 	wrong  map[string]bool // what of broken goes on
 	high   bool            // the last of over goes on
@@ -144,7 +143,7 @@ func (t *tracker) observe(m moment) {
 		t.over[len(t.over)-1].observe(m.at, by, m.samples)
 	}
 	t.shares.observe(m)
-	t.last, t.open, t.wrong, t.high = m.at, open, broken, high
+	t.open, t.wrong, t.high = open, broken, high
 }
 
 // low takes in whether a pod is below its ceiling.

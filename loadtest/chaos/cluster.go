@@ -186,7 +186,7 @@ func processesOf(status []byte) (map[part]*os.Process, error) {
 			if !control && p != kubelet {
 				continue
 			}
-			if len(fields) < 5 || fields[0] != name || fields[4] != "running" {
+			if len(fields) < 4 || fields[0] != name || fields[3] != "running" {
 				continue
 			}
 			pid, err := strconv.Atoi(fields[1])

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"syscall"
@@ -104,21 +103,15 @@ func (c *cluster) bringAllBack(ctx context.Context) error {
 }
 
 func (c *cluster) scale(ctx context.Context, p part, replicas int) error {
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"replicas": replicas}})
-	if err != nil {
-		return err
-	}
-	_, err = c.Kube.AppsV1().Deployments(rig.LibraNamespace).Patch(ctx, deployments[p].name, types.MergePatchType, patch, metav1.PatchOptions{})
+	change := map[string]any{"spec": map[string]any{"replicas": replicas}}
+	_, err := c.Kube.AppsV1().Deployments(rig.LibraNamespace).Patch(ctx, deployments[p].name, types.MergePatchType, patch(change), metav1.PatchOptions{})
 	return err
 }
 
 // placeAgents says what labels a node must have for an agent; nil is for one that it need
 // not have any more.
 func (c *cluster) placeAgents(ctx context.Context, labels map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"nodeSelector": labels}}}})
-	if err != nil {
-		return err
-	}
-	_, err = c.Kube.AppsV1().DaemonSets(settings.AgentNamespace).Patch(ctx, agentSet, types.MergePatchType, patch, metav1.PatchOptions{})
+	change := map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"nodeSelector": labels}}}}
+	_, err := c.Kube.AppsV1().DaemonSets(settings.AgentNamespace).Patch(ctx, agentSet, types.MergePatchType, patch(change), metav1.PatchOptions{})
 	return err
 }

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -26,8 +23,6 @@ const (
 	flushes = 3
 	// flips are to the other source and back.
 	flips = 2
-	// restartTimeout is more than the box takes to start a component again.
-	restartTimeout = 20 * time.Second
 	// undoTimeout bounds what sets things right, which nothing interrupts.
 	undoTimeout = 10 * time.Second
 	// busyTimeout is how long to wait for a request to be in mid-invocation.
@@ -140,14 +135,12 @@ func (c *cluster) killed(ctx context.Context, t target) (s struck, err error) {
 
 // restartComponent has the box kill one of its processes and start it again.
 func (c *cluster) restartComponent(ctx context.Context, p part) error {
-	bounded, cancel := context.WithTimeout(ctx, restartTimeout)
-	defer cancel()
 	args := []string{"restart", components[p]}
 	if p == kubelet && c.Home == rig.Worker {
 		args = append(args, "--node", c.Home)
 	}
-	if said, err := exec.CommandContext(bounded, c.box, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", c.box, strings.Join(args, " "), err, bytes.TrimSpace(said))
+	if err := c.boxDoes(ctx, args...); err != nil {
+		return err
 	}
 	status, err := boxStatus(ctx, c.box)
 	if err != nil {

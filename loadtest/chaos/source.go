@@ -117,26 +117,28 @@ func (c *cluster) noteFound(ctx context.Context, noted any) error {
 }
 
 func (c *cluster) patchSettings(ctx context.Context, change map[string]any) error {
-	patch, err := json.Marshal(change)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	_, err = c.Kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := c.Kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch(change), metav1.PatchOptions{})
 	return err
 }
 
 // labelSource labels the functions' namespace; an empty label is none.
 func (c *cluster) labelSource(ctx context.Context, source string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{api.SourceLabel: orNone(source)}}})
-	if err != nil {
-		return err
-	}
+	change := map[string]any{"metadata": map[string]any{"labels": map[string]any{api.SourceLabel: orNone(source)}}}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	_, err = c.Kube.CoreV1().Namespaces().Patch(ctx, rig.Namespace, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := c.Kube.CoreV1().Namespaces().Patch(ctx, rig.Namespace, types.MergePatchType, patch(change), metav1.PatchOptions{})
 	return err
+}
+
+// patch is a merge patch of texts and numbers, which JSON has for all.
+func patch(change map[string]any) []byte {
+	data, err := json.Marshal(change)
+	if err != nil {
+		panic(err)
+	}
+	return data
 }
 
 // orNone is the null by which a merge patch removes what is to be empty.

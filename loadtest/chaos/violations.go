@@ -1,16 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/bench/rig"
@@ -18,7 +16,7 @@ import (
 )
 
 const (
-	violationsMetric = "libra_agent_invariant_violations"
+	violationsMetric = "libra_agent_invariant_violations_total"
 	metricsPort      = "8080"
 )
 
@@ -57,6 +55,7 @@ func (w *watcher) lookAtMetrics(ctx context.Context) (failed error) {
 
 var metricsClient = &http.Client{Transport: &http.Transport{}, Timeout: time.Second}
 
+// scrape adds up the violations that an agent has counted, of each rule.
 func scrape(ctx context.Context, url string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -70,35 +69,11 @@ func scrape(ctx context.Context, url string) (float64, error) {
 	if resp.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("%s: %s", url, resp.Status)
 	}
-	return sumOf(resp.Body, violationsMetric)
-}
-
-// sumOf adds up the series of a metric, with or without a suffix for its unit or kind.
-func sumOf(exposition io.Reader, metric string) (float64, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
 	sum := 0.0
-	lines := bufio.NewScanner(exposition)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if !strings.HasPrefix(line, metric) {
-			continue
-		}
-		// A label's value may have blanks.
-		fields := strings.Fields(line[strings.LastIndexByte(line, '}')+1:])
-		if len(fields) == 0 {
-			continue
-		}
-		if fields[0] == strings.Split(line, " ")[0] {
-			fields = fields[1:]
-		}
-		if len(fields) == 0 {
-			continue
-		}
-		v, err := strconv.ParseFloat(fields[0], 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", line, err)
-		}
-		sum += v
+	for _, m := range families[violationsMetric].GetMetric() {
+		sum += m.GetCounter().GetValue()
 	}
-	return sum, lines.Err()
+	return sum, err
 }

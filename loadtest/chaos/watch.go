@@ -16,6 +16,8 @@ import (
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/containers"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/ceiling"
 )
 
 const (
@@ -38,9 +40,10 @@ type watched struct {
 // that ends what leases have run out of, as every reader's question does.
 type watcher struct {
 	*cluster
-	room   room
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	source      api.Source
+	allocatable int64 // milli CPU, of the functions' node
+	cancel      context.CancelFunc
+	done        sync.WaitGroup
 
 	mu        sync.Mutex
 	tracker   *tracker
@@ -71,13 +74,13 @@ type situation struct {
 // watch watches until stop what becomes of pods under a source, which is none where Libra's
 // activator is not there.
 func (c *cluster) watch(ctx context.Context, source api.Source) (*watcher, error) {
-	bounds, err := c.room(ctx, source)
+	node, err := c.Kube.CoreV1().Nodes().Get(ctx, c.Home, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watcher{
-		cluster: c, room: bounds, cancel: cancel, tracker: newTracker(),
+		cluster: c, source: source, allocatable: node.Status.Allocatable.Cpu().MilliValue(), cancel: cancel, tracker: newTracker(),
 		managed: map[string]watched{}, weighed: map[containers.Pod]podWeight{},
 		first: map[string]*corev1.Pod{}, owed: map[string]api.Resources{},
 		wrong: map[string]bool{}, oomsBefore: map[string]int64{}, ooms: map[string]int64{},
@@ -128,7 +131,7 @@ func (w *watcher) stop() {
 func (w *watcher) sample() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	m := moment{source: w.room.source, view: w.view, agent: w.situation.agents == 0, changing: w.situation.flipped}
+	m := moment{source: w.source, view: w.view, agent: w.situation.agents == 0, changing: w.situation.flipped}
 	for id, c := range w.managed {
 		limits, err := c.container.Limits()
 		if err != nil {
@@ -224,8 +227,8 @@ func (w *watcher) lookAtPod(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	most := int64(0)
-	if api.OptedIn(p.Labels) {
-		if most, err = w.room.ceilingOf(p, owed); err != nil {
+	if w.source == api.SourceNode && api.OptedIn(p.Labels) {
+		if most, err = ceiling.Of(p, owed.CPUMilli, w.allocatable, settings.Settings{}); err != nil {
 			return err
 		}
 	}

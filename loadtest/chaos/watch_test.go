@@ -5,38 +5,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"libra.dev/libra/loadtest/containers"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
-
-func TestCeilingOfAPod(t *testing.T) {
-	pod := func(most string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Annotations: map[string]string{}}}
-		if most != "" {
-			p.Annotations[api.MaxCPUAnnotation] = most
-		}
-		return p
-	}
-	node := room{source: api.SourceNode, allocatable: 2000}
-	for name, c := range map[string]struct {
-		room room
-		pod  *corev1.Pod
-		want int64
-	}{
-		"the node's":        {node, pod(""), 2000},
-		"its own":           {node, pod("1"), 1000},
-		"what it is owed":   {node, pod("100m"), 700},
-		"under owners none": {room{source: api.SourceOwners, allocatable: 2000}, pod(""), 0},
-		"with stock none":   {room{allocatable: 2000}, pod(""), 0},
-	} {
-		if got, err := c.room.ceilingOf(c.pod, res(700, 256)); err != nil || got != c.want {
-			t.Errorf("%s: %d, %v; want %d", name, got, err, c.want)
-		}
-	}
-}
 
 func TestRequestsOfAllContainersMakeTheWeight(t *testing.T) {
 	of := func(cpu string) corev1.Container {

@@ -88,7 +88,4 @@ func TestKubeletWeight(t *testing.T) {
 			t.Errorf("%dm has the weight %d, want %d", milli, got, want.v2)
 		}
 	}
-	if v1.KubeletWeight(0) != v1.LeastWeight() || v2.KubeletWeight(0) != v2.LeastWeight() {
-		t.Error("no request is not the least weight")
-	}
 }

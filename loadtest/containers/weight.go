@@ -37,11 +37,3 @@ func (p Pod) KubeletWeight(requestMilli int64) int64 {
 	}
 	return shares
 }
-
-// LeastWeight is the least that the kernel takes.
-func (p Pod) LeastWeight() int64 {
-	if p.v2 {
-		return 1
-	}
-	return leastShares
-}

@@ -1,11 +1,11 @@
 package build
 
 import (
-	"context"
 	"debug/elf"
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -181,14 +181,23 @@ func TestLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := Builder{Bin: filepath.Join(t.TempDir(), "bin"), Log: t.Logf}
-	if err := b.Local(context.Background(), dir, Options{}, Binary{Name: "hello", Package: "cmd/hello"}); err != nil {
-		t.Fatal(err)
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	machines[""] = machines[runtime.GOARCH]
+	for arch, want := range machines {
+		b := Builder{Bin: filepath.Join(t.TempDir(), "bin"), Arch: arch, Log: t.Logf}
+		if err := b.Local(t.Context(), dir, Options{}, Binary{Name: "hello", Package: "cmd/hello"}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.Open(filepath.Join(b.Bin, "hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Machine != want {
+			t.Errorf("a program for %q is for %v, want %v", arch, f.Machine, want)
+		}
+		f.Close()
 	}
-	if _, err := os.Stat(filepath.Join(b.Bin, "hello")); err != nil {
-		t.Error(err)
-	}
-	err := b.Local(context.Background(), dir, Options{}, Binary{Name: "gone", Package: "./cmd/gone"})
+	err := Builder{Bin: t.TempDir(), Log: t.Logf}.Local(t.Context(), dir, Options{}, Binary{Name: "gone", Package: "./cmd/gone"})
 	if err == nil || !strings.Contains(err.Error(), "./cmd/gone") {
 		t.Errorf("Local() error = %v, want one that names the package", err)
 	}
@@ -219,32 +228,5 @@ func TestDigest(t *testing.T) {
 	}
 	if _, err := Digest(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a digest of no file")
-	}
-}
-
-func TestLocalForAnotherArchitecture(t *testing.T) {
-	dir := t.TempDir()
-	for name, content := range map[string]string{"go.mod": "module example.com/m\n\ngo 1.24\n", "cmd/run/main.go": "package main\n\nfunc main() {}\n"} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
-		b := Builder{Bin: t.TempDir(), Arch: arch, Log: t.Logf}
-		if err := b.Local(t.Context(), dir, Options{}, Binary{Name: "run", Package: "cmd/run"}); err != nil {
-			t.Fatal(err)
-		}
-		f, err := elf.Open(filepath.Join(b.Bin, "run"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.Machine != want {
-			t.Errorf("a program for %s is for %v, want %v", arch, f.Machine, want)
-		}
-		f.Close()
 	}
 }

@@ -45,15 +45,19 @@ func newAPI(l layout.Layout) (api, error) {
 	return api{client}, err
 }
 
-func (a api) waitReady(ctx context.Context) error {
-	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
-		err := a.ready(ctx)
+// readyAPI waits for the API server, for as long as starting does not fail.
+func readyAPI(ctx context.Context, l layout.Layout, starting func() error) (api, error) {
+	a, err := newAPI(l)
+	if err != nil {
+		return a, err
+	}
+	return a, poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
+		if err := starting(); err != nil {
+			return false, "", err
+		}
+		err := a.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 		return err == nil, fmt.Sprintf("the API server is not ready (%v)", err), nil
 	})
-}
-
-func (a api) ready(ctx context.Context) error {
-	return a.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
 // unready says which node is not Ready, and why; it is empty where all are.

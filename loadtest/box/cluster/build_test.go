@@ -12,9 +12,7 @@ import (
 func TestVersionsAreThoseOfGoMod(t *testing.T) {
 	for _, tt := range []struct{ gomod, module, want string }{
 		{"../go.mod", "k8s.io/kubernetes", "v" + versions.Kubernetes},
-		{"../go.mod", "k8s.io/client-go", versions.KubernetesStaging},
 		{"../../../activator-plugin/placement/scheduler/go.mod", "k8s.io/kubernetes", "v" + versions.Kubernetes},
-		{"../dns/go.mod", "github.com/coredns/coredns", versions.CoreDNS},
 	} {
 		data, err := os.ReadFile(filepath.FromSlash(tt.gomod))
 		if err != nil {

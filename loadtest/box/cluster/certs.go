@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
 )
 
@@ -59,7 +61,7 @@ type authority struct {
 }
 
 // writePKI fills dir with a new authority, everybody's certificate, the
-// service account key pair and the kubeconfigs.
+// service account key and the kubeconfigs.
 func writePKI(dir string, now time.Time, nodes ...member) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -92,7 +94,11 @@ func writePKI(dir string, now time.Time, nodes ...member) error {
 	if err := frontProxy.issue(dir, identity{name: "front-proxy-client", commonName: "front-proxy-client"}, now); err != nil {
 		return err
 	}
-	return writeServiceAccountKeys(dir)
+	serviceAccounts, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if err != nil {
+		return err
+	}
+	return keyutil.WriteKey(filepath.Join(dir, "sa.key"), serviceAccounts)
 }
 
 func newAuthority(name string, now time.Time) (authority, error) {
@@ -100,25 +106,12 @@ func newAuthority(name string, now time.Time) (authority, error) {
 	if err != nil {
 		return authority{}, err
 	}
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: name},
-		NotBefore:             now.Add(-time.Hour),
-		NotAfter:              now.Add(certValidity),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return authority{}, err
-	}
-	cert, err := x509.ParseCertificate(der)
+	cert, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: name, NotBefore: now.Add(-time.Hour)}, key)
 	return authority{cert: cert, key: key}, err
 }
 
 func (a authority) write(dir, name string) error {
-	return writePEM(filepath.Join(dir, name+".crt"), "CERTIFICATE", a.cert.Raw)
+	return certutil.WriteCert(filepath.Join(dir, name+".crt"), encode(a.cert.Raw))
 }
 
 // issue writes the certificate, the key and, if asked for, the kubeconfig of id.
@@ -150,20 +143,20 @@ func (a authority) issue(dir string, id identity, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return err
 	}
-	if err := writePEM(filepath.Join(dir, id.name+".crt"), "CERTIFICATE", der); err != nil {
+	if err := certutil.WriteCert(filepath.Join(dir, id.name+".crt"), encode(der)); err != nil {
 		return err
 	}
-	if err := writePEM(filepath.Join(dir, id.name+".key"), "PRIVATE KEY", keyDER); err != nil {
+	if err := keyutil.WriteKey(filepath.Join(dir, id.name+".key"), keyPEM); err != nil {
 		return err
 	}
 	if !id.kubeconfig {
 		return nil
 	}
-	config, err := kubeconfig(id.name, pemBytes("CERTIFICATE", a.cert.Raw), pemBytes("CERTIFICATE", der), pemBytes("PRIVATE KEY", keyDER))
+	config, err := kubeconfig(id.name, encode(a.cert.Raw), encode(der), keyPEM)
 	if err != nil {
 		return err
 	}
@@ -186,29 +179,6 @@ func kubeconfig(user string, ca, cert, key []byte) ([]byte, error) {
 	})
 }
 
-func writeServiceAccountKeys(dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return err
-	}
-	if err := writePEM(filepath.Join(dir, "sa.key"), "PRIVATE KEY", private); err != nil {
-		return err
-	}
-	return writePEM(filepath.Join(dir, "sa.pub"), "PUBLIC KEY", public)
-}
-
-func pemBytes(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-func writePEM(path, kind string, der []byte) error {
-	return os.WriteFile(path, pemBytes(kind, der), 0o600)
+func encode(certificate []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: certificate})
 }

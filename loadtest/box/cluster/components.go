@@ -62,7 +62,7 @@ func components(m member, etcdDir string) componentSet {
 			"--kubelet-certificate-authority=" + pki(l, "ca.crt"),
 			"--kubelet-preferred-address-types=InternalIP",
 			"--service-account-issuer=https://kubernetes.default.svc." + clusterDomain,
-			"--service-account-key-file=" + pki(l, "sa.pub"), "--service-account-signing-key-file=" + pki(l, "sa.key"),
+			"--service-account-key-file=" + pki(l, "sa.key"), "--service-account-signing-key-file=" + pki(l, "sa.key"),
 			"--requestheader-client-ca-file=" + pki(l, "front-proxy-ca.crt"),
 			"--requestheader-allowed-names=front-proxy-client",
 			"--requestheader-username-headers=X-Remote-User",

@@ -88,7 +88,7 @@ func TestCNIConfig(t *testing.T) {
 	if len(got.Plugins) != 1 || got.Plugins[0].Type != "bridge" || got.Plugins[0].Bridge != bridgeName {
 		t.Fatalf("plugins %+v, want one bridge, %s", got.Plugins, bridgeName)
 	}
-	if r := got.Plugins[0].IPAM.Ranges[0][0]; r.Subnet != podCIDR || r.RangeStart != podRangeStart {
+	if r := got.Plugins[0].IPAM.Ranges[0][0]; r.Subnet != podCIDR || r.RangeStart != "10.244.0.10" {
 		t.Errorf("pods get addresses of %+v", r)
 	}
 }

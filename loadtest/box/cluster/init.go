@@ -70,11 +70,8 @@ func Init(l layout.Layout, start io.Reader) error {
 	if err := n.start(c.apiServer); err != nil {
 		return err
 	}
-	api, err := newAPI(l)
+	api, err := readyAPI(ctx, l, func() error { return nil })
 	if err != nil {
-		return err
-	}
-	if err := api.waitReady(ctx); err != nil {
 		return err
 	}
 	log.Print("API server ready")
@@ -97,11 +94,7 @@ func Node(l layout.Layout, start io.Reader) error {
 	if err := n.start(c.stores...); err != nil {
 		return err
 	}
-	api, err := newAPI(l)
-	if err != nil {
-		return err
-	}
-	if err := api.waitReady(ctx); err != nil {
+	if _, err := readyAPI(ctx, l, func() error { return nil }); err != nil {
 		return err
 	}
 	return n.finish(ctx, c.clients)

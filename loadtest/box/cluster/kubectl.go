@@ -55,8 +55,8 @@ func (c Cluster) firstProcess(initPID int, m member) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if u, ok := running[state.PID]; ok && state.Exit == "" {
-		return u.pid, nil
+	if pid, ok := running[state.PID]; ok && state.Exit == "" {
+		return pid, nil
 	}
 	return 0, fmt.Errorf("node %s does not run (%s)", m.name(), state.Exit)
 }

@@ -14,7 +14,7 @@ import (
 
 func TestTheOnlyNodeIsTheControlNodeWithoutWorkers(t *testing.T) {
 	m := alone(testLayout)
-	if m.name() != NodeName || m.podCIDR() != podCIDR || m.ip() != nodeIP || m.podRangeStart() != podRangeStart ||
+	if m.name() != NodeName || m.podCIDR() != podCIDR || m.ip() != nodeIP ||
 		m.clusterCIDR() != podCIDR || m.cgroup() != cgroupName || m.layout != testLayout {
 		t.Errorf("the only node is %+v", m)
 	}

@@ -18,15 +18,14 @@ const (
 	clusterName   = "libra-box"
 	clusterDomain = "cluster.local"
 
-	podsCIDR      = "10.244.0.0/16" // of all nodes
-	podCIDR       = "10.244.0.0/24" // of the control node
-	nodeIP        = "10.244.0.1"
-	podRangeStart = "10.244.0.10"
-	serviceCIDR   = "10.96.0.0/16"
-	apiServiceIP  = "10.96.0.1"
-	linkCIDR      = "10.245.0.0/30"
-	hostLinkIP    = "10.245.0.1"
-	boxLinkIP     = "10.245.0.2"
+	podsCIDR     = "10.244.0.0/16" // of all nodes
+	podCIDR      = "10.244.0.0/24" // of the control node
+	nodeIP       = "10.244.0.1"
+	serviceCIDR  = "10.96.0.0/16"
+	apiServiceIP = "10.96.0.1"
+	linkCIDR     = "10.245.0.0/30"
+	hostLinkIP   = "10.245.0.1"
+	boxLinkIP    = "10.245.0.2"
 
 	bridgeName   = "libra0"
 	hostLinkName = "libra-host"

@@ -166,25 +166,15 @@ func (p process) ended() bool {
 	return err == nil && n > 0
 }
 
-// usage is what /proc says of a process.
-type usage struct {
-	pid       int // on the machine
-	rssBytes  int64
-	startedAt time.Time
-}
-
-// children finds the children of pid, which is pid 1 of its namespace, by their pid there.
-func children(pid int) (map[int]usage, error) {
-	boot, err := bootTime()
-	if err != nil {
-		return nil, err
-	}
+// children finds the children of pid, which is pid 1 of its namespace: this namespace's pids by those
+// there.
+func children(pid int) (map[int]int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return nil, err
 	}
 	depth := len(namespacePIDs(status)) - 1
-	var found = map[int]usage{}
+	found := map[int]int{}
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil, err
@@ -199,55 +189,17 @@ func children(pid int) (map[int]usage, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", list, err)
 			}
-			u, pids, err := readUsage(child, boot)
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", child))
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 				continue
 			}
 			if err != nil {
 				return nil, err
 			}
-			if len(pids) > depth { // it may be pid 1 of a namespace below
-				found[pids[depth]] = u
+			if pids := namespacePIDs(status); len(pids) > depth { // it may be pid 1 of a namespace below
+				found[pids[depth]] = child
 			}
 		}
 	}
 	return found, nil
-}
-
-// readUsage also returns the process's pids, this namespace's first.
-func readUsage(pid int, boot time.Time) (u usage, pids []int, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return usage{}, nil, err
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return usage{}, nil, err
-	}
-	u = usage{pid: pid}
-	// The name, in parentheses, may hold anything; the times come 20 fields later.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 22 {
-		return usage{}, nil, fmt.Errorf("/proc/%d/stat has %d fields after the name, want 22 or more", pid, len(fields))
-	}
-	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return usage{}, nil, fmt.Errorf("/proc/%d/stat: start time: %w", pid, err)
-	}
-	pages, err := strconv.ParseInt(fields[21], 10, 64)
-	if err != nil {
-		return usage{}, nil, fmt.Errorf("/proc/%d/stat: resident pages: %w", pid, err)
-	}
-	const ticksPerSecond = 100 // USER_HZ, the same on every Linux that runs Go
-	u.startedAt = boot.Add(time.Duration(ticks) * time.Second / ticksPerSecond)
-	u.rssBytes = pages * int64(os.Getpagesize())
-	return u, namespacePIDs(status), nil
-}
-
-func bootTime() (time.Time, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return time.Time{}, err
-	}
-	return time.Now().Add(-time.Duration(now.Nano())), nil
 }

@@ -97,8 +97,7 @@ func (c Cluster) startAgain(ctx context.Context, first process, signal unix.Sign
 	}
 	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
 		now, err := c.stateOf(l, before.Name)
-		return now.Exit == "" && now.PID != before.PID,
-			"init to start " + before.Name + " again (that of an older box cannot: `box down` and `box up` bring this one's)", err
+		return now.Exit == "" && now.PID != before.PID, "init to start " + before.Name + " again", err
 	})
 }
 
@@ -107,21 +106,21 @@ func (c Cluster) killComponent(ctx context.Context, init process, s componentSta
 	if err != nil {
 		return err
 	}
-	u, ok := running[s.PID]
+	pid, ok := running[s.PID]
 	if !ok {
 		return nil // it has just ended
 	}
-	fd, err := unix.PidfdOpen(u.pid, 0)
+	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open process %d of %s: %w", u.pid, s.Name, err)
+		return fmt.Errorf("open process %d of %s: %w", pid, s.Name, err)
 	}
-	p := process{pid: u.pid, fd: fd}
+	p := process{pid: pid, fd: fd}
 	defer p.close()
 	// The pid may have changed hands before it was opened.
-	if still, err := children(init.pid); err != nil || still[s.PID].pid != u.pid {
+	if still, err := children(init.pid); err != nil || still[s.PID] != pid {
 		return err
 	}
 	return p.kill(ctx)

@@ -58,26 +58,15 @@ func (c Cluster) printComponents(w io.Writer, initPID int, m member) error {
 	if err != nil {
 		return err
 	}
-	boot, err := bootTime()
-	if err != nil {
-		return err
-	}
-	first, _, err := readUsage(firstPID, boot)
-	if err != nil {
-		return err
-	}
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "COMPONENT\tPID\tUP\tRSS MiB\tSTATE")
-	row := func(name string, u usage, state string) {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", name, u.pid, time.Since(u.startedAt).Round(time.Second), u.rssBytes>>20, state)
-	}
-	row(m.componentNames()[0], first, "running")
+	fmt.Fprintln(table, "COMPONENT\tPID\tUP\tSTATE")
+	fmt.Fprintf(table, "%s\t%d\t-\trunning\n", m.componentNames()[0], firstPID)
 	for _, s := range states {
-		if u, ok := running[s.PID]; ok && s.Exit == "" {
-			row(s.Name, u, "running")
+		if pid, ok := running[s.PID]; ok && s.Exit == "" {
+			fmt.Fprintf(table, "%s\t%d\t%s\trunning\n", s.Name, pid, time.Since(s.Started).Round(time.Second))
 			continue
 		}
-		fmt.Fprintf(table, "%s\t-\t-\t-\tended: %s\n", s.Name, s.Exit)
+		fmt.Fprintf(table, "%s\t-\t-\tended: %s\n", s.Name, s.Exit)
 	}
 	return table.Flush()
 }

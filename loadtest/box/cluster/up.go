@@ -171,11 +171,12 @@ func (c Cluster) start(ctx context.Context, answers func()) error {
 		})
 	}
 	g.Go(func() error {
-		if err := c.waitAPI(starting, pid); err != nil {
+		api, err := readyAPI(starting, c.Layout, func() error { return c.stillStarting(pid) })
+		if err != nil {
 			return err
 		}
 		go answers()
-		return c.waitReady(starting, pid, members)
+		return c.waitReady(starting, api, pid, members)
 	})
 	return g.Wait()
 }
@@ -277,27 +278,9 @@ func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 	})
 }
 
-func (c Cluster) waitAPI(ctx context.Context, pid int) error {
-	api, err := newAPI(c.Layout)
-	if err != nil {
-		return err
-	}
-	return poll(ctx, 50*time.Millisecond, func() (bool, string, error) {
-		if err := c.stillStarting(pid); err != nil {
-			return false, "", err
-		}
-		err := api.ready(ctx)
-		return err == nil, fmt.Sprintf("the API server is not ready (%v)", err), nil
-	})
-}
-
-func (c Cluster) waitReady(ctx context.Context, pid int, members []member) error {
-	api, err := newAPI(c.Layout)
-	if err != nil {
-		return err
-	}
+func (c Cluster) waitReady(ctx context.Context, api api, pid int, members []member) error {
 	said := time.Now()
-	err = poll(ctx, 100*time.Millisecond, func() (bool, string, error) {
+	err := poll(ctx, 100*time.Millisecond, func() (bool, string, error) {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}

@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,6 @@ const (
 
 	cpusDir      = "/sys/devices/system/cpu"
 	numaNodesDir = "/sys/devices/system/node"
-	unlimited    = int64(1) << 60
 )
 
 // view is what a worker's kubelet and agent see of the machine: the worker's CPUs, and its part
@@ -152,10 +152,11 @@ func statOf(stat []byte, cpus []int) []byte {
 			continue
 		}
 		number, isCPU := strings.CutPrefix(fields[0], "cpu")
+		cpu, err := strconv.Atoi(number) // of all together there is none
 		switch {
 		case !isCPU && fields[0] != "intr" && fields[0] != "softirq":
 			rest.Write(line)
-		case isCPU && number != "" && listed(cpus, number):
+		case isCPU && err == nil && slices.Contains(cpus, cpu):
 			times := numbers(fields[1:])
 			for len(all) < len(times) {
 				all = append(all, 0)
@@ -169,15 +170,6 @@ func statOf(stat []byte, cpus []int) []byte {
 	var out bytes.Buffer
 	writeTimes(&out, "cpu ", all)
 	return append(append(out.Bytes(), each.Bytes()...), rest.Bytes()...)
-}
-
-func listed(cpus []int, number string) bool {
-	for _, cpu := range cpus {
-		if strconv.Itoa(cpu) == number {
-			return true
-		}
-	}
-	return false
 }
 
 func numbers(fields []string) []uint64 {

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
 	"cmp"
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/textproto"
-	"os"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -36,47 +34,21 @@ type Component struct {
 func (i Image) Components() ([]Component, error) {
 	var all []Component
 	for _, l := range i.layers {
-		components, err := l.components()
-		if err != nil {
-			return nil, fmt.Errorf("layer %s: %w", l.path, err)
+		if err := l.files(func(name string, content *io.SectionReader) error {
+			components, err := componentsOf(name, content)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, components...)
+			return nil
+		}); err != nil {
+			return nil, err
 		}
-		all = append(all, components...)
 	}
 	slices.SortFunc(all, func(a, b Component) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
 	})
 	return slices.Compact(all), nil
-}
-
-func (l Layer) components() ([]Component, error) {
-	f, err := os.Open(l.path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var all []Component
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		// tar reads no further than the header.
-		at, err := f.Seek(0, io.SeekCurrent)
-		if err != nil {
-			return nil, err
-		}
-		components, err := componentsOf("/"+h.Name, io.NewSectionReader(f, at, h.Size))
-		if err != nil {
-			return nil, fmt.Errorf("/%s: %w", h.Name, err)
-		}
-		all = append(all, components...)
-	}
 }
 
 func componentsOf(name string, content *io.SectionReader) ([]Component, error) {

@@ -3,8 +3,6 @@ package image
 import (
 	"archive/tar"
 	"io"
-	"log"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -156,31 +152,5 @@ func TestWriteTar(t *testing.T) {
 	}
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the same image was written again (%v)", err)
-	}
-}
-
-func TestPush(t *testing.T) {
-	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer s.Close()
-	img := testImage(t, time.Now(), Config{User: NonRoot, Entrypoint: []string{"/opt/app/bin/run"}})
-	as := strings.TrimPrefix(s.URL, "http://") + "/libra/app:1"
-	reference, err := Index{img}.Push(t.Context(), as)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, err := name.NewDigest(reference)
-	if err != nil {
-		t.Fatalf("%s is not by digest: %v", reference, err)
-	}
-	pushed, err := remote.Image(digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := pushed.ConfigName()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := contentID(t, img); id.Hex[:12] != want {
-		t.Errorf("pushed image has the content id %s, want %s", id.Hex[:12], want)
 	}
 }

@@ -1,13 +1,11 @@
 package image
 
 import (
-	"archive/tar"
 	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -54,25 +52,22 @@ func (x Index) Push(ctx context.Context, as string) (reference string, err error
 	if err != nil {
 		return "", fmt.Errorf("push %s: %w", as, err)
 	}
-	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
-	var pushed interface{ Digest() (v1.Hash, error) } = index
-	if len(x) == 1 {
-		var one v1.Image
-		if one, err = x[0].packed(); err != nil {
-			return "", err
-		}
-		pushed, err = one, remote.Write(tag, one, options...)
-	} else {
-		err = remote.WriteIndex(tag, index, options...)
+	if err := write(ctx, tag, index); err != nil {
+		return "", err
 	}
-	if err != nil {
-		return "", fmt.Errorf("push %s: %w", as, err)
-	}
-	digest, err := pushed.Digest()
+	digest, err := index.Digest()
 	if err != nil {
 		return "", err
 	}
 	return tag.Digest(digest.String()).String(), nil
+}
+
+// write sends an index to a registry, with the credentials of the user's own Docker configuration.
+func write(ctx context.Context, tag name.Tag, index v1.ImageIndex) error {
+	if err := remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		return fmt.Errorf("push %s: %w", tag, err)
+	}
+	return nil
 }
 
 // checkPrograms is an error when a program or a library in the image, whatever its name, is for
@@ -87,40 +82,19 @@ func (i Image) checkPrograms() error {
 		return fmt.Errorf("an image for %s: there are only those for amd64 and arm64", config.Architecture)
 	}
 	for _, l := range i.layers {
-		if err := l.checkPrograms(machine); err != nil {
+		if err := l.files(func(name string, content *io.SectionReader) error {
+			var head [20]byte // of an ELF file it says for what machine it is
+			if _, err := content.ReadAt(head[:], 0); err != nil || string(head[:4]) != elf.ELFMAG {
+				return nil
+			}
+			// All that we have images for are little-endian.
+			if got := elf.Machine(binary.LittleEndian.Uint16(head[18:])); got != machine {
+				return fmt.Errorf("%s is for %v, not for %v", name, got, machine)
+			}
+			return nil
+		}); err != nil {
 			return fmt.Errorf("an image for %s: %w", config.Architecture, err)
 		}
 	}
 	return nil
-}
-
-// elfHeader is how much of an ELF file tells for what machine it is.
-const elfHeader = 20
-
-func (l Layer) checkPrograms(want elf.Machine) error {
-	f, err := l.Uncompressed()
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var head [elfHeader]byte
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("layer %s: %w", l.path, err)
-		}
-		if h.Typeflag != tar.TypeReg || h.Size < elfHeader {
-			continue
-		}
-		if _, err := io.ReadFull(r, head[:]); err != nil {
-			return fmt.Errorf("layer %s: %s: %w", l.path, h.Name, err)
-		}
-		// All that we have images for are little-endian.
-		if got := elf.Machine(binary.LittleEndian.Uint16(head[18:])); string(head[:4]) == elf.ELFMAG && got != want {
-			return fmt.Errorf("/%s is for %v, not for %v", h.Name, got, want)
-		}
-	}
 }

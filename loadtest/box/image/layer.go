@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -79,6 +80,35 @@ func (l Layer) Compressed() (io.ReadCloser, error)   { return os.Open(l.path) }
 func (l Layer) Uncompressed() (io.ReadCloser, error) { return os.Open(l.path) }
 func (l Layer) Size() (int64, error)                 { return l.size, nil }
 func (l Layer) MediaType() (types.MediaType, error)  { return types.DockerUncompressedLayer, nil }
+
+// files visits each regular file of the layer, by its absolute path.
+func (l Layer) files(visit func(name string, content *io.SectionReader) error) error {
+	f, err := os.Open(l.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("layer %s: %w", l.path, err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		// tar reads no further than the header.
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
+		}
+		if err := visit("/"+h.Name, io.NewSectionReader(f, at, h.Size)); err != nil {
+			return err
+		}
+	}
+}
 
 type layerWriter struct {
 	tar  *tar.Writer

@@ -10,13 +10,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -109,8 +107,8 @@ func PushLayout(ctx context.Context, dir string, pushed func(name string)) error
 		if err != nil {
 			return fmt.Errorf("image layout %s: %s: %w", dir, as, err)
 		}
-		if err := remote.WriteIndex(tag, i, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-			return fmt.Errorf("push %s: %w", as, err)
+		if err := write(ctx, tag, i); err != nil {
+			return err
 		}
 		pushed(as)
 	}

@@ -73,13 +73,6 @@ func TestOCI(t *testing.T) {
 	}
 }
 
-func TestOCIRefusesOtherPrograms(t *testing.T) {
-	_, err := Index{programImage(t, "amd64", elf.EM_X86_64), programImage(t, "arm64", elf.EM_X86_64)}.OCI(nil)
-	if err == nil || !strings.Contains(err.Error(), "/opt/run is for EM_X86_64, not for EM_AARCH64") {
-		t.Errorf("OCI() error = %v, want one that names the program", err)
-	}
-}
-
 func TestPushLayout(t *testing.T) {
 	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer s.Close()

@@ -71,8 +71,7 @@ func (l Layout) For(arch string) Layout {
 const marker = ".libra-box"
 
 // CheckState is an error when State is a folder of somebody else's, from which
-// the box must remove nothing. One in which there is nothing but what the box
-// itself makes needs no marker.
+// the box must remove nothing.
 func (l Layout) CheckState() error {
 	entries, err := os.ReadDir(l.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,10 +83,8 @@ func (l Layout) CheckState() error {
 	if _, err := os.Stat(filepath.Join(l.State, marker)); err == nil {
 		return nil
 	}
-	for _, e := range entries {
-		if path := filepath.Join(l.State, e.Name()); path != l.Logs() && path != l.PKI() && path != l.Run() {
-			return fmt.Errorf("%s was not made by the box: it has %s in it; set %s to an empty or a new folder", l.State, e.Name(), StateEnv)
-		}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s was not made by the box: it has %s in it; set %s to an empty or a new folder", l.State, entries[0].Name(), StateEnv)
 	}
 	return nil
 }

@@ -59,7 +59,6 @@ func TestState(t *testing.T) {
 		wantErr string
 	}{
 		{name: "empty"},
-		{name: "of a box from before there was a marker", has: []string{"logs", "pki", "run"}},
 		{name: "marked, and somebody put a file there", has: []string{marker, "run", "notes.txt"}},
 		{name: "somebody else's", has: []string{"passwd", "run"}, wantErr: "passwd"},
 	}

@@ -1,20 +1,15 @@
 package machine
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/loadtest/box/layout"
 	"libra.dev/libra/loadtest/box/stack"
@@ -67,33 +62,30 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 		return libra{}, err
 	}
 	// Of Knative the machine has the one kind that tells what a pod is owed.
-	revisions, err := objects(nil, definitions, func(o unstructured.Unstructured) bool {
+	revisions, err := objects(nil, definitions, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "CustomResourceDefinition" && o.GetName() == "revisions.serving.knative.dev"
 	})
 	if err != nil {
 		return libra{}, err
 	}
-	found.objects, err = objects(replace, base, func(o unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
+	found.objects, err = objects(replace, base, func(o *unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
 	found.objects = append(revisions, found.objects...)
 	return found, err
 }
 
-// objects are those of a document that are to be kept, with other images in place of any version
+// objects are those of a file that are to be kept, with other images in place of any version
 // of those that are named.
-func objects(images map[string]string, document []byte, keep func(unstructured.Unstructured) bool) ([]byte, error) {
-	var kept bytes.Buffer
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(document), 4096)
-	for {
-		var object unstructured.Unstructured
-		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-			return kept.Bytes(), nil
-		} else if err != nil {
-			return nil, err
-		}
-		if object.Object == nil || !keep(object) {
+func objects(images map[string]string, file []byte, keep func(*unstructured.Unstructured) bool) ([]byte, error) {
+	all, err := stack.ParseObjects(file)
+	if err != nil {
+		return nil, err
+	}
+	var kept []byte
+	for _, o := range all {
+		if !keep(o) {
 			continue
 		}
-		data, err := yaml.Marshal(object.Object)
+		data, err := stack.Document(o)
 		if err != nil {
 			return nil, err
 		}
@@ -101,6 +93,7 @@ func objects(images map[string]string, document []byte, keep func(unstructured.U
 			versions := regexp.MustCompile(`(?m)image: ` + regexp.QuoteMeta(name) + `(:\S+)?$`)
 			data = versions.ReplaceAllLiteral(data, []byte("image: "+reference))
 		}
-		fmt.Fprintf(&kept, "---\n%s", data)
+		kept = append(kept, data...)
 	}
+	return kept, nil
 }

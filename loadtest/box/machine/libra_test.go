@@ -28,7 +28,7 @@ kind: InferenceService
 metadata: {name: libra}
 `
 	got, err := objects(map[string]string{"redis": "dev.local/redis:1"}, []byte(document),
-		func(o unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
+		func(o *unstructured.Unstructured) bool { return o.GetKind() != "InferenceService" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ metadata: {name: libra}
 	if !strings.Contains(text, "image: dev.local/redis:1\n") || strings.Contains(text, "redis:7") {
 		t.Errorf("images are not the machine's:\n%s", text)
 	}
-	if _, err := objects(nil, []byte("{"), func(unstructured.Unstructured) bool { return true }); err == nil {
+	if _, err := objects(nil, []byte("{"), func(*unstructured.Unstructured) bool { return true }); err == nil {
 		t.Error("what is no object is taken")
 	}
 }

@@ -2,28 +2,18 @@ package stack
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	certutil "k8s.io/client-go/util/cert"
 )
 
-// certificateValidity outlives any box.
-const certificateValidity = 10 * 365 * 24 * time.Hour
-
-// certificate is what KServe's webhooks are served with, and its own authority:
-// in place of cert-manager. Fields are base64 of PEM, as a Secret has them.
+// certificate is what KServe's webhooks are served with, followed by its authority: in place of
+// cert-manager. Fields are base64 of PEM, as a Secret has them.
 type certificate struct {
 	cert, key string
 }
@@ -33,7 +23,7 @@ func (a applier) webhookCertificate(ctx context.Context) (certificate, error) {
 	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	u, err := a.client.Resource(secrets).Namespace(kserveNamespace).Get(ctx, kserveSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return newCertificate(time.Now())
+		return newCertificate()
 	}
 	if err != nil {
 		return certificate{}, fmt.Errorf("read the certificate of kserve's webhooks: %w", err)
@@ -42,35 +32,10 @@ func (a applier) webhookCertificate(ctx context.Context) (certificate, error) {
 	return certificate{cert: data["tls.crt"], key: data["tls.key"]}, err
 }
 
-func newCertificate(now time.Time) (certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return certificate{}, err
-	}
-	host := kserveWebhook + "." + kserveNamespace + ".svc"
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(now.UnixNano()),
-		Subject:               pkix.Name{CommonName: host},
-		DNSNames:              []string{host},
-		NotBefore:             now.Add(-time.Hour),
-		NotAfter:              now.Add(certificateValidity),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return certificate{}, err
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return certificate{}, err
-	}
-	encode := func(kind string, der []byte) string {
-		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-	}
-	return certificate{cert: encode("CERTIFICATE", der), key: encode("PRIVATE KEY", keyDER)}, nil
+func newCertificate() (certificate, error) {
+	cert, key, err := certutil.GenerateSelfSignedCertKey(kserveWebhook+"."+kserveNamespace+".svc", nil, nil)
+	encode := base64.StdEncoding.EncodeToString
+	return certificate{cert: encode(cert), key: encode(key)}, err
 }
 
 func (c certificate) secret() object {

@@ -100,7 +100,7 @@ func (b *builder) extra(ctx context.Context, root string, e extra, dir string) (
 func writeObjects(path string, objects []object) error {
 	var data []byte
 	for _, o := range objects {
-		doc, err := document(o)
+		doc, err := Document(o)
 		if err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func istioAndGateways(helm string) func(context.Context) ([]object, error) {
 		if err != nil {
 			return nil, err
 		}
-		gateways, err := parseObjects(fmt.Appendf(nil, gatewayManifests, istioNamespace, externalGateway, localGateway))
+		gateways, err := ParseObjects(fmt.Appendf(nil, gatewayManifests, istioNamespace, externalGateway, localGateway))
 		if err != nil {
 			return nil, err
 		}
@@ -133,5 +133,5 @@ func helmTemplate(ctx context.Context, helm, chart string) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseObjects(out)
+	return ParseObjects(out)
 }

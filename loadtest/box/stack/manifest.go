@@ -43,7 +43,7 @@ func (b *builder) manifests(ctx context.Context) error {
 		}
 		files := map[string][]byte{}
 		for _, o := range objects {
-			data, err := document(o)
+			data, err := Document(o)
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func rendered(l layout.Layout, parts []string, phase string) ([]object, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: build the stack first", err)
 		}
-		objects, err := parseObjects(data)
+		objects, err := ParseObjects(data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -81,8 +81,8 @@ func rendered(l layout.Layout, parts []string, phase string) ([]object, error) {
 	return all, nil
 }
 
-// document is an object as one document of a YAML file.
-func document(o object) ([]byte, error) {
+// Document is an object as one document of a YAML file.
+func Document(o object) ([]byte, error) {
 	data, err := yaml.Marshal(o.Object)
 	return append([]byte("---\n"), data...), err
 }
@@ -119,7 +119,7 @@ func readObjects(patterns ...string) ([]object, error) {
 			if err != nil {
 				return nil, err
 			}
-			o, err := parseObjects(data)
+			o, err := ParseObjects(data)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
@@ -129,7 +129,8 @@ func readObjects(patterns ...string) ([]object, error) {
 	return objects, nil
 }
 
-func parseObjects(data []byte) ([]object, error) {
+// ParseObjects are the objects of a YAML file.
+func ParseObjects(data []byte) ([]object, error) {
 	var objects []object
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
 	for {

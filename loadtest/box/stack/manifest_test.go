@@ -18,7 +18,7 @@ import (
 
 func parse(t *testing.T, manifest string) []object {
 	t.Helper()
-	objects, err := parseObjects([]byte(manifest))
+	objects, err := ParseObjects([]byte(manifest))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ metadata: {name: s}
 func documents(t *testing.T, objects []object) (all []string) {
 	t.Helper()
 	for _, o := range objects {
-		data, err := document(o)
+		data, err := Document(o)
 		if err != nil {
 			t.Fatal(err)
 		}

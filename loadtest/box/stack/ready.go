@@ -179,7 +179,7 @@ func conditionTrue(u object, condition string) error {
 // server reaches it, nor that it trusts it.
 func webhookCheck(name, manifest string) check {
 	return check{name, func(ctx context.Context, a applier) error {
-		objects, err := parseObjects([]byte(manifest))
+		objects, err := ParseObjects([]byte(manifest))
 		if err != nil {
 			return err
 		}

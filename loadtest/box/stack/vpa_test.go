@@ -13,7 +13,7 @@ import (
 const vpaDir = "../../vpa"
 
 func TestWithoutAdmission(t *testing.T) {
-	objects, err := parseObjects([]byte(`
+	objects, err := ParseObjects([]byte(`
 kind: CustomResourceDefinition
 metadata: {name: verticalpodautoscalers.autoscaling.k8s.io}
 ---

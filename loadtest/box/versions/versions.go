@@ -2,17 +2,13 @@
 // The versions belong together: each was seen to work with the others.
 package versions
 
-// Kubernetes, what runs its containers, and its DNS server. The box's go.mod
-// and that of dns/ require the same versions.
+// Kubernetes, and what runs its containers. The box's go.mod requires the same Kubernetes, and
+// that of dns/ says which DNS server the box has.
 const (
 	Kubernetes = "1.36.3"
 	// EarlierKubernetes is that of the kubelet of some emulated machines.
 	EarlierKubernetes = "1.35.4"
-	// KubernetesStaging is the version under which the k8s.io libraries of
-	// that release are published.
-	KubernetesStaging = "v0.36.3"
 	Containerd        = "v2.2.9"
-	CoreDNS           = "v1.14.7"
 	GatewayAPI        = "v1.6.0"
 )
 
