@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/kubectl/swap"
@@ -45,7 +44,7 @@ func (d *demo) swap() (swap.Swap, error) {
 			return swap.Swap{}, err
 		}
 	}
-	return swap.Swap{Client: d.kube, Clock: clock.RealClock{}, Out: d.out, Timeout: swapTimeout}, nil
+	return swap.Swap{Client: d.kube, Out: d.out, Timeout: swapTimeout}, nil
 }
 
 // installActivator puts Libra's activator in the stock one's place.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,6 +52,27 @@ func TestPatchesOfParts(t *testing.T) {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("nothing says %s:\n%s", want, said.String())
 		}
+	}
+}
+
+// An error leaves some of a change on the cluster, which neither the next arm nor who has the box next may find.
+func TestPartsThatWereHalfSetAreSetAgain(t *testing.T) {
+	t.Chdir("../..")
+	k, log := fakeKubectl(t, `case "$*" in *daemonset/libra-agent*) exit 1;; *) echo "{}";; esac`)
+	e := newEvaluation(newDemo(options{kubeconfig: "none", outDir: t.TempDir()}, io.Discard), "")
+	e.kubectl, e.services = k, services{}
+	for _, a := range []arm{armNamed("owners_no_safeguard"), armNamed(evaluation.Owners)} {
+		if err := e.ready(t.Context(), &scene{}, a, e.demo); err == nil {
+			t.Errorf("%s: the agents are not as it wants them, and it is measured", a.Name)
+		}
+	}
+	_ = e.putBack(t.Context()) // it has no cluster whose activator it could put back
+	calls, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(string(calls), "apply "); got != 3 {
+		t.Errorf("the parts were applied %d times, want one for each arm and one at the end:\n%s", got, calls)
 	}
 }
 

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/ptr"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/pkg/api"
@@ -133,10 +135,10 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		return b, err
 	}
 	if a.vpa {
+		defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
 		if err := e.scaleVPA(ctx, 1); err != nil {
 			return b, err
 		}
-		defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
 	}
 	e.measured++
 	e.say("block %d of %d: %s, number %d, %s: %d requests in %s", e.measured, e.planned, c, number, a.Title, len(schedule), c.length)
@@ -145,27 +147,28 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 		return b, err
 	}
 	defer m.close()
-	oomBefore, err := own.oomKills(ctx)
+	var after []func() error
+	reading := func(then func() error, failed error) {
+		after, err = append(after, then), errors.Join(err, failed)
+	}
+	if a.source == api.SourceOwners {
+		reading(reads(ctx, own.loans, func(before, now evaluation.Loans) { b.Loans = ptr.To(now.Since(before)) }))
+	}
+	if a.weighs() {
+		reading(reads(ctx, own.weighed, func(before, now evaluation.Weighed) {
+			if since := now.Since(before); since.Requests > 0 {
+				b.Weighed = &since
+			}
+		}))
+	}
+	if a.placement != "" {
+		reading(reads(ctx, own.choices, func(before, now choices) {
+			b.Placed = ptr.To(now.of(a.placement).Since(before.of(a.placement)))
+		}))
+	}
+	reading(reads(ctx, own.oomKills, func(before, now kills) { b.OOMKills = now.since(before) }))
 	if err != nil {
 		return b, err
-	}
-	var lent evaluation.Loans
-	if a.source == api.SourceOwners {
-		if lent, err = own.loans(ctx); err != nil {
-			return b, err
-		}
-	}
-	var weighed evaluation.Weighed
-	if a.weighs() {
-		if weighed, err = own.weighed(ctx); err != nil {
-			return b, err
-		}
-	}
-	var placed choices
-	if a.placement != "" {
-		if placed, err = own.choices(ctx); err != nil {
-			return b, err
-		}
 	}
 	var watched *podWatch
 	if c.part == evaluation.PartCost {
@@ -173,45 +176,30 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 			return b, err
 		}
 	}
-	if err := e.send(ctx, s, c, own, m, schedule, &b); err != nil {
-		return b, err
-	}
+	err = e.send(ctx, s, c, own, m, schedule, &b)
 	if watched != nil {
-		if b.PodSeconds, b.ColdStarts, err = watched.stop(); err != nil {
-			return b, err
+		var failed error
+		b.PodSeconds, b.ColdStarts, failed = watched.stop()
+		err = errors.Join(err, failed)
+	}
+	for _, read := range after {
+		if err == nil {
+			err = read()
 		}
 	}
-	if a.source == api.SourceOwners {
-		after, err := own.loans(ctx)
-		if err != nil {
-			return b, err
+	return b, err
+}
+
+// reads reads counters before a block. What it returns reads them again, and has noted what they were.
+func reads[T any](ctx context.Context, read func(context.Context) (T, error), note func(before, now T)) (after func() error, err error) {
+	before, err := read(ctx)
+	return func() error {
+		now, err := read(ctx)
+		if err == nil {
+			note(before, now)
 		}
-		since := after.Since(lent)
-		b.Loans = &since
-	}
-	if a.weighs() {
-		after, err := own.weighed(ctx)
-		if err != nil {
-			return b, err
-		}
-		if since := after.Since(weighed); since.Requests > 0 {
-			b.Weighed = &since
-		}
-	}
-	if a.placement != "" {
-		after, err := own.choices(ctx)
-		if err != nil {
-			return b, err
-		}
-		since := after.of(a.placement).Since(placed.of(a.placement))
-		b.Placed = &since
-	}
-	oomAfter, err := own.oomKills(ctx)
-	if err != nil {
-		return b, err
-	}
-	b.OOMKills = oomAfter.since(oomBefore)
-	return b, nil
+		return err
+	}, err
 }
 
 // measuredArms are those that have blocks, in the order of the report.
@@ -285,7 +273,7 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 			return err
 		}
 		spun := used(spinner)
-		if err := pause(ctx, c.length); err != nil {
+		if err := rig.Pause(ctx, c.length); err != nil {
 			return err
 		}
 		after, err := m.read()
@@ -306,6 +294,7 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error {
 	if a.learns && a.parts != e.parts {
 		e.say("Libra's parts: %s", a.Title)
+		e.parts = partsUnknown
 		if err := e.setParts(ctx, a.parts); err != nil {
 			return err
 		}

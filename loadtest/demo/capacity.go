@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
@@ -79,7 +80,7 @@ func measurePlatform(ctx context.Context, length time.Duration) (float64, error)
 			return 0, err
 		}
 		began := time.Now()
-		if err := pause(ctx, length); err != nil {
+		if err := rig.Pause(ctx, length); err != nil {
 			return 0, err
 		}
 		after, err := readNodeCPU()

@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 // boxNode is the name of the box's only node, or of its control node among several.
@@ -78,22 +79,8 @@ func (d *demo) machine(ctx context.Context) (string, error) {
 		info := nodes.Items[0].Status.NodeInfo
 		said = append(said, info.Architecture, "Linux "+info.KernelVersion, "Kubernetes "+info.KubeletVersion)
 	}
-	if model := cpuModel(); d.boxed() && model != "" {
+	if model := machine.CPUModel(); d.boxed() && model != "" {
 		said = append(said, model)
 	}
 	return strings.Join(said, ", "), nil
-}
-
-// cpuModel is the model of this machine's CPU, where the kernel tells it.
-func cpuModel() string {
-	data, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	for l := range strings.Lines(string(data)) {
-		if key, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
 }

@@ -19,6 +19,9 @@ const (
 	// A function's pod takes its time to drain.
 	removeTimeout = 4 * time.Minute
 
+	// modelsTimeout is how long the predictor may take to learn after the last request.
+	modelsTimeout = time.Minute
+
 	// settleTime is the predictor's interval of refits and the age at which the
 	// activator fetches a table again.
 	settleTime = 6 * time.Second
@@ -57,7 +60,7 @@ func (d *demo) path(names ...string) string {
 func (d *demo) awaitModels(ctx context.Context) error {
 	var missing []string
 	// Not the attempt's context: what one finds out when time is up counts.
-	_ = eventually(ctx, d.modelsTimeout, func(context.Context) error {
+	_ = eventually(ctx, modelsTimeout, func(context.Context) error {
 		if missing = d.modelsMissing(ctx); len(missing) > 0 {
 			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))
 		}
@@ -67,21 +70,11 @@ func (d *demo) awaitModels(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case len(missing) == len(d.services.optedIn):
-		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra in %s and daemonset/libra-agent in %s", d.modelsTimeout, libraNamespace, agentNamespace)
+		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra in %s and daemonset/libra-agent in %s", modelsTimeout, libraNamespace, agentNamespace)
 	case len(missing) > 0:
 		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
 	default:
 		d.say("the predictor has a model of each function")
 	}
 	return nil
-}
-
-// pause waits, unless the context ends.
-func pause(ctx context.Context, length time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(length):
-		return nil
-	}
 }

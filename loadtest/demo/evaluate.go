@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
-	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/loadtest/trace"
 	"libra.dev/libra/pkg/api"
 )
@@ -54,7 +54,7 @@ type evaluate struct {
 	places   map[string]*demo
 	sets     map[string]int // how many they have
 	hasVPA   bool
-	parts    parts   // as Libra's are set
+	parts    parts   // as Libra's are known to be set
 	oracle   *oracle // nil without an arm that asks it
 	gaps     gapsSeen
 	measured int // blocks so far
@@ -129,9 +129,6 @@ func newEvaluation(d *demo, namespace string) *evaluate {
 // check checks the flags, and makes the plan.
 func (e *evaluate) check() error {
 	var errs []error
-	if !e.boxed() {
-		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose node is this machine"))
-	}
 	for _, part := range e.evaluateOptions.parts {
 		if !slices.Contains(evaluationParts, part) {
 			errs = append(errs, fmt.Errorf("--parts has %q; they must be some of %s", part, strings.Join(evaluationParts, ", ")))
@@ -145,14 +142,6 @@ func (e *evaluate) check() error {
 		if !slices.Contains(names, name) {
 			errs = append(errs, fmt.Errorf("--without has %q; they must be some of %s", name, strings.Join(names, ", ")))
 		}
-	}
-	for _, load := range e.loads {
-		if !slices.Contains(evaluationLoads, load) {
-			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
-		}
-	}
-	if e.blocks < 0 || e.blocks > mostBlocks {
-		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to %d, or 0 for the default", e.blocks, mostBlocks))
 	}
 	l, parts := full, e.evaluateOptions.parts
 	e.pace = fullPace
@@ -181,6 +170,23 @@ func (e *evaluate) check() error {
 		case e.ablations:
 			e.limit = ablationTime
 		}
+	}
+	return errors.Join(append(errs, e.checkCommon(e.loads, e.blocks))...)
+}
+
+// checkCommon checks what both evaluations have, by the pace that they go at.
+func (e *evaluate) checkCommon(loads []int, blocks int) error {
+	var errs []error
+	if !e.boxed() {
+		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose nodes are this machine"))
+	}
+	for _, load := range loads {
+		if !slices.Contains(evaluationLoads, load) {
+			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
+		}
+	}
+	if blocks < 0 || blocks > mostBlocks {
+		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to %d, or 0 for the default", blocks, mostBlocks))
 	}
 	if least := e.pace.opening + e.pace.closing + 2*time.Minute; e.limit < least || e.limit > 24*time.Hour {
 		errs = append(errs, fmt.Errorf("--limit is %v; it must be %v to 24h", e.limit, least))
@@ -216,7 +222,7 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 		}
 	}
 	e.say("inputs: making them")
-	e.corpus = schedule.Corpus()
+	e.corpus = inputs.Corpus()
 	if err := e.makePools(); err != nil {
 		return err
 	}

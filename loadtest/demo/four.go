@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/schedule"
 	"libra.dev/libra/loadtest/functions/inputs"
 )
@@ -41,12 +42,12 @@ func (d *demo) learnFour(ctx context.Context) error {
 	if err := d.awaitModels(ctx); err != nil {
 		return err
 	}
-	return pause(ctx, settleTime)
+	return rig.Pause(ctx, settleTime)
 }
 
 // fourLessons are requests of a schedule of their own.
 func (d *demo) fourLessons() []lesson {
-	corpus := schedule.Corpus()
+	corpus := inputs.Corpus()
 	p := pool{}
 	for _, r := range schedule.Generate(learnSeed, fourLearned, corpus) {
 		body := []byte(r.Body)

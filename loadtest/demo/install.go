@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api"
@@ -173,10 +175,15 @@ func kustomizeImageOf(name, reference string) kustomizeImage {
 // apply applies the kustomization in dir. Webhooks may not be up yet.
 func (k kubectl) apply(ctx context.Context, dir string) error {
 	return eventually(ctx, applyTimeout, func(ctx context.Context) error {
-		_, err := k.do(ctx, call{timeout: time.Minute, args: []string{
-			"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-k", dir}})
-		return err
+		return k.applyFrom(ctx, nil, "-k", dir)
 	})
+}
+
+// applyFrom applies what the arguments name, which may be what is read from stdin.
+func (k kubectl) applyFrom(ctx context.Context, stdin io.Reader, from ...string) error {
+	args := []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager}
+	_, err := k.do(ctx, call{timeout: time.Minute, stdin: stdin, args: append(args, from...)})
+	return err
 }
 
 // installLibra applies Libra's parts, all but the activator, has them act, and waits for
@@ -203,11 +210,6 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, dir); err != nil {
 		return err
 	}
-	// An install of before the agents had a namespace left them here, and each keeps the
-	// next of its node waiting.
-	if _, err := d.kubectl.run(ctx, "-n", libraNamespace, "delete", "--ignore-not-found", "daemonset/libra-agent", "serviceaccount/libra-agent"); err != nil {
-		return err
-	}
 	for _, object := range []string{"deployment/redis", "deployment/libra-resizer"} {
 		if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", object); err != nil {
 			return err
@@ -216,25 +218,26 @@ func (d *demo) installLibra(ctx context.Context) error {
 	if err := d.awaitAgents(ctx); err != nil {
 		return err
 	}
-	if err := d.awaitPredictor(ctx); err != nil {
+	if err := d.awaitPredictor(ctx, func(c corev1.Container) error {
+		if slices.Contains(c.Args, "--redis-addr="+redisTLSAddress) != d.redisAuth {
+			return fmt.Errorf("deployment/libra-predictor has the arguments %q, of another Redis", c.Args)
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
 }
 
-// awaitPredictor waits until the predictor asks the Redis that is installed: KServe takes a
+// awaitPredictor waits until the predictor's pods have a container that is right: KServe takes a
 // moment to write down in the Deployment what the InferenceService says.
-func (d *demo) awaitPredictor(ctx context.Context) error {
+func (d *demo) awaitPredictor(ctx context.Context, right func(corev1.Container) error) error {
 	if err := eventually(ctx, readyTimeout, func(ctx context.Context) error {
 		var deployment appsv1.Deployment
 		if err := d.kubectl.get(ctx, &deployment, "-n", libraNamespace, "deployment", "libra-predictor"); err != nil {
 			return err
 		}
-		args := deployment.Spec.Template.Spec.Containers[0].Args
-		if slices.Contains(args, "--redis-addr="+redisTLSAddress) != d.redisAuth {
-			return fmt.Errorf("deployment/libra-predictor has the arguments %q, of another Redis", args)
-		}
-		return nil
+		return right(deployment.Spec.Template.Spec.Containers[0])
 	}); err != nil {
 		return err
 	}
@@ -310,9 +313,14 @@ func (d *demo) installFunctions(ctx context.Context) error {
 	if err := d.kubectl.wait(ctx, readyTimeout, "-n", d.namespace, "rollout", "status", "deployment/store"); err != nil {
 		return err
 	}
+	return d.awaitServices(ctx, readyTimeout)
+}
+
+// awaitServices waits until the Knative Services of a place are ready.
+func (d *demo) awaitServices(ctx context.Context, timeout time.Duration) error {
 	args := []string{"-n", d.namespace, "wait", "--for=condition=Ready"}
 	for _, f := range d.services.all {
 		args = append(args, "services.serving.knative.dev/"+f)
 	}
-	return d.kubectl.wait(ctx, readyTimeout, args...)
+	return d.kubectl.wait(ctx, timeout, args...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -94,8 +95,9 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 }
 
 // learnVPA has the autoscaler see its functions at work.
-func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.Duration) error {
+func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.Duration) (err error) {
 	e.say("vertical pod autoscaler: it sees the functions at work for %s", length)
+	defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
 	if err := e.scaleVPA(ctx, 1); err != nil {
 		return err
 	}
@@ -106,8 +108,5 @@ func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.D
 			return err
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return e.scaleVPA(ctx, 0)
+	return ctx.Err()
 }

@@ -11,14 +11,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 const (
@@ -36,25 +36,15 @@ const boxGateway = "istio-system/knative-gateway-istio"
 type options struct {
 	kubeconfig, context string
 	kubectlPath         string
-	prometheus          string
 	imagesFile          string
 	pushTo, box         string
 	gateway, gatewayURL string
 	outDir, commit      string
 	seed                uint64
-
-	modelsTimeout time.Duration
-	redisAuth     bool
+	redisAuth           bool
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -74,8 +64,6 @@ func (o *options) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
 	f.StringVar(&o.context, "context", "", "context of another cluster, to run there and not on the box")
-	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's; with --context, that on the PATH)")
-	f.StringVar(&o.prometheus, "prometheus", "", "Prometheus to use (default: the box's, or that on the PATH); with --context there is none")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
 	f.StringVar(&o.pushTo, "push-to", "", "with --context, in place of --images: the repository to push the images to")
 	f.StringVar(&o.box, "box", "bin/box", "the box's command, for --push-to")
@@ -83,7 +71,6 @@ func (o *options) flags(cmd *cobra.Command) {
 	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, where the Service's address is not it")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
-	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "how long to wait for the predictor's models after what they are learned from")
 }
 
 // mayChange makes sure that the cluster is the box, or that a person wants it to be
@@ -115,7 +102,7 @@ func newDemo(o options, out io.Writer) *demo {
 func (d *demo) resolve() error {
 	var errs []error
 	if (d.imagesFile == "") == (d.pushTo == "") {
-		errs = append(errs, errors.New("one of --images and --push-to must be given"))
+		errs = append(errs, errors.New("--images must be the file that `box load` wrote, or, with --context, --push-to a repository"))
 	}
 	env := os.Environ()
 	if d.boxed() {
@@ -160,7 +147,7 @@ func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("no %s, of the box or on the PATH: run `box build`, or name one with --%s", name, name)
+		return "", fmt.Errorf("no %s, of the box or on the PATH: run `box build`", name)
 	}
 	return path, nil
 }

@@ -1,11 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +25,7 @@ func (d *demo) makeNamespace(ctx context.Context, source api.Source) error {
 		return err
 	}
 	return eventually(ctx, removeTimeout, func(ctx context.Context) error {
-		if _, err := d.kubectl.do(ctx, call{timeout: time.Minute, stdin: strings.NewReader(string(object)), args: []string{
-			"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"}}); err != nil {
+		if err := d.kubectl.applyFrom(ctx, bytes.NewReader(object), "-f", "-"); err != nil {
 			return err
 		}
 		var got corev1.Namespace

@@ -26,16 +26,15 @@ const (
 	// activator are read, and the placement is seen to be in force.
 	placementSetUp = 95 * time.Second
 	placementGap   = 3 * time.Second
-	// leastBlock has as much of rest as of burst.
-	leastBlock, mostBlock = 2 * burstPhase, 10 * time.Minute
 	// fullDraws is how often hash draws nodes for the functions: one draw may leave a node to few of
 	// them, which gain by it.
 	fullDraws, quickDraws = 4, 1
 )
 
 var (
-	nodesFull  = lengths{block: 30 * time.Second, blocks: 4}
-	nodesQuick = lengths{block: leastBlock, blocks: 2}
+	// Each has as much of rest as of burst.
+	nodesFull  = lengths{block: 6 * burstPhase, blocks: 4}
+	nodesQuick = lengths{block: 2 * burstPhase, blocks: 2}
 )
 
 // What is left out last has the least rank: those that the goal is about, those that it is compared
@@ -51,7 +50,7 @@ const (
 // nodesOptions are the flags that the evaluation on several nodes has beyond the demo's.
 type nodesOptions struct {
 	quick, again        bool
-	limit, block        time.Duration
+	limit               time.Duration
 	loads, pods         []int
 	placements, sources []string
 	blocks, draws       int
@@ -100,7 +99,6 @@ It is to be run from the root of the repository, and may be run again at any tim
 	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("where what is lent comes from: %s, %s or both", api.SourceOwners, api.SourceNode))
 	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
 	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within these blocks, the functions are brought anew in another namespace, so that hash draws nodes for them anew; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
-	f.DurationVar(&n.block, "block", 0, fmt.Sprintf("length of a block, a multiple of %s (default: %s; quick %s)", leastBlock, nodesFull.block, nodesQuick.block))
 	f.BoolVar(&n.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
 	return cmd
 }
@@ -136,14 +134,6 @@ func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) e
 // checkNodes checks the flags, and makes the plan.
 func (e *evaluate) checkNodes(n nodesOptions) error {
 	var errs []error
-	if !e.boxed() {
-		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose nodes are this machine"))
-	}
-	for _, load := range n.loads {
-		if !slices.Contains(evaluationLoads, load) {
-			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
-		}
-	}
 	for _, pods := range n.pods {
 		if phaseOf(pods) == "" {
 			errs = append(errs, fmt.Errorf("--pods has %d; they must be 2, 4 or both", pods))
@@ -164,12 +154,6 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 		}
 		of.sources = append(of.sources, s)
 	}
-	if n.blocks < 0 || n.blocks > mostBlocks {
-		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to %d, or 0 for the default", n.blocks, mostBlocks))
-	}
-	if n.block != 0 && (n.block < leastBlock || n.block > mostBlock || n.block%leastBlock != 0) {
-		errs = append(errs, fmt.Errorf("--block is %v; it must be a multiple of %v, up to %v", n.block, leastBlock, mostBlock))
-	}
 	l, limit := nodesFull, nodesTime
 	e.pace = fullPace
 	if n.quick {
@@ -177,9 +161,6 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	}
 	if n.blocks > 0 {
 		l.blocks = n.blocks
-	}
-	if n.block > 0 {
-		l.block = n.block
 	}
 	if n.draws < 0 || n.draws > l.blocks {
 		errs = append(errs, fmt.Errorf("--draws is %d; it must be 1 to %d, the number of blocks, or 0 for the default", n.draws, l.blocks))
@@ -190,10 +171,8 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	if e.limit = n.limit; e.limit == 0 {
 		e.limit = limit
 	}
-	if least := e.pace.opening + e.pace.closing + 2*time.Minute; e.limit < least || e.limit > 24*time.Hour {
-		errs = append(errs, fmt.Errorf("--limit is %v; it must be %v to 24h", e.limit, least))
-	}
-	if e.plan = nodesPlan(l, of); len(e.plan.arms()) == 0 && len(errs) == 0 {
+	errs = append(errs, e.checkCommon(n.loads, n.blocks))
+	if e.plan = nodesPlan(l, of); len(e.plan.arms()) == 0 && errors.Join(errs...) == nil {
 		errs = append(errs, errors.New("--loads, --pods and --sources leave nothing to measure"))
 	}
 	return errors.Join(errs...)

@@ -39,8 +39,6 @@ func TestWrongFlagsOfNodesAreNamed(t *testing.T) {
 		"draws":              {func(n *nodesOptions) { n.draws = -1 }, "--draws is -1"},
 		"draws of nothing":   {func(n *nodesOptions) { n.draws = 5 }, "--draws is 5; it must be 1 to 4, the number of blocks"},
 		"one block":          {func(n *nodesOptions) { n.blocks = 1 }, ""},
-		"half a burst":       {func(n *nodesOptions) { n.block = 15 * time.Second }, "--block is 15s; it must be a multiple of 10s"},
-		"too long a block":   {func(n *nodesOptions) { n.block = time.Hour }, "--block is 1h"},
 		"no time":            {func(n *nodesOptions) { n.limit = time.Minute }, "--limit is 1m"},
 		"nothing to measure": {func(n *nodesOptions) { n.sources = nil }, "leave nothing to measure"},
 		"no load":            {func(n *nodesOptions) { n.loads = nil }, "leave nothing to measure"},

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,32 +28,21 @@ It is to be run from the root of the repository, and may be run again at any tim
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
-	f.StringVar(&o.kubectlPath, "kubectl", "", "kubectl to use (default: the box's)")
 	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as \"box load\" writes it")
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
 	f.BoolVar(&libraActivator, "activator", false, "put Libra's activator in the stock one's place")
 	f.BoolVar(&functions, "functions", false, "apply the functions of end-to-end tests and chaos too, in the namespace default, in place of a demo's, and have Libra learn them")
 	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords that are made here; without it an earlier install's are taken back")
-	f.DurationVar(&o.modelsTimeout, "models-timeout", time.Minute, "with --functions, how long to wait for the predictor's models after what they are learned from")
 	return cmd
 }
 
 func installOnBox(ctx context.Context, o options, libraActivator, functions bool, out io.Writer) error {
 	d := newDemo(o, out)
 	d.namespace, d.gateway = fourNamespace, boxGateway
-	if d.kubeconfig == "" || d.imagesFile == "" {
-		return errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it), and --images the file that `box load` wrote")
-	}
-	env := without(os.Environ(), misleads)
-	var err error
-	if d.kubectlPath, err = d.tool(d.kubectlPath, "kubectl", "kubelite", true); err != nil {
+	if err := d.resolve(); err != nil {
 		return err
 	}
-	d.kubectl = kubectl{path: d.kubectlPath, env: env, flags: []string{"--kubeconfig=" + d.kubeconfig}}
-	if err := d.checkBox(ctx); err != nil {
-		return err
-	}
-	if d.images, err = readImages(d.imagesFile, d.services); err != nil {
+	if err := d.mayChange(ctx, nil, ""); err != nil {
 		return err
 	}
 	applied := libraManifests
@@ -70,12 +57,14 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err := d.setSource(ctx, api.SourceOwners, d.namespace); err != nil {
 		return err
 	}
+	var err error
 	if libraActivator {
 		d.say("activator: putting Libra's in the stock one's place")
 		err = d.installActivator(ctx)
 	} else {
 		d.say("stock activator: making sure that it is there")
-		err = d.restoreActivator(ctx)
+		// bench-activator runs Libra's beside it, as the same account.
+		err = errors.Join(d.kubectl.apply(ctx, activatorManifests), d.restoreActivator(ctx))
 	}
 	if err == nil {
 		// What measures is about what Libra does.

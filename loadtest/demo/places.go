@@ -119,11 +119,7 @@ func (e *evaluate) up(ctx context.Context, own *demo) error {
 			return err
 		}
 	}
-	args := []string{"-n", own.namespace, "wait", "--for=condition=Ready"}
-	for _, f := range own.services.all {
-		args = append(args, "services.serving.knative.dev/"+f)
-	}
-	if err := e.kubectl.wait(ctx, servicesTimeout, args...); err != nil {
+	if err := own.awaitServices(ctx, servicesTimeout); err != nil {
 		return fmt.Errorf("the functions in %s are not ready; `kubectl get pods -n %[1]s` says which, and whether the node has room for them: %w", own.namespace, err)
 	}
 	var err error
@@ -193,7 +189,7 @@ func (e *evaluate) bringBystanders(ctx context.Context, phase string) (*demo, er
 	if err := errors.Join(own.makeNamespace(ctx, ""), e.images.kustomize(dir, bystanderManifests, own.namespace), e.kubectl.apply(ctx, dir)); err != nil {
 		return nil, err
 	}
-	if err := e.kubectl.wait(ctx, readyTimeout, "-n", own.namespace, "wait", "--for=condition=Ready", "services.serving.knative.dev/"+plainFunction); err != nil {
+	if err := own.awaitServices(ctx, readyTimeout); err != nil {
 		return nil, err
 	}
 	var err error

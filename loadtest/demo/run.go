@@ -12,9 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/demo/report"
-	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/loadtest/prometheus"
 	"libra.dev/libra/loadtest/trace"
 )
@@ -96,7 +97,7 @@ func (e *evaluate) demonstrate(ctx context.Context) (err error) {
 	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
 		return err
 	}
-	e.corpus = schedule.Corpus()
+	e.corpus = inputs.Corpus()
 	if err := e.makePools(); err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 		func() error { return e.demoCapacity(ctx, s.places[evaluation.NoLimits]) },
 		func() error { return e.learn(ctx, lessons) },
 		// What was learned last is made a model of.
-		func() error { return pause(ctx, settleTime) },
+		func() error { return rig.Pause(ctx, settleTime) },
 	} {
 		if err := step(); err != nil {
 			return nil, err

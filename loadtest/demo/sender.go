@@ -3,10 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"sync"
@@ -23,8 +19,6 @@ const (
 	// requestTimeout is when a request has failed that is not answered: longer than what
 	// queues up in a block takes.
 	requestTimeout = 90 * time.Second
-	// longestAnswer is more than any function says.
-	longestAnswer = 64 << 10
 )
 
 // sender sends requests, over connections that it keeps. It is of this process, and not
@@ -94,7 +88,8 @@ func (s sender) send(ctx context.Context, due time.Time, m message) fate {
 	ctx, cancel := context.WithDeadline(ctx, due.Add(requestTimeout))
 	defer cancel()
 	f := fate{late: time.Since(due)}
-	err := s.exchange(ctx, m, &f.status)
+	var err error
+	f.status, err = s.exchange(ctx, m)
 	f.took = time.Since(due)
 	if err != nil {
 		f.err = err.Error()
@@ -102,36 +97,14 @@ func (s sender) send(ctx context.Context, due time.Time, m message) fate {
 	return f
 }
 
-func (s sender) exchange(ctx context.Context, m message, status *int) error {
+func (s sender) exchange(ctx context.Context, m message) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateway+"/", bytes.NewReader(m.input.Body))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	req.Host = m.host
 	if m.number != "" {
 		req.Header.Set(inputHeader, m.number)
 	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	*status = resp.StatusCode
-	said, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
-	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %.200s", resp.Status, said)
-	}
-	var answer struct {
-		Did json.RawMessage `json:"did"`
-	}
-	if err := json.Unmarshal(said, &answer); err != nil {
-		return fmt.Errorf("the answer is not a function's: %w: %.200s", err, said)
-	}
-	if got := inputs.Said(answer.Did, m.input.Expect); !maps.Equal(got, m.input.Expect) {
-		return fmt.Errorf("it says it did %v, and was to do %v", got, m.input.Expect)
-	}
-	return nil
+	return inputs.Exchange(s.http, req, m.input.Expect)
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // parts are how Libra's parts are set.
@@ -17,6 +17,9 @@ type parts struct {
 	estimator string // of the predictor; empty is the default
 	unlimited bool   // durations
 }
+
+// partsUnknown are no arm's: of a change some may be there.
+var partsUnknown = parts{estimator: "unknown"}
 
 // The settings of parts that are not the default, as the agent's flags and the predictor's
 // environment.
@@ -74,15 +77,10 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 	if err := d.awaitAgents(ctx); err != nil {
 		return err
 	}
-	// KServe takes a moment to write down in the Deployment what the InferenceService says.
-	if err := eventually(ctx, time.Minute, func(ctx context.Context) error {
-		var deployment appsv1.Deployment
-		if err := d.kubectl.get(ctx, &deployment, "-n", libraNamespace, "deployment", "libra-predictor"); err != nil {
-			return err
-		}
+	if err := d.awaitPredictor(ctx, func(c corev1.Container) error {
 		got := p
 		got.estimator, got.unlimited = "", false
-		for _, v := range deployment.Spec.Template.Spec.Containers[0].Env {
+		for _, v := range c.Env {
 			switch v.Name {
 			case estimatorEnv:
 				got.estimator = v.Value
@@ -95,9 +93,6 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 		}
 		return nil
 	}); err != nil {
-		return err
-	}
-	if err := d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor"); err != nil {
 		return err
 	}
 	// A replica serves what another has learned until it learns itself.

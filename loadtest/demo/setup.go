@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/trace"
 )
@@ -76,7 +77,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	}
 	// What was learned last is made a model of, and what is in use grows with the pods that
 	// there are.
-	if err := pause(ctx, settleTime); err != nil {
+	if err := rig.Pause(ctx, settleTime); err != nil {
 		return nil, err
 	}
 	if s.capacity.platform, err = measurePlatform(ctx, e.pace.platform); err == nil {

@@ -53,8 +53,7 @@ func (d *demo) checkVPA() error {
 // installVPA installs the autoscaler.
 func (e *evaluate) installVPA(ctx context.Context) error {
 	e.say("vertical pod autoscaler: applying %s", vpaManifests)
-	if _, err := e.kubectl.do(ctx, call{timeout: time.Minute, args: []string{
-		"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", e.upstreamPath()}}); err != nil {
+	if err := e.kubectl.applyFrom(ctx, nil, "-f", e.upstreamPath()); err != nil {
 		return err
 	}
 	dir := e.path("kustomize", "vpa")
@@ -80,9 +79,7 @@ func (e *evaluate) autoscale(ctx context.Context, own *demo) error {
 	}
 	// The definitions may have come a moment ago.
 	return eventually(ctx, time.Minute, func(ctx context.Context) error {
-		_, err := e.kubectl.do(ctx, call{timeout: time.Minute, stdin: strings.NewReader(objects), args: []string{
-			"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager, "-f", "-"}})
-		return err
+		return e.kubectl.applyFrom(ctx, strings.NewReader(objects), "-f", "-")
 	})
 }
 

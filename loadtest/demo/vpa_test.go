@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 func TestAutoscalersNameTheRevisionsDeployments(t *testing.T) {
@@ -25,6 +29,33 @@ func TestAutoscalersNameTheRevisionsDeployments(t *testing.T) {
 	}
 	if strings.Contains(got, "pagerank") {
 		t.Errorf("the example's own name is left:\n%s", got)
+	}
+}
+
+// It would resize what other arms have meanwhile.
+func TestTheAutoscalerIsStoppedWhereItDoesNotStart(t *testing.T) {
+	s := &scene{functions: []string{"mst"}, sets: 1, pool: pool{"mst": make([]inputs.Input, 1)}, capacity: capacity{cores: 2, function: time.Millisecond}}
+	for name, use := range map[string]func(*evaluate) error{
+		"to learn": func(e *evaluate) error { return e.learnVPA(t.Context(), nil, time.Minute) },
+		"a block": func(e *evaluate) error {
+			s.places = map[string]*demo{evaluation.VPA: e.demo}
+			_, err := e.block(t.Context(), s, combination{part: evaluation.PartRequests, load: 40, length: time.Second}, armNamed(evaluation.VPA), 1, 1)
+			return err
+		},
+	} {
+		k, log := fakeKubectl(t, `case "$*" in *rollout*) exit 1;; *) echo "{}";; esac`)
+		e := newEvaluation(newDemo(options{}, io.Discard), "")
+		e.kubectl, e.services = k, services{}
+		if err := use(e); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		calls, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(calls), "--replicas=1") || !strings.Contains(string(calls), "--replicas=0") {
+			t.Errorf("%s: it was not started and stopped:\n%s", name, calls)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ const watchEvery = 5 * time.Second
 
 // watch starts the box's Prometheus, so that one can look on while it is measured.
 func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
-	binary, err := d.tool(d.prometheus, "prometheus", "prometheus", true)
+	binary, err := d.tool("", "prometheus", "prometheus", true)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func (d *demo) alerts(ctx context.Context, server *prometheus.Server) ([]string,
 	if err != nil {
 		return nil, fmt.Errorf("which alerts fired: %w", err)
 	}
-	fired := []string{} // none, which is not the same as not known
+	var fired []string
 	for _, s := range samples {
 		fired = append(fired, s.Labels["alertname"])
 	}

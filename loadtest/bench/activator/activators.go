@@ -5,19 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/networking"
-	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/resizer/cgroup"
@@ -27,7 +23,6 @@ const (
 	servingNamespace = "knative-serving"
 	container        = "activator"
 	libraImage       = "libra-activator"
-	manifests        = "manifests/activator/rights"
 	cgroupRoot       = "/sys/fs/cgroup"
 
 	// benchLabel has the arm as its value. The activator's own labels are not on the
@@ -143,70 +138,6 @@ func (a *arm) remove(ctx context.Context, r *rig.Rig) error {
 		err = pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, a.selector())
 		return errors.Join(fmt.Errorf("activator %s is not gone", a.name), err)
 	})
-}
-
-// rights are what Libra's activator may do beyond what the stock one may.
-type rights struct {
-	role     rbacv1.ClusterRole
-	binding  rbacv1.ClusterRoleBinding
-	settings rbacv1.RoleBinding
-}
-
-func readRights() (rights, error) {
-	var r rights
-	for path, into := range map[string]any{
-		"clusterrole.yaml": &r.role, "clusterrolebinding.yaml": &r.binding, "rolebinding.yaml": &r.settings,
-	} {
-		text, err := os.ReadFile(filepath.Join(manifests, path))
-		if err != nil {
-			return r, fmt.Errorf("run this from the root of the repository: %w", err)
-		}
-		if err := yaml.UnmarshalStrict(text, into); err != nil {
-			return r, fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return r, nil
-}
-
-// allow gives the activators those rights.
-func allow(ctx context.Context, r *rig.Rig) error {
-	if err := disallow(ctx, r); err != nil {
-		return err
-	}
-	own, err := readRights()
-	if err != nil {
-		return err
-	}
-	rbac := r.Kube.RbacV1()
-	if _, err := rbac.ClusterRoles().Create(ctx, &own.role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("the activator's role: %w", err)
-	}
-	if _, err := rbac.ClusterRoleBindings().Create(ctx, &own.binding, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("the activator's role: %w", err)
-	}
-	if _, err := rbac.RoleBindings(own.settings.Namespace).Create(ctx, &own.settings, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("the activator's role for the settings: %w", err)
-	}
-	return nil
-}
-
-func disallow(ctx context.Context, r *rig.Rig) error {
-	own, err := readRights()
-	if err != nil {
-		return err
-	}
-	rbac := r.Kube.RbacV1()
-	return errors.Join(
-		withoutNotFound(rbac.RoleBindings(own.settings.Namespace).Delete(ctx, own.settings.Name, metav1.DeleteOptions{})),
-		withoutNotFound(rbac.ClusterRoleBindings().Delete(ctx, own.binding.Name, metav1.DeleteOptions{})),
-		withoutNotFound(rbac.ClusterRoles().Delete(ctx, own.role.Name, metav1.DeleteOptions{})))
-}
-
-func withoutNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // cpu is what the arm's activator has used so far.

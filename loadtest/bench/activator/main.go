@@ -8,16 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
@@ -49,14 +47,7 @@ type load struct {
 	paced, closed time.Duration
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-activator:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	var o rig.Options
@@ -159,9 +150,6 @@ func (c *comparison) start(ctx context.Context) error {
 		}
 		d.Close() // nobody looks into its containers
 		c.requests[revision] = requestTo(d.Revision, d.Host)
-	}
-	if err := allow(ctx, c.Rig); err != nil {
-		return err
 	}
 	for _, a := range c.arms {
 		c.Say("activator %s", a.name)
@@ -335,7 +323,6 @@ func (c *comparison) cleanUp(ctx context.Context) error {
 	for _, name := range functions {
 		errs = append(errs, c.Remove(ctx, name))
 	}
-	errs = append(errs, disallow(ctx, c.Rig))
 	if c.redis != nil {
 		errs = append(errs, c.redis.Close())
 	}

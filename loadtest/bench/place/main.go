@@ -8,29 +8,19 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-place:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 // options are what the user chooses.
 type options struct {
@@ -170,7 +160,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	}
 	metrics["seconds_total"] = time.Since(start).Seconds()
 	say("a reading of the clock: %.2f µs; %.0f %% of the choices by default were by what nodes cover", metrics["clock_p50_us"], 100*metrics["choices_covered"])
-	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
+	results := report.Results{Machine: machine.About(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err
 	}
@@ -256,12 +246,3 @@ func clockReading() float64 {
 }
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-func machine() string {
-	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
-	var name unix.Utsname
-	if unix.Uname(&name) == nil {
-		said += ", Linux " + unix.ByteSliceToString(name.Release[:])
-	}
-	return said
-}

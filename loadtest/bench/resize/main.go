@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
@@ -49,14 +47,7 @@ type repetitions struct {
 	spacing                           time.Duration
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-resize:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	var o rig.Options

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
@@ -281,10 +282,10 @@ func (a *agentSite) startAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.metrics, err = freeAddress(); err != nil {
+	if a.metrics, err = machine.FreeAddress(); err != nil {
 		return err
 	}
-	health, err := freeAddress()
+	health, err := machine.FreeAddress()
 	if err != nil {
 		return err
 	}

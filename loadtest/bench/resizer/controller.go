@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/pkg/api"
@@ -47,7 +48,7 @@ func (s *site) startReplica(n int, kubeconfig string) (*replica, error) {
 	r := &replica{}
 	var err error
 	for _, into := range []*string{&r.health, &r.metrics} {
-		if *into, err = freeAddress(); err != nil {
+		if *into, err = machine.FreeAddress(); err != nil {
 			return nil, err
 		}
 	}

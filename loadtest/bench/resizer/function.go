@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/redisconn"
@@ -100,20 +101,13 @@ func (f function) serve(ctx context.Context) (served int, err error) {
 		until := threadCPU() + cpu
 		for threadCPU() < until {
 		}
-		pause(ctx, waits)
+		rig.Pause(ctx, waits) //nolint:errcheck // then it ends sooner
 		ending := pool.Ending{ID: id, Duration: time.Since(begun), Status: 200, BeginAnswered: true}
 		if _, err := pools.End(ctx, f.node, ending); err != nil && ctx.Err() == nil {
 			return served, err
 		}
 	}
 	return served, nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 func threadCPU() time.Duration {

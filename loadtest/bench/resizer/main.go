@@ -15,27 +15,21 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
 func main() {
 	logf.SetLogger(logr.Discard()) // the libraries wait for a logger, and say so
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-resizer:", err)
-		os.Exit(1)
-	}
+	machine.Main(newRoot())
 }
 
 // The parts that can be measured.
@@ -223,7 +217,7 @@ func bench(ctx context.Context, o options, out io.Writer) (err error) {
 
 	maps.Copy(metrics, metricsOf(measured))
 	metrics["seconds_total"] = time.Since(s.start).Seconds()
-	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
+	results := report.Results{Machine: machine.About(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err
 	}

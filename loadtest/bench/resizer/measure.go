@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
@@ -28,7 +29,7 @@ func (s *site) watch(ctx context.Context, length time.Duration, processes ...*pr
 	before := make([]time.Duration, len(processes))
 	start := time.Now()
 	last := start
-	read := func(then func(i int, cpu time.Duration, m memory, passed time.Duration)) error {
+	read := func(then func(i int, cpu time.Duration, m machine.Memory, passed time.Duration)) error {
 		now := time.Now()
 		for i, p := range processes {
 			cpu, err := p.cpu()
@@ -44,7 +45,7 @@ func (s *site) watch(ctx context.Context, length time.Duration, processes ...*pr
 		last = now
 		return nil
 	}
-	if err := read(func(i int, cpu time.Duration, _ memory, _ time.Duration) { before[i] = cpu }); err != nil {
+	if err := read(func(i int, cpu time.Duration, _ machine.Memory, _ time.Duration) { before[i] = cpu }); err != nil {
 		return nil, err
 	}
 	for n := range int(length / block) {
@@ -54,11 +55,11 @@ func (s *site) watch(ctx context.Context, length time.Duration, processes ...*pr
 		if err := rig.Pause(ctx, time.Until(start.Add(block*time.Duration(n+1)))); err != nil {
 			return nil, err
 		}
-		err := read(func(i int, cpu time.Duration, m memory, passed time.Duration) {
+		err := read(func(i int, cpu time.Duration, m machine.Memory, passed time.Duration) {
 			u := &uses[i]
 			u.cores = append(u.cores, (cpu-before[i]).Seconds()/passed.Seconds())
-			u.memory = append(u.memory, mebibytes(m.now))
-			u.anonMiB, u.peakMiB = mebibytes(m.anonymous), mebibytes(m.peak)
+			u.memory = append(u.memory, mebibytes(m.Now))
+			u.anonMiB, u.peakMiB = mebibytes(m.Anonymous), mebibytes(m.Peak)
 			before[i] = cpu
 		})
 		if err != nil {

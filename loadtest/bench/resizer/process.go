@@ -6,18 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
@@ -141,62 +138,19 @@ func (p *process) awaitReady(ctx context.Context, url string) error {
 	return failed()
 }
 
-// cpu is how much CPU time the process has used so far. It is the sum of the user and system time in
-// /proc/PID/stat, in nanoseconds in place of hundredths of a second.
+// cpu is how much CPU time the process has used so far.
 func (p *process) cpu() (time.Duration, error) {
-	const cpuClockSched = 2 // of linux/posix-timers.h; clock_getcpuclockid(3) makes the same
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^p.pid()<<3|cpuClockSched), &t); err != nil {
-		return 0, errors.Join(fmt.Errorf("read the CPU time of %s: %w", p.name, err), p.ended())
-	}
-	return time.Duration(t.Nano()), nil
-}
-
-// memory is the resident set of a process in bytes. What is not anonymous is mostly its program.
-type memory struct{ now, anonymous, peak int64 }
-
-func (p *process) memory() (memory, error) {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid()), "status"))
+	cpu, err := machine.CPU(p.pid())
 	if err != nil {
-		return memory{}, errors.Join(err, p.ended())
+		err = errors.Join(fmt.Errorf("%s: %w", p.name, err), p.ended())
 	}
-	return parseMemory(string(status))
+	return cpu, err
 }
 
-// parseMemory reads /proc/PID/status.
-func parseMemory(status string) (memory, error) {
-	var m memory
-	for line := range strings.Lines(status) {
-		var into *int64
-		key, value, _ := strings.Cut(line, ":")
-		switch key {
-		case "VmRSS":
-			into = &m.now
-		case "RssAnon":
-			into = &m.anonymous
-		case "VmHWM":
-			into = &m.peak
-		default:
-			continue
-		}
-		kibibytes, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
-		if err != nil {
-			return memory{}, fmt.Errorf("%s is %q, not a number of kB", key, value)
-		}
-		*into = kibibytes << 10
-	}
-	if m.now == 0 || m.peak == 0 {
-		return memory{}, errors.New("the process has no VmRSS or no VmHWM")
-	}
-	return m, nil
-}
-
-// freeAddress is one on the loopback that nobody listens on. Another process may take it first,
-// and then who is given it ends, and says so.
-func freeAddress() (string, error) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+func (p *process) memory() (machine.Memory, error) {
+	m, err := machine.MemoryOf(p.pid())
 	if err != nil {
-		return "", err
+		err = errors.Join(err, p.ended())
 	}
-	return free.Addr().String(), free.Close()
+	return m, err
 }

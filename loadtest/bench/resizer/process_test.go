@@ -14,18 +14,6 @@ import (
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
-func TestParseMemory(t *testing.T) {
-	got, err := parseMemory("Name:\tcontroller\nVmHWM:\t  204800 kB\nVmRSS:\t  102400 kB\nRssAnon:\t  51200 kB\nThreads:\t9\n")
-	if want := (memory{now: 100 << 20, anonymous: 50 << 20, peak: 200 << 20}); err != nil || got != want {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
-	for _, status := range []string{"", "VmRSS:\t1 kB\n", "VmHWM:\tmany kB\nVmRSS:\t1 kB\n"} {
-		if m, err := parseMemory(status); err == nil {
-			t.Errorf("%q is %+v", status, m)
-		}
-	}
-}
-
 func testSite(t *testing.T) *site {
 	t.Helper()
 	s, err := newSite(options{out: t.TempDir()}, &bytes.Buffer{})

@@ -9,15 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
@@ -82,7 +81,7 @@ func (s *site) startRedis(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("redis-server 7 or later is not on the PATH: `make deps` brings it: %w", err)
 	}
-	if s.redis, err = freeAddress(); err != nil {
+	if s.redis, err = machine.FreeAddress(); err != nil {
 		return err
 	}
 	host, port, err := net.SplitHostPort(s.redis)
@@ -101,17 +100,4 @@ func (s *site) startRedis(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("redis-server does not answer: %w", err), p.ended())
 	}
 	return nil
-}
-
-// machine says in a line what this runs on.
-func machine() string {
-	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
-	var name unix.Utsname
-	if unix.Uname(&name) == nil {
-		said += ", Linux " + unix.ByteSliceToString(name.Release[:])
-	}
-	if model := rig.CPUModel(); model != "" {
-		said += ", " + model
-	}
-	return said
 }

@@ -3,7 +3,6 @@
 package rig
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
@@ -175,25 +175,10 @@ func (r *Rig) machine(ctx context.Context) (string, error) {
 			fmt.Sprintf("%d GiB", n.Status.Capacity.Memory().Value()>>30),
 			info.Architecture, "Linux "+info.KernelVersion, "Kubernetes "+info.KubeletVersion)
 	}
-	if model := CPUModel(); model != "" {
+	if model := machine.CPUModel(); model != "" {
 		said = append(said, model)
 	}
 	return strings.Join(said, ", "), nil
-}
-
-// CPUModel is the model of this machine's CPU, where the kernel tells it.
-func CPUModel() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
 }
 
 // Eventually tries until attempt succeeds, at most for timeout, and returns the

@@ -10,15 +10,13 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
@@ -50,14 +48,7 @@ const (
 // One thread of spin can use all of it.
 var limits = api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-safeguard:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	var o rig.Options

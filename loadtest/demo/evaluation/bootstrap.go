@@ -142,12 +142,13 @@ type interval struct {
 
 var unmeasured = interval{value: none, low: none, high: none}
 
-// intervalOf is that of what was measured and of its resamples.
-func intervalOf(figures []float64) interval {
+// intervalOf is that of what was measured and of its resamples, drawn from so many slices or blocks.
+func intervalOf(figures []float64, units int) interval {
 	of := interval{value: figures[0], low: none, high: none}
 	drawn := slices.DeleteFunc(slices.Clone(figures[1:]), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-	// Where many resamples have no value, the others are no sample of what might have been.
-	if len(drawn) < len(figures)*9/10 {
+	// Where many resamples have no value, the others are no sample of what might have been. And one
+	// slice or block is always drawn: that nothing varies then says nothing.
+	if len(drawn) < len(figures)*9/10 || units < 2 {
 		return of
 	}
 	slices.Sort(drawn)
@@ -160,6 +161,11 @@ func (i interval) measured() bool { return !math.IsNaN(i.value) && !math.IsInf(i
 // known says whether the interval is narrow enough for the ratio to mean something.
 func (i interval) known(tolerance float64) bool {
 	return i.plain().Narrow(tolerance)
+}
+
+// beyond says that a ratio is further from 1 than that of a base to itself, where it was measured again.
+func (i interval) beyond(noise interval) bool {
+	return !noise.measured() || math.Abs(math.Log(i.value)) > math.Abs(math.Log(noise.value))
 }
 
 func (i interval) plain() stats.Interval {

@@ -30,15 +30,16 @@ const (
 	notKnown = string(stats.NotKnown)
 )
 
-// told is what can be told of an arm's figure over stock's.
-func (c *comparison) told(k combination, arm string, f figure) string {
-	r, tolerance := c.ratio(k, arm, Stock, f), f.tolerance()
+// told is what can be told of an arm's figure over a base's. What is not further from 1 than the base is from
+// itself, measured again, is not known.
+func (c *comparison) told(k combination, arm, base, again string, f figure) string {
+	r, noise, tolerance := c.ratio(k, arm, base, f), c.ratio(k, again, base, f), f.tolerance()
 	switch {
 	case !r.measured():
 		return notKnown
-	case c.less(k, arm, f, 0):
+	case r.high < 1 && r.beyond(noise):
 		return faster
-	case c.more(k, arm, f, 0):
+	case r.low > 1 && r.beyond(noise):
 		return slower
 	case r.low >= 1-tolerance && r.high <= 1+tolerance:
 		return theSame
@@ -77,7 +78,7 @@ func (c *comparison) demoGlance() section {
 		what := row.what
 		for _, k := range c.of(PartDemo) {
 			t.add(what, busyText(k), milliseconds(c.value(k, Stock, row.figure).value), milliseconds(c.value(k, Libra, row.figure).value),
-				milliseconds(c.value(k, NoLimits, row.figure).value), c.ratio(k, Libra, Stock, row.figure).String(), c.told(k, Libra, row.figure))
+				milliseconds(c.value(k, NoLimits, row.figure).value), c.ratio(k, Libra, Stock, row.figure).String(), c.told(k, Libra, Stock, Again, row.figure))
 			what = ""
 		}
 	}
@@ -128,7 +129,7 @@ func (c *comparison) failedTold() string {
 func (c *comparison) functionsTold(k combination) string {
 	names := map[string][]string{}
 	for _, name := range c.functions(k) {
-		told := c.told(k, Libra, meanTook.ofFunction(name))
+		told := c.told(k, Libra, Stock, Again, meanTook.ofFunction(name))
 		names[told] = append(names[told], name)
 	}
 	var said []string
@@ -158,16 +159,8 @@ func (c *comparison) demoFunctions() section {
 		}
 		f := meanTook.ofFunction(in.Name)
 		for _, k := range c.of(PartDemo) {
-			n := 0
-			for _, b := range c.blocks[k][Libra] {
-				for _, r := range b.Requests {
-					if r.Function == in.Name {
-						n++
-					}
-				}
-			}
-			t.add(in.Name, mostly, busyText(k), fmt.Sprint(n), milliseconds(c.value(k, Stock, f).value), milliseconds(c.value(k, Libra, f).value),
-				milliseconds(c.value(k, NoLimits, f).value), c.ratio(k, Libra, Stock, f).String(), c.told(k, Libra, f), ratioText(c.ratio(k, Again, Stock, f).value))
+			t.add(in.Name, mostly, busyText(k), c.calls(k, Libra, in.Name), milliseconds(c.value(k, Stock, f).value), milliseconds(c.value(k, Libra, f).value),
+				milliseconds(c.value(k, NoLimits, f).value), c.ratio(k, Libra, Stock, f).String(), c.told(k, Libra, Stock, Again, f), ratioText(c.ratio(k, Again, Stock, f).value))
 		}
 	}
 	return section{Title: "Function by function", Tables: []table{t}}
@@ -183,7 +176,7 @@ func (c *comparison) demoResults() report.Results {
 	unknown := 0
 	for _, k := range c.of(PartDemo) {
 		for _, row := range demoRows {
-			if c.told(k, Libra, row.figure) == notKnown {
+			if c.told(k, Libra, Stock, Again, row.figure) == notKnown {
 				unknown++
 			}
 			for _, arm := range c.armsOf(k) {

@@ -34,7 +34,7 @@ func TestWhatCanBeTold(t *testing.T) {
 		"not measured":                   {without(demoOf(0.6, 1, 0), Libra), notKnown},
 		"nothing to compare with":        {without(demoOf(0.6, 1, 0), Stock), notKnown},
 	} {
-		if got := compared(t, c.data).told(demoBusy, Libra, p50Computing); got != c.want {
+		if got := compared(t, c.data).told(demoBusy, Libra, Stock, Again, p50Computing); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestWhatIsToldIsWhatTheWholeIntervalSays(t *testing.T) {
 		for _, row := range demoRows {
 			r, noise := c.ratio(demoBusy, Libra, Stock, row.figure), c.ratio(demoBusy, Again, Stock, row.figure)
 			beyond := math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
-			switch told := c.told(demoBusy, Libra, row.figure); {
+			switch told := c.told(demoBusy, Libra, Stock, Again, row.figure); {
 			case told == faster && (r.high >= 1 || !beyond), told == slower && (r.low <= 1 || !beyond):
 				t.Errorf("%s is %s: %v, stock again %v", row.figure.name, told, r, noise)
 			case told == theSame && (r.low < 0.95 || r.high > 1.05):

@@ -87,8 +87,8 @@ func (c *comparison) judge() []judged {
 		} else {
 			j.verdict, j.why = g.bound.Absolute(j.ratio.plain())
 		}
-		if n := c.disturbed(g.k, g.arm, g.baseline, g.without); n > 0 && j.ratio.measured() {
-			j.verdict, j.why = stats.NotKnown, fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
+		if why := c.disturbed(g.k, g.arm, g.baseline, g.without); why != "" && j.ratio.measured() {
+			j.verdict, j.why = stats.NotKnown, why
 		}
 		all = append(all, j)
 	}
@@ -108,15 +108,11 @@ func (c *comparison) closes(k combination, arm, without, base string, f figure) 
 	for i := range closed {
 		closed[i] = (lacks[i] - has[i]) / (lacks[i] - wanted[i])
 	}
-	of := intervalOf(closed)
-	if c.units(k, arm, numbers, f) < 2 {
-		of.low, of.high = none, none
-	}
-	return of
+	return intervalOf(closed, c.units(k, arm, numbers, f))
 }
 
-// disturbed is in how many blocks of some arms the hypervisor took too much.
-func (c *comparison) disturbed(k combination, arms ...string) int {
+// disturbed says in how many blocks of some arms the hypervisor took too much; empty is in none.
+func (c *comparison) disturbed(k combination, arms ...string) string {
 	n := 0
 	for _, arm := range arms {
 		for _, b := range c.blocks[k][arm] {
@@ -125,7 +121,10 @@ func (c *comparison) disturbed(k combination, arms ...string) int {
 			}
 		}
 	}
-	return n
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
 }
 
 func undecided(all []judged) int {

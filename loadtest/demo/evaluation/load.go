@@ -122,21 +122,26 @@ func (c *comparison) functionsTable(k combination) table {
 	}
 	for _, name := range c.functions(k) {
 		f := worstP99.ofFunction(name)
-		n := 0
-		for _, b := range c.blocks[k][Stock] {
-			for _, r := range b.Requests {
-				if r.Function == name {
-					n++
-				}
-			}
-		}
-		row := []string{name, fmt.Sprint(n), milliseconds(c.value(k, Stock, f).value)}
+		row := []string{name, c.calls(k, Stock, name), milliseconds(c.value(k, Stock, f).value)}
 		for _, arm := range arms {
 			row = append(row, c.ratio(k, arm, Stock, f).marked(f))
 		}
 		t.add(row...)
 	}
 	return t
+}
+
+// calls is how many requests to a function an arm had.
+func (c *comparison) calls(k combination, arm, function string) string {
+	n := 0
+	for _, b := range c.blocks[k][arm] {
+		for _, r := range b.Requests {
+			if r.Function == function {
+				n++
+			}
+		}
+	}
+	return fmt.Sprint(n)
 }
 
 // makersTable is which request each percentile is the time of.

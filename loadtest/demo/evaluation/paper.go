@@ -61,11 +61,7 @@ func (c *comparison) speedup(k combination, arm string) (mean interval, worst fl
 	if len(values) == 0 {
 		return unmeasured, none
 	}
-	mean = intervalOf(values.figures(figure{}, c.drawsOf(k, numbers, slices)))
-	if len(seen) < 2 {
-		mean.low, mean.high = none, none
-	}
-	return mean, worst
+	return intervalOf(values.figures(figure{}, c.drawsOf(k, numbers, slices)), len(seen)), worst
 }
 
 // utilisation is the paper's: what functions use of what there is for them, which is what

@@ -102,22 +102,9 @@ func (c *comparison) over(k combination, arm string, f figure) interval {
 	return c.ratio(k, arm, c.base(arm), f)
 }
 
-// toldOver is what can be told of it, as told has it: what is not further from 1 than the base is from itself,
-// measured again, is not known.
+// toldOver is what can be told of it.
 func (c *comparison) toldOver(k combination, arm string, f figure) string {
-	r, noise, tolerance := c.over(k, arm, f), c.over(k, c.base(arm)+AgainSuffix, f), f.tolerance()
-	beyond := !noise.measured() || math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
-	switch {
-	case !r.measured():
-		return notKnown
-	case r.high < 1 && beyond:
-		return faster
-	case r.low > 1 && beyond:
-		return slower
-	case r.low >= 1-tolerance && r.high <= 1+tolerance:
-		return theSame
-	}
-	return notKnown
+	return c.told(k, arm, c.base(arm), c.base(arm)+AgainSuffix, f)
 }
 
 // held are the arms of a combination that are held against another.
@@ -177,8 +164,8 @@ func (p *placed) goal() section {
 			return
 		}
 		verdict, why := judgePlacement(g, r, noise)
-		if n := c.disturbed(k, coverageArm, c.base(coverageArm)); n > 0 {
-			verdict, why = stats.NotKnown, fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", percentText(mostStolen), n)
+		if disturbed := c.disturbed(k, coverageArm, c.base(coverageArm)); disturbed != "" {
+			verdict, why = stats.NotKnown, disturbed
 		}
 		t.add(k.String(), f.title, g.String(), r.String(), ratioText(noise.value), stats.Said(verdict, why))
 	}
@@ -286,22 +273,15 @@ func (p *placed) functionsTold() section {
 // functionsOver has each function by itself.
 func (p *placed) functionsOver(k combination) table {
 	arms := p.held(k)
+	if len(arms) == 0 {
+		return table{}
+	}
 	t := table{Caption: "How long requests to each function take on average, over hash under the same source", Head: []string{"function", "requests of each"}}
 	for _, arm := range arms {
 		t.Head = append(t.Head, p.title(arm))
 	}
 	for _, name := range p.functions(k) {
-		n := 0
-		if len(arms) > 0 {
-			for _, b := range p.blocks[k][arms[0]] {
-				for _, r := range b.Requests {
-					if r.Function == name {
-						n++
-					}
-				}
-			}
-		}
-		row := []string{name, fmt.Sprint(n)}
+		row := []string{name, p.calls(k, arms[0], name)}
 		for _, arm := range arms {
 			row = append(row, p.over(k, arm, meanOf(name)).String())
 		}

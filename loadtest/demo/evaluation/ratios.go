@@ -23,11 +23,7 @@ func (c *comparison) value(k combination, arm string, f figure) interval {
 	if len(numbers) == 0 {
 		return unmeasured
 	}
-	of := intervalOf(c.sampled(k, arm, numbers, f))
-	if c.units(k, arm, numbers, f) < 2 {
-		of.low, of.high = none, none
-	}
-	return of
+	return intervalOf(c.sampled(k, arm, numbers, f), c.units(k, arm, numbers, f))
 }
 
 // ratio is an arm's figure over another's, of the blocks that both have.
@@ -39,12 +35,7 @@ func (c *comparison) ratio(k combination, arm, base string, f figure) interval {
 	if len(numbers) == 0 {
 		return unmeasured
 	}
-	of := intervalOf(over(c.sampled(k, arm, numbers, f), c.sampled(k, base, numbers, f)))
-	// One slice or block is always drawn: that nothing varies then says nothing.
-	if c.units(k, arm, numbers, f) < 2 {
-		of.low, of.high = none, none
-	}
-	return of
+	return intervalOf(over(c.sampled(k, arm, numbers, f), c.sampled(k, base, numbers, f)), c.units(k, arm, numbers, f))
 }
 
 func over(figures, base []float64) []float64 {
@@ -81,10 +72,8 @@ func (c *comparison) worst(k combination, arm, base string, f figure) interval {
 		}
 		units = max(units, c.units(k, arm, numbers, of))
 	}
-	of := intervalOf(greatest)
-	if of.function = function; units < 2 {
-		of.low, of.high = none, none
-	}
+	of := intervalOf(greatest, units)
+	of.function = function
 	return of
 }
 
@@ -116,6 +105,5 @@ func (c *comparison) less(k combination, arm string, f figure, by float64) bool 
 }
 
 func (c *comparison) beyondNoise(k combination, arm string, f figure) bool {
-	r, noise := c.ratio(k, arm, Stock, f), c.ratio(k, Again, Stock, f)
-	return arm == Again || !noise.measured() || math.Abs(math.Log(r.value)) > math.Abs(math.Log(noise.value))
+	return arm == Again || c.ratio(k, arm, Stock, f).beyond(c.ratio(k, Again, Stock, f))
 }

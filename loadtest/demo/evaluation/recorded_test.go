@@ -2,6 +2,7 @@ package evaluation
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +16,10 @@ import (
 // The figures that the docs quote can be worked out again from what is recorded beside them.
 func TestRecordedRuns(t *testing.T) {
 	const recorded = "../../../docs/evaluation"
-	for _, run := range []string{recorded, filepath.Join(recorded, "idle"), filepath.Join(recorded, "memory")} {
+	for run, by := range map[string]func(dir string, out io.Writer, title string, d Data) error{
+		recorded: WriteReport, filepath.Join(recorded, "idle"): WriteReport, filepath.Join(recorded, "memory"): WriteReport,
+		filepath.Join(recorded, "nodes"): WritePlacements,
+	} {
 		t.Run(filepath.Base(run), func(t *testing.T) {
 			data, err := ReadFile(filepath.Join(run, DataFile))
 			if err != nil {
@@ -33,7 +37,7 @@ func TestRecordedRuns(t *testing.T) {
 			if err := json.Unmarshal(text, &results); err != nil {
 				t.Fatal(err)
 			}
-			w := write(t, data)
+			w := writeBy(t, by, data)
 			if len(drawn) > 0 && string(drawn) != w.glance {
 				t.Errorf("%s is another than what is worked out: bin/demo evaluate --report-only writes it", GlanceFile)
 			}

@@ -6,9 +6,6 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// prefixes are what the paper's figures of a part begin with.
-var prefixes = map[string]string{PartAblations: "ablation_"}
-
 // results are the evaluation's results for machines. What was not measured is absent.
 func (c *comparison) results() report.Results {
 	m := map[string]float64{
@@ -47,11 +44,11 @@ func (c *comparison) results() report.Results {
 			}
 		}
 	}
-	for _, part := range []string{PartRequests, PartAblations} {
+	for part, prefix := range map[string]string{PartRequests: "", PartAblations: "ablation_"} {
 		for _, k := range c.of(part) {
 			for _, arm := range c.armsOf(k) {
 				name := func(of string) string {
-					return fmt.Sprintf("%spaper_%s_%s_%d_%d", prefixes[part], of, arm, k.load, k.pods)
+					return fmt.Sprintf("%spaper_%s_%s_%d_%d", prefix, of, arm, k.load, k.pods)
 				}
 				m[name("utilisation")], m[name("safeguarded")] = c.utilisation(k, arm), c.safeguardedShare(k, arm)
 				if arm != Stock {

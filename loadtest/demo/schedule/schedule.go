@@ -23,9 +23,6 @@ var Functions = []string{"uploader", "dynamichtml", "compression", "pagerank"}
 // All are the functions and the service that did not opt in.
 var All = append(slices.Clone(Functions), Plain)
 
-// CorpusBytes is the size of the corpus.
-const CorpusBytes = inputs.CorpusBytes
-
 // Corpus is the text that bodies are cut from.
 func Corpus() []byte { return inputs.Corpus() }
 

@@ -8,8 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 )
@@ -100,6 +103,36 @@ func drawSized(function string, seed, n uint64, size func(Function) sizer) (Inpu
 	stream := fnv.New64a()
 	fmt.Fprintf(stream, "%s/%d", function, n)
 	return Functions[i].draw(rand.New(rand.NewPCG(seed, stream.Sum64())), size(Functions[i])), nil
+}
+
+// longestAnswer is more than any function says.
+const longestAnswer = 64 << 10
+
+// Exchange sends a request to a function, and checks that the answer says it did what is expected.
+// The status is 0 without an answer.
+func Exchange(client *http.Client, request *http.Request, expect map[string]int64) (status int, err error) {
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // only read
+	said, err := io.ReadAll(io.LimitReader(answer.Body, longestAnswer))
+	switch {
+	case err != nil:
+		return answer.StatusCode, fmt.Errorf("read the answer: %w", err)
+	case answer.StatusCode != http.StatusOK:
+		return answer.StatusCode, fmt.Errorf("%s: %.200s", answer.Status, said)
+	}
+	var of struct {
+		Did json.RawMessage `json:"did"`
+	}
+	if err := json.Unmarshal(said, &of); err != nil {
+		return answer.StatusCode, fmt.Errorf("the answer is not a function's: %w: %.200s", err, said)
+	}
+	if got := Said(of.Did, expect); !maps.Equal(got, expect) {
+		return answer.StatusCode, fmt.Errorf("it says it did %v, and was to do %v", got, expect)
+	}
+	return answer.StatusCode, nil
 }
 
 // Said is what did, as a function would send it, says of what is expected.

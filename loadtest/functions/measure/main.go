@@ -8,11 +8,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"net/http"
 	"os"
@@ -23,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/functions/inputs"
 )
 
@@ -89,7 +88,7 @@ func run(ctx context.Context, out io.Writer, count int, seed uint64, heavy bool,
 // measured is what one function used.
 type measured struct {
 	calls      []call
-	peakMemory int // bytes that were resident
+	peakMemory int64 // bytes that were resident
 }
 
 type call struct {
@@ -118,7 +117,8 @@ func measure(ctx context.Context, program, function string, count int, seed uint
 		}
 		m.calls = append(m.calls, c)
 	}
-	m.peakMemory, err = p.peakMemory()
+	memory, err := machine.MemoryOf(p.cmd.Process.Pid)
+	m.peakMemory = memory.Peak
 	return m, err
 }
 
@@ -129,39 +129,18 @@ func (p *process) call(ctx context.Context, in inputs.Input) (call, error) {
 	if err != nil {
 		return c, err
 	}
-	before, err := p.cpu()
+	before, err := machine.CPU(p.cmd.Process.Pid)
 	if err != nil {
 		return c, err
 	}
 	sent := time.Now()
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return c, err
-	}
-	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
-	if err != nil {
+	if _, err := inputs.Exchange(http.DefaultClient, req, in.Expect); err != nil {
 		return c, err
 	}
 	c.wall = time.Since(sent)
-	after, err := p.cpu()
-	if err != nil {
-		return c, err
-	}
+	after, err := machine.CPU(p.cmd.Process.Pid)
 	c.cpu = after - before
-	if resp.StatusCode != http.StatusOK {
-		return c, fmt.Errorf("%s: %.200s", resp.Status, said)
-	}
-	var answer struct {
-		Did json.RawMessage `json:"did"`
-	}
-	if err := json.Unmarshal(said, &answer); err != nil {
-		return c, err
-	}
-	if got := inputs.Said(answer.Did, in.Expect); !maps.Equal(got, in.Expect) {
-		return c, fmt.Errorf("it says it did %v, want %v", got, in.Expect)
-	}
-	return c, nil
+	return c, err
 }
 
 func (m measured) row(f inputs.Function) string {

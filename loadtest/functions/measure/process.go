@@ -6,12 +6,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 // upWithin is how long a function may take until it listens.
@@ -25,25 +23,27 @@ type process struct {
 
 // start runs a program and waits until it listens.
 func start(ctx context.Context, program string, env ...string) (*process, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := machine.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	address := l.Addr().(*net.TCPAddr)
-	l.Close()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(append(os.Environ(), env...), "PORT="+strconv.Itoa(address.Port))
+	cmd.Env = append(append(os.Environ(), env...), "PORT="+port)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, url: "http://" + address.String()}
+	p := &process{cmd: cmd, url: "http://" + address}
 	ctx, cancel := context.WithTimeout(ctx, upWithin)
 	defer cancel()
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
-		if conn, err := net.Dial("tcp", address.String()); err == nil {
+		if conn, err := net.Dial("tcp", address); err == nil {
 			return p, conn.Close()
 		}
 		select {
@@ -58,31 +58,4 @@ func start(ctx context.Context, program string, env ...string) (*process, error)
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	_ = p.cmd.Wait()
-}
-
-// cpu is what all threads of the process have used.
-func (p *process) cpu() (time.Duration, error) {
-	// As clock_getcpuclockid(3) makes it: the scheduler's clock of a process.
-	clock := int32(^p.cmd.Process.Pid<<3 | 2)
-	var ts unix.Timespec
-	if err := unix.ClockGettime(clock, &ts); err != nil {
-		return 0, fmt.Errorf("read the CPU time of process %d: %w", p.cmd.Process.Pid, err)
-	}
-	return time.Duration(ts.Nano()), nil
-}
-
-// peakMemory is the most that was resident.
-func (p *process) peakMemory() (int, error) {
-	path := fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)
-	status, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		var kib int
-		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
-			return kib << 10, nil
-		}
-	}
-	return 0, fmt.Errorf("%s has no VmHWM", path)
 }

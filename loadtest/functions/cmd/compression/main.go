@@ -10,10 +10,8 @@ import (
 	"context"
 	"hash/crc32"
 	"net"
-	"runtime"
 
-	"golang.org/x/sync/errgroup"
-
+	"libra.dev/libra/loadtest/functions/parallel"
 	"libra.dev/libra/loadtest/functions/server"
 )
 
@@ -32,7 +30,7 @@ type result struct {
 }
 
 func work(ctx context.Context, body []byte) (any, error) {
-	workers := workersFor(len(body))
+	workers := parallel.Workers(len(body), bytesPerWorker)
 	blocks, err := compress(ctx, body, workers)
 	if err != nil {
 		return nil, err
@@ -44,27 +42,14 @@ func work(ctx context.Context, body []byte) (any, error) {
 	return r, nil
 }
 
-func workersFor(bytes int) int {
-	return min(1+bytes/bytesPerWorker, runtime.GOMAXPROCS(0))
-}
-
 // compress returns the gzip members whose concatenation unpacks to body.
 func compress(ctx context.Context, body []byte, workers int) ([][]byte, error) {
 	members := make([][]byte, (len(body)+blockBytes-1)/blockBytes)
-	g, ctx := errgroup.WithContext(ctx)
-	for w := range workers {
-		g.Go(func() error {
-			for i := w; i < len(members); i += workers {
-				member, err := smallest(ctx, body[i*blockBytes:min((i+1)*blockBytes, len(body))])
-				if err != nil {
-					return err
-				}
-				members[i] = member
-			}
-			return nil
-		})
-	}
-	return members, g.Wait()
+	err := parallel.Do(ctx, workers, len(members), func(i int) (err error) {
+		members[i], err = smallest(ctx, body[i*blockBytes:min((i+1)*blockBytes, len(body))])
+		return err
+	})
+	return members, err
 }
 
 // smallest tries every level and returns the gzip member that came out smallest.
