@@ -110,15 +110,11 @@ func TestTheSettingsPolicyNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Settings that this version has not, or has elsewhere, may be left from another: it can be stopped all the same, and
-// applied again. What is set anew is refused.
+// Settings that this version does not have may be left from another: it can be stopped all the same, and applied again.
+// What is set anew is refused.
 func TestSettingsOfAnotherVersionAreRefusedOnlyWhenTheyAreSet(t *testing.T) {
 	p := readSettingsPolicy(t)
-	says := map[string]string{"newer": "there is no such setting", "mode": "mode must be ", "source": "source must be ", "placement": "placement must be "}
-	for key, field := range settings.Moved {
-		says[key] = "spec." + field + " "
-	}
-	for key, says := range says {
+	for key, says := range map[string]string{"newer": "there is no such setting", "mode": "mode must be ", "source": "source must be ", "placement": "placement must be "} {
 		for name, tc := range map[string]struct {
 			data, had map[string]string
 			refused   bool
@@ -147,8 +143,6 @@ func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
 		"mode":                {"observe", " lend\n", "full", "Full", "", "off"},
 		"max-mode":            {"observe", "lend ", "full", "", "on"},
 		"source":              {"node", "owners\n", "pool", ""},
-		"cpu-reserve":         {"0", "200m", ""},
-		"min-loan":            {"100ms", ""},
 		"platform-namespaces": {"", "a", "a,b-c , d", "a,,b", "a,B", "-a", strings.Repeat("a", 63), strings.Repeat("a", 64)},
 		"placement":           {"default", "coverage", "hash\n", " round-robin", "join-shortest-queue", "minimum-worker-set", "least-pressure", "random", "stock", "", "jsq", "Hash"},
 		"_example":            {"mode: on"},
@@ -163,7 +157,7 @@ func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
 			}
 		}
 	}
-	keys := []string{"mode", "max-mode", "source", "cpu-reserve", "min-loan", "platform-namespaces", "placement"}
+	keys := []string{"mode", "max-mode", "source", "platform-namespaces", "placement"}
 	rapid.Check(t, func(t *rapid.T) {
 		data := map[string]string{}
 		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(keys), rapid.ID).Draw(t, "keys") {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,7 +51,7 @@ func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 		config = clusterWith(t, others...)
 	} else {
 		config = apiservertest.Start(t, append(others,
-			filepath.Join(moduleInUse(t, "knative.dev/serving"), "config/core/300-resources"),
+			filepath.Join(apiservertest.Module(t, "knative.dev/serving"), "config/core/300-resources"),
 			filepath.Join(module(t, kserve), "config/crd/minimal"))...)
 	}
 	config.QPS = -1
@@ -239,13 +238,4 @@ func module(t *testing.T, of string) string {
 		t.Fatal(err)
 	}
 	return downloaded.Dir
-}
-
-func moduleInUse(t *testing.T, path string) string {
-	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", path).Output()
-	if err != nil {
-		t.Fatalf("go list -m %s: %v", path, err)
-	}
-	return strings.TrimSpace(string(dir))
 }

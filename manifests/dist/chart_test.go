@@ -19,11 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -214,7 +213,6 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"registry=https://mirror.example/": "/registry",
 		"settings.mode=on":                 "/settings/mode",
 		"settings.modus=full":              "/settings",
-		"settings.min-loan=50ms":           "/settings",
 		"resources.agent.limits.memory=a":  "/resources/agent/limits/memory",
 		"resources.agents.limits.memory=1": "/resources",
 	} {
@@ -289,7 +287,7 @@ func chartContent(t *testing.T) map[string][]byte {
 
 // installs has Helm install and upgrade all of the chart, but for its Jobs, which nobody runs here, and looks at what it keeps.
 func (h helm) installs(t *testing.T, config *rest.Config, kube client.Client) {
-	kubeconfig := writeKubeconfig(t, config)
+	kubeconfig := apiservertest.Kubeconfig(t, config)
 	all := []string{"--set", "scheduler.enabled=true,monitoring.enabled=true,namespaceOptIn.enabled=true"}
 	for _, command := range []string{"install", "upgrade"} {
 		args := append([]string{command, "libra", h.chart, "--take-ownership", "--no-hooks", "--kubeconfig", kubeconfig}, all...)
@@ -309,19 +307,4 @@ func (h helm) installs(t *testing.T, config *rest.Config, kube client.Client) {
 	if size > corev1.MaxSecretSize/2 {
 		t.Errorf("a release is %d bytes, more than half of the %d that a Secret may have", size, corev1.MaxSecretSize)
 	}
-}
-
-func writeKubeconfig(t *testing.T, config *rest.Config) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
-		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
-		CurrentContext: "test",
-	}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

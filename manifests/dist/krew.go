@@ -10,68 +10,32 @@ import (
 
 const krewFile = "krew/libra.yaml"
 
-// krewPlugin is what krew's index has of a plugin.
-type krewPlugin struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Metadata   krewMetadata `json:"metadata"`
-	Spec       krewSpec     `json:"spec"`
-}
-
-type krewMetadata struct {
-	Name string `json:"name"`
-}
-
-type krewSpec struct {
-	Version          string         `json:"version"`
-	Homepage         string         `json:"homepage"`
-	ShortDescription string         `json:"shortDescription"`
-	Description      string         `json:"description"`
-	Platforms        []krewPlatform `json:"platforms"`
-}
-
-type krewPlatform struct {
-	Selector krewSelector `json:"selector"`
-	URI      string       `json:"uri"`
-	SHA256   string       `json:"sha256"`
-	Bin      string       `json:"bin"`
-	Files    []krewFiles  `json:"files"`
-}
-
-type krewSelector struct {
-	MatchLabels map[string]string `json:"matchLabels"`
-}
-
-type krewFiles struct {
-	From string `json:"from"`
-	To   string `json:"to"`
-}
-
 // krewManifest is that of the plugin, with the archives as they are by platform.
 func krewManifest(version, downloads string, archives map[platform][]byte) ([]byte, error) {
-	plugin := krewPlugin{
-		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",
-		Kind:       "Plugin",
-		Metadata:   krewMetadata{Name: strings.TrimPrefix(pluginName, "kubectl-")},
-		Spec: krewSpec{
-			Version:          "v" + version,
-			Homepage:         "https://libra.dev/libra",
-			ShortDescription: "See what Libra lends to Knative functions",
-			Description:      "See what Libra lends to each Knative function and why, change how far it goes, and take it off.\n",
-		},
-	}
+	var downloadable []map[string]any
 	for _, p := range platforms {
 		data, ok := archives[p]
 		if !ok {
 			return nil, fmt.Errorf("%s: there is no archive for %s", krewFile, p)
 		}
-		plugin.Spec.Platforms = append(plugin.Spec.Platforms, krewPlatform{
-			Selector: krewSelector{map[string]string{"os": p.os, "arch": p.arch}},
-			URI:      strings.TrimSuffix(downloads, "/") + "/" + archiveName(version, p),
-			SHA256:   fmt.Sprintf("%x", sha256.Sum256(data)),
-			Bin:      pluginName,
-			Files:    []krewFiles{{pluginName, "."}, {"LICENSE", "."}},
+		downloadable = append(downloadable, map[string]any{
+			"selector": map[string]any{"matchLabels": map[string]any{"os": p.os, "arch": p.arch}},
+			"uri":      strings.TrimSuffix(downloads, "/") + "/" + archiveName(version, p),
+			"sha256":   fmt.Sprintf("%x", sha256.Sum256(data)),
+			"bin":      pluginName,
+			"files":    []map[string]any{{"from": pluginName, "to": "."}, {"from": "LICENSE", "to": "."}},
 		})
 	}
-	return yaml.Marshal(plugin)
+	return yaml.Marshal(map[string]any{
+		"apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+		"kind":       "Plugin",
+		"metadata":   map[string]any{"name": strings.TrimPrefix(pluginName, "kubectl-")},
+		"spec": map[string]any{
+			"version":          "v" + version,
+			"homepage":         "https://libra.dev/libra",
+			"shortDescription": "See what Libra lends to Knative functions",
+			"description":      "See what Libra lends to each Knative function and why, change how far it goes, and take it off.\n",
+			"platforms":        downloadable,
+		},
+	})
 }

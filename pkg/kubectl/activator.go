@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/kubectl/swap"
@@ -16,9 +15,6 @@ import (
 
 // rolloutTimeout is how long the activator's pods may take to be replaced, unless --timeout says otherwise.
 const rolloutTimeout = 3 * time.Minute
-
-// activatorImage is the name of the container whose image the Job of manifests/activator installs.
-const activatorImage = "libra-activator"
 
 func newActivator(o *options) *cobra.Command {
 	cmd := &cobra.Command{
@@ -55,7 +51,7 @@ what ran before is put back. Run it again after an upgrade of Knative, which put
 		},
 	}
 	cmd.Flags().StringVar(&image, "image", "", "the image of Libra's activator")
-	cmd.Flags().StringVar(&pod, "image-of-pod", "", "name of a pod whose container "+activatorImage+" has that image, as that of the Job in libra-activator.yaml has")
+	cmd.Flags().StringVar(&pod, "image-of-pod", "", "name of a pod whose container "+swap.LibraName+" has that image, as that of the Job in libra-activator.yaml has")
 	swapFlags(cmd, &s)
 	return cmd
 }
@@ -84,8 +80,11 @@ func swapFlags(cmd *cobra.Command, s *swap.Swap) {
 
 // swapper gives a swap all but its flags.
 func (o *options) swapper(s *swap.Swap) (err error) {
+	if err := hasTime(s.Timeout, rolloutTimeout); err != nil {
+		return err
+	}
+	s.Out = o.Out
 	s.Client, err = o.client()
-	s.Clock, s.Out = clock.RealClock{}, o.Out
 	return err
 }
 
@@ -106,9 +105,9 @@ func (o *options) imageToInstall(ctx context.Context, kube client.Client, image,
 		return "", fmt.Errorf("--image-of-pod: %w", err)
 	}
 	for _, c := range append(p.Spec.InitContainers, p.Spec.Containers...) {
-		if c.Name == activatorImage {
+		if c.Name == swap.LibraName {
 			return c.Image, nil
 		}
 	}
-	return "", fmt.Errorf("--image-of-pod: pod %s/%s has no container %s", namespace, pod, activatorImage)
+	return "", fmt.Errorf("--image-of-pod: pod %s/%s has no container %s", namespace, pod, swap.LibraName)
 }

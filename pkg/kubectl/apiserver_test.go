@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -18,9 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,18 +40,14 @@ type plane struct {
 
 // It is one test, because to start an API server takes longer than all of it.
 func TestCommands(t *testing.T) {
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "knative.dev/serving").Output()
-	if err != nil {
-		t.Fatal("finding Knative's definitions:", err)
-	}
-	resources := filepath.Join(strings.TrimSpace(string(dir)), "config/core/300-resources")
+	resources := filepath.Join(apiservertest.Module(t, "knative.dev/serving"), "config/core/300-resources")
 	config := apiservertest.Start(t, filepath.Join(root, "manifests/base/crds"), filepath.Join(resources, "service.yaml"), filepath.Join(resources, "revision.yaml"))
 	config.QPS = -1
 	kube, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plane{T: t, client: kube, kubeconfig: writeKubeconfig(t, config)}
+	p := &plane{T: t, client: kube, kubeconfig: apiservertest.Kubeconfig(t, config)}
 	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace, servingNamespace} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	}
@@ -79,20 +71,6 @@ func TestCommands(t *testing.T) {
 			test.of(&of)
 		})
 	}
-}
-
-func writeKubeconfig(t *testing.T, config *rest.Config) string {
-	t.Helper()
-	kubeconfig := clientcmdapi.NewConfig()
-	kubeconfig.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	kubeconfig.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
-	kubeconfig.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	kubeconfig.CurrentContext = "test"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*kubeconfig, path); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func (p *plane) do(err error) {

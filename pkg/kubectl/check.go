@@ -77,8 +77,8 @@ when it could not look.`,
 			if !slices.Contains(checkFormats, f.output) {
 				return notChecked(fmt.Errorf("-o is %q, want %s", f.output, strings.Join(checkFormats, ", ")))
 			}
-			if f.timeout <= 0 {
-				return notChecked(fmt.Errorf("--timeout is %v, want more than 0s, such as %v", f.timeout, checkTimeout))
+			if err := hasTime(f.timeout, checkTimeout); err != nil {
+				return notChecked(err)
 			}
 			report, err := o.check(cmd, f)
 			if err != nil {
@@ -100,6 +100,14 @@ when it could not look.`,
 	flags.BoolVar(&f.beforeInstall, "before-install", false, "do not look at Libra's own parts, even if there are any")
 	flags.DurationVar(&f.timeout, "timeout", f.timeout, "how long each check may take")
 	return cmd
+}
+
+// hasTime is an error where a --timeout leaves none to do anything in.
+func hasTime(timeout, such time.Duration) error {
+	if timeout <= 0 {
+		return fmt.Errorf("--timeout is %v, want more than 0s, such as %v", timeout, such)
+	}
+	return nil
 }
 
 func notChecked(err error) error {

@@ -10,8 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/apiservertest"
@@ -47,6 +45,15 @@ func TestCheckThatCannotLookExitsWithTwo(t *testing.T) {
 				t.Errorf("check %q exits with %d and %v, and prints %q, want %d and an error with %q", tc.args, ExitCode(err), err, out, exitNotChecked, tc.want)
 			}
 		})
+	}
+}
+
+// Otherwise the activator would be replaced, and put back at once.
+func TestChangesThatHaveNoTimeAreRefused(t *testing.T) {
+	for _, args := range [][]string{{"activator", "install", "--image", "x"}, {"activator", "remove"}, {"uninstall"}} {
+		if _, err := run(t, append(args, "--timeout", "0s", "--server", "http://127.0.0.1:1")...); err == nil || !strings.Contains(err.Error(), "--timeout is 0s") {
+			t.Errorf("%v without time ends with %v", args, err)
+		}
 	}
 }
 
@@ -126,16 +133,7 @@ ok        kubernetes-version  cluster                              it is v1.35
 
 func TestCheckOfAnEmptyCluster(t *testing.T) {
 	config := apiservertest.Start(t)
-	kubeconfig := filepath.Join(t.TempDir(), "config")
-	if err := clientcmd.WriteToFile(clientcmdapi.Config{
-		CurrentContext: "x",
-		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}},
-		Clusters:       map[string]*clientcmdapi.Cluster{"x": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"x": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
-	}, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	out, err := run(t, "check", "--kubeconfig", kubeconfig, "-A", "-o", "json")
+	out, err := run(t, "check", "--kubeconfig", apiservertest.Kubeconfig(t, config), "-A", "-o", "json")
 	if ExitCode(err) != exitFound {
 		t.Fatalf("it exits with %d, %v, want %d", ExitCode(err), err, exitFound)
 	}

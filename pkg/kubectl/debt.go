@@ -81,7 +81,12 @@ func (d *owing) restore(ctx context.Context, kube client.Client, run dryRun, lim
 		return false
 	}
 	if run.sends() {
-		if err := actuate.SetLimits(ctx, kube, d.pod, d.Container, limits); err != nil {
+		err := actuate.SetLimits(ctx, kube, d.pod, d.Container, limits)
+		if apierrors.IsNotFound(err) {
+			d.gone()
+			return false
+		}
+		if err != nil {
 			d.row.failed, d.row.Result = true, fmt.Sprintf("refused: %v", err)
 			return false
 		}
@@ -114,7 +119,7 @@ func awaitInForce(ctx context.Context, kube client.Client, debts []*owing, only 
 func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resources) bool {
 	err := kube.Get(ctx, client.ObjectKeyFromObject(d.pod), d.pod)
 	if apierrors.IsNotFound(err) {
-		d.row.Result = "it is gone meanwhile"
+		d.gone()
 		return true
 	}
 	if err != nil {
@@ -125,6 +130,12 @@ func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resourc
 		return true
 	}
 	return false
+}
+
+// gone notes that the pod is not there any more, and so is owed nothing.
+func (d *owing) gone() {
+	d.Due = api.Resources{}
+	d.row.Result = "it is gone meanwhile"
 }
 
 // whyPending is what the kubelet says of a resize that it has not done.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -249,13 +250,5 @@ func predictorAt(ctx context.Context, kube client.Client, to forward) (base *url
 
 func isPredictor(pod *corev1.Pod) bool {
 	name := cmp.Or(pod.GenerateName, pod.Name)
-	if pod.DeletionTimestamp != nil || len(name) < len(predictorPrefix) || name[:len(predictorPrefix)] != predictorPrefix {
-		return false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return strings.HasPrefix(name, predictorPrefix) && pod.DeletionTimestamp == nil && api.PodReady(pod)
 }

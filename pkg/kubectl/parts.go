@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	servingNamespace = "knative-serving"
-	activatorName    = "activator"
+	servingNamespace = swap.Namespace
+	activatorName    = swap.Name
 
 	missing = "it is not installed: `kubectl libra check` says what to do"
 )

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	agentName   = "libra-agent"
 	metricsPort = "metrics"
 
 	poolTimeout = 20 * time.Second
@@ -112,7 +111,7 @@ func agentOf(ctx context.Context, kube client.Client, node string) (*corev1.Pod,
 		return nil, fmt.Errorf("reading node %s: %w", node, err)
 	}
 	var pods corev1.PodList
-	if err := kube.List(ctx, &pods, client.InNamespace(settings.AgentNamespace), client.MatchingLabels{"app": agentName}, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	if err := kube.List(ctx, &pods, client.InNamespace(settings.AgentNamespace), client.MatchingLabels{"app": settings.Agent}, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return nil, fmt.Errorf("reading pods of namespace %s: %w", settings.AgentNamespace, err)
 	}
 	for i := range pods.Items {

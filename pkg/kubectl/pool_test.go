@@ -43,7 +43,7 @@ func worker() *corev1.Node {
 
 func agentPod() *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: settings.AgentNamespace, Name: "libra-agent-1", Labels: map[string]string{"app": agentName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: settings.AgentNamespace, Name: "libra-agent-1", Labels: map[string]string{"app": settings.Agent}},
 		Spec:       corev1.PodSpec{NodeName: "worker", Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: metricsPort, ContainerPort: 8080}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},

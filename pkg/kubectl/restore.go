@@ -18,11 +18,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-const (
-	resizerName = "libra-resizer"
-	// restoreTimeout is how long the kubelets may take, unless --timeout says otherwise.
-	restoreTimeout = 30 * time.Second
-)
+// restoreTimeout is how long the kubelets may take, unless --timeout says otherwise.
+const restoreTimeout = 30 * time.Second
 
 type restoreFlags struct {
 	changeFlags
@@ -197,7 +194,7 @@ func refuseWhileResized(ctx context.Context, kube client.Client, debts []*owing)
 		return nil
 	}
 	var resizer appsv1.Deployment
-	err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: resizerName}, &resizer)
+	err := kube.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: settings.Resizer}, &resizer)
 	if apierrors.IsNotFound(err) || err == nil && resizer.Status.ReadyReplicas == 0 {
 		return nil
 	}

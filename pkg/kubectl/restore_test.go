@@ -1,12 +1,21 @@
 package kubectl
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"strings"
+	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
@@ -118,4 +127,36 @@ func (p *plane) pending(namespace, name, message string) {
 	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod))
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: message})
 	p.status(&pod)
+}
+
+// A pod that goes is owed nothing any more: neither one that went before it had anything back, nor one that has only its CPU back.
+func TestRestoreOfPodsThatGo(t *testing.T) {
+	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-00001"}}
+	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: list("500m", "256Mi")}}}
+	pod := func(name string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: name, UID: "1", Labels: map[string]string{serving.RevisionLabelKey: revision.Name},
+				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: "resize", FieldsV1: &metav1.FieldsV1{
+					Raw: []byte(`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{},"f:memory":{}}}}}}}`),
+				}}},
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: api.UserContainer, Resources: corev1.ResourceRequirements{Limits: list("1500m", "512Mi")}}}},
+		}
+	}
+	kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(revision, pod("during")).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if err := c.SubResource(name).Patch(ctx, o, patch, opts...); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o)
+		},
+	}).Build()
+	var out bytes.Buffer
+	o := &options{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: io.Discard}}
+	f := restoreFlags{changeFlags: changeFlags{output{outputTable}, dryRun{dryRunNone}, time.Minute}, force: true}
+	err := o.restore(t.Context(), kube, f, []corev1.Pod{*pod("before"), *pod("during")})
+	if err != nil || strings.Count(out.String(), "it is gone meanwhile") != 2 {
+		t.Errorf("it ends with %v, after\n%s", err, out.String())
+	}
 }

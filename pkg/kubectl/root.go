@@ -7,17 +7,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/kubectl/check"
 )
 
 // requestTimeout is how long one request to the API server may take, unless --request-timeout says otherwise.
@@ -71,16 +67,7 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	return root
 }
 
-// scheme has every kind of object that commands read or write.
-var scheme = newScheme()
-
-func newScheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(s))
-	utilruntime.Must(servingv1.AddToScheme(s))
-	utilruntime.Must(v1alpha1.AddToScheme(s))
-	return s
-}
+var scheme = check.NewScheme()
 
 // client reaches the cluster that the flags, the kubeconfig or the pod's account name.
 func (o *options) client() (client.Client, error) {

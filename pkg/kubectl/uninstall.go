@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/utils/clock"
 
 	"libra.dev/libra/pkg/kubectl/uninstall"
 )
@@ -13,7 +12,7 @@ import (
 const uninstallTimeout = 5 * time.Minute
 
 func newUninstall(o *options) *cobra.Command {
-	u := uninstall.Uninstall{Clock: clock.RealClock{}}
+	var u uninstall.Uninstall
 	cmd := &cobra.Command{
 		Use:     "uninstall",
 		GroupID: groupInstall,
@@ -25,6 +24,9 @@ objects go. Placement policies stay, and so do labels on namespaces and nodes, u
 is left is listed at the end. After a failure run it again: it goes on where it ended.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := hasTime(u.Timeout, uninstallTimeout); err != nil {
+				return err
+			}
 			if u.Client, err = o.client(); err != nil {
 				return err
 			}

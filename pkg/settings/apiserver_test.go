@@ -167,27 +167,15 @@ func TestSettingsOfAnAPIServer(t *testing.T) {
 			err := s.write("shop", map[string]any{"cpuReserve": "1"})
 			return err != nil && strings.Contains(err.Error(), "only HarvestPolicy libra-system/default")
 		})
-		s.await("a moved key is refused", func() bool {
-			err := s.configure(`{"min-loan":"1s"}`, metav1.DryRunAll)
-			return err != nil && strings.Contains(err.Error(), "min-loan: these are spec.cpuReserve and spec.minLoan of HarvestPolicy libra-system/default now")
+		s.await("an unknown key is refused", func() bool {
+			err := s.configure(`{"modes":"full"}`, metav1.DryRunAll)
+			return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "there is no such setting: modes")
 		})
-		for _, namespace := range []string{Namespace, "shop"} {
-			for field, bad := range map[string]any{
-				"mode": "fully", "maxMode": "none", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "128m", "cpuReserve": "1048577",
-				"safeguardPercent": int64(96), "domain": "a/b",
-			} {
-				if err := s.write(namespace, map[string]any{field: bad}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec."+field) {
-					t.Errorf("%s: %s of %v is %v, want it refused by name", namespace, field, bad, err)
-				}
-			}
-			if err := s.write(namespace, map[string]any{"reserve": "1"}); err == nil {
-				t.Errorf("%s: a field that there is not is accepted", namespace)
-			}
+		if err := s.write("shop", map[string]any{"mode": "fully"}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.mode") {
+			t.Errorf("a mode that there is not is %v, want it refused by name", err)
 		}
-		for key := range Moved {
-			if err := s.configure(`{"`+key+`":"1"}`, metav1.DryRunAll); err == nil {
-				t.Errorf("the key %s is accepted", key)
-			}
+		if err := s.write("shop", map[string]any{"reserve": "1"}); err == nil {
+			t.Error("a field that there is not is accepted")
 		}
 	})
 	t.Run("who may join a domain", func(t *testing.T) {

@@ -227,33 +227,6 @@ func TestLiveBeginsWithABadConfigMap(t *testing.T) {
 	})
 }
 
-func TestLiveModes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := follow(t, configMap(map[string]string{"mode": "lend"}))
-		for _, tc := range []struct {
-			data             map[string]string
-			none, lend, full api.Mode // of a revision without the annotation, and with it
-		}{
-			{map[string]string{"mode": "lend"}, api.ModeLend, api.ModeLend, api.ModeFull},
-			{map[string]string{"mode": "full", "max-mode": "observe"}, api.ModeObserve, api.ModeObserve, api.ModeObserve},
-			{map[string]string{"mode": "full", "max-mode": "lend"}, api.ModeLend, api.ModeLend, api.ModeLend},
-			{map[string]string{"max-mode": "lend"}, api.ModeObserve, api.ModeLend, api.ModeLend},
-			{map[string]string{"mode": "full"}, api.ModeFull, api.ModeLend, api.ModeFull},
-		} {
-			c.edit(tc.data)
-			synctest.Wait()
-			if got := c.live.For("ns").ModeOf(nil); got != tc.none {
-				t.Errorf("%v: Mode() without an annotation = %s, want %s", tc.data, got, tc.none)
-			}
-			for annotation, want := range map[string]api.Mode{"full": tc.full, "lend": tc.lend, "observe": api.ModeObserve, "on": api.ModeObserve, "": api.ModeObserve} {
-				if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: annotation}); got != want {
-					t.Errorf("%v: Mode() with the annotation %q = %s, want %s", tc.data, annotation, got, want)
-				}
-			}
-		}
-	})
-}
-
 func TestLiveSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t,

@@ -5,7 +5,6 @@
 package settings
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,11 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
 const (
@@ -26,6 +23,9 @@ const (
 	ConfigMap = "config-libra"
 	// AgentNamespace is where the node agents are, and Namespace where Libra's other parts.
 	AgentNamespace = "libra-node"
+	// Agent is the DaemonSet there, and Resizer the resizer's Deployment.
+	Agent   = "libra-agent"
+	Resizer = "libra-resizer"
 
 	modeKey      = "mode"
 	maxModeKey   = "max-mode"
@@ -34,20 +34,6 @@ const (
 	placementKey = "placement"
 	exampleKey   = "_example"
 )
-
-// Keys that the ConfigMap had before. They hold where the cluster's HarvestPolicy does not say otherwise, so that an
-// upgrade loses nothing, and are reported until they are gone.
-const (
-	reserveKey = "cpu-reserve"
-	minLoanKey = "min-loan"
-)
-
-// Moved has for each of these keys the field of the cluster's HarvestPolicy that it is now.
-var Moved = map[string]string{reserveKey: "cpuReserve", minLoanKey: "minLoan"}
-
-func moved(key string) error {
-	return fmt.Errorf("it is spec.%s of HarvestPolicy %s/%s now, and holds while that does not say it; set it there, and take the key away", Moved[key], Namespace, v1alpha1.HarvestPolicyName)
-}
 
 // Settings hold for every function, namespace and node that does not say otherwise.
 type Settings struct {
@@ -151,10 +137,6 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 			err = edit(&edited.Platform, s.Platform, string(s.Platform), value, parseNamespaces)
 		case placementKey:
 			err = edit(&edited.Placement, s.Placement, string(s.Placement), value, api.ParsePlacement)
-		case reserveKey:
-			err = cmp.Or(edit(&edited.CPUReserveMilli, s.CPUReserveMilli, fmt.Sprintf("%dm", s.CPUReserveMilli), value, parseReserve), moved(key))
-		case minLoanKey:
-			err = cmp.Or(edit(&edited.MinLoan, s.MinLoan, s.MinLoan.String(), value, parseMinLoan), moved(key))
 		case exampleKey:
 		default:
 			err = fmt.Errorf("there is no such setting, want %s, %s, %s, %s or %s", modeKey, maxModeKey, sourceKey, platformKey, placementKey)
@@ -182,22 +164,6 @@ const mostCPU = 1 << 20
 
 // mostMinLoan is longer than Knative lets a request take by default, so that nothing is lent.
 const mostMinLoan = time.Hour
-
-func parseReserve(value string) (milli int64, err error) {
-	q, err := resource.ParseQuantity(value)
-	if err != nil || q.Sign() < 0 || q.CmpInt64(mostCPU) > 0 {
-		return 0, fmt.Errorf("it is %.64q, want an amount of CPU from 0 to %d, such as 200m or 1.5", value, mostCPU)
-	}
-	return q.MilliValue(), nil
-}
-
-func parseMinLoan(value string) (time.Duration, error) {
-	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 || d > mostMinLoan {
-		return 0, fmt.Errorf("it is %.64q, want a duration from 0s to %v, such as 100ms", value, mostMinLoan)
-	}
-	return d, nil
-}
 
 func parseNamespaces(value string) (Namespaces, error) {
 	var names []string

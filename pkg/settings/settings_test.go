@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -53,8 +52,6 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
-		{"cpu-reserve", "200m", "it is spec.cpuReserve of HarvestPolicy libra-system/default now, and holds while that does not say it"},
-		{"min-loan", "", "want a duration from 0s to 1h0m0s"},
 		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
 		{"placement", "jsq", `placement is "jsq", want default, coverage, hash, round-robin, join-shortest-queue, minimum-worker-set, `},
 		{"Mode", "full", "there is no such setting, want mode, max-mode, source, platform-namespaces or placement"},
@@ -62,11 +59,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		t.Run(tc.key+"="+tc.value[:min(len(tc.value), 20)], func(t *testing.T) {
 			got, err := Parse(map[string]string{tc.key: tc.value, "_example": ""})
 			expected := Default
-			switch tc.key {
-			case "max-mode":
+			if tc.key == "max-mode" {
 				expected.MaxMode = api.ModeObserve
-			case "cpu-reserve":
-				expected.CPUReserveMilli = 200
 			}
 			if err == nil || got != expected {
 				t.Fatalf("Parse() = %+v, %v, want %+v and an error", got, err, expected)
@@ -84,11 +78,11 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestParseNamesAllThatIsWrong(t *testing.T) {
-	_, err := Parse(map[string]string{"mode": "on", "source": "pool", "cpu-reserve": "much", "sauce": "node"})
+	_, err := Parse(map[string]string{"mode": "on", "source": "pool", "sauce": "node"})
 	if err == nil {
 		t.Fatal("Parse() succeeded")
 	}
-	for _, key := range []string{"mode", "source", "cpu-reserve", "sauce"} {
+	for _, key := range []string{"mode", "source", "sauce"} {
 		if !strings.Contains(err.Error(), `key "`+key+`"`) {
 			t.Errorf("error %q does not name %s", err, key)
 		}
@@ -108,8 +102,8 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until then it is "full"`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
 			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "observe"`},
-		"source": {map[string]string{"source": "owner", "min-loan": "1s"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: time.Second, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
+		"source": {map[string]string{"source": "owner"},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
 			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementDefault}, `until then it is "a,b"`},
 		"placement": {map[string]string{"placement": "best", "mode": "lend"},
@@ -136,7 +130,7 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 func TestEditsOfKeysAreTheirOwn(t *testing.T) {
 	values := map[string][]string{
 		"mode": {"observe", "lend", "full", "on", ""}, "max-mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},
-		"cpu-reserve": {"0", "much"}, "platform-namespaces": {"", "a", "a,B"}, "placement": {"hash", "stock", "best"}, "sauce": {"node"},
+		"platform-namespaces": {"", "a", "a,B"}, "placement": {"hash", "stock", "best"}, "sauce": {"node"},
 	}
 	of := func(s Settings, key string) any {
 		return map[string]any{"mode": s.Mode, "max-mode": s.MaxMode, "source": s.Source, "platform-namespaces": s.Platform, "placement": s.Placement}[key]

@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	activatorName  = swap.Name
-	libraActivator = "libra-activator"
+	activatorName = swap.Name
 
 	stockRepository = "gcr.io/knative-releases/knative.dev/serving/cmd/activator"
 	ourImage        = "<repository>/libra-activator@sha256:<digest>"
@@ -90,12 +89,12 @@ func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
 	case libras && !written && swap.KeeperOf(d) != nil:
 		return []Finding{fine(activatorObject, "it has Libra's image")}, nil
 	case libras && !written:
-		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s", servingNamespace, swap.StockImageAnnotation, stockRepository, ofKnative)
+		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s.0", servingNamespace, swap.StockImageAnnotation, stockRepository, swap.Supported)
 		return []Finding{failure(activatorObject, remedy, "it has Libra's image and no annotation %s: the stock one would not be found again", swap.StockImageAnnotation)}, nil
 	case libras:
 		return []Finding{fine(activatorObject, "it has Libra's image, and %s is written down", was)}, nil
 	case !stock:
-		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s  # if that was not meant", servingNamespace, stockRepository, ofKnative)
+		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s.0  # if that was not meant", servingNamespace, stockRepository, swap.Supported)
 		return []Finding{warning(activatorObject, remedy, "its image %s is neither Knative's nor Libra's: what else it does is lost with Libra's", image)}, nil
 	case written:
 		return []Finding{failure(activatorObject, swapIn, "its image is stock, and Libra's was there: Knative's own manifests were applied over it, so that Libra sees no request")}, nil
@@ -126,9 +125,9 @@ func activatorRights(ctx context.Context, c *Cluster) ([]Finding, error) {
 		about  Object
 		object client.Object
 	}{
-		{Object{"clusterrole", "", libraActivator}, &rbacv1.ClusterRole{}},
-		{Object{"clusterrolebinding", "", libraActivator}, &rbacv1.ClusterRoleBinding{}},
-		{Object{"rolebinding", settings.Namespace, libraActivator}, &rbacv1.RoleBinding{}},
+		{Object{"clusterrole", "", swap.LibraName}, &rbacv1.ClusterRole{}},
+		{Object{"clusterrolebinding", "", swap.LibraName}, &rbacv1.ClusterRoleBinding{}},
+		{Object{"rolebinding", settings.Namespace, swap.LibraName}, &rbacv1.RoleBinding{}},
 	} {
 		if is, err := c.get(ctx, of.about.Namespace, of.about.Name, of.object); err != nil {
 			return found, err

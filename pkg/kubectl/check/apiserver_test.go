@@ -28,6 +28,7 @@ import (
 
 	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/kubectl/swap"
+	"libra.dev/libra/pkg/settings"
 )
 
 const root = "../../.."
@@ -68,7 +69,7 @@ func startPlane(t *testing.T) *plane {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(config, client.Options{Scheme: newScheme()})
+	c, err := client.New(config, client.Options{Scheme: NewScheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func startPlane(t *testing.T) *plane {
 	p.monitored()
 	p.create(deployment("libra-system", predictorName, "predictor", "libra-predictor:1"))
 	p.function()
-	for _, name := range []string{resizerName, redisName, predictorName} {
+	for _, name := range []string{settings.Resizer, redisName, predictorName} {
 		p.whole("libra-system", name)
 	}
 	return p
@@ -179,7 +180,7 @@ func (p *plane) knative() {
 // nodes are a and b, with an agent each, and something that enforces NetworkPolicies.
 func (p *plane) nodes() {
 	ds := &appsv1.DaemonSet{}
-	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: "libra-node", Name: agentName}, ds))
+	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: "libra-node", Name: settings.Agent}, ds))
 	for _, name := range []string{"a", "b"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}}}
 		p.create(n)
@@ -207,10 +208,10 @@ func (p *plane) monitored() {
 		u.SetName(name)
 		p.create(u)
 	}
-	make(kindPodMonitor, servingNamespace, "libra-activator")
-	make(kindPodMonitor, "libra-node", agentName)
+	make(kindPodMonitor, servingNamespace, swap.LibraName)
+	make(kindPodMonitor, "libra-node", settings.Agent)
 	make(kindPodMonitor, "libra-system", predictorName)
-	make(kindPodMonitor, "libra-system", resizerName)
+	make(kindPodMonitor, "libra-system", settings.Resizer)
 	make(kindPrometheusRule, "libra-system", "libra")
 	p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "libra-system", Name: dashboardName}})
 }

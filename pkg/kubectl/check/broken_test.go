@@ -20,6 +20,7 @@ import (
 
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/kubectl/swap"
+	"libra.dev/libra/pkg/settings"
 )
 
 // brokenBy is one thing that is not as it should be, and what is to be said of it.
@@ -120,7 +121,7 @@ func broken() []brokenBy {
 			name: "no activator is available", status: true, want: []string{"error activator-ready deployment knative-serving/activator"}, remedy: "kubectl -n knative-serving describe",
 		}.changing(ofActivator(func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
 		{
-			name: "the activator's rights are gone", object: &rbacv1.ClusterRole{ObjectMeta: at("", libraActivator)}, remove: true,
+			name: "the activator's rights are gone", object: &rbacv1.ClusterRole{ObjectMeta: at("", swap.LibraName)}, remove: true,
 			want: []string{"error activator-rights clusterrole libra-activator"}, remedy: "kubectl apply --server-side -f libra-activator.yaml",
 		},
 
@@ -169,7 +170,7 @@ func broken() []brokenBy {
 		brokenBy{
 			name: "the predictor is not available", status: true, want: []string{"error predictor-ready deployment libra-system/libra-predictor"}, remedy: "describe",
 		}.changing(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", predictorName)}, func(d *appsv1.Deployment) { d.Status = appsv1.DeploymentStatus{} })),
-		of("the resizer is scaled away", pair(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", resizerName)}, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) })),
+		of("the resizer is scaled away", pair(edit(&appsv1.Deployment{ObjectMeta: at("libra-system", settings.Resizer)}, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](0) })),
 			"scale deployment libra-resizer --replicas=1", "error resizer-ready deployment libra-system/libra-resizer"),
 		{
 			name: "Redis is gone", object: &appsv1.Deployment{ObjectMeta: at("libra-system", redisName)}, remove: true,
@@ -190,7 +191,7 @@ func broken() []brokenBy {
 			want: []string{"warning critical-pods resourcequota libra-node/critical-pods"}, remedy: applyLibra,
 		},
 		{
-			name: "a PodMonitor is gone", object: monitor("libra-node", agentName), remove: true,
+			name: "a PodMonitor is gone", object: monitor("libra-node", settings.Agent), remove: true,
 			want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply -k dashboards/operator",
 		},
 

@@ -23,11 +23,11 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
-// servingNamespace is Knative's.
-const servingNamespace = "knative-serving"
+const servingNamespace = swap.Namespace
 
 // What others install is read only where the cluster has the kind.
 var (
@@ -73,7 +73,7 @@ func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	if _, err := kube.Discovery().ServerVersion(); err != nil {
 		return nil, fmt.Errorf("the API server at %s does not say its version: %w", config.Host, err)
 	}
-	reads, err := client.New(config, client.Options{Scheme: newScheme()})
+	reads, err := client.New(config, client.Options{Scheme: NewScheme()})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,8 @@ func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	return c, err
 }
 
-func newScheme() *runtime.Scheme {
+// NewScheme has every kind of object that the commands read or write.
+func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(servingv1.AddToScheme(s))

@@ -136,6 +136,9 @@ func nodeCgroups(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
+// reserveCPU has a field manager of its own: an apply takes away what its manager applied before and does not say now.
+const reserveCPU = `kubectl apply --server-side --force-conflicts --field-manager libra-cpuReserve -f - <<< '{"apiVersion":"libra.dev/v1alpha1","kind":"HarvestPolicy","metadata":{"namespace":"libra-system","name":"default"},"spec":{"cpuReserve":"<CPUs that are exclusive on a node>"}}'`
+
 func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	kubelets, err := c.allKubelets(ctx)
 	if err != nil {
@@ -151,7 +154,7 @@ func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	var found []Finding
 	static.each(func(_ string, nodes []string, about Object) {
-		found = append(found, warning(about, setDefault(map[string]string{"cpuReserve": "<CPUs that are exclusive on a node>"}),
+		found = append(found, warning(about, reserveCPU,
 			"the CPU manager is static: CPUs that containers have for themselves count as the node's, though no function can use them"))
 	})
 	shared.each(func(policy string, _ []string, about Object) {

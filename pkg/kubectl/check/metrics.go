@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -27,7 +28,7 @@ func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {
 	const remedy = "kubectl apply -k dashboards/operator"
 	var found []Finding
 	for _, of := range []struct{ namespace, name string }{
-		{servingNamespace, "libra-activator"}, {settings.AgentNamespace, agentName}, {settings.Namespace, predictorName}, {settings.Namespace, resizerName},
+		{servingNamespace, swap.LibraName}, {settings.AgentNamespace, settings.Agent}, {settings.Namespace, predictorName}, {settings.Namespace, settings.Resizer},
 	} {
 		monitor := &unstructured.Unstructured{}
 		monitor.SetGroupVersionKind(kindPodMonitor)

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -11,12 +10,11 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
 
 const (
-	resizerName   = "libra-resizer"
-	agentName     = "libra-agent"
 	predictorName = "libra-predictor"
 
 	applyLibra = "kubectl apply --server-side -f libra.yaml"
@@ -28,7 +26,7 @@ var partChecks = []Check{
 		Looks: "a ready node agent on every node that can have one",
 	},
 	{
-		ID: "resizer-ready", run: deployed(resizerName, applyLibra), installed: true,
+		ID: "resizer-ready", run: deployed(settings.Resizer, applyLibra), installed: true,
 		Looks: "the resizer's Deployment",
 	},
 	{
@@ -83,9 +81,9 @@ func predictorReady(ctx context.Context, c *Cluster) ([]Finding, error) {
 }
 
 func agents(ctx context.Context, c *Cluster) ([]Finding, error) {
-	about := Object{"daemonset", settings.AgentNamespace, agentName}
+	about := Object{"daemonset", settings.AgentNamespace, settings.Agent}
 	ds := &appsv1.DaemonSet{}
-	if found, err := c.get(ctx, settings.AgentNamespace, agentName, ds); err != nil {
+	if found, err := c.get(ctx, settings.AgentNamespace, settings.Agent, ds); err != nil {
 		return nil, err
 	} else if !found {
 		return []Finding{failure(about, applyLibra, "it is not there: nothing gives back what is lent")}, nil
@@ -100,8 +98,8 @@ func agents(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	ready := map[string]bool{}
 	for i := range pods.Items {
-		if isReady(&pods.Items[i]) {
-			ready[pods.Items[i].Spec.NodeName] = true
+		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && api.PodReady(pod) {
+			ready[pod.Spec.NodeName] = true
 		}
 	}
 	without, with := groups{}, 0
@@ -127,10 +125,4 @@ func agents(ctx context.Context, c *Cluster) ([]Finding, error) {
 		found = append(found, fine(about, "ready on all of %d nodes that can have one", with))
 	}
 	return found, nil
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

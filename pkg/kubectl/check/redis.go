@@ -50,7 +50,7 @@ func (c *Cluster) redis(ctx context.Context) (*appsv1.Deployment, error) {
 // redisAddress is what the resizer is told of where Redis is, the last that it is told.
 func (c *Cluster) redisAddress(ctx context.Context) (address string, err error) {
 	d := &appsv1.Deployment{}
-	if found, err := c.get(ctx, settings.Namespace, resizerName, d); err != nil || !found {
+	if found, err := c.get(ctx, settings.Namespace, settings.Resizer, d); err != nil || !found {
 		return "", err
 	}
 	for _, container := range d.Spec.Template.Spec.Containers {

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,7 +20,7 @@ import (
 var safetyChecks = []Check{
 	{
 		ID: "settings", run: configLibra, installed: true,
-		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts, or that are elsewhere now?",
+		Looks: "the ConfigMap `config-libra`: are there settings in it that no part accepts?",
 		Fine:  "all settings are accepted",
 	},
 	{
@@ -50,22 +49,6 @@ func configLibra(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return []Finding{failure(about, applyLibra, "it is not there: every function is only observed")}, nil
 	}
 	var found []Finding
-	moved, removed := map[string]string{}, map[string]any{}
-	for key, field := range settings.Moved {
-		if value, ok := cm.Data[key]; ok {
-			moved[field], removed[key] = strings.TrimSpace(value), nil
-			delete(cm.Data, key)
-		}
-	}
-	if len(moved) > 0 {
-		patch, err := json.Marshal(map[string]any{"data": removed})
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, failure(about, fmt.Sprintf("%s && kubectl -n %s patch configmap %s --type merge -p '%s'", setDefault(moved), settings.Namespace, settings.ConfigMap, patch),
-			"%s: an older version had that here: it is in HarvestPolicy %s/%s now, and holds while that does not say it",
-			strings.Join(slices.Sorted(maps.Keys(removed)), " and "), settings.Namespace, v1alpha1.HarvestPolicyName))
-	}
 	if _, err := settings.Parse(cm.Data); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			found = append(found, failure(about, fmt.Sprintf("kubectl -n %s edit configmap %s", settings.Namespace, settings.ConfigMap), "refused: %s", line))
@@ -99,18 +82,6 @@ func harvestPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 	}
 	return found, err
-}
-
-// setDefault sets fields of the cluster's HarvestPolicy, which need not be there. Each field has a manager of its own: applied by
-// one manager, the last apply would take away what the one before had set.
-func setDefault(fields map[string]string) string {
-	var commands []string
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		commands = append(commands, fmt.Sprintf(
-			`kubectl apply --server-side --force-conflicts --field-manager libra-%s -f - <<< '{"apiVersion":%q,"kind":"HarvestPolicy","metadata":{"namespace":%q,"name":%q},"spec":{%q:%q}}'`,
-			field, v1alpha1.GroupVersion, settings.Namespace, v1alpha1.HarvestPolicyName, field, fields[field]))
-	}
-	return strings.Join(commands, " && ")
 }
 
 func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {

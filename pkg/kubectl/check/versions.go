@@ -15,7 +15,6 @@ import (
 // What Libra was built for.
 var (
 	leastKubernetes = version.MustParseGeneric("1.35.0")
-	ofKnative       = version.MustParseGeneric("1.23.0")
 	ofKServe        = version.MustParseGeneric("0.20.0")
 )
 
@@ -96,14 +95,14 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		v, is := versionOf(d)
 		if v == nil {
 			found = append(found, warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", servingNamespace, name),
-				"not known: its version is %q, want a label %s such as %s", is, versionLabel, ofKnative))
+				"not known: its version is %q, want a label %s such as %s.0", is, versionLabel, swap.Supported))
 			continue
 		}
 		switch minor := v.WithPatch(0); {
-		case minor.LessThan(ofKnative):
-			found = append(found, failure(about, upgradeKnative(d, v), "it is Knative %s, want %s", short(v), short(ofKnative)))
-		case minor.GreaterThan(ofKnative):
-			found = append(found, failure(about, keepStock, "it is Knative %s, and this Libra is for %s", short(v), short(ofKnative)))
+		case minor.LessThan(swap.Supported):
+			found = append(found, failure(about, upgradeKnative(d, v), "it is Knative %s, want %s", short(v), swap.Supported))
+		case minor.GreaterThan(swap.Supported):
+			found = append(found, failure(about, keepStock, "it is Knative %s, and this Libra is for %s", short(v), swap.Supported))
 		default:
 			found = append(found, fine(about, "it is Knative %s", v))
 		}
@@ -117,16 +116,16 @@ const (
 	keepStock = "# Keep the stock activator, until there is a Libra for this Knative. If Libra's runs:\n" + restoreStock
 )
 
-// upgradeKnative is how a Deployment of an older Knative comes to be of ofKnative. It is a command only where that is all
+// upgradeKnative is how a Deployment of an older Knative comes to be of the supported one. It is a command only where that is all
 // there is to do: Knative goes up by one minor version at a time, and a keeper would put its own manifests back.
 func upgradeKnative(d *appsv1.Deployment, v *version.Version) string {
 	how := "Upgrade Knative"
 	if keeper := swap.KeeperOf(d); keeper != nil {
 		how = "Have " + keeper.Name + " upgrade Knative"
-	} else if v.Major() == ofKnative.Major() && v.Minor()+1 == ofKnative.Minor() {
+	} else if v.Major() == swap.Supported.Major() && v.Minor()+1 == swap.Supported.Minor() {
 		return applyKnative
 	}
-	return fmt.Sprintf("# %s to %s, one minor version at a time: https://knative.dev/docs/install/upgrade/", how, short(ofKnative))
+	return fmt.Sprintf("# %s to %s, one minor version at a time: https://knative.dev/docs/install/upgrade/", how, swap.Supported)
 }
 
 // versionOf is what a Deployment of Knative's or KServe's is, by its label or its image's tag, and the text of it. It

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/settings"
@@ -19,13 +19,10 @@ const (
 	versionLabel = "app.kubernetes.io/version"
 	// fromSource is the version of a Knative that was built from its sources, which says nothing.
 	fromSource = "devel"
-
-	rightsName = "libra-activator"
 )
 
-// Supported are the minor versions of Knative Serving that Libra's activator can stand in for: it is built of
-// the code of one.
-var Supported = []string{"1.23"}
+// Supported is the minor version of Knative Serving that Libra's activator can stand in for: it is built of its code.
+var Supported = version.MajorMinor(1, 23)
 
 // before is the activator as it was found.
 type before struct {
@@ -53,27 +50,26 @@ func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image strin
 
 // checkVersion refuses a Knative that Libra's activator is not built for.
 func (s Swap) checkVersion(d *appsv1.Deployment) error {
-	version := strings.TrimPrefix(d.Labels[versionLabel], "v")
-	if version == fromSource {
+	is := strings.TrimPrefix(d.Labels[versionLabel], "v")
+	if is == fromSource {
 		s.say("%s is of a Knative built from source (%s: %s): whether it is of %s cannot be told",
-			where, versionLabel, version, strings.Join(Supported, " or "))
+			where, versionLabel, is, Supported)
 		return nil
 	}
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) == 3 && slices.Contains(Supported, parts[0]+"."+parts[1]) {
+	if v, err := version.ParseGeneric(is); err == nil && v.Major() == Supported.Major() && v.Minor() == Supported.Minor() {
 		return nil
 	}
 	return fmt.Errorf("%s is of Knative Serving %q (its label %s), and this activator is for %s: use the release of Libra that is for your Knative",
-		where, version, versionLabel, strings.Join(Supported, " or "))
+		where, is, versionLabel, Supported)
 }
 
 // checkRights makes sure that Libra's activator may see what it needs to, without which it would only
 // do as stock does.
 func (s Swap) checkRights(ctx context.Context) error {
 	for _, o := range []client.Object{&rbacv1.ClusterRoleBinding{}, &rbacv1.RoleBinding{}} {
-		key, kind := client.ObjectKey{Name: rightsName}, "ClusterRoleBinding "+rightsName
+		key, kind := client.ObjectKey{Name: LibraName}, "ClusterRoleBinding "+LibraName
 		if _, ok := o.(*rbacv1.RoleBinding); ok {
-			key.Namespace, kind = settings.Namespace, "RoleBinding "+settings.Namespace+"/"+rightsName
+			key.Namespace, kind = settings.Namespace, "RoleBinding "+settings.Namespace+"/"+LibraName
 		}
 		switch err := s.Client.Get(ctx, key, o); {
 		case apierrors.IsNotFound(err):

@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -21,49 +21,40 @@ var containerFields = []string{"f:spec", "f:template", "f:spec", "f:containers",
 // ownsImage says whether Libra was the last to set the image.
 func ownsImage(d *appsv1.Deployment) bool {
 	return slices.ContainsFunc(d.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
-		container, err := fieldsOfContainer(e)
+		_, container, err := fieldsOf(e)
 		return e.Manager == FieldManager && err == nil && container["f:image"] != nil
 	})
 }
 
-func fieldsOfContainer(e metav1.ManagedFieldsEntry) (map[string]any, error) {
-	fields, err := fieldsOf(e)
+// fieldsOf are those that an entry is of, and those of the activator's container among them.
+func fieldsOf(e metav1.ManagedFieldsEntry) (fields, container map[string]any, err error) {
+	fields = map[string]any{}
+	if e.FieldsV1 != nil {
+		err = json.Unmarshal(e.FieldsV1.Raw, &fields)
+	}
+	if err == nil {
+		container, _, err = unstructured.NestedMap(fields, containerFields...)
+	}
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("reading the fields of %s that %s manages: %w", where, e.Manager, err)
 	}
-	container, _, err := unstructured.NestedMap(fields, containerFields...)
-	return container, err
-}
-
-func fieldsOf(e metav1.ManagedFieldsEntry) (map[string]any, error) {
-	fields := map[string]any{}
-	if e.FieldsV1 == nil {
-		return fields, nil
-	}
-	if err := json.Unmarshal(e.FieldsV1.Raw, &fields); err != nil {
-		return nil, fmt.Errorf("reading the fields of %s that %s manages: %w", where, e.Manager, err)
-	}
-	return fields, nil
+	return fields, container, err
 }
 
 // disown gives up the fields that are Libra's by server-side apply, which to its owner's next one would be a
 // conflict, and takes the annotation out.
 func (s Swap) disown(ctx context.Context) error {
-	var err error
-	for range attempts {
-		var d *appsv1.Deployment
-		if d, err = s.deployment(ctx); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		d, err := s.deployment(ctx)
+		if err != nil {
 			return err
 		}
-		var patch []byte
-		if patch, err = disown(d.ObjectMeta); err != nil {
+		patch, err := disown(d.ObjectMeta)
+		if err != nil {
 			return err
 		}
-		err = s.Client.Patch(ctx, d, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
-		if !apierrors.IsConflict(err) {
-			break
-		}
-	}
+		return s.Client.Patch(ctx, d, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+	})
 	if err != nil {
 		return fmt.Errorf("giving up what Libra owns of %s: %w", where, err)
 	}
@@ -83,13 +74,9 @@ func disown(object metav1.ObjectMeta) ([]byte, error) {
 		if e.Manager == FieldManager {
 			continue
 		}
-		fields, err := fieldsOf(e)
+		fields, container, err := fieldsOf(e)
 		if err != nil {
 			return nil, err
-		}
-		container, _, err := unstructured.NestedMap(fields, containerFields...)
-		if err != nil {
-			return nil, fmt.Errorf("reading the fields of %s that %s manages: %w", where, e.Manager, err)
 		}
 		if container["f:name"] != nil {
 			container["f:image"] = map[string]any{}

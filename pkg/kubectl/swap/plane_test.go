@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -51,7 +50,7 @@ func startPlane(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	p := &plane{T: t, kube: kube, out: &bytes.Buffer{}}
-	p.swap = swap.Swap{Client: kube, Clock: clock.RealClock{}, Out: p.out, Timeout: patience}
+	p.swap = swap.Swap{Client: kube, Out: p.out, Timeout: patience}
 	subject := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "activator", Namespace: swap.Namespace}}
 	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "libra-activator"}
 	for _, o := range []client.Object{

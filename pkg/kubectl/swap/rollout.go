@@ -9,7 +9,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
+
+	"libra.dev/libra/pkg/api"
 )
 
 const (
@@ -23,49 +26,52 @@ var stuck = []string{"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"
 // await waits until all of the activator's pods run an image and are ready. It does not wait out the
 // timeout when a pod says that it never will be.
 func (s Swap) await(ctx context.Context, image string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	ticker := s.Clock.NewTicker(lookEvery)
-	defer ticker.Stop()
-	told := s.Clock.Now()
-	for {
-		progress, done, err := s.rollout(ctx, image)
-		if done || errors.Is(err, errStuck) {
-			return err
+	return Await(ctx, lookEvery, s.Timeout, func(left string) { s.say("waiting: %s", left) }, func(ctx context.Context) (string, error) { return s.rollout(ctx, image) })
+}
+
+// Await waits until look says of nothing that it is left, and tells what is now and then.
+func Await(ctx context.Context, every, timeout time.Duration, tell func(left string), look func(context.Context) (left string, err error)) error {
+	var left string
+	told := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, every, timeout, true, func(context.Context) (bool, error) {
+		// A look that has begun may end, so that there is something to say; the client bounds it.
+		var err error
+		if left, err = look(ctx); errors.Is(err, errStuck) {
+			return false, err
 		}
 		if err != nil {
-			progress = err.Error()
+			left = err.Error()
 		}
-		if s.Clock.Since(told) >= tellEvery {
-			told = s.Clock.Now()
-			s.say("waiting: %s", progress)
+		if left != "" && time.Since(told) >= tellEvery {
+			told = time.Now()
+			tell(left)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("after %v: %s", s.Timeout, progress)
-		case <-ticker.C():
-		}
+		return left == "", nil
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("after %v: %s: %w", timeout, left, err)
 	}
+	return err
 }
 
 // errStuck is a rollout that a pod says will not end.
 var errStuck = errors.New("a pod cannot start")
 
-// rollout says how far the Deployment is, and whether it is done.
-func (s Swap) rollout(ctx context.Context, image string) (progress string, done bool, err error) {
+// rollout says how far the Deployment is, and nothing when it is done.
+func (s Swap) rollout(ctx context.Context, image string) (progress string, err error) {
 	d, err := s.deployment(ctx)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	if current, err := ImageOf(d); err != nil || current != image {
-		return fmt.Sprintf("the image is %s by now, and not %s: somebody else has set it", current, image), false, err
+		return fmt.Sprintf("the image is %s by now, and not %s: somebody else has set it", current, image), err
 	}
 	if rolledOut(d) {
-		return "", true, nil
+		return "", nil
 	}
 	pods, err := s.podsOf(ctx, d)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	progress = fmt.Sprintf("%d of %d pods are new, %d of them ready, %d old ones left",
 		d.Status.UpdatedReplicas, replicas(d), newAndReady(pods, image), d.Status.Replicas-d.Status.UpdatedReplicas)
@@ -76,11 +82,11 @@ func (s Swap) rollout(ctx context.Context, image string) (progress string, done 
 		}
 		why := fmt.Sprintf("pod %s waits: %s %s", p.Name, waiting.Reason, waiting.Message)
 		if slices.Contains(stuck, waiting.Reason) {
-			return "", false, fmt.Errorf("%w: %s", errStuck, why)
+			return "", fmt.Errorf("%w: %s", errStuck, why)
 		}
 		progress += "; " + why
 	}
-	return progress, false, nil
+	return progress, nil
 }
 
 // rolledOut is a Deployment whose pods are all new and available.
@@ -94,9 +100,7 @@ func replicas(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1)
 
 func newAndReady(pods []corev1.Pod, image string) (n int) {
 	for _, p := range pods {
-		if runs(p, image) && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}) {
+		if runs(p, image) && api.PodReady(&p) {
 			n++
 		}
 	}

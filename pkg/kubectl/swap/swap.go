@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
-	"k8s.io/utils/clock"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -32,17 +32,13 @@ const (
 	// FieldManager owns what Libra has changed.
 	FieldManager = "libra"
 
-	// libraImage is what the names of images of Libra's activator end in, wherever they are kept.
-	libraImage = "libra-activator"
-
-	// attempts is how often a write is tried that another's came before.
-	attempts = 5
+	// LibraName is of Libra's activator: the names of its images end in it, wherever they are kept, and its rights have it.
+	LibraName = "libra-activator"
 )
 
 // Swap is what one change of the activator needs.
 type Swap struct {
 	Client client.Client
-	Clock  clock.WithTicker
 	// Out is told of progress.
 	Out io.Writer
 	// Timeout bounds how long a rollout may take.
@@ -176,10 +172,9 @@ func (s Swap) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 // set has the activator's pods run an image, and says nothing else of them but what extend does: the server takes
 // back what an earlier Libra set beside that.
 func (s Swap) set(ctx context.Context, image, stock string, extend func(*applycorev1.PodSpecApplyConfiguration)) error {
-	var err error
-	for range attempts {
-		var d *appsv1.Deployment
-		if d, err = s.deployment(ctx); err != nil {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		d, err := s.deployment(ctx)
+		if err != nil {
 			return err
 		}
 		pod := applycorev1.PodSpec().WithContainers(applycorev1.Container().WithName(Container).WithImage(image))
@@ -187,14 +182,11 @@ func (s Swap) set(ctx context.Context, image, stock string, extend func(*applyco
 			extend(pod)
 		}
 		// The version makes it one change, from what was read.
-		err = s.Client.Apply(ctx, applyappsv1.Deployment(Name, Namespace).WithResourceVersion(d.ResourceVersion).
+		return s.Client.Apply(ctx, applyappsv1.Deployment(Name, Namespace).WithResourceVersion(d.ResourceVersion).
 			WithAnnotations(map[string]string{StockImageAnnotation: stock}).
 			WithSpec(applyappsv1.DeploymentSpec().WithTemplate(applycorev1.PodTemplateSpec().WithSpec(pod))),
 			client.FieldOwner(FieldManager), client.ForceOwnership)
-		if !apierrors.IsConflict(err) {
-			break
-		}
-	}
+	})
 	if err != nil {
 		return fmt.Errorf("setting the image of %s to %s: %w", where, image, err)
 	}
@@ -217,7 +209,7 @@ func IsLibras(d *appsv1.Deployment, image string) bool {
 	if image == d.Annotations[StockImageAnnotation] {
 		return false
 	}
-	return ownsImage(d) || strings.HasSuffix(Repository(image), libraImage)
+	return ownsImage(d) || strings.HasSuffix(Repository(image), LibraName)
 }
 
 // Repository is a reference without its tag and digest.

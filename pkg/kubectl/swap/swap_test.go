@@ -125,7 +125,7 @@ func TestInstallRefuses(t *testing.T) {
 	}{
 		"an older Knative": {
 			func(d *appsv1.Deployment) { d.Labels["app.kubernetes.io/version"] = "1.21.2" },
-			[]string{`"1.21.2"`, strings.Join(swap.Supported, " or ")},
+			[]string{`"1.21.2"`, swap.Supported.String()},
 		},
 		"a Knative without a version": {
 			func(d *appsv1.Deployment) { delete(d.Labels, "app.kubernetes.io/version") },

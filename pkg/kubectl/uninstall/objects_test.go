@@ -17,35 +17,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/apiservertest"
+	"libra.dev/libra/pkg/kubectl/check"
 )
 
 // start is a removal on an API server that has Libra's definitions, and more. Nothing collects garbage there, nor the objects of
 // namespaces that go.
 func start(t *testing.T, definitions ...string) (Uninstall, *bytes.Buffer) {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	utilruntime.Must(servingv1.AddToScheme(scheme))
 	config := apiservertest.Start(t, append(definitions, "../../../manifests/base/crds")...)
 	config.QPS = -1
-	kube, err := client.New(config, client.Options{Scheme: scheme})
+	kube, err := client.New(config, client.Options{Scheme: check.NewScheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	return Uninstall{Client: kube, Clock: clock.RealClock{}, Out: &out, Timeout: time.Minute}, &out
+	return Uninstall{Client: kube, Out: &out, Timeout: time.Minute}, &out
 }
 
 func create(t *testing.T, u Uninstall, objects ...client.Object) {

@@ -2,7 +2,6 @@ package uninstall
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -44,11 +44,7 @@ func ownedBy(kind, name string) *metav1.OwnerReference {
 
 // The next pods would wait for ever, which nobody would see before there are some.
 func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "knative.dev/serving").Output()
-	if err != nil {
-		t.Fatal("finding Knative's definitions:", err)
-	}
-	u, _ := start(t, filepath.Join(strings.TrimSpace(string(dir)), "config/core/300-resources/revision.yaml"))
+	u, _ := start(t, filepath.Join(apiservertest.Module(t, "knative.dev/serving"), "config/core/300-resources/revision.yaml"))
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
 	selector := map[string]string{"app": scheduler}
 	deployed := &appsv1.Deployment{

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/kubectl/swap"
@@ -28,15 +27,11 @@ const Job = "libra-uninstall"
 // checkNamespace is where the Job of manifests/check is, if somebody has applied it.
 const checkNamespace = "libra-check"
 
-const (
-	lookEvery = time.Second
-	tellEvery = 5 * time.Second
-)
+const lookEvery = time.Second
 
 // Uninstall is one removal.
 type Uninstall struct {
 	Client client.Client
-	Clock  clock.WithTicker
 	Out    io.Writer
 	// Timeout bounds each thing that is waited for.
 	Timeout time.Duration
@@ -54,14 +49,14 @@ func (u Uninstall) Run(ctx context.Context) error {
 	if err := u.refuseScheduled(ctx); err != nil {
 		return err
 	}
-	activator := swap.Swap{Client: u.Client, Clock: u.Clock, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
+	activator := swap.Swap{Client: u.Client, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
 	for _, step := range []step{
 		{"nothing new is lent: max-mode observe in " + settings.ConfigMap, u.observe},
 		{"every pod gets back what it is owed", u.awaitWhole},
 		{"the stock activator comes back", activator.Remove},
 		{"Libra's activators finish their requests", u.awaitActivators},
-		{"the resizer goes", u.remover(&appsv1.Deployment{}, settings.Namespace, "libra-resizer")},
-		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, "libra-agent")},
+		{"the resizer goes", u.remover(&appsv1.Deployment{}, settings.Namespace, settings.Resizer)},
+		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, settings.Agent)},
 		{"the namespace of the agents goes", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
 		{"the namespace of all else goes", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
 	} {
@@ -188,30 +183,7 @@ func (u Uninstall) await(ctx context.Context, left func(context.Context) (string
 	if u.DryRun {
 		return nil
 	}
-	limit, cancel := context.WithTimeout(ctx, u.Timeout)
-	defer cancel()
-	ticker := u.Clock.NewTicker(lookEvery)
-	defer ticker.Stop()
-	told := u.Clock.Now()
-	for {
-		// A look that has begun may end, so that there is something to say; the client bounds it.
-		what, err := left(ctx)
-		if err == nil && what == "" {
-			return nil
-		}
-		if err != nil {
-			what = err.Error()
-		}
-		if u.Clock.Since(told) >= tellEvery {
-			told = u.Clock.Now()
-			u.say("  waiting: %s", what)
-		}
-		select {
-		case <-limit.Done():
-			return errors.Join(fmt.Errorf("not after %v: %s", u.Timeout, what), context.Cause(limit))
-		case <-ticker.C():
-		}
-	}
+	return swap.Await(ctx, lookEvery, u.Timeout, func(left string) { u.say("  waiting: %s", left) }, left)
 }
 
 // removeJob has the Job's namespace go, of which this may be a pod, and with it the rights by which it goes.
