@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // placedMost bounds how many pods are remembered of one node. More than that are not placed there in a minute.
@@ -77,11 +79,15 @@ func (p *placed) remove(node string, pod types.UID) {
 // Reserve remembers where a pod goes.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
-	if c == nil {
+	if c != nil && c.order != nil {
+		p.waiting.remove(pod)
+	}
+	if !api.OptedIn(pod.Labels) {
 		return nil
 	}
-	if c.order != nil {
-		p.waiting.remove(pod)
+	if c == nil || c.known == nil {
+		// It has not been scored: the scheduler scores no node where only one can have the pod.
+		c, _ = p.find(state, pod)
 	}
 	if c.role != neither {
 		p.placed.add(node, placing{pod: pod.UID, at: p.clock.Now(), role: c.role, domain: c.domain, milli: c.milli})

@@ -254,6 +254,26 @@ func TestPodsInARowAreSpread(t *testing.T) {
 	}
 }
 
+// The scheduler has no node scored where only one can have the pod.
+func TestPodsWithOneFeasibleNodeAreRemembered(t *testing.T) {
+	w := &world{mode: api.ModeFull, source: api.SourceOwners}
+	p := newTestPlugin(w, map[string]reading{"a": {domains: shop(1000, 0)}}, 1500)
+	reserve := func(pod *corev1.Pod) {
+		state := framework.NewCycleState()
+		p.PreFilter(t.Context(), state, pod, nil)
+		p.Reserve(t.Context(), state, pod, "a")
+	}
+	stranger := functionPod()
+	delete(stranger.Labels, api.EnabledLabel)
+	reserve(stranger)
+	reserve(functionPod())
+	w.order = orderOf(t, "{blocks: [{workers: [{node: a}]}]}", []string{"a"})
+	reserve(functionPod())
+	if taken := p.placed.on("a", borrower, "shop", true, start); taken != 1000 {
+		t.Errorf("%d is taken of a by two borrowers of 500", taken)
+	}
+}
+
 func TestScoresAreWithinBoundsAndMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{

@@ -14,11 +14,7 @@ func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	if !api.OptedIn(pod.Labels) {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c := &cycle{namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now()}
-	if before := cycleOf(state); before != nil {
-		c.order = before.order
-	}
-	outcome := p.find(c, pod)
+	c, outcome := p.find(state, pod)
 	p.metrics.opinion(ctx, outcome, c.order != nil)
 	if c.role == neither && c.order == nil {
 		return fwk.NewStatus(fwk.Skip)
@@ -28,18 +24,23 @@ func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 }
 
 // find finds what the pod is there for.
-func (p *Plugin) find(c *cycle, pod *corev1.Pod) outcome {
-	c.known = p.follower.now()
+func (p *Plugin) find(state fwk.CycleState, pod *corev1.Pod) (*cycle, outcome) {
+	c := &cycle{
+		namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now(), known: p.follower.now(),
+	}
+	if before := cycleOf(state); before != nil {
+		c.order = before.order
+	}
 	if c.known == nil {
-		return outcomeStale
+		return c, outcomeStale
 	}
 	owed := allocation(pod)
 	need, known := p.follower.leanings.needOf(configurationOf(pod))
 	if !known || owed <= 0 {
-		return outcomeUnknown
+		return c, outcomeUnknown
 	}
 	c.role, c.milli = roleOf(need, owed, p.settings.For(pod.Namespace).ModeOf(pod.Annotations))
-	return [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
+	return c, [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
 }
 
 // A score is the number of nodes' ranks after a node's, and what there is of use there to the pod in milli CPU, in the lower bits.
