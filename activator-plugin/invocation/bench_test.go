@@ -90,7 +90,9 @@ func benchManager(b *testing.B, kind string, p pool.Pool, pods *Pods) *Manager {
 			tensor("cpu_milli_thresholds"), tensor("cpu_milli_values", 300),
 			tensor("memory_bytes_thresholds"), tensor("memory_bytes_values", 64<<20),
 			tensor("duration_ms_thresholds"), tensor("duration_ms_values", duration),
-			tensor("unknown", 300, 64<<20, duration),
+			tensor("cpu_time_us_thresholds"), tensor("cpu_time_us_values", 0),
+			tensor("unknown", 300, 64<<20, duration), tensor("unknown_cpu_time_us", 0),
+			tensor("offset", 0, 0), tensor("largest", 0, 0), tensor("largest_size", 1<<30),
 		},
 	})
 	if err != nil {
