@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -305,7 +304,7 @@ func moveAway(t *testing.T, node string) {
 // forwards are how many requests an activator was to pass on, by what became of that.
 func forwards(t *testing.T, activator corev1.Pod) map[string]float64 {
 	t.Helper()
-	response, err := http.Get(fmt.Sprintf("http://%s:%d/metrics", activator.Status.PodIP, api.ActivatorMetricsPort))
+	response, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", activator.Status.PodIP, api.ActivatorMetricsPort))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,6 +105,9 @@ func (u *user) deploy(manifest string) {
 	u.sh("kubectl -n " + namespace + " apply -f " + path)
 }
 
+// direct goes past any proxy: what it asks is on this machine.
+var direct = &http.Client{Transport: &http.Transport{}}
+
 func (f function) send(ctx context.Context, url string, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -113,7 +116,7 @@ func (f function) send(ctx context.Context, url string, size int) error {
 		return err
 	}
 	request.Host = f.name + "." + cmp.Or(f.in, namespace) + "." + domain
-	response, err := http.DefaultClient.Do(request)
+	response, err := direct.Do(request)
 	if err != nil {
 		return err
 	}

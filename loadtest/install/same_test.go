@@ -16,6 +16,11 @@ import (
 func TestReleasesAreTheSame(t *testing.T) {
 	u := &user{T: t, took: map[string]float64{}}
 	u.run(root, "make", "bin/box")
+	// What an earlier run has there may be of other code.
+	cache := filepath.Join(*outPath, "same", "cache")
+	if err := os.RemoveAll(cache); err != nil {
+		t.Fatal(err)
+	}
 	var digests [2]map[string]string
 	for i := range digests {
 		dir := filepath.Join(*outPath, "same", string(rune('1'+i)))
@@ -27,7 +32,7 @@ func TestReleasesAreTheSame(t *testing.T) {
 		cmd.Dir = root
 		cmd.Env = os.Environ()
 		if i > 0 {
-			cmd.Env = append(cmd.Env, "LIBRA_BOX_CACHE="+filepath.Join(*outPath, "same", "cache"))
+			cmd.Env = append(cmd.Env, "LIBRA_BOX_CACHE="+cache)
 		}
 		u.step("release "+string(rune('1'+i)), func() {
 			if out, err := cmd.CombinedOutput(); err != nil {
