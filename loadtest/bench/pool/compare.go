@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 )
@@ -245,6 +246,6 @@ func (c comparison) report(out io.Writer, measured map[string][]map[string]float
 	if err := os.MkdirAll(c.out, 0o755); err != nil {
 		return err
 	}
-	results := report.Results{Machine: machine(), Commit: c.commit, Seed: c.seed - uint64(c.rounds), Metrics: metrics}
+	results := report.Results{Machine: machine.About(), Commit: c.commit, Seed: c.seed - uint64(c.rounds), Metrics: metrics}
 	return results.Write(c.out)
 }

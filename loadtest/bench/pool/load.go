@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
@@ -195,7 +196,7 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	if err != nil {
 		return nil, err
 	}
-	cpuBefore, err := s.cpu()
+	cpuBefore, err := machine.CPU(s.process.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +226,7 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	}
 	slices.Sort(result.begins)
 
-	cpuAfter, err := s.cpu()
+	cpuAfter, err := machine.CPU(s.process.Process.Pid)
 	if err != nil {
 		return nil, err
 	}

@@ -8,27 +8,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-pool:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 // shared are what all commands have in common.
 type shared struct {
@@ -171,7 +161,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	metrics := o.summary(rounds, float64(as.memoryBytes)/mib, say)
 	metrics["connections"] = float64(o.connections)
 	metrics["seconds_total"] = time.Since(start).Seconds()
-	results := report.Results{Machine: machine(), Commit: o.commit, Seed: o.seed - uint64(o.rounds), Metrics: metrics}
+	results := report.Results{Machine: machine.About(), Commit: o.commit, Seed: o.seed - uint64(o.rounds), Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err
 	}
@@ -300,17 +290,4 @@ func (m memory) into(metrics map[string]float64, of, prefix string) {
 	metrics[prefix+"redis_functions_mib"+of] = float64(m.functions) / mib
 	metrics[prefix+"redis_connections_mib"+of] = float64(m.connections) / mib
 	metrics[prefix+"redis_connections"+of] = float64(m.clients)
-}
-
-// machine says in a line what this runs on.
-func machine() string {
-	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
-	var name unix.Utsname
-	if unix.Uname(&name) == nil {
-		said += ", Linux " + unix.ByteSliceToString(name.Release[:])
-	}
-	if model := cpuModel(); model != "" {
-		said += ", " + model
-	}
-	return said
 }

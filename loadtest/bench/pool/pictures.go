@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/demo/report"
 )
 
@@ -96,5 +97,5 @@ func (p picturing) run(ctx context.Context, out io.Writer) error {
 	if err := os.MkdirAll(p.out, 0o755); err != nil {
 		return err
 	}
-	return report.Results{Machine: machine(), Commit: p.commit, Seed: p.seed, Metrics: metrics}.Write(p.out)
+	return report.Results{Machine: machine.About(), Commit: p.commit, Seed: p.seed, Metrics: metrics}.Write(p.out)
 }

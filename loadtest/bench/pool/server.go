@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
+
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 const (
@@ -95,25 +95,23 @@ func startServer(ctx context.Context, as shipped, pinned bool) (*server, error) 
 	if err != nil {
 		return nil, fmt.Errorf("redis-server 7 or later is not on the PATH: apt-get install redis-server: %w", err)
 	}
-	// Redis takes no port 0, and another process may take this one first: then Redis
-	// ends, and says so.
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := machine.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	port := free.Addr().(*net.TCPAddr).Port
-	if err := free.Close(); err != nil {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "bench-pool")
 	if err != nil {
 		return nil, err
 	}
-	args := slices.Concat([]string{path}, as.args, []string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir})
+	args := slices.Concat([]string{path}, as.args, []string{"--bind", "127.0.0.1", "--port", port, "--dir", dir})
 	if pinned {
 		args = append([]string{"taskset", "-c", strconv.Itoa(redisCore)}, args...)
 	}
-	s := &server{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir}
+	s := &server{addr: addr, dir: dir}
 	var said bytes.Buffer
 	s.process = exec.Command(args[0], args[1:]...)
 	s.process.Stdout, s.process.Stderr = &said, &said
@@ -144,21 +142,6 @@ func (s *server) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// cpu is how long Redis has used a core so far: its main thread, which runs all calls.
-func (s *server) cpu() (time.Duration, error) {
-	path := filepath.Join("/proc", strconv.Itoa(s.process.Process.Pid), "schedstat")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	ran, _, _ := strings.Cut(string(data), " ")
-	nanoseconds, err := strconv.ParseInt(ran, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return time.Duration(nanoseconds), nil
-}
-
 // memory is what Redis takes up, in bytes.
 type memory struct {
 	most        int64 // of all, at any time
@@ -169,7 +152,7 @@ type memory struct {
 }
 
 func (s *server) memory(ctx context.Context) (m memory, err error) {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(s.process.Process.Pid), "status"))
+	process, err := machine.MemoryOf(s.process.Process.Pid)
 	if err != nil {
 		return memory{}, err
 	}
@@ -177,15 +160,7 @@ func (s *server) memory(ctx context.Context) (m memory, err error) {
 	if err != nil {
 		return memory{}, err
 	}
-	var kib int64
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			if _, err := fmt.Sscan(value, &kib); err != nil {
-				return memory{}, fmt.Errorf("most memory of redis-server: %w", err)
-			}
-		}
-	}
-	m.most = kib << 10
+	m.most = process.Peak
 	for _, f := range []struct {
 		into          *int64
 		section, name string
@@ -228,19 +203,4 @@ func idle() (map[string]time.Duration, error) {
 		}
 	}
 	return cores, nil
-}
-
-// cpuModel is the model of this machine's CPU, where the kernel tells it.
-func cpuModel() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
 }
