@@ -168,6 +168,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 		if c := r.sampled.get(e.pod); c != nil {
 			if w.to <= e.owed {
 				c.repaid.Store(true)
+				r.link.asks.drop(e.pod) // it was of the loan that has ended
 			}
 			// Or it is taken to have the limit of before for as long as it rests.
 			c.lookAgain.Store(true)

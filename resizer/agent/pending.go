@@ -21,6 +21,12 @@ func (p *pending[T]) put(pod string, v T) {
 	signal(p.some)
 }
 
+func (p *pending[T]) drop(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.byPod, pod)
+}
+
 func (p *pending[T]) take() map[string]T {
 	p.mu.Lock()
 	defer p.mu.Unlock()

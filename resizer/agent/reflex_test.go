@@ -52,10 +52,14 @@ func TestSamplerIsToldOfALimitThatWasSet(t *testing.T) {
 	if !sampled.lookAgain.Load() || sampled.repaid.Load() {
 		t.Error("the sampler is not to look at a limit that was raised, or to take it for one that was not")
 	}
+	g.link.ask("default/b", 0) // while Redis is away
 	g.end("1")
 	g.exchange()
 	if !sampled.repaid.Load() {
 		t.Error("the sampler is not told that what was borrowed went back")
+	}
+	if asks := g.link.asks.take(); len(asks) > 0 {
+		t.Errorf("asked for is still %v, which was of the loan that has ended", asks)
 	}
 }
 

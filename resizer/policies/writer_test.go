@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -86,6 +87,7 @@ func start(t *testing.T, objects ...client.Object) *cluster {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: account}},
 	}))
+	apiservertest.AwaitRight(t, config, account, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "harvestpolicies", Subresource: "status", Verb: "patch"})
 	kube, err := kubernetes.NewForConfig(config)
 	c.do(err)
 	dynamics, err := dynamic.NewForConfig(config)
@@ -139,16 +141,28 @@ func (c *cluster) write(namespace string, spec v1alpha1.HarvestPolicySpec) {
 	c.seen(policy)
 }
 
-// seen waits until who follows the settings has seen a policy as it is.
+// seen waits until a policy is among those that are followed, and is in the settings too: they take it in a moment later.
 func (c *cluster) seen(policy *v1alpha1.HarvestPolicy) {
 	c.Helper()
 	c.await("the policy is seen", func() bool {
+		var byDefault, own *v1alpha1.HarvestPolicy
 		for _, object := range c.live.HarvestPolicies() {
-			if object.GetNamespace() == policy.Namespace && object.GetResourceVersion() == policy.ResourceVersion {
-				return true
+			typed, _ := settings.PolicyOf(object)
+			if typed.Namespace == settings.Namespace {
+				byDefault = &typed
+			}
+			if typed.Namespace == policy.Namespace && typed.ResourceVersion == policy.ResourceVersion {
+				own = &typed
 			}
 		}
-		return false
+		want := settings.Default
+		if byDefault != nil {
+			want, _ = want.WithDefault(byDefault.Spec)
+		}
+		if own != nil && own.Namespace != settings.Namespace {
+			want, _ = want.With(own.Spec)
+		}
+		return own != nil && c.live.For(policy.Namespace) == want
 	})
 }
 
