@@ -396,21 +396,7 @@ func (c *cluster) placesByPolicy() {
 	c.apply("there", "{followup: fail, blocks: [{workers: [{node: rests}]}]}")
 	c.apply("rather", "{blocks: [{workers: [{node: rests}]}, {workers: [{node: lacks}]}]}")
 	c.apply("nowhere", "{followup: fail, blocks: [{workers: [{node: gone}]}]}")
-	// Until it is in force, pods are placed anywhere.
-	var nowhere *corev1.Pod
-	c.await("the policies are in force", func() bool {
-		nowhere = c.pod("query", api.PlacementLabel, "nowhere")
-		refused := false
-		c.await(nowhere.Name+" is placed or refused", func() bool {
-			p := c.get(nowhere)
-			refused = len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Status == corev1.ConditionFalse
-			return refused || p.Spec.NodeName != ""
-		})
-		if !refused {
-			c.remove(nowhere)
-		}
-		return refused
-	})
+	nowhere := c.firstRefused("nowhere") // until it is in force, pods are placed anywhere
 	c.refused(nowhere, "placement policy shop/nowhere names no node that there is")
 	for _, policy := range []string{"there", "rather"} {
 		for range 3 {
@@ -421,7 +407,7 @@ func (c *cluster) placesByPolicy() {
 	}
 	// A node with a taint is left, and no other taken.
 	c.taint("rests", true)
-	full := c.pod("query", api.PlacementLabel, "there")
+	full := c.firstRefused("there") // until the scheduler has seen the taint
 	c.refused(full, "2 node(s) not named by placement policy shop/there")
 	if node := c.placed(c.pod("query", api.PlacementLabel, "rather")); node != "lacks" {
 		c.Errorf("a pod whose first block is full is on the node that %s, want the one that lacks", node)
@@ -435,6 +421,25 @@ func (c *cluster) placesByPolicy() {
 	if node := c.placed(nowhere); node != "lends" {
 		c.Errorf("after the edit, a pod that waited is on the node that %s, want the one that lends", node)
 	}
+}
+
+// firstRefused is the first of pods with a policy which is not placed, made one after the other.
+func (c *cluster) firstRefused(policy string) (pod *corev1.Pod) {
+	c.Helper()
+	c.await("a pod with the policy "+policy+" is refused", func() bool {
+		pod = c.pod("query", api.PlacementLabel, policy)
+		refused := false
+		c.await(pod.Name+" is placed or refused", func() bool {
+			p := c.get(pod)
+			refused = len(p.Status.Conditions) > 0 && p.Status.Conditions[0].Status == corev1.ConditionFalse
+			return refused || p.Spec.NodeName != ""
+		})
+		if !refused {
+			c.remove(pod)
+		}
+		return refused
+	})
+	return pod
 }
 
 func (c *cluster) taint(name string, has bool) {

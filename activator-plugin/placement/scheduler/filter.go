@@ -11,6 +11,12 @@ import (
 // PreFilter skips pods that may be on any node.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	order := p.orderOf(pod)
+	if order != nil && order.Refuses() {
+		// What it says may change before another event has the pod tried again.
+		p.waiting.add(pod)
+		// Or it has changed since, when the pod was not waiting yet.
+		order = p.orderOf(pod)
+	}
 	if order == nil {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
@@ -18,8 +24,6 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	if !order.Refuses() {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
-	// What it says may change before another event has the pod tried again.
-	p.waiting.add(pod)
 	for _, n := range nodes {
 		if _, goes := order.Rank(n.Node().Name); goes {
 			return nil, nil

@@ -362,6 +362,29 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// edited is a policy that another comes into force for while the first pod is looked at.
+type edited struct {
+	*world
+	then *tapp.Order
+}
+
+func (e *edited) OrderOf(name types.NamespacedName, label string) *tapp.Order {
+	order := e.world.OrderOf(name, label)
+	e.world.order = e.then
+	return order
+}
+
+// An edit has those tried again that wait; a pod that does not wait yet goes by it.
+func TestPolicyEditedWhileAPodIsLookedAt(t *testing.T) {
+	names := []string{"a", "b"}
+	w := &world{mode: api.ModeFull, source: api.SourceNode, order: orderOf(t, "{followup: fail, blocks: [{workers: [{node: gone}]}]}", names)}
+	p := newTestPlugin(w, nil, 0)
+	p.orders = &edited{w, orderOf(t, "{followup: fail, blocks: [{workers: [{node: b}]}]}", names)}
+	if left, _, refused := schedule(t, p, functionPod(), names); !slices.Equal(left, []string{"b"}) {
+		t.Errorf("left are %v (%q), want the node that the edit names", left, refused)
+	}
+}
+
 func TestPodsThatWaitAreTriedAgain(t *testing.T) {
 	queue := make(activated, 1)
 	w := newWaiting(klog.Background(), queue)
