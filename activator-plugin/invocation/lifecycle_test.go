@@ -426,7 +426,7 @@ func TestEndIsNotLostWhileTheLeaseIsRenewed(t *testing.T) {
 	drain(t, l)
 }
 
-func waitFor(t *testing.T, what string, condition func() bool) {
+func waitFor(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(context.Background(), time.Millisecond, testTimeout, true,
 		func(context.Context) (bool, error) { return condition(), nil })

@@ -63,7 +63,10 @@ func TestSizeInJSON(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(tc.body))
 			r.Header.Set("Content-Encoding", tc.encoding)
-			got, body, err := sizeOf(r, "json:"+tc.pointer, new(budget))
+			var got int64
+			var body io.ReadCloser
+			var err *sizeError
+			synctest.Test(t, func(*testing.T) { got, body, err = sizeOf(r, "json:"+tc.pointer, new(budget)) })
 			if got != tc.want {
 				t.Errorf("sizeOf() = %d, want %d", got, tc.want)
 			}
@@ -195,65 +198,67 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 // Requests may wait in thousands, each with its body. Past what all such bodies may hold together none is read ahead,
 // until one has been read to its end, or its request is over, however it ends.
 func TestBodiesReadAheadAreBounded(t *testing.T) {
-	m := newRankingManager(t, &recorder{}, full, nil)
-	rev := newRevision()
-	rev.Annotations[api.InputSizeAnnotation] = "json:/n"
-	document := `{"n": 7` + strings.Repeat(" ", maxPeeked-len(`{"n": 7}`)) + `}`
-	arriving := func() *http.Request {
-		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(document))
-		return r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), rev, revID))
-	}
-	var held []io.ReadCloser
-	hold := func() {
-		t.Helper()
-		size, body := m.sizeOf(arriving(), rev)
-		if size != 7 {
-			t.Fatalf("sizeOf() = %d beside %d others, want 7", size, len(held))
+	synctest.Test(t, func(t *testing.T) {
+		m := newRankingManager(t, &recorder{}, full, nil)
+		rev := newRevision()
+		rev.Annotations[api.InputSizeAnnotation] = "json:/n"
+		document := `{"n": 7` + strings.Repeat(" ", maxPeeked-len(`{"n": 7}`)) + `}`
+		arriving := func() *http.Request {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(document))
+			return r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), rev, revID))
 		}
-		held = append(held, body)
-	}
-	noRoom := func() {
-		t.Helper()
-		r := arriving()
-		if size, body := m.sizeOf(r, rev); size != api.UnknownSize || body != r.Body {
-			t.Errorf("sizeOf() = %d beside %d others, want an unknown size and the same body", size, len(held))
+		var held []io.ReadCloser
+		hold := func() {
+			t.Helper()
+			size, body := m.sizeOf(arriving(), rev)
+			if size != 7 {
+				t.Fatalf("sizeOf() = %d beside %d others, want 7", size, len(held))
+			}
+			held = append(held, body)
 		}
-	}
-	for range maxAhead / maxPeeked {
-		hold()
-	}
-	noRoom()
+		noRoom := func() {
+			t.Helper()
+			r := arriving()
+			if size, body := m.sizeOf(r, rev); size != api.UnknownSize || body != r.Body {
+				t.Errorf("sizeOf() = %d beside %d others, want an unknown size and the same body", size, len(held))
+			}
+		}
+		for range maxAhead / maxPeeked {
+			hold()
+		}
+		noRoom()
 
-	if got, err := io.ReadAll(held[0]); string(got) != document || err != nil {
-		t.Errorf("read %d bytes, %v, want %d", len(got), err, len(document))
-	}
-	held[0].Read(make([]byte, 1)) // at its end once more
-	hold()
-	noRoom()
-
-	for name, next := range map[string]http.HandlerFunc{
-		"unread":            func(http.ResponseWriter, *http.Request) {},
-		"half read":         func(_ http.ResponseWriter, r *http.Request) { r.Body.Read(make([]byte, 100)) },
-		"read":              func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body) },
-		"closed":            func(_ http.ResponseWriter, r *http.Request) { r.Body.Close() },
-		"closed when read":  func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body); r.Body.Close() },
-		"whose client left": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-	} {
-		held[1].Close()
-		func() {
-			defer func() { recover() }()
-			m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if size := requestFrom(r.Context()).size; size != 7 {
-					t.Errorf("the size of a request whose body is then %s is %d, want 7", name, size)
-				}
-				noRoom()
-				next(w, r)
-			})).ServeHTTP(httptest.NewRecorder(), arriving())
-		}()
+		if got, err := io.ReadAll(held[0]); string(got) != document || err != nil {
+			t.Errorf("read %d bytes, %v, want %d", len(got), err, len(document))
+		}
+		held[0].Read(make([]byte, 1)) // at its end once more
 		hold()
 		noRoom()
-		held = slices.Delete(held, 1, 2)
-	}
+
+		for name, next := range map[string]http.HandlerFunc{
+			"unread":            func(http.ResponseWriter, *http.Request) {},
+			"half read":         func(_ http.ResponseWriter, r *http.Request) { r.Body.Read(make([]byte, 100)) },
+			"read":              func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body) },
+			"closed":            func(_ http.ResponseWriter, r *http.Request) { r.Body.Close() },
+			"closed when read":  func(_ http.ResponseWriter, r *http.Request) { io.ReadAll(r.Body); r.Body.Close() },
+			"whose client left": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		} {
+			held[1].Close()
+			func() {
+				defer func() { recover() }()
+				m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if size := requestFrom(r.Context()).size; size != 7 {
+						t.Errorf("the size of a request whose body is then %s is %d, want 7", name, size)
+					}
+					noRoom()
+					next(w, r)
+				})).ServeHTTP(httptest.NewRecorder(), arriving())
+			}()
+			hold()
+			noRoom()
+			held = slices.Delete(held, 1, 2)
+		}
+	})
 }
 
 // What has come of a body is held until no more comes, though its request is over.

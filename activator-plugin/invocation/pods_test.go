@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,12 @@ func runPodsOf(t testing.TB, client kubernetes.Interface) *Pods {
 	})
 	if !cache.WaitForCacheSync(ctx.Done(), pods.informer.HasSynced) {
 		t.Fatal("The pods were not listed")
+	}
+	// A fake API server has no memory of what went between a list and a watch.
+	if client, ok := client.(*fake.Clientset); ok {
+		waitFor(t, "a watch of pods", func() bool {
+			return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "pods") })
+		})
 	}
 	// The slots of a test hear of them a moment later.
 	pods.synced.Store(true)

@@ -74,6 +74,8 @@ type Client struct {
 	breaker *gobreaker.TwoStepCircuitBreaker[any]
 	budget  time.Duration
 	silence time.Duration
+	// fetching bounds one fetch.
+	fetching time.Duration
 
 	fetchCtx context.Context
 	stop     context.CancelFunc
@@ -145,6 +147,7 @@ func New(o Options) (*Client, error) {
 		breaker:  newBreaker(o.Logger, m),
 		budget:   askBudget,
 		silence:  longestSilence,
+		fetching: fetchTimeout,
 		fetchCtx: ctx,
 		stop:     stop,
 		slots:    make(chan struct{}, maxFetches),

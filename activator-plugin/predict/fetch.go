@@ -172,7 +172,7 @@ func (c *Client) logFetch(name types.NamespacedName, old, next *state, err error
 }
 
 func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int64) (*Table, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.fetching)
 	defer cancel()
 	return Ask(ctx, c.http, c.base, name, size)
 }

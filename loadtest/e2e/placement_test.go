@@ -36,7 +36,7 @@ import (
 
 const (
 	// inForceWithin is how long after an edit all requests go by it.
-	inForceWithin = 10 * time.Second
+	inForceWithin = time.Minute
 	// computed is more CPU than a function's pod uses for being asked whether it is ready, and less than
 	// one request of chosenBody takes.
 	computed = 10 * time.Millisecond

@@ -100,6 +100,11 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 	}
 	for user, part := range redisUsers {
 		eventually(t, time.Minute, "connection of "+user, func() error {
+			clients, err := admin.ClientList(ctx).Result()
+			if err != nil {
+				return err
+			}
+			// Later than its clients, so that one which has just come is there.
 			pods, err := kube.CoreV1().Pods(part.namespace).List(ctx, metav1.ListOptions{LabelSelector: part.selector})
 			if err != nil {
 				return err
@@ -107,10 +112,6 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 			addresses := map[string]string{}
 			for _, p := range pods.Items {
 				addresses[p.Status.PodIP] = p.Name
-			}
-			clients, err := admin.ClientList(ctx).Result()
-			if err != nil {
-				return err
 			}
 			found := false
 			for line := range strings.Lines(clients) {
@@ -123,12 +124,12 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 				case client["user"] == user && pod == "" && idle(client) > time.Minute:
 					// Its node has gone, and could end no connection. A part that lives asks every second.
 				case client["user"] == user && pod == "":
-					t.Fatalf("%s is connected as the user %s, and is none of its pods %v", host, user, addresses)
+					return fmt.Errorf("%s is connected as the user %s, and is none of its pods %v", host, user, addresses)
 				case client["user"] == user:
 					found = true
 				// That one is off: it is a connection which nothing has been asked on yet.
 				case pod != "" && client["user"] != "default":
-					t.Fatalf("%s is connected as the user %q", pod, client["user"])
+					return fmt.Errorf("%s is connected as the user %q", pod, client["user"])
 				}
 			}
 			if !found {

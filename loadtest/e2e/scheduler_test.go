@@ -16,6 +16,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -213,6 +214,17 @@ func metricsToken(ctx context.Context, t *testing.T, namespace string) string {
 		got, err := kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 		if err == nil {
 			token = got.Status.Token
+		}
+		return err
+	})
+	// The API server knows of a binding a moment later, and the scheduler remembers a refusal.
+	eventually(t, inForceWithin, "right to read metrics", func() error {
+		review, err := kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:                  "system:serviceaccount:" + namespace + ":default",
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+		}}, metav1.CreateOptions{})
+		if err == nil && !review.Status.Allowed {
+			err = fmt.Errorf("not allowed yet: %s", review.Status.Reason)
 		}
 		return err
 	})

@@ -2,6 +2,7 @@
 package apiservertest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -15,6 +16,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -107,6 +112,20 @@ func Link(kubelite, folder string) error {
 		}
 	}
 	return nil
+}
+
+// AwaitRight waits until the API server, which hears of bindings a moment after it has stored them, lets a user do something.
+func AwaitRight(t *testing.T, config *rest.Config, user string, to authorizationv1.ResourceAttributes) {
+	t.Helper()
+	reviews := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SubjectAccessReviews()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &to}}
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		answer, err := reviews.Create(ctx, review, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed, err
+	})
+	if err != nil {
+		t.Fatalf("waiting until %s may %s %s: %v", user, to.Verb, to.Resource, err)
+	}
 }
 
 // Kubeconfig is a file by which a command reaches the API server as config does.

@@ -201,8 +201,8 @@ func TestDeadline(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	// It is the socket's deadline that ends it, the same moment as the context's.
-	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !errors.Is(err, os.ErrDeadlineExceeded) {
+	// It is the socket's deadline that ends it, the same moment as the context's, or the context's before it is sent.
+	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("end on a Redis that answers nothing: %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestAgentKeepsFewConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = agentIdleMost + 1 // and the one that waits
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 5*time.Second, true,
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true,
 		func(context.Context) (bool, error) { return connections() <= others+most, nil })
 	if err != nil {
 		t.Errorf("an agent keeps %d connections, want %d at most", connections()-others, most)

@@ -155,7 +155,7 @@ func TestVersionsSideBySide(t *testing.T) {
 
 			is := start(t.Context(), newVersion(t, addr, tc.to), nodes)
 			// By then each has heard of the other with a heartbeat.
-			time.Sleep(2 * time.Second)
+			time.Sleep(LeaseTTL)
 			borrowedWas, borrowedIs, calls := was.borrowed.Load(), is.borrowed.Load(), is.calls.Load()
 			time.Sleep(LeaseTTL)
 			if a, b := was.borrowed.Load()-borrowedWas, is.borrowed.Load()-borrowedIs; a+b > 0 {
@@ -165,7 +165,7 @@ func TestVersionsSideBySide(t *testing.T) {
 				t.Fatal("nothing is called: this tests nothing")
 			}
 			was.end(t)
-			is.expectLending(t, 10*time.Second)
+			is.expectLending(t, time.Minute)
 			is.end(t)
 		})
 	}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 PREDICTOR = Path(__file__).parents[1]
@@ -22,6 +23,10 @@ WAIT_SECONDS = 60.0
 STREAM = "libra:observations"
 
 T = TypeVar("T")
+
+# How long an example takes is the machine's affair, and it is a busy one.
+settings.register_profile("libra", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("libra")
 
 
 def eventually(what: str, probe: Callable[[], T | None]) -> T:

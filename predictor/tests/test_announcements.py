@@ -76,7 +76,7 @@ def test_says_what_readers_in_go_expect(redis_server: RedisServer) -> None:
     async def scene(s: Scene) -> None:
         subscription = redis_server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         subscription.subscribe(CHANNEL)
-        subscription.get_message(timeout=1)
+        subscription.get_message(timeout=WAIT_SECONDS)
         await announce(s.connection, announcement([state(1_700_000_000_000).published], ["default/old"]))
         message: Any = subscription.get_message(timeout=WAIT_SECONDS)
         assert json.loads(message["data"]) == {

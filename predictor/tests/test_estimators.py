@@ -93,7 +93,7 @@ sizes = st.integers(0, MAX_SIZE)
 seen = st.lists(st.tuples(sizes, st.integers(1, 6)), min_size=1, max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seen, st.lists(sizes, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
 def test_a_table_is_its_model(seen: list[tuple[int, int]], asked: list[int], quantile: float) -> None:
     classes = ClassModel([Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)])
@@ -107,7 +107,7 @@ def test_a_table_is_its_model(seen: list[tuple[int, int]], asked: list[int], qua
         assert [table.at(int(s)) for s in every] == evaluate(every).tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seen, st.sampled_from([0.25, MEDIAN]))
 def test_a_quantile_is_never_beyond_what_was_seen(seen: list[tuple[int, int]], quantile: float) -> None:
     amounts = [10**c for _, c in seen]
@@ -123,7 +123,7 @@ def tried(table: StepTable, asked: list[int]) -> np.ndarray[tuple[int], np.dtype
     return np.array([s for s in (*near, 0, MAX_SIZE) if 0 <= s <= MAX_SIZE], dtype=np.int64)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seen)
 def test_the_same_samples_give_the_same_table(seen: list[tuple[int, int]]) -> None:
     labels = [Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)]

@@ -14,7 +14,7 @@ from libra_predictor.published import Answers, Stage
 from libra_predictor.settings import Settings
 
 
-@hypothesis_settings(max_examples=20, deadline=None)
+@hypothesis_settings(max_examples=20)
 @given(lives, choices, choices, st.sampled_from([None, OLD]))
 def test_restored_to_other_answers_it_has_those_of_before_never_again(
     seen: list[Sample], before: Settings, now: Settings, inherited: Answers | None

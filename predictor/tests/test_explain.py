@@ -117,7 +117,7 @@ def test_a_size_that_is_unknown(published_server: PublishedServer, query: str) -
 
 
 @given(size=st.integers(0, MAX_SIZE))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_explains_what_is_served(published_server: PublishedServer, size: int) -> None:
     status, explanation = explained(published_server, f"{MODELLED_ROUTE}?size={size}")
     assert status == 200

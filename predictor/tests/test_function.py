@@ -703,7 +703,7 @@ def lived(seen: list[Sample], settings: Settings, inherited: Answers | None) -> 
         yield caller.function
 
 
-@hypothesis_settings(max_examples=10, deadline=None)
+@hypothesis_settings(max_examples=10)
 @given(lives, choices, st.sampled_from([None, OLD]))
 def test_answers_stay_between_the_raw_one_and_the_largest_option(
     seen: list[Sample], settings: Settings, inherited: Answers | None
@@ -728,7 +728,7 @@ def test_answers_stay_between_the_raw_one_and_the_largest_option(
         version, before = published.version, said
 
 
-@hypothesis_settings(max_examples=10, deadline=None)
+@hypothesis_settings(max_examples=10)
 @given(lives, lives, choices, st.sampled_from([None, OLD]))
 def test_restored_it_answers_and_goes_on_the_same(
     seen: list[Sample], later: list[Sample], settings: Settings, inherited: Answers | None
@@ -749,7 +749,7 @@ def test_restored_it_answers_and_goes_on_the_same(
     assert restored.state() == kept.function.state()
 
 
-@hypothesis_settings(max_examples=10, deadline=None)
+@hypothesis_settings(max_examples=10)
 @given(lives, choices, st.sampled_from([None, OLD]))
 def test_at_rest_between_its_calls_it_answers_and_learns_the_same(
     seen: list[Sample], settings: Settings, inherited: Answers | None

@@ -91,10 +91,10 @@ def test_where_demands_grow_answers_may_be_what_none_needed_yet() -> None:
 
 def test_an_update_takes_far_less_than_a_millisecond() -> None:
     late = offset(*(CALM + MISS) * 100)
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(100):
         late.observe(250, 300, 1000)
-    assert time.perf_counter() - started < 0.1
+    assert time.thread_time() - started < 0.1
 
 
 calls = st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 100).map(lambda n: n * STEP)), max_size=150)
@@ -123,7 +123,7 @@ def answer(after: Offset, raw: int, highest: int) -> int:
 tables = st.lists(st.integers(1, 20).map(lambda n: n * STEP), min_size=1, max_size=20)
 
 
-@hypothesis_settings(max_examples=30, deadline=None)
+@hypothesis_settings(max_examples=30)
 @given(tables, st.integers(2, 201), st.randoms(use_true_random=False))
 def test_of_calls_in_any_order_the_next_is_missed_no_more_often_than_it_may(
     table: list[int], count: int, draw: random.Random

@@ -4,6 +4,7 @@ import signal
 import pytest
 import uvicorn
 
+from conftest import WAIT_SECONDS
 from libra_predictor import waiting
 from libra_predictor.waiting import WaitingServer
 
@@ -38,11 +39,11 @@ def test_it_ends_when_it_is_told_and_not_at_the_next_tick(monkeypatch: pytest.Mo
     async def scene() -> None:
         waits = server()
         running = asyncio.create_task(waits.main_loop())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             await waits.ticked.wait()
         assert (running.done(), waits.ticks) == (False, 1)
         waits.handle_exit(signal.SIGTERM, None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             await running
 
     asyncio.run(scene())
@@ -52,7 +53,7 @@ def test_what_it_is_told_before_it_runs_is_heard() -> None:
     async def scene() -> None:
         waits = server()
         waits.handle_exit(signal.SIGTERM, None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             await waits.main_loop()
 
     asyncio.run(scene())
@@ -64,12 +65,12 @@ def test_it_ticks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         waits = server()
         running = asyncio.create_task(waits.main_loop())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             while waits.ticks < 3:  # noqa: ASYNC110  # what is waited for has no event
                 await asyncio.sleep(0.01)
         assert any(name == b"date" for name, _ in waits.server_state.default_headers)
         waits.should_exit = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             await running
 
     asyncio.run(scene())

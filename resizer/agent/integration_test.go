@@ -84,6 +84,7 @@ func newSite(t *testing.T) *site {
 
 	for _, name := range []string{"donor", "borrower"} {
 		made := cgrouptest.New(t)
+		made.Prefer() // or it may not come to use what it has
 		s.root = made.Root
 		c, err := cgroup.Open(made.Root, made.ID)
 		if err != nil {
@@ -100,6 +101,24 @@ func newSite(t *testing.T) *site {
 		s.pods = append(s.pods, pod)
 		s.seen["default/"+name], s.made["default/"+name] = c, made
 	}
+
+	renewing, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	var renewals sync.WaitGroup
+	renewals.Go(func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for renewing.Err() == nil {
+			s.pools.Renew(renewing, node, "activator") //nolint:errcheck // the next one may do
+			select {
+			case <-ticker.C:
+			case <-renewing.Done():
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		renewals.Wait()
+	})
 	return s
 }
 
@@ -125,7 +144,8 @@ func (s *site) agent() *Agent {
 // make makes an agent of the node, and what is to tell it of the pods.
 func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 	s.Helper()
-	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
+	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond,
+		Unclamped: true} // pods of other tests would be bystanders
 	s.named = new(atomic.Int64)
 	a, tracker, err := New(clock.RealClock{}, kube, kube, &fixedLending{mode: api.ModeFull, source: api.SourceOwners}, settings,
 		Redis{Pool: idleNode{s.pools, s.named}, Watcher: s.pools.Watch(node), Observer: s.pools}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
@@ -265,21 +285,6 @@ func TestWantsAreFoundByUse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	renewing, stop := context.WithCancel(t.Context())
-	var renewals sync.WaitGroup
-	renewals.Go(func() {
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		for renewing.Err() == nil {
-			s.pools.Renew(renewing, node, "activator") //nolint:errcheck // the next one may do
-			select {
-			case <-ticker.C:
-			case <-renewing.Done():
-			}
-		}
-	})
-	defer renewals.Wait()
-	defer stop()
 	if _, err := s.pools.End(s.Context(), node, pool.Ending{ID: "idle"}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"libra.dev/libra/pkg/settings"
 )
@@ -65,6 +67,9 @@ func TestFollowPlatform(t *testing.T) {
 	lending.set("default")
 	lending.change()
 	until("a namespace that is the platform's now is not", func() bool { return a.participants.has("other-uid") && !a.participants.has("envoy-uid") })
+	until("nobody watches pods", func() bool { // an API server that is none has no memory of what went between a list and a watch
+		return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "pods") })
+	})
 	if err := client.CoreV1().Pods(settings.Namespace).Delete(ctx, "redis", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -92,9 +92,9 @@ func TestIdling(t *testing.T) {
 			case "cpu":
 				cpu += time.Duration(rapid.Int64Range(0, int64(2*idleUse)).Draw(t, "cpu"))
 			case "refaults":
-				cache.Refaults += rapid.Int64Range(0, 2*pressedBytes).Draw(t, "refaults")
+				cache.Refaults += rapid.SampledFrom([]int64{0, 1, pressedBytes, pressedBytes + 1, 2 * pressedBytes}).Draw(t, "refaults")
 			case "waits":
-				cache.Waited += time.Duration(rapid.Int64Range(0, int64(2*pressedWait)).Draw(t, "waited"))
+				cache.Waited += rapid.SampledFrom([]time.Duration{0, 1, pressedWait, pressedWait + 1, 2 * pressedWait}).Draw(t, "waited")
 			case "cache":
 				cache.Inactive = rapid.Int64Range(0, 1<<30).Draw(t, "inactive")
 				cache.Used = cache.Inactive + rapid.Int64Range(0, 1<<30).Draw(t, "active")

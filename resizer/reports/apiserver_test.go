@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +53,6 @@ type cluster struct {
 	*testing.T
 	clock  *testingclock.FakeClock
 	redis  *pool.Redis
-	server *redistest.Server
 	kube   client.Client
 	cached client.Client
 	writer *reports.Writer
@@ -77,10 +77,10 @@ func start(t *testing.T, revisions ...client.Object) *cluster {
 		return c
 	}
 	c := &cluster{
-		T: t, clock: testingclock.NewFakeClock(time.Now().Truncate(report.SlotTime)), server: redistest.StartServer(t), kube: clientAs(""),
+		T: t, clock: testingclock.NewFakeClock(time.Now().Truncate(report.SlotTime)), kube: clientAs(""),
 		cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(revisions...).Build(),
 	}
-	c.redis = pool.NewRedis(redisconn.MustParse(c.server.Addr))
+	c.redis = pool.NewRedis(redisconn.MustParse(redistest.Start(t)))
 	t.Cleanup(func() { c.redis.Close() })
 	for _, name := range []string{"shop", "bank"} {
 		c.do(c.kube.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
@@ -95,6 +95,7 @@ func start(t *testing.T, revisions ...client.Object) *cluster {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: account}},
 	}))
+	apiservertest.AwaitRight(t, config, account, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "functionreports", Verb: "list"})
 	c.writer = c.newWriter(clientAs(account))
 	return c
 }

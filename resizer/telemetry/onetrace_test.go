@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,7 @@ type site struct {
 	held      chan struct{} // closed by release, when requests that ask for it are to be answered
 	release   func()
 	cgroups   string
+	patched   atomic.Bool // a pod's limits, by the resizer
 	pods      []client.Object
 	revisions map[string]*servingv1.Revision
 }
@@ -262,6 +264,7 @@ func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, _ string,
 			obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			s.patched.Store(true)
 			return c.Patch(ctx, obj, patch)
 		}}).Build()
 	settings := controller.Settings{ResizesPerSecond: 100, Burst: 100, TotalResizesPerSecond: 100, TotalBurst: 100}
@@ -312,7 +315,7 @@ func (s *site) warm(name string) {
 	})
 	s.eventually("all of "+name+" have ended", func(ctx context.Context) (bool, error) {
 		state, err := s.pools.Read(ctx, node)
-		return state.Begun == 0, err
+		return err == nil && state.Begun == 0, nil
 	})
 }
 
@@ -344,7 +347,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 	s.warm("borrower")
 	s.eventually("the pool is open", func(ctx context.Context) (bool, error) {
 		state, err := s.pools.Read(ctx, node)
-		return state.Open, err
+		return err == nil && state.Open, nil
 	})
 
 	var requests sync.WaitGroup
@@ -352,7 +355,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 	s.eventually("the donor has put its surplus in", func(ctx context.Context) (bool, error) {
 		state, err := s.pools.Read(ctx, node)
 		// Where the pool was open before they were warm, the borrower's pod is an idle donor until it borrows.
-		return state.Begun == 1 && state.Available.CPUMilli >= 200, err
+		return err == nil && state.Begun == 1 && state.Available.CPUMilli >= 200, nil
 	})
 	requests.Go(func() {
 		if seen := s.send("borrower", "00-"+traceID+"-"+gateway+"-01", "Hold"); !strings.Contains(seen, traceID) {
@@ -360,9 +363,11 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 		}
 	})
 	s.limits("the loan is in force", 300, 700)
-	if _, err := resizer.Reconcile(logf.IntoContext(t.Context(), testr.New(t)), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}); err != nil {
-		t.Fatal(err)
-	}
+	// A Redis that is too slow for it is asked again.
+	s.eventually("the resizer has asked for more memory", func(ctx context.Context) (bool, error) {
+		_, err := resizer.Reconcile(logf.IntoContext(ctx, testr.New(t)), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+		return s.patched.Load(), err
+	})
 	s.release()
 	requests.Wait()
 	s.limits("the loan has ended", 500, 500)
@@ -373,24 +378,29 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 	}
 	endAgent()
 	for _, told := range []*telemetry.Telemetry{activatorTold, agentTold, controllerTold} {
+		// Which Shutdown has a second for.
+		if err := told.Tracers.(interface{ ForceFlush(context.Context) error }).ForceFlush(ctx); err != nil {
+			t.Fatal(err)
+		}
 		told.Shutdown()
 	}
 
 	got := collector.paths(t, traceID, gateway)
-	const request, begin = "activator:POST", "activator:libra.begin < activator:POST"
+	const request, begin, end = "activator:POST", "activator:libra.begin < activator:POST", "activator:libra.end < activator:POST"
 	for _, want := range []string{
 		request,
 		"activator:throttler_try < " + request,
 		"activator:activator_proxy < " + request,
 		begin,
-		"activator:libra.end < " + request,
+		end,
 		"default/donor cgroup lower < libra-agent:libra.resize < " + begin,
 		"default/borrower cgroup raise < libra-agent:libra.resize < " + begin,
 		"default/borrower api raise < libra-resizer:libra.resize < " + begin,
 		"default/donor cgroup restore < libra-agent:libra.resize < " + begin,
 		"default/borrower cgroup lower < libra-agent:libra.resize < " + begin,
 	} {
-		if got[want] != 1 {
+		// A call that Redis was too slow for is made again.
+		if again := want == begin || want == end; got[want] == 0 || got[want] > 1 && !again {
 			t.Errorf("%d spans are %s, want 1", got[want], want)
 		}
 	}

@@ -607,6 +607,7 @@ func TestAStatusThatCannotBeWritten(t *testing.T) {
 			return true, nil, apierrors.NewForbidden(namespaced.GroupResource(), "gpu", errors.New("no"))
 		})
 		f.follow()
+		f.settle()
 		p := policyObject("shop", "gpu", 1, onNode("a"))
 		f.apply(p)
 		f.expect("shop", "gpu", "a by 0")

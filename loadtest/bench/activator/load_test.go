@@ -64,14 +64,14 @@ func TestPacedCountsFromWhenARequestIsDue(t *testing.T) {
 
 func TestClosedKeepsItsConnectionsBusy(t *testing.T) {
 	to, asked := serve(t, ok)
-	o, err := closed(t.Context(), to, 4, 50*time.Millisecond)
+	o, err := closed(t.Context(), to, 4, time.Second/2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if int64(len(o.latencies)) != asked.Load() || len(o.latencies) < 4 {
 		t.Errorf("%d answered of %d asked", len(o.latencies), asked.Load())
 	}
-	if o.length < 50*time.Millisecond || o.rps() <= 0 {
+	if o.length < time.Second/2 || o.rps() <= 0 {
 		t.Errorf("%v, %v requests a second", o.length, o.rps())
 	}
 }

@@ -105,7 +105,7 @@ func TestAFullEvaluationIsReportedInBoundedTime(t *testing.T) {
 	if err := WriteReport(t.TempDir(), io.Discard, "Full", everything(s)); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > time.Minute {
+	if took := time.Since(began); took > 10*time.Minute {
 		t.Errorf("the report took %v", took)
 	}
 }

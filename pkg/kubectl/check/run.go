@@ -73,9 +73,9 @@ func (r Runner) Run(ctx context.Context, cluster *Cluster, checks []Check) []Fin
 
 // wait tells of progress until all is done.
 func (r Runner) wait(done <-chan struct{}, left func() []string) {
+	began := r.Clock.Now()
 	ticker := r.Clock.NewTicker(quiet)
 	defer ticker.Stop()
-	began := r.Clock.Now()
 	for {
 		select {
 		case <-done:

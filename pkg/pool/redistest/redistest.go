@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -145,15 +146,26 @@ func StartSentinel(t testing.TB, name, primary, primaryPassword, password string
 	return addr
 }
 
-// FreeAddr is an address with a port that is free now. Redis does not take port 0.
+// given are the ports that FreeAddr has returned, which may not be listened on yet.
+var given sync.Map
+
+// FreeAddr is an address with a port that is free now, below those that the kernel gives to whoever asks for any.
+// Redis does not take port 0.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		l.Close() //nolint:errcheck // then Redis cannot listen, and says so
+		if _, before := given.LoadOrStore(addr, true); !before {
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("none of 100 ports from 20000 to 31999 is free")
+	return ""
 }
 
 // Run runs a redis-server until the end of the test or until stop is called, and waits

@@ -26,7 +26,7 @@ func main() {
 	kernel := flag.String("kernel", "", "the kernel to boot, a bzImage")
 	module := flag.String("module", "", "a module to load into it, and its parameters with spaces before each")
 	run := flag.String("run", "^TestKernel", "which tests, as of go test")
-	timeout := flag.Duration("timeout", 5*time.Minute, "after which the virtual machine is stopped")
+	timeout := flag.Duration("timeout", 15*time.Minute, "after which the virtual machine is stopped")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: vmtest -kernel FILE [flags] PACKAGE...")
 		flag.PrintDefaults()

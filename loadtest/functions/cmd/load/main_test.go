@@ -45,7 +45,7 @@ func TestSendsSeveralSizesToEach(t *testing.T) {
 		defer s.Close()
 		urls = append(urls, s.URL)
 	}
-	if err := testLoad(&log, urls...).run(t.Context(), time.Second/2); err != nil {
+	if err := testLoad(&log, urls...).run(t.Context(), 3*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []*function{one, other} {
@@ -92,7 +92,7 @@ func TestCountsFailures(t *testing.T) {
 			}
 		}
 	}()
-	if err := l.run(t.Context(), time.Second); err != nil {
+	if err := l.run(t.Context(), 3*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	if c := l.counts[s.URL]; c.failed != 3 || c.answered == 0 {
