@@ -21,7 +21,9 @@ PLAIN = {"Content-Type": "application/json"}
 KSERVES = {"Content-Type": "application/json; charset=utf-8"}
 BINARY = {"Content-Type": "application/octet-stream"}
 
-fuzz = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+fuzz = settings(
+    max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 NUMBERS = st.one_of(
     st.sampled_from(

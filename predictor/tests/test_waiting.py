@@ -3,8 +3,8 @@ import signal
 
 import pytest
 import uvicorn
-
 from conftest import WAIT_SECONDS
+
 from libra_predictor import waiting
 from libra_predictor.waiting import WaitingServer
 
