@@ -76,14 +76,13 @@ func (f *topFlags) check() error {
 }
 
 func (o *options) top(ctx context.Context, f topFlags, kube client.Client, namespace string) error {
-	ctx, cancel := context.WithTimeout(ctx, f.period)
-	defer cancel()
+	ends := time.After(f.period)
 	ticks := time.NewTicker(f.interval)
 	defer ticks.Stop()
 	for again := false; ; again = true {
 		d, err := top(ctx, kube, namespace, time.Now())
 		if ctx.Err() != nil && again {
-			return nil // it has been watched for as long as was asked
+			return nil // whoever watches has seen enough
 		}
 		if err != nil {
 			return err
@@ -98,6 +97,8 @@ func (o *options) top(ctx context.Context, f topFlags, kube client.Client, names
 		}
 		select {
 		case <-ctx.Done():
+			return nil
+		case <-ends: // a reading that has begun before is printed
 			return nil
 		case <-ticks.C:
 		}
