@@ -82,15 +82,17 @@ func hold(held []byte, bytes int) (grown []byte, err error) {
 	case before == 0:
 		grown, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	default:
+		// What is locked grows within the kernel, which slows nobody down there, by a huge page at a time.
+		unix.Munlock(held) //nolint:errcheck // it may not have been locked
 		grown, err = unix.Mremap(held, bytes, unix.MREMAP_MAYMOVE)
 	}
 	if err != nil {
 		return nil, err
 	}
-	unix.Mlock(grown) //nolint:errcheck // without it swap may take some, where there is any
 	for i := before; i < bytes; i += os.Getpagesize() {
 		grown[i] = 1
 	}
+	unix.Mlock(grown) //nolint:errcheck // without it swap may take some, where there is any
 	return grown, nil
 }
 
