@@ -61,24 +61,23 @@ func TestSizeInJSON(t *testing.T) {
 		{name: "not compressed", pointer: "/n", body: `{"n": 1}`, encoding: "identity", want: 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(tc.body))
-			r.Header.Set("Content-Encoding", tc.encoding)
-			var got int64
-			var body io.ReadCloser
-			var err *sizeError
-			synctest.Test(t, func(*testing.T) { got, body, err = sizeOf(r, "json:"+tc.pointer, new(budget)) })
-			if got != tc.want {
-				t.Errorf("sizeOf() = %d, want %d", got, tc.want)
-			}
-			switch {
-			case tc.wantErr == "" && err != nil:
-				t.Errorf("sizeOf() = %v, want no error", err)
-			case tc.wantErr != "" && (err == nil || err.field != fieldJSON || !strings.Contains(err.Error(), tc.wantErr)):
-				t.Errorf("sizeOf() = %v, want an error of the JSON body with %q", err, tc.wantErr)
-			}
-			if read, err := io.ReadAll(body); err != nil || string(read) != tc.body {
-				t.Errorf("the body is %.40q, %v, want %.40q", read, err, tc.body)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(tc.body))
+				r.Header.Set("Content-Encoding", tc.encoding)
+				got, body, err := sizeOf(r, "json:"+tc.pointer, new(budget))
+				if got != tc.want {
+					t.Errorf("sizeOf() = %d, want %d", got, tc.want)
+				}
+				switch {
+				case tc.wantErr == "" && err != nil:
+					t.Errorf("sizeOf() = %v, want no error", err)
+				case tc.wantErr != "" && (err == nil || err.field != fieldJSON || !strings.Contains(err.Error(), tc.wantErr)):
+					t.Errorf("sizeOf() = %v, want an error of the JSON body with %q", err, tc.wantErr)
+				}
+				if read, err := io.ReadAll(body); err != nil || string(read) != tc.body {
+					t.Errorf("the body is %.40q, %v, want %.40q", read, err, tc.body)
+				}
+			})
 		})
 	}
 }

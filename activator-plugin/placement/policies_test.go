@@ -144,10 +144,10 @@ func TestJoinShortestQueue(t *testing.T) {
 
 func TestRandomTakesAll(t *testing.T) {
 	got := map[int]int{}
-	for range 3000 {
+	for range 30_000 {
 		got[Random(&Query{}, on(0, "a", "b", "c"))]++
 	}
-	if len(got) != 3 || got[0] < 800 || got[1] < 800 || got[2] < 800 {
+	if len(got) != 3 || got[0] < 9000 || got[1] < 9000 || got[2] < 9000 {
 		t.Errorf("taken %v, want each a third", got)
 	}
 }

@@ -35,7 +35,7 @@ import (
 )
 
 const (
-	// inForceWithin is how long after an edit all requests go by it.
+	// inForceWithin is far above how long it is until all requests go by an edit, which bench-place measures.
 	inForceWithin = time.Minute
 	// computed is more CPU than a function's pod uses for being asked whether it is ready, and less than
 	// one request of chosenBody takes.

@@ -129,7 +129,7 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 					found = true
 				// That one is off: it is a connection which nothing has been asked on yet.
 				case pod != "" && client["user"] != "default":
-					return fmt.Errorf("%s is connected as the user %q", pod, client["user"])
+					t.Fatalf("%s is connected as the user %q", pod, client["user"])
 				}
 			}
 			if !found {
