@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -30,27 +29,25 @@ type owing struct {
 // findDebts leaves out pods that Libra did not resize, or that are whole. rows tell of those of which it is not known
 // what they are owed.
 func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debts []*owing, rows []*restored, err error) {
-	revisions := map[types.NamespacedName]*servingv1.Revision{}
+	revisions := map[string]*servingv1.Revision{} // by UID
 	for i := range pods {
 		pod := &pods[i]
 		if !actuate.Resized(pod) || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
+		uid := pod.Labels[serving.RevisionUID]
 		row := &restored{Namespace: pod.Namespace, Pod: pod.Name, Node: pod.Spec.NodeName}
-		revision, known := revisions[name]
+		revision, known := revisions[uid]
 		if !known {
-			revision = &servingv1.Revision{}
-			if err := kube.Get(ctx, name, revision); apierrors.IsNotFound(err) || name.Name == "" {
-				revision = nil
-			} else if err != nil {
-				return nil, nil, fmt.Errorf("reading Revision %s: %w", name, err)
+			revision, err = actuate.RevisionOf(ctx, kube, pod)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, nil, err
 			}
-			revisions[name] = revision
+			revisions[uid] = revision
 		}
 		if revision == nil {
 			row.failed = true
-			row.Result = fmt.Sprintf("its Revision %q is gone, so what it is owed is not known: delete the pod", name.Name)
+			row.Result = fmt.Sprintf("its Revision %q is gone, so what it is owed is not known: delete the pod", pod.Labels[serving.RevisionLabelKey])
 			rows = append(rows, row)
 			continue
 		}

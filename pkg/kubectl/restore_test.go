@@ -22,12 +22,12 @@ import (
 )
 
 // resized is a pod that runs as the kubelet would have it, with limits that by has changed.
-func (p *plane) resized(namespace, name, revision, mode string, to api.Resources, by string) {
+func (p *plane) resized(revision *servingv1.Revision, name, mode string, to api.Resources, by string) {
 	p.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name,
-			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: revision},
+			Namespace: revision.Namespace, Name: name,
+			Labels:      map[string]string{api.EnabledLabel: api.EnabledValue, serving.RevisionLabelKey: revision.Name, serving.RevisionUID: string(revision.UID)},
 			Annotations: map[string]string{api.ModeAnnotation: mode},
 		},
 		Spec: corev1.PodSpec{NodeName: "worker", Containers: []corev1.Container{{
@@ -62,17 +62,21 @@ func (p *plane) restores() {
 	node.Status.Allocatable = list("8", "16Gi")
 	p.status(node)
 	p.namespace("resized")
-	p.revision("resized", "cart-00001", list("500m", "256Mi"))
+	cart := p.revision("resized", "cart-00001", list("500m", "256Mi"))
+	gone, anew := cart.DeepCopy(), cart.DeepCopy()
+	gone.Name, gone.UID = "gone-00001", "gone"
+	anew.UID = "of-the-one-before"
 	above, owed := api.Resources{CPUMilli: 1500, MemoryBytes: 512 << 20}, api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}
-	p.resized("resized", "both", "cart-00001", "observe", above, actuate.FieldManager)
-	p.resized("resized", "orphan", "gone-00001", "observe", above, actuate.FieldManager)
-	p.resized("resized", "others", "cart-00001", "observe", above, "vpa")
-	p.resized("resized", "whole", "cart-00001", "observe", owed, "")
+	p.resized(cart, "both", "observe", above, actuate.FieldManager)
+	p.resized(gone, "orphan", "observe", above, actuate.FieldManager)
+	p.resized(anew, "older", "observe", above, actuate.FieldManager)
+	p.resized(cart, "others", "observe", above, "vpa")
+	p.resized(cart, "whole", "observe", owed, "")
 
 	p.refuses("which pods?", "restore")
 	p.refuses("there is no --all-namespaces and no --node with it", "restore", "both", "--node", "worker")
 	out, err := p.run("restore", "-n", "resized", "--dry-run=server")
-	if err == nil || !strings.Contains(out, "accepted (server dry run)") || !strings.Contains(out, `its Revision "gone-00001" is gone`) {
+	if err == nil || !strings.Contains(out, "accepted (server dry run)") || !strings.Contains(out, `its Revision "gone-00001" is gone`) || !strings.Contains(out, `its Revision "cart-00001" is gone`) {
 		p.Errorf("the dry run ends with %v, after\n%s", err, out)
 	}
 	if got := p.limits("resized", "both"); got != above {
@@ -99,8 +103,7 @@ func (p *plane) restores() {
 
 	// The resizer runs, and would change what is put back.
 	p.namespace("acting")
-	p.revision("acting", "cart-00001", list("500m", "256Mi"))
-	p.resized("acting", "full", "cart-00001", "full", above, actuate.FieldManager)
+	p.resized(p.revision("acting", "cart-00001", list("500m", "256Mi")), "full", "full", above, actuate.FieldManager)
 	p.refuses("the resizer runs and acts on 1 of the pods, such as acting/full in the mode full", "restore", "--node", "worker")
 	if got := p.limits("acting", "full"); got != above {
 		p.Errorf("what is refused has set %v", got)
@@ -131,12 +134,12 @@ func (p *plane) pending(namespace, name, message string) {
 
 // A pod that goes is owed nothing any more: neither one that went before it had anything back, nor one that has only its CPU back.
 func TestRestoreOfPodsThatGo(t *testing.T) {
-	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-00001"}}
+	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-00001", UID: "1"}}
 	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: list("500m", "256Mi")}}}
 	pod := func(name string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: name, UID: "1", Labels: map[string]string{serving.RevisionLabelKey: revision.Name},
+				Namespace: "shop", Name: name, UID: "1", Labels: map[string]string{serving.RevisionLabelKey: revision.Name, serving.RevisionUID: string(revision.UID)},
 				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: "resize", FieldsV1: &metav1.FieldsV1{
 					Raw: []byte(`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{},"f:memory":{}}}}}}}`),
 				}}},

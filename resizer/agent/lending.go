@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
@@ -55,16 +54,11 @@ func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, e
 	if ok {
 		return allocation, nil
 	}
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
 	ctx, cancel := context.WithTimeout(ctx, revisionTimeout)
 	defer cancel()
-	var revision servingv1.Revision
-	if err := a.revisions.Get(ctx, key, &revision); err != nil {
-		return api.Resources{}, fmt.Errorf("reading Revision %s of pod %s: %w", key, pod.Name, err)
-	}
-	if revision.UID != uid {
-		return api.Resources{}, fmt.Errorf("pod %s/%s is of a Revision %s with UID %q, and the one that there is has %q: what it is owed is not known",
-			pod.Namespace, pod.Name, key.Name, uid, revision.UID)
+	revision, err := actuate.RevisionOf(ctx, a.revisions, pod)
+	if err != nil {
+		return api.Resources{}, err
 	}
 	allocation = api.FromList(revision.Spec.GetContainer().Resources.Limits)
 	a.mu.Lock()

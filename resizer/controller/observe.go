@@ -7,13 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"knative.dev/serving/pkg/apis/serving"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/actuate"
 )
 
 // observe brings n.pods up to date with the cache.
@@ -64,19 +62,14 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 // readRevision takes in what the pod's Revision says of the user's container. What
 // it said stands when the Revision is gone before its pods, whether or not another has its name.
 func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *managedPod) error {
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
-	var revision servingv1.Revision
-	err := c.kube.Get(ctx, key, &revision)
-	if err == nil && string(revision.UID) != pod.Labels[serving.RevisionUID] {
-		err = apierrors.NewNotFound(servingv1.Resource("revisions"), key.Name)
+	revision, err := actuate.RevisionOf(ctx, c.kube, pod)
+	if m.function != "" && apierrors.IsNotFound(err) {
+		return nil
 	}
 	if err != nil {
-		if m.function != "" && apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("reading Revision %s of pod %s: %w", key, pod.Name, err)
+		return err
 	}
-	m.function = key.String()
+	m.function = client.ObjectKeyFromObject(revision).String()
 	m.unreadSince = time.Time{}
 	m.user = *revision.Spec.GetContainer()
 	if m.user.Name == "" {

@@ -116,16 +116,6 @@ func (u Uninstall) observe(ctx context.Context) error {
 	return client.IgnoreNotFound(err)
 }
 
-func (u Uninstall) awaitWhole(ctx context.Context) error {
-	return u.await(ctx, func(ctx context.Context) (string, error) {
-		away, err := u.notWhole(ctx)
-		if len(away) > 0 {
-			return fmt.Sprintf("%d pods have other limits than their Revisions; deleting a pod is a remedy, too: %s", len(away), strings.Join(away, "; ")), nil
-		}
-		return "", err
-	})
-}
-
 // awaitActivators waits until those of Libra's that drain have ended: what their requests hold they give back
 // themselves.
 func (u Uninstall) awaitActivators(ctx context.Context) error {

@@ -3,12 +3,12 @@ package uninstall
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"knative.dev/serving/pkg/apis/serving"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/kubectl/debt"
@@ -18,31 +18,72 @@ import (
 // podsAtATime bounds what the Job holds of the cluster's pods, which may be tens of thousands.
 const podsAtATime = 500
 
-// notWhole says which pods have limits that Libra set and that are not those of their Revisions.
-func (u Uninstall) notWhole(ctx context.Context) ([]string, error) {
-	var away []string
+// notWhole is a pod that has limits which Libra set and which are not those of its Revision.
+type notWhole struct {
+	pod client.ObjectKey
+	why string
+}
+
+// awaitWhole looks at all pods at first and at last, and between at those alone that were not whole.
+func (u Uninstall) awaitWhole(ctx context.Context) error {
+	var away []notWhole
+	return u.await(ctx, func(ctx context.Context) (string, error) {
+		var pods []client.ObjectKey
+		for _, a := range away {
+			pods = append(pods, a.pod)
+		}
+		left, err := u.lookAt(ctx, pods)
+		if err == nil && len(left) == 0 {
+			if pods, err = u.resized(ctx); err == nil {
+				left, err = u.lookAt(ctx, pods)
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+		away = left
+		if len(away) == 0 {
+			return "", nil
+		}
+		var why []string
+		for _, a := range away {
+			why = append(why, fmt.Sprintf("%s: %s", a.pod, a.why))
+		}
+		return fmt.Sprintf("%d pods have other limits than their Revisions; deleting a pod is a remedy, too: %s", len(away), strings.Join(why, "; ")), nil
+	})
+}
+
+// resized are the pods that have limits which Libra set, also those that do not take part any more: the resizer gives them
+// back what they are owed.
+func (u Uninstall) resized(ctx context.Context) (pods []client.ObjectKey, err error) {
 	page := metav1.PartialObjectMetadataList{}
 	page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	for {
-		// Also those that do not take part any more, which the resizer gives back what they are owed.
 		if err := u.Client.List(ctx, &page, client.HasLabels{serving.RevisionLabelKey}, client.Limit(podsAtATime), client.Continue(page.Continue)); err != nil {
 			return nil, fmt.Errorf("listing the functions' pods: %w", err)
 		}
 		for i := range page.Items {
 			if o := &page.Items[i]; o.DeletionTimestamp == nil && actuate.Resized(o) {
-				why, err := u.away(ctx, client.ObjectKeyFromObject(o))
-				if err != nil {
-					return nil, err
-				}
-				if why != "" {
-					away = append(away, fmt.Sprintf("%s/%s: %s", o.Namespace, o.Name, why))
-				}
+				pods = append(pods, client.ObjectKeyFromObject(o))
 			}
 		}
 		if page.Continue == "" {
-			return away, nil
+			return pods, nil
 		}
 	}
+}
+
+func (u Uninstall) lookAt(ctx context.Context, pods []client.ObjectKey) (away []notWhole, err error) {
+	for _, pod := range pods {
+		why, err := u.away(ctx, pod)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			away = append(away, notWhole{pod, why})
+		}
+	}
+	return away, nil
 }
 
 // away says how far a running pod is from what it is owed; empty when it is not.
@@ -54,15 +95,14 @@ func (u Uninstall) away(ctx context.Context, name client.ObjectKey) (string, err
 	if pod.Status.Phase != corev1.PodRunning {
 		return "", nil
 	}
-	var revision servingv1.Revision
-	err := u.Client.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}, &revision)
+	revision, err := actuate.RevisionOf(ctx, u.Client, &pod)
 	if apierrors.IsNotFound(err) {
 		return "", nil // its pods go, too
 	}
 	if err != nil {
-		return "", fmt.Errorf("what pod %s is owed: %w", name, err)
+		return "", err
 	}
-	d, err := debt.Of(&pod, &revision)
+	d, err := debt.Of(&pod, revision)
 	if err != nil {
 		return "", err
 	}

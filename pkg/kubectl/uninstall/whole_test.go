@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -28,7 +32,7 @@ func resized(manager, spec, inForce string) *corev1.Pod {
 	status := limits(inForce)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "shop", Name: "p", Labels: map[string]string{serving.RevisionLabelKey: "f"},
+			Namespace: "shop", Name: "p", Labels: map[string]string{serving.RevisionLabelKey: "f", serving.RevisionUID: "1"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil,
 				`{"f:spec":{"f:containers":{"k:{\"name\":\"user-container\"}":{"f:resources":{"f:limits":{"f:cpu":{}}}}}}}`)}}},
 		},
@@ -47,15 +51,13 @@ func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
 		"above it":                         {resized(actuate.FieldManager, "2", "2"), false},
 		"above it until the kubelet looks": {resized(actuate.FieldManager, "500m", "2"), false},
 		"as another manager has it":        {resized("vpa", "2", "2"), true},
-		"of a Revision that goes":          {of(resized(actuate.FieldManager, "2", "2"), "deleted"), true},
+		"of a Revision that goes":          {of(resized(actuate.FieldManager, "2", "2"), "deleted", "2"), true},
+		"of one before that of its name":   {of(resized(actuate.FieldManager, "2", "2"), "f", "0"), true},
 		"that has ended":                   {in(resized(actuate.FieldManager, "2", "2"), corev1.PodSucceeded), true},
 	} {
-		away, err := Uninstall{Client: cluster(t, c.pod).Build()}.notWhole(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (len(away) == 0) != c.whole {
-			t.Errorf("%s: it says %q", name, away)
+		err := Uninstall{Client: cluster(t, c.pod).Build(), Out: io.Discard}.awaitWhole(t.Context())
+		if (err == nil) != c.whole || err != nil && !strings.Contains(err.Error(), "1 pods have other limits than their Revisions; deleting a pod is a remedy, too: shop/p: its limits") {
+			t.Errorf("%s: it says %v", name, err)
 		}
 	}
 }
@@ -102,13 +104,47 @@ func TestPodsAreLookedAtInPagesAndWholeOnlyWhenResized(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	}).Build()
-	away, err := Uninstall{Client: built}.notWhole(t.Context())
+	found, err := Uninstall{Client: built}.resized(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(away) != 3 || lists != 4 {
-		t.Errorf("%d lists found %q, want three pods, of four lists", lists, away)
+	if len(found) != 3 || lists != 4 {
+		t.Errorf("%d lists found %v, want three pods, of four lists", lists, found)
 	}
+}
+
+// To look at a large cluster's pods once a second would be most of what its API server does meanwhile.
+func TestAllPodsAreLookedAtFirstAndLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting, whole := resized(actuate.FieldManager, "2", "2"), resized(actuate.FieldManager, "500m", "500m")
+		waiting.Name, whole.Name = "waiting", "whole"
+		lists, looks := 0, map[string]int{}
+		built := cluster(t, waiting, whole).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				lists++
+				return c.List(ctx, list, opts...)
+			},
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, ok := o.(*corev1.Pod); ok {
+					looks[key.Name]++
+				}
+				if err := c.Get(ctx, key, o, opts...); err != nil {
+					return err
+				}
+				if pod, ok := o.(*corev1.Pod); ok && looks[key.Name] > 5 {
+					pod.Spec.Containers[1].Resources = limits("500m")
+					pod.Status.ContainerStatuses[0].Resources = &pod.Spec.Containers[1].Resources
+				}
+				return nil
+			},
+		}).Build()
+		if err := (Uninstall{Client: built, Out: io.Discard, Timeout: time.Minute}).awaitWhole(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if lists != 2 || looks["whole"] != 2 || looks["waiting"] != 7 {
+			t.Errorf("%d lists, and looks at pods are %v; want one list and a look at the whole one first and last", lists, looks)
+		}
+	})
 }
 
 // cluster has a Revision f of 500m, and the pods.
@@ -118,13 +154,13 @@ func cluster(t *testing.T, pods ...client.Object) *fake.ClientBuilder {
 	if err := errors.Join(servingv1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "f"}}
+	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "f", UID: "1"}}
 	revision.Spec.Containers = []corev1.Container{{Resources: limits("500m")}}
 	return fake.NewClientBuilder().WithScheme(scheme).WithReturnManagedFields().WithObjects(revision).WithObjects(pods...)
 }
 
-func of(pod *corev1.Pod, revision string) *corev1.Pod {
-	pod.Labels[serving.RevisionLabelKey] = revision
+func of(pod *corev1.Pod, revision, uid string) *corev1.Pod {
+	pod.Labels[serving.RevisionLabelKey], pod.Labels[serving.RevisionUID] = revision, uid
 	return pod
 }
 
