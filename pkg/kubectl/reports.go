@@ -21,20 +21,21 @@ import (
 )
 
 const (
-	// reportStale is how old a report may be. The resizer writes one every ten seconds.
-	reportStale = time.Minute
+	// reportStale is how old a report may be. The resizer writes one every ten seconds; while nothing changes,
+	// with the first round after a minute.
+	reportStale = 2 * time.Minute
 
 	reportRemedy = "look at `kubectl -n libra-system get pods` and `kubectl -n libra-system logs deployment/libra-resizer`"
 )
 
-// scope is the namespaces that a command is about.
+// scope is which namespaces a command is about.
 type scope struct{ all bool }
 
 func (s *scope) addFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&s.all, "all-namespaces", "A", false, "in all namespaces")
 }
 
-// namespaceOf is the namespace that a command is about; empty for all of them.
+// namespaceOf returns the namespace that a command is about; empty for all of them.
 func (o *options) namespaceOf(s scope) (string, error) {
 	if s.all {
 		return "", nil
@@ -42,7 +43,7 @@ func (o *options) namespaceOf(s scope) (string, error) {
 	return o.namespace()
 }
 
-// begin is how the commands begin that are about namespaces.
+// begin is the first step of the commands that are about namespaces.
 func (o *options) begin(s scope, out output) (namespace string, kube client.Client, err error) {
 	if err := out.check(); err != nil {
 		return "", nil, err
@@ -54,7 +55,7 @@ func (o *options) begin(s scope, out output) (namespace string, kube client.Clie
 	return namespace, kube, err
 }
 
-// namespaceReport is what there is of a namespace.
+// namespaceReport is what is known about a namespace.
 type namespaceReport struct {
 	Namespace string `json:"namespace"`
 	// Problem is why the figures are missing or old; empty when they are neither.
@@ -62,8 +63,8 @@ type namespaceReport struct {
 	Report  *v1alpha1.FunctionReportStatus `json:"report,omitempty"`
 }
 
-// readReports is sorted by namespace. A namespace whose functions nobody reports of is among them, with what is
-// wrong there.
+// readReports returns reports sorted by namespace. A namespace that has functions but no report is among them,
+// with what is wrong there.
 func readReports(ctx context.Context, kube client.Client, namespace string, now time.Time) ([]namespaceReport, error) {
 	var list v1alpha1.FunctionReportList
 	if err := kube.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -99,8 +100,8 @@ func readReports(ctx context.Context, kube client.Client, namespace string, now 
 	return found, nil
 }
 
-// namespacesOfFunctions is empty where there is no Knative, or where who asks may not see its Revisions: then only
-// what is reported is known.
+// namespacesOfFunctions returns the namespaces that have functions, sorted. It returns none if there is no
+// Knative, or if the caller may not list Revisions: then only the reported namespaces are known.
 func namespacesOfFunctions(ctx context.Context, kube client.Client, namespace string) ([]string, error) {
 	var revisions metav1.PartialObjectMetadataList
 	revisions.SetGroupVersionKind(servingv1.SchemeGroupVersion.WithKind("RevisionList"))
@@ -119,7 +120,7 @@ func namespacesOfFunctions(ctx context.Context, kube client.Client, namespace st
 	return slices.Compact(names), nil
 }
 
-// reportNotes say what is wrong with reports, and with those of a namespace in which there is nothing.
+// reportNotes says what is wrong with reports, or that no function has opted in.
 func reportNotes(reports []namespaceReport, namespace string) (notes []string) {
 	for _, n := range reports {
 		if n.Problem != "" {
@@ -136,13 +137,13 @@ func reportNotes(reports []namespaceReport, namespace string) (notes []string) {
 	return notes
 }
 
-// reported is a function of a namespace.
+// reported is a reported function, with its namespace.
 type reported struct {
 	Namespace               string `json:"namespace"`
 	v1alpha1.FunctionStatus `json:",inline"`
 }
 
-// functionsOf are those of all reports, or of one Service alone.
+// functionsOf returns the functions in all reports, or only those of one Service.
 func functionsOf(reports []namespaceReport, service string) (functions []reported) {
 	for _, n := range reports {
 		if n.Report == nil {
@@ -157,10 +158,10 @@ func functionsOf(reports []namespaceReport, service string) (functions []reporte
 	return functions
 }
 
-// name is that by which its owner knows a function.
+// name is the name by which the owner knows a function.
 func (f reported) name() string { return cmp.Or(f.Service, f.Revision) }
 
-// volume is CPU and memory, as 250m/64Mi, or empty.
+// volume formats CPU and memory, as 250m/64Mi. It is empty when both are zero.
 func volume(list corev1.ResourceList) string {
 	if r := api.FromList(list); !r.IsZero() {
 		return r.String()
@@ -168,7 +169,7 @@ func volume(list corev1.ResourceList) string {
 	return ""
 }
 
-// keep leaves out what is not of the Service.
+// keep drops the functions that are not of the Service.
 func (n *namespaceReport) keep(service string) {
 	if n.Report == nil {
 		return

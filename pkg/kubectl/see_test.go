@@ -18,7 +18,7 @@ func function(service string, mode string, requests int64) v1alpha1.FunctionStat
 }
 
 func (p *plane) reports() {
-	for _, namespace := range []string{"shop", "silent", "stale"} {
+	for _, namespace := range []string{"shop", "silent", "stale", "idle"} {
 		p.namespace(namespace)
 	}
 	cart := function("cart", "observe", 120)
@@ -30,6 +30,7 @@ func (p *plane) reports() {
 	late := function("late", "lend", 3)
 	p.report("shop", 3*time.Second, cart, thumb, late)
 	p.report("stale", 10*time.Minute, function("old", "full", 1))
+	p.report("idle", 80*time.Second, function("idle", "full", 0))
 	p.revision("silent", "mute-00001", list("500m", "256Mi"))
 
 	p.golden("status", "status", "-n", "shop")
@@ -38,6 +39,9 @@ func (p *plane) reports() {
 	p.golden("top", "top", "-n", "shop")
 	p.prints("Namespace silent: it has functions that opted in, and no FunctionReport; look at `kubectl -n libra-system", "status", "-A")
 	p.prints("Namespace stale: its FunctionReport is 10m old", "savings", "-A")
+	if out, err := p.run("status", "-n", "idle"); err != nil || strings.Contains(out, "old") {
+		p.Errorf("of a report that is due for the next round, status says %v and\n%s", err, out)
+	}
 	p.prints("No function in namespace default has opted in", "top", "-n", "default")
 	p.refuses(`no function "nothing" is reported`, "status", "nothing", "-n", "shop")
 	p.refuses(`--output is "csv", want one of table`, "status", "-o", "csv")
