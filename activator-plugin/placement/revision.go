@@ -121,7 +121,10 @@ func (r *Revision) setPod(p Pod) {
 	}
 	known.Pod, known.doubted = p, false
 	for _, ip := range p.IPs {
-		r.byIP[ip] = known
+		// A pod of a lost node may be told of still, by an address that another has by now.
+		if other := r.byIP[ip]; other == nil || !other.Ready || p.Ready {
+			r.byIP[ip] = known
+		}
 	}
 }
 

@@ -157,6 +157,24 @@ func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
 	}
 }
 
+// Of a node that is lost its pods are told of until they are deleted, while another may have their address.
+func TestAnAddressIsThePodsThatTakesRequests(t *testing.T) {
+	lost := Pod{Name: "ns/lost", Node: "lost", IPs: []string{ip(0)}}
+	s := slotsOf("a", "b")
+	s.SetPod(revID, lost)
+	r := s.Of(revID, 1)
+	if got := r.Take(dest(0), Ask{}); got.Node != "a" {
+		t.Errorf("counts on node %q, want a", got.Node)
+	}
+	s.RemovePod(revID, "ns/pod-000")
+	s.SetPod(revID, lost)
+	lost.Ready = true
+	s.SetPod(revID, lost)
+	if got := r.Take(dest(0), Ask{}); got.Node != "lost" {
+		t.Errorf("once the other is gone it counts on node %q, want the one that is ready", got.Node)
+	}
+}
+
 // To a pod that could not be reached no request is moved for a while, or until Knative picks it, or no other has a
 // free slot: Knative counts its slots all the same.
 func TestAPodThatCannotBeReached(t *testing.T) {
