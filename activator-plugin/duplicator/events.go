@@ -2,15 +2,13 @@ package duplicator
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
-)
 
-// maxNote is the longest message that the API server takes in an Event.
-const maxNote = 1024
+	"libra.dev/libra/pkg/api"
+)
 
 // Reasons of Events on a revision whose inputs are duplicated.
 const (
@@ -53,9 +51,5 @@ func (e events) refused(rev *v1.Revision, note string) {
 }
 
 func (e events) tell(rev *v1.Revision, kind, what, format string, args ...any) {
-	note := fmt.Sprintf(format, args...)
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote], "")
-	}
-	e.recorder.Event(rev, kind, what, note)
+	e.recorder.Event(rev, kind, what, api.Note(fmt.Sprintf(format, args...)))
 }

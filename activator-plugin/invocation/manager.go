@@ -21,6 +21,7 @@ import (
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/once"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
 )
@@ -82,7 +83,7 @@ type Manager struct {
 	counts    counts
 	ahead     budget
 	events    record.EventRecorder
-	warned    once
+	warned    once.Set[warning]
 }
 
 // NewManager returns a Manager that is to be run.

@@ -143,7 +143,7 @@ func TestRefusedAnnotationsAreTold(t *testing.T) {
 	close(events.Events)
 	var told []string
 	for e := range events.Events {
-		if len(e) > maxNote+100 {
+		if len(e) > api.MaxNote+100 {
 			t.Errorf("an Event has %d bytes", len(e))
 		}
 		told = append(told, e)

@@ -2,10 +2,11 @@ package controller
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
+
+	"libra.dev/libra/pkg/api"
 )
 
 // Reasons of Events on a pod.
@@ -37,15 +38,8 @@ type event struct {
 	kind, reason, action, note string
 }
 
-// noteBytes is the longest note; the API server refuses those over 1,024 bytes.
-const noteBytes = 1000
-
 func (e event) record(r events.EventRecorder) {
-	note := e.note
-	if len(note) > noteBytes {
-		note = note[:noteBytes]
-	}
-	r.Eventf(e.pod, nil, e.kind, e.reason, e.action, "%s", strings.ToValidUTF8(note, ""))
+	r.Eventf(e.pod, nil, e.kind, e.reason, e.action, "%s", api.Note(e.note))
 }
 
 // leftAloneEvent tells the owner of an opted-in pod why Libra does nothing for it.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
@@ -20,9 +21,6 @@ const (
 	// counts in docs/settings.md.
 	eventBounded = "Bounded"
 )
-
-// noteBytes is the longest note; the API server refuses those over 1,024 bytes.
-const noteBytes = 1000
 
 // tell makes an Event of what the policy's status does not say yet, once.
 func (w *Writer) tell(object *unstructured.Unstructured, was, is v1alpha1.HarvestPolicyStatus) {
@@ -49,8 +47,5 @@ func (w *Writer) tell(object *unstructured.Unstructured, was, is v1alpha1.Harves
 }
 
 func (w *Writer) record(object *unstructured.Unstructured, kind, reason, note string) {
-	if len(note) > noteBytes {
-		note = strings.ToValidUTF8(note[:noteBytes], "")
-	}
-	w.events.Eventf(object, nil, kind, reason, "Read", "%s", note)
+	w.events.Eventf(object, nil, kind, reason, "Read", "%s", api.Note(note))
 }

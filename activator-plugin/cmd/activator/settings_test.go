@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -79,16 +78,4 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestRefusalsAreBounded(t *testing.T) {
-	core, logs := observer.New(zap.InfoLevel)
-	r := &refusals{logger: zap.New(core).Sugar()}
-	for i := range 3 * maxRefusals {
-		r.log(errors.New(fmt.Sprint("text ", i)))
-		r.log(errors.New(fmt.Sprint("text ", i)))
-	}
-	if logs.Len() != 3*maxRefusals || len(r.said) > maxRefusals {
-		t.Errorf("%d lines are logged and %d remembered, of %d texts", logs.Len(), len(r.said), 3*maxRefusals)
-	}
 }

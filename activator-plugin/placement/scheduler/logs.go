@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"errors"
-	"sync"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"libra.dev/libra/pkg/once"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -58,13 +58,9 @@ func (c *core) Sync() error { return nil }
 
 // followSettings follows the cluster's settings once they are run. What is refused is logged once.
 func followSettings(kube kubernetes.Interface, objects dynamic.Interface, logger klog.Logger) (*settings.Live, error) {
-	var mu sync.Mutex
-	last := ""
+	var refused once.Set[string]
 	return settings.NewLive(kube, objects, func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err.Error() != last {
-			last = err.Error()
+		if refused.First(err.Error()) {
 			logger.Error(err, "Refused a setting. This is logged once")
 		}
 	})

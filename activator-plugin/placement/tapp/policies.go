@@ -29,6 +29,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/once"
 )
 
 const (
@@ -175,14 +176,14 @@ func (p *Policies) follow(resource schema.GroupVersionResource, informer cache.S
 
 // unread says once that policies cannot be read, and why. The informer tries again, with a back-off.
 func (p *Policies) unread(k *kind) cache.WatchErrorHandlerWithContext {
-	var said once
+	var said once.Set[string]
 	return func(_ context.Context, _ *cache.Reflector, err error) {
 		// What passes by itself is waited for.
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			k.absent.Store(true)
 		}
 		switch {
-		case !said.first(err):
+		case !said.First(err.Error()):
 		case apierrors.IsNotFound(err):
 			p.logger.Infow("There are no placement policies of this kind: its definition is not installed. This is logged once.", "resource", k.resource.Resource)
 		default:
@@ -275,7 +276,7 @@ func (p *Policies) read() bool {
 // findNode finds the node that this activator is on, of which its zone is.
 func (p *Policies) findNode(ctx context.Context, found chan<- string) {
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 10, Cap: time.Minute}
-	var said once
+	var said once.Set[string]
 	_ = backoff.DelayWithReset(p.clock, time.Hour).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
@@ -284,7 +285,7 @@ func (p *Policies) findNode(ctx context.Context, found chan<- string) {
 		case err == nil && pod.Spec.NodeName != "":
 			found <- pod.Spec.NodeName
 			return true, nil
-		case err != nil && said.first(err):
+		case err != nil && said.First(err.Error()):
 			p.logger.Warnw("Cannot read this activator's pod, so it is in no zone for placement policies. This is logged once.", zap.Error(err))
 		}
 		return false, nil
@@ -453,21 +454,4 @@ func withoutManagers(obj any) (any, error) {
 		u.SetManagedFields(nil)
 	}
 	return obj, nil
-}
-
-// once remembers the last error.
-type once struct {
-	mu   sync.Mutex
-	last string
-}
-
-// first says whether an error is another than the last.
-func (o *once) first(err error) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err.Error() == o.last {
-		return false
-	}
-	o.last = err.Error()
-	return true
 }

@@ -23,7 +23,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/once"
 )
 
 // Reasons of Events on a placement policy.
@@ -42,8 +44,6 @@ const (
 	scatter = 500 * time.Millisecond
 	// longestRetry is the longest wait before a status that could not be written is written again.
 	longestRetry = time.Minute
-	// maxNote is the longest message that the API server takes in an Event.
-	maxNote = 1024
 	// recheck is after what time it is looked again, at the earliest, for whoever refused a generation or has not read it:
 	// by then it may be gone.
 	recheck = time.Minute
@@ -62,7 +62,7 @@ type reporter struct {
 	activator types.NamespacedName
 	object    func(key) (*unstructured.Unstructured, bool)
 	queue     workqueue.TypedRateLimitingInterface[key]
-	warned    once
+	warned    once.Set[string]
 
 	mu      sync.Mutex
 	reports map[key]outcome // those due, and written
@@ -157,7 +157,7 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 		r.mu.Unlock()
 		return
 	case apierrors.IsConflict(err):
-	case r.warned.first(err):
+	case r.warned.First(err.Error()):
 		r.logger.Warnw("Cannot write the status of a placement policy, which is in force all the same; the activator needs update on its status. This is logged once.",
 			"policy", of.String(), zap.Error(err))
 	}
@@ -212,7 +212,7 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 	}
 	if o.refused != "" {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
-		accepted.Message = shortened(fmt.Sprintf("%s. %s", o.refused, inForce(o.compiled)))
+		accepted.Message = api.Note(fmt.Sprintf("%s. %s", o.refused, inForce(o.compiled)))
 	}
 	last := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
 	switch {
@@ -281,11 +281,4 @@ func (r *reporter) tell(obj *unstructured.Unstructured, was, is *v1alpha1.Placem
 		r.events.Eventf(obj, corev1.EventTypeWarning, eventUnmatched,
 			"No node matches blocks %v of spec.blocks (the first is 0): want names or labels of nodes, and zones, that there are.", is.UnmatchedBlocks)
 	}
-}
-
-func shortened(note string) string {
-	if len(note) > maxNote {
-		note = strings.ToValidUTF8(note[:maxNote], "")
-	}
-	return note
 }
