@@ -26,13 +26,13 @@ import (
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
 )
 
-// memoryLocks are those of a single activator, and what it left behind.
+// memoryLocks has the locks of a single activator, and what it left behind.
 type memoryLocks struct {
 	mu        sync.Mutex
 	verdicts  map[key]verdict
 	renewals  int
 	prolonged time.Duration
-	// acquiring and renewing are the errors to answer with.
+	// acquiring and renewing are the errors to return.
 	acquiring, renewing error
 }
 
@@ -154,7 +154,7 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 		}
 		return true, service, nil
 	})
-	// As an API server does, and the fake does not.
+	// An API server does this, but the fake does not.
 	made := 0
 	c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		made++
@@ -180,7 +180,7 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 	return c
 }
 
-// replace has another activator's copy in the place of this one's.
+// replace puts another activator's copy in the place of this one's.
 func (c *cluster) replace(t *testing.T, rev *v1.Revision) {
 	t.Helper()
 	theirs := copyOf(rev, largest)
@@ -190,7 +190,7 @@ func (c *cluster) replace(t *testing.T, rev *v1.Revision) {
 	}
 }
 
-// gather has all wanted inputs of the revision kept.
+// gather keeps all wanted inputs of the revision.
 func (c *cluster) gather(t *testing.T, rev *v1.Revision) {
 	t.Helper()
 	answer(c.inputs, keyOf(rev), standing{wanted: true})
@@ -221,7 +221,7 @@ func (c *cluster) count(verb string) int {
 	return n
 }
 
-// events are the reasons of all that were recorded, and their texts.
+// recorded returns the reasons and texts of all recorded Events.
 func (c *cluster) recorded() string {
 	var all []string
 	for len(c.recorder.Events) > 0 {

@@ -21,19 +21,20 @@ import (
 const (
 	copySuffix = "-libra-copy"
 
-	// parallel is how many replays are under way at once, each in a pod of its own.
+	// parallel is how many replays are in flight at once, each in a pod of its own.
 	parallel = 2
 )
 
-// copyName is at most 63 characters, as a Service's name has to be.
+// copyName returns the name of a revision's copy, which has at most 63 characters, as a
+// Service's name must.
 func copyName(revision string) string { return kmeta.ChildName(revision, copySuffix) }
 
-// copyOf is a Service that runs what the revision runs, with limits that are the
-// largest or the revision's own, whichever are larger.
+// copyOf returns a Service that runs what the revision runs, with the larger of largest
+// and the revision's own limits.
 func copyOf(rev *v1.Revision, largest api.Resources) *v1.Service {
 	template := v1.RevisionTemplateSpec{
-		// None of the revision's own labels: a selector of its owner's would find the
-		// copy and send it real requests.
+		// None of the revision's own labels: its owner's selectors would match the copy and
+		// send it real requests.
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: map[string]string{
 				api.EnabledLabel: api.EnabledValue,
@@ -63,8 +64,8 @@ func copyOf(rev *v1.Revision, largest api.Resources) *v1.Service {
 	}
 }
 
-// ownerOf lets the copy be collected with the revision. It does not block that, which
-// would need a right on the revision's finalizers.
+// ownerOf has the copy garbage-collected with the revision. It does not block the
+// revision's deletion, which would need a permission on the revision's finalizers.
 func ownerOf(rev *v1.Revision) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: v1.SchemeGroupVersion.String(),
@@ -74,8 +75,8 @@ func ownerOf(rev *v1.Revision) metav1.OwnerReference {
 	}
 }
 
-// copyAnnotations are the revision's own but those that Knative gave it, that scale
-// it, or that would have the copy duplicated in its turn.
+// copyAnnotations returns the revision's own annotations, except those that Knative gave
+// it, that scale it, or that would have the copy duplicated in turn.
 func copyAnnotations(rev *v1.Revision) map[string]string {
 	annotations := map[string]string{
 		autoscaling.InitialScaleAnnotationKey: "1",
@@ -100,7 +101,7 @@ func copyAnnotations(rev *v1.Revision) map[string]string {
 	return annotations
 }
 
-// pinImages names what a revision runs: its tags may have moved on.
+// pinImages pins the images that a revision runs: its tags may have moved on.
 func pinImages(containers []corev1.Container, statuses []v1.ContainerStatus) {
 	for i := range containers {
 		for _, status := range statuses {
@@ -111,8 +112,8 @@ func pinImages(containers []corev1.Container, statuses []v1.ContainerStatus) {
 	}
 }
 
-// copyResources raises the limits and keeps the requests. Kubernetes takes a request
-// that is not there from the limit, so each is written down.
+// copyResources raises the limits and keeps the requests. Kubernetes derives a missing
+// request from the limit, so each is set.
 func copyResources(own corev1.ResourceRequirements, largest api.Resources) corev1.ResourceRequirements {
 	r := *own.DeepCopy()
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
@@ -138,8 +139,7 @@ func copyResources(own corev1.ResourceRequirements, largest api.Resources) corev
 	return r
 }
 
-// isCopyOf says whether the Service is one that a Duplicator made of the revision
-// with the name.
+// isCopyOf reports whether a Duplicator made the Service of the revision with that name.
 func isCopyOf(service *v1.Service, revision string) bool {
 	if service.Name != copyName(revision) || service.Labels[api.CopyOfLabel] != revision {
 		return false

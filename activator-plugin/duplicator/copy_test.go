@@ -22,7 +22,7 @@ import (
 
 var largest = api.Resources{CPUMilli: 2000, MemoryBytes: 1 << 30}
 
-// newRevision is one whose owner asked for duplication.
+// newRevision returns a revision whose owner asked for duplication.
 func newRevision(name string) *v1.Revision {
 	rev := &v1.Revision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -104,7 +104,7 @@ func TestCopyIsWhatTheRevisionRuns(t *testing.T) {
 					Resources: corev1.ResourceRequirements{
 						Requests: corev1.ResourceList{
 							corev1.ResourceCPU: resource.MustParse("100m"),
-							// Kubernetes would have taken it from the limit.
+							// Otherwise Kubernetes would derive it from the limit.
 							corev1.ResourceMemory: resource.MustParse("256Mi"),
 						},
 						Limits: corev1.ResourceList{

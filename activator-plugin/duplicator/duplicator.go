@@ -1,6 +1,6 @@
-// Package duplicator replays scaled copies of a function's real inputs against a copy
-// of its revision, so that its demands are learned before live requests of all sizes
-// have come. It does so for functions whose owners asked for it, and for no other.
+// Package duplicator replays scaled copies of a function's real inputs against a copy of its revision, so that its
+// demand is learned before live requests of all sizes have arrived. It does so only for functions whose owners ask
+// for it.
 package duplicator
 
 import (
@@ -25,10 +25,11 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// limits are durations. They are fields for tests, which must not depend on how busy
-// a machine is.
+// limits are the Duplicator's time limits and intervals. They are fields so that tests do not depend on how busy a
+// machine is.
 type limits struct {
-	// duplication is all of one but the removal, and leaves time for ready and for every replay to be as slow as it may.
+	// duplication bounds a duplication without the removal. It leaves time for ready and for every replay to take its
+	// longest.
 	duplication  time.Duration
 	ready        time.Duration // until the copy is made and ready
 	replay       time.Duration // each
@@ -36,7 +37,7 @@ type limits struct {
 	pollEvery    time.Duration
 	lookEvery    time.Duration // for inputs that are due
 	sweepEvery   time.Duration
-	// leftBehindAfter is more than duplication and removeWithin together.
+	// leftBehindAfter exceeds duplication and removeWithin together.
 	leftBehindAfter time.Duration
 
 	lockFor    time.Duration
@@ -44,7 +45,7 @@ type limits struct {
 	doneFor    time.Duration // in Redis, from when it was last asked about
 	failedFor  time.Duration // in Redis
 	settledFor time.Duration // until this activator asks Redis again
-	retryAfter time.Duration // when it was busy, or Redis did not answer
+	retryAfter time.Duration // if another activator was at it, or Redis did not answer
 }
 
 func defaultLimits() limits {
@@ -76,19 +77,19 @@ type Options struct {
 	Clock         clock.WithTicker
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
-	// Events records on a revision what becomes of its duplication.
+	// Events records on a revision how its duplication goes.
 	Events  record.EventRecorder
 	Serving servingclient.Interface
 	Redis   redisconn.Server
-	// Owner is this incarnation of the activator, unlike every other.
+	// Owner names this run of the activator, unlike every other.
 	Owner string
-	// Activator is where this activator serves HTTP.
+	// Activator is the URL at which this activator serves HTTP.
 	Activator *url.URL
-	// Largest are the least limits of a copy.
+	// Largest has the limits of a copy, where the revision's are not larger.
 	Largest api.Resources
 }
 
-// Duplicator keeps inputs by its Handler, and uses them in Run.
+// Duplicator keeps inputs in its Handler and replays them in Run.
 type Duplicator struct {
 	clock    clock.WithTicker
 	logger   *zap.SugaredLogger
@@ -103,7 +104,7 @@ type Duplicator struct {
 	close    func() error
 }
 
-// New returns a Duplicator that is to be run, and closed after that.
+// New returns a Duplicator, which the caller runs and closes after that.
 func New(o Options) (*Duplicator, error) {
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
@@ -130,18 +131,18 @@ func New(o Options) (*Duplicator, error) {
 	}, nil
 }
 
-// Close ends what New began.
+// Close releases what New made. Run must have returned.
 func (d *Duplicator) Close() error { return d.close() }
 
-// Run duplicates, one revision at a time, until ctx is done. When it returns, the
-// copy that it was at is removed.
+// Run duplicates the inputs of one revision at a time until ctx is done. Before it returns, it removes the copy at
+// hand.
 func (d *Duplicator) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		d.every(ctx, d.limits.sweepEvery, nil, func() { d.sweep(ctx) })
 	})
 	wg.Go(func() {
-		// Not by the one who duplicates: that takes minutes.
+		// In a goroutine of its own, because a duplication takes minutes.
 		d.every(ctx, d.limits.lookEvery, d.inputs.asked, func() {
 			for _, k := range d.inputs.toAsk() {
 				d.ask(ctx, k)
@@ -162,7 +163,7 @@ func (d *Duplicator) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// every does it at once, after each interval, and when woken.
+// every calls do at once, after each interval, and when woken.
 func (d *Duplicator) every(ctx context.Context, interval time.Duration, woken <-chan struct{}, do func()) {
 	ticker := d.clock.NewTicker(interval)
 	defer ticker.Stop()
@@ -176,7 +177,7 @@ func (d *Duplicator) every(ctx context.Context, interval time.Duration, woken <-
 	}
 }
 
-// ask lets the inputs of a revision be kept unless they would be of no use.
+// ask has the inputs of a revision kept, unless Redis says that they would be of no use or does not answer.
 func (d *Duplicator) ask(ctx context.Context, k key) {
 	v, err := d.locks.look(ctx, k)
 	s := standing{wanted: true}
@@ -186,7 +187,7 @@ func (d *Duplicator) ask(ctx context.Context, k key) {
 	d.inputs.answer(k, s, d.clock.Now())
 }
 
-// skip tells why a revision is not duplicated, and returns until when that is so.
+// skip reports why a revision is not duplicated, and returns for how long.
 func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wait time.Duration) {
 	switch {
 	case err != nil:
@@ -195,7 +196,7 @@ func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wai
 		return d.limits.retryAfter
 	case v == verdictDone:
 		d.metrics.onSkipped(k.NamespacedName, reasonDone)
-		// For as long as requests come, it stays done.
+		// It stays done for as long as requests come.
 		if err := d.locks.prolong(ctx, k, d.limits.doneFor); err != nil {
 			d.logger.Warnw("Cannot note that a function is still in use; it may be duplicated again", "function", k.String(), zap.Error(err))
 		}
@@ -209,7 +210,7 @@ func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wai
 	}
 }
 
-// handle duplicates a revision unless that was done or is being done elsewhere.
+// handle duplicates the inputs of a revision, unless that was done already or another activator is at it.
 func (d *Duplicator) handle(ctx context.Context, j job) {
 	k := keyOf(j.rev)
 	wait := d.limits.settledFor
@@ -246,7 +247,7 @@ func (d *Duplicator) handle(ctx context.Context, j job) {
 	}
 }
 
-// hold duplicates for as long as the lock is held.
+// hold duplicates for as long as it holds the lock.
 func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 	k := keyOf(j.rev)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -278,7 +279,7 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 	return counts, err
 }
 
-// duplicate makes the copy, replays and removes the copy, whatever happens.
+// duplicate makes the copy, replays the inputs to it and removes it, even after an error.
 func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err error) {
 	ctx, cancel := context.WithTimeoutCause(parent, d.limits.duplication,
 		fmt.Errorf("it took more than %v", d.limits.duplication))
@@ -287,8 +288,8 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	var uid types.UID
 	defer func() {
 		if uid == "" && errors.Is(context.Cause(parent), errNotHeld) {
-			// What has the copy's name may be another activator's by now. What this one
-			// may have made is removed when it is old enough.
+			// The Service with the copy's name may be another activator's by now. If this one made it, sweep removes it when
+			// it is old enough.
 			return
 		}
 		removeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.limits.removeWithin)
@@ -331,7 +332,7 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	return counts, nil
 }
 
-// create makes the copy, in the place of one that was left behind, and returns its UID.
+// create makes the copy, in place of one that was left behind, and returns its UID.
 func (d *Duplicator) create(ctx context.Context, rev *v1.Revision, deadline time.Time) (types.UID, error) {
 	service := copyOf(rev, d.largest)
 	for {
@@ -340,7 +341,7 @@ func (d *Duplicator) create(ctx context.Context, rev *v1.Revision, deadline time
 		case err == nil:
 			return created.UID, nil
 		case apierrors.IsAlreadyExists(err):
-			// It may also be this activator's, from an attempt whose answer was lost.
+			// It may also come from an attempt of this activator whose answer was lost.
 			if removal := d.tryRemove(ctx, rev.Namespace, rev.Name); removal != nil {
 				err = removal
 			}
@@ -354,14 +355,14 @@ func (d *Duplicator) create(ctx context.Context, rev *v1.Revision, deadline time
 	}
 }
 
-// isFinal says whether the copy was refused, by a webhook or a quota too, so that
-// another attempt would be.
+// isFinal reports whether the copy was refused, perhaps by a webhook or a quota, so that another attempt would be,
+// too.
 func isFinal(err error) bool {
 	return errors.Is(err, errForeign) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
-// awaitReady returns the copy's revision when a pod of it is ready. The Service's
-// route, which takes longer, is not needed.
+// awaitReady returns the copy's revision once a pod of it is ready. It does not need the Service's route, which takes
+// longer.
 func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision, uid types.UID, deadline time.Time) (types.NamespacedName, error) {
 	name := copyName(rev.Name)
 	for {

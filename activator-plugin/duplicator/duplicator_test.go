@@ -27,7 +27,7 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			})
 		}
 	}
-	// lose has copies made, and their makers told that they were not.
+	// lose creates copies but tells the caller that it did not.
 	lose := func(times int) func(*cluster) {
 		return func(c *cluster) {
 			c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -223,8 +223,8 @@ func TestNoCopyWithoutTheLock(t *testing.T) {
 	}
 }
 
-// What Redis knows of a revision is asked before anything of it is kept, and what is
-// done stays so for as long as requests come.
+// Redis is asked about a revision before any of its inputs are kept, and a revision that
+// is done stays done for as long as requests come.
 func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -232,7 +232,7 @@ func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
 		err       error
 		kept      bool
 		prolonged time.Duration
-		again     time.Duration // asked then
+		again     time.Duration // when it is asked again
 	}{
 		{name: "nothing is known", kept: true},
 		{name: "done", verdict: verdictDone, prolonged: defaultLimits().doneFor, again: defaultLimits().settledFor},
@@ -285,7 +285,7 @@ func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
 	}
 }
 
-// An activator that lost its lock leaves the copy of the one that has it now alone.
+// An activator that has lost its lock leaves the new holder's copy alone.
 func TestSuccessorsCopyIsLeftAlone(t *testing.T) {
 	for name, lose := range map[string]func(*cluster, func()){
 		"while it starts": func(c *cluster, replaced func()) {
@@ -296,7 +296,7 @@ func TestSuccessorsCopyIsLeftAlone(t *testing.T) {
 		"before it knows its own": func(c *cluster, replaced func()) {
 			c.locks.renewing = errLost
 			c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				time.Sleep(c.limits.renewEvery) // the answer comes when the lock is lost
+				time.Sleep(c.limits.renewEvery) // the answer comes once the lock is lost
 				err := c.client.Tracker().Add(action.(clienttesting.CreateAction).GetObject())
 				replaced()
 				return true, nil, errors.Join(errors.New("no answer"), err)

@@ -24,7 +24,7 @@ const (
 	eventRefused = "DuplicationRefused"
 )
 
-// events are told on the original revision.
+// events are recorded on the original revision.
 type events struct {
 	recorder record.EventRecorder
 }

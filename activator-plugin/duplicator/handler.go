@@ -12,14 +12,14 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Handler keeps inputs of the requests that it passes on as they are, and lets nobody
-// but this Duplicator send any to a copy.
+// Handler returns a handler that keeps inputs of the requests that it passes on
+// unchanged. Only this Duplicator may send requests to a copy.
 func (d *Duplicator) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rev := activatorhandler.RevisionFrom(r.Context())
 		if rev != nil && api.IsCopy(rev.Labels) {
 			if !d.replayer.sent(r.Header) {
-				// Its owner's policies, which select by label, do not guard it.
+				// The owner's policies select by label, so they do not protect the copy.
 				http.Error(w, fmt.Sprintf("Revision %s/%s is a copy that Libra made of %s to learn from, and takes no requests but Libra's own",
 					rev.Namespace, rev.Name, rev.Labels[api.CopyOfLabel]), http.StatusForbidden)
 				return
@@ -47,8 +47,8 @@ func (d *Duplicator) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// wants says whether the revision's owner allowed it and more inputs are needed. What
-// cannot be done for an owner who asked is told once in a while.
+// wants reports whether the revision's owner allows duplication and more inputs are
+// needed. If an owner asks for what cannot be done, it says so once in a while.
 func (d *Duplicator) wants(rev *v1.Revision) bool {
 	asked, there := rev.Annotations[api.DuplicateInputsAnnotation]
 	if !there || !api.OptedIn(rev.Labels) || asked == "false" {
@@ -106,7 +106,7 @@ func whyNotKept(r *http.Request) reason {
 		return reasonEmpty
 	case r.ContentLength > maxBody:
 		return reasonTooLarge
-	// The rest of it would be needed to read any of it.
+	// A part of an encoded body cannot be decoded.
 	case r.Header.Get("Content-Encoding") != "":
 		return reasonEncoded
 	default:
@@ -114,8 +114,8 @@ func whyNotKept(r *http.Request) reason {
 	}
 }
 
-// finish keeps a request that was read to its end and answered well. What the function
-// refused would be refused again, and be sent by anybody.
+// finish keeps a request that was read to its end and answered with a 2xx. The function
+// would refuse again what it has refused, and anybody may send such requests.
 func (d *Duplicator) finish(rev *v1.Revision, r *http.Request, t *tee, ok bool) {
 	k := keyOf(rev)
 	body, whole := t.stop()
@@ -141,7 +141,7 @@ func (d *Duplicator) finish(rev *v1.Revision, r *http.Request, t *tee, ok bool) 
 	}, d.clock.Now())
 }
 
-// tee keeps what is read of a body. The transport may read on after the handler has
+// tee keeps what is read of a body. The transport may still read after the handler has
 // returned.
 type tee struct {
 	body   io.ReadCloser
@@ -158,7 +158,7 @@ func (t *tee) Read(p []byte) (int, error) {
 	defer t.mu.Unlock()
 	if !t.stopped && n > 0 && int64(len(t.read)+n) <= t.length {
 		if t.read == nil {
-			// Grown by append, it would take more than what was reserved for it.
+			// append would allocate more than was reserved.
 			t.read = make([]byte, 0, t.length)
 		}
 		t.read = append(t.read, p[:n]...)
@@ -168,7 +168,7 @@ func (t *tee) Read(p []byte) (int, error) {
 
 func (t *tee) Close() error { return t.body.Close() }
 
-// stop returns the body, and whether that is all of it.
+// stop returns what was read of the body, and whether that is all of it.
 func (t *tee) stop() ([]byte, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,14 +178,14 @@ func (t *tee) stop() ([]byte, bool) {
 	return body, int64(len(body)) == t.length
 }
 
-// statusWriter notes the status of the response; 0 until there is one.
+// statusWriter records the status of the response; it is 0 until there is one.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	// Those below 200 come before the response.
+	// Statuses below 200 come before the response.
 	if w.status == 0 && status >= http.StatusOK {
 		w.status = status
 	}
@@ -199,11 +199,11 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap is how the reverse proxy, by http.ResponseController, flushes. It hijacks so
-// too, but only for upgrades, which are not kept.
+// Unwrap lets the reverse proxy flush through http.ResponseController. The proxy also
+// hijacks this way, but only for upgrades, which are not kept.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// ok is asked after the handler has ended: without a word from it, the server says 200.
+// ok is called after the handler has ended: if it wrote nothing, the server answers 200.
 func (w *statusWriter) ok() bool {
 	return w.status == 0 || w.status >= http.StatusOK && w.status < http.StatusMultipleChoices
 }

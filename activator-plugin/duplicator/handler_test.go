@@ -55,7 +55,7 @@ func newKeeper(t testing.TB) keeper {
 	}
 }
 
-// answer says what is to be done about a revision that nothing is known of yet.
+// answer sets the standing of a revision about which nothing is known yet.
 func answer(in *inputs, k key, s standing) {
 	in.mu.Lock()
 	_, known := in.known[k]
@@ -65,12 +65,13 @@ func answer(in *inputs, k key, s standing) {
 	}
 }
 
-// do has a request of the revision handled by a function that reads it.
+// do sends a request of the revision to a function that reads it.
 func (k keeper) do(rev *v1.Revision, r *http.Request) {
 	k.doWith(rev, r, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 }
 
-// doWith presumes that Redis has no word against it.
+// doWith is do with next as the function. It presumes that Redis knows nothing against
+// the revision.
 func (k keeper) doWith(rev *v1.Revision, r *http.Request, next http.HandlerFunc) {
 	answer(k.inputs, keyOf(rev), standing{wanted: true})
 	ctx := activatorhandler.WithRevisionAndID(r.Context(), rev, keyOf(rev).NamespacedName)
@@ -266,7 +267,7 @@ func TestOnlyWhatSucceedsIsKept(t *testing.T) {
 	}
 }
 
-// A stream's function flushes, by way of the wrapped writer.
+// A function that streams flushes through the wrapped writer.
 func TestAnswersOfKeptRequestsAreFlushed(t *testing.T) {
 	k := newKeeper(t)
 	k.doWith(newRevision("shop-00001"), post("body"), func(w http.ResponseWriter, _ *http.Request) {
@@ -276,7 +277,7 @@ func TestAnswersOfKeptRequestsAreFlushed(t *testing.T) {
 	})
 }
 
-// What is held of a body is its length, however it comes in: that is what is counted.
+// A kept body takes exactly its length, however it arrives: that is what is counted.
 func TestBodyTakesItsLength(t *testing.T) {
 	k := newKeeper(t)
 	rev := newRevision("shop-00001")
@@ -381,7 +382,7 @@ func TestRequestsArriveUnchanged(t *testing.T) {
 		if chunked {
 			want.Length = -1
 		}
-		// What is kept is kept when the handler ends, which may be after the answer.
+		// An input is kept when the handler ends, which may be after the answer.
 		<-handled
 		if len(body) > 0 && !chunked {
 			if kept := k.kept(rev); len(kept) != 1 || !bytes.Equal(kept[0].body, body) {

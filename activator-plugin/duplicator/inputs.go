@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// wantedInputs of a revision are kept, or as many as came within gatherFor of the
-	// first one.
+	// wantedInputs is how many inputs of a revision are kept. Fewer are enough if no more
+	// arrive within gatherFor of the first one.
 	wantedInputs = 3
 	gatherFor    = 30 * time.Second
 
@@ -20,15 +20,16 @@ const (
 	maxFunctions = 16
 	maxBytes     = 32 << 20
 
-	// maxKnown bounds what is remembered of revisions. Past it, some are asked about
+	// maxKnown bounds the revisions that are remembered. Beyond it, some are asked about
 	// again early.
 	maxKnown = 4096
-	// maxAsking bounds the revisions to ask about; others are when a request comes again.
+	// maxAsking bounds the revisions to ask about. Others are asked about when their next
+	// request arrives.
 	maxAsking = 256
 )
 
-// input is what is kept of a request. Its headers are not, for there are secrets in
-// them; of these only the content type is needed to read the body.
+// input is what is kept of a request. Headers may hold secrets, so only the content type
+// is kept, which is needed to read the body.
 type input struct {
 	method        string
 	path, rawPath string
@@ -37,7 +38,8 @@ type input struct {
 	body          []byte
 }
 
-// key is a revision; one that is made anew under a name has another UID.
+// key identifies a revision: one that is created again under the same name has another
+// UID.
 type key struct {
 	types.NamespacedName
 	uid types.UID
@@ -47,7 +49,7 @@ func keyOf(rev *v1.Revision) key {
 	return key{types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, rev.UID}
 }
 
-// gathered is what was kept of a revision so far.
+// gathered is what has been kept of a revision so far.
 type gathered struct {
 	rev     *v1.Revision
 	since   time.Time // of the first input
@@ -69,20 +71,20 @@ func (j job) bytes() int64 {
 	return n
 }
 
-// standing is what is known of a revision: that it is to be duplicated, or that
-// nothing is to be done about it until then.
+// standing is what is known about a revision: that it is to be duplicated, or that
+// nothing is to be done about it before until.
 type standing struct {
 	wanted bool
 	until  time.Time
 }
 
-// inputs are the requests kept in memory, and nowhere else, until they are replayed.
+// inputs holds the requests that are kept, only in memory, until they are replayed.
 // Nothing is kept of a revision before it is known that it is to be duplicated.
 type inputs struct {
 	mu       sync.Mutex
 	gathered map[key]*gathered
 	known    map[key]standing
-	asking   map[key]struct{} // not known, and a request of it could be kept
+	asking   map[key]struct{} // not known, with a request that could be kept
 	bytes    int64            // reserved by requests in flight, kept, or in a job
 	full     chan struct{}    // has an element when a revision has all its inputs
 	asked    chan struct{}    // has an element when there is more in asking
@@ -105,7 +107,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// open says whether another input of the revision is wanted, or may be.
+// open reports whether another input of the revision is wanted, or may be.
 func (in *inputs) open(k key, now time.Time) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -116,7 +118,7 @@ func (in *inputs) open(k key, now time.Time) bool {
 	return g == nil || len(g.inputs)+g.pending < wantedInputs
 }
 
-// toAsk are the revisions about which answer is to be called.
+// toAsk returns the revisions for which answer is to be called.
 func (in *inputs) toAsk() []key {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -130,9 +132,9 @@ func (in *inputs) answer(k key, s standing, now time.Time) {
 	in.know(k, s, now)
 }
 
-// reserve makes room for one more input of length bytes, which keep or abandon must
-// follow. Its reason is not reasonNone when there is none. That a revision is not
-// known is no reason: it is asked about.
+// reserve makes room for one more input of length bytes. If ok, the caller must call keep
+// or abandon. why is set if there was no room. An unknown revision is no reason: it is
+// asked about.
 func (in *inputs) reserve(rev *v1.Revision, length int64, now time.Time) (ok bool, why reason) {
 	k := keyOf(rev)
 	in.mu.Lock()
@@ -161,7 +163,7 @@ func (in *inputs) reserve(rev *v1.Revision, length int64, now time.Time) (ok boo
 	return true, reasonNone
 }
 
-// keep keeps an input that was reserved.
+// keep stores an input for which room was reserved.
 func (in *inputs) keep(k key, i input, now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,7 +182,7 @@ func (in *inputs) keep(k key, i input, now time.Time) {
 	}
 }
 
-// abandon gives back what was reserved.
+// abandon gives back the room that was reserved for an input.
 func (in *inputs) abandon(k key, length int64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -195,8 +197,9 @@ func (in *inputs) abandon(k key, length int64) {
 	}
 }
 
-// take returns a revision whose inputs are to be used now, the one that waits longest
-// first. It is not gathered for again before done says when, or settledFor is over.
+// take returns a revision whose inputs are to be used now: the one that has waited
+// longest. No more of its inputs are gathered for settledFor, unless done sets another
+// time.
 func (in *inputs) take(now time.Time, settledFor time.Duration) (job, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -216,7 +219,8 @@ func (in *inputs) take(now time.Time, settledFor time.Duration) (job, bool) {
 	return job{rev: found.rev, inputs: found.inputs}, true
 }
 
-// done forgets the inputs of a job, and gathers none of its revision until then.
+// done forgets the inputs of a job. No more inputs of its revision are gathered before
+// until.
 func (in *inputs) done(j job, until, now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -224,7 +228,8 @@ func (in *inputs) done(j job, until, now time.Time) {
 	in.know(keyOf(j.rev), standing{until: until}, now)
 }
 
-// refuse gathers nothing of a revision until then. It is true the first time.
+// refuse has no inputs of a revision gathered before until. It returns true the first
+// time.
 func (in *inputs) refuse(k key, until, now time.Time) (first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -235,7 +240,7 @@ func (in *inputs) refuse(k key, until, now time.Time) (first bool) {
 	return true
 }
 
-// know presumes the lock.
+// know must be called with mu held.
 func (in *inputs) know(k key, s standing, now time.Time) {
 	if _, there := in.known[k]; !there && len(in.known) >= maxKnown {
 		maps.DeleteFunc(in.known, func(_ key, s standing) bool { return !s.wanted && !now.Before(s.until) })

@@ -16,36 +16,37 @@ const (
 	redisWithin = time.Second
 )
 
-// verdict is what the activators know together of a revision.
+// verdict is what the activators together know about a revision.
 type verdict string
 
 const (
-	verdictNone   verdict = ""       // nothing; only look says so
+	verdictNone   verdict = ""       // nothing; only look returns it
 	verdictHeld   verdict = "held"   // this activator has the lock
 	verdictBusy   verdict = "busy"   // another one has it
 	verdictDone   verdict = "done"   // it was duplicated
 	verdictFailed verdict = "failed" // it was tried, not long ago
 )
 
-// errLost says that the lock is not this activator's any more.
+// errLost says that this activator does not hold the lock any more.
 var errLost = errors.New("the lock is lost")
 
-// locks keep two activators from duplicating a revision, at once or one after the
+// locks keeps two activators from duplicating the same revision, at once or one after the
 // other.
 type locks interface {
-	// look returns what acquire would, but takes no lock: verdictNone then.
+	// look returns what acquire would, but takes no lock: if it is free, look returns
+	// verdictNone.
 	look(ctx context.Context, k key) (verdict, error)
-	// acquire returns verdictHeld when the lock is this activator's for ttl.
+	// acquire returns verdictHeld if it took the lock for this activator, for ttl.
 	acquire(ctx context.Context, k key, ttl time.Duration) (verdict, error)
-	// renew has the lock for ttl from now, or returns errLost.
+	// renew keeps the lock for ttl from now, or returns errLost.
 	renew(ctx context.Context, k key, ttl time.Duration) error
-	// settle leaves v in the place of this activator's lock, or nothing when ttl is 0.
+	// settle replaces this activator's lock with v for ttl, or removes it if ttl is 0.
 	settle(ctx context.Context, k key, v verdict, ttl time.Duration) error
-	// prolong has a verdictDone last for ttl from now, or returns errLost.
+	// prolong makes a verdictDone last for ttl from now, or returns errLost.
 	prolong(ctx context.Context, k key, ttl time.Duration) error
 }
 
-// redisLocks has a key for each revision: the holder's name, or a verdict.
+// redisLocks has a key for each revision. Its value is the holder's name or a verdict.
 type redisLocks struct {
 	client redis.UniversalClient
 	holder string
@@ -54,7 +55,7 @@ type redisLocks struct {
 func newRedisLocks(server redisconn.Server, holder string) *redisLocks {
 	return &redisLocks{
 		client: server.NewClient(redisconn.Options{Connections: 2, Timeout: redisWithin}),
-		// No holder is mistaken for a verdict.
+		// The prefix keeps a holder from being mistaken for a verdict.
 		holder: "held by " + holder,
 	}
 }
@@ -64,7 +65,7 @@ func (l *redisLocks) close() error { return l.client.Close() }
 func lockKey(k key) string { return lockPrefix + k.String() + ":" + string(k.uid) }
 
 func (l *redisLocks) acquire(ctx context.Context, k key, ttl time.Duration) (verdict, error) {
-	// GET has the value that was there before; with NX nothing else than that is changed.
+	// GET returns the previous value. With NX, the key is set only if it has none.
 	was, err := l.client.SetArgs(ctx, lockKey(k), l.holder, redis.SetArgs{Mode: "NX", TTL: ttl, Get: true}).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -97,8 +98,8 @@ func verdictOf(value string) verdict {
 	}
 }
 
-// Both scripts answer 0 when the key has another value: the lock is another's, or no
-// verdict is there any more.
+// Both scripts return 0 if the key has another value: the lock is another activator's, or
+// the verdict is gone.
 var (
 	renewScript = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end

@@ -116,8 +116,8 @@ func TestNoLockWithoutRedis(t *testing.T) {
 		"acquire": func(l *redisLocks) (verdict, error) { return l.acquire(t.Context(), k, time.Minute) },
 		"look":    func(l *redisLocks) (verdict, error) { return l.look(t.Context(), k) },
 	} {
-		// One each: after as many failures as it has connections, a client tries for
-		// another second in a goroutine of its own.
+		// A new client each time: after as many failures as it has connections, a client tries
+		// for another second in a goroutine of its own.
 		l := newRedisLocks(redisconn.MustParse(t.TempDir()+"/none.sock"), "one")
 		if v, err := ask(l); err == nil {
 			t.Errorf("%s() = %q without Redis", name, v)

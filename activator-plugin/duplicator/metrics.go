@@ -21,12 +21,12 @@ const (
 	reasonNone reason = ""
 
 	// Of requests.
-	reasonDuplicate        reason = "duplicate"           // it is a repeated one itself
+	reasonDuplicate        reason = "duplicate"           // it is a duplicate itself
 	reasonUpgrade          reason = "connection_upgraded" // not a request and its response
 	reasonUnknownLength    reason = "unknown_length"      // no Content-Length
 	reasonEmpty            reason = "empty"               // nothing to scale
 	reasonTooLarge         reason = "too_large"           // more than maxBody
-	reasonEncoded          reason = "content_encoding"    // scaled, it could not be decoded
+	reasonEncoded          reason = "content_encoding"    // cannot be decoded once scaled
 	reasonCutShort         reason = "cut_short"           // not read to its end
 	reasonNotOK            reason = "not_ok"              // not answered with a 2xx
 	reasonTooManyFunctions reason = "too_many_functions"  // the bound was reached
@@ -35,13 +35,14 @@ const (
 	// Of revisions.
 	reasonAnnotation reason = "annotation" // neither "true" nor "false"
 	reasonInputSize  reason = "input_size" // its size is not that of the body
-	reasonBusy       reason = "busy"       // another activator does it
+	reasonBusy       reason = "busy"       // another activator is at it
 	reasonDone       reason = "done"       // it was done before
 	reasonFailed     reason = "failed"     // it failed not long ago
 	reasonNoLock     reason = "no_lock"    // Redis does not answer
 )
 
-// Attribute "result": of a duplication, of its replays, or of the removal of a copy.
+// Values of the attribute "result": of a duplication, of its replays, or of the removal
+// of a copy.
 const (
 	resultFinished = "finished"
 	resultFailed   = "failed"
@@ -50,7 +51,7 @@ const (
 	resultOK          = "ok"
 	resultClientError = "client_error" // 4xx
 	resultServerError = "server_error" // 5xx
-	resultOther       = "other"        // neither that nor 2xx
+	resultOther       = "other"        // any other but 2xx
 	resultTimeout     = "timeout"
 	resultError       = "error" // no response
 )

@@ -92,7 +92,7 @@ func TestFromRequestsToReplays(t *testing.T) {
 	}
 	var last string
 	err = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		// The first only has Redis asked; from then on three are kept.
+		// The first request only has Redis asked. The next three are kept.
 		if last == "" {
 			send()
 		}

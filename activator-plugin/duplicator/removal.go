@@ -14,11 +14,11 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// errForeign says that there is a Service with a copy's name that is not a copy.
+// errForeign says that a Service with a copy's name is not a copy.
 var errForeign = errors.New("it is not a copy that Libra made")
 
-// remove returns nil when the copy with the UID, or any of the revision without one, is
-// not there any more, or its end has begun. It tries until ctx is done.
+// remove returns nil once the copy with the UID, or without a UID any copy of the
+// revision, is gone or its deletion has begun. It tries until ctx is done.
 func (d *Duplicator) remove(ctx context.Context, namespace, revision string, uid types.UID) error {
 	for {
 		var err error
@@ -53,7 +53,8 @@ func (d *Duplicator) tryRemove(ctx context.Context, namespace, revision string) 
 	return d.delete(ctx, namespace, name, service.UID)
 }
 
-// delete does not delete what took the Service's name meanwhile, which is no error.
+// delete deletes the Service with the UID. It is no error if that is gone, or if another
+// has its name now.
 func (d *Duplicator) delete(ctx context.Context, namespace, name string, uid types.UID) error {
 	background := metav1.DeletePropagationBackground
 	err := d.serving.ServingV1().Services(namespace).Delete(ctx, name, metav1.DeleteOptions{
@@ -66,7 +67,8 @@ func (d *Duplicator) delete(ctx context.Context, namespace, name string, uid typ
 	return nil
 }
 
-// sweep removes what killed activators left behind: no duplication lasts for so long.
+// sweep removes copies that killed activators left behind: those older than any
+// duplication lasts.
 func (d *Duplicator) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.removeWithin)
 	defer cancel()

@@ -23,15 +23,15 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// maxAnswer is how much of an answer is read, so that the function can end it.
+// maxAnswer is how many bytes of a response are read, so that the function can finish it.
 const maxAnswer = 64 << 20
 
-// secretHeader has the replayer's secret on every replay. They come back to this same
-// process, so that no other needs to know it.
+// secretHeader carries the replayer's secret on every replay. Replays come back to this
+// process, so no other needs to know the secret.
 const secretHeader = "Libra-Copy-Secret"
 
-// replayer sends requests to a revision by way of the activator itself, so that they
-// begin, end and are measured as all are.
+// replayer sends requests to a revision through the activator itself, so that they begin,
+// end and are measured like all others.
 type replayer struct {
 	url    *url.URL
 	secret string
@@ -44,7 +44,7 @@ func newReplayer(base *url.URL, within time.Duration) *replayer {
 		url:    base,
 		secret: rand.Text(),
 		client: &http.Client{
-			// No proxy of the environment's, and no redirect, leads out of the activator.
+			// Neither a proxy from the environment nor a redirect may lead out of the activator.
 			Transport: &http.Transport{
 				DialContext:         (&net.Dialer{Timeout: time.Second}).DialContext,
 				MaxIdleConnsPerHost: parallel,
@@ -56,8 +56,8 @@ func newReplayer(base *url.URL, within time.Duration) *replayer {
 	}
 }
 
-// sent says whether a request is a replay of this replayer's, and takes the secret out
-// of it: neither the function nor the request log has any use for it.
+// sent reports whether a request is a replay of this replayer's. It removes the secret:
+// neither the function nor the request log needs it.
 func (r *replayer) sent(header http.Header) bool {
 	secret := header.Get(secretHeader)
 	header.Del(secretHeader)
@@ -88,8 +88,8 @@ func (t tally) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// sendAll sends the replays, at most parallel at once, until all are answered or ctx
-// is done, and tells each result that did not come of ctx.
+// sendAll sends the replays, at most parallel at once, until all are answered or ctx is
+// done. It calls told with each result, except for errors and timeouts once ctx is done.
 func (r *replayer) sendAll(ctx context.Context, to types.NamespacedName, replays []replay, told func(result string)) tally {
 	next := make(chan replay)
 	results := make(chan string)

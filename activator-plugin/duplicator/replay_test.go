@@ -118,7 +118,7 @@ func TestReplaysAreBoundedInNumberAndTime(t *testing.T) {
 			both.Do(func() { close(two) })
 		}
 		select {
-		case <-two: // each waits until as many as allowed are there
+		case <-two: // each waits until as many as allowed are in flight
 		case <-r.Context().Done():
 		}
 	})

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// A copy of a body is from 1/maxFactor to maxFactor times as long as the body, and
-	// from minSize to maxSize bytes, which is the stronger bound.
+	// A copy of a body has 1/maxFactor to maxFactor times the length of the body, but always
+	// minSize to maxSize bytes.
 	maxFactor = 16
 	minSize   = 64
 	maxSize   = 8 << 20
@@ -24,7 +24,8 @@ type replay struct {
 	size  int64
 }
 
-// plan spreads maxReplays over the inputs, from the smallest replay to the largest.
+// plan spreads maxReplays over the inputs, and orders the replays from the smallest to
+// the largest.
 func plan(inputs []input) []replay {
 	var replays []replay
 	for i := range inputs {
@@ -36,7 +37,7 @@ func plan(inputs []input) []replay {
 	return replays
 }
 
-// sizes are at most n sizes, evenly spaced on a logarithmic scale, for copies of a
+// sizes returns at most n sizes, evenly spaced on a logarithmic scale, for copies of a
 // body of the given length.
 func sizes(length int64, n int) []int64 {
 	least := min(max(length/maxFactor, minSize), maxSize)

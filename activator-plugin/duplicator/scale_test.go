@@ -30,7 +30,7 @@ func TestSizesAreSpacedAndBounded(t *testing.T) {
 		if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
 			t.Fatalf("%v is not ascending", got)
 		}
-		// Where rounding does not blur it, each is the same multiple of the one before.
+		// Unless rounding blurs it, each is the same multiple of the one before.
 		if len(got) < 3 || got[1]-got[0] < 100 {
 			return
 		}

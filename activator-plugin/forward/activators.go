@@ -18,10 +18,10 @@ import (
 	"knative.dev/serving/pkg/networking"
 )
 
-// doubtedFor is how long an activator that could not be reached gets no request.
+// doubtedFor is how long an activator gets no requests after one that was passed to it has failed.
 const doubtedFor = 10 * time.Second
 
-// Activators are the others, by their zones.
+// Activators holds the other activators, by zone. It is safe for concurrent use.
 type Activators struct {
 	self string
 	most int
@@ -35,25 +35,25 @@ type Activators struct {
 type peer struct {
 	ip, zone string
 	of       *Activators
-	// outstanding are the requests that it has been passed and not answered, and doubted is until when it gets none.
+	// outstanding counts the requests passed to it that are in flight. It gets none before doubted.
 	outstanding int
 	doubted     time.Time
 }
 
-// NewActivators has none yet. self is the address of this one, which is none of the others, and most how many requests one of them
-// is passed at a time: as many as there can be connections to keep.
+// NewActivators returns Activators that hold none yet. self is the address of this activator, which is never one of the others.
+// most is how many requests each of them may have in flight from this one: as many as there can be connections to keep.
 func NewActivators(self string, most int) *Activators {
 	return &Activators{self: self, most: most, peers: map[string]*peer{}, zones: map[string][]*peer{}}
 }
 
-// set takes in which others there are, by their addresses. One that stays keeps what is known of it.
+// set replaces the others with those in zoneOf, which maps addresses to zones. An activator that stays keeps its state.
 func (a *Activators) set(zoneOf map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	peers, zones := make(map[string]*peer, len(zoneOf)), map[string][]*peer{}
 	for ip, zone := range zoneOf {
 		p := a.peers[ip]
-		// An address in another zone is another's.
+		// The same address in another zone is another activator.
 		if p == nil || p.zone != zone {
 			p = &peer{ip: ip, zone: zone, of: a}
 		}
@@ -63,15 +63,15 @@ func (a *Activators) set(zoneOf map[string]string) {
 	a.peers, a.zones = peers, zones
 }
 
-// reachable says whether a zone has an activator that takes a request.
+// reachable reports whether a zone has an activator that takes a request.
 func (a *Activators) reachable(zone string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.ContainsFunc(a.zones[zone], func(p *peer) bool { return p.takes(now) })
 }
 
-// take is the activator of a zone with the fewest requests of this one, by chance where several have as few, or nil. It is
-// to be released.
+// take returns the activator of a zone that has the fewest requests in flight from this one, at random among equals, or nil if
+// none takes a request. The caller must release it.
 func (a *Activators) take(zone string, now time.Time) *peer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +94,7 @@ func (a *Activators) take(zone string, now time.Time) *peer {
 	return best
 }
 
-// takes presumes that mu is held.
+// takes must be called with mu held.
 func (p *peer) takes(now time.Time) bool {
 	return p.outstanding < p.of.most && !now.Before(p.doubted)
 }
@@ -111,8 +111,8 @@ func (a *Activators) doubt(p *peer, now time.Time) {
 	p.doubted = now.Add(doubtedFor)
 }
 
-// Follow follows the endpoints of the activators' Service until ctx is done. Without the right to watch them no request is
-// passed on.
+// Follow watches the endpoints of the activators' Service in the background until ctx is done. Without the permission to watch
+// them, no request is passed on.
 func (a *Activators) Follow(ctx context.Context, kube kubernetes.Interface, namespace string, logger *zap.SugaredLogger) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = discoveryv1.LabelServiceName + "=" + networking.ActivatorServiceName
@@ -139,7 +139,7 @@ func (a *Activators) Follow(ctx context.Context, kube kubernetes.Interface, name
 	return nil
 }
 
-// in are the zones of the other activators in endpoint slices, by the address of the family that this one has.
+// in returns the zones of the other activators in endpoint slices, by their addresses in the family of this one's.
 func (a *Activators) in(slices []any) map[string]string {
 	zoneOf := map[string]string{}
 	for _, obj := range slices {
@@ -149,7 +149,7 @@ func (a *Activators) in(slices []any) map[string]string {
 		}
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			// Of the addresses of one endpoint all but the first mean nothing.
+			// Only the first address of an endpoint means anything.
 			if len(e.Addresses) == 0 || e.Addresses[0] == a.self || e.Zone == nil || *e.Zone == "" || e.Conditions.Ready != nil && !*e.Conditions.Ready {
 				continue
 			}

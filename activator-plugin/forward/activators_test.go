@@ -86,7 +86,7 @@ func TestTheOneWithTheFewestIsTaken(t *testing.T) {
 	if a.take("x", now) != nil || a.reachable("x", now) || !a.reachable("y", now) || a.reachable("z", now) {
 		t.Error("one was to be had that has all that it takes, or one was not that has none")
 	}
-	// What is known of one that stays is kept, and one that is gone is released all the same.
+	// An activator that stays keeps its state, and one that is gone can still be released.
 	a.set(map[string]string{"b": "x"})
 	for _, p := range all {
 		p.release()

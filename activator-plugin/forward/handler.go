@@ -1,5 +1,5 @@
-// Package forward passes a request on to an activator in another zone, where a placement policy says that one is
-// to place it.
+// Package forward passes a request on to an activator in another zone when a placement policy says that an activator there
+// places it.
 package forward
 
 import (
@@ -34,17 +34,17 @@ import (
 )
 
 const (
-	// maxTries is how many activators are tried before the request is served here, each for as long as it takes to
-	// connect, at the most.
+	// maxTries is how many other activators are tried before the request is served here. Each try costs at most the time that
+	// connecting may take.
 	maxTries = 3
-	// answerMargin is how much later than the other activator this one gives up waiting for its answer.
+	// answerMargin is how much longer than the other activator this one waits for the response to begin.
 	answerMargin = 5 * time.Second
 
 	scopeName = "libra.dev/libra/activator-plugin/forward"
 )
 
-// Route says whether a request is to be passed on to an activator in a zone, of which reachable says whether it has one that
-// can be. The request that it returns is the one to serve here otherwise.
+// Route decides whether to pass a request on to an activator in a zone. forwarded says that it has been passed on already;
+// reachable reports whether a zone has an activator that takes it. If the request is not passed on, here is the one to serve.
 type Route func(r *http.Request, forwarded bool, reachable func(zone string) bool) (zone string, forward bool, here *http.Request)
 
 // Options are the collaborators of a Handler.
@@ -52,7 +52,7 @@ type Options struct {
 	Route      Route
 	Activators *Activators
 	Transport  Transport
-	// Timeout is how long the other activator lets a request wait for the beginning of its response.
+	// Timeout is how long the other activator waits for the response to a request to begin.
 	Timeout        func(*http.Request) time.Duration
 	Clock          clock.PassiveClock
 	Logger         *zap.SugaredLogger
@@ -60,8 +60,8 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 }
 
-// Handler passes requests on, or has Next serve them. Nothing has been done for a request that it passes on: it is
-// counted, queued and placed by the other activator.
+// Handler passes requests on, or has next serve them. It does nothing else for a request that it passes on: the other
+// activator counts, queues and places it.
 type Handler struct {
 	Options
 	next    http.Handler
@@ -72,7 +72,7 @@ type Handler struct {
 	lacks   lacks
 }
 
-// NewHandler serves with next what is not to be passed on.
+// NewHandler returns a Handler that has next serve the requests that it does not pass on.
 func NewHandler(next http.Handler, o Options) (*Handler, error) {
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
@@ -89,13 +89,13 @@ func NewHandler(next http.Handler, o Options) (*Handler, error) {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Anybody may have sent it. Who has is served here, as with stock.
+	// Any client can send this header. Its request is then served here, as by stock Knative.
 	forwarded := r.Header.Get(api.ForwardedHeader) != ""
 	if forwarded {
 		r.Header.Del(api.ForwardedHeader)
 		trace.SpanFromContext(r.Context()).SetAttributes(attribute.Bool("libra.forwarded", true))
 	}
-	var lacking []string // of which the first are noted
+	var lacking []string // the first noted of them have been reported
 	noted := 0
 	for tries := 0; ; tries++ {
 		zone, forward, here := h.Route(r, forwarded, func(zone string) bool {
@@ -112,7 +112,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		to := h.Activators.take(zone, h.Clock.Now())
-		// Another request may have had the last place. Then its zone is not reachable any more.
+		// Another request may have taken the last place. Then the zone is not reachable any more.
 		if to == nil {
 			continue
 		}
@@ -122,7 +122,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// noteLacking tells of the zones to which a request could not be passed on.
+// noteLacking counts and logs the zones to which a request could not be passed on.
 func (h *Handler) noteLacking(r *http.Request, zones []string) {
 	for _, zone := range zones {
 		h.metrics.onForward(zone, outcomeNoActivator)
@@ -133,7 +133,7 @@ func (h *Handler) noteLacking(r *http.Request, zones []string) {
 	}
 }
 
-// pass passes a request on. It is false if nothing was sent, and the request can still be served otherwise.
+// pass passes a request on. It returns false if nothing was sent, so that the request can still be served otherwise.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done bool) {
 	ctx, span := h.tracer.Start(r.Context(), "activator_forward", trace.WithAttributes(
 		attribute.String("libra.forward.zone", to.zone), attribute.String("libra.forward.activator", to.ip)))
@@ -171,7 +171,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			outcome = h.outcomeOf(r, err)
-			// It answers for its pods, so that what fails is the way to it, or itself, unless it is what the client sent.
+			// The other activator answers for its pods, so an error means that the connection or the activator itself fails, unless the
+			// client's request is at fault.
 			if outcome != outcomeCancelled && asked && !body.failed.Load() {
 				h.Activators.doubt(to, h.Clock.Now())
 			}
@@ -191,14 +192,15 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	return true
 }
 
-// forwardedHeaders are what the proxy takes off, because it does not trust them. The other activator's does not either.
+// forwardedHeaders are the headers that the proxy removes because it does not trust them. The other activator's proxy does not
+// trust them, either.
 var forwardedHeaders = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
-// rewrite has a request go to an activator as it came, with the revision that it is for, and the word that it goes no further.
+// rewrite directs a request to an activator as it came, with headers that name its revision and say that it goes no further.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest, to *peer) {
 	out := pr.Out
 	out.URL.Scheme, out.URL.Host = h.Transport.Scheme, h.Transport.address(to.ip, pr.In.ProtoMajor)
-	// The proxy has taken off of it what it could not read.
+	// The proxy has removed the parameters that it could not parse.
 	out.URL.RawQuery = pr.In.URL.RawQuery
 	for _, name := range forwardedHeaders {
 		if came, ok := pr.In.Header[name]; ok {
@@ -214,10 +216,10 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest, to *peer) {
 	out.Header.Set(api.ForwardedHeader, "true")
 }
 
-// errNoAnswer is why a request that was passed on was given up.
+// errNoAnswer is the cause when this activator gives up a request that it has passed on.
 var errNoAnswer = errors.New("the activator that the request was passed on to did not answer in time")
 
-// because is the error of a request, or why it was cancelled here.
+// because returns errNoAnswer if the request was cancelled for that, and err otherwise.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
 		return cause
@@ -236,10 +238,10 @@ func (h *Handler) outcomeOf(r *http.Request, err error) outcome {
 	}
 }
 
-// kept is a body that is not closed while somebody else may still be to read it.
+// kept is a request body that ignores Close, because another activator or this one may still have to read it.
 type kept struct {
 	body io.ReadCloser
-	// failed says that the client did not send all of it as it is to be sent.
+	// failed says that reading the body failed: the client sent it incomplete or malformed.
 	failed atomic.Bool
 }
 
@@ -260,10 +262,10 @@ func (k *kept) Read(b []byte) (int, error) {
 
 func (k *kept) Close() error { return nil }
 
-// end closes it.
+// end closes the body.
 func (k *kept) end() { _ = k.body.Close() }
 
-// lacks remembers of which zones has been said that they have no activator.
+// lacks remembers when it was last logged that a zone has no activator.
 type lacks struct {
 	clock clock.PassiveClock
 	mu    sync.Mutex
@@ -289,7 +291,7 @@ func (l *lacks) isNews(zone string) bool {
 	return true
 }
 
-// address is where an activator takes requests of a version of HTTP.
+// address returns where an activator takes requests of a version of HTTP.
 func (t Transport) address(ip string, protoMajor int) string {
 	if t.Address != nil {
 		return t.Address(ip, protoMajor)

@@ -41,7 +41,7 @@ import (
 
 var revID = types.NamespacedName{Namespace: "shop", Name: "cart-00001"}
 
-// cluster are activators that can reach each other, by the names that they have for addresses.
+// cluster is a set of activators that can reach each other by name: their names serve as addresses.
 type cluster struct {
 	testing.TB
 	mu        sync.Mutex
@@ -55,18 +55,18 @@ func newCluster(t testing.TB) *cluster {
 	return &cluster{TB: t, addresses: map[string]string{}, dialled: map[string]int{}}
 }
 
-// server is one of a cluster, as a real server.
+// server is one activator of a cluster, as a real server.
 type server struct {
 	*Handler
 	*httptest.Server
 	clock  *clocktesting.FakePassiveClock
 	reader *sdkmetric.ManualReader
 	logs   *observer.ObservedLogs
-	// serving are its requests: a client may have its answer before what became of it is counted.
+	// serving waits for its requests: a client may have its answer before the outcome is counted.
 	serving sync.WaitGroup
 }
 
-// start starts one that serves with next what it does not pass on. It sees others in zones.
+// start starts an activator that serves with next what it does not pass on. It sees the others in their zones.
 func (c *cluster) start(name string, sees map[string]string, route Route, next http.HandlerFunc) *server {
 	c.Helper()
 	a := &server{clock: clocktesting.NewFakePassiveClock(time.Now()), reader: sdkmetric.NewManualReader()}
@@ -124,7 +124,7 @@ func (c *cluster) asked(name string) int {
 	return c.dialled[name]
 }
 
-// outcomes are how many requests came to what.
+// outcomes counts the requests by outcome.
 func (a *server) outcomes(t testing.TB) map[outcome]int {
 	t.Helper()
 	var rm metricdata.ResourceMetrics
@@ -153,7 +153,7 @@ func (a *server) came(t testing.TB, want map[outcome]int) {
 	}
 }
 
-// to routes to a zone what has not been passed on yet.
+// to routes to a zone every request that has not been passed on yet.
 func to(zone string) Route {
 	return func(r *http.Request, forwarded bool, reachable func(string) bool) (string, bool, *http.Request) {
 		return zone, !forwarded && reachable(zone), r
@@ -164,7 +164,7 @@ func stay(r *http.Request, _ bool, _ func(string) bool) (string, bool, *http.Req
 	return "", false, r
 }
 
-// clients speak HTTP/1 and h2c.
+// clients returns clients for HTTP/1 and h2c.
 func clients(t testing.TB) map[string]*http.Client {
 	one := &http.Transport{DisableCompression: true}
 	two := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
@@ -246,7 +246,7 @@ func TestARequestIsPassedOnWhole(t *testing.T) {
 	}
 }
 
-// Both sides go on while the other has not ended.
+// Each side can go on before the other has ended.
 func TestBodiesAreStreamed(t *testing.T) {
 	c := newCluster(t)
 	c.start("b", nil, stay, func(w http.ResponseWriter, r *http.Request) {
@@ -343,7 +343,8 @@ func TestAClientThatGoesAwayIsGoneThere(t *testing.T) {
 	}
 }
 
-// A request that nothing was sent of is served here, with its body, and the other gets none for a while.
+// A request of which nothing was sent is served here, with its body. The other activator gets none for a
+// while.
 func TestWhoCannotBeReachedGetsNoMore(t *testing.T) {
 	for protocol, client := range clients(t) {
 		t.Run(protocol, func(t *testing.T) {
@@ -400,7 +401,7 @@ func TestTriesAreBounded(t *testing.T) {
 	a.came(t, map[outcome]int{outcomeUnreachable: maxTries, outcomeNoActivator: 1})
 }
 
-// What was sent is not sent again, and nothing else is sent there for a while.
+// A request that was sent is not sent again, and the other activator gets no requests for a while.
 func TestWhatFailsThereFails(t *testing.T) {
 	for protocol, client := range clients(t) {
 		t.Run(protocol, func(t *testing.T) {
@@ -425,7 +426,7 @@ func TestWhatFailsThereFails(t *testing.T) {
 	}
 }
 
-// A request that is not as it is to be says nothing of the way to the other.
+// A malformed request says nothing about the connection to the other activator.
 func TestWhatAClientSendsWrongDoubtsNobody(t *testing.T) {
 	for name, request := range map[string]string{
 		"a chunk without a length":    "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno length\r\n",
@@ -463,7 +464,8 @@ func TestWhatAClientSendsWrongDoubtsNobody(t *testing.T) {
 	}
 }
 
-// A zone with nobody in it is told of, once for a request, also when another zone takes what was meant for it.
+// A zone without activators is counted once for a request and logged, even when another zone takes the
+// request.
 func TestAZoneWithoutActivatorsIsToldOf(t *testing.T) {
 	c := newCluster(t)
 	c.start("b", nil, stay, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "b") })
@@ -496,7 +498,7 @@ func TestAnAnswerIsNotWaitedForForever(t *testing.T) {
 	a.came(t, map[outcome]int{outcomeFailed: 1})
 }
 
-// One that has as many requests as it takes is as one that there is not.
+// An activator with as many requests as it takes counts as unreachable.
 func TestAnActivatorGetsNoMoreThanItTakes(t *testing.T) {
 	c := newCluster(t)
 	reached, end := make(chan struct{}), make(chan struct{})
@@ -534,26 +536,26 @@ func TestWhatAClientSendsMovesNothing(t *testing.T) {
 			t.Error("the function sees the header")
 		}
 	})
-	// One that says it was passed on is served here.
+	// A request that says it was passed on is served here.
 	send(t, clients(t)["http1"], a.URL, "", api.ForwardedHeader, "no")
 	if here.Load() != 1 || there.Load() != 0 {
 		t.Errorf("served %d times here and %d there", here.Load(), there.Load())
 	}
-	// One that has what is between the two removed is passed on once all the same.
+	// A request that has the proxy remove the headers between the two activators is still passed on only once.
 	send(t, clients(t)["http1"], a.URL, "", "Connection", api.ForwardedHeader+", "+knativeactivator.RevisionHeaderName)
 	if here.Load() != 1 || there.Load() != 1 {
 		t.Errorf("served %d times here and %d there", here.Load(), there.Load())
 	}
 }
 
-// A request is passed on once at most, whatever activators think of zones, and is served once.
+// A request is passed on at most once, whatever the activators' views of the zones, and is served once.
 func TestOneHopAtMost(t *testing.T) {
 	client := clients(t)["http1"]
 	names, zones := []string{"a", "b", "c"}, []string{"x", "y", "z"}
 	c := newCluster(t)
 	var mu sync.Mutex
 	var served, passed int
-	wants := map[string]string{} // by activator, the zone that it routes to
+	wants := map[string]string{} // by activator: the zone that it routes to
 	all := map[string]*server{}
 	for _, name := range names {
 		route := func(r *http.Request, forwarded bool, reachable func(string) bool) (string, bool, *http.Request) {

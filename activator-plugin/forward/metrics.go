@@ -8,14 +8,14 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// outcome is what became of a request that was to be passed on: the attribute "outcome".
+// outcome is how passing a request on ended: the attribute "outcome".
 type outcome string
 
 const (
 	outcomeForwarded   outcome = "forwarded"
-	outcomeNoActivator outcome = "no_activator" // of the zone can be reached, so that it was served here
-	outcomeUnreachable outcome = "unreachable"  // another was tried, or it was served here
-	outcomeFailed      outcome = "failed"       // after it was sent
+	outcomeNoActivator outcome = "no_activator" // no activator of the zone can be reached
+	outcomeUnreachable outcome = "unreachable"  // nothing was sent, so it was served otherwise
+	outcomeFailed      outcome = "failed"       // after it was sent, or because it was malformed
 	outcomeCancelled   outcome = "cancelled"    // by the client
 )
 

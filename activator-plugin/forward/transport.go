@@ -13,31 +13,32 @@ import (
 )
 
 const (
-	// dialTimeout is how long it is tried to connect to an activator, with TLS if it takes that.
+	// dialTimeout bounds connecting to an activator, including TLS.
 	dialTimeout = time.Second
 	keepAlive   = 5 * time.Second
-	// pingAfter is how long a connection of HTTP/2 may be silent before it is asked whether it still stands.
+	// pingAfter is how long an HTTP/2 connection may be silent before a ping checks that it is alive.
 	pingAfter = 15 * time.Second
 )
 
-// Transport is the way to other activators.
+// Transport sends requests to other activators.
 type Transport struct {
 	http.RoundTripper
 	Scheme string
-	// Address is where the activator of an address takes requests of a version of HTTP. Nil is Knative's ports.
+	// Address returns where the activator at ip takes requests of a version of HTTP. Nil means Knative's ports.
 	Address func(ip string, protoMajor int) string
 
 	closeIdle func()
 }
 
-// CloseIdleConnections closes those that nothing uses.
+// CloseIdleConnections closes the connections that are not in use.
 func (t Transport) CloseIdleConnections() { t.closeIdle() }
 
-// TLSConfig is made for each connection, because certificates change.
+// TLSConfig returns the configuration for one connection. It is called for each, because certificates change.
 type TLSConfig func() (*tls.Config, error)
 
-// NewTransport makes connections of its own, and keeps so many of them. What it sends is as it came in: in the same version of
-// HTTP, and not compressed. With a config it is encrypted.
+// NewTransport returns a Transport with connections of its own. It keeps up to maxIdle idle HTTP/1 connections, maxIdlePerHost
+// for each host. It sends requests as they came in: in the same version of HTTP, and not compressed. With a config, it
+// encrypts them.
 func NewTransport(maxIdle, maxIdlePerHost int, config TLSConfig) Transport {
 	t := Transport{Scheme: "http"}
 	dial := dialer(nil)
@@ -78,7 +79,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// unreachableError is that of a connection that there is not: nothing has been sent.
+// unreachableError says that no connection could be made: nothing has been sent.
 type unreachableError struct{ error }
 
 func (e unreachableError) Unwrap() error { return e.error }
@@ -91,7 +92,7 @@ func dialAs(d dial, protocol string) func(ctx context.Context, network, address 
 	}
 }
 
-// dialer connects within dialTimeout, with TLS if there is a config for it.
+// dialer returns a dial that connects within dialTimeout, with TLS if config is not nil.
 func dialer(config TLSConfig) dial {
 	plain := &net.Dialer{KeepAlive: keepAlive}
 	return func(ctx context.Context, network, address, protocol string) (net.Conn, error) {

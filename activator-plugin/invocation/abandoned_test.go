@@ -13,15 +13,14 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// A function may go on computing for a client that has left, and the pool is told where: of an
-// invocation that it knew, and of one that it was not to be told of. Who left an upgraded connection
-// first is not seen.
+// A function may go on computing for a client that has left. The pool is told where, whether or not
+// the invocation was reported to it. On an upgraded connection it is not seen which side left first.
 func TestPoolIsToldWhereAFunctionMayComputeForAClientThatLeft(t *testing.T) {
 	for _, kind := range []struct {
 		name        string
 		mode        api.Mode
 		concurrency int64
-		before      int // requests, so that the next is not one of those of which the pool is told anyway
+		before      int // requests, so that the next is not one of those that are reported anyway
 	}{
 		{name: "told", mode: api.ModeFull, concurrency: 1},
 		{name: "sampled", mode: api.ModeObserve, concurrency: 1, before: samplesFirst + 1},

@@ -30,12 +30,11 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// BenchmarkRequest is what Libra adds to requests, those of a few connections that each
-// have a pod and send the next when they have an answer. The function takes a
-// millisecond; what is sent to it, and the rest of the activator, is not measured.
-// cpu-us/op and redis-us/op are the CPU time for a request, of this process and of Redis.
-// Of requests that could neither lend nor borrow most are not reported to Redis; all of
-// a donor are.
+// BenchmarkRequest measures what Libra adds to a request. A few connections, each with a pod, send
+// the next request when they have an answer. The function takes a millisecond; sending to it, and the
+// rest of the activator, are not measured. cpu-us/op and redis-us/op are the CPU time for a request,
+// of this process and of Redis. Most requests that could neither lend nor borrow are not reported to
+// Redis; all of a donor's are.
 func BenchmarkRequest(b *testing.B) {
 	for _, connections := range []int{4, 16} {
 		b.Run(fmt.Sprintf("connections=%d/libra=off", connections), func(b *testing.B) {
@@ -115,7 +114,7 @@ func benchManager(b *testing.B, kind string, p pool.Pool, pods *Pods) *Manager {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// Every call is to be answered, on a machine that has nothing else to do.
+	// Every call has to be answered, on a machine that has nothing else to do.
 	m.lifecycle.beginTimeout, m.lifecycle.lateAfter = testTimeout, testTimeout
 	return m
 }
@@ -151,7 +150,7 @@ func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d discard) WriteHeader(int)             {}
 
-// benchRequests sends b.N requests, and calls wait for what goes on after the answers.
+// benchRequests sends b.N requests, and then calls wait for what goes on after the answers.
 func benchRequests(b *testing.B, connections int, h http.Handler, wait func()) {
 	b.ReportAllocs()
 	rev := newRevision()
@@ -203,8 +202,8 @@ func redisCPU(b *testing.B, addr string) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// BenchmarkMetricsOf10000Revisions is what the metrics of many revisions hold: eight sets of each, as
-// an activator has of one whose requests lend, borrow and are sampled.
+// BenchmarkMetricsOf10000Revisions measures what the metrics of many revisions hold: eight sets each,
+// as an activator has for one whose requests lend, borrow and are sampled.
 func BenchmarkMetricsOf10000Revisions(b *testing.B) {
 	b.Setenv("OTEL_GO_X_CARDINALITY_LIMIT", strconv.Itoa(maxOptions))
 	held := func() float64 {

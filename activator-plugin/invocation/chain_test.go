@@ -57,7 +57,7 @@ func newRevision() *v1.Revision {
 
 const testMinLoan = 300 * time.Millisecond
 
-// fixed are settings that say the same of all.
+// fixed are settings that are the same for all.
 type fixed struct {
 	mode      api.Mode
 	source    api.Source
@@ -65,7 +65,7 @@ type fixed struct {
 	domain    string
 }
 
-// full is as LIBRA does it.
+// full has the settings that LIBRA has.
 var full = fixed{mode: api.ModeFull, source: api.SourceOwners}
 
 func (f fixed) For(string) settings.Settings {
@@ -118,7 +118,7 @@ func (o oneDest) Try(_ context.Context, _ types.NamespacedName, fn func(string, 
 	return nil
 }
 
-// chain is the part of the activator that Libra is in, before a function.
+// chain is the part of the activator that has Libra in it, in front of a function.
 type chain struct {
 	*httptest.Server
 	manager *Manager
@@ -137,7 +137,7 @@ type chainOptions struct {
 	throttler   oneDest
 	timeout     func(*http.Request) time.Duration // until the response begins
 	mode        api.Mode
-	source      api.Source // owners, unless it says another
+	source      api.Source // owners by default
 	events      record.EventRecorder
 	placement   api.Placement
 	programs    placement.Programs
@@ -240,7 +240,7 @@ func (c *chain) counts(t *testing.T, counter string) map[string]int64 {
 	return values[int64](t, c.metrics, counter)
 }
 
-// volumes is counts of a counter of volumes.
+// volumes is counts for a counter of volumes.
 func (c *chain) volumes(t *testing.T, counter string) map[string]float64 {
 	t.Helper()
 	return values[float64](t, c.metrics, counter)

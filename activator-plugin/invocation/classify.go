@@ -14,12 +14,11 @@ const (
 	cpuStepMilli    int64 = 100
 	memoryStepBytes int64 = 64 << 20
 
-	// An invocation without a prediction borrows at most so many times its limit, by what it turns
-	// out to use.
+	// An invocation without a prediction borrows by what it turns out to use, up to this many times its limit.
 	unpredictedMost int64 = 3
 
-	// A donor keeps so much memory that its predicted peak is at most so many percent of it: no safeguard
-	// gives it back.
+	// A donor keeps enough memory that its predicted peak is at most this percentage of it: no safeguard gives
+	// memory back.
 	memoryPercent int64 = 80
 )
 
@@ -29,18 +28,18 @@ type allocation struct {
 	limit, request api.Resources
 }
 
-// allocationOf reads the user's allocation out of the revision's container, never
-// out of a pod, whose limits change under resizes.
+// allocationOf reads the user allocation from the revision's container, never from a pod, whose limits change
+// with resizes.
 func allocationOf(c *corev1.Container) allocation {
 	a := allocation{limit: api.FromList(c.Resources.Limits), request: api.FromList(c.Resources.Requests)}
-	// A limit that no node reaches is none: the pool does not take it, nor the Ends that would go along.
+	// A limit that no node reaches counts as none: the pool would refuse it, and the Ends that go along.
 	if a.limit.CPUMilli > pool.MostVolume {
 		a.limit.CPUMilli = 0
 	}
 	if a.limit.MemoryBytes > pool.MostVolume {
 		a.limit.MemoryBytes = 0
 	}
-	// As the API server does for the pod: without a request, the limit is requested.
+	// As in the API server's defaults for the pod, a missing request is the limit.
 	if _, ok := c.Resources.Requests[corev1.ResourceCPU]; !ok {
 		a.request.CPUMilli = a.limit.CPUMilli
 	}
@@ -50,17 +49,18 @@ func allocationOf(c *corev1.Container) allocation {
 	return a
 }
 
-// volumes are what an invocation can lend (surplus) and would borrow (want). Of each
-// resource at most one is not zero.
+// volumes are what an invocation can lend (surplus) and would borrow (want). For each resource, at most one is
+// not zero.
 type volumes struct {
 	surplus, want api.Resources
 }
 
-// classify keeps the container's request and at least what the terms say. No CPU is lent to an invocation that
-// would end before minLoan without a loan, and nothing by one that will have ended by then, for
-// it would not pay; memory is lent to one that cannot do without. Of one that may have others in
-// its pod the surplus counts all the same: without it the pod could not lend what the others
-// leave. One whose input is larger than all that were learned from may borrow, and lends nothing.
+// classify returns what an invocation can lend and would borrow. The invocation keeps the container's request,
+// and at least what the terms say. Short loans do not pay: it borrows no CPU if it would end before minLoan
+// without a loan, and lends nothing if it may have ended by then. It still borrows memory, which it cannot do
+// without. If it may have others in its pod, its surplus counts all the same: without it the pod could not
+// lend what the others leave. An invocation whose input is larger than all that were learned from may borrow,
+// but lends nothing.
 func classify(a allocation, set terms, p predict.Prediction, concurrency int) (v volumes) {
 	keep := set.keep.Max(a.request)
 	v.surplus.CPUMilli, v.want.CPUMilli = share(a.limit.CPUMilli, keep.CPUMilli, p.Demand.CPUMilli, cpuStepMilli, set.safeguardPercent)
@@ -77,14 +77,14 @@ func classify(a allocation, set terms, p predict.Prediction, concurrency int) (v
 	return v
 }
 
-// idleCPU is how much CPU, in milli, a pod can spare while nothing is in flight in it: what the
-// smallest prediction would leave of its limit.
+// idleCPU returns the milli CPU that a pod can spare while nothing is in flight in it: what the smallest
+// prediction would leave of its limit.
 func idleCPU(a allocation, keep api.Resources) int64 {
 	return max(0, a.limit.CPUMilli-max(keep.CPUMilli, a.request.CPUMilli, cpuStepMilli))
 }
 
-// withoutLoan is for how long an invocation would be in flight at least if it borrowed no CPU: what it
-// is predicted to use takes so long at its limit. A loan is worth what it takes off that.
+// withoutLoan returns how long, at least, an invocation would be in flight if it borrowed no CPU: as long as
+// its predicted CPU time takes at its limit. A loan is worth what it takes off that.
 func withoutLoan(a allocation, p predict.Prediction) time.Duration {
 	if p.Demand.CPUMilli <= a.limit.CPUMilli || a.limit.CPUMilli <= 0 {
 		return p.Duration
@@ -92,10 +92,10 @@ func withoutLoan(a allocation, p predict.Prediction) time.Duration {
 	return max(p.Duration, p.CPUTime*1000/time.Duration(a.limit.CPUMilli))
 }
 
-// lasts is for how long an invocation is in flight at least. The predicted duration is a low
-// quantile, so that nobody is promised time that a donor does not have, and where it does not
-// follow the size it is that of small inputs. One that needs more CPU than its own may do so
-// for much longer: it does not end before it has used its CPU time.
+// lasts returns how long, at least, an invocation is in flight. The predicted duration is a low quantile, so
+// that no borrower is promised time that a donor does not have. Where it does not follow the size, it is that
+// of small inputs. An invocation that needs more CPU than its own may last much longer: it does not end before
+// it has used its CPU time.
 func lasts(a allocation, p predict.Prediction) time.Duration {
 	if p.Demand.CPUMilli <= a.limit.CPUMilli || a.limit.CPUMilli <= 0 {
 		return p.Duration
@@ -103,8 +103,8 @@ func lasts(a allocation, p predict.Prediction) time.Duration {
 	return max(p.Duration, p.CPUTime*1000/time.Duration(p.Demand.CPUMilli))
 }
 
-// needOf is what an invocation needs of its pod's allocation beside others, without what
-// the pod keeps anyway. What it does not say of a resource is 0.
+// needOf returns what an invocation needs of its pod's allocation beside others, without what the pod keeps
+// anyway. 0 means that the need is not known.
 func needOf(a allocation, set terms, p predict.Prediction) api.Resources {
 	if p.Beyond {
 		return api.Resources{}
@@ -133,7 +133,7 @@ func share(limit, keep, demand, step, percent int64) (surplus, want int64) {
 	}
 }
 
-// need is the smallest multiple of step of which demand is at most so many percent.
+// need returns the smallest multiple of step of which demand is at most the given percentage.
 func need(demand, step, percent int64) int64 {
 	return ceilDiv(demand*100, percent*step) * step
 }

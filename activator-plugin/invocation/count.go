@@ -12,8 +12,8 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// reportedAs are the fields that count the reasons. A copy is no request of a user's, and one that the pool
-// is not told of because it neither lends nor borrows is as the others like it.
+// reportedAs has the fields that count the reasons. A copy has none, because it is no user's request, nor
+// has a sampled one, which is like the others that neither lend nor borrow.
 var reportedAs = map[reason]report.Field{
 	reasonClusterIP:        report.ClusterIP,
 	reasonPodUnknown:       report.PodUnknown,
@@ -32,31 +32,30 @@ var reportedAs = map[reason]report.Field{
 // seen is what a request was seen to be when it was dispatched.
 type seen struct {
 	why reason
-	// could is what the prediction says that it can lend and would borrow, whatever its mode and the
-	// source are.
+	// could is what it can lend and would borrow by the prediction, whatever the mode and the source.
 	could volumes
 }
 
-// counts count, by revision, for reports of what Libra does or would do.
+// counts has the counts of all revisions, for reports of what Libra does or would do.
 type counts struct {
 	mu         sync.RWMutex
 	byRevision map[types.NamespacedName]*count
 	pasts      map[pastKey]*past
 }
 
-// count is of one revision. A nil one counts nothing.
+// count is that of one revision. A nil one counts nothing.
 type count struct {
 	sums [report.Fields]atomic.Int64
 	past *past
-	// quiet is since how many drains it has not changed. Only drain uses it.
+	// quiet is for how many drains it has not changed. Only drain uses it.
 	quiet int
 }
 
-// quietMost is after how many drains in which it has not changed a count is forgotten. What a request
-// that lasts for longer adds when it ends is lost.
+// quietMost is for how many drains a count that does not change is kept. A request that lasts longer than
+// that adds to a count that is lost.
 const quietMost = 120
 
-// of is nil for a revision beyond the bound.
+// of returns the count of a revision, or nil for a revision beyond the bound.
 func (c *counts) of(revision *v1.Revision) *count {
 	rev := types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}
 	c.mu.RLock()
@@ -79,7 +78,7 @@ func (c *counts) of(revision *v1.Revision) *count {
 	return n
 }
 
-// pastOf presumes that mu is held. Beyond the bound some past, whichever it is, is forgotten.
+// pastOf returns the past for a key. At the bound it forgets another, whichever. The caller must hold mu.
 func (c *counts) pastOf(key pastKey) *past {
 	if p := c.pasts[key]; p != nil {
 		return p
@@ -109,7 +108,7 @@ func (n *count) began(s *seen) {
 	}
 }
 
-// ended counts what a request could have had while it ran.
+// ended counts what a request could have lent and would have borrowed while it ran.
 func (n *count) ended(s *seen, ran time.Duration) {
 	if n == nil || s.could == (volumes{}) {
 		return
@@ -125,7 +124,7 @@ func (n *count) ended(s *seen, ran time.Duration) {
 	add(report.WouldBorrowMemory, report.MemoryTime(s.could.want.MemoryBytes, ran))
 }
 
-// drain returns what was counted since it was last called, with the stages of the functions.
+// drain returns what was counted since the last call, with the stages of the functions.
 func (c *counts) drain(stage func(types.NamespacedName) predict.Stage) report.Record {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,8 +154,7 @@ func (c *counts) drain(stage func(types.NamespacedName) predict.Stage) report.Re
 	return record
 }
 
-// Counted returns what was counted of requests since it was last called, with how far the predictor
-// is with each function.
+// Counted returns what was counted since the last call, and how far the predictor is with each function.
 func (m *Manager) Counted(stage func(types.NamespacedName) predict.Stage) report.Record {
 	return m.counts.drain(stage)
 }

@@ -67,7 +67,7 @@ func TestCountsAreBoundedAndForgotten(t *testing.T) {
 	}
 }
 
-// Every reason is counted, but for those that say nothing to who asks why a function does not take part.
+// Every reason is counted, except those that do not help to tell why a function does not take part.
 func TestReasonsAreReportedByTheNamesOfTheMetric(t *testing.T) {
 	for why, field := range reportedAs {
 		if report.Reasons[field] != string(why) {
@@ -95,7 +95,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkCount is what counting adds to a request, of one function on all cores.
+// BenchmarkCount measures what counting adds to a request, of one function on all cores.
 func BenchmarkCount(b *testing.B) {
 	var c counts
 	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}

@@ -7,24 +7,25 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// crowd are the invocations in a pod of which the pool is not told one by one: because they are
-// beyond the bounds, or because it would do nothing for them. One flight stands for them all: it
-// leaves nothing of its pod, so that the pod lends nothing while it is there and nobody else in
-// it counts as alone. A pod has one at a time, until the pool has answered its End, so that what
-// is kept for crowds is bounded, too.
+// crowd is the invocations in a pod that are not reported to the pool one by one, because they exceed the
+// bounds or because the pool would do nothing for them. One flight stands for them all. It leaves nothing
+// of its pod to lend, so the pod lends nothing during the flight, and no other invocation there counts as
+// alone. A pod has one such flight at a time, until the pool has answered its End, so that the memory for
+// crowds is bounded, too.
 type crowd struct {
 	rev    types.NamespacedName
 	node   string
-	newest pool.Invocation // of those that have joined
+	newest pool.Invocation // the last to join
 	in     int
-	// abandoned says that the pod may go on computing for one that has left, which the pool is to be told.
+	// abandoned says that the pod may go on computing for an invocation that has left, which the pool has
+	// to be told.
 	abandoned bool
 	flight    *flight
-	finished  bool // the flight
+	finished  bool // whether the flight is
 }
 
-// join makes an invocation one of its pod's crowd until it leaves, which is told whether the pod
-// may go on computing for it.
+// join adds an invocation to its pod's crowd until leave is called. abandoned says that the pod may go on
+// computing for it.
 func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocation) (leave func(abandoned bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +48,7 @@ func (l *lifecycle) join(rev types.NamespacedName, node string, inv pool.Invocat
 	}
 }
 
-// standIn starts the flight of a crowd. It presumes that mu is held.
+// standIn starts the flight of a crowd. The caller must hold mu.
 func (l *lifecycle) standIn(c *crowd) {
 	c.flight = l.startAnyway(c.rev, c.node, pool.Invocation{
 		ID: c.newest.ID, Function: c.newest.Function, Configuration: c.newest.Configuration, Pod: c.newest.Pod, Domain: c.newest.Domain,
@@ -56,14 +57,15 @@ func (l *lifecycle) standIn(c *crowd) {
 	c.flight.besideUntold, c.finished = true, false
 }
 
-// finish ends the crowd's flight. It presumes that mu is held.
+// finish ends the crowd's flight. The caller must hold mu.
 func (c *crowd) finish() {
 	c.finished, c.flight.abandoned, c.abandoned = true, c.abandoned, false
 	c.flight.finishNow(0)
 }
 
-// forgetCrowd is told that a flight is over, and starts another for those that have joined since
-// it was finished, or left by then in a way that the pool is to be told. It presumes that mu is held.
+// forgetCrowd drops the crowd of a flight that is over. It starts another flight instead if invocations
+// have joined since the flight was finished and are still there, or were abandoned meanwhile. The caller
+// must hold mu.
 func (l *lifecycle) forgetCrowd(f *flight) {
 	switch c := l.crowds[f.inv.Pod]; {
 	case c == nil || c.flight != f:

@@ -50,8 +50,8 @@ func TestInFlightIsBounded(t *testing.T) {
 	}
 }
 
-// A pod lends nothing while a request is in it that is beyond the bound, be it that it lent
-// before or that it would lend after.
+// A pod lends nothing while a request beyond the bound is in it, whether it lent before or would
+// lend after.
 func TestWhatIsBeyondTheBoundEndsWhatItsPodLends(t *testing.T) {
 	p := pooltest.NewMemory(clock.RealClock{})
 	m := newRankingManager(t, p, full, predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))
@@ -122,9 +122,9 @@ func TestCrowdIsToldOfAsOne(t *testing.T) {
 	}
 }
 
-// However requests beyond the bound come and go, and whatever the pool does, at most one flight
-// is kept for them in a pod, the pool knows of one while one of them is there, if it answers, and
-// in the end of none.
+// However requests beyond the bound come and go, and whatever the pool does, a pod has at most
+// one flight for them. While any of them is there, the pool knows of one, if it answers. In the
+// end it knows of none.
 func TestCrowdProperties(t *testing.T) {
 	times := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second})
 	type visit struct {
@@ -210,7 +210,7 @@ func (h *hooked) End(ctx context.Context, node string, e pool.Ending) (pool.Outc
 	return h.Pool.End(ctx, node, e)
 }
 
-// outcomes is a pool that keeps what became of each.
+// outcomes is a pool that keeps the outcome of each invocation.
 type outcomes struct {
 	pool.Pool
 	mu   sync.Mutex
@@ -225,8 +225,8 @@ func (o *outcomes) End(ctx context.Context, node string, e pool.Ending) (pool.Ou
 	return outcome, err
 }
 
-// Where any number may be in a pod, another activator's request in it is not taken for alone
-// beside one of which the pool is not told by itself.
+// Where a pod takes any number of requests, another activator's request does not count as alone
+// beside one that is not reported by itself.
 func TestNobodyIsAloneBesideACrowd(t *testing.T) {
 	p := &outcomes{Pool: pooltest.NewMemory(clock.RealClock{})}
 	rev := newRevision()

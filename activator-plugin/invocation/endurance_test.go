@@ -24,8 +24,8 @@ import (
 	"libra.dev/libra/pkg/pool/pooltest"
 )
 
-// Six hours of invocations, of pods that come and go, and of a pool that is away every
-// now and then, leave nothing behind. The hours are those of the bubble.
+// Six hours of invocations, of pods that come and go, and of a pool that is away now and then,
+// leave nothing behind. The hours are the bubble's.
 func TestSixHoursLeaveNothing(t *testing.T) {
 	const (
 		hours = 6
@@ -63,7 +63,7 @@ func TestSixHoursLeaveNothing(t *testing.T) {
 			time.Sleep(1700 * time.Millisecond)
 			w.WriteHeader(http.StatusOK)
 		})
-		// serve sends requests to one pod after the other at an address, each for ten minutes.
+		// serve sends requests to one pod after another at an address, for ten minutes each.
 		serve := func(i int) {
 			ip := fmt.Sprintf("10.0.0.%d", i+1)
 			h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +126,7 @@ func TestSixHoursLeaveNothing(t *testing.T) {
 		if err != nil || state.Begun != 0 || len(state.Pods) != 0 {
 			t.Errorf("the pool still has %+v (%v)", state, err)
 		}
-		// One each three seconds, but for those that met a pool that was away.
+		// One every three seconds, except those that came while the pool was away.
 		if least := hours * 3600 / 3 * pods * 9 / 10; book.begins < least || book.ends < least {
 			t.Errorf("%d Begins and %d Ends, want at least %d", book.begins, book.ends, least)
 		}

@@ -11,25 +11,25 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Explanation is what becomes of a request by its prediction alone: what is in flight beside it, and whether its
-// container is warm, only the activator knows.
+// Explanation is what Libra does with a request, judged by the prediction alone: only the activator knows what is in flight
+// beside the request and whether its container is warm.
 type Explanation struct {
 	Allocation api.Resources
-	// Surplus is what it could lend, and Want what it could borrow, whatever the mode.
+	// Surplus is what the request could lend, and Want what it could borrow, whatever the mode.
 	Surplus, Want api.Resources
-	// Role is what it has in the mode, and Reason why it has no other; empty when nothing withholds one.
+	// Role is the request's role in the mode. Reason says why it has no other, and is empty when nothing withholds one.
 	Role, Reason string
-	// Quick says that it is over so soon that it is not reported, and so neither lends nor borrows.
+	// Quick says that the request is over so soon that it is not reported, and so neither lends nor borrows.
 	Quick bool
-	// Bypass is why requests can reach the function's pods past the activator; nil when they cannot.
+	// Bypass says why requests can bypass the activator to the function's pods; nil when they cannot.
 	Bypass error
-	// Bypassed says that they can, or could until a moment ago.
+	// Bypassed says that requests can bypass the activator, or could until a moment ago.
 	Bypassed bool
-	Refused  []error // annotations
+	Refused  []error // one for each annotation that is refused
 }
 
-// Explain tells it of a request of a revision with the prediction, or without one (nil). The source is that of the pod that
-// it goes to; autoscaler is the ConfigMap config-autoscaler.
+// Explain returns the Explanation of a request to a revision; p is nil when there is no prediction. source is that of the
+// pod that the request goes to. autoscaler is the ConfigMap config-autoscaler; Explain fails if it is not valid.
 func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscaler *corev1.ConfigMap, p *predict.Prediction, now time.Time) (Explanation, error) {
 	path, err := newPath()
 	if err != nil {

@@ -25,12 +25,12 @@ const (
 	idSuffixLength  = 8
 )
 
-// request is what the handler knows of a request and the throttler, which is given
-// the context only, needs.
+// request is what the handler knows of a request and the throttler needs. The throttler gets only the
+// context.
 type request struct {
 	rev      *v1.Revision
-	id       string // empty until it is needed, when the client has none that fits
-	clientID string // its X-Request-Id, or empty
+	id       string // empty until it is needed, when the client sent none that is fit
+	clientID string // its X-Request-Id, if it is fit
 	arrived  time.Time
 	size     int64
 	upgrade  bool
@@ -42,26 +42,26 @@ type request struct {
 	refusedBy string
 	// seen is set once it is dispatched.
 	seen seen
-	// kept is what is kept of it when it has ended, and noted its number then.
+	// kept is what recent keeps of it once it has ended, and noted is its number there.
 	kept  kept
 	noted int64
-	// abandoned says that its pod may compute on for it: the client went away before it had the whole
-	// response, or the time ran out, or its connection was upgraded, of which it is not seen who closed
-	// it first. It is set before the invocation ends.
+	// abandoned says that its pod may go on computing for it: the client went away before it had the
+	// whole response, the time ran out, or the connection was upgraded, so that it is not seen which
+	// side closed it first. It is set before the invocation ends.
 	abandoned bool
 }
 
 type requestKey struct{}
 
-// requestFrom returns nil for a revision that did not opt in.
+// requestFrom returns the request in ctx, or nil for a revision that did not opt in.
 func requestFrom(ctx context.Context) *request {
 	r, _ := ctx.Value(requestKey{}).(*request)
 	return r
 }
 
-// invocationID is the request's ID, a dot, and a random rest without one: a client
-// finds its request by what is before the last dot. With the rest it is unlike every
-// other, whatever IDs clients send, and however often a request is tried.
+// invocationID returns the request's ID, a dot, and a random suffix without a dot: a client finds its
+// request by the part before the last dot. The suffix makes the ID unique, whatever IDs clients send
+// and however often a request is tried.
 func (r *request) invocationID() string {
 	if r.id == "" {
 		r.id = rand.String(randomIDLength)
@@ -85,7 +85,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	arrived := h.manager.clock.Now()
 	size, body := h.manager.sizeOf(r, rev)
 	if ahead, ok := body.(*readAheadBody); ok {
-		defer ahead.Close() // who got no slot did not read it
+		defer ahead.Close() // a request that got no slot did not read it
 	}
 	req := &request{
 		rev:      rev,
@@ -97,7 +97,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		span:     trace.SpanContextFromContext(r.Context()),
 		response: sw,
 	}
-	// Also of one whose client went away, which panics.
+	// Deferred, because serving a request panics when its client goes away.
 	defer func() {
 		if req.noted == 0 { // it had no slot
 			req.abandoned = r.Context().Err() != nil && sw.status == 0
@@ -119,8 +119,8 @@ func (m *Manager) sizeOf(r *http.Request, rev *v1.Revision) (int64, io.ReadClose
 	return size, body
 }
 
-// requestID is the client's own ID of the request where it is fit for ours, so that
-// a client finds its requests in Libra's records, and otherwise empty.
+// requestID returns the client's own ID of the request if it is fit for ours, so that a client finds
+// its requests in Libra's records, and otherwise "".
 func requestID(h http.Header) string {
 	id := h.Get(requestIDHeader)
 	if len(id) > maxIDLength {
@@ -134,11 +134,11 @@ func requestID(h http.Header) string {
 	return id
 }
 
-// statusWriter notes the status of the response; 0 until there is one.
+// statusWriter notes the status of the response, which is 0 until there is one.
 type statusWriter struct {
 	http.ResponseWriter
-	// over is closed once the client is gone or was told that the time has run out: what is written
-	// from then on is sent to nobody.
+	// over is closed once the client is gone or was told that the time has run out: nobody gets
+	// anything that is written after that.
 	over   <-chan struct{}
 	status int
 	cut    bool // the client did not take all that was written
@@ -155,13 +155,13 @@ func (w *statusWriter) note(status int) {
 	}
 }
 
-// failed says that there is no response, or one that the proxy may have made up.
+// failed reports whether there is no response, or one that the proxy may have made up.
 func (w *statusWriter) failed() bool {
 	return w.status == 0 || w.status >= http.StatusInternalServerError
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	// Those below 200 come before the response, except the last word on an upgrade.
+	// A status below 200 comes before the response, except 101, which is final.
 	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
 		w.note(status)
 	}
@@ -175,7 +175,7 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Hijack is how the reverse proxy takes over an upgraded connection.
+// Hijack lets the reverse proxy take over an upgraded connection.
 func (w *statusWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
@@ -184,5 +184,5 @@ func (w *statusWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap is how the reverse proxy, by http.ResponseController, flushes.
+// Unwrap lets the reverse proxy flush, through an http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -11,8 +11,8 @@ import (
 const (
 	renewEvery   = time.Second
 	renewTimeout = 800 * time.Millisecond
-	// maxRenewals bounds how many nodes are renewed at a time, but for those that have not
-	// answered for slowAfter, of which there is one renewal each at most.
+	// maxRenewals bounds how many nodes are renewed at a time. A renewal that has gone unanswered
+	// for slowAfter no longer counts; each node has one at most.
 	maxRenewals = 16
 	slowAfter   = 50 * time.Millisecond
 )
@@ -33,8 +33,8 @@ func (l *lifecycle) renewLeases(ctx context.Context) {
 	}
 }
 
-// renew renews every node once. Nodes whose shard hangs hold up the others for slowAfter, and
-// from then on come after them.
+// renew renews every node once. Nodes whose shard hangs delay the others by slowAfter. From then on
+// they come after the others.
 func (l *lifecycle) renew(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(maxRenewals)
@@ -72,8 +72,8 @@ func (l *lifecycle) renewOne(ctx context.Context, node string) {
 	}
 }
 
-// due are the nodes that have invocations or idle donors, but for those of which a renewal is under
-// way. Those that answered the last one are first.
+// due returns the nodes that have invocations or idle donors, except those whose renewal is still
+// under way. Nodes that answered their last renewal come first.
 func (l *lifecycle) due() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -38,7 +38,7 @@ func (r *renewed) Renew(ctx context.Context, node, owner string) error {
 	return err
 }
 
-// by is whether a node was renewed by then.
+// by reports whether a node was renewed by then.
 func (r *renewed) by(node string, then time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *renewed) by(node string, then time.Time) bool {
 	return renewed && !at.After(then)
 }
 
-// A shard that hangs does not keep the nodes of the others from being renewed, however many
+// A shard that hangs does not keep the other shards' nodes from being renewed, however many
 // nodes it has.
 func TestHungShardHoldsUpNoOthersLeases(t *testing.T) {
 	addrs := redistest.StartCluster(t)
@@ -81,7 +81,7 @@ func TestHungShardHoldsUpNoOthersLeases(t *testing.T) {
 		clear(r.nodes)
 		r.mu.Unlock()
 		lapse := time.Now().Add(pool.LeaseTTL)
-		// A slow machine has a renewal time out now and then, and the next one makes up for it.
+		// On a slow machine a renewal times out now and then, and the next one makes up for it.
 		for range pool.LeaseTTL / renewEvery {
 			l.renew(t.Context())
 		}

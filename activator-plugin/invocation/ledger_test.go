@@ -10,15 +10,16 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// ledger is a pool that checks what it is told on its way to another: of every
-// invocation one End is answered, after its Begin and after nothing else of it.
+// ledger is a pool that checks calls on their way to another pool: each
+// invocation has one answered End, which comes after its Begin and is the last
+// call for it.
 type ledger struct {
 	pool.Pool
 
 	mu    sync.Mutex
 	begun map[string]int // Begins sent, by invocation
 	ended map[string]int // Ends answered
-	found int            // Ends of which the pool knew the invocation
+	found int            // Ends whose invocation the pool knew
 	wrong []string
 }
 

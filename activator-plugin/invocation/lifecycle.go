@@ -19,32 +19,32 @@ import (
 )
 
 const (
-	// Nobody waits for a Begin. On a node whose cores are all busy Redis answers one in
-	// 5 to 25 ms, and given up on it would say less of an invocation than waited for.
+	// Nothing waits for a Begin. On a node whose cores are all busy, Redis takes 5 to 25 ms to
+	// answer one. Giving up on it would tell less about the invocation than waiting does.
 	beginTimeout = 50 * time.Millisecond
-	// A Begin that is not answered is sent again while the invocation runs, with more
-	// time: nobody waits for it, and the loan of a long invocation is worth it.
+	// While the invocation runs, an unanswered Begin is sent again, with a longer timeout:
+	// nothing waits for it, and the loan of a long invocation is worth it.
 	retryTimeout = 250 * time.Millisecond
 	beginBackoff = 10 * time.Millisecond
 
-	// An End that is not answered within lateAfter is late, and sent again as such.
+	// An End that is not answered within lateAfter is sent again, marked as late.
 	lateAfter  = 50 * time.Millisecond
 	endBackoff = 100 * time.Millisecond
 	maxBackoff = time.Second
 
-	// An End that is refused for so long is not sent again. Renewals are refused likewise, so
-	// that its lease has run out.
+	// An End that has been refused for refusedMost is not sent again. Renewals are refused, too,
+	// so its lease has expired by then.
 	refusedMost = 2 * pool.LeaseTTL
 
-	// maxInFlight bounds what is kept for invocations in flight, and for ended ones while Redis
-	// is away: 18 KB each while it hangs. maxOfRevision leaves room for other revisions. What is
-	// beyond these joins its pod's crowd.
+	// maxInFlight bounds the memory for invocations in flight, and for ended ones while Redis is
+	// away: 18 KB each while it hangs. maxOfRevision leaves room for other revisions.
+	// Invocations beyond either bound join their pod's crowd.
 	maxInFlight   = 4096
 	maxOfRevision = 1024
 )
 
-// lifecycle tells the pool of invocations: one Begin each, and after it one End,
-// both off the request path.
+// lifecycle reports invocations to the pool: each has one Begin and then one End, both off the
+// request path.
 type lifecycle struct {
 	pool    pool.Pool
 	owner   string
@@ -53,39 +53,38 @@ type lifecycle struct {
 	metrics *metrics
 	tracer  trace.Tracer
 	recent  *recent
-	// beginTimeout and lateAfter are fields for tests, which must not depend on how
-	// busy a machine is.
+	// beginTimeout and lateAfter are fields so that tests do not depend on the machine's load.
 	beginTimeout, lateAfter time.Duration
 
 	running, renewals sync.WaitGroup
-	// ends is done when no End is to be tried any more.
+	// giveUp cancels ends. After that no End is tried any more.
 	ends     context.Context
 	giveUp   context.CancelFunc
 	failing  atomic.Bool // whether the pool's last answer was an error
 	refusals rate.Sometimes
 
 	mu sync.Mutex
-	// inFlight counts the invocations between start and the answer to their End,
-	// nodes those on a node, and revisions those of a revision.
+	// inFlight counts the invocations from their start until their End is answered. nodes and
+	// revisions count the same by node and by revision.
 	inFlight  int
 	nodes     map[string]int
 	revisions map[types.NamespacedName]int
-	// idle is, by node, until when a pod is an idle donor there.
+	// idle says, by node, until when a pod there is an idle donor.
 	idle map[string]time.Time
-	// started is the Number of the last to start, and inPod has, by pod, those of its in flight,
-	// in order.
+	// started is the Number of the last invocation to start. inPod has, by pod, the Numbers of
+	// those in flight, in order.
 	started int64
 	inPod   map[string][]int64
-	// crowds are, by pod, the invocations that are not told of one by one.
+	// crowds has, by pod, the invocations that are not reported one by one.
 	crowds map[string]*crowd
-	// lending counts, by pod, those that could lend something.
+	// lending counts, by pod, the invocations that could lend something.
 	lending map[string]int
-	// ending has, by pod, the invocation whose End is the last one under way.
+	// ending has, by pod, the last invocation to finish, until its End is answered.
 	ending map[string]*flight
-	// unrenewed are the nodes whose last renewal has not been answered, and says whether it is
+	// unrenewed has the nodes whose last renewal has not been answered, and whether it is still
 	// under way.
 	unrenewed map[string]bool
-	// lingering are, by node, the Ends that wait for a Begin.
+	// lingering has, by node, the Ends that wait for a Begin.
 	lingering map[string][]*lingering
 }
 
@@ -96,25 +95,26 @@ type flight struct {
 	node       string
 	inv        pool.Invocation
 	dispatched time.Time
-	// withheld is what the pool was not told of, and besideUntold says that others were in the
-	// pod, or may have been, of which it was not told, either. They are set before finish.
+	// withheld is what the mode kept from the pool. besideUntold says that others that were not
+	// reported to the pool were in the pod, or may have been. Both are set before finish.
 	withheld     volumes
 	besideUntold bool
-	// promised is how much CPU, in milli, its pod was chosen for. It is set before finish.
+	// promised is the milli CPU that its pod was chosen for. It is set before finish.
 	promised int64
-	// quick says that most like it are not told of. It is set before finish.
+	// quick says that most invocations like it are not reported. It is set before finish.
 	quick bool
-	// granted is what the pool had for it when it began, and begun says that it has said so.
+	// granted is what the pool had for it when it began. begun says that the pool has answered.
 	granted api.Resources
 	begun   bool
-	// noted is the number of its request among those that are kept. It is set before finish.
+	// noted is the number of its request in recent. It is set before finish.
 	noted int64
 	// abandoned says that its pod may go on computing for it. It is set before finish.
 	abandoned bool
 	// awaited says that a Begin in its pod waits for its End. mu guards it.
 	awaited bool
 
-	// finished carries the Ending once; answered is closed after the pool's answer.
+	// finished carries the Ending, once. answered is closed when the pool has answered, or is
+	// not asked any more.
 	finished chan pool.Ending
 	answered chan struct{}
 }
@@ -149,8 +149,8 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 	}
 }
 
-// start begins the invocation and returns at once. The caller must finish it,
-// exactly once. It is nil when too many are in flight.
+// start begins the invocation and returns at once. The caller must call finish exactly once.
+// start returns nil when too many are in flight.
 func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invocation) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +160,7 @@ func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invoca
 	return l.startAnyway(rev, node, inv)
 }
 
-// startAnyway is start without a bound. It presumes that mu is held.
+// startAnyway is start without the bounds. The caller must hold mu.
 func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.Invocation) *flight {
 	f := &flight{
 		lifecycle:  l,
@@ -199,7 +199,7 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 		if begun || ending.ComputesIn != "" {
 			f.end(ending)
 		} else if before != nil {
-			// Whoever waits for this one waits for the End before it.
+			// A Begin that waits for this invocation has to wait for the End before it.
 			select {
 			case <-before:
 			case <-f.ends.Done():
@@ -210,8 +210,8 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 	return f
 }
 
-// lends says that the pool may have something that an invocation in a pod could lend: until
-// its End is answered.
+// lends reports whether the pool may have something that an invocation in the pod could lend,
+// which it may until it has answered the invocation's End.
 func (l *lifecycle) lends(pod string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,7 +225,7 @@ func (f *flight) finish(status int) {
 	f.finishNow(status)
 }
 
-// finishNow is finish. It presumes that mu is held.
+// finishNow is finish for a caller that holds mu.
 func (f *flight) finishNow(status int) {
 	// From here on, the pod's next invocation waits for this one's End.
 	f.ending[f.inv.Pod] = f
@@ -236,8 +236,9 @@ func (f *flight) finishNow(status int) {
 	f.finished <- ending // it has room for one
 }
 
-// begin tries until the pool answers, or refuses it, or the invocation is over, and returns
-// when it is over. It says whether a Begin was sent that was not refused, answered or not.
+// begin sends the Begin until the pool answers or refuses it, or the invocation is over, and
+// returns when the invocation is over. sent reports whether a Begin was sent and not refused,
+// answered or not.
 func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	inv, timeout, backoff := f.inv, f.beginTimeout, beginBackoff
 	again := false
@@ -259,11 +260,11 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 			return sent, ending
 		}
 		again = true
-		// When it will end does not depend on when the pool hears of it.
+		// The invocation's predicted end does not depend on when the pool hears of it.
 		ran := f.clock.Since(f.dispatched)
 		inv.Duration, inv.WithoutLoan = max(0, f.inv.Duration-ran), max(0, f.inv.WithoutLoan-ran)
 		if inv.WithoutLoan < inv.MinRemaining {
-			inv.Want.CPUMilli = 0 // memory it cannot do without
+			inv.Want.CPUMilli = 0 // it cannot do without the memory
 		}
 		if inv.Duration < inv.MinRemaining && inv.Concurrency <= 1 {
 			inv.Surplus = api.Resources{} // otherwise its pod may have others that last
@@ -271,15 +272,15 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 	ending = <-f.finished
-	// The pool may have missed what else was in the pod before it heard of this one.
+	// The pool may have missed what else was in the pod before it heard of this invocation.
 	ending.Late = ending.Late || again
 	ending.BeginAnswered = !again
 	return sent, ending
 }
 
-// tryBegin sends a Begin after the End of the invocation that was in the pod before:
-// were it first, the pool would see two at a time, lend nothing, and count neither as
-// alone in its pod.
+// tryBegin sends a Begin after the End of the invocation that was in the pod before. If the
+// Begin came first, the pool would see two at a time, lend nothing, and count neither as alone
+// in its pod.
 func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -313,8 +314,8 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	return err
 }
 
-// others is how many began in the pod before, but for those whose End goes along with the Begin.
-// What the pool has lost, and a Begin that is to be tried again, is among them.
+// others returns how many in flight began in the pod earlier, except those whose End goes along
+// with the Begin. It counts those that the pool has lost and those whose Begin is to be retried.
 func (f *flight) others(along []*lingering) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -327,8 +328,8 @@ func (f *flight) others(along []*lingering) int {
 	return n
 }
 
-// end tries until the pool answers, or has refused it for long. The pool does not end an
-// invocation by itself while this activator has others on the node and renews its lease there.
+// end sends the End until the pool answers, or has refused it for refusedMost. The pool does not
+// end an invocation by itself while this activator has others on the node and renews its lease.
 func (f *flight) end(e pool.Ending) {
 	timeout, backoff, first := f.lateAfter, endBackoff, true
 	if f.mayLinger() {
@@ -370,7 +371,7 @@ func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) error 
 	defer span.End()
 	started := f.clock.Now()
 	outcome, err := f.pool.End(ctx, f.node, e)
-	// A first attempt's deadline is too short to be a sign of anything.
+	// The first attempt's deadline is so short that missing it is no sign of anything.
 	if err == nil || !first {
 		f.noteHealth(err)
 	}
@@ -378,7 +379,7 @@ func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) error 
 	return err
 }
 
-// onEnd takes in the pool's answer to an End, if there was one.
+// onEnd records the result of a call that sent the End, and reports whether the pool answered.
 func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took time.Duration) (answered bool) {
 	addVolume(span, "libra.lent", outcome.Lent)
 	addVolume(span, "libra.borrowed", outcome.Borrowed)
@@ -421,7 +422,7 @@ func (f *flight) forget() {
 	}
 	f.forgetCrowd(f)
 	f.mu.Unlock()
-	close(f.answered) // a Begin that waits for it counts the others next
+	close(f.answered) // a Begin that waits for this counts the others next
 	f.metrics.onInFlight(-1)
 }
 
@@ -430,7 +431,7 @@ func (f *flight) log(msg string, err error) {
 		"pod", f.inv.Pod, "node", f.node, zap.Error(err))
 }
 
-// onCall counts a call of the pool, and logs now and then that calls are refused.
+// onCall records a call to the pool, and logs refusals once a minute.
 func (l *lifecycle) onCall(operation string, err error, took time.Duration) {
 	result := resultOf(err)
 	l.metrics.onPoolCall(operation, result, took)
@@ -443,8 +444,8 @@ func (l *lifecycle) onCall(operation string, err error, took time.Duration) {
 	}
 }
 
-// noteHealth logs when the pool goes away and when it is back. A Begin is no sign of
-// either: its deadline is so short that a busy machine misses it.
+// noteHealth logs when the pool goes away and when it is back. A Begin is no sign of either: its
+// deadline is so short that a busy machine misses it.
 func (l *lifecycle) noteHealth(err error) {
 	switch failing := err != nil; {
 	case l.failing.Swap(failing) == failing:
@@ -455,8 +456,8 @@ func (l *lifecycle) noteHealth(err error) {
 	}
 }
 
-// drain waits until all are ended, at most until ctx is done; what is not is left to
-// the lease. None may be started any more.
+// drain waits until all invocations have ended or ctx is done. It leaves the rest to the lease,
+// which expires. No invocation may be started any more.
 func (l *lifecycle) drain(ctx context.Context) error {
 	defer l.giveUp()
 	done := make(chan struct{})

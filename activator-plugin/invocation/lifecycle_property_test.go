@@ -19,18 +19,18 @@ import (
 	"libra.dev/libra/pkg/pool/pooltest"
 )
 
-// fault is what becomes of one call of the pool.
+// fault is what happens to one call to the pool.
 type fault struct {
 	delay time.Duration
-	// lost is before the call has an effect, unanswered after it. One that is late is given
-	// up and has its effect after the delay.
+	// A call that is lost has no effect; one that is unanswered has. One that is late is
+	// given up, and has its effect after the delay.
 	lost, unanswered, late bool
 }
 
 var errFault = errors.New("the connection broke")
 
-// faulty is a pool whose calls meet the faults, one after the other; those after the
-// last meet none.
+// faulty is a pool whose calls meet the faults, one each; calls after the last fault meet
+// none.
 type faulty struct {
 	pool.Pool
 
@@ -52,7 +52,7 @@ func meet(ctx context.Context, next fault, call func() error) error {
 	if next.lost {
 		return errFault
 	}
-	// A call that its deadline cuts off may have had its effect all the same.
+	// A call may have had its effect even if its deadline cuts it off.
 	err := call()
 	if next.delay > 0 {
 		select {
@@ -126,8 +126,8 @@ type planned struct {
 	concurrency          int
 }
 
-// Whatever the pool does, and in whatever order invocations end, each that the pool was
-// told of is ended by one answered End, and nothing of them stays.
+// Whatever the pool does, and in whatever order invocations end, each that was reported to
+// the pool is ended by one answered End, and leaves nothing behind.
 func TestLifecycleProperties(t *testing.T) {
 	durations := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 4 * time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second})
 	invocations := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) planned {

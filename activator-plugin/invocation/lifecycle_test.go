@@ -84,7 +84,7 @@ func TestEndWaitsForBegin(t *testing.T) {
 	close(release)
 	drain(t, l)
 
-	// Nobody knows whether a Begin that failed was done: it is ended like any other.
+	// A Begin that failed may have taken effect, so its invocation is ended like any other.
 	if diff := cmp.Diff([]string{"begin node-a 1", "end node-a 1"}, rec.calls); diff != "" {
 		t.Error("Calls (-want, +got):\n" + diff)
 	}
@@ -100,8 +100,8 @@ func endingLate(id string, release <-chan struct{}) *recorder {
 	}}
 }
 
-// A pod may lend until the pool has answered the End of each that could, whatever else ends
-// in it meanwhile.
+// A pod may lend until the pool has answered the End of each invocation that could lend, whatever
+// else ends in it meanwhile.
 func TestLendsUntilEndsAreAnswered(t *testing.T) {
 	release := make(chan struct{})
 	rec := endingLate("1", release)
@@ -187,9 +187,9 @@ func TestBeginIsTriedWhileTheInvocationRuns(t *testing.T) {
 	}
 }
 
-// A transfer to or from what is about to end would not pay, also when that comes of the
-// pool having been away: but memory that it cannot do without. What borrows goes by how long
-// it takes without the loan, and what lends by when its own may be over.
+// A transfer to or from an invocation that is about to end would not pay, also when it is about to
+// end because the pool was away. Memory that it cannot do without is an exception. For a borrower,
+// the time that it takes without the loan counts; for a donor, the time at which it may be over.
 func TestLateBeginTransfersNothingForTooShort(t *testing.T) {
 	for _, concurrency := range []int{1, 2} {
 		testLateBegin(t, concurrency)
@@ -248,8 +248,8 @@ func TestBeginIsNotTriedAfterTheInvocation(t *testing.T) {
 	}
 }
 
-// Whether the Begin was late or not, one deadline missed by an End is no sign that the
-// pool is away; that its next attempt fails, too, is one.
+// Whether the Begin was late or not, one deadline missed by an End is no sign that the pool is
+// away. It is one if the next attempt fails, too.
 func TestEndAfterALateBegin(t *testing.T) {
 	begins, ends := 1, 2
 	rec := &recorder{
@@ -363,7 +363,7 @@ func TestDrainGivesUp(t *testing.T) {
 	l.running.Wait()
 }
 
-// endsLost is a pool that Ends do not reach while they are lost.
+// endsLost is a pool that loses Ends while lost is set.
 type endsLost struct {
 	pool.Pool
 	lost atomic.Bool
@@ -376,8 +376,8 @@ func (p *endsLost) End(ctx context.Context, node string, e pool.Ending) (pool.Ou
 	return p.Pool.End(ctx, node, e)
 }
 
-// An owner's lease is for all it has on a node: an invocation whose End was lost is
-// not ended by the pool while another one runs.
+// An owner's lease covers all that it has on a node: the pool does not end an invocation whose End
+// was lost while another one runs.
 func TestEndIsNotLostWhileTheLeaseIsRenewed(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	memory := pooltest.NewMemory(clk)
@@ -442,7 +442,7 @@ func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 
 	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
 	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
-	// Another pod's does not wait.
+	// An invocation in another pod does not wait.
 	l.start(revID, "node-a", invocationIn("ns/b", "3")).finish(200)
 	rec.await(t, 3)
 	close(release)
@@ -461,9 +461,9 @@ func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 	}
 }
 
-// One that is over before the End of the last in its pod is answered is never begun, and the next
-// waits for that End all the same: it would otherwise count the last among those of which the pool
-// does not know, and the pool may have ended it.
+// An invocation that is over before the End of the last one in its pod is answered never begins.
+// The next one still waits for that End: it would otherwise count the last one among those that
+// the pool does not know, although the pool may have ended it.
 func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
 	release := make(chan struct{})
 	rec := endingLate("1", release)
@@ -535,8 +535,8 @@ func TestLeasesAreRenewedWhereInvocationsAre(t *testing.T) {
 	drain(t, l)
 }
 
-// A Begin counts the others in the pod of which the pool may not know, and not those whose End
-// is answered or goes along with it.
+// A Begin counts the others in the pod that the pool may not know of, but not those whose End is
+// answered or goes along with the Begin.
 func TestBeginCountsOthers(t *testing.T) {
 	hold := make(chan struct{})
 	rec := &recorder{beginHook: func(_ context.Context, inv pool.Invocation) error {
@@ -574,7 +574,7 @@ func TestBeginCountsOthers(t *testing.T) {
 	}
 }
 
-// What the pool has lost is in the pod all the same: the next Begin there tells of it.
+// An invocation that the pool has lost is still in the pod: the next Begin there counts it.
 func TestWhatThePoolHasLostIsNotLent(t *testing.T) {
 	addr := redistest.Start(t)
 	p := pool.NewRedis(redisconn.MustParse(addr))

@@ -9,15 +9,16 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// lingerFor is how long an End waits at most for a Begin: less than for what the agent takes
-// a pod that has used CPU for one with a request in it.
+// lingerFor is how long an End waits at most for a Begin. It is less than the time for which the agent
+// assumes that a pod that has used CPU has a request in it.
 const lingerFor = 50 * time.Millisecond
 
-// alongMost bounds how long a Begin takes that Ends go with: a pod that dies may end a thousand at once.
+// alongMost bounds how many Ends go with a Begin, and so how long it takes: a pod that dies may end a
+// thousand at once.
 const alongMost = 64
 
-// lingering is an End that waits for the next Begin on its node, and is sent with it. Sent by
-// itself it would cost the activator, Redis and the agent about as much as the Begin does.
+// lingering is an End that waits for the next Begin on its node, to be sent with it. Sent by itself, it
+// would cost the activator, Redis and the agent about as much as the Begin does.
 type lingering struct {
 	ending pool.Ending
 	since  time.Time
@@ -25,21 +26,21 @@ type lingering struct {
 	answer chan endAnswer // carries one
 }
 
-// endAnswer is what became of an End that was sent with a Begin.
+// endAnswer is the answer to an End that was sent with a Begin.
 type endAnswer struct {
 	outcome pool.Outcome
 	err     error
 	took    time.Duration
 }
 
-// mayLinger says that nobody waits for the End: with it no loan ends, and nothing is lent but
-// memory, which the pod does not use in the meantime. What follows a quick one in its pod is
-// mostly not told of, and its CPU would count for the quick one.
+// mayLinger reports whether the End may wait. Nothing waits for it if the invocation borrows nothing, and
+// lends nothing but memory, which its pod does not use in the meantime. The End of a quick one does not
+// wait: most invocations that follow it in its pod are not reported, and their CPU would count for the quick
+// one.
 func (f *flight) mayLinger() bool { return f.inv.Ranked && f.inv.Want.IsZero() && !f.quick }
 
-// linger waits until a Begin has taken the End along, or for so long that it is to be sent by
-// itself, as one that ended some time ago. It says whether the pool has answered, and whether
-// the End was sent.
+// linger waits until a Begin has taken the End along. After lingerFor the End is to be sent by itself, and
+// linger sets its Ago. ended reports whether the pool has answered, and sent whether the End was sent.
 func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
 	l := &lingering{ending: *e, since: f.clock.Now(), flight: f, answer: make(chan endAnswer, 1)}
 	f.mu.Lock()
@@ -69,7 +70,7 @@ func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
 	return f.onEnd(span, answer.outcome, answer.err, answer.took), true
 }
 
-// leave takes back an End that no Begin has taken along.
+// leave withdraws an End. It returns false if a Begin has taken it along.
 func (l *lifecycle) leave(node string, end *lingering) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +82,8 @@ func (l *lifecycle) leave(node string, end *lingering) bool {
 	return true
 }
 
-// takeAlong takes Ends that wait on a node, if what closes before is one of them, or nil; alongMost at most.
+// takeAlong takes Ends that wait on a node, alongMost at most. With a before that is not nil, it takes Ends
+// only if the one whose answer closes before is among them, and takes that one.
 func (l *lifecycle) takeAlong(node string, before <-chan struct{}) (taken []*lingering, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +108,7 @@ func (l *lifecycle) keepLingering(node string, ends []*lingering) {
 	l.lingering[node] = ends
 }
 
-// callBegin sends a Begin and the Ends that were taken along, and tells these of the answer.
+// callBegin sends a Begin and the Ends that it takes along, and hands these the answer.
 func (f *flight) callBegin(ctx context.Context, inv pool.Invocation, along []*lingering) (api.Resources, error) {
 	if len(along) == 0 {
 		return f.pool.Begin(ctx, f.node, inv)

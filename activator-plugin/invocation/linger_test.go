@@ -72,7 +72,7 @@ func TestLingering(t *testing.T) {
 	}
 }
 
-// A Begin that waits for the End before it in its pod does not look for it twice.
+// A Begin that waits for the previous End in its pod does not look for it twice.
 func TestEndThatIsAwaitedDoesNotLinger(t *testing.T) {
 	const answers = 20 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestEndThatIsAwaitedDoesNotLinger(t *testing.T) {
 	})
 }
 
-// A Begin that waits for one of many Ends takes that along, and as many others as do not delay it.
+// A Begin that waits for one of many Ends takes that one along, and only as many others as do not delay it.
 func TestManyLingeringGoWithSeveralBegins(t *testing.T) {
 	const many = alongMost + 10
 	synctest.Test(t, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestLingeringOfAnotherNode(t *testing.T) {
 	})
 }
 
-// What a pod uses until the agent hears of an End counts for the invocation that ended, and most of the quick ones that
-// follow it are not told of.
+// Whatever a pod uses until the agent hears of an End counts for the invocation that ended, and most of the quick ones
+// that follow it are not reported.
 func TestEndOfAQuickOneDoesNotLinger(t *testing.T) {
 	rec := &recorder{}
 	m := newRankingManager(t, rec, fixed{mode: api.ModeFull, source: api.SourceNode}, predictions{
@@ -166,15 +166,15 @@ func TestEndOfAQuickOneDoesNotLinger(t *testing.T) {
 	m.clock, m.lifecycle.clock = clk, clk
 	reported := newRequest(newRevision())
 	m.dispatch(t.Context(), reported, revID, "10.0.0.1:80", false)(200)
-	rec.await(t, 2) // no time passes in which it could linger
+	rec.await(t, 2) // no time passes for it to linger
 	drain(t, m.lifecycle)
 	if len(rec.ends) != 1 || rec.ends[0].Late || rec.ends[0].Ago != 0 || !reported.kept.Quick {
 		t.Errorf("Ends are %+v of one that is quick: %t; want one, at once", rec.ends, reported.kept.Quick)
 	}
 }
 
-// Nobody knows whether an End was done whose Begin was not answered: it is sent again, and
-// what is measured of it may be of others, too.
+// An End that went with an unanswered Begin may or may not have taken effect: it is sent again, and its measurements
+// may include others.
 func TestLingeringWithABeginThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{beginHook: func(_ context.Context, inv pool.Invocation) error {

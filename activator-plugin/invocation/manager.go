@@ -1,7 +1,7 @@
-// Package invocation is the life of an invocation in the activator: its size, what
-// it can lend or would borrow, and the Begin and End that tell the pool. Nothing
-// in it delays a request but the first prediction of a function, for milliseconds at
-// most, and nothing that fails in it fails a request.
+// Package invocation follows an invocation through the activator: it finds its size, decides what it
+// can lend or would borrow, and reports it to the pool with a Begin and an End. It delays a request
+// only for the first prediction of a function, by milliseconds at most, and for a body that names the
+// request's size. None of its failures fails a request.
 package invocation
 
 import (
@@ -26,8 +26,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Predictor answers from what it knows. Of a function of which it knows nothing it may
-// ask first, for a few milliseconds at most and no longer than ctx.
+// Predictor answers from what it knows. If it knows nothing of a function, Predict may ask first, for
+// a few milliseconds at most and no longer than ctx.
 type Predictor interface {
 	Predict(ctx context.Context, revision types.NamespacedName, size int64) (p predict.Prediction, ok bool)
 	// Known answers at once, or not at all.
@@ -38,11 +38,11 @@ var _ Predictor = (*predict.Client)(nil)
 
 // Settings tell how far Libra goes. They may change at any time.
 type Settings interface {
-	// For are those of a namespace's functions.
+	// For returns the settings of a namespace's functions.
 	For(namespace string) settings.Settings
-	// Source is where what is lent to and by the pods of a namespace on a node comes from.
+	// Source returns the source of CPU for the pods of a namespace on a node.
 	Source(namespace, node string) api.Source
-	// Placement is how the pod of a request is chosen where no program says it.
+	// Placement returns how the pod of a request is chosen where no program decides.
 	Placement() api.Placement
 }
 
@@ -56,13 +56,14 @@ type Options struct {
 	Pool           pool.Pool
 	Predictor      Predictor
 	Pods           *Pods
-	// Owner is this incarnation of the activator: unlike every other, also of the
-	// same pod before a restart.
+	// Owner names this run of the activator. It is unlike that of every other run, also in the same
+	// pod before a restart.
 	Owner    string
 	Settings Settings
-	// Events records what is wrong with a revision on it. It may be nil.
+	// Events records problems with a revision on the revision. It may be nil.
 	Events record.EventRecorder
-	// Views are of the nodes' pools. They may be nil: then no pod is chosen by what its node can lend.
+	// Views are views of the nodes' pools. They may be nil: then no pod is chosen by what its node can
+	// lend.
 	Views placement.Views
 	// Programs say where functions may run. They may be nil.
 	Programs placement.Programs
@@ -86,7 +87,7 @@ type Manager struct {
 	warned    once.Set[warning]
 }
 
-// NewManager returns a Manager that is to be run.
+// NewManager returns a Manager. The caller must call Run.
 func NewManager(o Options) (*Manager, error) {
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
@@ -117,17 +118,18 @@ func NewManager(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Handler goes directly around the activation handler.
+// Handler returns the handler that goes directly around next, the activation handler.
 func (m *Manager) Handler(next http.Handler) http.Handler {
 	return &handler{manager: m, next: next}
 }
 
-// Throttler goes between the activation handler and Knative's throttler.
+// Throttler returns the throttler that goes between the activation handler and next, Knative's
+// throttler.
 func (m *Manager) Throttler(next activatorhandler.Throttler) activatorhandler.Throttler {
 	return &throttler{manager: m, next: next}
 }
 
-// Run keeps the leases and the pods until ctx is done.
+// Run renews the leases and watches the pods until ctx is done.
 func (m *Manager) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { m.pods.Run(ctx) })
@@ -135,6 +137,6 @@ func (m *Manager) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Drain waits, until ctx is done, for the End of every invocation. It is called
-// when no request is served any more.
+// Drain waits for the End of every invocation. If ctx is done first, it returns the error of ctx. The
+// caller must not serve requests any more.
 func (m *Manager) Drain(ctx context.Context) error { return m.lifecycle.drain(ctx) }

@@ -20,7 +20,7 @@ import (
 
 const scopeName = "libra.dev/libra/activator-plugin/invocation"
 
-// role is what an invocation was when it was dispatched: the attribute "role".
+// role is an invocation's role when it was dispatched: the attribute "role".
 type role string
 
 const (
@@ -32,8 +32,8 @@ const (
 	roleUnmanaged role = "unmanaged" // not begun
 )
 
-// reason is why an invocation was only observed, unmanaged, or kept from what it could
-// have lent or would have borrowed: the attribute "reason".
+// reason is why an invocation was only observed or unmanaged, or did not lend or borrow what it could
+// have: the attribute "reason".
 type reason string
 
 const (
@@ -41,13 +41,13 @@ const (
 	reasonClusterIP        reason = "cluster_ip"          // the pod is not known to the activator
 	reasonPodUnknown       reason = "pod_unknown"         // not in the informer
 	reasonTooMany          reason = "too_many_in_flight"  // a bound was reached
-	reasonNotInPath        reason = "not_in_path"         // requests can reach its pods past the activator
-	reasonConcurrency      reason = "concurrency"         // containerConcurrency is 0, without a bound
+	reasonNotInPath        reason = "not_in_path"         // requests can bypass the activator
+	reasonConcurrency      reason = "concurrency"         // containerConcurrency is 0, which is no bound
 	reasonQueueProxyLimits reason = "queue_proxy_limits"  // the pod's own quota would bind
 	reasonNoLimits         reason = "no_limits"           // nothing is owed
 	reasonNoPrediction     reason = "no_prediction"       // the predictor does not know the function
 	reasonUpgrade          reason = "connection_upgraded" // not a request and its response
-	reasonCopy             reason = "copy"                // it repeats another, to be learned from
+	reasonCopy             reason = "copy"                // it repeats another request, to be learned from
 	reasonColdStart        reason = "cold_start"          // it came before its container had started
 	reasonFirst            reason = "first_in_container"  // its container may still have to start up
 	reasonMode             reason = "mode"                // the revision's mode
@@ -62,7 +62,7 @@ const (
 
 	resultOK       = "ok"
 	resultDeadline = "deadline"
-	resultRefused  = "refused" // until somebody changes something
+	resultRefused  = "refused" // fails until somebody changes something
 	resultError    = "error"
 	resultNotSent  = "not_sent"
 )
@@ -73,7 +73,7 @@ type metrics struct {
 	ended      metric.Int64Counter
 	abandoned  metric.Int64Counter
 	refused    metric.Int64Counter
-	// refusedAnnotations are those of settings; refused has the one of the input size.
+	// refusedAnnotations counts those of settings; refused counts that of the input size, too.
 	refusedAnnotations metric.Int64Counter
 	cpu, memory        metric.Float64Counter
 	poolCalls          metric.Float64Histogram
@@ -81,7 +81,7 @@ type metrics struct {
 	promises           metric.Float64Counter
 	placing, requests  metric.Float64Histogram
 
-	// To make an attribute set costs more than to count.
+	// Making an attribute set costs more than counting.
 	dispatchSets optionsOf[dispatchKey]
 	endedSets    optionsOf[endedKey]
 	revisionSets optionsOf[types.NamespacedName]
@@ -110,17 +110,17 @@ type (
 	poolCallKey struct{ operation, result string }
 )
 
-// maxOptions bounds what an optionsOf keeps: as many sets as a metric has at most. Past it all is made
-// anew.
+// maxOptions bounds what an optionsOf keeps: as many sets as a metric has at most. Past it, the
+// optionsOf starts afresh.
 const maxOptions = 100_000
 
-// optionsOf keeps the options of the attributes that there have been.
+// optionsOf caches the options for the attributes seen so far.
 type optionsOf[K comparable] struct {
 	mu   sync.RWMutex
 	kept map[K]options
 }
 
-// options are the same attributes, to count by and to record by.
+// options are the same attributes, for counters and for histograms.
 type options struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
@@ -311,7 +311,7 @@ func withSet(attrs ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attrs...))
 }
 
-// resultOf is the attribute "result" of a call that ended in err.
+// resultOf returns the attribute "result" for a call that returned err.
 func resultOf(err error) string {
 	switch {
 	case err == nil:
@@ -325,8 +325,8 @@ func resultOf(err error) string {
 	}
 }
 
-// timedOut says whether time ran out, be it the call's or its connection's: a client of Redis
-// makes of the one deadline the other.
+// timedOut reports whether the call or its connection timed out: a Redis client turns the call's
+// deadline into the connection's.
 func timedOut(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()

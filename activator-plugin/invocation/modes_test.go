@@ -70,7 +70,7 @@ func TestModes(t *testing.T) {
 
 var nearly = cmp.Comparer(func(a, b float64) bool { return a-b < 1e-6*(1+a) && b-a < 1e-6*(1+a) })
 
-// What a donor keeps by its annotations is no surplus in any mode.
+// The amount that a donor keeps by its annotations is no surplus in any mode.
 func TestBoundsOfADonor(t *testing.T) {
 	rec := &recorder{}
 	rev := newRevision()
@@ -102,7 +102,7 @@ func TestIdlePodsKeepWhatTheirRevisionSays(t *testing.T) {
 	}
 }
 
-// While a pod may be lent of, its next invocation takes that back, whatever it is for itself.
+// While a pod may be lent from, its next invocation takes that back, whatever its own role.
 func TestIdleDonorIsToldOfWhatDoesNotLend(t *testing.T) {
 	rec := &recorder{}
 	rev := newRevision()
@@ -116,7 +116,7 @@ func TestIdleDonorIsToldOfWhatDoesNotLend(t *testing.T) {
 		drain(t, c.manager.lifecycle)
 		return rec.begins[before:]
 	}
-	send(api.ModeObserve, samplesFirst+10) // no more are told of for a while
+	send(api.ModeObserve, samplesFirst+10) // no more are reported for a while
 	if told := send(api.ModeFull, 2); len(told) != 2 || told[1].IdleCPUMilli != 900 {
 		t.Errorf("told of %+v, want two after which 900m are lent", told)
 	}

@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// QueueOrder tells the queue of the request in a context. It waits for nothing, so that a
-// request of a function of which nothing is known yet counts as unknown.
+// QueueOrder returns what the queue has to know of the request in ctx. It never blocks,
+// so a request to a function that nothing is known of yet counts as unknown.
 func (m *Manager) QueueOrder(ctx context.Context, revID types.NamespacedName) queue.Request {
 	req := requestFrom(ctx)
 	if req == nil {
@@ -23,7 +23,7 @@ func (m *Manager) QueueOrder(ctx context.Context, revID types.NamespacedName) qu
 	known := queue.Request{Order: m.orderOf(req.rev)}
 	if known.Order == queue.ShortestFirst {
 		known.Timeout = timeoutOf(req.rev)
-		// What an upgraded connection will carry is not known.
+		// Nothing is known of what an upgraded connection will carry.
 		if !req.upgrade {
 			// The CPU time is known before the demand is.
 			p, _ := m.predictor.Known(ctx, revID, req.size)
@@ -33,12 +33,12 @@ func (m *Manager) QueueOrder(ctx context.Context, revID types.NamespacedName) qu
 	return known
 }
 
-// orderOf presumes that the node decides as the namespace does: a request has no node
-// before it has a slot.
+// orderOf assumes that the node's source is the namespace's: a request has no node before
+// it has a slot.
 func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	switch {
 	case rev.Spec.GetContainerConcurrency() == 0:
-		// Nobody waits but for the first pod, which then takes all at once.
+		// Requests wait only for the first pod, which then takes all at once.
 		return queue.Stock
 	case m.settings.For(rev.Namespace).ModeOf(rev.Annotations) != api.ModeFull, m.settings.Source(rev.Namespace, "") != api.SourceNode:
 		return queue.Stock
@@ -54,7 +54,8 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	return queue.FIFO
 }
 
-// timeoutOf is how long a request may wait and run before something has to come of it.
+// timeoutOf returns how long a request may wait and run before its response has to have
+// ended or, where that is bounded, begun.
 func timeoutOf(rev *v1.Revision) time.Duration {
 	seconds := int64(config.DefaultRevisionTimeoutSeconds)
 	if s := rev.Spec.TimeoutSeconds; s != nil {

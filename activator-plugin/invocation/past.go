@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// pastSizes are classes of input sizes: not known, none, and then each up to twice as large as the one before. The
-	// last is of all from half a TiB.
+	// pastSizes is the number of classes of input sizes: unknown, empty, and then each up to twice as large as the one
+	// before. The last has all sizes from half a TiB.
 	pastSizes = 42
-	// pastLeast is how many requests of a class make a past, and pastMost of how many it is the mean at most, so that
-	// it follows what is still observed.
+	// pastLeast is how many requests of a class make a past. pastMost is how many the mean reflects at most, so that it
+	// follows what is still observed.
 	pastLeast, pastMost = 20, 1000
 )
 
-// past is how long requests of a function took while it was only observed, by the size of their input. A mean of
-// logarithms is that of a typical request: one that hung changes it little.
+// past is how long requests of a function took while it was only observed, by the size of their input. The mean of the
+// logarithms stands for a typical request: one that hung changes it little.
 type past struct {
 	mu     sync.Mutex
 	bySize [pastSizes]struct {
@@ -35,7 +35,7 @@ type past struct {
 	}
 }
 
-// pastKey is the same for revisions of a function that differ in no more than labels and annotations, as the mode is.
+// pastKey is the same for revisions of a function that differ only in labels and annotations, such as the mode.
 type pastKey struct {
 	function string
 	spec     uint64
@@ -45,7 +45,7 @@ func pastKeyOf(rev *v1.Revision) pastKey {
 	spec := fnv.New64a()
 	_ = json.NewEncoder(spec).Encode(rev.Spec) // it came as JSON
 	for _, c := range rev.Status.ContainerStatuses {
-		_, _ = spec.Write([]byte(c.ImageDigest)) // which a tag in the spec does not tell
+		_, _ = spec.Write([]byte(c.ImageDigest)) // a tag in the spec does not say which image it is
 	}
 	return pastKey{cmp.Or(configurationOf(rev), rev.Namespace+"/"+rev.Name), spec.Sum64()}
 }
@@ -65,7 +65,7 @@ func (p *past) add(size int64, log float64) {
 	s.mean += (float32(log) - s.mean) / float32(s.n)
 }
 
-// of is the mean of those of about a size; false while there are too few.
+// of returns the mean for requests of about this size. known is false while there are too few.
 func (p *past) of(size int64) (log float64, known bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +73,8 @@ func (p *past) of(size int64) (log float64, known bool) {
 	return float64(s.mean), s.n >= pastLeast
 }
 
-// typical says that how long a request took in its pod can be compared with others: neither a start, a failure nor its
-// client decided it.
+// typical reports whether the time that a request took in its pod can be compared with that of others: neither a start,
+// a failure nor its client decided it.
 func (req *request) typical() bool {
 	switch req.seen.why {
 	case reasonColdStart, reasonFirst, reasonUpgrade, reasonCopy, reasonTooMany:
@@ -83,7 +83,8 @@ func (req *request) typical() bool {
 	return req.kept.Mode != "" && !req.abandoned && !req.response.failed() && req.response.status < http.StatusBadRequest
 }
 
-// took counts how long a request ran in its pod beside what those like it took in the past, or makes it a part of that.
+// took compares how long a request ran in its pod with how long those like it took in the past. A request that was only
+// observed becomes part of that past.
 func (n *count) took(req *request, ran time.Duration) {
 	if n == nil || !req.typical() {
 		return

@@ -20,7 +20,7 @@ func ranFor(mode api.Mode, size int64) *request {
 	return &request{size: size, kept: kept{Decision: Decision{Mode: mode}}, response: &statusWriter{status: http.StatusOK}}
 }
 
-// slowdown is what a report says of a revision.
+// slowdown is a revision's slow-down in a report.
 func slowdown(t *testing.T, c *counts, rev *v1.Revision) *int32 {
 	t.Helper()
 	record := c.drain(learned)
@@ -59,8 +59,8 @@ func TestWithoutAPastThereIsNoSlowdown(t *testing.T) {
 		n.took(ranFor(api.ModeObserve, 1000), 100*time.Millisecond)
 	}
 	for range 100 {
-		n.took(ranFor(api.ModeFull, 1<<20), 50*time.Millisecond)        // no such was seen
-		n.took(ranFor(api.ModeFull, api.UnknownSize), time.Millisecond) // nor such
+		n.took(ranFor(api.ModeFull, 1<<20), 50*time.Millisecond)        // none of this size was seen
+		n.took(ranFor(api.ModeFull, api.UnknownSize), time.Millisecond) // nor of this
 	}
 	for range report.LeastCompared - 1 { // too few
 		n.took(ranFor(api.ModeFull, 1000), 50*time.Millisecond)
@@ -70,7 +70,7 @@ func TestWithoutAPastThereIsNoSlowdown(t *testing.T) {
 	}
 }
 
-// To change the mode by annotation makes a new revision of the same spec, and another image is another function.
+// Changing the mode by annotation makes a new revision with the same spec. Another image is another function.
 func TestAPastIsThatOfTheSameSpec(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*v1.Revision)

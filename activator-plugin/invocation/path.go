@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// alwaysInPath is the target burst capacity with which the autoscaler keeps the activator
-	// in the path. With any other it takes the activator out when there are pods enough.
+	// alwaysInPath is the target burst capacity with which the autoscaler keeps the activator in the path.
+	// With any other, it takes the activator out when there are enough pods.
 	alwaysInPath = -1
-	// pathSettles is how long it takes until no request goes past the activator any more that
-	// was to be put in the path: the autoscaler's, the ingress' and every gateway's time.
+	// pathSettles is how long requests may still bypass the activator after it is to be put in the path: the
+	// time that the autoscaler, the ingress and every gateway take.
 	pathSettles = time.Minute
 )
 
-// autoscaler is what the ConfigMap config-autoscaler says of revisions that do not say
+// autoscaler has the defaults that the ConfigMap config-autoscaler sets for revisions that do not say
 // otherwise.
 type autoscaler struct {
 	capacity float64
@@ -32,16 +32,16 @@ type autoscaler struct {
 	since    time.Time
 }
 
-// path knows whether requests can reach the pods of a revision past the activator.
+// path knows whether requests can bypass the activator to the pods of a revision.
 type path struct{ otherwise atomic.Pointer[autoscaler] }
 
-// newPath is as if the ConfigMap were empty.
+// newPath returns the path for an empty ConfigMap.
 func newPath() (*path, error) {
 	p := &path{}
 	return p, p.follow(&corev1.ConfigMap{}, time.Time{})
 }
 
-// follow takes in the ConfigMap. What is not valid changes nothing, as for the autoscaler.
+// follow applies the ConfigMap. One that is not valid changes nothing, as with the autoscaler.
 func (p *path) follow(cm *corev1.ConfigMap, now time.Time) error {
 	cfg, err := autoscalerconfig.NewConfigFromConfigMap(cm)
 	if err != nil {
@@ -54,8 +54,8 @@ func (p *path) follow(cm *corev1.ConfigMap, now time.Time) error {
 	return nil
 }
 
-// writtenAt is when an object was written last, or otherwise when the API server did not tell:
-// an activator that starts has not seen it change.
+// writtenAt returns when the ConfigMap was last written, since an activator that has just started did not see
+// it change. It returns otherwise if the API server does not say when.
 func writtenAt(cm *corev1.ConfigMap, otherwise time.Time) time.Time {
 	var last time.Time
 	for _, by := range cm.ManagedFields {
@@ -69,17 +69,17 @@ func writtenAt(cm *corev1.ConfigMap, otherwise time.Time) time.Time {
 	return last
 }
 
-// PathError says why requests can go past the activator.
+// PathError says why requests can bypass the activator.
 type PathError struct {
 	where, is, want string
-	// Annotation on the revision template keeps the activator in the path with Value.
+	// Annotation, set to Value on the revision template, keeps the activator in the path.
 	Annotation, Value string
 }
 
 func (e *PathError) Error() string { return fmt.Sprintf("%s is %.64q, want %s", e.where, e.is, e.want) }
 
-// Bypass says why requests can go past the activator to a revision's pods, or nil. autoscaler is the ConfigMap
-// config-autoscaler.
+// Bypass returns why requests can bypass the activator to a revision's pods, or nil. autoscaler is the
+// ConfigMap config-autoscaler; Bypass fails if it is not valid.
 func Bypass(rev *v1.Revision, autoscaler *corev1.ConfigMap) (*PathError, error) {
 	p, err := newPath()
 	if err == nil {
@@ -97,8 +97,8 @@ const (
 	wantClass    = autoscaling.KPA + ", which alone can keep the activator in the path"
 )
 
-// bypass says whether requests can reach the pods of a revision past the activator, or have
-// been able to so lately that some may still be in them; the former with why.
+// bypass reports whether requests can bypass the activator to the pods of a revision, or could so recently
+// that some may still be there. If they still can, it also returns why.
 func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
 	otherwise := p.otherwise.Load()
 	if key, class, ok := autoscaling.ClassAnnotation.Get(rev.Annotations); ok && class != autoscaling.KPA {
@@ -120,12 +120,12 @@ func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
 	return now.Sub(otherwise.since) < pathSettles+longest(rev), nil
 }
 
-// longest is how long a request of a revision may run.
+// longest returns how long a request to a revision may run.
 func longest(rev *v1.Revision) time.Duration {
 	return time.Duration(ptr.Deref(rev.Spec.TimeoutSeconds, config.DefaultRevisionTimeoutSeconds)) * time.Second
 }
 
-// FollowAutoscaler takes in the ConfigMap config-autoscaler, each time that it changes.
+// FollowAutoscaler applies the ConfigMap config-autoscaler. It must be called each time that this changes.
 func (m *Manager) FollowAutoscaler(cm *corev1.ConfigMap) {
 	if err := m.path.follow(cm, m.clock.Now()); err != nil {
 		m.logger.Warnw("Which functions have the activator always in their path stays as it is: the autoscaler's settings are not valid",
@@ -133,7 +133,7 @@ func (m *Manager) FollowAutoscaler(cm *corev1.ConfigMap) {
 	}
 }
 
-// bypassed is bypass, and tells of it.
+// bypassed is bypass, and warns of a bypass.
 func (m *Manager) bypassed(rev *v1.Revision) bool {
 	bypassed, why := m.path.bypass(rev, m.clock.Now())
 	if why != nil {

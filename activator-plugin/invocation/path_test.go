@@ -32,7 +32,7 @@ func TestBypass(t *testing.T) {
 		config      map[string]string
 		annotations map[string]string
 		bypass      bool
-		why         []string // is in the error; none for no error
+		why         []string // parts of the error; none for no error
 	}{
 		{"Knative's defaults", nil, nil, true, []string{"ConfigMap config-autoscaler", `"211"`, tbc, `"-1"`}},
 		{"always by the annotation", nil, map[string]string{tbc: "-1"}, false, nil},
@@ -75,7 +75,7 @@ func TestBypass(t *testing.T) {
 	}
 }
 
-// What went past the activator before it was put in the path may run for as long as a request may.
+// A request that bypassed the activator before it was put in the path may run for as long as a request may.
 func TestBypassEndsWithTheLastRequest(t *testing.T) {
 	p, err := newPath()
 	if err != nil {
@@ -95,11 +95,11 @@ func TestBypassEndsWithTheLastRequest(t *testing.T) {
 		{at: time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1"}), bypass: true},
 		{at: pathSettles + 10*time.Second, bypass: true},
 		{at: pathSettles + 11*time.Second},
-		// What changes nothing of the path, and what the autoscaler does not take.
+		// Changes that do not concern the path, and one that the autoscaler does not take.
 		{at: pathSettles + 12*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1", "stable-window": "30s"})},
 		{at: pathSettles + 13*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-2"}), refused: true},
 		{at: pathSettles + 14*time.Second, config: configAutoscaler(nil), bypass: true},
-		// Written long ago, as an activator finds it that starts.
+		// Written long ago, as an activator that starts finds it.
 		{at: pathSettles + 15*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1"},
 			start.Add(-time.Hour), start.Add(-2*time.Hour))},
 	} {
@@ -153,7 +153,8 @@ func TestWhatIsNotAlwaysInThePathLendsAndTeachesNothing(t *testing.T) {
 			if len(rec.begins) != 2 || rec.begins[0].Surplus != tc.surplus || rec.begins[0].Want != tc.want {
 				t.Errorf("Begins %+v, want two with the surplus %v and the want %v", rec.begins, tc.surplus, tc.want)
 			}
-			// The pod may lend on if the invocations themselves may, unless requests go past the activator.
+			// The pod may go on lending if the invocations themselves may, unless requests bypass the
+			// activator.
 			for _, begin := range rec.begins {
 				if begin.IdleCPUMilli > 0 && (tc.late || tc.source == api.SourceNode || tc.mode == api.ModeObserve) {
 					t.Errorf("Begin %+v leaves its pod to be lent of", begin)
@@ -177,8 +178,7 @@ func TestWhatIsNotAlwaysInThePathLendsAndTeachesNothing(t *testing.T) {
 	}
 }
 
-// A request that began while the activator was always in the path may have another beside it by
-// its end.
+// A request that began while the activator was always in the path may have another beside it when it ends.
 func TestPathThatChangesWithinARequest(t *testing.T) {
 	rec := &recorder{}
 	m := newRankingManager(t, rec, full, predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))

@@ -16,20 +16,20 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// A body in which the request's size is named is read ahead: so much of it at most, and for so long at most. A function
-// has nothing to work on before such a body is there either.
+// A body that names the request's size is read ahead: maxPeeked of it at most, and for peekFor at most. The function has
+// nothing to work on before such a body is there, either.
 const (
 	maxPeeked   = 64 << 10
 	peekFor     = 100 * time.Millisecond
 	firstBuffer = 4 << 10
-	// maxAhead bounds what all such bodies hold together: requests wait with theirs, and there may be thousands.
+	// maxAhead bounds what all such bodies hold together: thousands of requests may wait, each with its body.
 	maxAhead = 32 << 20
 )
 
-// budget counts the bytes that bodies which are read ahead may hold.
+// budget counts the bytes that are reserved for bodies that are read ahead.
 type budget struct{ atomic.Int64 }
 
-// reserve says whether there is room for a body of n bytes.
+// reserve reserves room for a body of n bytes, and returns false if there is none.
 func (b *budget) reserve(n int64) bool {
 	if b.Add(n) > maxAhead {
 		b.Add(-n)
@@ -38,13 +38,12 @@ func (b *budget) reserve(n int64) bool {
 	return true
 }
 
-// sizeInJSON is the size that a JSON body names at a pointer, and the body that is to be read in place of the request's.
-// It is unknown where the body is longer than maxPeeked, of a length that was not declared, followed by trailers, of an
-// upgrade, held back by its client, beyond the budget, or not there within peekFor, and where it has nothing at the
-// pointer.
+// sizeInJSON returns the size that a JSON body names at a pointer, and the body to read in place of the request's. The
+// size is unknown if the body is longer than maxPeeked, of undeclared length, followed by trailers, part of an upgrade,
+// held back by its client, beyond the budget, or not there within peekFor, or if it has nothing at the pointer.
 func sizeInJSON(r *http.Request, pointer string, ahead *budget) (int64, io.ReadCloser, *sizeError) {
-	// Who reads a body to its end puts what follows into r.Trailer, at which others look while it is read ahead. And
-	// who upgrades a connection reads from it. To read a body is to ask for one that its client holds back until the
+	// Reading a body to its end fills r.Trailer, which others look at while the body is read ahead. An upgraded
+	// connection is read by whoever upgraded it. And a read asks for a body that its client holds back until the
 	// function accepts it.
 	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || r.Header.Get("Upgrade") != "" || r.Header.Get("Expect") != "" {
 		return api.UnknownSize, r.Body, nil
@@ -71,11 +70,11 @@ func sizeInJSON(r *http.Request, pointer string, ahead *budget) (int64, io.ReadC
 	return size, body, sizeErr
 }
 
-// unescape makes a key of a part of a pointer (RFC 6901, section 4).
+// unescape turns a part of a pointer into a key (RFC 6901, section 4).
 var unescape = strings.NewReplacer("~1", "/", "~0", "~")
 
-// valueAt is the number, or the text, at a pointer (RFC 6901) into a JSON document; empty where there is nothing. Only
-// what comes before it is read, and of equal keys the first counts.
+// valueAt returns the number or string at a pointer (RFC 6901) into a JSON document, or "" if there is nothing. It reads
+// no further than that value, and the first of equal keys counts.
 func valueAt(document []byte, pointer string) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
@@ -119,8 +118,8 @@ func kindOf(token json.Token) string {
 	}
 }
 
-// enter has the decoder be at the value of a key of the object, or of an index of the array, that is next, and says
-// whether there is one.
+// enter takes the next object or array and moves the decoder to the value at a key or index. found reports whether there
+// is one.
 func enter(d *json.Decoder, key string) (found bool, err error) {
 	token, err := d.Token()
 	if err != nil {
@@ -147,7 +146,7 @@ func enter(d *json.Decoder, key string) (found bool, err error) {
 	return false, nil
 }
 
-// readAheadBody is a body that is read before anybody asks for it, and is given in full, and as it arrives, to who does.
+// readAheadBody is a body that is read before anybody asks for it. Its reader gets all of it, as it arrives.
 type readAheadBody struct {
 	of    io.Reader
 	done  chan struct{} // closed when no more arrives
@@ -157,12 +156,12 @@ type readAheadBody struct {
 	more     sync.Cond
 	reserved int64
 	arrived  []byte
-	err      error // of what comes after it
+	err      error // that comes after arrived
 	given    int
 	closed   bool
 }
 
-// readAhead reads a body of the length that was reserved.
+// readAhead starts to read a body whose length has been reserved.
 func readAhead(of io.Reader, length int64, ahead *budget) *readAheadBody {
 	b := &readAheadBody{of: of, done: make(chan struct{}), ahead: ahead, reserved: length}
 	b.more.L = &b.mu
@@ -170,12 +169,12 @@ func readAhead(of io.Reader, length int64, ahead *budget) *readAheadBody {
 	return b
 }
 
-// run reads it into a buffer, of which nobody looks at what has not arrived. It ends when the server closes the
-// body, at the latest.
+// run reads the body into a buffer, where nobody looks beyond what has arrived. It ends when the server closes the body,
+// at the latest.
 func (b *readAheadBody) run(length int) {
 	defer close(b.done)
 	most := length + 1 // to see its end
-	// The buffer grows with what arrives: to declare a length costs a client nothing.
+	// The buffer grows with what arrives: declaring a length costs a client nothing.
 	buffer := make([]byte, min(most, firstBuffer))
 	for n, err := 0, error(nil); err == nil; {
 		if n == len(buffer) {
@@ -192,8 +191,8 @@ func (b *readAheadBody) run(length int) {
 	}
 }
 
-// release lets go of the body and gives back what was reserved for it, once, when nobody holds any of it any more: run
-// does until no more arrives, whatever has been closed. It presumes that mu is held.
+// release drops the body and gives back what was reserved for it, once, when nobody holds any of it any more. run holds
+// it until no more arrives, even after Close. The caller must hold mu.
 func (b *readAheadBody) release() {
 	if b.err == nil || b.given < len(b.arrived) && !b.closed {
 		return
@@ -202,7 +201,7 @@ func (b *readAheadBody) release() {
 	b.arrived, b.given, b.reserved = nil, 0, 0
 }
 
-// peek is all of the body, if that arrives in time.
+// peek returns the whole body, if that arrives in time.
 func (b *readAheadBody) peek(ctx context.Context, within time.Duration) (document []byte, all bool) {
 	timeout := time.NewTimer(within)
 	defer timeout.Stop()
@@ -218,7 +217,7 @@ func (b *readAheadBody) peek(ctx context.Context, within time.Duration) (documen
 	return b.arrived, b.err == io.EOF
 }
 
-// Read waits for what has not arrived.
+// Read blocks until there is something to return.
 func (b *readAheadBody) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -237,8 +236,8 @@ func (b *readAheadBody) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close leaves the rest to the server, which closes the body after the response: to wait for it here would hold up who
-// proxies it.
+// Close leaves the rest to the server, which closes the body after the response: waiting for it here would hold up the
+// proxy.
 func (b *readAheadBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

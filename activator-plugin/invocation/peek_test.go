@@ -93,14 +93,14 @@ func TestBodyBeforeTrailersIsNotReadAhead(t *testing.T) {
 	wantNotReadAhead(t, r)
 }
 
-// Once the connection is upgraded, who upgraded it reads from it.
+// Once the connection is upgraded, whoever upgraded it reads from it.
 func TestBodyOfAnUpgradeIsNotReadAhead(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
 	r.Header.Set("Upgrade", "websocket")
 	wantNotReadAhead(t, r)
 }
 
-// A function may refuse a request by its header, and then has its body not sent at all.
+// A function may refuse a request by its header. Its body is then not sent at all.
 func TestBodyThatIsHeldBackIsNotReadAhead(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
 	r.Header.Set("Expect", "100-continue")
@@ -114,7 +114,7 @@ func wantNotReadAhead(t *testing.T, r *http.Request) {
 	}
 }
 
-// A body that is not there in time is not waited for, and reaches the function as it arrives.
+// The request does not wait for a body that is not there in time. The body reaches the function as it arrives.
 func TestSlowBodyIsPassedOnAsItArrives(t *testing.T) {
 	arriving, sending := io.Pipe()
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/", arriving)
@@ -138,7 +138,7 @@ func TestSlowBodyIsPassedOnAsItArrives(t *testing.T) {
 	}
 }
 
-// Who leaves meanwhile is not waited for.
+// A client that leaves meanwhile is not waited for.
 func TestPeekEndsWithItsRequest(t *testing.T) {
 	arriving, sending := io.Pipe()
 	defer sending.Close()
@@ -158,7 +158,7 @@ func TestPeekEndsWithItsRequest(t *testing.T) {
 	}
 }
 
-// However a body arrives, and whatever ends it, its reader has the same of it.
+// However a body arrives, and whatever ends it, its reader gets the same.
 func TestReadAheadBodyIsTheBody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sent := bytes.Repeat(rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "sent"), rapid.SampledFrom([]int{1, 100}).Draw(t, "times"))
@@ -194,7 +194,7 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 	})
 }
 
-// Requests may wait in thousands, each with its body. Past what all such bodies may hold together none is read ahead,
+// Thousands of requests may wait, each with its body. Past the bound on all such bodies together, none is read ahead
 // until one has been read to its end, or its request is over, however it ends.
 func TestBodiesReadAheadAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestBodiesReadAheadAreBounded(t *testing.T) {
 	})
 }
 
-// What has come of a body is held until no more comes, though its request is over.
+// The part of a body that has arrived is held until no more comes, even if its request is over.
 func TestBodyThatStillArrivesIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead budget

@@ -15,10 +15,10 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// byProgram is the attribute "policy" of what a PlacementPolicy decided.
+// byProgram is the attribute "policy" for choices that a PlacementPolicy made.
 const byProgram = "placement_policy"
 
-// placer says to which pod requests go.
+// placer chooses the pods that requests go to.
 type placer struct {
 	slots    *placement.Slots
 	programs placement.Programs
@@ -43,10 +43,10 @@ func newPlacer(o Options) (*placer, error) {
 	return p, nil
 }
 
-// Slots are the pods that requests may go to.
+// Slots returns the pods that requests may go to.
 func (m *Manager) Slots() *placement.Slots { return m.placer.slots }
 
-// place says to which pod a request goes that Knative sends to dest.
+// place chooses the pod for a request that Knative sends to dest.
 func (m *Manager) place(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) placement.Choice {
 	concurrency := int(req.rev.Spec.GetContainerConcurrency())
 	if isClusterIP || concurrency == 0 {
@@ -54,7 +54,7 @@ func (m *Manager) place(ctx context.Context, req *request, revID types.Namespace
 	}
 	pods := m.placer.slots.Of(revID, concurrency)
 	ask, by := m.ask(ctx, req, revID, pods)
-	// All are counted: those whose pod is chosen are to know of the others.
+	// All requests are counted, because the choice of a pod has to know of the others.
 	placed := pods.Take(dest, ask)
 	if placed.Over {
 		m.metrics.onOver(revID)
@@ -69,8 +69,8 @@ func (m *Manager) place(ctx context.Context, req *request, revID types.Namespace
 	return placed
 }
 
-// ask is how the request's pod is to be chosen, and by what: by nothing, for one of which Knative
-// decides. It waits for nothing: of a function of which nothing is known yet nothing is wanted.
+// ask returns how to choose the request's pod, and by what: "" where Knative decides. It never blocks: while nothing is known of a
+// function, its requests want nothing.
 func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedName, pods *placement.Revision) (ask placement.Ask, by string) {
 	if !m.places(req.rev) {
 		return ask, ""
@@ -90,19 +90,20 @@ func (m *Manager) ask(ctx context.Context, req *request, revID types.NamespacedN
 	ask.Now = m.clock.Now()
 	if p, known := m.predictor.Known(ctx, revID, req.size); known && !req.upgrade {
 		owed := allocationOf(req.rev.Spec.GetContainer())
-		set, _ := termsOf(nil, m.settings.For(revID.Namespace)) // what it keeps does not matter to what it wants
+		set, _ := termsOf(nil, m.settings.For(revID.Namespace)) // its want does not depend on what it keeps
 		could := classify(owed, set, p, int(req.rev.Spec.GetContainerConcurrency()))
 		ask.Demand = demand(owed, could, p)
 	}
 	return ask, by
 }
 
-// places says whether the pods of a revision's requests are chosen at all.
+// places reports whether Libra chooses the pods of a revision's requests at all.
 func (m *Manager) places(rev *v1.Revision) bool {
 	return m.settings.For(rev.Namespace).ModeOf(rev.Annotations) == api.ModeFull && !api.IsCopy(rev.Labels)
 }
 
-// program is that of the policy for a revision, or nil. Before pods have been read it would refuse all that Knative sends to them.
+// program returns the program of a revision's policy, or nil. It is nil until pods have been read, because a program would refuse
+// every request before.
 func (m *Manager) program(rev *v1.Revision) placement.Program {
 	if m.placer.programs == nil || !m.pods.HasSynced() {
 		return nil
@@ -110,13 +111,12 @@ func (m *Manager) program(rev *v1.Revision) placement.Program {
 	return m.placer.programs.Of(rev.Namespace, rev.Labels[api.PlacementLabel])
 }
 
-// demand is what an invocation would borrow, for as long as it lasts, beside what it uses of its own.
+// demand returns what an invocation would borrow, for how long, and what it uses of its own CPU beside that.
 func demand(owed allocation, could volumes, p predict.Prediction) placement.Demand {
 	return placement.Demand{Want: could.want, Duration: lasts(owed, p), OwnCPUMilli: min(p.Demand.CPUMilli, owed.limit.CPUMilli)}
 }
 
-// refusedError says that no pod is where a placement policy allows. To Knative's handler it is what it
-// answers with 503.
+// refusedError says that no pod is where a placement policy allows. Knative's handler answers it with 503.
 type refusedError struct{ policy string }
 
 func (e refusedError) Error() string {
@@ -125,7 +125,7 @@ func (e refusedError) Error() string {
 
 func (refusedError) Is(target error) bool { return target == knativequeue.ErrRequestQueueFull }
 
-// refuse says in the response why there is none.
+// refuse returns the error for a request without a pod, and puts the reason in a header of its response.
 func refuse(req *request) error {
 	err := refusedError{req.refusedBy}
 	req.response.Header().Set(api.ReasonHeader, err.Error())
@@ -142,8 +142,7 @@ func refusedBy(p placement.Program, namespace string) string {
 	return "a placement policy"
 }
 
-// tracePlaced says on the span of the wait for a slot, which is the one in ctx, where the request goes
-// and why.
+// tracePlaced records where the request goes, and why, on the span in ctx, which is that of the wait for a slot.
 func tracePlaced(ctx context.Context, by string, placed placement.Choice) {
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {

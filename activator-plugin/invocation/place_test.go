@@ -97,7 +97,7 @@ func TestRequestsGoWhereThePolicySays(t *testing.T) {
 	}
 }
 
-// While a pod is busy the others are chosen among, and a slot is free again whatever becomes of its request.
+// While a pod is busy, the choice is among the others. A slot is free again however its request ends.
 func TestSlotsAreGivenBack(t *testing.T) {
 	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
 		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
@@ -122,7 +122,7 @@ func TestSlotsAreGivenBack(t *testing.T) {
 	}
 }
 
-// Whom placement is not for, Knative's pick stays.
+// Knative's pick stays for requests that placement is not for.
 func TestKnativesPickStays(t *testing.T) {
 	revision := func(change func(*v1.Revision)) *v1.Revision {
 		rev := newRevision()
@@ -186,7 +186,7 @@ func terminating(p *corev1.Pod) {
 	p.Finalizers = []string{"test"}
 }
 
-// programs are one for each tag of the namespace ns.
+// programs has one program for each tag of the namespace ns.
 type programs map[string]placement.Program
 
 func (p programs) Of(namespace, tag string) placement.Program {
@@ -225,14 +225,14 @@ func TestProgramsComeFirst(t *testing.T) {
 	}
 }
 
-// refusing says which policy it is.
+// refusing is a program that says which policy it is.
 type refusing struct{ only }
 
 func (refusing) RefusedBy(namespace string) string {
 	return "PlacementPolicy " + namespace + "/default (generation 3)"
 }
 
-// What a program refuses is answered with why, takes no slot, and is nothing that the pool is told of.
+// A request that a program refuses is answered with the reason, takes no slot, and is not reported to the pool.
 func TestRefusedByAProgram(t *testing.T) {
 	rev := newRevision()
 	rev.Labels[api.PlacementLabel] = "elsewhere"
@@ -288,7 +288,7 @@ func TestPlacementIsTraced(t *testing.T) {
 	}
 }
 
-// A request that is moved to a pod that does not answer is the last, for a while.
+// After a request was moved to a pod that does not answer, no other is moved there for a while.
 func TestAPodThatDoesNotAnswerGetsNoMore(t *testing.T) {
 	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
 		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
@@ -312,7 +312,8 @@ func TestAPodThatDoesNotAnswerGetsNoMore(t *testing.T) {
 	}
 }
 
-// One that breaks off a response was there, and so was one before which something else panics.
+// A pod that breaks off a response was reached. It also counts as reached if something else panics before the
+// response.
 func TestAPodThatBreaksOffItsResponseGetsMore(t *testing.T) {
 	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
 		newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
@@ -335,7 +336,7 @@ func TestAPodThatBreaksOffItsResponseGetsMore(t *testing.T) {
 	}
 }
 
-// granting has so much for each request.
+// granting is a pool that grants each request the same CPU.
 type granting struct {
 	*recorder
 	cpuMilli int64
@@ -351,7 +352,7 @@ func (g granting) BeginAfter(ctx context.Context, node string, ended []pool.Endi
 	return outcomes, api.Resources{CPUMilli: g.cpuMilli}, err
 }
 
-// lending tells that a node lends so much, and nothing of others.
+// lending has the profile of one node, which lends this much CPU, and of no other.
 type lending struct {
 	node     string
 	cpuMilli int64
@@ -365,8 +366,8 @@ func (l lending) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, er
 	}}}}, nil
 }
 
-// A request that can be accelerated goes where the picture has the most for it, and what it was promised there is
-// counted beside what it got. What it takes is off the picture at once, also with one pod only.
+// A request that can be accelerated goes where the picture has the most for it. The amount it was promised is
+// counted beside the amount it got. The picture is debited at once, also with one pod only.
 func TestPromisedAndGranted(t *testing.T) {
 	provider := sdkmetric.NewMeterProvider()
 	picture, err := placement.NewPicture(placement.PictureOptions{
@@ -412,7 +413,7 @@ func TestPromisedAndGranted(t *testing.T) {
 			_, ok := m.pods.find(ipB, revID, api.UserContainer)
 			return ok && (len(pods) == 1 || m.Slots().Of(revID, 1).HasChoice())
 		})
-		// What is in its first request in a container is not predicted.
+		// The first request in a container is not predicted.
 		b, _ := m.pods.find(ipB, revID, api.UserContainer)
 		m.pods.noteServed(b)
 		knatives := ipA + ":8012"

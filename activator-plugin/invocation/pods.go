@@ -24,24 +24,24 @@ import (
 
 const byIP = "ip"
 
-// target is the pod that Knative picked.
+// target is the pod that a request goes to.
 type target struct {
 	pod  string // namespace/name
 	node string
-	// container is the ID of the user container, which is another's after a restart,
-	// and started when it was. They are empty until it is seen to run.
+	// container is the ID of the user container, which changes with a restart, and started is when
+	// that container started. Both are empty until it is seen running.
 	container string
 	started   time.Time
 	// why is the reason to only observe the pod, if there is one.
 	why reason
 }
 
-// Pods finds the pod behind an address, because Knative's throttler tells no more
-// than that. It has its own informer: were it one of the activator's, a missing
-// permission would stop the activator.
+// Pods finds the pod behind an address, which is all that Knative's throttler says of a pod. It has
+// its own informer: with one of the activator's, a missing permission would stop the activator.
 type Pods struct {
 	informer cache.SharedIndexInformer
-	// handled says whether the slots know the pods that there were at first, and synced that it did.
+	// handled reports whether the slots know the pods that there were at first. synced caches that
+	// they do.
 	handled cache.InformerSynced
 	synced  atomic.Bool
 
@@ -49,27 +49,27 @@ type Pods struct {
 	served map[string]served // by pod
 }
 
-// served is the container in which an invocation of this activator was the last to end.
+// served is the container of a pod in which this activator's last invocation ended.
 type served struct {
 	container string
 	samples   *samples
 	untold    *untold
-	// idles says that the pool may lend of the pod, since an End, while nothing is in flight in it.
+	// idles says that since an End the pool may lend from the pod while nothing is in flight there.
 	idles *atomic.Bool
 }
 
-// untold counts a container's invocations of which the pool is not told, so that those of
-// which it is told do not pass for alone beside them.
+// untold counts a container's invocations that are not reported to the pool, so that reported ones
+// do not pass for alone beside them.
 type untold struct{ begun, inFlight atomic.Int64 }
 
-// begin counts one until it leaves.
+// begin counts an invocation until leave is called.
 func (u *untold) begin() (leave func()) {
 	u.inFlight.Add(1)
 	u.begun.Add(1)
 	return func() { u.inFlight.Add(-1) }
 }
 
-// others is how many are in flight.
+// others returns how many are in flight.
 func (u *untold) others() int {
 	if u == nil {
 		return 0
@@ -77,8 +77,8 @@ func (u *untold) others() int {
 	return int(u.inFlight.Load())
 }
 
-// beside begins to look for others, and returns what says whether there was one. None is
-// there of a container in which nothing has ended yet.
+// beside returns a function that reports whether there has been one in flight since the call of
+// beside. In a container in which nothing has ended yet there is none.
 func (u *untold) beside() func() bool {
 	if u == nil {
 		return func() bool { return false }
@@ -92,11 +92,10 @@ const (
 	sampleEvery  = 5 * time.Second
 )
 
-// samples says which of a container's invocations that neither lend nor borrow are
-// reported: the first, and then now and then one. That is enough to see a function
-// change, and too little for those that learn from it to be felt by a function that is
-// called a thousand times a second. What a quiet time left over is not made up for: the
-// learning of a herd of reports is felt by the requests beside it.
+// samples says which of a container's invocations that neither lend nor borrow are reported: the
+// first ones, and then one now and then. That is enough to see a function change, but too little for
+// a function that is called a thousand times a second to feel the learning. Reports saved in a quiet
+// time are not made up for: the requests beside a burst of reports would feel the learning.
 type samples struct {
 	first, later *rate.Limiter
 }
@@ -109,7 +108,8 @@ func (s *samples) take(now time.Time) bool {
 	return s.first.AllowN(now, 1) || s.later.AllowN(now, 1)
 }
 
-// NewPods watches the pods of opted-in revisions in all namespaces once it is run.
+// NewPods returns Pods that watch the pods of opted-in revisions in all namespaces once Run is
+// called.
 func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -136,17 +136,17 @@ func NewPods(client kubernetes.Interface, logger *zap.SugaredLogger) (*Pods, err
 // Run watches until ctx is done.
 func (p *Pods) Run(ctx context.Context) { p.informer.RunWithContext(ctx) }
 
-// HasSynced says whether the pods have been read once. Before that nothing is known of any.
+// HasSynced reports whether the pods have been read once. Before that no pod is known.
 func (p *Pods) HasSynced() bool {
-	// To ask the informer takes its locks, and requests ask.
+	// Asking the informer takes its locks, and requests ask.
 	if !p.synced.Load() && p.handled() {
 		p.synced.Store(true)
 	}
 	return p.synced.Load()
 }
 
-// find returns the revision's pod with the address; container is the name of the
-// revision's user container. It is false when the pod is not known (yet).
+// find returns the revision's pod with the address, or false when it is not known (yet). container
+// is the name of the revision's user container.
 func (p *Pods) find(ip string, rev types.NamespacedName, container string) (target, bool) {
 	found, err := p.informer.GetIndexer().ByIndex(byIP, ip)
 	if err != nil {
@@ -154,7 +154,7 @@ func (p *Pods) find(ip string, rev types.NamespacedName, container string) (targ
 	}
 	for _, obj := range found {
 		pod := obj.(*corev1.Pod)
-		// An address may have been another pod's just now.
+		// The address may have been another pod's a moment ago.
 		if pod.Namespace == rev.Namespace && pod.Labels[serving.RevisionLabelKey] == rev.Name && pod.Spec.NodeName != "" {
 			t := target{
 				pod:  pod.Namespace + "/" + pod.Name,
@@ -173,7 +173,7 @@ func (p *Pods) find(ip string, rev types.NamespacedName, container string) (targ
 	return target{}, false
 }
 
-// hasServed says whether an invocation has ended in the container that is in the pod.
+// hasServed reports whether an invocation has ended in the pod's current container.
 func (p *Pods) hasServed(t target) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -187,27 +187,27 @@ func (p *Pods) noteServed(t target) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// forget comes after the deletion from the store: what is noted of a pod in it is
+	// forget runs after the deletion from the store, so what is noted of a pod in the store is
 	// forgotten with it.
 	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
 		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Bool{}}
 	}
 }
 
-// noteIdle notes whether the pool may lend of the pod after an End.
+// noteIdle notes whether the pool may lend from the pod after an End.
 func (s served) noteIdle(idles bool) {
 	if s.idles != nil {
 		s.idles.Store(idles)
 	}
 }
 
-// lendsIdle says whether the pool may lend of the pod while nothing is in flight in it.
+// lendsIdle reports whether the pool may lend from the pod while nothing is in flight in it.
 func (s served) lendsIdle() bool { return s.idles != nil && s.idles.Load() }
 
-// sample says whether an invocation that neither lends nor borrows is to be reported.
+// sample reports whether an invocation that neither lends nor borrows is to be reported to the pool.
 func (s served) sample(now time.Time) bool { return s.samples == nil || s.samples.take(now) }
 
-// servedBy is empty when no invocation has ended in the pod yet.
+// servedBy returns the zero served when no invocation has ended in the pod yet.
 func (p *Pods) servedBy(t target) served {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -251,7 +251,7 @@ func podIPs(obj any) ([]string, error) {
 	return addressesOf(pod), nil
 }
 
-// addressesOf are none where the pod has ended: they may be another's by now.
+// addressesOf returns none for a pod that has ended: another pod may have its addresses by now.
 func addressesOf(pod *corev1.Pod) []string {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
@@ -263,7 +263,7 @@ func addressesOf(pod *corev1.Pod) []string {
 	return ips
 }
 
-// follow has the slots know the pods. What is known already is told at once.
+// follow keeps the slots up to date with the pods, including those that are known already.
 func (p *Pods) follow(slots *placement.Slots) error {
 	set := func(obj any) {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -304,7 +304,7 @@ func takesRequests(pod *corev1.Pod) bool {
 		})
 }
 
-// trim keeps what is read of a pod, because the informer keeps every pod in memory.
+// trim keeps only the fields of a pod that are read, because the informer keeps every pod in memory.
 func trim(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -316,7 +316,7 @@ func trim(obj any) (any, error) {
 			Namespace:       pod.Namespace,
 			UID:             pod.UID,
 			ResourceVersion: pod.ResourceVersion,
-			// It takes no more requests.
+			// A pod that has it takes no more requests.
 			DeletionTimestamp: pod.DeletionTimestamp,
 			Labels:            map[string]string{serving.RevisionLabelKey: pod.Labels[serving.RevisionLabelKey]},
 		},

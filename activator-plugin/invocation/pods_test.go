@@ -29,7 +29,7 @@ import (
 
 var revID = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
 
-// started is when the containers of newPod were.
+// started is when the containers of newPod started.
 var started = metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
 
 type podOption func(*corev1.Pod)
@@ -101,7 +101,7 @@ func runPodsOf(t testing.TB, client kubernetes.Interface) *Pods {
 	if !cache.WaitForCacheSync(ctx.Done(), pods.informer.HasSynced) {
 		t.Fatal("The pods were not listed")
 	}
-	// A fake API server has no memory of what went between a list and a watch.
+	// A fake API server does not remember changes between a list and a watch.
 	if client, ok := client.(*fake.Clientset); ok {
 		waitFor(t, "a watch of pods", func() bool {
 			return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "pods") })
@@ -196,7 +196,7 @@ func TestNoProgramIsAskedBeforePodsAreRead(t *testing.T) {
 	})
 }
 
-// What has an address after a pod that has ended is not taken for that.
+// A pod that gets the address of one that has ended is not taken for that one.
 func TestAnEndedPodHasNoAddress(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded} {
 		client := fake.NewClientset(newPod("b", ipA, onNode("node-b")))

@@ -16,7 +16,7 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// However a request ends, there is one End for its Begin, and only one that succeeded is compared with those before.
+// However a request ends, there is one End for its Begin. Only one that succeeded is compared with earlier ones.
 func TestEndIsSentOnce(t *testing.T) {
 	respond := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
@@ -194,7 +194,7 @@ func TestResponseIsStreamed(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	r := bufio.NewReader(resp.Body)
-	// Were this to wait for the end of the response, the test would not end.
+	// If this waited for the end of the response, the test would not end.
 	if line, err := r.ReadString('\n'); line != "first\n" {
 		t.Errorf("read %q, %v, want first", line, err)
 	}

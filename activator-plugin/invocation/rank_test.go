@@ -27,8 +27,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// What Begin is told by mode and source, of an invocation that could lend CPU and would
-// borrow memory.
+// Begin by mode and source, for an invocation that could lend CPU and would borrow memory.
 func TestRankedByModeAndSource(t *testing.T) {
 	const cpuTime = 1400 * time.Millisecond
 	prediction := predict.Prediction{Demand: res(300, 600), Duration: 2 * time.Second, CPUTime: cpuTime}
@@ -76,7 +75,8 @@ func TestRankedByModeAndSource(t *testing.T) {
 	}
 }
 
-// Who may not lend is ranked all the same, by a prediction where one says something.
+// An invocation that may not lend is ranked all the same, by a prediction where one says
+// anything.
 func TestRankedWhateverMayNotLend(t *testing.T) {
 	const cpuTime = 400 * time.Millisecond
 	known := predictions{revID: {Demand: res(300, 100), Duration: time.Second, CPUTime: cpuTime}}
@@ -167,8 +167,8 @@ func TestRankedWhateverMayNotLend(t *testing.T) {
 	}
 }
 
-// Requests that are over soon wake somebody now and then only. Each that does is ranked: so
-// the agent knows that it is told of what begins in the pod.
+// Requests that are over soon wake others only now and then. Each that does is ranked, so that
+// the agent knows that what begins in the pod is reported to it.
 func TestQuickRequestsAreSampled(t *testing.T) {
 	const requests = samplesFirst + 30
 	for name, test := range map[string]struct {
@@ -230,7 +230,7 @@ func TestShortRequestIsRankedWhenItsContainerStarts(t *testing.T) {
 	}
 }
 
-// An invocation passes for alone unless one was in its pod of which the pool was not told.
+// An invocation passes for alone unless one that was not reported to the pool was in its pod.
 func TestUntoldInvocationsAreNotOverlooked(t *testing.T) {
 	rec, known := &recorder{}, predictions{}
 	m := newRankingManager(t, rec, fixed{mode: api.ModeFull, source: api.SourceNode}, known, newPod("a", "10.0.0.1"))
@@ -265,8 +265,8 @@ func TestUntoldInvocationsAreNotOverlooked(t *testing.T) {
 	}
 }
 
-// A pod gets back what it has lent when its next request comes, though nobody had to be told
-// of that one.
+// A pod gets back what it has lent when its next request comes, although that one need not be
+// reported otherwise.
 func TestWhatIsStillLentIsGivenBackToQuickRequests(t *testing.T) {
 	for name, test := range map[string]struct {
 		memory int64 // MiB that the request before was predicted to use
@@ -323,9 +323,9 @@ func TestSourceIsThatOfNamespaceAndNodeOfThePod(t *testing.T) {
 	}
 }
 
-// Of two invocations that differ in their source alone, memory is the same unless what is over
-// soon or has others in its pod could lend it, no CPU is lent or borrowed but from owners, and
-// none is ranked but by the node.
+// Two invocations that differ only in their source have the same memory, unless one that is
+// over soon or has others in its pod could lend it. CPU is lent and borrowed only under
+// owners, and only under node is an invocation ranked.
 func TestSourcesDifferInCPUAlone(t *testing.T) {
 	rec, settings, known := &recorder{}, fixed{}, predictions{}
 	m := newRankingManager(t, rec, settings, known, newPod("a", "10.0.0.1"))
@@ -393,7 +393,7 @@ func TestSourcesDifferInCPUAlone(t *testing.T) {
 	drain(t, m.lifecycle)
 }
 
-// What the pool is told of is what the node's agent finds in its state.
+// The node's agent finds in the pool's state whatever was reported to the pool.
 func TestRankedIsInTheState(t *testing.T) {
 	p := pooltest.NewMemory(clock.RealClock{})
 	m := newRankingManager(t, p, fixed{mode: api.ModeFull, source: api.SourceNode},

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// recentMost is how many requests are kept, and recentFound how many of them are told at a time.
+	// recentMost is how many requests are kept, and recentFound how many of them an answer has at most.
 	recentMost  = 8192
 	recentFound = 10
 )
@@ -30,13 +30,14 @@ type Decision struct {
 	Service   string `json:"service,omitempty"`
 
 	Arrived time.Time `json:"arrived"`
-	// Waited is until it had a slot in a pod or was answered without one, and Ran from then until its response ended.
+	// Waited is the time until it had a slot in a pod or was answered without one, and Ran that from then until its
+	// response ended.
 	Waited     metav1.Duration `json:"waited"`
 	Ran        metav1.Duration `json:"ran"`
 	Dispatched bool            `json:"dispatched"` // it had a slot
 	Status     int             `json:"status"`     // of the response; 0 when there was none, and 502 when the function broke it off
-	// Abandoned says that its client went away before it had the whole response, or its time ran out, or, with the
-	// Status 101, that its connection was closed: its pod may compute on for it.
+	// Abandoned says that its client went away before it had the whole response, that its time ran out, or, with the
+	// Status 101, that its connection was closed: its pod may go on computing for it.
 	Abandoned bool `json:"abandoned,omitempty"`
 
 	Pod  string `json:"pod,omitempty"` // namespace/name; empty when it is not known
@@ -44,40 +45,40 @@ type Decision struct {
 
 	Size        int64              `json:"sizeBytes"` // api.UnknownSize when it is not known
 	Mode        api.Mode           `json:"mode,omitempty"`
-	Ranked      bool               `json:"ranked,omitempty"` // under the source node, where weights go by it
+	Ranked      bool               `json:"ranked,omitempty"` // under the source node, where it counts for its pod's weight
 	Predicted   bool               `json:"predicted"`
 	Prediction  predict.Prediction `json:"prediction"`
 	Allocation  api.Resources      `json:"allocation"`
 	CouldLend   api.Resources      `json:"couldLend"` // whatever the mode and the source
 	WouldBorrow api.Resources      `json:"wouldBorrow"`
-	Surplus     api.Resources      `json:"surplus"` // what the pool was told that it lends
-	Want        api.Resources      `json:"want"`    // and that it borrows
+	Surplus     api.Resources      `json:"surplus"` // as reported to the pool
+	Want        api.Resources      `json:"want"`    // as reported to the pool
 	Role        string             `json:"role,omitempty"`
 	Reason      string             `json:"reason,omitempty"`
-	Quick       bool               `json:"quick,omitempty"` // it was to be over too soon to be worth telling of
-	Pool        *PoolAnswer        `json:"pool,omitempty"`  // nil when the pool was not told of it by itself
+	Quick       bool               `json:"quick,omitempty"` // predicted to be over too soon to be worth reporting
+	Pool        *PoolAnswer        `json:"pool,omitempty"`  // nil when it was not reported to the pool by itself
 }
 
 // PoolAnswer is what the pool said of a request.
 type PoolAnswer struct {
-	Begun   bool          `json:"begun"` // it has answered the begin
+	Begun   bool          `json:"begun"` // the pool has answered the Begin
 	Granted api.Resources `json:"granted"`
-	Ended   bool          `json:"ended"` // it has answered the end
+	Ended   bool          `json:"ended"` // the pool has answered the End
 	// Lent and Borrowed are the most at any time.
 	Lent        api.Resources `json:"lent"`
 	Borrowed    api.Resources `json:"borrowed"`
-	Safeguarded bool          `json:"safeguarded"` // its pod got back at once what it lent
+	Safeguarded bool          `json:"safeguarded"` // its pod got back at once what it had lent
 }
 
-// Requests are what an activator found among those that it keeps.
+// Requests are the requests that an activator found among those that it keeps.
 type Requests struct {
 	Kept   int        `json:"kept"`
-	Oldest *time.Time `json:"oldest,omitempty"` // when the first of them ended
-	// Found are the newest first, and no more than ten.
+	Oldest *time.Time `json:"oldest,omitempty"` // when the oldest of those ended
+	// Found has the newest first, at most ten.
 	Found []Decision `json:"found"`
 }
 
-// kept is a Decision as it is kept: without pointers to what would be one more allocation.
+// kept is a Decision as it is stored: without pointers, each of which would be one more allocation.
 type kept struct {
 	Decision
 	trace  trace.TraceID
@@ -95,7 +96,7 @@ type recent struct {
 
 func newRecent() *recent { return &recent{ring: make([]kept, recentMost)} }
 
-// add returns the number of the request.
+// add keeps a request and returns its number.
 func (r *recent) add(k *kept) int64 {
 	if r == nil {
 		return 0
@@ -107,12 +108,12 @@ func (r *recent) add(k *kept) int64 {
 	return r.last
 }
 
-// begun adds to a request, if it is still there, what the pool had for it.
+// begun adds what the pool had for a request, if that is still kept.
 func (r *recent) begun(number int64, granted api.Resources) {
 	r.amend(number, func(a *PoolAnswer) { a.Begun, a.Granted = true, granted })
 }
 
-// ended adds what the pool knew in the end.
+// ended adds what the pool knew of a request in the end, if that is still kept.
 func (r *recent) ended(number int64, o pool.Outcome) {
 	r.amend(number, func(a *PoolAnswer) {
 		a.Ended, a.Lent, a.Borrowed, a.Safeguarded = true, o.Lent, o.Borrowed, o.Safeguarded
@@ -130,7 +131,7 @@ func (r *recent) amend(number int64, change func(*PoolAnswer)) {
 	}
 }
 
-// find looks for the newest that match.
+// find returns the newest requests that match.
 func (r *recent) find(matches func(*kept) bool) Requests {
 	found := Requests{Found: []Decision{}}
 	r.mu.Lock()
@@ -158,7 +159,7 @@ func (r *recent) find(matches func(*kept) bool) Requests {
 	return found
 }
 
-// note keeps a request of which the response has ended.
+// note keeps a request whose response has ended. dispatched is zero if it had no slot.
 func (m *Manager) note(req *request, dispatched time.Time) {
 	k, now := &req.kept, m.clock.Now()
 	k.trace, k.ended = req.span.TraceID(), now
@@ -175,8 +176,8 @@ func (m *Manager) note(req *request, dispatched time.Time) {
 	req.noted = m.lifecycle.recent.add(k)
 }
 
-// RequestsHandler tells of the last requests that match all of the parameters trace, id, namespace and service that
-// are given.
+// RequestsHandler serves, as JSON, the last requests that match all of the given parameters trace, id, namespace and
+// service.
 func (m *Manager) RequestsHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := r.URL.Query()
@@ -194,6 +195,6 @@ func (m *Manager) RequestsHandler() http.Handler {
 				(namespace == "" || k.Namespace == namespace) && (service == "" || k.Service == service)
 		})
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(found) // who asked has gone
+		_ = json.NewEncoder(w).Encode(found) // fails when the client has gone
 	})
 }

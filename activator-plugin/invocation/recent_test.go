@@ -95,7 +95,7 @@ func TestARequestIsFoundByItsTrace(t *testing.T) {
 	}
 }
 
-// What the pool had is told with what the request got, also when another answers than the first time.
+// The pool's answer is kept with what the request got.
 func TestWhatThePoolSaidIsKept(t *testing.T) {
 	r := newRecent()
 	number := r.add(&kept{told: true})
@@ -115,7 +115,7 @@ func TestARequestThatGotNoSlotIsKept(t *testing.T) {
 	}
 }
 
-// A status that is set once the client is gone, or the time has run out, is sent to nobody.
+// A status that is set once the client is gone, or the time has run out, reaches nobody.
 func TestAResponseThatNobodyIsSentIsNone(t *testing.T) {
 	m := newRankingManager(t, &recorder{}, full, nil, newPod("a", "10.0.0.1"))
 	for name, next := range map[string]http.HandlerFunc{
@@ -190,7 +190,7 @@ func TestKeepingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkRecent is what keeping adds to a request, on all cores at once.
+// BenchmarkRecent measures what keeping adds to a request, on all cores at once.
 func BenchmarkRecent(b *testing.B) {
 	r := newRecent()
 	b.ReportAllocs()

@@ -14,8 +14,8 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// recorder is a pool that notes its calls. The hooks, where there are any, run
-// before a call is noted and give it its error.
+// recorder is a pool that notes its calls. The hooks, if any, run before a
+// call is noted and return its error.
 type recorder struct {
 	pool.Pool
 	beginHook func(ctx context.Context, inv pool.Invocation) error

@@ -85,7 +85,7 @@ func TestRefusedBeginIsNotRepeated(t *testing.T) {
 			f.finish(200)
 		}
 		drain(t, l)
-		// Nothing has begun, so that there is nothing to end.
+		// Nothing has begun, so there is nothing to end.
 		if got, want := fmt.Sprint(rec.calls), "[begin node-a 1 begin node-a 2]"; got != want {
 			t.Errorf("calls %s, want %s", got, want)
 		}
@@ -95,7 +95,7 @@ func TestRefusedBeginIsNotRepeated(t *testing.T) {
 	})
 }
 
-// An End is repeated until the lease has run out for certain, which the same refusal keeps from
+// An End is repeated until the lease has certainly expired: the same refusal keeps it from
 // being renewed.
 func TestRefusedEndIsGivenUp(t *testing.T) {
 	refused := fmt.Errorf("end: %w", refusal(t))

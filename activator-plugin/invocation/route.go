@@ -11,7 +11,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// routed is what is to be known of a request when its pod is chosen.
+// routed is what Route leaves for the choice of a request's pod.
 type routed struct {
 	order     uint64 // of a program's blocks, where it leaves that to chance
 	forwarded bool   // another activator has passed it on
@@ -24,8 +24,9 @@ func routedFrom(ctx context.Context) routed {
 	return r
 }
 
-// Route says whether a request is to be passed on to an activator in another zone, of which reachable says whether it has
-// one that can be. The request that it returns is the one to serve here otherwise. Nothing is reserved for it yet.
+// Route reports whether a request is to be passed on to an activator in another zone, and to which zone. reachable says
+// whether a zone has an activator that can be reached. If the request is not passed on, the caller must serve the one
+// that Route returns. Route reserves nothing for it.
 func (m *Manager) Route(r *http.Request, forwarded bool, reachable func(zone string) bool) (zone string, forward bool, here *http.Request) {
 	rev, id := activatorhandler.RevisionFrom(r.Context()), activatorhandler.RevIDFrom(r.Context())
 	if rev == nil || !api.OptedIn(rev.Labels) || rev.Spec.GetContainerConcurrency() == 0 || !m.places(rev) {

@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// abroad routes to a zone what may be passed on, and remembers what it was asked.
+// abroad routes to its zone every request that may be passed on, and remembers what it was asked.
 type abroad struct {
 	zone           string
 	routed, placed []placement.Query
@@ -82,8 +82,8 @@ func TestWhatAProgramRoutesElsewhere(t *testing.T) {
 	}
 }
 
-// A request that stays is placed by what it was routed by: the same order of what is left to chance, and whether another
-// activator has passed it on.
+// A request that stays is placed by the same facts that it was routed by: the order of what is left to chance, and
+// whether another activator has passed the request on.
 func TestWhatStaysIsPlacedAsItWasRouted(t *testing.T) {
 	for _, forwarded := range []bool{false, true} {
 		program := &abroad{zone: "near"}
@@ -110,7 +110,7 @@ func TestWhatStaysIsPlacedAsItWasRouted(t *testing.T) {
 	}
 }
 
-// A pod that cannot be reached, or is full here, is none to route by; nor has a revision of which nothing is known any.
+// A pod that cannot be reached, or is full here, does not count for routing. A revision that is not known has no pods.
 func TestOnlyFreePodsAreRoutedBy(t *testing.T) {
 	program := &abroad{zone: "near"}
 	p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners}, programs{"abroad": program}, newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))

@@ -29,9 +29,8 @@ type sizeError struct {
 
 func (e *sizeError) Error() string { return e.reason }
 
-// sizeOf is the input size of a request in bytes, or api.UnknownSize, and the body that is to be read in place of the
-// request's. The annotation is the revision's api.InputSizeAnnotation, "" when it has none. Bodies are read ahead within
-// the budget.
+// sizeOf returns a request's input size in bytes, or api.UnknownSize, and the body to read in place of the request's.
+// annotation is the revision's api.InputSizeAnnotation, "" when it has none. Bodies are read ahead within the budget.
 func sizeOf(r *http.Request, annotation string, ahead *budget) (size int64, body io.ReadCloser, refused *sizeError) {
 	field, name, err := "", "", error(nil)
 	if annotation != "" {
@@ -60,7 +59,7 @@ func contentLength(r *http.Request) (int64, *sizeError) {
 			reason: fmt.Sprintf("Content-Length is %d, want at most %d", r.ContentLength, maxSize),
 		}
 	}
-	// The server leaves -1, which is UnknownSize, when the client did not tell.
+	// The server leaves -1, which is UnknownSize, when the client did not declare a length.
 	return r.ContentLength, nil
 }
 

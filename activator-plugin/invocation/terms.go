@@ -15,10 +15,10 @@ import (
 type terms struct {
 	mode api.Mode
 	keep api.Resources // what a donor keeps at least
-	// A donor keeps so much CPU that its predicted peak is at most so many percent of it: a right prediction
-	// never trips the safeguard.
+	// A donor keeps enough CPU that its predicted peak is at most this percentage of it: a correct prediction never
+	// trips the safeguard.
 	safeguardPercent int64
-	minLoan          time.Duration // a loan of CPU that would be shorter is not made
+	minLoan          time.Duration // no shorter loan of CPU is made
 	// keepsIdle says that pods lend nothing between invocations.
 	keepsIdle bool
 }
@@ -34,7 +34,7 @@ type annotationError struct {
 
 func (e *annotationError) Error() string { return e.err.Error() }
 
-// consequence is what becomes of a revision with the annotation.
+// consequence says what the refusal means for the revision.
 func (e *annotationError) consequence() string {
 	switch e.annotation {
 	case api.ModeAnnotation:
@@ -45,8 +45,9 @@ func (e *annotationError) consequence() string {
 	return "Refused a bound; the function lends nothing of that resource"
 }
 
-// termsOf reads annotations, which come before the settings of the revision's namespace. What is refused is taken as
-// what can harm nobody: no loans for a mode, as these settings say, and nothing lent of the resource for a bound.
+// termsOf reads annotations, which take precedence over the settings of the revision's namespace. A value that is
+// refused counts as one that can harm nobody: for a mode, no loans, which ModeOf sees to; for a bound, nothing of
+// the resource is lent.
 func termsOf(annotations map[string]string, of settings.Settings) (s terms, refused []*annotationError) {
 	s = terms{mode: of.ModeOf(annotations), keep: of.Bounds.Keep, safeguardPercent: of.SafeguardPercent, minLoan: of.MinLoan}
 	refuse := func(annotation string, err error) {
@@ -81,13 +82,13 @@ func termsOf(annotations map[string]string, of settings.Settings) (s terms, refu
 	return s, refused
 }
 
-// isSane says whether the milli value of q can be had.
+// isSane reports whether q is small enough to have a milli value.
 func isSane(q resource.Quantity) bool { return q.CmpInt64(maxSize) <= 0 }
 
-// lendsIdle says whether pods lend between invocations.
+// lendsIdle reports whether pods lend between invocations.
 func (s terms) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }
 
-// allow splits volumes into those that the mode lets the pool know, and the rest.
+// allow splits v into what the mode lets the pool know of, and the rest.
 func (s terms) allow(v volumes) (allowed, withheld volumes) {
 	switch s.mode {
 	case api.ModeFull:

@@ -19,8 +19,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// startedPrecision is that of the time at which Kubernetes says a container started:
-// it cuts off the fraction of the second.
+// startedPrecision is the precision of a container's start time: Kubernetes cuts off the fraction of the second.
 const startedPrecision = time.Second
 
 type throttler struct {
@@ -28,8 +27,8 @@ type throttler struct {
 	next    activatorhandler.Throttler
 }
 
-// Try is where an invocation begins: Knative has a slot for it, and has picked a pod; fn
-// forwards the request to the pod that it goes to, and returns when the response has ended.
+// Try begins an invocation once Knative has a slot for it and has picked a pod. fn forwards the request to the pod that
+// it goes to, and returns when the response has ended.
 func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func(dest string, isClusterIP bool) error) error {
 	req := requestFrom(ctx)
 	if req == nil {
@@ -44,7 +43,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		dest = req.placed.Dest
 		whole := false
 		defer func() {
-			// A pod that broke off its response was reached.
+			// A pod that broke off its response was reached: fn panicked then, so whole is false.
 			if whole && req.response.status == http.StatusBadGateway && ctx.Err() == nil {
 				req.placed.Doubt(t.manager.clock.Now())
 			}
@@ -57,7 +56,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 			n.ended(&req.seen, ran)
 			n.took(req, ran)
 		}()
-		// Deferred, because fn panics when a client goes away, or a function, within the response.
+		// Deferred, because fn panics when the client or the function goes away during the response.
 		defer func() {
 			req.abandoned = !whole && req.response.cut || ctx.Err() != nil && (!whole || req.response.failed()) ||
 				req.response.status == http.StatusSwitchingProtocols
@@ -79,8 +78,8 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 	})
 }
 
-// dispatch begins the invocation and returns what ends it, to be called exactly once
-// with the status of the response; nil for one that nothing is noted of.
+// dispatch begins the invocation. The caller must call end exactly once, with the status of the response. end is nil
+// when the pod is not known.
 func (m *Manager) dispatch(ctx context.Context, req *request, revID types.NamespacedName, dest string, isClusterIP bool) (end func(status int)) {
 	req.kept = kept{}
 	pod, why := m.podBehind(req.rev, revID, dest, isClusterIP, req.rev.Spec.GetContainer().Name)
@@ -93,7 +92,7 @@ func (m *Manager) dispatch(ctx context.Context, req *request, revID types.Namesp
 	return m.begin(ctx, req, revID, pod)
 }
 
-// begin is dispatch to a pod.
+// begin is dispatch to a known pod.
 func (m *Manager) begin(ctx context.Context, req *request, revID types.NamespacedName, pod target) (end func(status int)) {
 	container := req.rev.Spec.GetContainer()
 	owed := allocationOf(container)
@@ -160,10 +159,10 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	got.Pod, got.Node, got.Allocation = pod.pod, pod.node, owed.limit
 	got.Mode, got.Ranked, got.Role = set.mode, inv.Ranked, string(r)
 	got.Predicted, got.Prediction, got.Quick = known, prediction, quick
-	// Of those for which the pool does nothing it is told of some. A copy is made to be told of.
+	// Only some of the invocations that the pool does nothing for are reported. A copy is made to be reported.
 	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.WantMostMilli == 0 && inv.IdleCPUMilli == 0 && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
-	// With a Begin the pod gets back what may be lent of it.
+	// A pod that may be lent from needs a Begin, which gives it that back.
 	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle()
 	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
@@ -172,13 +171,13 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 			left := in.untold.begin()
 			leave = func() {
 				left()
-				// The pool is to know that its pod may go on computing.
+				// The pool has to know that its pod may go on computing.
 				if req.abandoned {
 					m.lifecycle.join(revID, pod.node, named(inv, req, revID))(true)
 				}
 			}
 		} else {
-			// Others in its pod, from other activators too, are to lend nothing that it needs and not to count as alone.
+			// Others in its pod, also from other activators, must not lend what it needs, nor count as alone.
 			left := m.lifecycle.join(revID, pod.node, named(inv, req, revID))
 			leave = func() { left(req.abandoned) }
 		}
@@ -219,7 +218,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	}
 }
 
-// named adds what only an invocation that the pool is told of needs.
+// named adds what only an invocation that is reported to the pool needs.
 func named(inv pool.Invocation, req *request, revID types.NamespacedName) pool.Invocation {
 	inv.ID = req.invocationID()
 	inv.Function = api.FunctionOf(revID, req.rev.Labels).String()
@@ -228,7 +227,7 @@ func named(inv pool.Invocation, req *request, revID types.NamespacedName) pool.I
 	return inv
 }
 
-// predict asks only for a prediction that can be used, for it may have to be waited for.
+// predict asks only for a prediction that can be used, because the request may have to wait for it.
 func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *request, why reason, ranks bool) (p predict.Prediction, ok bool) {
 	if why != reasonNone && !(ranks && why.predictable()) {
 		return p, false
@@ -236,7 +235,7 @@ func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *
 	return m.predictor.Predict(ctx, revID, req.size)
 }
 
-// termsOf tells of annotations that are refused.
+// termsOf returns a revision's terms, and counts and warns of annotations that are refused.
 func (m *Manager) termsOf(rev *v1.Revision, of settings.Settings) terms {
 	set, refused := termsOf(rev.Annotations, of)
 	for _, err := range refused {
@@ -246,7 +245,8 @@ func (m *Manager) termsOf(rev *v1.Revision, of settings.Settings) terms {
 	return set
 }
 
-// configurationOf is empty for a revision that was made without one.
+// configurationOf returns the namespace/name of a revision's Configuration (for a copy, of the original's), or "" for a
+// revision that was made without one.
 func configurationOf(rev *v1.Revision) string {
 	name := rev.Labels[serving.ConfigurationLabelKey]
 	if api.IsCopy(rev.Labels) {
@@ -258,7 +258,7 @@ func configurationOf(rev *v1.Revision) string {
 	return rev.Namespace + "/" + name
 }
 
-// podBehind returns the pod at dest, or the reason why it cannot be told.
+// podBehind returns the pod at dest, or the reason why it is not known.
 func (m *Manager) podBehind(rev *v1.Revision, revID types.NamespacedName, dest string, isClusterIP bool, container string) (target, reason) {
 	if isClusterIP {
 		m.warn(rev, eventPodsNotReached, string(reasonClusterIP), "Not managing the function",
@@ -279,8 +279,7 @@ func (m *Manager) podBehind(rev *v1.Revision, revID types.NamespacedName, dest s
 	return pod, reasonNone
 }
 
-// whyNoLoan returns why the invocation can neither lend nor borrow whatever is
-// predicted, if it cannot.
+// whyNoLoan returns why the invocation can neither lend nor borrow, whatever is predicted, or reasonNone.
 func (m *Manager) whyNoLoan(req *request, pod target) reason {
 	switch {
 	case pod.why != reasonNone:
@@ -296,7 +295,7 @@ func (m *Manager) whyNoLoan(req *request, pod target) reason {
 	}
 }
 
-// whyStarting returns why the container may still have to start up, if it may.
+// whyStarting returns why the container may still have to start up, or reasonNone.
 func (m *Manager) whyStarting(req *request, pod target) reason {
 	switch {
 	case !req.arrived.After(pod.started.Add(startedPrecision)):
@@ -308,7 +307,7 @@ func (m *Manager) whyStarting(req *request, pod target) reason {
 	}
 }
 
-// roleOf is the role of an invocation with a prediction.
+// roleOf returns the role of an invocation with a prediction, and reasonMode if its mode restricts it.
 func (s terms) roleOf(allowed, withheld volumes) (role, reason) {
 	why := reasonNone
 	if withheld != (volumes{}) {

@@ -58,7 +58,7 @@ func TestRequestIsBegunAndEnded(t *testing.T) {
 	}
 }
 
-// What a loan is worth depends on how long the request takes without it.
+// The worth of a loan depends on how long the request takes without it.
 func TestBorrowerIsBegunWithBothTimes(t *testing.T) {
 	rec := &recorder{}
 	c := newChain(t, chainOptions{pool: rec, mode: api.ModeFull, predictions: predictions{
@@ -71,7 +71,7 @@ func TestBorrowerIsBegunWithBothTimes(t *testing.T) {
 	}
 }
 
-// No namespace has the name of a domain of several.
+// No namespace has the name of a domain that several share.
 func TestDomainOfSeveralNamespaces(t *testing.T) {
 	rec := &recorder{}
 	c := newChain(t, chainOptions{pool: rec, domain: "team", predictions: predictions{revID: {Demand: res(300, 600), Duration: 2 * time.Second}}})
@@ -285,7 +285,7 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 		endHook:   func(ctx context.Context, _ pool.Ending) error { return hang(ctx) },
 	}
 	c := newChain(t, chainOptions{pool: rec})
-	// Were any of these to wait for the pool, the test would not end.
+	// If any of these waited for the pool, the test would not end.
 	for range 10 {
 		if status, _ := c.send(t, "hello"); status != http.StatusOK {
 			t.Errorf("status = %d, want 200", status)
@@ -295,7 +295,8 @@ func TestThePoolNeverDelaysARequest(t *testing.T) {
 	drain(t, c.manager.lifecycle)
 }
 
-// What an invocation is in the pool for, or is not.
+// Requests that do nothing in the pool are sampled, except copies. All others are
+// reported.
 func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 	const requests = samplesFirst + 30
 	lends := predict.Prediction{Demand: res(300, 100), Duration: time.Minute}
@@ -373,7 +374,8 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 	}
 }
 
-// What the mode withheld of requests is counted, whether the pool is told of them or not.
+// Volumes that the mode withholds are counted, whether the requests are reported to the
+// pool or not.
 func TestWithheldVolumesAreCountedOfAll(t *testing.T) {
 	m := newRankingManager(t, &recorder{}, fixed{mode: api.ModeObserve, source: api.SourceOwners},
 		predictions{revID: {Demand: res(300, 100), Duration: time.Minute}}, newPod("a", "10.0.0.1"))

@@ -21,7 +21,7 @@ const (
 	spanEnd   = "libra.end"
 )
 
-// errNotSent is what became of a Begin for which there was no time left.
+// errNotSent is the error of a Begin that had no time left.
 var errNotSent = errors.New("not sent: the End of the invocation that was in the pod before was not answered in time")
 
 // untraced is the span of an invocation that is not sampled.
@@ -34,8 +34,8 @@ func newTracer(provider trace.TracerProvider) trace.Tracer {
 	return provider.Tracer(instrumentation)
 }
 
-// span begins the span of a call to the pool, as a child of the request's. Both are off
-// the request's path, so that it may end after the request's has.
+// span starts the span of a call to the pool, as a child of the request's. Such calls
+// are off the request path, so the span may end after the request's.
 func (f *flight) span(name string) trace.Span {
 	if f.inv.Trace == "" {
 		return untraced
@@ -57,8 +57,8 @@ func addVolume(span trace.Span, name string, v api.Resources) {
 	}
 }
 
-// addRank says on a span whether the pod is ranked, and by what: the CPU time, or 0 when
-// it was not predicted.
+// addRank records on a span whether the pod is ranked, and by which CPU time: 0 when
+// there was no prediction.
 func addRank(span trace.Span, inv pool.Invocation) {
 	if span.IsRecording() {
 		span.SetAttributes(
@@ -68,7 +68,7 @@ func addRank(span trace.Span, inv pool.Invocation) {
 	}
 }
 
-// addError says on a span that the call failed, if it did.
+// addError records on a span that the call failed, if it did.
 func addError(span trace.Span, err error) {
 	if err != nil && span.IsRecording() {
 		span.SetStatus(codes.Error, err.Error())

@@ -21,8 +21,8 @@ func newSpans() (*tracetest.SpanRecorder, *sdktrace.TracerProvider) {
 	return spans, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 }
 
-// Each try of a call is a child of the request's span, also after that has ended, and
-// the pool is told of the try that reached it.
+// Each try of a call is a child of the request's span, also after that has ended. The
+// pool gets the span of the try that reached it.
 func TestSpansOfCalls(t *testing.T) {
 	spans, provider := newSpans()
 	begins, ends := 0, 0

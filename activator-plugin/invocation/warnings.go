@@ -17,12 +17,12 @@ const (
 	eventInputSizeRefused = "InputSizeRefused"
 	// The activator only has the function's ClusterIP, so that the function is not managed.
 	eventPodsNotReached = "PodsNotReached"
-	// Requests can go past the activator, so that the function lends nothing and is not learned; the note says what to set.
+	// Requests can bypass the activator, so that the function lends nothing and is not learned from; the note says what to set.
 	eventNotInPath = "ActivatorNotInPath"
 )
 
-// warn tells what is wrong with a revision in the log and in an Event on it: once for
-// each what, because every request finds it anew. It waits for nothing.
+// warn reports a problem with a revision in the log and in an Event on the revision: once for each what, because every request
+// finds it anew. It never blocks.
 func (m *Manager) warn(rev *v1.Revision, event, what, consequence string, err error) {
 	name := types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}
 	if !m.warned.First(warning{name, what}) {
@@ -35,7 +35,7 @@ func (m *Manager) warn(rev *v1.Revision, event, what, consequence string, err er
 	m.events.Event(rev, corev1.EventTypeWarning, event, api.Note(consequence+": "+err.Error()))
 }
 
-// warning is of a revision, and says what is wrong with it.
+// warning identifies a problem with a revision.
 type warning struct {
 	revision types.NamespacedName
 	what     string

@@ -32,8 +32,8 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// A wire is one way in which a client and a function talk, or stop talking, over real
-// connections. It returns when the client is done; what it returns is wrong.
+// A wire is one way in which a client and a function talk, or stop talking, over real connections.
+// Its talk returns when the client is done, with an error for anything that went wrong.
 type wire struct {
 	name  string
 	proto int // of HTTP
@@ -207,7 +207,7 @@ func leave(path string, n int64) func(context.Context, *http.Client, string) err
 	}
 }
 
-// leaveBody sends its body until the function has said that it reads it, and then no more.
+// leaveBody sends its body until the function says that it reads it, and then stops.
 func leaveBody(ctx context.Context, c *http.Client, url string) error {
 	r, w := io.Pipe()
 	go io.WriteString(w, "hello")
@@ -248,7 +248,7 @@ func cut(path string, want int) func(context.Context, *http.Client, string) erro
 	}
 }
 
-// socket says a word over a websocket, and, but for what only the function does, leaves.
+// socket says a word over a websocket, and then leaves, unless only the function is to do that.
 func socket(last string) func(context.Context, *http.Client, string) error {
 	return func(ctx context.Context, _ *http.Client, url string) error {
 		conn, resp, err := websocket.DefaultDialer.DialContext(ctx, "ws"+strings.TrimPrefix(url, "http")+"/socket", nil)
@@ -297,7 +297,7 @@ func refusedSocket(ctx context.Context, _ *http.Client, url string) error {
 	return nil
 }
 
-// newClient returns a client, and what closes its connections: one with a stream that is
+// newClient returns a client and a function that closes its connections: one with a stream that is
 // just being reset would not count as idle.
 func newClient(proto int) (c *http.Client, stop func()) {
 	var (

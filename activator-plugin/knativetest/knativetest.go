@@ -1,4 +1,4 @@
-// Package knativetest runs Knative's own throttlers, for tests of what goes before them.
+// Package knativetest runs Knative's own throttlers, to test what comes before them.
 package knativetest
 
 import (
@@ -29,10 +29,10 @@ import (
 	"knative.dev/serving/pkg/networking"
 )
 
-// Port is that of the pods.
+// Port is the pods' port.
 const Port = 8012
 
-// Knative is the throttler of each of some activators, in a cluster with one revision.
+// Knative has a throttler for each of several activators, in a cluster with one revision.
 type Knative struct {
 	// Context has the fake clients of the cluster.
 	Context    context.Context
@@ -40,7 +40,7 @@ type Knative struct {
 	rev        types.NamespacedName
 }
 
-// New has no pods yet. It ends with the test.
+// New returns a cluster whose revision has no pods yet. It lives until the test ends.
 func New(t testing.TB, rev types.NamespacedName, concurrency int64, activators int) *Knative {
 	t.Helper()
 	ctx, cancel, _ := rtesting.SetupFakeContextWithCancel(t)
@@ -71,10 +71,10 @@ func New(t testing.TB, rev types.NamespacedName, concurrency int64, activators i
 	return k
 }
 
-// ActivatorIP is the address of an activator, from 0.
+// ActivatorIP returns the address of an activator. The first is 0.
 func ActivatorIP(i int) string { return fmt.Sprintf("130.0.0.%03d", i+1) }
 
-// Endpoints is the informer that the throttlers go by.
+// Endpoints returns the informer that the throttlers follow.
 func (k *Knative) Endpoints() cache.SharedIndexInformer {
 	return endpointsinformer.Get(k.Context).Informer()
 }
@@ -87,13 +87,13 @@ func (k *Knative) Delete(t testing.TB) {
 	}
 }
 
-// Scale is what the revision's pods are from now on.
+// Scale sets the revision's pods.
 func (k *Knative) Scale(t testing.TB, ips ...string) {
 	t.Helper()
 	k.have(t, networking.ServiceTypePrivate, ips...)
 }
 
-// Activators is how many activators the revision has from now on: the first ones.
+// Activators sets how many activators the revision has: the first n.
 func (k *Knative) Activators(t testing.TB, n int) {
 	t.Helper()
 	var ips []string

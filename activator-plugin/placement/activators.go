@@ -11,16 +11,16 @@ import (
 	"knative.dev/serving/pkg/networking"
 )
 
-// activators are how many a revision has, and which of them this one is.
+// activators says how many activators a revision has, and which of them this one is.
 type activators struct{ index, count int }
 
 // alone is the only activator, or one that is not among them yet: Knative has it take all pods.
 var alone = activators{0, 1}
 
-// share are the pods that this activator takes, of those in the order of their nodes; none to go by
-// Knative's own assignment. One pod after the other goes to one activator after the other, so that each
-// has as many of every node's as the others, but for one. And it has as many as Knative assigns to it, so that
-// each request that Knative has a slot for has one here.
+// share returns the pods that this activator takes, given ready in the order of their nodes. It returns nil to
+// leave the pods as Knative assigns them. Pods are dealt out to the activators in turn, so that each activator
+// has as many of every node's as the others, give or take one. It also has as many as Knative assigns to it,
+// so that each request that Knative has a slot for has one here.
 func (a activators) share(ready []*pod) []*pod {
 	if a.count <= 1 {
 		return ready
@@ -36,7 +36,7 @@ func (a activators) share(ready []*pod) []*pod {
 	return mine
 }
 
-// SetActivators takes in how many activators a revision has, and which of them this is, from 0.
+// SetActivators sets how many activators a revision has, and which of them this one is, from 0.
 func (s *Slots) SetActivators(id types.NamespacedName, index, count int) {
 	s.mu.Lock()
 	s.activators[id] = activators{index, count}
@@ -54,8 +54,8 @@ func (r *Revision) setActivators(a activators) {
 	r.among = a
 }
 
-// FollowActivators goes by the same Endpoints as Knative's throttler: those of the revisions' public
-// services, which are the activators while these are in the path. self is the address of this one.
+// FollowActivators watches the same Endpoints as Knative's throttler: those of the revisions' public services,
+// which list the activators while these are in the path. self is the address of this activator.
 func (s *Slots) FollowActivators(informer cache.SharedIndexInformer, self string) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.setEndpoints(obj, self) },
@@ -65,7 +65,8 @@ func (s *Slots) FollowActivators(informer cache.SharedIndexInformer, self string
 	return err
 }
 
-// revisionOf is the revision of which obj are the Endpoints of the public service, if it is one.
+// revisionOf returns the revision whose public service has the Endpoints obj. endpoints is nil if obj is
+// something else.
 //
 //lint:ignore SA1019 Knative's throttler goes by them.
 func revisionOf(obj any) (id types.NamespacedName, endpoints *corev1.Endpoints) {
@@ -99,7 +100,7 @@ func (s *Slots) setEndpoints(obj any, self string) {
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
-	// While this activator is not among them, what it was before holds.
+	// While this activator is not among them, its last index and count stay.
 	if index, ok := slices.BinarySearch(all, self); ok {
 		s.SetActivators(id, index, len(all))
 	}

@@ -10,7 +10,7 @@ import (
 	"libra.dev/libra/activator-plugin/knativetest"
 )
 
-// inOrder are pods on nodes, as an activator deals them.
+// inOrder returns pods on nodes, in the order in which activators deal them out.
 func inOrder(perNode []int) (all []*pod) {
 	for node, n := range perNode {
 		for i := range n {
@@ -20,7 +20,7 @@ func inOrder(perNode []int) (all []*pod) {
 	return all
 }
 
-// ofKnative is how many pods Knative's throttler assigns to an activator.
+// ofKnative returns how many pods Knative's throttler assigns to an activator.
 func ofKnative(pods, index, activators int) int {
 	n := pods / activators
 	if index < pods%activators {
@@ -29,8 +29,8 @@ func ofKnative(pods, index, activators int) int {
 	return n
 }
 
-// Each pod is one activator's, which has as many as Knative has slots for it, and of each node as many as the
-// others, but for one.
+// Each pod belongs to one activator. Each activator has as many pods as Knative has slots for it, and of each
+// node as many as the others, give or take one.
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		perNode := rapid.SliceOfN(rapid.IntRange(0, 12), 1, 6).Draw(t, "pods per node")
@@ -68,7 +68,7 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// The slots hear of activators as Knative's throttler does.
+// The slots learn of activators as Knative's throttler does.
 func TestActivatorsAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := knativetest.New(t, revID, 1, 0)
@@ -81,11 +81,11 @@ func TestActivatorsAreFollowed(t *testing.T) {
 			want       activators
 		}{
 			{1, alone}, {4, activators{2, 4}}, {3, activators{2, 3}},
-			// It is not in the path any more, and is as it was.
+			// This activator is no longer in the path, and keeps what it had.
 			{2, activators{2, 3}}, {10, activators{2, 10}},
 		} {
 			k.Activators(t, step.activators)
-			// Its pods are no activators.
+			// The revision's pods are not activators.
 			k.Scale(t, "10.0.0.1")
 			synctest.Wait()
 			r := slots.Of(revID, 1)

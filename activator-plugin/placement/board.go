@@ -6,25 +6,25 @@ import (
 	"sync/atomic"
 )
 
-// board has what there is at most of many nodes, and what is debited of that, side by side: who compares them
-// reads one stretch of memory after the other.
+// board holds upper bounds on what many nodes have, and what is debited from that, side by side: a reader that
+// compares nodes goes through memory in order.
 type board struct {
 	chunks atomic.Pointer[[]*chunk]
-	// compared says that bounds were looked at since they were last set.
+	// compared says that the bounds have been read since they were last set.
 	compared atomic.Bool
 
-	// They are guarded by the picture's mu. Slots count from 1.
+	// The picture's mu guards these. Slots count from 1.
 	used int32
 	free []int32
-	anew bool // whether the bounds are to be set
+	anew bool // whether to set the bounds again
 }
 
-// A chunk is of so many slots, so that a domain with few pods takes little.
+// chunkSlots is how many slots a chunk has: few, so that a domain with few pods takes little memory.
 const chunkSlots = 32
 
 type chunk struct{ cpu, memory column }
 
-// column is of one resource.
+// column holds the bounds and debits of one resource.
 type column struct {
 	debited [chunkSlots]atomic.Int64
 	// bounds are in units of two to the power of shift.
@@ -38,7 +38,7 @@ type account struct {
 	slot int32
 }
 
-// take returns a slot of which nothing is known.
+// take returns a slot about which nothing is known.
 func (b *board) take() int32 {
 	if n := len(b.free); n > 0 {
 		slot := b.free[n-1]
@@ -60,7 +60,7 @@ func (b *board) take() int32 {
 	return b.used
 }
 
-// release gives a slot back that nobody has any more.
+// release frees a slot that nobody holds any more.
 func (b *board) release(slot int32) {
 	cpu, memory := b.accounts(slot)
 	for _, a := range []account{cpu, memory} {
@@ -75,27 +75,27 @@ func (b *board) accounts(slot int32) (cpu, memory account) {
 	return account{&c.cpu, at}, account{&c.memory, at}
 }
 
-// columns are those that a slot is in.
+// columns returns the chunk that has a slot, and where the slot is in it.
 func columns(chunks []*chunk, slot int32) (c *chunk, at int32) {
 	return chunks[uint32(slot-1)/chunkSlots], (slot - 1) % chunkSlots
 }
 
-// forget says that nothing is known.
+// forget marks the account as one about which nothing is known.
 func (a account) forget() {
 	for i := range a.bounds {
 		a.bounds[i][a.slot].Store(-1)
 	}
 }
 
-// set takes in the bound of each length. While it does, some may be those of before.
+// set stores the bound of each length. Readers may see a mix of old and new bounds meanwhile.
 func (a account) set(levels [boundLengths]int64) {
 	for i, level := range levels {
 		a.bounds[i][a.slot].Store(int32(min((level+1<<a.shift-1)>>a.shift, math.MaxInt32)))
 	}
 }
 
-// most is no less than which share of want there is, over a time, beside own; less than 0 where nothing is
-// known.
+// most returns an upper bound on the share of want that is there over the time of the split, after the debits and
+// own are subtracted. It is negative if nothing is known.
 func (c *column) most(slot int32, of *split, want, own int64) float64 {
 	bound := c.bounds[of.first][slot].Load()
 	if bound < 0 {
@@ -109,7 +109,7 @@ func (c *column) most(slot int32, of *split, want, own int64) float64 {
 	rest := (of.timesNext*float64(c.bounds[of.next][slot].Load()) - of.less*first + of.added) * unit
 	first *= unit
 	debited := float64(max(0, c.debited[slot].Load()+own))
-	// More than all of this is not wanted.
+	// Nobody wants more than all of this.
 	all := float64(want) + debited
 	highest := capped(float64(c.bounds[0][slot].Load())*unit, all)
 	inFirst, inRest := highest, highest
@@ -121,9 +121,9 @@ func (c *column) most(slot int32, of *split, want, own int64) float64 {
 	return (of.ofFirst*left(first, inFirst, debited) + (1-of.ofFirst)*left(rest, inRest, debited)) / float64(want)
 }
 
-// left is no less than what there is on average beside what is debited, where without it there would be no more than
-// this on average, and nowhere more than the highest: what is left of a level bends upwards, so it is no more than
-// on the straight line from nothing to what is left of the highest.
+// left returns an upper bound on the average of what is left after debited is subtracted. Without the debits there
+// would be at most average on average, and never more than highest. The rest is a convex function of the level, so
+// it lies at most on the straight line from nothing to what is left of the highest.
 func left(average, highest, debited float64) float64 {
 	switch average = capped(average, highest); {
 	case debited <= 0:
@@ -135,7 +135,7 @@ func left(average, highest, debited float64) float64 {
 	}
 }
 
-// capped does without what the built-in min does for NaN and for the sign of 0.
+// capped skips what the built-in min does for NaN and for the sign of 0.
 func capped(level, most float64) float64 {
 	if level > most {
 		return most

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// What there is on average over a time is bounded at some lengths of it: bound 0 is of any, and so the most that
-// there ever is; bound i of shortest times the square root of two to the power of i-1.
+// The average of what there is over a time is bounded for some lengths of time. Bound 0 is for any length, and so the
+// most that there ever is; bound i is for shortest times the square root of two to the power of i-1.
 const (
 	boundLengths = 24
 	shortest     = 50 * time.Millisecond
 
-	// boundedFor is how long bounds of idle CPU hold, of which there is more and more.
+	// boundedFor is how long bounds of idle CPU hold, which rises over time.
 	boundedFor = 250 * time.Millisecond
 )
 
@@ -23,7 +23,7 @@ var boundLength = func() (lengths [boundLengths]time.Duration) {
 	return lengths
 }()
 
-// boundBefore is that of the greatest length that is no more than this, or 0.
+// boundBefore returns the number of the bound for the greatest length that is at most lasts, or 0.
 func boundBefore(lasts time.Duration) int {
 	if lasts < shortest {
 		return 0
@@ -35,30 +35,31 @@ func boundBefore(lasts time.Duration) int {
 	return i
 }
 
-// split is of a time in two parts: over the first there is no more than a bound says, and over the rest no more than
-// follows from that bound and the one of the next length.
+// split divides a time in two parts. A bound holds for the first part; what holds for the rest follows from that bound
+// and the one for the next length.
 type split struct {
 	first, next int
-	rough       int     // a bound of the whole time
-	falls       bool    // what there is; or else it rises
-	ofFirst     float64 // which share of the time the first part is
-	// Over the rest there is no more than the next one's bound by timesNext, less that of the first, and added.
+	rough       int     // a bound for the whole time
+	falls       bool    // whether the level falls; if not, it rises
+	ofFirst     float64 // the first part's share of the time
+	// For the rest, the bound is timesNext times the next bound, minus less times the first, plus added.
 	timesNext, less, added float64
 }
 
-// undivided is of a time of which only the most that there ever is is known. It has no rest to bound the first part by.
+// undivided is for a time for which only an overall bound is known. It has no rest that could bound the first part.
 var undivided = split{falls: true, ofFirst: 1}
 
-// splitAt has the time up to the length of one bound for the first part, and the rest is as from there to the next.
+// splitAt ends the first part at the length of one bound, and bounds the rest like the time from there to the next
+// length.
 func splitAt(lasts time.Duration, first, rough int) split {
 	at, next := float64(boundLength[first]), float64(boundLength[first+1])
 	p := split{first: first, next: first + 1, rough: rough, ofFirst: at / float64(lasts), timesNext: next / (next - at), less: at / (next - at)}
-	// There may be less than the first's bound, by two that it is rounded.
+	// The first's bound is subtracted, and rounding may have raised it by two.
 	p.added = 2 * p.less
 	return p
 }
 
-// ofFalling is of what there is less and less of: after the last bound there is no more than just before.
+// ofFalling returns the split for a level that falls: after a bound's length there is no more than just before it.
 func ofFalling(lasts time.Duration) split {
 	i := boundBefore(lasts)
 	if i == 0 {
@@ -69,7 +70,8 @@ func ofFalling(lasts time.Duration) split {
 	return p
 }
 
-// ofRising is of what there is more and more of: until the end there is no more than from there to the next bound.
+// ofRising returns the split for a level that rises: to the end of the time there is no more than to the next bound's
+// length.
 func ofRising(lasts time.Duration) split {
 	i := boundBefore(lasts)
 	if i == 0 || i == boundLengths-1 {
@@ -78,7 +80,7 @@ func ofRising(lasts time.Duration) split {
 	return splitAt(lasts, i, i+1)
 }
 
-// falling are the bounds of times that begin at a moment or later.
+// falling returns the bounds for times that begin at a moment or later.
 func (p *profile) falling(from moment) (levels [boundLengths]int64) {
 	if p.rises {
 		return p.anyway(from)
@@ -86,7 +88,7 @@ func (p *profile) falling(from moment) (levels [boundLengths]int64) {
 	return p.averages(from)
 }
 
-// rising are those of times that begin within boundedFor of a moment.
+// rising returns the bounds for times that begin within boundedFor of a moment.
 func (p *profile) rising(from moment) (levels [boundLengths]int64) {
 	if p.falls {
 		return p.anyway(from)
@@ -94,7 +96,7 @@ func (p *profile) rising(from moment) (levels [boundLengths]int64) {
 	return p.averages(from + moment(boundedFor))
 }
 
-// anyway is no less than what there is, whatever that is like.
+// anyway returns bounds that hold whether the level rises or falls.
 func (p *profile) anyway(from moment) (levels [boundLengths]int64) {
 	most := p.mostFrom(from)
 	for i := range levels {
@@ -103,7 +105,7 @@ func (p *profile) anyway(from moment) (levels [boundLengths]int64) {
 	return levels
 }
 
-// averages are what there is over the lengths, from a moment on, or a little more.
+// averages returns the averages over the lengths from a moment on, or a little more.
 func (p *profile) averages(from moment) (levels [boundLengths]int64) {
 	most := p.mostFrom(from)
 	levels[0] = most
@@ -122,7 +124,7 @@ func (p *profile) averages(from moment) (levels [boundLengths]int64) {
 	return levels
 }
 
-// mostFrom is the most that there is from a moment on.
+// mostFrom returns the most that there is from a moment on.
 func (p *profile) mostFrom(from moment) (most int64) {
 	for i := range p.steps {
 		if p.steps[i].until > from {

@@ -16,8 +16,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// drawSteps are up to so many volumes over time, which begin before now or after: of less and less, of more and
-// more, or neither.
+// drawSteps draws up to most volumes over time, which begin before now or after it, and which fall, rise, or do
+// both.
 func drawSteps(t *rapid.T, most int, label string) []pool.Step {
 	steps := []pool.Step{{Volume: drawVolume(t, label)}}
 	from := epoch.Add(-20 * time.Millisecond)
@@ -39,7 +39,7 @@ func drawVolume(t *rapid.T, label string) api.Resources {
 	}
 }
 
-// integral is coverage by its definition, millisecond by millisecond, of one resource.
+// integral computes the coverage of one resource by its definition, millisecond by millisecond.
 func integral(steps []pool.Step, of func(pool.Step) int64, want, debited int64, now time.Time, lasts time.Duration) float64 {
 	if want == 0 {
 		return 1
@@ -62,7 +62,7 @@ func integral(steps []pool.Step, of func(pool.Step) int64, want, debited int64, 
 	return sum / (float64(want) * float64(lasts))
 }
 
-// Coverage is the integral, of what there is less what is debited, and a debit never raises it.
+// Coverage is the integral of what there is minus what is debited, and a debit never raises it.
 func TestCoverageIsTheIntegral(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFixture(t)
@@ -83,7 +83,7 @@ func TestCoverageIsTheIntegral(t *testing.T) {
 			Want: drawVolume(rt, "want"), Duration: time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond,
 			OwnCPUMilli: rapid.SampledFrom([]int64{0, 100}).Draw(rt, "own"),
 		}
-		// What is idle is also what it uses of its own.
+		// A request's use of its own allocation comes out of what is idle, too.
 		own := func(d Demand) int64 {
 			if source == api.SourceNode {
 				return d.OwnCPUMilli
@@ -121,7 +121,7 @@ func TestCoverageIsTheIntegral(t *testing.T) {
 	})
 }
 
-// A pool that says more often than it may that something changes is taken at its least.
+// If the pool has more steps than it may have, the lowest level of the rest counts.
 func TestProfileOfTooManySteps(t *testing.T) {
 	steps := make([]pool.Step, 0, 2*pool.MostSteps)
 	for i := range cap(steps) {
@@ -140,9 +140,9 @@ func TestProfileOfTooManySteps(t *testing.T) {
 	}
 }
 
-// thousand is a picture of 1,000 nodes of 16 steps each, and their Views.
+// thousand returns Views of a picture of 1,000 nodes with 16 steps each.
 func thousand(b testing.TB) (now time.Time, views []*View) {
-	clk := clock.RealClock{} // what it says costs less to compare than what a test says
+	clk := clock.RealClock{} // its times cost less to compare than a fake clock's
 	now = clk.Now()
 	s := &script{clock: clk}
 	picture := newPicture(b, s, clk, zap.NewNop())
@@ -177,7 +177,7 @@ func thousand(b testing.TB) (now time.Time, views []*View) {
 	return now, views
 }
 
-// BenchmarkCoverage chooses among pods on 1,000 nodes, of which few have what is wanted. p99-us is of one
+// BenchmarkCoverage chooses among pods on 1,000 nodes, few of which have what is wanted. p99-us is for one
 // choice.
 func BenchmarkCoverage(b *testing.B) {
 	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {

@@ -7,15 +7,15 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// closeEnough is the difference of coverage below which candidates are as good as each other. Those
-// who have the same picture would all send to the same node otherwise.
+// closeEnough is the difference in coverage below which candidates count as equal. Otherwise all activators with the
+// same picture would send to the same node.
 const closeEnough = 0.02
 
-// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and has the demand taken
-// off what the node can lend that the request goes to. (The code that its authors published takes the least covered
-// one first.) Where several do, it takes two by chance, and of these the one whose node has fewer requests: what a
-// node lends on paper is a limit, and the more run there, the longer each waits for the CPU itself. Where nothing is
-// known of any node it is Hash.
+// Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and debits the demand
+// from that node. (The code that the paper's authors published takes the least covered one first.) When several nodes
+// do, it draws two of them, and takes the one with fewer requests: what a node lends on paper is a limit, and the
+// more requests run there, the longer each waits for the CPU itself. When nothing is known about any node, it is
+// Hash.
 func Coverage(q *Query, candidates []Candidate) int {
 	b := q.bound(candidates)
 	most := q.mostCovered(candidates, &b)
@@ -30,22 +30,22 @@ func Coverage(q *Query, candidates []Candidate) int {
 	return emptiest(candidates, i)
 }
 
-// found is a candidate, or at is less than 0 where nothing is known of any.
+// found is a candidate. at is negative if nothing is known about any.
 type found struct {
 	at int
 	of part
-	// covered is what its node covers, and enough what one that is as good covers at least.
+	// covered is what its node covers, and enough is the least that another node must cover to count as equal.
 	covered, enough float64
 }
 
-// mostCovered is one whose node covers no less than closeEnough below the most. What the nodes of others cover
-// counts for less where they may have been chosen meanwhile.
+// mostCovered returns a candidate whose node is within closeEnough of the most covered. It discounts what the nodes
+// of other activators cover, because those may have chosen them since the last refresh.
 func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 	if b.trust >= 1 {
 		return q.search(candidates, b, ofAll)
 	}
 	own := q.search(candidates, b, ofOwn)
-	// What is not wanted is covered everywhere.
+	// Every node covers what is not wanted.
 	anyway := 0.0
 	if q.Demand.Want.CPUMilli <= 0 {
 		anyway += cpuWeight
@@ -62,8 +62,8 @@ func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 	return own
 }
 
-// search is one of a part of the candidates whose node covers no less than closeEnough below the most of them. It
-// looks no closer at those whose bounds say that they do not.
+// search returns a candidate of one part whose node is within closeEnough of the most covered in that part. It does
+// not look closely at candidates whose bounds rule them out.
 func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 	first := q.below(len(candidates))
 	best, highest, covered := q.best(candidates, b, of, first)
@@ -73,8 +73,8 @@ func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 	return q.nearMost(candidates, b, of, first, best, highest)
 }
 
-// asGood is the next candidate on another node than one that was found which is as good; less than 0 if there is
-// none among so many that may be.
+// asGood returns the next candidate on another node that counts as equal to the one found. It is negative if there is
+// none among the first closeLooks that may be.
 func (q *Query) asGood(candidates []Candidate, b *bounding, as found) int {
 	view, least := candidates[as.at].View, b.least(as.enough)
 	for i, left, looks := as.at+1, len(candidates)-1, closeLooks; left > 0 && looks > 0; i, left = i+1, left-1 {
@@ -91,11 +91,13 @@ func (q *Query) asGood(candidates []Candidate, b *bounding, as found) int {
 	return -1
 }
 
-// closeLooks is how many that may cover all are looked at closely before it is known which may cover the most.
+// closeLooks is how many candidates that may cover all are looked at closely before settling for one that may cover
+// the most.
 const closeLooks = 8
 
-// best is the first that is seen to cover all but closeEnough, and what it covers. Without one it is one that may
-// cover the most, and highest is no less than what any covers. It is less than 0 where nothing is known of any.
+// best returns the first candidate that is seen to cover all but closeEnough, and what it covers. If there is none,
+// it returns one that may cover the most, and highest is an upper bound on what any covers. best is negative if
+// nothing is known about any.
 func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (best int, highest, covered float64) {
 	const enough = 1 - closeEnough
 	best, most, least, looks := -1, int32(-1), b.least(enough), closeLooks
@@ -121,12 +123,12 @@ func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (b
 	return best, b.atMost(most), 0
 }
 
-// nearMost is one that covers no less than closeEnough below the most, where best is one that may cover the most, and
-// none covers more than highest.
+// nearMost returns a candidate that is within closeEnough of the most covered. The candidate best may cover the most,
+// and none covers more than highest.
 func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, best int, highest float64) found {
 	most := q.cover(&candidates[best])
 	at, covered := -1, most
-	// The first that is near the most is as good as others that are; then only what covers more is of interest.
+	// The first that is near the most counts as equal to others that are. After it, only one that covers more matters.
 	enough := max(0, most-closeEnough)
 	least := b.least(enough)
 	for i, left := first, len(candidates); left > 0 && (at < 0 || covered < highest-closeEnough); left-- {
@@ -145,15 +147,15 @@ func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, be
 		}
 	}
 	if at < 0 && most >= 0 {
-		at, covered = best, most // others have it meanwhile
+		at, covered = best, most // requests have been placed there meanwhile
 	}
 	if covered >= highest-closeEnough {
-		most = highest // there may be one among those that were not looked at
+		most = highest // one that was not looked at may cover that much
 	}
 	return found{at: at, of: of, covered: covered, enough: max(0, most-closeEnough)}
 }
 
-// cover is what a candidate's node covers, or less than 0 where that is not known.
+// cover returns what a candidate's node covers. It is negative if that is not known.
 func (q *Query) cover(c *Candidate) float64 {
 	covered, known := c.View.Coverage(c.Source, q.Demand, q.Now)
 	if !known {
@@ -162,18 +164,18 @@ func (q *Query) cover(c *Candidate) float64 {
 	return covered
 }
 
-// bounding compares a demand with bounds.
+// bounding compares a demand with the nodes' bounds.
 type bounding struct {
 	demand          Demand
 	lent, idle      []*chunk
 	falling, rising split
-	// hasBounds says whether those of idle CPU hold.
+	// hasBounds says whether the bounds of idle CPU hold.
 	hasBounds bool
-	// trust is of what the nodes of others are seen to cover how much is likely to be there still.
+	// trust is the share of what other activators' nodes are seen to cover that is likely to be there still.
 	trust float64
 }
 
-// bound presumes that all candidates are of one picture and domain.
+// bound presumes that all candidates belong to one picture and one domain.
 func (q *Query) bound(candidates []Candidate) (b bounding) {
 	b.demand, b.falling, b.rising, b.trust = q.Demand, ofFalling(q.Demand.Duration), ofRising(q.Demand.Duration), 1
 	for i := range candidates {
@@ -189,7 +191,7 @@ func (q *Query) bound(candidates []Candidate) (b bounding) {
 	return b
 }
 
-// roughly is no less than how much CPU there is, and less than 0 where nothing is known, in one look.
+// roughly returns, in one look, an upper bound on the CPU that there is. It is negative if nothing is known.
 func (b *bounding) roughly(c *Candidate) int32 {
 	slots := c.slots
 	if slots.lent == 0 {
@@ -217,7 +219,7 @@ func (b *bounding) roughly(c *Candidate) int32 {
 	return level
 }
 
-// atMost is no less than what is covered where there is so much CPU.
+// atMost returns an upper bound on what is covered with that much CPU.
 func (b *bounding) atMost(level int32) (covered float64) {
 	if want := b.demand.Want.CPUMilli; want > 0 {
 		return 1 - cpuWeight + cpuWeight*min(float64(level)/float64(want), 1)
@@ -225,13 +227,13 @@ func (b *bounding) atMost(level int32) (covered float64) {
 	return 1
 }
 
-// least is how much CPU there must be for as much as this to be covered.
+// least returns how much CPU there must be for that much to be covered.
 func (b *bounding) least(covered float64) int32 {
 	least := (covered - (1 - cpuWeight)) / cpuWeight * float64(b.demand.Want.CPUMilli)
 	return int32(max(0, min(least, math.MaxInt32)))
 }
 
-// closely is no less than what the node of a candidate covers of which something is known.
+// closely returns an upper bound on what a candidate's node covers. Something must be known about the node.
 func (b *bounding) closely(c *Candidate) (covered float64) {
 	slots, want := c.slots, b.demand.Want
 	if slots.lent == 0 {
@@ -250,8 +252,8 @@ func (b *bounding) closely(c *Candidate) (covered float64) {
 	return cpuWeight*covered + (1-cpuWeight)*of.memory.most(at, &b.falling, want.MemoryBytes, 0)
 }
 
-// emptiest is where the pod is that has the fewest requests, of those on the node of a candidate: what
-// a node can lend it can lend to any of them.
+// emptiest returns the candidate with the fewest requests among those on the same node: what a node can lend it can
+// lend to any of them.
 func emptiest(candidates []Candidate, on int) int {
 	best := on
 	for i := range candidates {
@@ -263,7 +265,7 @@ func emptiest(candidates []Candidate, on int) int {
 	return best
 }
 
-// promise is what a place is chosen for.
+// promise is what a request's node is expected to give it.
 type promise struct {
 	known    bool
 	coverage float64
@@ -274,7 +276,7 @@ func promiseOf(v *View, source api.Source, d Demand, now time.Time) (p promise) 
 	if p.coverage, p.known = v.Coverage(source, d, now); !p.known || d.Want.CPUMilli <= 0 {
 		return p
 	}
-	// Memory that is not wanted is all covered.
+	// Memory that is not wanted counts as covered.
 	d.Want.MemoryBytes = 0
 	ofCPU, _ := v.Coverage(source, d, now)
 	p.cpuMilli = int64(max(0, ofCPU-(1-cpuWeight)) / cpuWeight * float64(d.Want.CPUMilli))

@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// knownNode lends so much for ever, and has so much in use of its ten cores.
+// knownNode returns the profile of a node that lends this much forever, and has that much of its ten cores in use.
 func knownNode(name string, lends, inUse int64, begun int) pool.Profile {
 	steps := func(milli int64) []pool.Step { return []pool.Step{{Volume: api.Resources{CPUMilli: milli}}} }
 	return pool.Profile{
@@ -23,7 +23,7 @@ func knownNode(name string, lends, inUse int64, begun int) pool.Profile {
 	}
 }
 
-// seenBy gives candidates their views of the picture.
+// seenBy gives candidates their Views of the picture.
 func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate {
 	for i := range candidates {
 		candidates[i].Source, candidates[i].View = source, f.View(candidates[i].Node, revID.Namespace)
@@ -31,8 +31,8 @@ func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate 
 	return candidates
 }
 
-// Coverage takes one that covers as much as any, but for a little: of nodes of which there is less and less, or more
-// and more, of which some is given away, and some are not known.
+// Coverage takes a node that covers as much as any, within closeEnough. Levels fall or rise, some of the volume is
+// debited, and some nodes are not known.
 func TestCoverageTakesTheMostCovered(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFixture(t)
@@ -85,8 +85,8 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 	})
 }
 
-// One of several activators that choose often takes a node of another only for what it is likely to win by that; one
-// that hardly chooses takes the most covered.
+// Where several activators choose often, one takes another's node only for what that is likely to win. One that
+// hardly chooses takes the most covered.
 func TestCoveragePrefersOwnNodes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		often            int
@@ -122,7 +122,7 @@ func TestCoveragePrefersOwnNodes(t *testing.T) {
 	}
 }
 
-// Each node is one activator's, and each has about as many.
+// Each node belongs to one activator, and the activators have about equally many.
 func TestNodesAreShared(t *testing.T) {
 	const count, nodes = 4, 1000
 	var of [count]int
@@ -145,7 +145,7 @@ func TestNodesAreShared(t *testing.T) {
 	}
 }
 
-// Of a node's pods it is the one with the fewest requests.
+// On a node, Coverage takes the pod with the fewest requests.
 func TestCoverageTakesTheEmptiestOfANode(t *testing.T) {
 	for _, lends := range []int64{400, 2000} {
 		f := newFixture(t)
@@ -160,8 +160,8 @@ func TestCoverageTakesTheEmptiestOfANode(t *testing.T) {
 	}
 }
 
-// Of nodes that are as good it is never the one with the most requests, whether they cover all of it or not, and
-// never one that covers less.
+// Among nodes that count as equal, Coverage never takes the one with the most requests, whether they cover
+// everything or not. It never takes one that covers less.
 func TestCoverageTakesTheEmptierOfEquals(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := newFixture(t)
@@ -198,7 +198,7 @@ func TestCoverageTakesTheEmptierOfEquals(t *testing.T) {
 	})
 }
 
-// Of those that are as good, chance decides, whether they cover all of it or not.
+// Among nodes that count as equal, chance decides, whether they cover everything or not.
 func TestCoverageSpreadsOverEquals(t *testing.T) {
 	for _, want := range []int64{1000, 2000} {
 		testSpread(t, want)
@@ -218,7 +218,7 @@ func testSpread(t *testing.T, want int64) {
 	}
 }
 
-// What was given away counts until it is heard of: so several requests go to several nodes.
+// A debit counts until the picture has heard of it, so several requests go to several nodes.
 func TestCoverageFillsNodes(t *testing.T) {
 	f := newFixture(t)
 	s := NewSlots(f.Picture, nil)
@@ -284,10 +284,10 @@ func TestPoliciesByLoad(t *testing.T) {
 	}
 }
 
-// atHome is where hash has the revision.
+// atHome returns the node on which Hash puts the revision.
 func atHome(nodes ...string) string { return nodes[Hash(&Query{Revision: revID}, on(0, nodes...))] }
 
-// Of pods with as many requests, one on the node with the fewest of all.
+// If several pods have equally many requests, the one on the node with the fewest requests of all is taken.
 func TestJoinShortestQueueOfNodes(t *testing.T) {
 	f := newFixture(t)
 	f.hear(t, knownNode("a", 0, 0, 7), knownNode("b", 0, 0, 3), knownNode("c", 0, 0, 1))

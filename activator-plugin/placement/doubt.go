@@ -2,12 +2,13 @@ package placement
 
 import "time"
 
-// doubtedFor is how long no request is moved to a pod that could not be reached. That it was may have
-// been the function's own answer.
+// doubtedFor is how long no request is moved to a pod that could not be reached. The doubt is temporary: the
+// failure may have been the function's own answer.
 const doubtedFor = 10 * time.Second
 
-// Doubt says that the pod could not be reached. Knative asks pods itself, and may know not to pick it: no
-// other request is moved there for a while, or until Knative picks it, or no other pod is left for a request.
+// Doubt records that the pod could not be reached. Knative probes pods itself, and may know not to pick it.
+// No other request is moved there for a while, or until Knative picks it, or until a request has no other pod
+// left.
 func (c Choice) Doubt(now time.Time) {
 	if c.Outcome != Moved {
 		return
@@ -37,5 +38,5 @@ func (r *Revision) endAllDoubts() {
 	r.deal()
 }
 
-// trusted says that a pod has a free slot here, and that it could be reached.
+// trusted says whether a pod has a free slot here and is not in doubt.
 func (r *Revision) trusted(p *pod) bool { return r.hasRoom(p) && !p.doubted }

@@ -1,8 +1,8 @@
 package placement
 
-// elsewhere asks the program for any other pod that has a free slot here, also of other activators: where it
-// allows none of this activator's, that comes before who has which pods. Nor is a request refused because a pod
-// could not be reached a while ago.
+// elsewhere asks the program about all pods that have a free slot here, including those of other activators.
+// When the program allows none of this activator's, the program overrides which activator has which pods. Nor
+// is a request refused only because a pod could not be reached a while ago.
 func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
 	doubts := !r.doubted.IsZero()
 	i := r.placeInAny(&c, ask.Program, r.trusted, doubts)
@@ -17,7 +17,8 @@ func (r *Revision) elsewhere(c Choice, ask Ask) Choice {
 	return r.take(c, r.these[i])
 }
 
-// placeInAny is the index of the one of the pods for which it holds that the program chooses, or -1.
+// placeInAny asks the program to choose among the pods for which of is true. It returns the pod's index in
+// r.these, or -1.
 func (r *Revision) placeInAny(c *Choice, program Program, of func(*pod) bool, others bool) (i int) {
 	r.find(of)
 	c.Candidates, r.query.Others = len(r.some), others
@@ -28,7 +29,7 @@ func (r *Revision) placeInAny(c *Choice, program Program, of func(*pod) bool, ot
 	return i
 }
 
-// find finds pods, also of other activators.
+// find collects the pods for which of is true, including those of other activators.
 func (r *Revision) find(of func(*pod) bool) {
 	r.some, r.these = r.some[:0], r.these[:0]
 	for _, p := range r.all {

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Hash keeps a revision on one node as long as that has a free slot, and goes to the next one after
-// that, each revision in an order of its own (rendezvous hashing): all activators agree on it, and a node
-// that comes or goes concerns only what was or will be on it. Within a node it takes the pod with the fewest
-// requests.
+// Hash keeps a revision on one node as long as that node has a free slot, and then goes on to the next. Each
+// revision has its own order of nodes (rendezvous hashing). All activators agree on the order, and a node
+// that comes or goes affects only what was or will be on it. Within a node, Hash takes the pod with the
+// fewest requests.
 func Hash(q *Query, candidates []Candidate) int {
 	revision := hashOf(q.Revision)
 	best := 0
@@ -30,7 +30,7 @@ func Hash(q *Query, candidates []Candidate) int {
 	return best
 }
 
-// rendezvous is how much a revision is at home on a node.
+// rendezvous returns how high a node ranks in a revision's order.
 func rendezvous(revision uint64, node string) uint64 {
 	high, low := bits.Mul64(revision^xxhash.Sum64String(node), 0x9e3779b97f4a7c15)
 	return high ^ low

@@ -18,7 +18,7 @@ import (
 // event is something that happens to a revision or its requests.
 type event struct {
 	What string
-	// I is of a pod, or of a request among those in flight.
+	// I is the number of a pod, or of a request among those in flight.
 	I int
 }
 
@@ -30,7 +30,7 @@ const (
 	ends        = "a request ends"
 )
 
-// world is one revision as one activator has it: Knative's throttler, and the slots.
+// world is one revision as one activator has it, with Knative's throttler and the slots.
 type world struct {
 	concurrency int
 	ask         Ask
@@ -40,7 +40,7 @@ type world struct {
 	knative, slots map[int]bool // the pods that each sees
 
 	mu sync.Mutex
-	// settling says that one of the two may have seen what the other has not.
+	// settling says that one of the two may have seen what the other has not seen yet.
 	settling bool
 	inFlight map[string]int
 	running  []chan struct{}
@@ -48,14 +48,15 @@ type world struct {
 	broken   []string
 }
 
-// revision is the slots' for the next request: they forget one that has neither pods nor requests.
+// revision returns the slots' revision for the next request: the slots forget a revision that has neither pods
+// nor requests.
 func (w *world) revision() *Revision { return w.all.Of(revID, w.concurrency) }
 
 func (w *world) breaks(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
 }
 
-// send is a request, until release is closed.
+// send sends a request that lasts until release is closed.
 func (w *world) send(ctx context.Context) {
 	release := make(chan struct{})
 	var c Choice
@@ -156,7 +157,7 @@ func (w *world) do(ctx context.Context, t *testing.T, s event) {
 	synctest.Wait()
 }
 
-// runEvents is what was broken by events, with a policy, and how often a pod had more than its concurrency.
+// runEvents returns what events broke with a policy, and how often a pod had more than its concurrency.
 func runEvents(t *testing.T, concurrency int, policy Policy, events []event) (broken []string, over int) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
@@ -168,7 +169,7 @@ func runEvents(t *testing.T, concurrency int, policy Policy, events []event) (br
 		for _, s := range events {
 			w.do(ctx, t, s)
 		}
-		// Those that wait leave, and those that run end.
+		// Requests that wait leave, and those that run end.
 		cancel()
 		synctest.Wait()
 		for _, release := range w.running {
@@ -194,8 +195,8 @@ func drawEvents(rt *rapid.T, kinds ...string) []event {
 	}), 1, 40).Draw(rt, "events")
 }
 
-// An activator never sends more to a pod than its concurrency while its slots and Knative's throttler see
-// the same pods, and else no more than twice that, whatever the policy.
+// While its slots and Knative's throttler see the same pods, an activator never sends a pod more than its
+// concurrency. Otherwise it sends at most twice that. Both hold for every policy.
 func TestNoPodHasTooMany(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		concurrency := rapid.SampledFrom([]int{1, 2, 5}).Draw(rt, "concurrency")
@@ -210,20 +211,20 @@ func TestNoPodHasTooMany(t *testing.T) {
 	})
 }
 
-// The one way to send a pod more than its concurrency: a request of a pod that the slots have lost, and Knative
-// has not, is in another pod, where Knative has a free slot yet.
+// There is one way to send a pod more than its concurrency. The slots have lost a pod that Knative still has,
+// and a request of that pod is in another pod, where Knative still has a free slot.
 func TestAPodThatIsLost(t *testing.T) {
 	events := []event{
 		{bothSee, 0}, {bothSee, 1},
-		{comes, 0}, // Knative's is pod 0, and it goes to pod 1
+		{comes, 0}, // Knative picks pod 0, and it goes to pod 1
 		{slotsSee, 0},
-		{comes, 0}, // Knative's is pod 1, which is full
+		{comes, 0}, // Knative picks pod 1, which is full
 	}
 	broken, over := runEvents(t, 1, last, events)
 	if len(broken) > 0 || over != 1 {
 		t.Errorf("%d times a pod had more than its concurrency, want once; %v", over, broken)
 	}
-	// With both seeing it, Knative has no slot.
+	// If both see it, Knative has no slot.
 	events[3].What = bothSee
 	if broken, over := runEvents(t, 1, last, events); len(broken) > 0 || over != 0 {
 		t.Errorf("%d times a pod had more than its concurrency, want never; %v", over, broken)
@@ -275,8 +276,8 @@ func TestStockIsStock(t *testing.T) {
 	})
 }
 
-// However many activators and pods there are, and were, each pod is one activator's, to the last slot, and where
-// there are enough each activator has some of every node's.
+// However many activators and pods there are and were, each pod belongs to one activator, to the last slot. If
+// there are enough pods, each activator has some of every node's.
 func TestActivatorsApart(t *testing.T) {
 	const concurrency = 2
 	synctest.Test(t, func(t *testing.T) {

@@ -1,13 +1,13 @@
 package placement
 
-// A node's load is that of its CPU for the most part.
+// A node's load is mostly that of its CPU.
 const cpuOfLoad, memoryOfLoad = 0.8, 0.2
 
-// unknownLoad is more than any node's.
+// unknownLoad is more than any node's load.
 const unknownLoad = 2
 
-// LeastPressure takes a pod on the node that is in use the least; of several on it, the one with the
-// fewest requests. Where nothing is known of any node it is JoinShortestQueue.
+// LeastPressure takes a pod on the least loaded node, and of several there, the one with the fewest
+// requests. When nothing is known about any node, it is JoinShortestQueue.
 func LeastPressure(q *Query, candidates []Candidate) int {
 	best, least := 0, candidates[0].load(q)
 	for i := 1; i < len(candidates); i++ {
@@ -23,7 +23,7 @@ func LeastPressure(q *Query, candidates []Candidate) int {
 	return best
 }
 
-// load is which share of its node is in use, 0 to 1.
+// load returns the share of its node that is in use, 0 to 1, or unknownLoad.
 func (c *Candidate) load(q *Query) float64 {
 	p, known := c.View.Pressure(q.Now)
 	if !known {

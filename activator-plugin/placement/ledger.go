@@ -6,21 +6,21 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// ledger is what was decided here and may not have been heard of the node yet.
+// ledger holds the debits of decisions made here that the node's profile may not show yet.
 type ledger struct {
 	cpu, memory account
 
 	mu    sync.Mutex
-	asked int64         // the refresh that was the last to begin before the latest debit
-	since api.Resources // debited since that began
+	asked int64         // the last refresh to begin before the latest debit
+	since api.Resources // debited since that refresh began
 }
 
-// debited is all that is.
+// debited returns the sum of all debits.
 func (l *ledger) debited() api.Resources {
 	return api.Resources{CPUMilli: l.cpu.debited[l.cpu.slot].Load(), MemoryBytes: l.memory.debited[l.memory.slot].Load()}
 }
 
-// add debits a volume, while the refresh of this number is the last to have begun.
+// add debits a volume. asked is the last refresh to have begun.
 func (l *ledger) add(asked int64, volume api.Resources) {
 	if volume.IsZero() {
 		return
@@ -35,7 +35,7 @@ func (l *ledger) add(asked int64, volume api.Resources) {
 	l.memory.debited[l.memory.slot].Add(volume.MemoryBytes)
 }
 
-// settle ends what was debited before the refresh of this number began: what is heard by it tells of that.
+// settle ends the debits made before refresh number asked began: what it hears already includes them.
 func (l *ledger) settle(asked int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

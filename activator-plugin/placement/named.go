@@ -2,8 +2,8 @@ package placement
 
 import "libra.dev/libra/pkg/api"
 
-// Named returns the policy that a setting names. Each call makes one: what a policy remembers is its
-// own. A name that is none is Stock.
+// Named returns the policy that a setting names, and Stock for an unknown name. Each call makes a
+// new policy, which shares no memory with others.
 func Named(name api.Placement) Policy {
 	switch name {
 	case api.PlacementDefault:

@@ -2,15 +2,15 @@ package placement
 
 import "sync"
 
-// NodeID stands for the name of a node. It is never another's, and 0 for a name that has none: then the
-// name itself is to be looked up.
+// NodeID stands for a node's name. No two names share one. It is 0 for a name that has none: then look up the
+// name itself.
 type NodeID uint16
 
-// maxNodeIDs is how many names have one, until the activator starts anew. A cluster has fewer nodes at a time,
-// and when many have come and gone the later ones cost a look-up.
+// maxNodeIDs is how many names get an ID until the activator restarts. A cluster has fewer nodes at a time.
+// When many have come and gone, later ones cost a look-up.
 const maxNodeIDs = 1<<14 - 1
 
-// nodeNames hands out IDs to names.
+// nodeNames assigns IDs to names.
 type nodeNames struct {
 	mu sync.RWMutex
 	of map[string]NodeID
@@ -18,7 +18,7 @@ type nodeNames struct {
 
 var nodeIDs nodeNames
 
-// NodeIDOf is the same whenever it is asked of the same name.
+// NodeIDOf returns the ID of a name: always the same one, or 0 if it has none.
 func NodeIDOf(name string) NodeID {
 	return nodeIDs.id(name)
 }

@@ -2,10 +2,10 @@ package placement
 
 import "sync/atomic"
 
-// nodesAtOnce are for how many nodes counters are made at once.
+// nodesAtOnce is how many nodes' counters are allocated at once.
 const nodesAtOnce = 1 << 8
 
-// onNodes counts the requests on each node that has an ID, of all revisions. The zero value is ready.
+// onNodes counts the requests of all revisions on each node that has an ID. The zero value is ready.
 type onNodes struct {
 	some [(maxNodeIDs + 1) / nodesAtOnce]atomic.Pointer[[nodesAtOnce]atomic.Int32]
 }

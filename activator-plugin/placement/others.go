@@ -7,31 +7,31 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Activators with the same picture all see the same nodes as the best, and until it is refreshed none knows what
-// the others have chosen. So each prefers nodes of its own, and those of others count for less, the more often
-// others choose. That they choose as often as this activator is presumed: nobody is asked.
+// Activators with the same picture all see the same nodes as the best, and until the next refresh none knows
+// what the others have chosen. So each prefers nodes of its own, and discounts those of others, the more so the
+// more often others choose. It presumes that they choose as often as it does itself: it asks nobody.
 const (
-	// leastTrust is what of a node of another activator counts at least. Below it, more is lost by nodes that
-	// nobody chooses than is won; loadtest/bench/pool shows how much is granted of what was promised.
+	// leastTrust is the least that another activator's node counts. Below it, more is lost on nodes that nobody
+	// chooses than is won; loadtest/bench/pool shows how much is granted of what was promised.
 	leastTrust = 0.35
-	// halfTrusted is how many choices of others between two refreshes halve what counts: about as many as there are
-	// nodes that are nearly as good as the best.
+	// halfTrusted is how many choices of others between two refreshes halve what their nodes count: about as many
+	// as there are nodes that are nearly as good as the best.
 	halfTrusted = 8
 )
 
-// choosing is how often this activator places by what nodes lend.
+// choosing counts how often this activator places by what nodes lend.
 type choosing struct {
 	now     atomic.Int64  // since the last refresh
-	usually atomic.Uint64 // between two, the bits of a float64
+	usually atomic.Uint64 // between two refreshes, as the bits of a float64
 }
 
-// refreshed presumes that it is not called by two at a time.
+// refreshed adds the count since the last refresh to what is usual. It must not be called concurrently.
 func (c *choosing) refreshed() {
 	usually := math.Float64frombits(c.usually.Load())
 	c.usually.Store(math.Float64bits(usually + (float64(c.now.Swap(0))-usually)/8))
 }
 
-// trust is for one of so many activators.
+// trust returns what the nodes of the others count when there are that many activators.
 func (c *choosing) trust(activators int) float64 {
 	if activators <= 1 {
 		return 1
@@ -40,12 +40,12 @@ func (c *choosing) trust(activators int) float64 {
 	return max(leastTrust, halfTrusted/(halfTrusted+others))
 }
 
-// owns says whether a node is this activator's, for all revisions that have the same activators.
+// owns says whether a node is this activator's. It is the same for all revisions that have the same activators.
 func (a activators) owns(node string) bool {
 	return a.count <= 1 || xxhash.Sum64String(node)%uint64(a.count) == uint64(a.index)
 }
 
-// part is of candidates, by whose their nodes are.
+// part is a part of the candidates, by whose their nodes are.
 type part int
 
 const (

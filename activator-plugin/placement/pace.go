@@ -8,16 +8,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Pace is how often what nodes lend is asked for.
+// Pace is how often to ask what nodes lend.
 type Pace struct {
-	// Every is how often, give or take Jitter, so that those that have started together do not ask together.
+	// Every is the interval, give or take Jitter, so that parts that started together do not ask together.
 	Every, Jitter time.Duration
-	// MostBackoff bounds what is waited where nobody tells anything: twice as long each time.
+	// MostBackoff bounds the wait when nobody answers, which doubles each time.
 	MostBackoff time.Duration
 }
 
-// Repeat asks until ctx is done, and has each answer heard: whether any Redis told what it knows, and the error of
-// those that did not.
+// Repeat asks until ctx is done, and passes each result to heard. told says whether any Redis told what it knows,
+// and err has the errors of those that did not.
 func (p Pace) Repeat(ctx context.Context, clk clock.Clock, ask func(context.Context) (told bool, err error), heard func(err error, took time.Duration)) {
 	backoff := p.Every
 	for {

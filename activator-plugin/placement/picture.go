@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// refreshEvery is how often the picture is refreshed, give or take jitter, so that activators
-	// that have started together do not ask together.
+	// refreshEvery is how often the picture is refreshed, give or take refreshJitter, so that activators that
+	// started together do not ask together.
 	refreshEvery  = 100 * time.Millisecond
 	refreshJitter = refreshEvery / 10
-	// A refresh that fails is tried again after twice as long each time, up to mostBackoff.
+	// After a refresh that fails, the wait doubles each time, up to mostBackoff.
 	mostBackoff = 2 * time.Second
-	// callTimeout bounds each call of a refresh. Where one Redis of several hangs, the others' part of the
-	// picture is no older than this for it.
+	// callTimeout bounds each call of a refresh. When one Redis of several hangs, it also bounds how much older the
+	// others' part of the picture gets.
 	callTimeout = 500 * time.Millisecond
-	// callsMost is how many calls one refresh makes, each of which tells of 50 nodes of each Redis.
+	// callsMost bounds the calls of one refresh, each of which tells of up to 50 nodes of each Redis.
 	callsMost = 100
 
-	// What is gone for so long is forgotten. All is looked at for it every forgetEvery.
+	// A node or Redis that is gone for forgetAfter is forgotten. The picture looks for those every forgetEvery.
 	forgetAfter = time.Minute
 	forgetEvery = 10 * time.Second
 )
 
-// Profiles is where the picture comes from. A pool.Redis is one.
+// Profiles is where the picture comes from. pool.Redis implements it.
 type Profiles interface {
 	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
 }
@@ -47,7 +47,7 @@ type PictureOptions struct {
 	MeterProvider metric.MeterProvider
 }
 
-// Picture is what this activator knows of the pools of all nodes.
+// Picture is what this activator knows about the pools of all nodes.
 type Picture struct {
 	profiles Profiles
 	clock    clock.Clock
@@ -55,7 +55,7 @@ type Picture struct {
 	metrics  *pictureMetrics
 	start    time.Time
 	asked    atomic.Int64 // the last refresh to begin
-	bounded  atomic.Int64 // the moment from which bounds are
+	bounded  atomic.Int64 // the moment from which the bounds hold
 	choosing choosing
 
 	mu        sync.Mutex
@@ -63,27 +63,27 @@ type Picture struct {
 	idle      board             // of nodes
 	lent      map[string]*board // by domain
 	redis     map[string]*redisPart
-	forgotten moment // when what is gone last was
+	forgotten moment // when forget last looked
 
-	// They are the refresh's, of which there is one at a time.
+	// Only the refresh uses these, and one runs at a time.
 	moments pool.Moments
 	failing bool
 }
 
-// redisPart is one Redis that tells of nodes.
+// redisPart is one Redis that tells about nodes.
 type redisPart struct {
-	asked atomic.Int64 // the moment at which it was last asked and told all
+	asked atomic.Int64 // when it was last asked and told everything
 }
 
-// nodeViews is what the Views of one share.
+// nodeViews is what the Views of one node share.
 type nodeViews struct {
 	picture *Picture
 	idle    ledger // its idle CPU
-	slot    int32  // of the picture's board
+	slot    int32  // in the picture's board
 
-	// They are guarded by the picture's mu.
+	// The picture's mu guards these.
 	heard *heard              // nil while nothing is known
-	views map[string]keptView // by domain; who holds them keeps them
+	views map[string]keptView // by domain; their holders keep them alive
 }
 
 type keptView struct {
@@ -91,7 +91,7 @@ type keptView struct {
 	slot int32
 }
 
-// heard is what was last heard of a node.
+// heard is what was last heard about a node.
 type heard struct {
 	redis    *redisPart
 	beat     moment // its last heartbeat
@@ -101,16 +101,16 @@ type heard struct {
 	unused   profile // CPU
 	domains  map[string]pool.DomainProfile
 
-	// now is the pool's time at a moment.
+	// now is the pool's time at the moment at.
 	now time.Time
 	at  moment
 }
 
-// moment is when it is that time by the pool's clock. It is taken to have been now when the pool was
-// asked, so that what is there for some time is so for no longer.
+// moment converts a time of the pool's clock. It presumes that the pool's clock was read when the pool was
+// asked, so that nothing is taken to last longer than it does.
 func (h *heard) moment(t time.Time) moment { return h.at + moment(t.Sub(h.now)) }
 
-// NewPicture makes a picture of which nothing is known before it runs.
+// NewPicture returns a picture that knows nothing until it runs.
 func NewPicture(o PictureOptions) (*Picture, error) {
 	p := &Picture{
 		profiles: o.Profiles,
@@ -129,8 +129,8 @@ func NewPicture(o PictureOptions) (*Picture, error) {
 
 func (p *Picture) momentOf(t time.Time) moment { return moment(t.Sub(p.start)) }
 
-// View is what functions of a domain see of a node. It is to be asked for once and kept: it is the same
-// for all who ask, and is forgotten when nobody has it any more.
+// View returns what functions of a domain see of a node. Ask for it once and keep it: all callers get the same
+// View, which is forgotten when nobody holds it any more.
 func (p *Picture) View(node, domain string) *View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *Picture) View(node, domain string) *View {
 	return v
 }
 
-// nodeOf is a node, which may be a new one. It presumes that mu is held.
+// nodeOf returns a node, and adds it if it is new. The caller holds mu.
 func (p *Picture) nodeOf(name string) *nodeViews {
 	n := p.nodes[name]
 	if n == nil {
@@ -172,7 +172,7 @@ func (p *Picture) Run(ctx context.Context) {
 	})
 }
 
-// say says once of an outage that there is one, and once that it is over.
+// say logs an outage once when it begins, and once when it is over.
 func (p *Picture) say(err error) {
 	if failing := err != nil; failing != p.failing {
 		p.failing = failing
@@ -184,7 +184,7 @@ func (p *Picture) say(err error) {
 	}
 }
 
-// refresh asks until there is nothing new, and says whether any Redis told all.
+// refresh asks until there is nothing new, and returns whether any Redis told everything.
 func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
 	defer p.bound()
 	p.choosing.refreshed()
@@ -210,7 +210,7 @@ func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
 	return told, errors.New("more has changed than could be asked for")
 }
 
-// take takes in what one Redis tells, that was asked at a moment, for the refresh of this number.
+// take takes in what one Redis told. The refresh of this number asked it at the moment at.
 func (p *Picture) take(changes pool.Changes, at moment, number int64) {
 	p.moments[changes.Redis] = changes.Until
 	p.mu.Lock()
@@ -228,7 +228,7 @@ func (p *Picture) take(changes pool.Changes, at moment, number int64) {
 		profile := &changes.Profiles[i]
 		h := hear(profile, r, changes.Now, at)
 		n := p.nodeOf(profile.Node)
-		// What moved from one Redis of a cluster to another may be known to both.
+		// Two Redis of a cluster may both know a node that moved from one to the other.
 		if n.heard != nil && h != nil && n.heard.redis != r && n.heard.beat > h.beat {
 			continue
 		}
@@ -237,8 +237,8 @@ func (p *Picture) take(changes pool.Changes, at moment, number int64) {
 	}
 }
 
-// bound has the bounds be from now on: those of idle CPU, because they hold no longer, and of what is lent those
-// that somebody compares, because there is less and less of it.
+// bound makes the bounds hold from now on: those of idle CPU, because they expire, and those of what is lent
+// that somebody compares, because it falls over time.
 func (p *Picture) bound() {
 	now := p.momentOf(p.clock.Now())
 	p.mu.Lock()
@@ -269,7 +269,7 @@ func (p *Picture) hasBounds(now time.Time) bool {
 	return p.momentOf(now)-moment(p.bounded.Load()) <= moment(boundedFor)
 }
 
-// hear makes of a profile what is seen; nil of a node without a heartbeat.
+// hear converts a profile. It returns nil for a node without a heartbeat.
 func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
 	if p.Heard.IsZero() {
 		return nil
@@ -282,7 +282,7 @@ func hear(p *pool.Profile, r *redisPart, now time.Time, at moment) *heard {
 	return h
 }
 
-// inUse is the share that is not idle.
+// inUse returns the share of capacity that is not idle.
 func inUse(idle, capacity int64) float64 {
 	if capacity <= 0 {
 		return 0
@@ -290,7 +290,7 @@ func inUse(idle, capacity int64) float64 {
 	return min(max(0, 1-float64(idle)/float64(capacity)), 1)
 }
 
-// see makes all Views of the node ones of what was heard.
+// see makes all Views of the node show what was heard.
 func (n *nodeViews) see(h *heard) {
 	n.heard = h
 	if h != nil && h.measured {
@@ -303,7 +303,7 @@ func (n *nodeViews) see(h *heard) {
 	}
 }
 
-// settle ends debits of which a refresh has heard.
+// settle ends the debits that a refresh has heard about.
 func (n *nodeViews) settle(number int64) {
 	n.idle.settle(number)
 	for v := range n.held() {
@@ -311,7 +311,7 @@ func (n *nodeViews) settle(number int64) {
 	}
 }
 
-// held are the Views that somebody has. The others are forgotten.
+// held yields the Views that somebody holds, and forgets the others.
 func (n *nodeViews) held() iter.Seq[*View] {
 	return func(yield func(*View) bool) {
 		for domain, kept := range n.views {
@@ -325,7 +325,7 @@ func (n *nodeViews) held() iter.Seq[*View] {
 	}
 }
 
-// drop forgets a View that nobody holds, and that of no other domain.
+// drop forgets the View of a domain, which nobody holds, and the domain's board if no View is left on it.
 func (n *nodeViews) drop(domain string) {
 	kept, ok := n.views[domain]
 	if !ok {
@@ -338,7 +338,7 @@ func (n *nodeViews) drop(domain string) {
 	}
 }
 
-// forget forgets nodes and Redis that are gone.
+// forget drops nodes and Redis that are gone.
 func (p *Picture) forget(now moment) {
 	if now-p.forgotten < moment(forgetEvery) {
 		return
@@ -367,7 +367,7 @@ func (p *Picture) forget(now moment) {
 	}
 }
 
-// figures are how many nodes are known, and how old the oldest part of the picture is.
+// figures returns how many nodes are known, and the age of the oldest part of the picture.
 func (p *Picture) figures() (nodes int, age time.Duration) {
 	now := p.momentOf(p.clock.Now())
 	p.mu.Lock()

@@ -12,7 +12,7 @@ import (
 
 const pictureScope = "libra.dev/libra/activator-plugin/placement"
 
-// Results of a refresh of the picture, the values of the attribute "result".
+// Results of a refresh of the picture: the values of the attribute "result".
 const (
 	refreshOK    = "ok"
 	refreshError = "error"
@@ -23,7 +23,8 @@ type pictureMetrics struct {
 	ok, failed metric.MeasurementOption
 }
 
-// newPictureMetrics makes the metrics of a picture. figures says how many nodes are known, and how old what is known is.
+// newPictureMetrics makes the metrics of a picture. figures returns how many nodes are known, and how old that
+// knowledge is.
 func newPictureMetrics(mp metric.MeterProvider, figures func() (nodes int, age time.Duration)) (*pictureMetrics, error) {
 	var (
 		meter = mp.Meter(pictureScope)

@@ -27,7 +27,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// script answers each call with the next that it has, and then with nothing new.
+// script answers each call with its next answer, and then with nothing new.
 type script struct {
 	clock clock.PassiveClock
 
@@ -58,7 +58,7 @@ func (s *script) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, er
 	return next.changes, next.err
 }
 
-// fails has so many answers be errors.
+// fails makes that many answers errors.
 func (s *script) fails(times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *script) fails(times int) {
 	}
 }
 
-// wasAsked returns when it was asked since it was last called.
+// wasAsked returns the times at which it was asked since the last call of wasAsked.
 func (s *script) wasAsked() (asked []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *script) tells(now time.Time, profiles ...pool.Profile) {
 	s.answers = append(s.answers, answer{changes: []pool.Changes{{Now: now, Profiles: profiles}}})
 }
 
-// fixture is a picture of which the test says what it hears.
+// fixture is a picture that hears what the test says.
 type fixture struct {
 	*Picture
 	*script
@@ -101,7 +101,7 @@ func newPicture(t testing.TB, profiles Profiles, clk clock.Clock, logger *zap.Lo
 	return p
 }
 
-// hear refreshes the picture, with what is told now.
+// hear refreshes the picture with these profiles.
 func (f *fixture) hear(t testing.TB, profiles ...pool.Profile) {
 	t.Helper()
 	f.tells(f.clock.Now(), profiles...)
@@ -118,13 +118,13 @@ func (f *fixture) want(t testing.TB, v *View, source api.Source, want float64, k
 	}
 }
 
-// wants is a demand of CPU.
+// wants returns a demand for CPU.
 func wants(milli int64) Demand {
 	return Demand{Want: api.Resources{CPUMilli: milli}, Duration: time.Second}
 }
 
-// lending is the profile of a node of which a domain has so much CPU to lend for long, and so much is
-// idle.
+// lending returns the profile of a node on which a domain has that much CPU to lend for a long time, and
+// that much is idle.
 func lending(node, domain string, lendsMilli, idleMilli int64) pool.Profile {
 	return pool.Profile{
 		Node: node, Heard: epoch, Open: true, Begun: 3, Capacity: api.Resources{CPUMilli: 4000, MemoryBytes: 8 << 30},
@@ -146,7 +146,7 @@ func TestWhatIsKnown(t *testing.T) {
 	half := cpuWeight*0.5 + (1 - cpuWeight)
 	f.want(t, v, api.SourceOwners, half, true)
 	f.want(t, v, api.SourceNode, 1, true)
-	f.want(t, other, api.SourceOwners, 1-cpuWeight, true) // of what is not wanted there is enough
+	f.want(t, other, api.SourceOwners, 1-cpuWeight, true) // there is enough of what is not wanted
 	f.want(t, other, api.SourceNode, 1, true)
 	f.want(t, nowhere, api.SourceOwners, 0, false)
 	f.want(t, f.View("node", "a"), api.SourceOwners, half, true)
@@ -170,7 +170,7 @@ func TestWhatIsKnown(t *testing.T) {
 	f.hear(t)
 	f.want(t, v, api.SourceOwners, half, true)
 
-	// Its agent is not heard of any more.
+	// Its agent is silent.
 	f.clock.SetTime(epoch.Add(pool.LeaseTTL))
 	f.hear(t)
 	f.want(t, v, api.SourceOwners, 0, false)
@@ -183,7 +183,7 @@ func TestWhatIsKnown(t *testing.T) {
 	if _, known := v.Pressure(f.clock.Now()); known {
 		t.Error("a pressure that nobody has measured is known")
 	}
-	// In a new epoch nothing is known of the node.
+	// In a new epoch nothing is known about the node.
 	f.hear(t, pool.Profile{Node: "node", Unused: []pool.Step{{}}})
 	f.want(t, v, api.SourceOwners, 0, false)
 }
@@ -210,7 +210,7 @@ func TestDebits(t *testing.T) {
 		t.Run(string(source), func(t *testing.T) {
 			f := newFixture(t)
 			v := f.View("node", "a")
-			v.Debit(source, wants(40), f.clock.Now()) // of a node that is not known
+			v.Debit(source, wants(40), f.clock.Now()) // of an unknown node
 			f.hear(t, lending("node", "a", 200, 200))
 			f.want(t, v, source, 1, true)
 			v.Debit(source, wants(150), f.clock.Now())
@@ -219,9 +219,9 @@ func TestDebits(t *testing.T) {
 			v.Debit(source, Demand{Want: api.Resources{CPUMilli: -1000, MemoryBytes: -1}}, f.clock.Now())
 			f.want(t, v, source, half, true)
 
-			f.hear(t) // nothing of this node
+			f.hear(t) // nothing about this node
 			f.want(t, v, source, half, true)
-			// One that is decided while the picture is refreshed is not in what is told.
+			// The answer to a refresh does not include what is decided meanwhile.
 			f.before = func() { v.Debit(source, wants(125), f.clock.Now()) }
 			f.hear(t, lending("node", "a", 200, 200))
 			f.before = nil
@@ -240,7 +240,7 @@ func TestDebits(t *testing.T) {
 		f.want(t, a, api.SourceOwners, 1-cpuWeight, true)
 		f.want(t, a, api.SourceNode, 1, true)
 		f.want(t, b, api.SourceOwners, 1, true)
-		// What is idle is all domains'.
+		// All domains share what is idle.
 		a.Debit(api.SourceNode, wants(100), f.clock.Now())
 		f.want(t, b, api.SourceNode, 1-cpuWeight, true)
 		f.want(t, b, api.SourceOwners, 1, true)
@@ -271,7 +271,7 @@ func TestSeveralRedis(t *testing.T) {
 	f.want(t, one, api.SourceOwners, 1, true)
 	f.want(t, two, api.SourceOwners, 0, false)
 
-	// A node that moved is told of by the one that had it, when that is asked for all again.
+	// The Redis that had a node that moved still tells about it when it is asked for everything again.
 	tell(nil, "one", "two")
 	moved := lending("one", "a", 50, 0)
 	moved.Heard = f.clock.Now()
@@ -285,7 +285,7 @@ func TestSeveralRedis(t *testing.T) {
 	f.want(t, one, api.SourceOwners, cpuWeight*0.5+(1-cpuWeight), true)
 }
 
-// A refresh goes on until it has been told all, and only then is the picture as new as that.
+// A refresh goes on until it has been told everything. Only then does the picture count as new.
 func TestRefreshIsToldAll(t *testing.T) {
 	f := newFixture(t)
 	v := f.View("node-2", "a")
@@ -311,7 +311,8 @@ func TestRefreshIsToldAll(t *testing.T) {
 	f.want(t, v, api.SourceOwners, 0, false)
 }
 
-// Nodes, and Views that nobody holds, are forgotten; and who asks again has another one that is as good.
+// Nodes, and Views that nobody holds, are forgotten. A caller that asks again gets another View that is
+// as good.
 func TestForgets(t *testing.T) {
 	f := newFixture(t)
 	views := make([]*View, 100)
@@ -353,7 +354,7 @@ func TestForgets(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// Redis that are gone from a cluster are forgotten.
+// A Redis that is gone from a cluster is forgotten.
 func TestForgetsRedis(t *testing.T) {
 	f := newFixture(t)
 	f.answers = []answer{{changes: []pool.Changes{{Redis: "old"}, {Redis: "new"}}}, {changes: []pool.Changes{{Redis: "new"}}}}
@@ -419,7 +420,7 @@ func longestBetween(times []time.Time) (longest time.Duration) {
 	return longest
 }
 
-// What a Redis says is seen, and what has begun is seen after the next refresh.
+// The picture shows what a Redis says, and after the next refresh also what has begun.
 func TestPictureOfRedis(t *testing.T) {
 	r := pool.NewRedis(redisconn.MustParse(redistest.Start(t)))
 	defer r.Close() //nolint:errcheck // the test ends

@@ -17,7 +17,7 @@ var revID = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
 
 var now = time.Unix(1_800_000_000, 0)
 
-// on are pods on nodes, one after the other, with so many requests each.
+// on returns one pod on each node, each with that many requests.
 func on(inFlight int, nodes ...string) []Candidate {
 	var all []Candidate
 	for i, node := range nodes {
@@ -46,7 +46,7 @@ func drawDemand(t *rapid.T) Demand {
 	}
 }
 
-// Each names one of the candidates, changes none, and stock always Knative's.
+// Each policy names one of the candidates and changes none, and stock always names Knative's.
 func TestPoliciesNameACandidate(t *testing.T) {
 	policies := map[api.Placement]Policy{}
 	for _, name := range api.Placements {
@@ -68,8 +68,8 @@ func TestPoliciesNameACandidate(t *testing.T) {
 	})
 }
 
-// In whichever order they come, a revision is at home on the same node, and within it in the pod with the fewest
-// requests; a node that goes concerns only those that are on it.
+// Whatever the order of the candidates, a revision goes to the same node, and there to the pod with the fewest
+// requests. A node that goes affects only the revisions on it.
 func TestHashSticks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		candidates := drawCandidates(t)
@@ -93,7 +93,7 @@ func TestHashSticks(t *testing.T) {
 	})
 }
 
-// Revisions do not all come together.
+// Revisions do not all go to the same node.
 func TestHashSpreadsRevisions(t *testing.T) {
 	nodes := []string{"node-0", "node-1", "node-2", "node-3", "node-4"}
 	got := map[string]int{}
@@ -109,7 +109,7 @@ func TestHashSpreadsRevisions(t *testing.T) {
 	}
 }
 
-// Each pod has its turn, whatever the order, also when it comes or goes.
+// Each pod has its turn, whatever the order of the candidates, even when it comes or goes.
 func TestRoundRobinTakesTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		candidates := drawCandidates(t)
@@ -120,7 +120,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 			for range candidates {
 				candidates = rapid.Permutation(candidates).Draw(t, "order")
 				got[candidates[policy(q, candidates)].Dest]++
-				// Those of another revision take turns of their own.
+				// Another revision takes turns of its own.
 				policy(&Query{Revision: types.NamespacedName{Name: "other"}}, candidates)
 			}
 			if len(got) != len(candidates) {
@@ -166,7 +166,7 @@ func TestChanceCanBeSeeded(t *testing.T) {
 	}
 }
 
-// Of nodes of which nothing is known each of these falls back to what needs no picture.
+// If nothing is known about any node, each of these falls back to a policy that needs no picture.
 func TestPoliciesWithoutAPicture(t *testing.T) {
 	wants := Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}
 	rapid.Check(t, func(t *rapid.T) {
@@ -190,7 +190,7 @@ func TestPoliciesAllocateNothing(t *testing.T) {
 	for _, name := range api.Placements {
 		policy := Named(name)
 		q := &Query{Revision: revID, Demand: Demand{Want: api.Resources{CPUMilli: 1000}, Duration: time.Second}, Now: now}
-		policy(q, candidates) // makes room for what it remembers
+		policy(q, candidates) // makes room for what the policy remembers
 		if n := testing.AllocsPerRun(100, func() { policy(q, candidates) }); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
 		}

@@ -1,4 +1,4 @@
 package placement
 
-// Random takes any of them.
+// Random takes any candidate.
 func Random(q *Query, candidates []Candidate) int { return q.below(len(candidates)) }

@@ -14,57 +14,57 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Revision are the pods of one.
+// Revision is the pods of one revision, and this activator's requests in them.
 type Revision struct {
 	slots *Slots
 	id    types.NamespacedName
 
 	concurrency atomic.Int64
-	// ready counts the pods that are.
+	// ready is how many pods are ready.
 	ready atomic.Int64
 
 	mu    sync.Mutex
 	pods  map[string]*pod // by name
 	byIP  map[string]*pod
 	among activators
-	// inFlight are the requests in all pods, those that are gone included.
+	// inFlight is how many requests are in all pods, including those that are gone.
 	inFlight int
-	changes  uint64 // of sources, that were taken in
-	// doubted is until when pods are; zero when none is.
+	changes  uint64 // the slots' changes that were taken in
+	// doubted is until when pods are in doubt; zero when none is.
 	doubted time.Time
-	// stale says that the candidates are not those of the pods any more.
+	// stale says that the candidates no longer match the pods.
 	stale bool
 
-	// port is that of the destinations that Knative hands out, and six says that they are of IPv6.
+	// port is that of the destinations that Knative hands out, and six says that they are IPv6.
 	port string
 	six  bool
 
-	// mine are the pods of this activator.
+	// mine are this activator's pods.
 	mine list
-	// sorted is what is kept of them for programs, in so many lists.
+	// sorted is what is kept of those for programs, and kept is how many lists that takes.
 	sorted []*Sorted
 	kept   int
-	// all are the pods that are ready, also of other activators.
+	// all are the pods that are ready, including those of other activators.
 	all []*pod
 
-	// What a decision needs is here, so that nothing is allocated for it.
+	// The working memory of a decision is kept here, so that none is allocated for it.
 	query Query
 	some  []Candidate
-	these []*pod // which the some are
+	these []*pod // whose candidates some are
 	free  func() []Candidate
 }
 
-// pod is one that the API server has told of, or only Knative: then it has no name.
+// pod is a pod that the API server has told about, or that only Knative has: then it has no name.
 type pod struct {
 	Pod
-	at       [1 + mostSorted]int // in each list, or notMine
-	workers  [mostSorters]uint64 // that it is of
+	at       [1 + mostSorted]int // its index in each list, or notMine
+	workers  [mostSorters]uint64 // the workers that it belongs to
 	dest     string              // ip:port
 	nodeID   NodeID
 	inFlight int
 	view     *View
 	source   api.Source
-	// doubted says that it could not be reached.
+	// doubted says that the pod could not be reached.
 	doubted bool
 }
 
@@ -84,7 +84,7 @@ func newRevision(s *Slots, id types.NamespacedName) *Revision {
 	return r
 }
 
-// HasChoice says whether it has more than one pod that is ready.
+// HasChoice says whether more than one pod is ready.
 func (r *Revision) HasChoice() bool { return r.ready.Load() > 1 }
 
 func (r *Revision) setConcurrency(n int) {
@@ -121,14 +121,14 @@ func (r *Revision) setPod(p Pod) {
 	}
 	known.Pod, known.doubted = p, false
 	for _, ip := range p.IPs {
-		// A pod of a lost node may be told of still, by an address that another has by now.
+		// The API server may still list a pod of a lost node, with an address that another pod has by now.
 		if other := r.byIP[ip]; other == nil || !other.Ready || p.Ready {
 			r.byIP[ip] = known
 		}
 	}
 }
 
-// strayAt is the pod of which only Knative has told yet, at one of the addresses.
+// strayAt returns the pod at one of the addresses that only Knative has told about yet.
 func (r *Revision) strayAt(ips []string) *pod {
 	for _, ip := range ips {
 		if p := r.byIP[ip]; p != nil && p.Name == "" {
@@ -147,7 +147,8 @@ func (r *Revision) countReady(was, is bool) {
 	}
 }
 
-// forgetIPs presumes that mu is held. An address may be another pod's by now.
+// forgetIPs removes the pod's addresses, except any that belong to another pod by now. The caller
+// holds mu.
 func (r *Revision) forgetIPs(p *pod) {
 	for _, ip := range p.IPs {
 		if r.byIP[ip] == p {
@@ -156,7 +157,7 @@ func (r *Revision) forgetIPs(p *pod) {
 	}
 }
 
-// removePod says whether nothing is left.
+// removePod removes a pod, and says whether nothing is left.
 func (r *Revision) removePod(name string) (empty bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,14 +176,14 @@ func (r *Revision) empty() bool {
 	return len(r.pods) == 0 && r.inFlight == 0
 }
 
-// Ask is how a request's pod is to be chosen. Its zero value leaves it to Knative.
+// Ask says how to choose a request's pod. Its zero value leaves the choice to Knative.
 type Ask struct {
 	Policy Policy
-	// Program comes before the policy.
+	// Program takes precedence over Policy.
 	Program Program
 	Demand  Demand
 	Now     time.Time
-	// Order and Forwarded are the query's.
+	// Order and Forwarded are passed on to the Query.
 	Order     uint64
 	Forwarded bool
 }
@@ -191,38 +192,38 @@ type Ask struct {
 type Outcome string
 
 const (
-	// NotAsked says that it was left to Knative.
+	// NotAsked means that the choice was left to Knative.
 	NotAsked Outcome = ""
-	// Kept says that the policy made the same.
+	// Kept means that the policy made the same choice.
 	Kept Outcome = "kept"
-	// Moved says that the request goes to another pod.
+	// Moved means that the request goes to another pod.
 	Moved Outcome = "moved"
-	// NoChoice says that no other pod has a free slot, or that this activator has one pod only.
+	// NoChoice means that no other pod has a free slot, or that this activator has only one pod.
 	NoChoice Outcome = "no_choice"
-	// NoSlot says that none of this activator's pods has a free slot here, where Knative has one: the two
-	// do not see the same pods or activators at the moment.
+	// NoSlot means that none of this activator's pods has a free slot here although Knative has one: the
+	// two do not see the same pods or activators at the moment.
 	NoSlot Outcome = "no_slot"
-	// Unready says that Knative has a pod that is not ready here, or not known.
+	// Unready means that Knative picked a pod that is not ready here, or not known.
 	Unready Outcome = "unready"
-	// Refused says that the program leaves no pod.
+	// Refused means that the program allows no pod.
 	Refused Outcome = "refused"
 )
 
-// Choice is the pod that a request goes to. It takes a slot until it is released.
+// Choice is the pod that a request goes to. It holds a slot until it is released.
 type Choice struct {
 	// Dest is ip:port.
 	Dest    string
 	Node    string
 	Outcome Outcome
-	// Over says that the pod has more than its concurrency of this activator now.
+	// Over says that the pod now has more requests of this activator than its concurrency.
 	Over bool
-	// Candidates are how many there were, and Block which of the program named it.
+	// Candidates is how many there were, and Block is the program's block that named the pod.
 	Candidates, Block int
-	// Coverage is that of the demand before it was debited, if anything was known of the node.
+	// Coverage is the coverage of the demand before it was debited. Covered says whether it was known.
 	Coverage float64
 	Covered  bool
 	Debited  bool
-	// PromisedCPUMilli is how much of the CPU that it wants its node had for it, on average.
+	// PromisedCPUMilli is how much of the CPU that the request wants its node had for it, on average.
 	PromisedCPUMilli int64
 
 	revision *Revision
@@ -231,8 +232,8 @@ type Choice struct {
 	source   api.Source
 }
 
-// Take has a request that Knative sends to dest go where it is asked to. The choice is to be
-// released, exactly once, when the response has ended; that of one that is refused may be.
+// Take chooses the pod for a request that Knative sends to dest, as ask says. The caller must release
+// the Choice exactly once, when the response has ended. A refused one may be released, too.
 func (r *Revision) Take(dest string, ask Ask) Choice {
 	c := r.place(dest, ask)
 	if c.Outcome == Refused && r.empty() {
@@ -267,7 +268,7 @@ func (r *Revision) place(dest string, ask Ask) Choice {
 	return r.choose(picked, ask)
 }
 
-// look takes in what a destination says, and brings the candidates up to date.
+// look takes in a destination's host and port, and brings the candidates up to date.
 func (r *Revision) look(dest string) (host string) {
 	host, port, err := net.SplitHostPort(dest)
 	if err != nil {
@@ -291,7 +292,8 @@ func (r *Revision) look(dest string) (host string) {
 	return host
 }
 
-// choose presumes a candidate with a free slot, and that Knative's is the first if it is one.
+// choose presumes that there is a candidate with a free slot, and that Knative's pick comes first if
+// it is one.
 func (r *Revision) choose(picked *pod, ask Ask) Choice {
 	candidates := r.mine.candidates[:r.mine.free]
 	c := Choice{Candidates: len(candidates)}
@@ -338,7 +340,7 @@ func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 	return r.take(c, picked)
 }
 
-// take presumes that the query is that of the request, if there was one.
+// take presumes that the query is this request's, if there is one.
 func (r *Revision) take(c Choice, p *pod) Choice {
 	c.Node, c.revision, c.pod, c.view, c.source = p.Node, r, p, p.view, p.source
 	if c.Outcome != NotAsked && r.query.Demand.Accelerable() {
@@ -359,7 +361,7 @@ func (r *Revision) take(c Choice, p *pod) Choice {
 	return c
 }
 
-// Debit takes a demand off what the node can lend, unless the policy has done so.
+// Debit debits a demand from what the node can lend, unless the policy has already done so.
 func (c Choice) Debit(d Demand, now time.Time) {
 	if !c.Debited && d.Accelerable() {
 		c.view.Debit(c.source, d, now)
@@ -389,7 +391,7 @@ func (r *Revision) release(p *pod) (empty bool) {
 	return len(r.pods) == 0 && r.inFlight == 0
 }
 
-// count takes in how many requests a pod has, and keeps those with a free slot in front.
+// count takes in how many requests a pod has, and keeps the pods with a free slot in front.
 func (r *Revision) count(p *pod) {
 	at := p.at[r.mine.number]
 	if at == notMine {
@@ -414,7 +416,7 @@ func (r *Revision) count(p *pod) {
 
 func (r *Revision) hasRoom(p *pod) bool { return int64(p.inFlight) < r.concurrency.Load() }
 
-// deal makes the candidates anew.
+// deal rebuilds the candidates.
 func (r *Revision) deal() {
 	r.unsort()
 	r.mine.empty()
@@ -430,7 +432,7 @@ func (r *Revision) deal() {
 	r.stale = false
 }
 
-// takesRequests are the pods that are ready, in an order on which all activators agree.
+// takesRequests returns the pods that are ready, in an order on which all activators agree.
 func (r *Revision) takesRequests() []*pod {
 	ready := make([]*pod, 0, len(r.pods))
 	for _, p := range r.pods {
@@ -451,7 +453,7 @@ func (r *Revision) candidate(p *pod, dest string) Candidate {
 
 func (r *Revision) destOf(p *pod) string { return net.JoinHostPort(p.address(r.six), r.port) }
 
-// address is that of a family, or the only one.
+// address returns the pod's address of a family, or its only one.
 func (p *pod) address(six bool) string {
 	for _, ip := range p.IPs {
 		if strings.Contains(ip, ":") == six {

@@ -6,11 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxRounds bounds the revisions of which a round robin remembers the last pod. Past it all begin anew.
+// maxRounds bounds how many revisions a round robin remembers the last pod of. Past it, all begin anew.
 const maxRounds = 10_000
 
-// NewRoundRobin returns a policy that takes one pod of a revision after the other, in the order of
-// their addresses.
+// NewRoundRobin returns a policy that takes a revision's pods in turn, in the order of their addresses.
 func NewRoundRobin() Policy {
 	var mu sync.Mutex
 	last := map[types.NamespacedName]string{}

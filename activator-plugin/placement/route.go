@@ -2,12 +2,12 @@ package placement
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Route asks a program whether a request to a revision is to be passed on to an activator in another zone, before it
-// waits for a slot. The pods that it may have are those with a free slot here, also of other activators.
+// Route asks a program whether to pass a request on to an activator in another zone before it waits for a slot. The
+// pods that it may go to are those with a free slot here, including those of other activators.
 func (s *Slots) Route(id types.NamespacedName, concurrency int, router Router, ask Ask, reachable func(zone string) bool) (zone string, forward bool) {
 	r := s.find(id)
 	if r == nil {
-		// It is not kept: nothing would say when it is over.
+		// It is not kept: nothing would say when to forget it.
 		r = newRevision(s, id)
 	}
 	if r.concurrency.Load() != int64(concurrency) {
@@ -20,7 +20,7 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	// While all requests are passed on none is placed, which would end them.
+	// While all requests are passed on, none is placed, which would end the doubts.
 	case !r.doubted.IsZero() && ask.Now.After(r.doubted):
 		r.endAllDoubts()
 	case r.stale:
@@ -30,7 +30,7 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 	return router.Route(&r.query, r.free, reachable)
 }
 
-// findFree finds the pods that have a free slot here and could be reached.
+// findFree returns the pods that have a free slot here and are not in doubt.
 func (r *Revision) findFree() []Candidate {
 	r.find(r.trusted)
 	return r.some

@@ -2,8 +2,8 @@ package placement
 
 import "math"
 
-// JoinShortestQueue takes the pod with the fewest requests of this activator; of several, one on the node
-// with the fewest of all activators; of several, any.
+// JoinShortestQueue takes the pod with the fewest requests of this activator. If several tie, it takes
+// one on the node with the fewest of all activators, and if those tie, any.
 func JoinShortestQueue(q *Query, candidates []Candidate) int {
 	best, same := 0, 1
 	inPod, onNode := candidates[0].InFlight, candidates[0].onNode(q)
@@ -25,7 +25,7 @@ func JoinShortestQueue(q *Query, candidates []Candidate) int {
 	return best
 }
 
-// onNode is how many invocations are on its node; more than anywhere when that is not known.
+// onNode returns how many invocations are on its node, or the largest int if that is not known.
 func (c *Candidate) onNode(q *Query) int {
 	if n, known := c.View.InFlight(q.Now); known {
 		return n

@@ -10,24 +10,24 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Views are of nodes. A Picture has them.
+// Views returns what functions of a domain see of a node. Picture implements it.
 type Views interface {
 	View(node, domain string) *View
 }
 
-// Lending says where the pods of a namespace borrow from: on a node, and of whom.
+// Lending says which source the pods of a namespace have on a node, and which domain they borrow in.
 type Lending interface {
 	Source(namespace, node string) api.Source
 	For(namespace string) settings.Settings
 }
 
-// Slots knows the pods of each revision, and how many requests of this activator each has. When a
-// request has a slot is for Knative's throttler to decide, and it decides for as many slots as there
-// are here; which pod the request goes to is decided here.
+// Slots knows the pods of each revision, and how many requests of this activator each has. Knative's
+// throttler decides when a request gets a slot, and it has as many slots as there are here. Slots
+// decides which pod the request goes to.
 type Slots struct {
 	views   Views
 	lending Lending
-	// changes counts how often what lending says may have changed.
+	// changes counts how often the answers of lending may have changed.
 	changes atomic.Uint64
 	onNodes onNodes
 
@@ -36,7 +36,7 @@ type Slots struct {
 	activators map[types.NamespacedName]activators
 }
 
-// NewSlots has no pods yet. Both may be nil.
+// NewSlots returns Slots that have no pods yet. Both arguments may be nil.
 func NewSlots(views Views, lending Lending) *Slots {
 	return &Slots{
 		views: views, lending: lending,
@@ -45,10 +45,10 @@ func NewSlots(views Views, lending Lending) *Slots {
 	}
 }
 
-// LendingChanged says that sources and domains may be others than they were.
+// LendingChanged tells the slots that sources and domains may have changed.
 func (s *Slots) LendingChanged() { s.changes.Add(1) }
 
-// viewOf is what functions of a namespace see of a node, or nil.
+// viewOf returns what functions of a namespace see of a node, or nil.
 func (s *Slots) viewOf(namespace, node string) *View {
 	if node == "" || s.views == nil {
 		return nil
@@ -67,7 +67,8 @@ func (s *Slots) sourceOf(namespace, node string) api.Source {
 	return s.lending.Source(namespace, node)
 }
 
-// Of is a revision whose pods take so many requests of an activator at a time, from 1.
+// Of returns a revision. concurrency, at least 1, is how many requests of one activator each of its
+// pods takes at a time.
 func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
 	r := s.find(id)
 	if r == nil {
@@ -79,7 +80,7 @@ func (s *Slots) Of(id types.NamespacedName, concurrency int) *Revision {
 	return r
 }
 
-// find is nil for a revision without pods and requests.
+// find returns nil for a revision without pods and requests.
 func (s *Slots) find(id types.NamespacedName) *Revision {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -100,21 +101,21 @@ func (s *Slots) make(id types.NamespacedName) *Revision {
 	return r
 }
 
-// Pod is what the API server says of one.
+// Pod is what the API server says about a pod.
 type Pod struct {
 	Name string // namespace/name
 	Node string
 	// IPs are its addresses, at most one of each family.
 	IPs []string
-	// Ready says that it takes requests: it is ready, and not about to end.
+	// Ready says that the pod takes requests: it is ready, and not about to end.
 	Ready bool
 }
 
-// SetPod takes in what has become of a pod.
+// SetPod takes in the latest state of a pod.
 func (s *Slots) SetPod(id types.NamespacedName, p Pod) {
 	for {
 		r := s.make(id)
-		// One without pods may be forgotten before it has this one.
+		// A revision without pods may be forgotten before it has this one.
 		if r.setPod(p); s.find(id) == r {
 			return
 		}
@@ -128,8 +129,8 @@ func (s *Slots) RemovePod(id types.NamespacedName, name string) {
 	}
 }
 
-// forget drops a revision without pods and requests. Whoever has just found it counts by
-// itself.
+// forget drops a revision without pods and requests. A caller that has just found it goes on
+// counting in the dropped one.
 func (s *Slots) forget(r *Revision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

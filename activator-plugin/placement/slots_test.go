@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// last is a policy that takes the last of them.
+// last is a policy that takes the last candidate.
 func last(_ *Query, candidates []Candidate) int { return len(candidates) - 1 }
 
 func ip(i int) string { return fmt.Sprintf("10.0.0.%d", i+1) }
@@ -24,7 +24,7 @@ func readyPod(i int, node string) Pod {
 	return Pod{Name: fmt.Sprintf("ns/pod-%03d", i), Node: node, IPs: []string{ip(i)}, Ready: true}
 }
 
-// slotsOf are of revID, with a pod on each node.
+// slotsOf returns Slots in which revID has a pod on each node.
 func slotsOf(nodes ...string) *Slots {
 	s := NewSlots(nil, nil)
 	for i, node := range nodes {
@@ -36,7 +36,7 @@ func slotsOf(nodes ...string) *Slots {
 func TestTake(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods       []Pod
-		before     int // requests that Knative left in pod 1
+		before     int // requests that Knative has left in pod 1
 		ask        Ask
 		index, of  int
 		want       string
@@ -99,7 +99,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// onNode is a program that allows a node's pods only.
+// onNode is a program that allows only a node's pods.
 type onNode string
 
 func (n onNode) Place(_ *Query, candidates []Candidate) (index, block int) {
@@ -127,7 +127,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// A pod of which Knative tells first keeps its requests when the API server tells of it.
+// A pod that Knative tells about first keeps its requests when the API server tells about it.
 func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
 	for name, tell := range map[string]func(*Slots){
 		"at once":           func(*Slots) {},
@@ -157,7 +157,7 @@ func TestRequestsAreKnownBeforeTheirPod(t *testing.T) {
 	}
 }
 
-// Of a node that is lost its pods are told of until they are deleted, while another may have their address.
+// The API server lists the pods of a lost node until they are deleted, while another pod may have their address.
 func TestAnAddressIsThePodsThatTakesRequests(t *testing.T) {
 	lost := Pod{Name: "ns/lost", Node: "lost", IPs: []string{ip(0)}}
 	s := slotsOf("a", "b")
@@ -175,8 +175,8 @@ func TestAnAddressIsThePodsThatTakesRequests(t *testing.T) {
 	}
 }
 
-// To a pod that could not be reached no request is moved for a while, or until Knative picks it, or no other has a
-// free slot: Knative counts its slots all the same.
+// For a while, or until Knative picks it, or until no other pod has a free slot, no request is moved to a pod that
+// could not be reached. Knative counts its slots all the same.
 func TestAPodThatCannotBeReached(t *testing.T) {
 	r := slotsOf("a", "b").Of(revID, 1)
 	onB := func(_ *Query, candidates []Candidate) int {
@@ -207,7 +207,7 @@ func TestAPodThatCannotBeReached(t *testing.T) {
 		if c := send(0, doubtedFor); c.Dest != dest(0) || c.Candidates != 1 {
 			t.Errorf("the next one goes to %s of %d", c.Dest, c.Candidates)
 		} else {
-			c.Doubt(now) // it is where Knative sent it
+			c.Doubt(now) // Knative had sent it there
 		}
 		if c := send(again.knatives, again.at); c.Dest != dest(1) || c.Candidates != 2 {
 			t.Errorf("%s it goes to %s of %d", name, c.Dest, c.Candidates)
@@ -215,7 +215,7 @@ func TestAPodThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// No request is refused because a pod could not be reached: that may have been the function's own answer.
+// No request is refused because a pod could not be reached: the failure may have been the function's own answer.
 func TestAProgramsOnlyPodThatCannotBeReached(t *testing.T) {
 	r := slotsOf("a", "b").Of(revID, 1)
 	send := func() Choice {
@@ -233,7 +233,7 @@ func TestAProgramsOnlyPodThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// lister is a Router that remembers of which pods it was told.
+// lister is a Router that remembers the pods that it was given.
 type lister struct {
 	onNode
 	pods []string
@@ -249,7 +249,7 @@ func (l *lister) Route(_ *Query, candidates func() []Candidate, _ func(string) b
 	return "near", true
 }
 
-// A request that is passed on is not placed here, so that none that is placed says that a pod can be reached again.
+// A request that is passed on is not placed here, so no request that is placed here ends the doubt.
 func TestAPodThatCannotBeReachedIsRoutedByLater(t *testing.T) {
 	s := slotsOf("a", "b")
 	c := s.Of(revID, 1).Take(dest(0), Ask{Policy: last, Now: now})
@@ -284,7 +284,7 @@ func TestNothingIsLeftOfARevision(t *testing.T) {
 	}
 }
 
-// A pod is known, also if the last request to a revision without any ends as it comes.
+// A pod is known even if it comes while the last request to a revision without pods ends.
 func TestAPodComesAsARevisionIsForgotten(t *testing.T) {
 	for range 10_000 {
 		s := NewSlots(nil, nil)
@@ -299,7 +299,7 @@ func TestAPodComesAsARevisionIsForgotten(t *testing.T) {
 	}
 }
 
-// Nor is anything of a pod that only Knative knows, and that gets no request.
+// Nor is anything left of a pod that only Knative knows and that gets no request.
 func TestNothingIsLeftOfAStray(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods    []string
@@ -328,7 +328,7 @@ func TestNothingIsLeftOfAStray(t *testing.T) {
 	}
 }
 
-// sources say what each node's is.
+// sources has the source of each node.
 type sources map[string]api.Source
 
 func (s sources) Source(_, node string) api.Source { return s[node] }
@@ -383,7 +383,7 @@ func TestDomainsAreFollowed(t *testing.T) {
 	}
 }
 
-// asked keeps of which domains it was asked for a View.
+// asked remembers the domains for which it was asked for a View.
 type asked struct{ domains []string }
 
 func (a *asked) View(_, domain string) *View {
@@ -391,8 +391,8 @@ func (a *asked) View(_, domain string) *View {
 	return nil
 }
 
-// Whatever comes, goes and is asked: candidates are this activator's pods with a free slot, and no others, with
-// how many requests each has; of a request that is moved no pod has too many.
+// Whatever comes, goes and is asked: the candidates are exactly this activator's pods with a free slot, each with
+// its number of requests, and no request that is moved gives a pod too many.
 func TestSlotsCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (

@@ -2,9 +2,9 @@ package placement
 
 import "math/bits"
 
-// list is pods of a revision, those with a free slot first, and the same as candidates.
+// list is pods of a revision, those with a free slot first, with their candidates in the same order.
 type list struct {
-	number     int // of the pods' at
+	number     int // the index in the pods' at
 	pods       []*pod
 	candidates []Candidate
 	free       int
@@ -36,14 +36,14 @@ func (l *list) swap(i, j int) {
 	l.pods[i].at[l.number], l.pods[j].at[l.number] = i, j
 }
 
-// first has a pod of the list be the first, if it has a free slot.
+// first moves a pod of the list to the front, if it has a free slot.
 func (l *list) first(p *pod) {
 	if at := p.at[l.number]; 0 < at && at < l.free {
 		l.swap(0, at)
 	}
 }
 
-// empty forgets the pods.
+// empty removes all pods.
 func (l *list) empty() {
 	for _, p := range l.pods {
 		p.at[l.number] = notMine
@@ -53,24 +53,24 @@ func (l *list) empty() {
 	l.pods, l.candidates, l.free = l.pods[:0], l.candidates[:0], 0
 }
 
-// A revision keeps lists of what mostSorters programs asked for, and so many of all of them. One that a
-// PlacementPolicy is for has its program, and perhaps that of the default, and they ask for few.
+// A revision keeps lists for mostSorters programs, and mostSorted lists in all. A revision with a PlacementPolicy
+// has that policy's program and perhaps the default's, which ask for few lists.
 const (
 	mostSorters = 2
 	mostSorted  = 6
 )
 
-// Sorter is a program that says of which workers a candidate is, as bits. It always says the same of those on one
-// node.
+// Sorter is a program that says which workers a candidate belongs to, as bits. Its answer is always the same for
+// candidates on one node.
 type Sorter interface {
 	WorkersOf(c *Candidate) uint64
 }
 
-// Sorted is the candidates of a request by the workers that they are of. It is kept from one request to the next, so
-// that who asks has nothing to look through.
+// Sorted is a request's candidates by the workers that they belong to. It is kept from one request to the next, so
+// that the program need not look through the candidates.
 type Sorted struct {
 	by       Sorter
-	number   int // of the pods' workers
+	number   int // the index in the pods' workers
 	revision *Revision
 	free     [64]int // how many candidates each worker has
 	any      uint64
@@ -79,10 +79,10 @@ type Sorted struct {
 
 type sortedList struct {
 	workers uint64
-	*list   // all of the revision's, if all are of the workers
+	*list   // the revision's mine, if all of it belongs to the workers
 }
 
-// Sorted is nil where nothing is kept of the candidates.
+// Sorted returns nil if nothing is kept about the candidates.
 func (q *Query) Sorted(by Sorter) *Sorted {
 	r := q.keeps
 	if r == nil {
@@ -107,7 +107,7 @@ func (q *Query) Sorted(by Sorter) *Sorted {
 	return s
 }
 
-// count takes in that a pod has a free slot, or none any more.
+// count takes in that a pod got a free slot, or lost its last one.
 func (s *Sorted) count(p *pod, more int) {
 	for workers := p.workers[s.number]; workers != 0; workers &= workers - 1 {
 		i := bits.TrailingZeros64(workers)
@@ -120,11 +120,11 @@ func (s *Sorted) count(p *pod, more int) {
 	}
 }
 
-// Any are the workers that have a candidate.
+// Any returns the workers that have a candidate.
 func (s *Sorted) Any() uint64 { return s.any }
 
-// Of are the candidates that are of any of the workers, the first of which is Knative's pick if it is one. They
-// are not kept where too much is.
+// Of returns the candidates that belong to any of the workers. Knative's pick comes first if it is one. kept is
+// false if too many lists are kept already.
 func (s *Sorted) Of(workers uint64) (candidates []Candidate, kept bool) {
 	l := s.listOf(workers)
 	if l == nil {
@@ -134,7 +134,7 @@ func (s *Sorted) Of(workers uint64) (candidates []Candidate, kept bool) {
 	return l.candidates[:l.free], true
 }
 
-// Index is where one of the workers' candidates is among all.
+// Index returns where one of the workers' candidates is among all candidates.
 func (s *Sorted) Index(workers uint64, i int) int {
 	return s.listOf(workers).pods[i].at[s.revision.mine.number]
 }
@@ -166,7 +166,7 @@ func (s *Sorted) listOf(workers uint64) *list {
 	return of
 }
 
-// unsort forgets what was kept for programs.
+// unsort drops what is kept for programs.
 func (r *Revision) unsort() {
 	for _, s := range r.sorted {
 		for _, l := range s.lists {

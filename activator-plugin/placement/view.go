@@ -8,18 +8,18 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// cpuWeight is the weight of CPU in a coverage, and what is left is memory's (LIBRA, section 6.2).
+// cpuWeight is the weight of CPU in a coverage. Memory has the rest (LIBRA, section 6.2).
 const cpuWeight = 0.9
 
-// oldestPicture is how old the picture may be for anything to be known of it.
+// oldestPicture is the age beyond which the picture counts as unknown.
 const oldestPicture = 2 * time.Second
 
-// View is a node's pool, as functions of one domain see it. Whoever asks Picture.View for it keeps
-// it, and what it says follows the picture. It may be nil, for a node that is not known. All of it may be
-// used by several at a time.
+// View is a node's pool, as functions of one domain see it. Callers get it from Picture.View and keep it;
+// its answers follow the picture. It may be nil, for a node that is not known. Its methods are safe for
+// concurrent use.
 type View struct {
 	lent    ledger               // what the domain lends
-	slot    int32                // of the domain's board
+	slot    int32                // in the domain's board
 	board   *board               // the domain's
 	seen    atomic.Pointer[seen] // nil while nothing is known
 	picture *Picture
@@ -27,18 +27,18 @@ type View struct {
 	domain  string
 }
 
-// seen is what a View says, until more is heard of its node. Some of what was heard is here, too, so that
-// who compares many nodes has less to fetch.
+// seen is what a View says until more is heard about its node. It repeats some of what was heard, so that a
+// comparison of many nodes fetches less memory.
 type seen struct {
 	redis       *redisPart
 	beat        moment
 	heard       *heard
-	cpu, memory profile // that can be borrowed in the domain
+	cpu, memory profile // what can be borrowed in the domain
 }
 
 type viewSlots struct{ lent, idle int32 }
 
-// slotsOf are those that matter where pods borrow from a source.
+// slotsOf returns the slots that matter to pods that borrow from a source.
 func (v *View) slotsOf(source api.Source) (slots viewSlots) {
 	if v != nil {
 		slots.lent = v.slot
@@ -49,7 +49,7 @@ func (v *View) slotsOf(source api.Source) (slots viewSlots) {
 	return slots
 }
 
-// see makes the View one of what was heard last. It presumes that the picture's mu is held.
+// see makes the View show what was heard last. The caller holds the picture's mu.
 func (v *View) see(h *heard) {
 	if h == nil {
 		v.lent.cpu.forget()
@@ -65,7 +65,7 @@ func (v *View) see(h *heard) {
 	v.bound(h.at)
 }
 
-// bound has the bounds be from a moment on. It presumes that the picture's mu is held.
+// bound sets bounds that hold from a moment on. The caller holds the picture's mu.
 func (v *View) bound(from moment) {
 	if s := v.seen.Load(); s != nil {
 		v.lent.cpu.set(s.cpu.falling(from))
@@ -73,7 +73,7 @@ func (v *View) bound(from moment) {
 	}
 }
 
-// known is what is seen, unless it is too old, and the moment.
+// known returns what is seen, or nil if that is too old, and the moment of now.
 func (v *View) known(now time.Time) (*seen, moment) {
 	if v == nil {
 		return nil, 0
@@ -85,10 +85,10 @@ func (v *View) known(now time.Time) (*seen, moment) {
 	return s, at
 }
 
-// Coverage says how much of a demand its node can satisfy from now on, 0 to 1 (LIBRA, section 6.2): of each
-// resource the volume that can be had at each moment, over the volume times the time, and 1 of one
-// that is not wanted. What this activator has decided since the picture was taken is taken off. It is
-// not known when the picture is too old, or has nothing of the node.
+// Coverage returns the share of a demand that the node can satisfy from now on, 0 to 1 (LIBRA, section
+// 6.2). For each resource, it is the volume that can be had at each moment, over the volume times the time,
+// and 1 if none is wanted. This activator's own decisions since the picture was refreshed are subtracted.
+// It is not known if the picture is too old, or has nothing about the node.
 func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage float64, known bool) {
 	s, at := v.known(now)
 	if s == nil {
@@ -100,7 +100,7 @@ func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage fl
 		if !s.heard.measured {
 			return 0, false
 		}
-		// What it uses of its own allocation is of what is idle, too, and it has that first.
+		// The request's use of its own allocation comes out of what is idle, too, and comes first.
 		cpu, debited = &s.heard.unused, v.node.idle.debited().CPUMilli+d.OwnCPUMilli
 	}
 	coverage = cpuWeight * cpu.covered(d.Want.CPUMilli, debited, at, d.Duration)
@@ -108,7 +108,7 @@ func (v *View) Coverage(source api.Source, d Demand, now time.Time) (coverage fl
 	return coverage, true
 }
 
-// Debit takes a demand off what the node can lend, until the picture has heard more of the node.
+// Debit subtracts a demand from what the node can lend, until the picture has heard more about the node.
 func (v *View) Debit(source api.Source, d Demand, now time.Time) {
 	if s, _ := v.known(now); s == nil {
 		return
@@ -122,13 +122,13 @@ func (v *View) Debit(source api.Source, d Demand, now time.Time) {
 	v.lent.add(asked, want)
 }
 
-// Pressure is which share of a node is in use, 0 to 1.
+// Pressure is the share of a node that is in use, 0 to 1.
 type Pressure struct {
 	CPU    float64 // over the last second
 	Memory float64 // 0 while it is not known
 }
 
-// Pressure is that of its node.
+// Pressure returns the pressure of the View's node.
 func (v *View) Pressure(now time.Time) (p Pressure, known bool) {
 	s, _ := v.known(now)
 	if s == nil || !s.heard.measured {
@@ -137,7 +137,7 @@ func (v *View) Pressure(now time.Time) (p Pressure, known bool) {
 	return s.heard.use, true
 }
 
-// InFlight is how many invocations have begun on its node, of all activators.
+// InFlight returns how many invocations are in flight on the View's node, those of all activators.
 func (v *View) InFlight(now time.Time) (n int, known bool) {
 	s, _ := v.known(now)
 	if s == nil {

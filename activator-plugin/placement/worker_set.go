@@ -1,12 +1,12 @@
 package placement
 
-// loaded is the load past which a node takes no more than it has to.
+// loaded is the load from which on a node takes no more than it has to.
 const loaded = 0.8
 
-// MinimumWorkerSet keeps a revision on as few nodes as carry it (Zhang et al., SOSP 2021). Each
-// revision has an order of nodes, as in Hash. Its set are the first of them, up to the first one that has a
-// free slot and is not loaded, and that one, the least loaded of the set, is taken. Where all are loaded
-// it is LeastPressure. A node of which nothing is known is not loaded.
+// MinimumWorkerSet keeps a revision on as few nodes as can carry it (Zhang et al., SOSP 2021). Each
+// revision has its own order of nodes, as in Hash. Its set is the nodes up to the first one that has a free
+// slot and is not loaded. That one, the least loaded of the set, is taken. When all nodes are loaded, it is
+// LeastPressure. A node about which nothing is known counts as not loaded.
 func MinimumWorkerSet(q *Query, candidates []Candidate) int {
 	revision := hashOf(q.Revision)
 	best := -1

@@ -22,8 +22,8 @@ const (
 	announcementVersion  = 1
 
 	redisTimeout = time.Second
-	// longestSilence is how long nothing may be heard before Redis is asked whether it is
-	// still there, and again before it is taken to be gone.
+	// longestSilence is how long nothing may be heard before Redis is pinged, and how long
+	// it then has to answer before it counts as gone.
 	longestSilence = 10 * time.Second
 	minReconnect   = 100 * time.Millisecond
 	maxReconnect   = 5 * time.Second
@@ -32,7 +32,7 @@ const (
 // announcement is what the predictor publishes, at most every 100 ms.
 type announcement struct {
 	V         int             `json:"v"`
-	Functions json.RawMessage `json:"functions"` // of []functionChange
+	Functions json.RawMessage `json:"functions"` // []functionChange
 }
 
 type functionChange struct {
@@ -42,8 +42,8 @@ type functionChange struct {
 	Largest  []int64 `json:"largest"`  // likewise
 }
 
-// Run follows what the predictor announces until ctx is done. A change that is not
-// heard of, because Redis is away, is seen when the table is fetched again.
+// Run follows the predictor's announcements until ctx is done. A change that it misses
+// while Redis is away is seen when the table is fetched again.
 func (c *Client) Run(ctx context.Context) {
 	if c.redis.IsZero() {
 		return
@@ -74,7 +74,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// listen hears announcements over one connection, until it fails or ctx is done.
+// listen receives announcements over one connection until it fails or ctx is done.
 func (c *Client) listen(ctx context.Context, client redis.UniversalClient) (connected bool, err error) {
 	subscription := client.Subscribe(ctx, announcementsChannel)
 	defer subscription.Close()
@@ -98,7 +98,7 @@ func (c *Client) listen(ctx context.Context, client redis.UniversalClient) (conn
 		asked = false
 		switch heard := heard.(type) {
 		case *redis.Subscription:
-			// What was announced before is not known.
+			// Earlier announcements may have been missed.
 			connected = true
 			now := c.clock.Now()
 			c.hearing.Store(&now)
@@ -110,7 +110,7 @@ func (c *Client) listen(ctx context.Context, client redis.UniversalClient) (conn
 	}
 }
 
-// hear follows an announcement.
+// hear applies an announcement.
 func (c *Client) hear(payload string) {
 	var a announcement
 	if err := json.Unmarshal([]byte(payload), &a); err != nil {
@@ -121,7 +121,7 @@ func (c *Client) hear(payload string) {
 		c.refuse(announcementUnknownVersion, fmt.Errorf("v is %d, want %d", a.V, announcementVersion))
 		return
 	}
-	// Of another version nothing else can be relied on, not even to be of this form.
+	// Another version may have another form, so functions is decoded only now.
 	var changes []functionChange
 	if err := json.Unmarshal(a.Functions, &changes); err != nil {
 		c.refuse(announcementMalformed, err)
@@ -142,9 +142,10 @@ func (c *Client) refuse(result string, err error) {
 	c.logger.Debugw("Skipping an announcement of the predictor", "result", result, zap.Error(err))
 }
 
-// follow makes a function due whose version changed, and fetches it if it is in use.
-// Until the table of that version is there, the one in hand is used with the greater of
-// the two offsets, raised to the greater of the two ends.
+// follow makes a function due if its version changed, and fetches its table if the
+// function is in use. Until the table of that version arrives, the one in hand is used
+// with the greater of the two offsets, which raises answers up to the greater of the two
+// largest.
 func (c *Client) follow(change functionChange) (result string, err error) {
 	namespace, revision, ok := strings.Cut(change.Function, "/")
 	if !ok || namespace == "" || revision == "" {
@@ -181,13 +182,14 @@ func (c *Client) follow(change functionChange) (result string, err error) {
 	return result, nil
 }
 
-// prefetch begins a fetch that no request asked for. It leaves slots to those that wait.
+// prefetch begins a fetch that no request has asked for. It leaves slots to requests that
+// wait.
 func (c *Client) prefetch(name types.NamespacedName, f *function, now time.Time) {
 	if len(c.slots) >= maxPrefetches {
 		c.metrics.skippedAt(limitFetches)
 		return
 	}
-	// What is announced may be heard until after Close.
+	// Announcements may still arrive after Close.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fetchCtx.Err() == nil {
@@ -220,8 +222,8 @@ func (f *function) drop(now time.Time) {
 	f.state.Store(&state{fetched: now, due: now.Add(emptyRetry)})
 }
 
-// mark makes the function due, also when a fetch is under way, for that may have been
-// answered before. It presumes that f.mu is held.
+// mark makes the function due, even while a fetch is under way, because that may have
+// been answered earlier. It must be called with f.mu held.
 func (f *function) mark(now time.Time, s state) {
 	f.marks++
 	s.due, s.same = now, 0
@@ -239,9 +241,9 @@ func (c *Client) allAreDue() {
 	})
 }
 
-// withOffsetOf is t with an offset that is enough for t and for what was heard. An offset
-// belongs to the table of its version: where it shrinks, that table may have risen, and t
-// with it would predict too little.
+// withOffsetOf returns t with an offset that is enough for t and for the announced
+// version. An offset belongs to the table of its version: if the offset shrank, that
+// table may have risen, and t with the smaller offset would predict too little.
 func (t *Table) withOffsetOf(heard announced) *Table {
 	changed := *t
 	changed.offset = greater(t.offset, heard.offset)

@@ -54,7 +54,7 @@ func TestAnnouncedOffsetIsUsedAtOnce(t *testing.T) {
 	if got, asked := cpu(), s.asked.Load(); got != 800 || asked != 2 {
 		t.Errorf("CPU with the announced offset is %d after %d fetches, want 800 after 2", got, asked)
 	}
-	// The replica that was asked did not know it yet.
+	// The replica that answered did not know the new version yet.
 	if got, asked := cpu(), s.asked.Load(); got != 800 || asked != 2 {
 		t.Errorf("CPU after an older table is %d after %d fetches, want 800 after 2", got, asked)
 	}
@@ -69,7 +69,7 @@ func TestAnnouncedOffsetIsUsedAtOnce(t *testing.T) {
 	if got, asked := cpu(), s.asked.Load(); got != 700 || asked != 3 {
 		t.Errorf("CPU after news that are known is %d after %d fetches, want 700 after 3", got, asked)
 	}
-	// A predictor that lost its store begins anew.
+	// A predictor that has lost its store begins again.
 	s.say(http.StatusOK, versionJSON(t, "2"))
 	c.hear(announce(change("2", 0)))
 	cpu()
@@ -127,7 +127,8 @@ func TestAnnouncedOffsetNeverLowers(t *testing.T) {
 	}
 }
 
-// Where demands grow, the offset raises answers further than the table in hand allows.
+// While demands grow, the announced offset raises answers beyond the largest of the table
+// in hand.
 func TestAnnouncedEndIsReached(t *testing.T) {
 	for _, tc := range []struct {
 		largest, want int64
@@ -195,7 +196,7 @@ func TestNothingIsFetchedAfterClose(t *testing.T) {
 	}
 }
 
-// An announcement that comes while a fetch is under way may be newer than its answer.
+// An announcement that arrives during a fetch may be newer than the answer.
 func TestAnnouncedDuringAFetch(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, "http://localhost", clk)
@@ -265,7 +266,7 @@ func TestOneBadChangeLeavesTheOthers(t *testing.T) {
 	}
 }
 
-// A function that only others call is not kept by what is announced of it.
+// Announcements do not keep a function that only other activators call.
 func TestAnnouncementsKeepNoFunction(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, "http://localhost", clk)
@@ -333,7 +334,7 @@ func TestRunWithRedis(t *testing.T) {
 	publish(announce(change("8", 300)))
 	eventually(t, "the announced offset is used", func() bool { return f.state.Load().table.offset.CPUMilli == 300 })
 
-	// What is announced while the connection is away is not known afterwards.
+	// Announcements are missed while the connection is away.
 	since := *c.hearing.Load()
 	other.state.Store(&state{due: later})
 	if err := publisher.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Err(); err != nil {
@@ -349,8 +350,8 @@ func TestRunWithRedis(t *testing.T) {
 	})
 }
 
-// In a Redis Cluster a message goes to all of its servers, whichever the predictor and
-// the client are connected to.
+// In a Redis Cluster a message reaches all servers, whichever the predictor and the
+// client are connected to.
 func TestRunWithCluster(t *testing.T) {
 	addrs := redistest.StartCluster(t)
 	c := newListener(t, strings.Join(addrs, ","))
@@ -369,7 +370,7 @@ func TestRunWithCluster(t *testing.T) {
 	}
 }
 
-// When nothing is announced it also asks whether Redis is there.
+// While nothing is announced, the client also pings Redis.
 func TestRightsOfTheActivator(t *testing.T) {
 	s := redistest.StartSecured(t)
 	server := s.As(t, "activator")
@@ -397,7 +398,7 @@ func TestRightsOfTheActivator(t *testing.T) {
 		for _, offset := range []int64{300, 301} {
 			err := wait.PollUntilContextCancel(ctx, time.Millisecond, true, func(ctx context.Context) (bool, error) {
 				s.Admin.Publish(ctx, announcementsChannel, announce(change("8", offset)))
-				// As soon as anything is refused, there is nothing more to wait for.
+				// Once anything is refused, there is nothing more to wait for.
 				log, err := s.Admin.ACLLog(ctx, 1).Result()
 				return len(log) > 0 || f.state.Load().table.offset.CPUMilli == offset, err
 			})
@@ -410,8 +411,8 @@ func TestRightsOfTheActivator(t *testing.T) {
 	})
 }
 
-// forward forwards connections to addr. Those made before it is muted stay open, and
-// bring nothing any more.
+// forward forwards connections to addr. Connections made before it is muted stay open,
+// but bring nothing more.
 func forward(t *testing.T, addr string) (listening string, mute func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -461,7 +462,7 @@ func forward(t *testing.T, addr string) (listening string, mute func()) {
 	}
 }
 
-// unless writes nothing once it is silent.
+// unless drops what is written once it is silent.
 type unless struct {
 	io.Writer
 	silent *atomic.Bool
@@ -491,7 +492,7 @@ func TestNothingIsHeardAfterRun(t *testing.T) {
 	}
 }
 
-// A connection that brings nothing any more, and does not end, is given up.
+// The client gives up a connection that stays open but brings nothing more.
 func TestRunWithSilentRedis(t *testing.T) {
 	addr, mute := forward(t, redistest.Start(t))
 	c := newListener(t, addr)
@@ -503,7 +504,7 @@ func TestRunWithSilentRedis(t *testing.T) {
 
 	eventually(t, "connected", due)
 	f.state.Store(&state{due: later})
-	// Once: what connects after it is heard, and whatever did before is given up.
+	// Mute only once: connections made later are heard, and all earlier ones are given up.
 	mute()
 	eventually(t, "connected again", due)
 }

@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// tripAfter is how many fetches in a row, of any functions, must fail before none
-	// is sent.
+	// tripAfter is how many fetches in a row, of any functions, must fail before no more are
+	// sent.
 	tripAfter = 5
-	// probeAfter is how long none is sent. Then one is, for which nobody waits.
+	// probeAfter is how long none is sent. Then one fetch probes the predictor, and no
+	// request waits for it.
 	probeAfter = 2 * time.Second
 )
 
-// newBreaker makes the circuit breaker around the predictor as a whole. It opens when
-// the predictor fails, not when what it says of a function is of no use.
+// newBreaker returns the circuit breaker around the predictor as a whole. It opens when
+// the predictor fails, not when its answer about one function is useless.
 func newBreaker(logger *zap.SugaredLogger, m *metrics) *gobreaker.TwoStepCircuitBreaker[any] {
 	m.breakerIs(gobreaker.StateClosed)
 	return gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{

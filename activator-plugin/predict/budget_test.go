@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// predictor answers within the process, so that its time is the test's.
+// predictor answers within the process, so that it runs on the test's clock.
 type predictor struct {
 	takes time.Duration
 	err   error
@@ -51,7 +51,7 @@ type bubble struct {
 	logs    *observer.ObservedLogs
 }
 
-// inBubble runs f with a client of p, in a time of its own.
+// inBubble runs f with a client of p, on a clock of its own.
 func inBubble(t *testing.T, p *predictor, f func(t *testing.T, c bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		if p.body == "" {
@@ -104,7 +104,7 @@ func TestFetchGoesOnPastTheBudget(t *testing.T) {
 	p := &predictor{takes: 100 * time.Millisecond}
 	inBubble(t, p, func(t *testing.T, c bubble) {
 		c.predict(t.Context(), name)
-		// Who comes later does not wait for what has lasted too long already.
+		// A later request does not wait for a fetch that has already lasted too long.
 		time.Sleep(10 * time.Millisecond)
 		if ok, waited := c.predict(t.Context(), name); ok || waited != 0 {
 			t.Errorf("while it lasts, Predict() = %v after %v, want none at once", ok, waited)
@@ -218,14 +218,15 @@ func TestBreaker(t *testing.T) {
 		if diff := cmp.Diff(want, said); diff != "" {
 			t.Error("Logged (-want, +got):\n" + diff)
 		}
-		// When open, 5 of the 20 were not due; and one besides the probe.
+		// While the breaker was open, 5 of the 20 were not due. One more was skipped beside the
+		// probe.
 		if got := counts(t, c.metrics, "libra.predict.fetches.skipped")["breaker"]; got != 16 {
 			t.Errorf("%d fetches were not sent for the breaker, want 16", got)
 		}
 	})
 }
 
-// What a predictor says of one function is no sign of its health.
+// A bad answer about one function says nothing about the predictor's health.
 func TestBreakerStaysClosed(t *testing.T) {
 	p := &predictor{body: "{}"}
 	inBubble(t, p, func(t *testing.T, c bubble) {
@@ -252,7 +253,7 @@ func TestFetchesAreBounded(t *testing.T) {
 		if got := counts(t, c.metrics, "libra.predict.fetches.skipped")["fetches"]; got != 1 {
 			t.Errorf("%d fetches were skipped, want 1", got)
 		}
-		time.Sleep(fetchTimeout) // the fetches end, and with them who waits
+		time.Sleep(fetchTimeout) // the fetches end, and so do the requests that wait
 	})
 }
 
@@ -283,7 +284,7 @@ func TestFetchIsOfTheTraceThatAsked(t *testing.T) {
 		ctx, cancel := context.WithCancel(trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 			TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
 		})))
-		cancel() // the request's end is not the fetch's
+		cancel() // the fetch goes on
 		c.predict(ctx, name)
 		synctest.Wait()
 		const want = "00-01000000000000000000000000000000-0200000000000000-01"

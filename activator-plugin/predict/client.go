@@ -1,6 +1,6 @@
-// Package predict asks the predictor what invocations will use. It answers from
-// its own copy of each function's step table; only a request of a function of which
-// nothing is known waits for the predictor, and not for long.
+// Package predict predicts what invocations will use. It answers from its own copy of each function's
+// step table. Only a request to a function about which nothing is known waits for the predictor, and
+// only briefly.
 package predict
 
 import (
@@ -23,47 +23,48 @@ import (
 )
 
 const (
-	// askBudget is how long a request waits for a fetch, counted from when that began.
+	// askBudget is how long a request waits for a fetch, counted from the start of the fetch.
 	askBudget = 2 * time.Millisecond
-	// A table older than refreshAfter is still used while a new one is fetched. One older
-	// than dropAfter is so only as long as nothing speaks against it, for what changes is
-	// announced and the predictor there; and not beyond keepFor.
+	// A table older than refreshAfter is still used while a new one is fetched. A table older than
+	// dropAfter is used only while the predictor is not known to fail and all its announcements since the
+	// fetch have been heard, and never beyond keepFor.
 	refreshAfter = 5 * time.Second
-	// refreshHeard is how old what is confirmed may be while changes of it are heard of. It is asked
-	// for again nevertheless, soon enough that a predictor that is gone is seen before dropAfter.
+	// refreshHeard is how old a confirmed state may be while announcements are heard. It is then fetched
+	// again nevertheless, early enough to notice before dropAfter that the predictor is gone.
 	refreshHeard = 50 * time.Second
-	// confirmed is after how many equal answers. One may be that of a replica which has not heard of a
-	// change yet; what was announced needs no other.
+	// confirmed is how many equal answers in a row confirm a state. One may come from a replica that has
+	// not heard of a change yet. An announced version needs no second answer.
 	confirmed = 2
 	dropAfter = time.Minute
 	keepFor   = time.Hour
 
-	// idleConnTimeout is long enough that a function that is called now and then does not
-	// pay for a connection each time.
+	// idleConnTimeout is long enough that a function that is called only now and then does not pay for a
+	// new connection each time.
 	idleConnTimeout = 5 * time.Minute
 
 	maxFunctions = 16384
 	forgetAfter  = time.Minute
-	// All functions are looked at to find those to forget, with none added
+	// forgetEvery limits how often all functions are scanned for those to forget: none can be added
 	// meanwhile.
 	forgetEvery = time.Second
-	// useEvery is how exactly it is known when a function was last used, so that few
-	// requests write what others read.
+	// useEvery is how precisely a function's last use is recorded, so that few requests write what others
+	// read.
 	useEvery = time.Second
 )
 
 // Options are a Client's collaborators.
 type Options struct {
 	URL string // of the predictor, http://HOST[:PORT]
-	// Redis is where the predictor announces changes. Without it changes are seen when a
-	// table is fetched again.
+	// Redis is where the predictor announces changes. Without it, changes are seen only when a table is
+	// fetched again.
 	Redis         redisconn.Server
 	Clock         clock.Clock
 	Logger        *zap.SugaredLogger
 	MeterProvider metric.MeterProvider
 }
 
-// Client holds the step tables of the functions that it was asked about.
+// Client predicts from the step tables of the functions that it was asked about. It is safe for
+// concurrent use.
 type Client struct {
 	base    *url.URL
 	http    *http.Client
@@ -74,7 +75,7 @@ type Client struct {
 	breaker *gobreaker.TwoStepCircuitBreaker[any]
 	budget  time.Duration
 	silence time.Duration
-	// fetching bounds one fetch.
+	// fetching bounds the time of one fetch.
 	fetching time.Duration
 
 	fetchCtx context.Context
@@ -82,30 +83,31 @@ type Client struct {
 	fetches  sync.WaitGroup
 	slots    chan struct{}
 
-	// functions has a *function for each types.NamespacedName. It is only changed under mu, and read
-	// without it, so that the request path takes no lock. A new one costs the same however many there are.
+	// functions maps a types.NamespacedName to its *function. It is changed only under mu, but read
+	// without it, so that the request path takes no lock. Adding a function costs the same however many
+	// there are.
 	functions sync.Map
 	mu        sync.Mutex
-	count     int       // of functions, which is bounded
-	forgotten time.Time // when those not called any more last were
+	count     int       // number of functions, at most maxFunctions
+	forgotten time.Time // when idle functions were last forgotten
 
-	// hearing is since when every announcement has been heard, nil when they are not.
+	// hearing is the time since when every announcement has been heard, or nil while none is heard.
 	hearing atomic.Pointer[time.Time]
 }
 
-// function is what is known of one function. Readers take its state as a whole.
+// function is what is known about one function. Readers load its state as a whole.
 type function struct {
 	state  atomic.Pointer[state]
 	flight atomic.Pointer[flight] // the fetch under way, of which there is at most one
 	used   atomic.Int64           // Unix time of the last request, in nanoseconds
 
-	mu        sync.Mutex // of who replaces the state
-	marks     int        // how often it was made due, so that a fetch begun before does not count
-	announced announced  // the last that was heard
+	mu        sync.Mutex // held to replace the state
+	marks     int        // how often it was made due: a fetch that began earlier leaves it due
+	announced announced  // the last one heard
 }
 
-// announced is a version with its offset and how far that raises answers, which the
-// predictor announced before every replica of it answers with them.
+// announced is a version that the predictor announced, with its offset and the largest answers that the
+// offset may lead to. Some replicas may not answer with it yet.
 type announced struct {
 	version         int64
 	offset, largest api.Resources
@@ -117,10 +119,10 @@ type state struct {
 	due      time.Time // of the next fetch
 	failures int       // in a row
 	lags     int       // answers in a row that were older than what was announced
-	same     int       // answers in a row that said this
+	same     int       // answers in a row that gave this state
 }
 
-// New returns a Client. It does not contact the predictor before it is asked.
+// New returns a Client. It does not contact the predictor before the first request.
 func New(o Options) (*Client, error) {
 	base, err := ParseURL(o.URL)
 	if err != nil {
@@ -154,7 +156,7 @@ func New(o Options) (*Client, error) {
 	}, nil
 }
 
-// ParseURL checks the address of a predictor.
+// ParseURL parses and checks the URL of a predictor.
 func ParseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -166,7 +168,7 @@ func ParseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// Close ends the fetches under way. The Client must not be asked any more.
+// Close ends the fetches under way and waits for them. The Client must not be asked afterwards.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.stop()
@@ -175,12 +177,11 @@ func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 }
 
-// Predict says what an invocation of the function (namespace and revision) with
-// an input of size bytes, or api.UnknownSize, will use. It answers at once from what
-// it knows, and begins a fetch when one is due. Only of a function of which it knows
-// nothing does it wait for that fetch, for the budget at most and no longer than ctx.
-// ok is false when no demand is predicted; of a function whose profiling has begun the CPU
-// time may be told nevertheless, by which requests are put in order.
+// Predict returns what an invocation of the function (namespace and revision) with an input of size
+// bytes, or api.UnknownSize, will use. It answers at once from what it knows, and begins a fetch when
+// one is due. Only if it knows nothing about the function does it wait for that fetch, at most for the
+// budget and no longer than ctx. If ok is false, no demand is predicted. For a function whose profiling
+// has begun, p may still have the CPU time, by which requests are ordered.
 func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size int64) (p Prediction, ok bool) {
 	now := c.clock.Now()
 	f := c.function(name, now)
@@ -222,7 +223,7 @@ func (c *Client) Predict(ctx context.Context, name types.NamespacedName, size in
 	return p, true
 }
 
-// due says whether the state is to be fetched anew.
+// due reports whether the state is to be fetched again.
 func (c *Client) due(s *state, now time.Time) bool {
 	if now.Before(s.due) {
 		return false
@@ -230,32 +231,31 @@ func (c *Client) due(s *state, now time.Time) bool {
 	return s.same < confirmed || now.Sub(s.fetched) >= refreshHeard || !c.nothingSpeaksAgainst(s)
 }
 
-// usable says whether the state is good for an answer, be it that there is none.
+// usable reports whether the state is good for an answer, even if the answer is that there is no table.
 func (c *Client) usable(s *state, now time.Time) bool {
 	return s.answered(now) || s.table != nil && now.Sub(s.fetched) <= keepFor && c.nothingSpeaksAgainst(s)
 }
 
-// nothingSpeaksAgainst says that the predictor is not known to fail, and that what it has
-// changed since the table was fetched was heard.
+// nothingSpeaksAgainst reports whether the predictor is not known to fail and every change since the
+// table was fetched has been heard.
 func (c *Client) nothingSpeaksAgainst(s *state) bool {
 	hearing := c.hearing.Load()
 	return s.failures == 0 && hearing != nil && !s.fetched.Before(*hearing) && c.breaker.State() == gobreaker.StateClosed
 }
 
-// answered says whether the predictor has answered of late, be it that there is no
-// table.
+// answered reports whether the predictor has answered recently, even if only that there is no table.
 func (s *state) answered(now time.Time) bool {
 	return !s.fetched.IsZero() && now.Sub(s.fetched) <= dropAfter
 }
 
-// await waits for a fetch, which may be over. It returns fromAsked when it is, and
-// otherwise why there is no answer.
+// await waits for a fetch, which may be over. It returns fromAsked if the fetch is over, and otherwise
+// why there is no answer.
 func (c *Client) await(ctx context.Context, fl *flight, now time.Time) source {
 	if fl == nil {
 		return fromAsked
 	}
-	// Of a fetch that has lasted longer already nothing more is expected, so that a
-	// predictor that hangs costs few requests anything.
+	// A fetch that has already lasted longer is not waited for, so that a predictor that hangs delays few
+	// requests.
 	left := c.budget - now.Sub(fl.started)
 	if !fl.awaited || left <= 0 {
 		select {
@@ -280,7 +280,7 @@ func (c *Client) await(ctx context.Context, fl *flight, now time.Time) source {
 	}
 }
 
-// function returns nil when there are too many functions.
+// function returns the function of a name, which it adds if it is new, or nil if there are too many.
 func (c *Client) function(name types.NamespacedName, now time.Time) *function {
 	if f := c.find(name); f != nil {
 		return f
@@ -304,7 +304,7 @@ func (c *Client) function(name types.NamespacedName, now time.Time) *function {
 	return f
 }
 
-// find returns nil for a function that nobody has asked about, or that was forgotten.
+// find returns nil for a function that was never asked about or was forgotten.
 func (c *Client) find(name types.NamespacedName) *function {
 	f, ok := c.functions.Load(name)
 	if !ok {
@@ -313,7 +313,7 @@ func (c *Client) find(name types.NamespacedName) *function {
 	return f.(*function)
 }
 
-// forget forgets functions that are not called any more. It presumes that mu is held.
+// forget forgets functions that are no longer called. It must be called with mu held.
 func (c *Client) forget(now time.Time) {
 	if now.Sub(c.forgotten) < forgetEvery {
 		return
@@ -334,7 +334,7 @@ func (f *function) use(now time.Time) {
 	}
 }
 
-// unused is for how long no request has asked for the function.
+// unused returns for how long no request has asked for the function.
 func (f *function) unused(now time.Time) time.Duration {
 	return time.Duration(now.UnixNano() - f.used.Load())
 }

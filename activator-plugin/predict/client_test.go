@@ -32,7 +32,7 @@ import (
 
 var name = types.NamespacedName{Namespace: "ns", Name: "rev-00001"}
 
-// server is a predictor that gives every request the same answer.
+// server is a predictor that gives the same answer to every request.
 type server struct {
 	*httptest.Server
 	asked  atomic.Int32
@@ -76,8 +76,8 @@ func newMeasuredClient(t testing.TB, url string, c clock.Clock, mp metric.MeterP
 	return client
 }
 
-// ask predicts, and waits for the fetch that this may have begun. With a clock that
-// stands still the budget does not end.
+// ask predicts, and waits for the fetch that it may have begun. On a clock that stands
+// still the budget does not run out.
 func ask(c *Client, size int64) (Prediction, bool) {
 	p, ok := c.Predict(context.Background(), name, size)
 	c.fetches.Wait()
@@ -93,7 +93,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// know gives the client a function in some state.
+// know gives the client a function with a state.
 func know(c *Client, name types.NamespacedName, s state) *function {
 	f := &function{}
 	f.state.Store(&s)
@@ -105,7 +105,7 @@ func know(c *Client, name types.NamespacedName, s state) *function {
 	return f
 }
 
-// counts are a counter's or a gauge's values, by its one attribute.
+// counts returns the values of a counter or a gauge by its one attribute.
 func counts(t *testing.T, reader sdkmetric.Reader, instrument string) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -236,7 +236,7 @@ func TestLifeOfATable(t *testing.T) {
 				source = at
 			}
 		}
-		// An order needs less than a loan: its CPU time is told from the start.
+		// Ordering needs less than lending: the CPU time is predicted from the start.
 		if want := (Prediction{CPUTime: 7 * time.Millisecond}); step.source == "profiling" && p != want {
 			t.Errorf("%s: Predict() = %+v, want %+v", step.name, p, want)
 		}
@@ -255,8 +255,8 @@ func TestLifeOfATable(t *testing.T) {
 	}
 }
 
-// Of a function that is called now and then no request waits, nor runs without a
-// prediction, unless something speaks against the table.
+// Requests to a function that is rarely called neither wait nor run without a prediction,
+// unless something speaks against the table.
 func TestTableOfARarelyCalledFunction(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -311,7 +311,7 @@ func TestTableOfARarelyCalledFunction(t *testing.T) {
 	}
 }
 
-// A replica that has not heard of the newest table yet must not take it back.
+// A replica that has not heard of the newest table yet must not replace it.
 func TestOlderAnswerIsLeft(t *testing.T) {
 	s := newServer(t, http.StatusOK, "")
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -325,7 +325,7 @@ func TestOlderAnswerIsLeft(t *testing.T) {
 		{"8", refreshAfter, 9},
 		{"8", minRetry, 9},
 		{"10", maxRetry, 10},
-		{"8", dropAfter, 10}, // stale while the predictor says something else, as it lost its store
+		{"8", dropAfter, 10}, // the newer table stays in use; the predictor lost its store
 		{"8", time.Second, 8},
 	} {
 		s.say(http.StatusOK, versionJSON(t, step.answered))

@@ -21,7 +21,8 @@ import (
 const (
 	fetchTimeout = 500 * time.Millisecond
 	maxFetches   = 8
-	// maxPrefetches is at how many fetches none is begun that no request asks for.
+	// Prefetches, which no request has asked for, begin only while fewer than maxPrefetches fetches are under
+	// way.
 	maxPrefetches = maxFetches / 2
 	// A function without a model will often have one soon, after its first calls.
 	emptyRetry = time.Second
@@ -31,14 +32,14 @@ const (
 	maxAnswerBytes = 1 << 20
 )
 
-// ErrNotFound says that the predictor has nothing of the function.
+// ErrNotFound says that the predictor knows nothing about the function.
 var ErrNotFound = errors.New("the predictor does not know the function")
 
 // flight is a fetch under way.
 type flight struct {
 	started time.Time
 	awaited bool          // whether requests may wait for it
-	done    chan struct{} // closed when the state is what came of it
+	done    chan struct{} // closed once the state has its result
 }
 
 func (f *function) land(fl *flight) {
@@ -60,7 +61,7 @@ func (c *Client) refresh(ctx context.Context, name types.NamespacedName, f *func
 	if !f.flight.CompareAndSwap(nil, fl) {
 		return
 	}
-	// The fetch that the caller saw to be due may have ended just now.
+	// Since the caller saw that a fetch was due, one may have ended.
 	if !c.due(f.state.Load(), now) {
 		f.land(fl)
 		return
@@ -93,8 +94,8 @@ func (c *Client) refresh(ctx context.Context, name types.NamespacedName, f *func
 	})
 }
 
-// take makes the function's next state of what came of a fetch. The function had been
-// made due so often when the fetch began.
+// take replaces the function's state after a fetch. marks is how often the function had been made due when
+// the fetch began.
 func (c *Client) take(name types.NamespacedName, f *function, marks int, table *Table, err error, took time.Duration) {
 	now := c.clock.Now()
 	f.mu.Lock()
@@ -114,7 +115,7 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 	switch {
 	case err == nil && old.table != nil && old.answered(now) &&
 		table.Version < old.table.Version && table.Version != heard.version:
-		// It is from a replica that lags, and must not take back what is known better.
+		// A replica that lags must not replace a newer table.
 		next := *old
 		next.due, next.lags, next.failures, next.same = now.Add(retryAfter(old.lags)), old.lags+1, 0, 0
 		return &next, fetchOlder
@@ -140,8 +141,8 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 	return &failed, result
 }
 
-// answersLike is how many answers in a row have said what this one does; table is nil where there is
-// none.
+// answersLike returns how many answers in a row, with this one, have said what it says. table is nil if
+// there is none.
 func answersLike(old *state, heard announced, table *Table) int {
 	switch {
 	case table != nil && heard.version != 0 && table.Version == heard.version:
@@ -158,7 +159,7 @@ func retryAfter(failures int) time.Duration {
 	return min(minRetry<<min(failures, 5), maxRetry)
 }
 
-// logFetch logs what is new, but not every version: those can follow each call.
+// logFetch logs what is new, but not every version: each call may bring a new one.
 func (c *Client) logFetch(name types.NamespacedName, old, next *state, err error) {
 	switch {
 	case next.failures > 0 && old.failures == 0 && c.fetchCtx.Err() == nil:
@@ -177,7 +178,8 @@ func (c *Client) fetch(ctx context.Context, name types.NamespacedName, size int6
 	return Ask(ctx, c.http, c.base, name, size)
 }
 
-// Ask asks the predictor at an address once. Its error is ErrNotFound when it has nothing of the function.
+// Ask asks the predictor at base once. It returns ErrNotFound if the predictor knows nothing about the
+// function.
 func Ask(ctx context.Context, by *http.Client, base *url.URL, name types.NamespacedName, size int64) (*Table, error) {
 	model := name.Namespace + "." + name.Name
 	body, err := json.Marshal(sizeInput(size))
@@ -198,7 +200,7 @@ func Ask(ctx context.Context, by *http.Client, base *url.URL, name types.Namespa
 	}
 	defer resp.Body.Close()
 	answer := io.LimitReader(resp.Body, maxAnswerBytes)
-	// What is left unread would cost the connection.
+	// A connection whose response is not read to the end is not reused.
 	defer io.Copy(io.Discard, answer)
 
 	switch resp.StatusCode {

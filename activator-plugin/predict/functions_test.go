@@ -12,7 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// unknown are names of functions that knowing does not know.
+// unknown returns names of functions that the client of knowing does not know.
 func unknown(functions int) []types.NamespacedName {
 	names := make([]types.NamespacedName, functions)
 	for i := range names {
@@ -21,7 +21,7 @@ func unknown(functions int) []types.NamespacedName {
 	return names
 }
 
-// After its start an activator has the first request of every function, and all of them wait for the same lock.
+// After an activator starts, every function has its first request, and all of them wait for one lock.
 func TestTheFirstRequestOfAFunctionCopiesNoOthers(t *testing.T) {
 	c, _ := knowing(t, 10_000)
 	names, now := unknown(100), time.Now()
@@ -86,7 +86,7 @@ func TestAKnownFunctionIsFoundWithoutAllocating(t *testing.T) {
 	}
 }
 
-// BenchmarkFirstRequests is the first request of each of some functions, one after the other.
+// BenchmarkFirstRequests makes the first request of each of several functions, one after another.
 func BenchmarkFirstRequests(b *testing.B) {
 	for _, functions := range []int{1000, 10_000} {
 		b.Run(fmt.Sprint(functions), func(b *testing.B) {

@@ -11,7 +11,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// The Open Inference Protocol v2, as much of it as a step table needs.
+// The part of the Open Inference Protocol v2 that a step table needs.
 
 const int64Type = "INT64"
 
@@ -36,11 +36,11 @@ type tensor struct {
 	Data     []int64 `json:"data"`
 }
 
-// errMalformed marks an answer that arrived whole but is no step table.
+// errMalformed marks an answer that arrived whole but is not a step table.
 var errMalformed = errors.New("malformed answer of the predictor")
 
-// No container has more, so a prediction beyond these is a mistake. They also keep
-// what is computed from a prediction from overflowing.
+// No container has more, so a prediction beyond these limits is a mistake. They also keep
+// calculations with predictions from overflowing.
 const (
 	maxCPUMilli       int64 = 1 << 20
 	maxMemoryBytes    int64 = 1 << 40
@@ -52,7 +52,7 @@ func sizeInput(size int64) inferRequest {
 	return inferRequest{Inputs: []tensor{{Name: "size", Shape: []int{1}, Datatype: int64Type, Data: []int64{size}}}}
 }
 
-// ParseTable reads the step table out of an answer.
+// ParseTable reads the step table from an answer.
 func ParseTable(body io.Reader) (*Table, error) {
 	var resp inferResponse
 	if err := json.NewDecoder(body).Decode(&resp); err != nil {
@@ -170,7 +170,7 @@ func parseResources(name string, v []int64) (api.Resources, error) {
 	return api.Resources{CPUMilli: v[0], MemoryBytes: v[1]}, nil
 }
 
-// parseVersion reads a version: versions of a function grow.
+// parseVersion parses a version. The versions of a function grow.
 func parseVersion(s string) (int64, error) {
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || v < 0 {

@@ -60,7 +60,8 @@ func encodeAnswer(t *testing.T, version string, outputs map[string][]int64) stri
 	return string(b)
 }
 
-// The predictor answers the longest duration that is taken when durations are unlimited.
+// For unlimited durations the predictor answers with the longest duration that is
+// accepted.
 func TestLongestDurationIsTaken(t *testing.T) {
 	const day = 86_400_000
 	answer := exampleAnswer()

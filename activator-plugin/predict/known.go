@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Known is Predict for who cannot wait: it answers from the function's table only. ok is
-// false when that may not be used, or predicts nothing; of a function whose profiling has
-// begun it may predict the CPU time alone. A fetch that is due is begun, so that a Predict
-// that follows has less to wait for. Known is not counted as an answer.
+// Known is Predict for callers that cannot wait: it answers only from the function's
+// table. ok is false if the table may not be used or predicts nothing. For a function
+// whose profiling has begun, p may have the CPU time alone. Known begins a fetch that is
+// due, so that a later Predict has less to wait for. It is not counted as an answer.
 func (c *Client) Known(ctx context.Context, name types.NamespacedName, size int64) (p Prediction, ok bool) {
 	now := c.clock.Now()
 	f := c.function(name, now)

@@ -27,7 +27,7 @@ func TestKnownNeverWaits(t *testing.T) {
 		if got := p.asked.Load(); got != 1 {
 			t.Errorf("%d fetches were begun, want 1", got)
 		}
-		// Who may wait does so for what is left of the same fetch.
+		// A caller that may wait does so for the rest of the same fetch.
 		time.Sleep(600 * time.Microsecond)
 		if ok, waited := c.predict(t.Context(), name); !ok || waited != 400*time.Microsecond {
 			t.Errorf("Predict() = %v after %v, want one after 400µs", ok, waited)
@@ -38,7 +38,7 @@ func TestKnownNeverWaits(t *testing.T) {
 		time.Sleep(2 * dropAfter)
 		known(false)
 		synctest.Wait()
-		// The first, the one that was due, and the one of what could not be used any more.
+		// The first, one when the table was due, and one when it could not be used any more.
 		if got := p.asked.Load(); got != 3 {
 			t.Errorf("%d fetches were begun, want 3", got)
 		}

@@ -48,8 +48,8 @@ const (
 	limitBreaker   = "breaker"
 )
 
-// What became of an announced change of a function, or of an announcement that cannot
-// be read: the values of the attribute "result".
+// Results of an announced change of a function, or of an announcement that cannot be
+// read: the values of the attribute "result".
 const (
 	announcementApplied        = "applied"
 	announcementKnown          = "known" // the table in hand has this version

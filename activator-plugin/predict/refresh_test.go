@@ -23,14 +23,14 @@ func newRefreshed(t *testing.T, status int, body string) *refreshed {
 	return &refreshed{newClient(t, s.URL, clk), clk, s}
 }
 
-// hears has every announcement heard from now on, as listen does.
+// hears makes the client hear every announcement from now on, as listen does.
 func (r *refreshed) hears() {
 	now := r.clock.Now()
 	r.hearing.Store(&now)
 	r.allAreDue()
 }
 
-// fetchesIn is how often the predictor is asked while a request comes every second.
+// fetchesIn returns how often the predictor is asked during d, with one request a second.
 func (r *refreshed) fetchesIn(d time.Duration) int32 {
 	before := r.server.asked.Load()
 	for range int(d / time.Second) {
@@ -40,7 +40,7 @@ func (r *refreshed) fetchesIn(d time.Duration) int32 {
 	return r.server.asked.Load() - before
 }
 
-// 10,000 functions that are called all the time would have each activator ask 2,000 times a second
+// For 10,000 functions that are called all the time, each activator would ask 2,000 times a second
 // for what the predictor announces anyway.
 func TestWhatIsAnnouncedIsSeldomAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -57,7 +57,7 @@ func TestWhatIsAnnouncedIsSeldomAskedFor(t *testing.T) {
 				t.Errorf("%d fetches in a minute without announcements, want %d", got, c.unheard)
 			}
 			r.hears()
-			// Twice, for the first may be of a replica that lags.
+			// Twice, because the first answer may come from a replica that lags.
 			if got := r.fetchesIn(refreshHeard); got != 2 {
 				t.Errorf("%d fetches in the first %v with announcements, want 2", got, refreshHeard)
 			}
@@ -88,8 +88,8 @@ func TestWhatIsAnnouncedIsAskedForAtOnce(t *testing.T) {
 	}
 }
 
-// Of a predictor that is gone the first request after refreshHeard finds out, before the table may
-// not be used any more.
+// The first request after refreshHeard finds out that the predictor is gone, while the table may
+// still be used.
 func TestAPredictorThatIsGoneIsSeenInTime(t *testing.T) {
 	r := newRefreshed(t, http.StatusOK, versionJSON(t, "7"))
 	r.hears()
@@ -102,7 +102,7 @@ func TestAPredictorThatIsGoneIsSeenInTime(t *testing.T) {
 	}
 }
 
-// A cluster may have that many revisions, and an activator be asked for all of them.
+// A cluster may have this many revisions, and one activator may be asked for all of them.
 func TestTenThousandFunctionsAreKnown(t *testing.T) {
 	c := newClient(t, "http://localhost", clocktesting.NewFakeClock(time.Now()))
 	for i := range 10_000 {

@@ -2,19 +2,20 @@ package predict
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Stage is how far the predictor is with a function.
+// Stage is how far the predictor has come with a function.
 type Stage int
 
 const (
-	// Unseen has no table, or no predictor that answers.
+	// Unseen means that there is no table, or that the predictor does not answer.
 	Unseen Stage = iota
-	// Learning has a table that predicts no demand yet.
+	// Learning means that the table predicts no demand yet.
 	Learning
-	// Learned has predictions.
+	// Learned means that the table predicts demand.
 	Learned
 )
 
-// Stage returns how far the predictor is with a function, as far as it is known: it asks nobody.
+// Stage returns how far the predictor has come with a function, as far as the Client knows: it
+// asks nobody.
 func (c *Client) Stage(name types.NamespacedName) Stage {
 	f := c.find(name)
 	if f == nil {

@@ -8,20 +8,20 @@ import (
 )
 
 // Prediction is what an invocation will use at its peak, for how long, and how much CPU
-// time in all. A zero resource, or a zero duration, was not predicted. The CPU time is the
-// median: to be put in order by, not to be relied on.
+// time in all. A zero resource or duration was not predicted. CPUTime is a median:
+// requests are ordered by it, but nothing may rely on it.
 type Prediction struct {
 	Demand   api.Resources
 	Duration time.Duration
 	CPUTime  time.Duration
-	// Beyond says that the input is larger than all that were learned from. It is predicted
-	// as the largest of them, which it may borrow; that it needs no more is not known.
+	// Beyond says that the input is larger than every input learned from. The prediction is
+	// then that for the largest of them: the invocation may borrow so much, but whether it
+	// needs more is not known.
 	Beyond bool
 }
 
-// Table is all that the predictor knows of one function: with the input size as
-// the only feature, its tree ensembles are step functions of that size. It does not
-// change.
+// Table is all that the predictor knows about one function. Because the input size is the
+// only feature, its tree ensembles are step functions of that size. A Table is immutable.
 type Table struct {
 	Version   int64 // grows with every change of the answers
 	Estimator string
@@ -31,7 +31,7 @@ type Table struct {
 	cpuMilli, memoryBytes, durationMillis, cpuTimeMicros steps
 
 	unknown Prediction // of an input of unknown size
-	// offset is added to what the steps say, as the function's recent errors ask for,
+	// offset is added to the values of the steps, as the function's recent errors require,
 	// but raises nothing beyond largest.
 	offset, largest api.Resources
 	largestSize     int64 // bytes of the largest input learned from; api.UnknownSize when no size was known
@@ -48,7 +48,7 @@ func (s steps) at(size int64) int64 {
 	return s.values[sort.Search(len(s.thresholds), func(i int) bool { return s.thresholds[i] > size })]
 }
 
-// Lookup predicts for an input of size bytes, or of api.UnknownSize.
+// Lookup returns the prediction for an input of size bytes, or of api.UnknownSize.
 func (t *Table) Lookup(size int64) Prediction {
 	p := t.unknown
 	if size >= 0 {
@@ -67,7 +67,8 @@ func (t *Table) Lookup(size int64) Prediction {
 	return p
 }
 
-// raised never lowers an answer, and makes no prediction where there is none.
+// raised adds offset to raw, up to largest. It never lowers raw, and adds nothing to 0,
+// which is no prediction.
 func raised(raw, offset, largest int64) int64 {
 	if raw == 0 {
 		return 0
@@ -75,7 +76,7 @@ func raised(raw, offset, largest int64) int64 {
 	return max(raw, min(raw+offset, largest))
 }
 
-// predictsNothing says that no input's demand is predicted, as of a function whose
+// predictsNothing reports whether no input's demand is predicted, as for a function whose
 // profiling has just begun.
 func (t *Table) predictsNothing() bool {
 	for _, values := range [][]int64{t.cpuMilli.values, t.memoryBytes.values} {

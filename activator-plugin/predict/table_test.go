@@ -66,7 +66,8 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// Of a function whose inputs all had no known size, nothing was learned of any that has one.
+// If no input of a function had a known size, nothing was learned about inputs that have
+// one.
 func TestWithoutAKnownSizeEachIsBeyond(t *testing.T) {
 	table := exampleTable()
 	table.largestSize = api.UnknownSize
@@ -99,8 +100,8 @@ func drawResources(t *rapid.T, label string) api.Resources {
 	}
 }
 
-// TestLookupIsItsDefinition compares with the definition of a table, read off size by
-// size, and holds the offset to what it may do.
+// TestLookupIsItsDefinition compares with the definition of a table, evaluated size by size,
+// and checks what the offset may do.
 func TestLookupIsItsDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table := &Table{
@@ -192,7 +193,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// knowing is a client that counts what it does and knows many functions.
+// knowing returns a client that has metrics and knows many functions.
 func knowing(t testing.TB, functions int) (*Client, []types.NamespacedName) {
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	c := newMeasuredClient(t, "http://localhost", clock.RealClock{}, provider, zap.NewNop().Sugar())
@@ -213,7 +214,7 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkPredict is all that the request path pays for a prediction: the clock, the
+// BenchmarkPredict measures all that a prediction costs the request path: the clock, the
 // function map, four look-ups, the offset and the metrics.
 func BenchmarkPredict(b *testing.B) {
 	c, names := knowing(b, 1000)

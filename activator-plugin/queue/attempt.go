@@ -9,20 +9,20 @@ import (
 var (
 	// errNoSlot is what Knative's throttler returns to an attempt when no slot is free.
 	errNoSlot = context.Canceled
-	// errYielded gives a slot back that another request is to have.
+	// errYielded gives back a slot that another request is to have.
 	errYielded = errors.New("another request goes first")
 )
 
-// ended is the end of an attempt's context.
+// ended is the Done channel of an attempt: closed from the start.
 var ended = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// attempt takes a slot that is free, in the goroutine of the request, and does not wait
-// for one. It is the context of that call, which has ended before it begins: Knative's
-// throttler looks for a free slot first, and then at its context.
+// attempt takes a free slot in the goroutine of the request, without waiting for one.
+// It is the context of the call, which is done before the call begins: Knative's
+// throttler looks for a free slot first, and only then at its context.
 type attempt struct {
 	context.Context
 	line    *line
@@ -44,7 +44,7 @@ func (a *attempt) onSlot(dest string, isClusterIP bool) error {
 		a.yielded = true
 		return errYielded
 	}
-	// Also when what is called panics.
+	// Set before the call, because fn may panic.
 	a.went = true
 	a.metrics.waited(a.line.shortestFirst, 0)
 	if passed > 0 {

@@ -13,9 +13,9 @@ import (
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 )
 
-// BenchmarkTry is what a Try costs beside Knative's alone: that of a request which finds a
-// slot, and that of one of so many that wait. The function takes no time, so that all of
-// an operation is the queue's.
+// BenchmarkTry measures what a Try costs beside Knative's alone: for a request that finds
+// a slot, and for one of so many that wait. The function takes no time, so that the whole
+// operation is the queue's.
 func BenchmarkTry(b *testing.B) {
 	for _, kind := range []string{"stock", "ordered"} {
 		throttler := func(s stock) activatorhandler.Throttler {
@@ -44,8 +44,8 @@ func BenchmarkTry(b *testing.B) {
 	}
 }
 
-// benchWaiting sends b.N requests, so many at a time, which all wait before the first has
-// a slot. To start their goroutines is part of it.
+// benchWaiting sends b.N requests in batches. All of a batch wait before the first has a
+// slot. Starting their goroutines is part of it.
 func benchWaiting(b *testing.B, s stock, t activatorhandler.Throttler, waiting int) {
 	for left := b.N; left > 0; left -= waiting {
 		s.UpdateConcurrency(0)

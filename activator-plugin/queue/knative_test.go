@@ -14,7 +14,7 @@ import (
 	"libra.dev/libra/activator-plugin/knativetest"
 )
 
-// longest is how long anything may take that is to happen.
+// longest is how long to wait for anything that has to happen.
 const longest = 20 * time.Second
 
 func newKnative(t *testing.T, concurrency int64, activators int) *knativetest.Knative {
@@ -26,8 +26,8 @@ func newKnative(t *testing.T, concurrency int64, activators int) *knativetest.Kn
 	return k
 }
 
-// From a cold start on, every request is served once, by pods in which no activator has
-// more than their concurrency.
+// From a cold start on, every request is served once, and no activator has more in a
+// pod than the pod's concurrency.
 func TestBeforeKnative(t *testing.T) {
 	for _, tc := range []struct {
 		concurrency int64
@@ -152,8 +152,8 @@ func TestScaleToZeroAndBack(t *testing.T) {
 	})
 }
 
-// Of a revision that is deleted those that wait are told nothing, as without an order,
-// and those that come get Knative's error.
+// When a revision is deleted, requests that wait are told nothing, as without an order.
+// Those that come later get Knative's error.
 func TestRevisionIsDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKnative(t, 1, 1)

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// meanOf is of about how many requests the mean is that stands for what is not predicted.
+// meanOf is about how many requests make up the mean, which replaces a missing prediction.
 const meanOf = 16
 
-// line is that of one revision. There are always as many seekers as requests that wait,
-// and each has one of them, though not always the same.
+// line is that of one revision. It always has as many seekers as waiting requests. Each
+// seeker has one of the requests, though not always the same.
 type line struct {
 	// The attributes of what is counted.
 	shortestFirst, fifo []metric.RecordOption
@@ -39,8 +39,9 @@ func (l *line) idle(now time.Duration) bool {
 	return len(l.waiting) == 0 && now-l.used > forgetAfter
 }
 
-// placeOf presumes that mu is held. A request of which nothing is predicted is taken to
-// be like those of which something was; without any of those they go as they came.
+// placeOf returns the place of a request that has arrived. A request without a prediction
+// counts as the mean of those with one; if there are none, requests go as they came. The
+// caller must hold mu.
 func (l *line) placeOf(req Request, arrived time.Duration) place {
 	predicted := req.Predicted
 	if predicted <= 0 {
@@ -49,7 +50,7 @@ func (l *line) placeOf(req Request, arrived time.Duration) place {
 	return place{key: keyOf(predicted, arrived, req.Timeout), number: l.came}
 }
 
-// note presumes that mu is held.
+// note updates used and mean. The caller must hold mu.
 func (l *line) note(req Request, arrived time.Duration) {
 	l.used = max(l.used, arrived)
 	switch {
@@ -61,8 +62,8 @@ func (l *line) note(req Request, arrived time.Duration) {
 	}
 }
 
-// goFirst says whether a request that has found a slot is to have it, and how many that
-// wait it passes by that.
+// goFirst reports whether a request that has found a slot is to have it, and how many
+// waiting requests it thereby passes.
 func (l *line) goFirst(req Request, arrived time.Duration) (passed int, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +75,8 @@ func (l *line) goFirst(req Request, arrived time.Duration) (passed int, first bo
 	return l.waiting.pass(p), true
 }
 
-// join has a request wait, and returns a seeker that is to be started. It may be another's
-// already when it is.
+// join adds a request to the line. The caller must start the seeker, which may already be
+// another request's by then.
 func (l *line) join(req Request, arrived time.Duration, cancel context.CancelFunc) (*waiter, *seeker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +94,7 @@ func (l *line) join(req Request, arrived time.Duration, cancel context.CancelFun
 	return w, s
 }
 
-// grant returns who is to have the slot that the seeker got; nil for nobody.
+// grant returns the request that is to have the seeker's slot; nil for none.
 func (l *line) grant(s *seeker) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +103,7 @@ func (l *line) grant(s *seeker) *waiter {
 		best := heap.Pop(&l.waiting).(*waiter)
 		best.state = isServed
 		best.passed = l.waiting.pass(best.place)
-		// Who is passed waits on with the other's seeker.
+		// The request that is passed waits on with the other's seeker.
 		own.seeker, best.seeker = best.seeker, s
 		own.seeker.waiter, s.waiter = own, best
 		return best
@@ -113,8 +114,8 @@ func (l *line) grant(s *seeker) *waiter {
 	}
 }
 
-// leave takes a request out that does not want to wait any more, and returns its seeker,
-// which is to be cancelled. It returns nil when the request does not wait any more.
+// leave removes a request that gives up, and returns its seeker, which the caller must
+// cancel. It returns nil when the request does not wait any more.
 func (l *line) leave(w *waiter) *seeker {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +126,7 @@ func (l *line) leave(w *waiter) *seeker {
 	return w.seeker
 }
 
-// ended returns the request that a seeker had that does not seek any more.
+// ended returns the request of a seeker that has ended, and removes it if it waits.
 func (l *line) ended(s *seeker) *waiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,14 +143,14 @@ func (l *line) abandon(w *waiter) {
 	w.state = isOver
 }
 
-// remove presumes that mu is held and that w waits.
+// remove takes out w, which must be waiting. The caller must hold mu.
 func (l *line) remove(w *waiter) {
 	heap.Remove(&l.waiting, w.index)
 	w.state = isOver
 }
 
-// waiting is a heap of those who wait. The places are in it, so that to look at many
-// costs little.
+// waiting is a heap of the waiting requests. It has the places themselves, so that looking
+// at many costs little.
 type waiting []waitingAt
 
 type waitingAt struct {
@@ -180,7 +181,7 @@ func (h *waiting) Pop() any {
 	return w
 }
 
-// pass counts who came before p and still waits.
+// pass counts the waiting requests that came before p, and adds to each one's passedBy.
 func (h waiting) pass(p place) (passed int) {
 	for i := range h {
 		if h[i].number < p.number {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// forgetAfter is how long a revision is remembered to which no request comes, and
-	// forgetEvery how often those to forget are looked for.
+	// forgetAfter is how long a revision without requests is remembered, and
+	// forgetEvery is how often revisions are forgotten.
 	forgetAfter = 10 * time.Minute
 	forgetEvery = time.Minute
 )
 
-// Lines are the requests that wait, a line for each revision.
+// Lines are the waiting requests, in a line for each revision.
 type Lines struct {
 	clock   clock.PassiveClock
 	epoch   time.Time
@@ -29,7 +29,7 @@ type Lines struct {
 	forgotten time.Duration // when revisions were last forgotten
 }
 
-// New returns Lines in which nobody waits.
+// New returns Lines in which no request waits.
 func New(o Options) (*Lines, error) {
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
@@ -44,10 +44,10 @@ func New(o Options) (*Lines, error) {
 	}, nil
 }
 
-// now is the time since the Lines were made.
+// now returns the time since the Lines were made.
 func (l *Lines) now() time.Duration { return l.clock.Since(l.epoch) }
 
-// of returns the line of a revision, to which a request has just come.
+// of returns the line of a revision that a request has just come to.
 func (l *Lines) of(revID types.NamespacedName, now time.Duration) *line {
 	l.mu.RLock()
 	found := l.lines[revID]
@@ -63,8 +63,8 @@ func (l *Lines) of(revID types.NamespacedName, now time.Duration) *line {
 	}
 	if now-l.forgotten >= forgetEvery {
 		l.forgotten = now
-		// A request that has just found such a line is ordered without those that come
-		// next, and that is all.
+		// At worst, a request that has just found such a line is ordered without those
+		// that come next.
 		maps.DeleteFunc(l.lines, func(_ types.NamespacedName, line *line) bool { return line.idle(now) })
 	}
 	made := newLine(revID, now)

@@ -45,7 +45,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	return &m, nil
 }
 
-// optionsOf makes the attribute sets of a revision once, for that costs more than to count.
+// optionsOf makes the attribute sets of a revision once, as that costs more than counting.
 func optionsOf(revID types.NamespacedName) (shortestFirst, fifo []metric.RecordOption, overtaken []metric.AddOption) {
 	namespace, revision := servingmetrics.K8sNamespaceKey.With(revID.Namespace), servingmetrics.RevisionNameKey.With(revID.Name)
 	of := func(attrs ...attribute.KeyValue) metric.MeasurementOption {

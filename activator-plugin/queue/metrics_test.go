@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// measured is what the metrics say: the seconds waited by order, and how many were
-// overtaken.
+// measured is what the metrics say: the seconds waited, by order, and how many requests
+// were overtaken.
 func measured(t *testing.T, reader sdkmetric.Reader) (waited map[string][2]float64, overtaken int64) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -53,8 +53,8 @@ func measured(t *testing.T, reader sdkmetric.Reader) (waited map[string][2]float
 	return waited, overtaken
 }
 
-// What a request gains and loses by the order is in the metrics, and on the span in which
-// it waits.
+// The metrics, and the span in which a request waits, say what it gains and loses by the
+// order.
 func TestMetricsAndTraces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()
@@ -122,7 +122,7 @@ func attributes(waited, predicted float64, passed, passedBy int64) map[string]an
 	}
 }
 
-// Revisions to which nobody sends any more are forgotten, but not while a request waits.
+// Revisions that get no more requests are forgotten, but not while a request waits.
 func TestRevisionsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()

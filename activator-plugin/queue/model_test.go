@@ -25,15 +25,15 @@ type arrival struct {
 	Leaves    time.Duration // after it came; 0 for never
 }
 
-// fate is what becomes of a request.
+// fate is what happens to a request.
 type fate struct {
 	Began time.Duration // since the first could come; 0 for never
 	Err   string
 }
 
-// times makes all times at which anything happens different. Requests come at a
-// microsecond of their own, which is also that of the ends of those that ran since, and
-// leave between those.
+// times makes no two events coincide. Each request comes at a microsecond of its own,
+// which is also that of the ends of those that ran since. Requests leave between
+// microseconds.
 func times(requests []arrival) (came, leave []time.Duration) {
 	var at time.Duration
 	for i, r := range requests {
@@ -44,8 +44,8 @@ func times(requests []arrival) (came, leave []time.Duration) {
 	return came, leave
 }
 
-// model says what becomes of requests: of what comes nothing is refused but what finds
-// concurrency + depth, a slot that is free is used, and goes to the lowest key.
+// model says what happens to requests. A request is refused only if it finds
+// concurrency + depth others. A free slot is used, and goes to the lowest key.
 func model(requests []arrival, concurrency, depth int) []fate {
 	type key struct {
 		key time.Duration
@@ -121,7 +121,7 @@ func model(requests []arrival, concurrency, depth int) []fate {
 	return fates
 }
 
-// run says what becomes of requests with a throttler. In broken is what must never be.
+// run says what happens to requests with a throttler. broken lists broken invariants.
 func run(t *testing.T, requests []arrival, concurrency, depth int, wrap func(stock) activatorhandler.Throttler) (fates []fate, broken []string) {
 	synctest.Test(t, func(*testing.T) {
 		var (
@@ -198,7 +198,7 @@ func drawBreaker(rt *rapid.T) (concurrency, depth int) {
 	return rapid.SampledFrom([]int{1, 2, 10}).Draw(rt, "concurrency"), rapid.IntRange(1, 30).Draw(rt, "depth")
 }
 
-// Who is refused, who leaves, who goes first and when is exactly as it has to be.
+// Which requests are refused, leave and go first, and when, is exactly as in the model.
 func TestLinesAreAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		concurrency, depth := drawBreaker(rt)
@@ -215,7 +215,7 @@ func TestLinesAreAsTheModel(t *testing.T) {
 	})
 }
 
-// Where the order changes nothing of how long requests take, as many are refused and
+// Where the order does not change how long requests take, as many are refused and
 // admitted as without it, at the same times.
 func TestAdmissionIsAsStock(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

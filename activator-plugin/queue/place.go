@@ -3,14 +3,14 @@ package queue
 import "time"
 
 const (
-	// A second of waiting is worth ageing of predicted time.
+	// ageing is the predicted time that a second of waiting is worth.
 	ageing = 50 * time.Millisecond
-	// patience is the part of its time-out for which a request may be passed by others.
+	// Others may pass a request for at most 1/patience of its timeout.
 	patience = 4
 )
 
-// place is that of a request in its line. All that wait age alike, so that who goes
-// before whom is settled when they come.
+// place is a request's place in its line. All waiting requests age alike, so their order
+// is settled when they come.
 type place struct {
 	key    time.Duration
 	number uint64 // in the order in which they came
@@ -20,9 +20,9 @@ func (p place) before(q place) bool {
 	return p.key < q.key || p.key == q.key && p.number < q.number
 }
 
-// keyOf is the predicted time less what waiting is worth, but for what is the same for
-// all. A request that comes later goes before one that is predicted to take d only if it
-// comes within d·(1 s / ageing) of it. That time is at most the patience of its time-out.
+// keyOf returns the predicted time minus what waiting is worth, without the part that is
+// the same for all. A later request goes before one that is predicted to take d only if
+// it comes within d·(1 s / ageing) of it. That time is at most 1/patience of the timeout.
 func keyOf(predicted, arrived, timeout time.Duration) time.Duration {
 	if timeout > 0 {
 		predicted = min(predicted, aged(timeout/patience))

@@ -13,15 +13,15 @@ import (
 // errNobody gives back a slot that came for a request that has just left.
 var errNobody = errors.New("the request does not wait any more")
 
-// seeker waits in Knative's throttler for one of the requests of a line, whichever.
+// seeker waits in Knative's throttler on behalf of some request of a line.
 type seeker struct {
 	line   *line
-	waiter *waiter // whose error an error is; guarded by the line
+	waiter *waiter // gets the seeker's error; guarded by the line
 	cancel context.CancelFunc
 }
 
-// seek ends after its request has: served, refused, or gone. A panic of the throttler
-// goes to the request's goroutine, which like all of those may panic.
+// seek returns after its request was served, was refused, or has gone. A panic of the
+// throttler goes to the request's goroutine, which may panic, as every request's may.
 func (s *seeker) seek(ctx context.Context, next activatorhandler.Throttler, revID types.NamespacedName) {
 	e := event{ended: true}
 	defer func() {

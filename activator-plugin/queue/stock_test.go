@@ -34,12 +34,12 @@ func (s stock) Try(ctx context.Context, _ types.NamespacedName, fn func(string, 
 
 type requestKey struct{}
 
-// as is a context of a request of which req is known.
+// as returns the context of a request of which req is known.
 func as(ctx context.Context, req Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, req)
 }
 
-// predictedAs is a context of a request that is ordered.
+// predictedAs returns the context of a request that is ordered.
 func predictedAs(ctx context.Context, d time.Duration) context.Context {
 	return as(ctx, Request{Order: ShortestFirst, Predicted: d})
 }

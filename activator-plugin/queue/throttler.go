@@ -1,10 +1,10 @@
-// Package queue decides which request goes first where requests of a revision wait for a
-// free slot in the activator: the one that is predicted to be the shortest, and the
-// longer one has waited the sooner it goes.
+// Package queue decides which request goes first when requests of a revision wait in the
+// activator for a free slot: the one that is predicted to be the shortest. The longer a
+// request has waited, the sooner it goes.
 //
-// Who is admitted, how many wait and what is refused stays Knative's to decide. For each
-// request that waits here, one call waits in Knative's throttler; when one of these calls
-// gets a slot, the slot is given to the request that is to go first.
+// Knative still decides which requests are admitted, how many wait, and which are
+// refused. For each request that waits here, one call waits in Knative's throttler. When
+// one of these calls gets a slot, the slot goes to the request that is to go first.
 package queue
 
 import (
@@ -18,15 +18,15 @@ import (
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 )
 
-// Order is in which order requests of a revision go that wait.
+// Order is the order in which the waiting requests of a revision go.
 type Order int
 
 const (
 	// Stock is Knative's queue as it is.
 	Stock Order = iota
-	// FIFO is Knative's queue, and how long requests wait in it is measured.
+	// FIFO is Knative's queue, with the waiting times measured.
 	FIFO
-	// ShortestFirst lets the request go first that is predicted to be the shortest.
+	// ShortestFirst lets the request that is predicted to be the shortest go first.
 	ShortestFirst
 )
 
@@ -43,12 +43,12 @@ type Request struct {
 type Options struct {
 	Clock         clock.PassiveClock
 	MeterProvider metric.MeterProvider
-	// Request tells what is known of the request in ctx. It must not wait for anything.
+	// Request returns what is known of the request in ctx. It must not block.
 	Request func(ctx context.Context, revision types.NamespacedName) Request
 }
 
-// Throttler goes before Knative's throttler. A request whose order is Stock goes straight
-// to next.
+// Throttler returns the throttler that goes before next, Knative's throttler. A request
+// whose order is Stock goes straight to next.
 func (l *Lines) Throttler(next activatorhandler.Throttler) activatorhandler.Throttler {
 	return &throttler{lines: l, next: next}
 }
@@ -79,14 +79,14 @@ func (t *throttler) shortestFirst(ctx context.Context, revID types.NamespacedNam
 	arrived := t.lines.now()
 	line := t.lines.of(revID, arrived)
 
-	// Most requests find a slot, and need nobody to wait for them.
+	// Most requests find a free slot and need no seeker.
 	try := attempt{Context: ctx, line: line, metrics: t.lines.metrics, req: req, arrived: arrived, fn: fn}
 	err := t.next.Try(&try, revID, try.onSlot)
 	if try.went || !try.yielded && !errors.Is(err, errNoSlot) {
 		return err
 	}
 
-	// The context of the call may be handed on to other requests, and outlive this one.
+	// The seeker, with its context, may go to another request and outlive this one.
 	seekCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w, s := line.join(req, arrived, cancel)
 	go s.seek(seekCtx, t.next, revID)

@@ -46,7 +46,7 @@ func TestWhoGoesFirst(t *testing.T) {
 	second := func(f float64) time.Duration { return time.Duration(f * float64(time.Second)) }
 	for _, tc := range []struct {
 		name string
-		// requests come a second after each other.
+		// requests come one second apart.
 		requests []Request
 		want     []int
 	}{
@@ -89,7 +89,7 @@ func TestWhoGoesFirst(t *testing.T) {
 	}
 }
 
-// A request that finds a slot just freed has it only if it goes before all that wait.
+// A request that finds a slot just freed gets it only if it goes before all that wait.
 func TestWhoFindsASlotGoesFirst(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -158,7 +158,7 @@ func TestAgeingBoundsTheWait(t *testing.T) {
 						}
 					})
 				}
-				// As many as there are slots for, so that those that wait do not get fewer.
+				// As many as there are slots, so that the number that wait does not fall.
 				var ended atomic.Bool
 				for range 2 * concurrency {
 					send(short, func() {})
@@ -213,7 +213,7 @@ func TestColdStart(t *testing.T) {
 				}
 				s.UpdateConcurrency(concurrency)
 				all.Wait()
-				// Those that are sent at a time are in any order.
+				// Those that are sent at the same time are in any order.
 				for batch := range slices.Chunk(got, concurrency) {
 					slices.Sort(batch)
 					slices.Reverse(batch)
@@ -234,8 +234,8 @@ func TestRefusals(t *testing.T) {
 	deleted := errors.New("revision not found")
 	for _, tc := range []struct {
 		name string
-		// leave makes the context of the second of two requests, of which the first has the
-		// slot; refused is what Knative's throttler says to all that come.
+		// leave makes the context of the second of two requests; the first has the slot.
+		// refused is what Knative's throttler answers to all that come.
 		leave   func(context.Context) (context.Context, context.CancelFunc)
 		refused error
 		want    error
@@ -292,7 +292,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// refuser refuses all, after that is set.
+// refuser refuses all requests once err is set.
 type refuser struct {
 	activatorhandler.Throttler
 	err error
@@ -305,7 +305,7 @@ func (r *refuser) Try(ctx context.Context, revID types.NamespacedName, fn func(s
 	return r.Throttler.Try(ctx, revID, fn)
 }
 
-// A seeker that is refused takes a request with it that waits, and no other.
+// A seeker that is refused takes one waiting request with it, and no other.
 func TestSeekerIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStock(1, 10)
@@ -345,8 +345,8 @@ func (f failing) Try(ctx context.Context, revID types.NamespacedName, fn func(st
 	return f.Throttler.Try(ctx, revID, fn)
 }
 
-// Who panics in a slot does so in the goroutine of its request, with what it panicked
-// with, and the slot is free by then.
+// A panic in a slot comes out in the goroutine of its request, with the same value, and the
+// slot is free by then.
 func TestPanics(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		t.Run(fmt.Sprint("waits: ", waits), func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestThrottlerPanics(t *testing.T) {
 	})
 }
 
-// again is a throttler that tries another pod when there is an error.
+// again is a throttler that tries another pod after an error.
 type again struct{ stock }
 
 func (a again) Try(ctx context.Context, revID types.NamespacedName, fn func(string, bool) error) error {
@@ -448,7 +448,7 @@ func TestThrottlerTriesAgain(t *testing.T) {
 	}
 }
 
-// What the order is not for goes to Knative's throttler as it came.
+// A request that the order is not for goes to Knative's throttler as it came.
 func TestStockAndFIFOAreUntouched(t *testing.T) {
 	for _, order := range []Order{Stock, FIFO} {
 		synctest.Test(t, func(t *testing.T) {
@@ -489,7 +489,7 @@ func TestContextsHaveTheirValues(t *testing.T) {
 	})
 }
 
-// Whatever happens at once, each request is sent at most once, gets its own result, and no
+// Whatever happens at once, each request is sent at most once and gets its own result, and no
 // more run than may.
 func TestManyAtOnce(t *testing.T) {
 	for _, concurrency := range []int{1, 10} {

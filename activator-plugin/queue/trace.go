@@ -8,8 +8,8 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
-// trace says on the span of the wait, which is the one in ctx, what the order gave the
-// request and what it cost it.
+// trace records on the span in ctx, which is that of the wait, what the request gained
+// and lost by the order.
 func trace(ctx context.Context, req Request, waited time.Duration, passed, passedBy int) {
 	span := oteltrace.SpanFromContext(ctx)
 	if !span.IsRecording() {

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// errPanicked is told to Knative's throttler when the request's own goroutine panics.
+// errPanicked is what Knative's throttler gets when the request's own goroutine panics.
 var errPanicked = errors.New("the request was aborted")
 
-// waiter is a request that waits. All of it but the channels is guarded by its line.
+// waiter is a request that waits. Its line guards all of it except the channels.
 type waiter struct {
 	line *line
 	place
@@ -16,10 +16,10 @@ type waiter struct {
 	state  state
 	seeker *seeker
 
-	events  chan event // of its seeker, of which one at most is under way
-	replies chan error // of what was called, to its seeker
+	events  chan event // from its seeker, one at a time
+	replies chan error // from fn, to its seeker
 
-	passed, passedBy int // how many it passed, and that passed it; final when it does not wait
+	passed, passedBy int // how many it passed, how many passed it; final when it stops waiting
 }
 
 type state int
@@ -40,7 +40,7 @@ type event struct {
 	panicked any
 }
 
-// result of a seeker that has ended.
+// result returns the error of a seeker that has ended, or panics as the seeker did.
 func (e event) result() error {
 	if e.panicked != nil {
 		panic(e.panicked)
@@ -48,8 +48,8 @@ func (e event) result() error {
 	return e.err
 }
 
-// wait calls fn when the request has a slot, in this goroutine, and returns what the
-// throttler made of it. onSlot is called once before.
+// wait calls fn in this goroutine when the request has a slot, and returns what the
+// throttler returned to the seeker. Before fn, it calls onSlot once.
 func (w *waiter) wait(ctx context.Context, fn func(dest string, isClusterIP bool) error, onSlot func()) error {
 	done := ctx.Done()
 	for {
@@ -62,7 +62,7 @@ func (w *waiter) wait(ctx context.Context, fn func(dest string, isClusterIP bool
 				onSlot()
 				onSlot = nil
 			}
-			// Whoever has a slot is not interrupted: fn sees to ctx.
+			// A request that has a slot is not interrupted: fn watches ctx.
 			done = nil
 			w.serve(fn, e)
 		case <-done:
@@ -75,8 +75,8 @@ func (w *waiter) wait(ctx context.Context, fn func(dest string, isClusterIP bool
 	}
 }
 
-// left waits until the seeker does not count any more in what Knative admits, which is
-// soon, and returns why the request left.
+// left waits until the seeker no longer counts in what Knative admits, which is soon, and
+// returns why the request left.
 func (w *waiter) left(ctx context.Context) error {
 	err := (<-w.events).result()
 	if err == nil || errors.Is(err, errNobody) || errors.Is(err, context.Canceled) {
@@ -85,8 +85,8 @@ func (w *waiter) left(ctx context.Context) error {
 	return err
 }
 
-// serve calls fn, and tells the seeker when that is over. When fn panics the slot is free
-// before the panic goes on, as in Knative's throttler.
+// serve calls fn, and tells the seeker when fn is done. If fn panics, the slot is free
+// before the panic continues, as in Knative's throttler.
 func (w *waiter) serve(fn func(dest string, isClusterIP bool) error, e event) {
 	err, returned := errPanicked, false
 	defer func() {

@@ -18,7 +18,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// duplicatorConfig is off unless the cluster's administrator turns it on.
+// duplicatorConfig configures the duplicator, which is off unless the cluster's
+// administrator turns it on.
 type duplicatorConfig struct {
 	// Whether inputs of functions that ask for it are duplicated.
 	Duplicator string `default:"false"`
@@ -50,7 +51,7 @@ func (c *duplicatorConfig) fromEnv() error {
 	return errors.Join(errs[:]...)
 }
 
-// duplication is a Duplicator and its goroutine. It is nil when it is off.
+// duplication is a Duplicator and its goroutine. It is nil when duplication is off.
 type duplication struct {
 	*duplicator.Duplicator
 	cancel  context.CancelFunc
@@ -73,8 +74,8 @@ func (d *duplication) handler(next http.Handler) http.Handler {
 	return d.Handler(next)
 }
 
-// start duplicates until ctx is done, which is when the activator is told to stop: its
-// drain is time to remove a copy in.
+// start duplicates in the background until ctx is done, which is when the activator is
+// told to stop: the drain leaves time to remove a copy.
 func (d *duplication) start(ctx context.Context) {
 	if d == nil {
 		return
@@ -83,7 +84,7 @@ func (d *duplication) start(ctx context.Context) {
 	d.running.Go(func() { d.Run(ctx) })
 }
 
-// stop returns when no copy is left.
+// stop ends duplication and returns when no copy is left.
 func (d *duplication) stop() error {
 	if d == nil {
 		return nil

@@ -24,21 +24,20 @@ import (
 const (
 	metricsAddrEnv = "LIBRA_METRICS_ADDR"
 
-	// scrapeTimeout is enough for one of metricSets series.
+	// scrapeTimeout is enough for a scrape of metricSets series.
 	scrapeTimeout = 30 * time.Second
 	scrapesAtOnce = 4
 )
 
-// export is where Libra's own metrics are scraped, whatever Knative is told to do with its own.
+// export serves Libra's own metrics to scrapers, whatever Knative is told to do with its own.
 type export struct {
 	provider *sdkmetric.MeterProvider
 	mux      *http.ServeMux
 	server   *http.Server
-	address  string // once it is listened on
+	address  string // set once the server listens
 }
 
-// startExport never fails the activator: where the address cannot be listened on, metrics
-// are counted and nobody sees them.
+// startExport never fails the activator: if it cannot listen on the address, metrics are counted but not served.
 func startExport(logger *zap.SugaredLogger) *export {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
@@ -82,8 +81,8 @@ func startExport(logger *zap.SugaredLogger) *export {
 	return e
 }
 
-// tell serves, on the same port, the last requests of all functions to whoever reaches the pod's loopback address: that is who
-// may forward a port to the pod, and nobody else in the cluster.
+// tell serves the last requests of all functions on the same port, but only at the pod's loopback address. Only those who may
+// forward a port to the pod reach that, and nobody else in the cluster.
 func (e *export) tell(requests http.Handler) {
 	e.mux.HandleFunc("GET "+api.ActivatorRequestsPath, func(w http.ResponseWriter, r *http.Request) {
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)

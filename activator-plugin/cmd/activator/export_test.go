@@ -69,7 +69,7 @@ func TestMetricsThatNobodySeesStopNothing(t *testing.T) {
 	}
 }
 
-// Who may forward a port to the pod learns of requests, and who reaches the pod otherwise does not.
+// Those who may forward a port to the pod can read requests. Others who reach the pod cannot.
 func TestRequestsAreToldAtLoopbackAlone(t *testing.T) {
 	t.Setenv(metricsAddrEnv, "127.0.0.1:0")
 	e := startExport(zap.NewNop().Sugar())

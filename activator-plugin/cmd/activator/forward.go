@@ -27,7 +27,7 @@ import (
 	"libra.dev/libra/activator-plugin/forward"
 )
 
-// forwarding is what it takes to pass requests on.
+// forwarding has what passing requests on needs.
 type forwarding struct {
 	env     config
 	kube    kubernetes.Interface
@@ -38,8 +38,8 @@ type forwarding struct {
 	tp      trace.TracerProvider
 }
 
-// forward passes on what a placement policy has an activator in another zone place, and has next serve the rest. Where
-// activators cannot reach each other by address, it is all served.
+// forward returns a handler that passes on the requests which a placement policy has an activator in another zone
+// place, and has next serve the rest. If activators cannot reach each other by address, next serves all of them.
 func (l libra) forward(ctx context.Context, next http.Handler, f forwarding) http.Handler {
 	if l.manager == nil {
 		return next
@@ -81,7 +81,7 @@ func (f forwarding) handler(ctx context.Context, next http.Handler, l libra, log
 	})
 }
 
-// routingTLS trusts what Knative has activators trust, in one that is an activator.
+// routingTLS accepts only servers that are activators, certified by an authority that Knative has activators trust.
 func routingTLS(secrets corelisters.SecretLister, configMaps corelisters.ConfigMapLister) forward.TLSConfig {
 	return func() (*tls.Config, error) {
 		roots := x509.NewCertPool()

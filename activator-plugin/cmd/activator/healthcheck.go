@@ -10,8 +10,9 @@ import (
 
 var errTerminated = errors.New("the activator was told to stop")
 
-// healthCheck fails from the moment that the activator is told to stop, so that no
-// new requests are routed to it, and otherwise as the connection to the autoscaler.
+// healthCheck returns a health check that fails once the activator is told to stop, so
+// that no new requests are routed to it. Before that, it follows the connection to the
+// autoscaler.
 func healthCheck(terminated context.Context, autoscaler func() error, logger *zap.SugaredLogger) func() error {
 	logOnce := sync.OnceFunc(func() { logger.Info("Failing health checks from now on, to get no new requests") })
 	return func() error {

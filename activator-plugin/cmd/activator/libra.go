@@ -33,8 +33,8 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// libraConfig is read as text, so that all that is wrong with it is said at once,
-// each with the form that is accepted.
+// libraConfig is read as text, so that all errors in it are reported at once, each with the form
+// that is accepted.
 type libraConfig struct {
 	// The Redis that holds the pools.
 	RedisAddr string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
@@ -64,8 +64,7 @@ func libraConfigFromEnv() (libraConfig, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// libra is Libra's part of the activator. Its zero value is none: everything runs
-// as stock.
+// libra is Libra's part of the activator. Its zero value does nothing: everything runs as stock.
 type libra struct {
 	manager    *invocation.Manager
 	lines      *queue.Lines
@@ -73,7 +72,7 @@ type libra struct {
 	stop       func()
 }
 
-// startLibra never fails the activator, and contacts neither Redis nor the predictor.
+// startLibra never fails the activator, and itself contacts neither Redis nor the predictor.
 func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, tp trace.TracerProvider, logger *zap.SugaredLogger) libra {
 	l, err := newLibra(ctx, kube, podName, mp, tp, logger.Named("libra"))
 	if err != nil {
@@ -167,7 +166,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	go picture.Run(ctx)
 	go manager.Run(ctx)
 	go predictor.Run(ctx)
-	// ctx is done only after stop has returned, which waits for the last report.
+	// ctx is done only after stop has returned, and stop waits for the last report.
 	reporting, stopReporting := context.WithCancel(ctx)
 	reported := make(chan struct{})
 	go func() {
@@ -187,7 +186,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		}
 		stopEvents()
 		stopReporting()
-		select { // it sends once more
+		select { // the sender sends once more
 		case <-reported:
 		case <-drainCtx.Done():
 			logger.Warnw(unsent, zap.Error(drainCtx.Err()))
@@ -199,9 +198,9 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}}, nil
 }
 
-// newRecorder returns a recorder of Events on revisions. It drops what the API server
-// does not take soon, and at most 25 Events on one revision and then one in five
-// minutes are sent, which is client-go's bound. stop ends its goroutines.
+// newRecorder returns a recorder of Events on revisions. It drops Events that the API server
+// does not accept soon. Of the Events on one revision it sends at most 25, and then one every
+// five minutes, which is client-go's limit. stop ends its goroutines.
 func newRecorder(kube kubernetes.Interface) (recorder record.EventRecorder, stop func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(context.Background()))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: kube.CoreV1().Events(corev1.NamespaceAll)})
@@ -215,8 +214,8 @@ func (l libra) throttler(next activatorhandler.Throttler) activatorhandler.Throt
 	return l.manager.Throttler(l.lines.Throttler(next))
 }
 
-// watch follows what Knative's own settings say to Libra. A ConfigMap that is not there, without
-// which stock starts as well, is as an empty one.
+// watch follows what Knative's own settings tell Libra. A missing ConfigMap, without which stock
+// starts as well, counts as an empty one.
 func (l libra) watch(configMaps configmap.DefaultingWatcher, namespace string) {
 	if l.manager == nil {
 		return
@@ -225,7 +224,7 @@ func (l libra) watch(configMaps configmap.DefaultingWatcher, namespace string) {
 	configMaps.WatchWithDefault(empty, l.manager.FollowAutoscaler)
 }
 
-// followActivators follows which of the activators of each revision this one, at self, is.
+// followActivators follows each revision's activators, and which of them this one, at self, is.
 func (l libra) followActivators(endpoints cache.SharedIndexInformer, self string, logger *zap.SugaredLogger) {
 	if l.manager == nil {
 		return

@@ -1,4 +1,5 @@
-// The activator with Libra in it: a drop-in for Knative Serving's own.
+// Command activator is Knative Serving's activator with Libra in it: a drop-in
+// replacement.
 package main
 
 import (
@@ -121,7 +122,7 @@ func main() {
 	ah = libra.handler(ah)
 	ah = handler.NewTimeoutHandler(ah, "activator request timeout", timeouts, logger)
 	ah = concurrencyReporter.Handler(ah)
-	// What is passed on to another activator is that one's to count.
+	// Only the activator to which a request is passed on counts it.
 	ah = libra.forward(ctx, ah, forwarding{env: env, kube: kube, network: network, tls: tlsEnabled, logger: logger, mp: exported.provider, tp: tp})
 	ah = activatorhandler.NewTracingAttributeHandler(tp, ah)
 	requestLog := newRequestLogOrDie(ah, logger)
@@ -130,7 +131,7 @@ func main() {
 	ah = activatorhandler.WrapActivatorHandlerWithFullDuplex(ah, logger)
 	ah = activatorhandler.NewContextHandler(ctx, ah, configStore)
 	ah = otelhttp.NewHandler(ah, "handle", otelhttp.WithTracerProvider(tp), otelhttp.WithMeterProvider(mp))
-	// Probes and health checks are outside of what is measured.
+	// Probes and health checks are not measured.
 	ah = &activatorhandler.ProbeHandler{NextHandler: ah}
 	ah = netprobe.NewHandler(ah)
 	terminated := signals.NewContext()

@@ -15,21 +15,21 @@ import (
 
 const (
 	cgroupRoot = "/sys/fs/cgroup"
-	// softLimitEnv is where Go's runtime looks for a soft limit by itself.
+	// softLimitEnv is where Go's runtime itself looks for a soft limit.
 	softLimitEnv = "GOMEMLIMIT"
-	// softLimitPercent leaves room for memory that the container is charged with and that Go's runtime does
-	// not count: the program itself, and the kernel's for its sockets.
+	// softLimitPercent leaves room for memory that the container is charged for but Go's runtime does not count:
+	// the program itself, and the kernel's memory for its sockets.
 	softLimitPercent = 85
-	// unlimited is more than any node has. Version 1 of cgroups has a number as large for no limit.
+	// unlimited is more than any node has. For no limit, cgroup v1 reports a number as large.
 	unlimited = 1 << 50
 )
 
-// limitFiles have the memory limit of a container, with version 2 and version 1 of cgroups.
+// limitFiles have the memory limit of a container, on cgroup v2 and v1.
 var limitFiles = []string{"memory.max", "memory/memory.limit_in_bytes"}
 
-// limitMemory sets Go's soft memory limit below the container's limit, unless the environment has one. Knative's
-// Deployment sets GOGC=500, so that garbage is collected when the heap is six times what was live. With what
-// Libra keeps beside stock, the container could be killed before that.
+// limitMemory sets Go's soft memory limit below the container's limit, unless the environment sets one.
+// Knative's Deployment sets GOGC=500, so garbage is collected only when the heap is six times the live memory.
+// With what Libra keeps beyond stock, the container could be killed before that.
 func limitMemory(root string, logger *zap.SugaredLogger) {
 	if os.Getenv(softLimitEnv) != "" {
 		logger.Infow("The activator has a soft memory limit", "bytes", debug.SetMemoryLimit(-1), "from", softLimitEnv)
@@ -49,8 +49,8 @@ func limitMemory(root string, logger *zap.SugaredLogger) {
 	logger.Infow("The activator has a soft memory limit", "bytes", soft, "from", file, "containerBytes", limit)
 }
 
-// containerLimit is the memory limit of the container whose cgroup is mounted at root, 0 for none, and the file
-// that says so.
+// containerLimit returns the memory limit, in bytes, of the container whose cgroup is mounted at root, or 0 for
+// none, and the file that says so.
 func containerLimit(root string) (limit int64, file string, err error) {
 	for _, name := range limitFiles {
 		file = filepath.Join(root, name)

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// count has a provider count once for each of so many sets of attributes.
+// count makes a provider count once for each of a number of attribute sets.
 func count(t *testing.T, provider metric.MeterProvider, sets int) {
 	t.Helper()
 	counter, err := provider.Meter("").Int64Counter("counted")
@@ -26,7 +26,7 @@ func count(t *testing.T, provider metric.MeterProvider, sets int) {
 	}
 }
 
-// served is how many series Libra serves of a counter with so many sets of attributes.
+// served returns how many series Libra serves of a counter with that many attribute sets.
 func served(t *testing.T, sets int) int {
 	t.Helper()
 	t.Setenv(metricsAddrEnv, "127.0.0.1:0")
@@ -38,7 +38,8 @@ func served(t *testing.T, sets int) int {
 	return strings.Count(w.Body.String(), "\ncounted_total{")
 }
 
-// kept is how many series a provider with some options has of a counter with so many sets of attributes.
+// kept returns how many series a provider with the options has of a counter with that many attribute
+// sets.
 func kept(t *testing.T, sets int, options ...sdkmetric.Option) int {
 	t.Helper()
 	reader := sdkmetric.NewManualReader()
@@ -60,7 +61,7 @@ func TestLibrasMetricsHaveRoomForRevisions(t *testing.T) {
 	}
 }
 
-// Clients choose labels of Knative's metrics, by the Host that they ask for.
+// Clients choose label values of Knative's metrics, by the Host that they ask for.
 func TestOtherMetricsHaveTheBoundOfTheSDK(t *testing.T) {
 	t.Setenv(metricSetsEnv, "")
 	served(t, 1)

@@ -10,7 +10,7 @@ import (
 	configmapinformer "knative.dev/pkg/configmap/informer"
 )
 
-// Stock starts without a ConfigMap config-autoscaler.
+// Stock starts without the ConfigMap config-autoscaler.
 func TestConfigAutoscalerNeedNotBe(t *testing.T) {
 	kube := fake.NewClientset()
 	l := startLibra(t.Context(), kube, "activator-0", noop.NewMeterProvider(), nil, zap.NewNop().Sugar())

@@ -22,11 +22,11 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// placementTimeout bounds how much later the activator starts for its placement policies. After it
-// requests go as if there were none, until they have been read.
+// placementTimeout bounds how long the activator's start waits for placement policies. After that, requests go as if
+// there were none, until they have been read.
 const placementTimeout = 5 * time.Second
 
-// policies are the cluster's placement policies. The zero value is none.
+// policies are the cluster's placement policies. The zero value has none.
 type policies struct{ followed *tapp.Policies }
 
 func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string, live *settings.Live, events record.EventRecorder, mp metric.MeterProvider, logger *zap.SugaredLogger) (policies, error) {
@@ -42,7 +42,7 @@ func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string,
 	return policies{followed}, err
 }
 
-// platform is what the settings say, as they are now.
+// platform returns a policy that follows the placement in the settings.
 func platform(live *settings.Live) placement.Policy {
 	named := map[api.Placement]placement.Policy{}
 	for _, name := range api.Placements {
@@ -53,7 +53,7 @@ func platform(live *settings.Live) placement.Policy {
 	}
 }
 
-// programs is nil for none, which a nil *tapp.Policies in an interface would not be.
+// programs returns nil if there are none. A nil *tapp.Policies in an interface would not be nil.
 func (p policies) programs() placement.Programs {
 	if p.followed == nil {
 		return nil
@@ -61,8 +61,8 @@ func (p policies) programs() placement.Programs {
 	return p.followed
 }
 
-// start follows the policies until ctx is done, and waits a little until they and what else they take are read, because
-// a request that comes before that goes where it may not.
+// start follows the policies until ctx is done. It waits up to placementTimeout until they and the other caches are
+// read, because an earlier request could go where it may not.
 func (p policies) start(ctx context.Context, logger *zap.SugaredLogger, others ...cache.InformerSynced) {
 	if p.followed == nil {
 		return

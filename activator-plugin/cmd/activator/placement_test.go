@@ -29,7 +29,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// onNodeA are the cluster's policies: one, which allows the node a.
+// onNodeA returns policies of a cluster with one policy, which allows the node a.
 func onNodeA(t *testing.T, name string) (context.Context, policies) {
 	t.Helper()
 	var spec any = map[string]any{"blocks": []any{map[string]any{"workers": []any{map[string]any{"node": "a"}}}}}
@@ -49,7 +49,7 @@ func onNodeA(t *testing.T, name string) (context.Context, policies) {
 	return ctx, p
 }
 
-// Once start has returned, the policies that there are are in force.
+// Once start has returned, the existing policies are in force.
 func TestPlacementPoliciesAreInForceFromTheStart(t *testing.T) {
 	ctx, p := onNodeA(t, "gpu")
 	if p.programs().Of("shop", "gpu") != nil {
@@ -64,7 +64,7 @@ func TestPlacementPoliciesAreInForceFromTheStart(t *testing.T) {
 	}
 }
 
-// Nor is a request refused because its pod has not been read yet.
+// A request is not refused because its pod has not been read yet, either.
 func TestTheStartWaitsForPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, p := onNodeA(t, v1alpha1.DefaultName)

@@ -12,7 +12,8 @@ import (
 // unsent is logged when the activator stops before its last report is sent.
 const unsent = "What functions could have lent in the last seconds is not reported: there was no time left to send it"
 
-// newReportSender returns what sends the manager's counts, for the resizer to report on.
+// newReportSender returns the sender of the manager's counts, on which the resizer
+// reports.
 func newReportSender(store report.Store, owner string, manager *invocation.Manager, predictor *predict.Client, logger *zap.SugaredLogger) *report.Sender {
 	return &report.Sender{
 		Clock:  clock.RealClock{},

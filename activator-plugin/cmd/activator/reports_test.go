@@ -24,15 +24,15 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// admitting is a throttler with a slot for each request, in a pod that nothing is known of.
+// admitting is a throttler with a slot for each request, in a pod about which nothing is known.
 type admitting struct{}
 
 func (admitting) Try(_ context.Context, _ types.NamespacedName, fn func(dest string, isClusterIP bool) error) error {
 	return fn("10.0.0.1:8012", false)
 }
 
-// The requests of the last seconds count in the reports as well, and the activator does not wait for its
-// drain budget to run out.
+// The reports include the requests of the last seconds, and the activator stops before its drain budget
+// runs out.
 func TestTheLastReportIsSentAsTheActivatorStops(t *testing.T) {
 	server, err := redisconn.Parse(redistest.StartServer(t).Addr, "")
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	o11yconfigmap "knative.dev/serving/pkg/observability/configmap"
 )
 
-// newRequestLogOrDie logs nothing until the observability config map enables it.
+// newRequestLogOrDie returns a handler that logs nothing until the observability config
+// map enables it.
 func newRequestLogOrDie(next http.Handler, logger *zap.SugaredLogger) *pkghttp.RequestLogHandler {
 	h, err := pkghttp.NewRequestLogHandler(next, logging.NewSyncFileWriter(os.Stdout), "", requestLogInput, false)
 	if err != nil {
@@ -42,7 +43,7 @@ func updateRequestLog(h *pkghttp.RequestLogHandler, logger *zap.SugaredLogger) f
 	}
 }
 
-// requestLogInput presumes that the context handler has set the revision.
+// requestLogInput requires that the context handler has set the revision.
 func requestLogInput(r *http.Request, resp *pkghttp.RequestLogResponse) *pkghttp.RequestLogTemplateInput {
 	rev := activatorhandler.RevisionFrom(r.Context())
 	return &pkghttp.RequestLogTemplateInput{

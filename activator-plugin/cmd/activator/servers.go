@@ -21,7 +21,7 @@ type servers struct {
 	failed chan error
 }
 
-// startServersOrDie serves TLS too when there are certificates; plain HTTP remains.
+// startServersOrDie serves plain HTTP and, if there are certificates, TLS as well.
 func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.CertCache, logger *zap.SugaredLogger) *servers {
 	s := &servers{all: map[string]*http.Server{
 		"http1":   newServer(networking.BackendHTTPPort, h),
@@ -58,8 +58,8 @@ func newServer(port int, h http.Handler) *http.Server {
 	return pkgnet.NewServer(":"+strconv.Itoa(port), h)
 }
 
-// drain waits until the failing readiness probes have kept new requests away, and
-// then for the requests in flight; the pod's grace period bounds the latter.
+// drain waits until failing readiness probes keep new requests away, and then for the
+// requests in flight. The pod's grace period bounds the latter.
 func (s *servers) drain(logger *zap.SugaredLogger) {
 	logger.Infow("Not ready any more; still serving until that is known everywhere", "for", pkgnet.DefaultDrainTimeout)
 	time.Sleep(pkgnet.DefaultDrainTimeout)

@@ -12,8 +12,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// followSettings follows the cluster's settings once they are run, and logs what they
-// are, and what is wrong with them. Until they have been read, Libra observes.
+// followSettings returns settings that follow the cluster's once they are run. It logs
+// what they are and what is wrong with them. Until they have been read, Libra observes.
 func followSettings(ctx context.Context, kube kubernetes.Interface, logger *zap.SugaredLogger) (*settings.Live, error) {
 	var refused once.Set[string] // a watch that fails is tried again and again
 	objects, _ := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)

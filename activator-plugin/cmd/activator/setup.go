@@ -26,8 +26,8 @@ import (
 	apiconfig "knative.dev/serving/pkg/apis/config"
 )
 
-// config is the environment of the stock activator. What it cannot do without
-// stops it, as it stops stock; Libra's own settings are in libra.go.
+// config is the environment of the stock activator. If a required variable is missing,
+// the activator stops, like stock. Libra's own settings are in libra.go.
 type config struct {
 	PodName string `split_words:"true" required:"true"`
 	PodIP   string `split_words:"true" required:"true"`
@@ -80,8 +80,8 @@ func networkConfigOrDie(ctx context.Context, kube kubernetes.Interface, logger *
 	return cfg
 }
 
-// newTransportOrDie returns the transport to the pods, and with it the certificates
-// when system-internal-tls is enabled.
+// newTransportOrDie returns the transport to the pods and, if system-internal-tls is
+// enabled, the certificates.
 func newTransportOrDie(ctx context.Context, env config, network *netcfg.Config, logger *zap.SugaredLogger) (http.RoundTripper, *certificate.CertCache) {
 	logger.Debugw("Connecting to pods", "maxIdle", env.MaxIdleProxyConns, "maxIdlePerHost", env.MaxIdleProxyConnsPerHost)
 	if !network.SystemInternalTLSEnabled() {
@@ -106,9 +106,9 @@ func setProbeSettingsOrDie(env config, logger *zap.SugaredLogger) {
 	activatornet.SetProbeSettings(parse("PROBE_TIMEOUT", env.ProbeTimeout), parse("PROBE_FREQUENCY", env.ProbeFrequency))
 }
 
-// timeouts returns how long a request may take in all, until its response begins,
-// and between two writes of its response. The latter two are without bound at 0,
-// which is what a revision gets that does not name them.
+// timeouts returns how long a request may take in all, until its response begins, and
+// between two writes of its response. The latter two are unbounded at 0, which is what a
+// revision gets that does not set them.
 func timeouts(r *http.Request) (all, responseStart, idle time.Duration) {
 	rev := activatorhandler.RevisionFrom(r.Context())
 	if rev == nil {
@@ -128,7 +128,7 @@ func seconds(s *int64, otherwise int64) time.Duration {
 	return time.Duration(otherwise) * time.Second
 }
 
-// shutdown sends what telemetry has not been sent.
+// shutdown sends the telemetry that is still unsent.
 func shutdown(logger *zap.SugaredLogger, what string, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()

@@ -9,9 +9,10 @@ import (
 	asmetrics "knative.dev/serving/pkg/autoscaler/metrics"
 )
 
-// startStats sends to the sink what report, which ends when its argument is closed, puts into
-// stats. stop waits for that before it closes stats: report has something to say for seconds
-// after the last request, in which Libra's Ends are sent, and would send on a closed channel.
+// startStats runs report, which ends when its argument is closed, and sends what it puts into
+// stats to the sink. stop waits for report before it closes stats: report goes on sending for
+// seconds after the last request, while Libra's Ends are sent, and would send on a closed
+// channel.
 func startStats(stats chan []asmetrics.StatMessage, report func(<-chan struct{}), sink activator.RawSender, logger *zap.SugaredLogger) (stop func()) {
 	go activator.ReportStats(logger, sink, stats)
 	stopped := make(chan struct{})

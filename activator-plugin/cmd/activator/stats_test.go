@@ -27,7 +27,8 @@ func (s *sent) SendRaw(int, []byte) error {
 	return nil
 }
 
-// The activator takes seconds to end after its last request, until Libra's Ends are out.
+// After its last request, the activator takes seconds to end, until Libra's Ends are
+// sent.
 func TestStatisticsEndBeforeTheirChannelDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

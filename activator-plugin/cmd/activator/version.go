@@ -9,8 +9,8 @@ import (
 
 const servingModule = "knative.dev/serving"
 
-// printVersion says of which commit this activator is, and for which Knative, and ends the process: it says
-// nothing of the cluster that it would run on.
+// printVersion prints the commit of this activator and the Knative that it is for, and ends the process. It
+// says nothing about the cluster that it would run on.
 func printVersion(string) error {
 	info, _ := debug.ReadBuildInfo()
 	fmt.Println(versionOf(info))

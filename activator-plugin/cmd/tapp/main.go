@@ -1,4 +1,4 @@
-// tapp makes placement policies of tAPP scripts.
+// Command tapp converts tAPP scripts to placement policies.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// maxScript is the most that is read, in bytes.
+// maxScript is the longest script that is read, in bytes.
 const maxScript = 1 << 20
 
 func main() {
@@ -146,7 +146,7 @@ func write(out io.Writer, tags []script.Tag, cluster bool) error {
 	return nil
 }
 
-// manifest is a policy as somebody would write it.
+// manifest returns a policy as somebody would write it.
 func manifest(p *v1alpha1.PlacementPolicy) (string, error) {
 	metadata := map[string]any{"name": p.Name}
 	if p.Namespace != "" {

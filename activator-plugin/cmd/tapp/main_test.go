@@ -87,7 +87,7 @@ spec:
 			t.Errorf("%s (-want, +got):\n%s", name, diff)
 		}
 	}
-	// It is what it says.
+	// The manifests are valid PlacementPolicies.
 	for _, document := range strings.Split(want, "---\n") {
 		if err := yaml.UnmarshalStrict([]byte(document), &v1alpha1.PlacementPolicy{}); err != nil {
 			t.Error(err)

@@ -45,7 +45,7 @@ const (
 )
 
 // cluster is an API server, a Redis with what agents and activators tell it, and the scheduler with the rights and
-// the configuration of the manifests.
+// the configuration from the manifests.
 type cluster struct {
 	*testing.T
 	kube    kubernetes.Interface
@@ -55,7 +55,7 @@ type cluster struct {
 	pods    int
 }
 
-// startCluster starts one with nodes of some names, and further profiles of the scheduler.
+// startCluster starts a cluster with nodes of these names, and further profiles of the scheduler.
 func startCluster(t *testing.T, source api.Source, profiles string, nodes ...string) *cluster {
 	t.Helper()
 	admin := apiservertest.Start(t, filepath.Join(manifests, "base/crds"))
@@ -95,7 +95,7 @@ func read[T any](c *cluster, path string) *T {
 	return into
 }
 
-// allow gives the scheduler's account what the manifests do.
+// allow gives the scheduler's account the rights that the manifests give it.
 func (c *cluster) allow() {
 	c.Helper()
 	create := metav1.CreateOptions{}
@@ -128,7 +128,7 @@ func (c *cluster) addNode(name string) {
 		},
 	}, metav1.CreateOptions{})
 	c.do(err)
-	c.taint(name, false) // which the API server makes one with, until a controller finds it ready
+	c.taint(name, false) // the API server taints a new node until a controller finds it ready
 }
 
 // schedule runs the scheduler until the test ends.
@@ -158,7 +158,7 @@ func (c *cluster) schedule(admin *rest.Config, redis, profiles string) {
 		cancel()
 		c.Fatal(err)
 	}
-	// Who loses its lease ends the process, but that is not what this is about.
+	// A process that loses its lease ends. That is not tested here.
 	completed.LeaderElection = nil
 	completed.ComponentConfig.LeaderElection.LeaderElect = false
 	done := make(chan struct{})
@@ -173,7 +173,7 @@ func (c *cluster) schedule(admin *rest.Config, redis, profiles string) {
 	})
 }
 
-// kubeconfigOf is of the scheduler's account.
+// kubeconfigOf returns a kubeconfig for the scheduler's account.
 func kubeconfigOf(admin *rest.Config) clientcmdapi.Config {
 	config := *clientcmdapi.NewConfig()
 	config.Clusters["test"] = &clientcmdapi.Cluster{Server: "https://" + strings.TrimPrefix(admin.Host, "https://"), CertificateAuthorityData: admin.CAData}
@@ -189,7 +189,7 @@ func kubeconfigOf(admin *rest.Config) clientcmdapi.Config {
 
 const cores = 1000 // milli
 
-// work has a pod of a function in flight on a node: it can spare so much, or wants so much.
+// work puts a pod of a function in flight on a node, with that much surplus or want.
 func (c *cluster) work(node, id string, surplus, want int64) {
 	c.Helper()
 	ctx := redistest.Context(c)
@@ -214,7 +214,7 @@ func (c *cluster) work(node, id string, surplus, want int64) {
 		})
 		c.do(err)
 	}
-	// As the agent and the activator do, so that it stays.
+	// Keep it alive as the agent and the activator do.
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -236,7 +236,7 @@ func (c *cluster) work(node, id string, surplus, want int64) {
 	})
 }
 
-// observed has invocations of a function observed that are predicted to need so much.
+// observed has invocations of a function observed that were predicted to need that much.
 func (c *cluster) observed(configuration string, milli int64) {
 	c.Helper()
 	for range 3 {
@@ -247,7 +247,7 @@ func (c *cluster) observed(configuration string, milli int64) {
 	}
 }
 
-// pod makes one of a function with a core.
+// pod creates a pod of a function with one core.
 func (c *cluster) pod(function string, labels ...string) *corev1.Pod {
 	c.Helper()
 	return c.podOf(func(p *corev1.Pod) {
@@ -271,7 +271,7 @@ func (c *cluster) podOf(change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// newPod is one that there is not yet.
+// newPod returns a pod that has not been created yet.
 func (c *cluster) newPod() *corev1.Pod {
 	c.pods++
 	return &corev1.Pod{
@@ -286,7 +286,7 @@ func (c *cluster) newPod() *corev1.Pod {
 	}
 }
 
-// await polls until something is so.
+// await polls until is returns true.
 func (c *cluster) await(what string, is func() bool) {
 	c.Helper()
 	err := wait.PollUntilContextTimeout(c.Context(), 5*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return is(), nil })
@@ -302,7 +302,7 @@ func (c *cluster) get(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// placed is where a pod is placed.
+// placed waits until a pod is placed, and returns its node.
 func (c *cluster) placed(p *corev1.Pod) (node string) {
 	c.Helper()
 	c.await(p.Name+" is placed", func() bool {
@@ -312,13 +312,13 @@ func (c *cluster) placed(p *corev1.Pod) (node string) {
 	return node
 }
 
-// remove removes a pod, so that others find the nodes as it did.
+// remove removes a pod, so that the next pod finds the nodes as this one did.
 func (c *cluster) remove(p *corev1.Pod) {
 	c.Helper()
 	c.do(c.kube.CoreV1().Pods(namespace).Delete(c.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 }
 
-// refused is why a pod is not placed.
+// refused waits until a pod is refused, and returns why.
 func (c *cluster) refused(p *corev1.Pod, wants string) (message string) {
 	c.Helper()
 	c.await(p.Name+" is refused with "+wants, func() bool {
@@ -343,7 +343,7 @@ func (c *cluster) apply(name, spec string) {
 	c.do(err)
 }
 
-// It is one test, because to start an API server takes longer than all of it.
+// This is one test, because starting an API server takes longer than all of it.
 func TestOnACluster(t *testing.T) {
 	c := startCluster(t, api.SourceOwners, "", "lends", "lacks", "rests")
 	for name, test := range map[string]func(*cluster){
@@ -378,7 +378,7 @@ func (c *cluster) placesByNeed() {
 			c.remove(p)
 		}
 	}
-	// One that did not opt in goes where the default scheduler has it.
+	// A pod that did not opt in goes where the default scheduler would place it.
 	stranger := c.podOf(func(p *corev1.Pod) {
 		p.Labels = map[string]string{serving.ConfigurationLabelKey: "hungry"}
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
@@ -405,7 +405,7 @@ func (c *cluster) placesByPolicy() {
 			}
 		}
 	}
-	// A node with a taint is left, and no other taken.
+	// When its node has a taint, a pod goes to no node that its policy does not name.
 	c.taint("rests", true)
 	full := c.firstRefused("there") // until the scheduler has seen the taint
 	c.refused(full, "2 node(s) not named by placement policy shop/there")
@@ -416,14 +416,14 @@ func (c *cluster) placesByPolicy() {
 	if node := c.placed(full); node != "rests" {
 		c.Errorf("a pod that waited for a node is on the one that %s, want the one that rests", node)
 	}
-	// An edit is in force for pods that wait.
+	// An edit applies to pods that wait.
 	c.apply("nowhere", "{followup: fail, blocks: [{workers: [{node: lends}]}]}")
 	if node := c.placed(nowhere); node != "lends" {
 		c.Errorf("after the edit, a pod that waited is on the node that %s, want the one that lends", node)
 	}
 }
 
-// firstRefused is the first of pods with a policy which is not placed, made one after the other.
+// firstRefused creates pods with a policy one after the other, and returns the first that is refused.
 func (c *cluster) firstRefused(policy string) (pod *corev1.Pod) {
 	c.Helper()
 	c.await("a pod with the policy "+policy+" is refused", func() bool {

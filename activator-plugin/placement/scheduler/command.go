@@ -12,13 +12,14 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// Options are the plugin's, and flags as Libra's other parts have them: a profile's configuration says nothing of where Redis is.
+// Options are the plugin's options, given as flags like those of Libra's other parts: a profile's configuration does
+// not say where Redis is.
 type Options struct {
 	RedisAddr        string
 	RedisCredentials string
 }
 
-// NewCommand is kube-scheduler's, with the plugin for profiles that enable it.
+// NewCommand returns kube-scheduler's command, with the plugin for profiles that enable it.
 func NewCommand() *cobra.Command {
 	o := &Options{}
 	cmd := app.NewSchedulerCommand(app.WithPlugin(Name, o.New))
@@ -34,7 +35,7 @@ Libra flags:
 	return cmd
 }
 
-// New makes the plugin of a profile. It implements the scheduler's PluginFactory.
+// New makes the plugin for a profile. It implements the scheduler's PluginFactory.
 func (o *Options) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	if args != nil {
 		return nil, fmt.Errorf("plugin %s has args, want none: where Redis is say the flags --redis-addr and --redis-credentials", Name)

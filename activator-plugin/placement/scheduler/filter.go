@@ -8,13 +8,13 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// PreFilter skips pods that may be on any node.
+// PreFilter skips pods that may go to any node.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	order := p.orderOf(pod)
 	if order != nil && order.Refuses() {
-		// What it says may change before another event has the pod tried again.
+		// The policy may change before another event has the pod tried again.
 		p.waiting.add(pod)
-		// Or it has changed since, when the pod was not waiting yet.
+		// It may also have changed before the pod was waiting.
 		order = p.orderOf(pod)
 	}
 	if order == nil {
@@ -33,10 +33,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("placement policy %s names no node that there is", order.Policy))
 }
 
-// PreFilterExtensions implements fwk.PreFilterPlugin: other pods make no difference.
+// PreFilterExtensions implements fwk.PreFilterPlugin. Other pods make no difference.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter leaves the nodes that the policy may send requests to.
+// Filter keeps the nodes that the policy may send requests to.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil || c.order == nil {
@@ -48,8 +48,8 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) not named by placement policy %s", c.order.Policy))
 }
 
-// EventsToRegister are those that may have a policy name a node that it did not. That the policy is edited is no event of
-// the scheduler's.
+// EventsToRegister returns the events that may make a policy name a node that it did not name before. An edit of the
+// policy is not an event of the scheduler's.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{{Event: fwk.ClusterEvent{
 		Resource: fwk.Node, ActionType: fwk.Add | fwk.UpdateNodeLabel | fwk.UpdateNodeCondition | fwk.UpdateNodeTaint,

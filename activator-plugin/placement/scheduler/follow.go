@@ -18,17 +18,18 @@ const (
 	askJitter   = askEvery / 10
 	mostBackoff = 10 * time.Second
 	callTimeout = time.Second
-	// callsMost is how many calls are made at a time: of 50 nodes, or observationsMost observations, each.
+	// callsMost bounds the calls made in a row. Each is for up to 50 nodes, or observationsMost
+	// observations.
 	callsMost        = 100
 	observationsMost = 500
 
-	// staleAfter is from when on nothing is known any more.
+	// staleAfter is the age beyond which nothing counts as known.
 	staleAfter = 5 * time.Second
 )
 
 var errMore = errors.New("more has changed than could be asked for")
 
-// source is where what nodes lend, and functions need, is known from. A pool.Redis is one.
+// source tells what nodes lend and what functions need. pool.Redis implements it.
 type source interface {
 	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
 	ReadObservations(ctx context.Context, after string, most int) (pool.Observations, error)
@@ -43,10 +44,10 @@ type follower struct {
 	leanings leanings
 	picture  atomic.Pointer[picture]
 
-	// They are run's.
+	// Only run uses these.
 	means   means
 	moments pool.Moments
-	heard   string // the last observation
+	heard   string // the last observation that was read
 	failing bool
 }
 
@@ -104,7 +105,7 @@ func (f *follower) askObservations(ctx context.Context) error {
 	return errMore
 }
 
-// say says once of an outage that there is one, and once that it is over.
+// say logs an outage once when it begins, and once when it is over.
 func (f *follower) say(ctx context.Context, err error) {
 	if err != nil {
 		f.metrics.failures.Add(ctx, 1)
@@ -119,7 +120,7 @@ func (f *follower) say(ctx context.Context, err error) {
 	}
 }
 
-// now is what is known, or nil where that is too old.
+// now returns what is known, or nil if that is too old.
 func (f *follower) now() *picture {
 	p := f.picture.Load()
 	if p == nil || f.clock.Since(p.at) > staleAfter {

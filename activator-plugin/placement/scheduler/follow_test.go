@@ -17,7 +17,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// sourceFunc answers with what a node lends at a time.
+// sourceFunc answers with what nodes lend.
 type sourceFunc func() ([]pool.Changes, error)
 
 func (f sourceFunc) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) { return f() }
@@ -98,7 +98,7 @@ func TestFollowsAndFailsSafe(t *testing.T) {
 	})
 }
 
-// A mean is that of the samples of the last minute, give or take those of the slot that is just being left.
+// A mean covers the samples of the last minute, give or take those of the slot that is leaving the window.
 func TestMeansAreThoseOfTheLastMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m means
@@ -154,13 +154,13 @@ func TestLeanings(t *testing.T) {
 		t.Error("something is known of a function that was never heard of")
 	}
 	observed("", 1000, 1000, false)
-	observed("shop/cart", 0, 5000, true) // of a start it is not known what the invocation needed
+	observed("shop/cart", 0, 5000, true) // in a new container, the invocation's need is not known
 	observed("shop/cart", 0, 0, false)
 	if _, known := l.needOf("shop/cart"); known {
 		t.Error("something is known of a function of which nothing was measured")
 	}
 	observed("shop/cart", 0, 400, false)
-	observed("shop/cart", 800, 400, false) // it was held to its limit
+	observed("shop/cart", 800, 400, false) // the limit held the invocation back
 	if need, _ := l.needOf("shop/cart"); need != 600 {
 		t.Errorf("it needs %d, want 600", need)
 	}

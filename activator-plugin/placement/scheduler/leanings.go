@@ -7,31 +7,32 @@ import (
 )
 
 const (
-	// functionsMost bounds how many functions are remembered, of which those that were not heard of for the longest are
-	// forgotten.
+	// functionsMost bounds how many functions are remembered. Those not heard of for the longest are forgotten.
 	functionsMost = 20_000
-	// lately is about how many of its last invocations the mean of a function is of.
+	// lately is about how many of a function's last invocations its mean covers.
 	lately = 16
 )
 
-// leanings are how much CPU invocations of functions need lately. Functions are Configurations, so that a new revision has
-// that of the last.
+// leanings are how much CPU the invocations of functions have needed lately. Functions are Configurations, so that a
+// new revision starts with the mean of the last.
 type leanings struct {
 	mu sync.Mutex
-	// Half of those that are remembered are in each; the older ones go when the newer are as many as may be.
+	// Each holds up to half of the functions that are remembered. When newer is full, it becomes older, and the functions
+	// in older are forgotten.
 	newer, older map[string]need
 }
 
 // need is a mean.
 type need struct {
-	micro int64 // of a milli CPU, so that integers do
-	of    int64 // invocations
+	micro int64 // 1/1024 milli CPU, so that integers do
+	of    int64 // how many invocations
 }
 
 const micro = 1 << 10
 
-// hear takes in what an invocation needed: what was predicted, as the activator goes by that, and where nothing was what it
-// used. That is no more than its limit, but the prediction is: the predictor doubles it while it sees one at its limit.
+// hear takes in what an invocation needed: what was predicted, because the activator goes by that, or what it used if
+// nothing was predicted. The use is never above the limit, but the prediction may be: the predictor doubles it while it
+// sees an invocation at its limit.
 func (l *leanings) hear(o *api.Observation) {
 	milli := o.Predicted.CPUMilli
 	if milli <= 0 && !o.First {
@@ -58,7 +59,7 @@ func (l *leanings) find(configuration string) need {
 	return l.older[configuration]
 }
 
-// needOf is how much CPU an invocation needs, or false where that is not known.
+// needOf returns how much CPU an invocation needs on average. known is false if nothing is known about the function.
 func (l *leanings) needOf(configuration string) (milli int64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +67,7 @@ func (l *leanings) needOf(configuration string) (milli int64, known bool) {
 	return n.micro / micro, n.of > 0
 }
 
-// role is what a pod is there for.
+// role is what a pod is there for: to borrow, to lend, or neither.
 type role int
 
 const (
@@ -75,8 +76,8 @@ const (
 	donor
 )
 
-// roleOf is that of a pod whose invocations need so much on average, and how much it would borrow or can lend then. A
-// donor keeps a quarter more than it needs.
+// roleOf returns the role of a pod whose invocations need that much on average, and how much it would then borrow or
+// can lend. A donor keeps a quarter more than it needs.
 func roleOf(need, allocation int64, mode api.Mode) (of role, milli int64) {
 	switch spare := allocation - need*5/4; {
 	case mode == api.ModeFull && need > allocation:

@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// sugared has what packages of the activator log in the scheduler's log.
+// sugared returns a logger that sends what the activator's packages log to the scheduler's log.
 func sugared(logger klog.Logger) *zap.SugaredLogger { return zap.New(&core{logger: logger}).Sugar() }
 
 // core writes to a klog.Logger.
@@ -56,7 +56,8 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *core) Sync() error { return nil }
 
-// followSettings follows the cluster's settings once they are run. What is refused is logged once.
+// followSettings returns the cluster's settings, which are followed once they are run. It logs each
+// refused setting once.
 func followSettings(kube kubernetes.Interface, objects dynamic.Interface, logger klog.Logger) (*settings.Live, error) {
 	var refused once.Set[string]
 	return settings.NewLive(kube, objects, func(err error) {

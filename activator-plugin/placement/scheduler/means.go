@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// A mean is of the last slots, each so long.
+	// A mean covers the last slots, each slotFor long.
 	slots   = 12
 	slotFor = 5 * time.Second
 	window  = slots * slotFor
 )
 
-// series is what was there of something, in milli CPU, in each slot.
+// series is the sum, in milli CPU, of the samples of something in each slot.
 type series struct {
 	sums  [slots]int64
 	total int64
@@ -29,7 +29,7 @@ func (s *series) clear(slot int) {
 	s.sums[slot] = 0
 }
 
-// means are what each node lends and lacks, on average. One goroutine at a time may have them.
+// means are what each node lends and lacks, on average. They are not safe for concurrent use.
 type means struct {
 	nodes map[string]*nodeMeans
 	slot  int64 // the last, since 1970
@@ -37,7 +37,7 @@ type means struct {
 
 type nodeMeans struct {
 	profile pool.Profile // the last
-	beat    time.Time    // its last heartbeat, by our clock
+	beat    time.Time    // its last heartbeat, by this process's clock
 	counts  series       // of samples
 	idle    series
 	domains map[string]*domainMeans
@@ -45,7 +45,7 @@ type nodeMeans struct {
 
 type domainMeans struct{ surplus, lacks series }
 
-// hear takes in profiles that were asked for at a time. What the pool's clock says is of use only against itself.
+// hear takes in profiles that were asked for at a time. The pool's clock is compared only with itself.
 func (m *means) hear(changes pool.Changes, asked time.Time) {
 	if m.nodes == nil {
 		m.nodes = map[string]*nodeMeans{}
@@ -60,7 +60,7 @@ func (m *means) hear(changes pool.Changes, asked time.Time) {
 		if !p.Heard.IsZero() {
 			beat = asked.Add(-changes.Now.Sub(p.Heard))
 		}
-		// Of a node that moved from one Redis of a cluster to another, both may tell.
+		// Two Redis of a cluster may both tell about a node that moved from one to the other.
 		if beat.Before(n.beat) && changes.Now.Sub(p.Heard) > pool.LeaseTTL {
 			continue
 		}
@@ -68,13 +68,13 @@ func (m *means) hear(changes pool.Changes, asked time.Time) {
 	}
 }
 
-// sample adds what there is now, and returns what the means are.
+// sample adds what there is now, and returns the means.
 func (m *means) sample(now time.Time) *picture {
 	last := m.slot
 	m.slot = now.UnixNano() / int64(slotFor)
 	pic := &picture{at: now, nodes: make(map[string]reading, len(m.nodes))}
 	for name, n := range m.nodes {
-		// Of a node whose agent is not heard of nothing is known, nor what was before.
+		// Nothing is known about a node whose agent is silent, and what was known before no longer counts.
 		if now.Sub(n.beat) > pool.LeaseTTL {
 			delete(m.nodes, name)
 			continue
@@ -86,7 +86,7 @@ func (m *means) sample(now time.Time) *picture {
 	return pic
 }
 
-// advance forgets what is longer ago than the window.
+// advance clears the slots that are older than the window.
 func (n *nodeMeans) advance(last, to int64) {
 	for i := max(last, to-slots) + 1; i <= to; i++ {
 		slot := int(i % slots)
@@ -118,7 +118,7 @@ func (n *nodeMeans) add(slot int) {
 	}
 }
 
-// lendable is the surplus that is there, as far as it may be lent.
+// lendable returns the surplus that is there and may be lent.
 func lendable(open bool, d pool.DomainProfile) int64 {
 	if !open || len(d.Lends) == 0 {
 		return 0
@@ -137,7 +137,7 @@ func (n *nodeMeans) read() reading {
 	return r
 }
 
-// picture is what all nodes lend and lack, on average, as of a time. It does not change.
+// picture is what all nodes lend and lack on average, as of a time. It is immutable.
 type picture struct {
 	at    time.Time
 	nodes map[string]reading

@@ -15,15 +15,15 @@ import (
 
 const scopeName = "libra.dev/libra/activator-plugin/placement/scheduler"
 
-// outcome is what is known of a pod of a function: the attribute "outcome".
+// outcome is what is known about a function's pod: the attribute "outcome".
 type outcome string
 
 const (
 	outcomeBorrower outcome = "borrower"
 	outcomeDonor    outcome = "donor"
 	outcomeNeither  outcome = "neither" // its function needs what it has, or its mode leaves it alone
-	outcomeUnknown  outcome = "unknown" // nothing has been heard of its function, or it has no limit
-	outcomeStale    outcome = "stale"   // nothing is heard of nodes
+	outcomeUnknown  outcome = "unknown" // nothing has been heard about its function, or it has no limit
+	outcomeStale    outcome = "stale"   // nothing is heard about nodes
 )
 
 type metrics struct {
@@ -33,7 +33,8 @@ type metrics struct {
 	skipped     metric.Int64Counter
 }
 
-// meterProvider has its metrics where the scheduler has its own. There is one, however many profiles have the plugin.
+// meterProvider exports metrics where the scheduler exports its own. There is one, however many profiles have the
+// plugin.
 var meterProvider = sync.OnceValues(func() (metric.MeterProvider, error) {
 	exporter, err := prometheus.New(prometheus.WithRegisterer(legacyregistry.Registerer()), prometheus.WithoutTargetInfo(), prometheus.WithoutScopeInfo())
 	if err != nil {

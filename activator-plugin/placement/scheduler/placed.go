@@ -13,11 +13,11 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// placedMost bounds how many pods are remembered of one node. More than that are not placed there in a minute.
+// placedMost bounds how many pods are remembered per node. No more than that are placed on a node within a minute.
 const placedMost = 256
 
-// placed are the pods that were placed lately. What they will use, or give, shows in a mean only little by little, as what was before
-// they came leaves it. Until then it is taken off, so that pods placed one after the other do not all go to one node.
+// placed holds the pods that were placed lately. Their use or surplus shows up in a mean only gradually, as older
+// samples leave it. Until then it is subtracted, so that pods placed one after the other do not all go to one node.
 type placed struct {
 	mu     sync.RWMutex
 	byNode map[string][]placing
@@ -32,7 +32,7 @@ type placing struct {
 	milli  int64
 }
 
-// on is how much of what a pod of a role finds on a node is taken. Idle CPU is taken by borrowers of all domains.
+// on returns how much of what a pod of a role finds on a node is already taken. Borrowers of all domains take idle CPU.
 func (p *placed) on(node string, of role, domain string, owners bool, now time.Time) (milli int64) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -76,7 +76,7 @@ func (p *placed) remove(node string, pod types.UID) {
 	}
 }
 
-// Reserve remembers where a pod goes.
+// Reserve remembers the node that a pod goes to.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c != nil && c.order != nil {
@@ -86,7 +86,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 		return nil
 	}
 	if c == nil || c.known == nil {
-		// It has not been scored: the scheduler scores no node where only one can have the pod.
+		// The pod has not been scored: the scheduler skips scoring when only one node can have it.
 		c, _ = p.find(state, pod)
 	}
 	if c.role != neither {
@@ -95,7 +95,7 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	return nil
 }
 
-// Unreserve forgets it.
+// Unreserve forgets the pod's node.
 func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) {
 	p.placed.remove(node, pod.UID)
 }

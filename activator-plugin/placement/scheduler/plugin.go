@@ -1,5 +1,5 @@
-// Package scheduler is a plugin of the Kubernetes scheduler that chooses nodes for pods of functions, by what they
-// lend and lack, and by placement policies. Other pods are none of its business.
+// Package scheduler is a plugin of the Kubernetes scheduler that chooses nodes for the pods of functions, by what the
+// nodes lend and lack, and by placement policies. It leaves other pods alone.
 package scheduler
 
 import (
@@ -22,25 +22,25 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Name is the plugin's, in a profile.
+// Name is the plugin's name in a profile.
 const Name = "Libra"
 
-// readTimeout bounds how much later the scheduler starts for the placement policies. After it pods are
-// placed as if there were none, until they have been read.
+// readTimeout bounds how long the scheduler waits at its start for the placement policies. After it, pods are placed as
+// if there were no policies until these have been read.
 const readTimeout = 5 * time.Second
 
-// orders say in which order nodes are to have a function's pods. A *tapp.Policies does.
+// orders say in which order nodes should get a function's pods. *tapp.Policies implements it.
 type orders interface {
 	OrderOf(revision types.NamespacedName, tag string) *tapp.Order
 }
 
-// live are the cluster's settings. A *settings.Live is.
+// live are the cluster's settings. *settings.Live implements it.
 type live interface {
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 }
 
-// Plugin is in a profile of the scheduler.
+// Plugin is the plugin in a scheduler's profile.
 type Plugin struct {
 	clock    clock.PassiveClock
 	follower *follower
@@ -61,8 +61,8 @@ var (
 	_ fwk.SignPlugin        = &Plugin{}
 )
 
-// newPlugin makes a plugin that follows Redis and the cluster until ctx is done. What cannot be reached is tried again,
-// and without it pods are placed as by the default scheduler.
+// newPlugin returns a plugin that follows Redis and the cluster until ctx is done. It retries what it cannot reach.
+// Without that, pods are placed as by the default scheduler.
 func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) (*Plugin, error) {
 	provider, err := meterProvider()
 	if err != nil {
@@ -113,24 +113,24 @@ func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) 
 // Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// cycle is what is known of a pod while it is scheduled.
+// cycle is what is known about a pod while it is scheduled.
 type cycle struct {
-	order *tapp.Order // nil where no policy is for it
+	order *tapp.Order // nil if no policy applies to it
 
 	role      role
 	milli     int64 // how much it would borrow, or can lend
 	namespace string
-	domain    string // that the namespace lends in
+	domain    string // the domain that the namespace lends in
 	now       time.Time
 	known     *picture
 }
 
 const cycleKey fwk.StateKey = Name
 
-// Clone implements fwk.StateData. Nothing changes in it after PreScore.
+// Clone implements fwk.StateData. Nothing in a cycle changes after PreScore.
 func (c *cycle) Clone() fwk.StateData { return c }
 
-// cycleOf is nil of a pod that the plugin has nothing to say of.
+// cycleOf returns nil for a pod that the plugin has nothing to say about.
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
 	if err != nil {
@@ -139,7 +139,7 @@ func cycleOf(state fwk.CycleState) *cycle {
 	return data.(*cycle)
 }
 
-// orderOf is nil of a pod that no policy is for.
+// orderOf returns nil for a pod that no policy applies to.
 func (p *Plugin) orderOf(pod *corev1.Pod) *tapp.Order {
 	if !api.OptedIn(pod.Labels) {
 		return nil
@@ -148,7 +148,7 @@ func (p *Plugin) orderOf(pod *corev1.Pod) *tapp.Order {
 	return p.orders.OrderOf(revision, pod.Labels[api.PlacementLabel])
 }
 
-// allocation is how much CPU the pod's user container is owed, or 0 where it has no limit.
+// allocation returns how much CPU the pod's user container is owed, or 0 if it has no limit.
 func allocation(pod *corev1.Pod) int64 {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name != api.QueueProxyContainer {
@@ -158,7 +158,7 @@ func allocation(pod *corev1.Pod) int64 {
 	return 0
 }
 
-// configurationOf is the function that a pod is of, as observations name it.
+// configurationOf returns the function that a pod belongs to, as observations name it.
 func configurationOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + pod.Labels[serving.ConfigurationLabelKey]
 }

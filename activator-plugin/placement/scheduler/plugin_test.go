@@ -47,7 +47,7 @@ func (a activated) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a <- p
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// newTestPlugin knows of nodes, and of a function that needs so much.
+// newTestPlugin returns a plugin that knows these nodes, and a function that needs that much.
 func newTestPlugin(w *world, nodes map[string]reading, need int64) *Plugin {
 	m, err := newMetrics(noop.NewMeterProvider())
 	if err != nil {
@@ -65,7 +65,7 @@ func newTestPlugin(w *world, nodes map[string]reading, need int64) *Plugin {
 	return p
 }
 
-// functionPod is of shop/cart, whose allocation is a core.
+// functionPod returns a pod of shop/cart, whose allocation is one core.
 func functionPod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "1", Labels: map[string]string{
@@ -91,8 +91,8 @@ func infosOf(names []string) (infos []fwk.NodeInfo) {
 	return infos
 }
 
-// schedule has the framework's steps done, and returns which nodes are left with which scores; nil scores where the
-// plugin says nothing of them.
+// schedule runs the framework's steps, and returns which nodes are left with which scores. scores are nil if the
+// plugin skips scoring.
 func schedule(t interface{ Fatalf(string, ...any) }, p *Plugin, pod *corev1.Pod, names []string) (left []string, scores map[string]int64, refused string) {
 	ctx, state := context.Background(), framework.NewCycleState()
 	left = names
@@ -125,7 +125,7 @@ func schedule(t interface{ Fatalf(string, ...any) }, p *Plugin, pod *corev1.Pod,
 	return left, scores, ""
 }
 
-// orderOf is that of the policy gpu on a cluster with the nodes.
+// orderOf returns the order of the policy gpu in a cluster with these nodes.
 func orderOf(t interface{ Fatal(...any) }, spec string, names []string) *tapp.Order {
 	var of v1alpha1.PlacementPolicySpec
 	if err := yaml.UnmarshalStrict([]byte(spec), &of); err != nil {
@@ -221,7 +221,7 @@ func TestPlacedForgetsNodes(t *testing.T) {
 	}
 }
 
-// What a pod that was just placed will use is not there for the next one.
+// CPU that a pod just placed will use is not there for the next pod.
 func TestPodsInARowAreSpread(t *testing.T) {
 	w := &world{mode: api.ModeFull, source: api.SourceOwners}
 	p := newTestPlugin(w, map[string]reading{"a": {domains: shop(1000, 0)}, "b": {domains: shop(900, 0)}}, 1500)
@@ -254,7 +254,7 @@ func TestPodsInARowAreSpread(t *testing.T) {
 	}
 }
 
-// The scheduler has no node scored where only one can have the pod.
+// The scheduler skips scoring when only one node can have the pod.
 func TestPodsWithOneFeasibleNodeAreRemembered(t *testing.T) {
 	w := &world{mode: api.ModeFull, source: api.SourceOwners}
 	p := newTestPlugin(w, map[string]reading{"a": {domains: shop(1000, 0)}}, 1500)
@@ -362,7 +362,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// edited is a policy that another comes into force for while the first pod is looked at.
+// edited is a policy that is replaced by another while the first pod is looked at.
 type edited struct {
 	*world
 	then *tapp.Order
@@ -374,7 +374,7 @@ func (e *edited) OrderOf(name types.NamespacedName, label string) *tapp.Order {
 	return order
 }
 
-// An edit has those tried again that wait; a pod that does not wait yet goes by it.
+// After an edit, waiting pods are tried again, and a pod that is not waiting yet follows the edit.
 func TestPolicyEditedWhileAPodIsLookedAt(t *testing.T) {
 	names := []string{"a", "b"}
 	w := &world{mode: api.ModeFull, source: api.SourceNode, order: orderOf(t, "{followup: fail, blocks: [{workers: [{node: gone}]}]}", names)}
@@ -388,7 +388,7 @@ func TestPolicyEditedWhileAPodIsLookedAt(t *testing.T) {
 func TestPodsThatWaitAreTriedAgain(t *testing.T) {
 	queue := make(activated, 1)
 	w := newWaiting(klog.Background(), queue)
-	w.retry() // of none
+	w.retry() // nothing waits
 	pod, gone := functionPod(), functionPod()
 	gone.Name = "gone"
 	w.add(pod)

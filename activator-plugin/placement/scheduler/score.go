@@ -9,7 +9,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// PreScore skips pods of which there is nothing to say: it is as if the plugin were not there.
+// PreScore skips pods that the plugin has nothing to say about, as if it were not there.
 func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
 	if !api.OptedIn(pod.Labels) {
 		return fwk.NewStatus(fwk.Skip)
@@ -23,7 +23,7 @@ func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1
 	return nil
 }
 
-// find finds what the pod is there for.
+// find returns the pod's role, and what else is known about the pod.
 func (p *Plugin) find(state fwk.CycleState, pod *corev1.Pod) (*cycle, outcome) {
 	c := &cycle{
 		namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now(), known: p.follower.now(),
@@ -43,7 +43,8 @@ func (p *Plugin) find(state fwk.CycleState, pod *corev1.Pod) (*cycle, outcome) {
 	return c, [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
 }
 
-// A score is the number of nodes' ranks after a node's, and what there is of use there to the pod in milli CPU, in the lower bits.
+// A score has in its upper bits how many ranks come after the node's, and in the rankShift lower bits how much CPU
+// there is of use to the pod, in milli CPU.
 const (
 	rankShift = 40
 	mostMilli = 1<<rankShift - 1
@@ -64,7 +65,7 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 	return int64(c.order.Ranks-1-rank)<<rankShift | milli, nil
 }
 
-// use is how much there is on a node of what the pod is there for.
+// use returns how much of what the pod is there for is on a node.
 func (p *Plugin) use(c *cycle, node string) int64 {
 	if c.role == neither {
 		return 0
@@ -86,8 +87,9 @@ func (p *Plugin) use(c *cycle, node string) int64 {
 // ScoreExtensions implements fwk.ScorePlugin.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// NormalizeScore gives each rank that nodes have a band of its own, from 0 to the highest score, and each node a place in its band by what is of use
-// there. Less than what the pod itself would borrow or lend is not a band's best, so that a few milli CPU make no difference.
+// NormalizeScore gives each rank that nodes have a band of its own within 0 to the highest score, and each node a place
+// in its band by what there is of use to the pod. Less than the pod itself would borrow or lend does not reach the top
+// of a band, so that a few milli CPU make no difference.
 func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, scores fwk.NodeScoreList) *fwk.Status {
 	var own int64
 	if c := cycleOf(state); c != nil {
@@ -113,13 +115,13 @@ func normalize(scores fwk.NodeScoreList, own int64) {
 		if band < bands-1 {
 			to--
 		}
-		// most is below 1<<40, so that this is far below 1<<63.
+		// most is below 1<<40, so this is far below 1<<63.
 		scores[i].Score = from + (to-from)*(scores[i].Score&mostMilli)/most
 	}
 }
 
-// SignPod says that pods with the same labels and annotations, of one namespace, are the same to the plugin, so that the
-// scheduler may place several at once. Other pods are all the same.
+// SignPod declares that pods of functions are the same to the plugin if they have the same namespace, labels, mode and
+// CPU allocation, so that the scheduler may place several at once. Other pods are all the same.
 func (p *Plugin) SignPod(_ context.Context, pod *corev1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if !api.OptedIn(pod.Labels) {
 		return nil, nil

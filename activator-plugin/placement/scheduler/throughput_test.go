@@ -30,10 +30,10 @@ var (
 	benchSeed   = flag.Uint64("seed", 1, "seed of the orders")
 )
 
-// stock is a profile as the default scheduler's, which runs in the same process.
+// stock is a profile like the default scheduler's, which runs in the same process.
 const stock = "stock"
 
-// TestThroughput compares how fast pods of a function that borrows are placed by the profile and by stock, in turn.
+// TestThroughput compares how fast the plugin's profile and stock, in turn, place pods of a function that borrows.
 func TestThroughput(t *testing.T) {
 	var nodes []string
 	for i := range *benchNodes {
@@ -48,7 +48,7 @@ func TestThroughput(t *testing.T) {
 		return pic != nil && len(pic.nodes) == len(nodes) && known && c.plugin.settings.For("default").ModeOf(nil) == api.ModeFull
 	})
 	arms := []string{stock, stock, profile}
-	c.place(stock) // what is slow once is not measured
+	c.place(stock) // what is slow only once is not measured
 	c.place(profile)
 	seconds := make([][]float64, len(arms))
 	for _, order := range stats.Orders(*benchBlocks, len(arms), *benchSeed) {
@@ -56,7 +56,7 @@ func TestThroughput(t *testing.T) {
 			seconds[arm] = append(seconds[arm], c.place(arms[arm]).Seconds())
 		}
 	}
-	// Of throughputs, the ratio is that of the times, the other way round.
+	// The ratio of two throughputs is the inverse of the ratio of the times.
 	ratio := func(of int) stats.Interval {
 		return stats.Bootstrap(*benchBlocks, *benchSeed, func(counts []int) float64 {
 			var base, arm float64
@@ -80,7 +80,7 @@ func TestThroughput(t *testing.T) {
 	}}.Write(*benchOut))
 }
 
-// beat has agents of all nodes say every two seconds how much is idle.
+// beat sends, every two seconds, a heartbeat of each node's agent with the CPU that is idle there.
 func (c *cluster) beat(nodes []string) {
 	c.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,7 +115,7 @@ func (c *cluster) beat(nodes []string) {
 	})
 }
 
-// place is how long it takes from the first of some pods until all of them are placed. They are removed then.
+// place returns how long it takes to create and place a number of pods, and then removes them.
 func (c *cluster) place(by string) time.Duration {
 	c.Helper()
 	began := time.Now()

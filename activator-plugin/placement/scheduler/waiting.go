@@ -8,12 +8,12 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// waitingMost bounds how many pods are tried again at once when a policy changes. Others are when the scheduler does so by itself,
-// after five minutes at most.
+// waitingMost bounds how many pods are tried again at once when a policy changes. The others are tried again when the
+// scheduler does so by itself, after five minutes at most.
 const waitingMost = 10_000
 
-// waiting are pods that a policy may have refused. They are tried again as soon as policies, or what these know of nodes,
-// change: an event of the scheduler's would come too soon, before they are in force.
+// waiting holds the pods that a policy may have refused. They are tried again as soon as policies change, or what
+// policies know about nodes. An event of the scheduler's would come too soon, before the change is in force.
 type waiting struct {
 	logger klog.Logger
 	queue  fwk.PodActivator
@@ -40,14 +40,14 @@ func (w *waiting) remove(pod *corev1.Pod) {
 	delete(w.pods, pod.Namespace+"/"+pod.Name)
 }
 
-// retry has all of them tried again soon. Those that are refused again wait again, and those that are gone do not.
+// retry has all waiting pods tried again soon. Those that are refused again wait again, and those that are gone do not.
 func (w *waiting) retry() {
 	w.mu.Lock()
 	pods := w.pods
 	w.pods = map[string]*corev1.Pod{}
 	w.mu.Unlock()
 	if len(pods) > 0 {
-		// It may have to wait for the queue.
+		// Activate may have to wait for the queue.
 		go w.queue.Activate(w.logger, pods)
 	}
 }

@@ -28,7 +28,7 @@ func TestPlaceDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Nor does one on what a revision keeps.
+// Nor does a decision by the lists that a revision keeps.
 func TestSortedDoesNotAllocate(t *testing.T) {
 	nodes := manyNodes(100)
 	slots := placement.NewSlots(nil, nil)

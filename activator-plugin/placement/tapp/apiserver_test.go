@@ -41,8 +41,8 @@ import (
 
 const root = "../../.."
 
-// plane is a control plane with nodes a and b, and an activator on a that follows its policies with the rights
-// that it has in the manifests.
+// plane is a control plane with nodes a and b, and an activator on a that follows the policies there with the
+// rights that the manifests give it.
 type plane struct {
 	*testing.T
 	kube     kubernetes.Interface
@@ -138,7 +138,7 @@ func (p *plane) resource(u *unstructured.Unstructured) dynamic.ResourceInterface
 	return p.dynamic.Resource(v1alpha1.GroupVersion.WithResource("placementpolicies")).Namespace(namespace)
 }
 
-// apply is as kubectl's, on the server, with unknown fields refused.
+// apply applies an object on the server as kubectl does, and refuses unknown fields.
 func (p *plane) apply(u *unstructured.Unstructured) error {
 	_, err := p.resource(u).Apply(p.Context(), u.GetName(), u, metav1.ApplyOptions{FieldManager: "test", Force: true})
 	return err
@@ -155,7 +155,7 @@ func policy(t *testing.T, name, spec string) *unstructured.Unstructured {
 	return u
 }
 
-// await polls until something is so.
+// await polls until is returns true.
 func (p *plane) await(what string, is func() bool) {
 	p.Helper()
 	if err := wait.PollUntilContextTimeout(p.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
@@ -163,7 +163,7 @@ func (p *plane) await(what string, is func() bool) {
 	}
 }
 
-// goesTo is the node that requests with the tag go to, of a and b.
+// goesTo returns which of a and b the requests with the tag go to.
 func (p *plane) goesTo(tag string) string {
 	of := p.policies.Of("shop", tag)
 	if of == nil {
@@ -190,7 +190,7 @@ func onNode(node string) string {
 	return "{followup: fail, blocks: [{workers: [{node: " + node + "}]}]}"
 }
 
-// It is one test, because to start an API server takes longer than all of it.
+// This is one test, because starting an API server takes longer than all of it.
 func TestOnAnAPIServer(t *testing.T) {
 	p := startPlane(t)
 	for name, test := range map[string]func(*plane){
@@ -241,7 +241,8 @@ func (p *plane) takesSamples() {
 	}
 }
 
-// That each rule refuses what it should is tested in manifests; here that the API server goes by them.
+// The tests of manifests check that each rule refuses what it should. This checks that the API server applies
+// the rules.
 func (p *plane) refuses() {
 	for name, tc := range map[string]struct{ policy, spec, want string }{
 		"a schema":               {"gpu", "{blocks: [{workers: [{node: a}], strategy: best}]}", "spec.blocks[0].strategy: Unsupported value"},
@@ -260,7 +261,7 @@ func (p *plane) keepsTheLastGood() {
 	u := policy(p.T, "gpu", onNode("a"))
 	p.do(p.apply(u))
 	p.await("it is in force", func() bool { return p.goesTo("gpu") == "a" })
-	// A value that no label of a node has is not for a rule to find.
+	// No rule of the API server finds a value that cannot be the value of a label.
 	p.do(p.apply(policy(p.T, "gpu", "{blocks: [{workers: [{set: {matchLabels: {disk: a b}}}]}]}")))
 	p.await("the status says that it is refused", func() bool { return meta.IsStatusConditionFalse(p.status(u).Conditions, v1alpha1.Accepted) })
 	if got := p.goesTo("gpu"); got != "a" {
@@ -295,7 +296,7 @@ func (p *plane) knowsZones() {
 	p.await("the block of the other zone is in force", func() bool { return p.goesTo("zones") == "b" })
 }
 
-// How soon is measured, and not asserted. No request is without a policy meanwhile, and none has nowhere to go.
+// The time is measured, not asserted. Meanwhile, no request is without a policy, and each has somewhere to go.
 func (p *plane) isQuick() {
 	apply := func(node string) { p.do(p.apply(policy(p.T, "quick", onNode(node)))) }
 	apply("a")
@@ -331,7 +332,7 @@ func (p *plane) isQuick() {
 		len(took), placed, took[len(took)/2], took[len(took)-1])
 }
 
-// Without the definitions there is nothing to wait for.
+// Without the definitions, there is nothing to wait for.
 func TestOnAnAPIServerWithoutDefinitions(t *testing.T) {
 	config := apiservertest.Start(t)
 	p := &plane{T: t, kube: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config)}

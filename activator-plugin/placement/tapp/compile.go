@@ -12,21 +12,21 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// Options are what a policy is compiled for, beyond the nodes.
+// Options are what a policy is compiled for, besides the nodes.
 type Options struct {
-	// Zone is that of the activator. Without one it is in none.
+	// Zone is the activator's zone. Empty means that it is in none.
 	Zone string
-	// PlacesPods is of whoever places pods: every block is used as by the activators that are in its zone, and which state
-	// a node is in is for others to say.
+	// PlacesPods says that the policy is for a component that places pods. It uses every block as the activators in the
+	// block's zone do, and leaves the state of nodes for others to judge.
 	PlacesPods bool
-	// Policy makes what compares pods, for all strategies but BestFirst and Random. Nil is placement's own.
+	// Policy returns what compares pods, for all strategies but BestFirst and Random. Nil means placement's own.
 	Policy func(v1alpha1.Strategy) placement.Policy
-	// Load is what invalidate asks of a candidate's node: how much of its CPU is in use, 0 to 1, and how many
-	// invocations are in flight on it. Nil asks the candidate's View, and what this activator has there.
+	// Load returns what invalidate asks about a candidate's node: how much of its CPU is in use, 0 to 1, and how many
+	// invocations are in flight on it. Nil means to ask the candidate's View, and what this activator has in flight there.
 	Load func(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int)
 }
 
-// Compile makes a program of the policy of a name. An error is a field.ErrorList of all that is wrong.
+// Compile makes a program of the policy of that name. An error aggregates a field.ErrorList of all that is wrong.
 func Compile(name string, spec *v1alpha1.PlacementPolicySpec, nodes *Nodes, o Options) (*Program, error) {
 	if errs := Validate(name, spec); len(errs) > 0 {
 		return nil, errs.ToAggregate()
@@ -52,7 +52,7 @@ func Compile(name string, spec *v1alpha1.PlacementPolicySpec, nodes *Nodes, o Op
 	return p, nil
 }
 
-// named is placement's policy of a strategy.
+// named returns placement's policy for a strategy.
 func named(s v1alpha1.Strategy) placement.Policy {
 	return placement.Named(map[v1alpha1.Strategy]api.Placement{
 		v1alpha1.Platform:      api.PlacementDefault,
@@ -65,8 +65,8 @@ func named(s v1alpha1.Strategy) placement.Policy {
 	}[s])
 }
 
-// loadOf is what the picture of the pools knows. What is not known is nothing, but for this activator's own requests,
-// of which the picture does not have the latest.
+// loadOf returns what the picture of the pools knows. Unknown counts as nothing, except for this activator's own
+// requests, the latest of which are not in the picture.
 func loadOf(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int) {
 	inFlight = q.OnNode(c)
 	if c.View == nil {
@@ -81,7 +81,7 @@ func loadOf(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight i
 	return cpu, inFlight
 }
 
-// followupOf is what a policy of the name is followed by. That of the default policy is always fail.
+// followupOf returns what follows a policy of that name. For the default policy it is always fail.
 func followupOf(name string, spec *v1alpha1.PlacementPolicySpec) v1alpha1.Followup {
 	if name == v1alpha1.DefaultName {
 		return v1alpha1.FollowupFail
@@ -95,11 +95,11 @@ type compiler struct {
 	matchers []matcher
 }
 
-// matcher is which nodes are a worker.
+// matcher says which nodes are a worker.
 type matcher struct {
 	node     string
-	selector labels.Selector // of a set
-	// here says that the activator uses the worker at all, and zone, if there is one, that it does so only there.
+	selector labels.Selector // of a set, or nil
+	// here says that the activator uses the worker at all. zone, if set, limits that to nodes in the zone.
 	here bool
 	zone string
 	// unpressed says that a node under pressure is not valid.
@@ -133,7 +133,7 @@ func (c *compiler) addWorker(w *v1alpha1.Worker, ofBlock *v1alpha1.Invalidate) m
 	if w.Set != nil {
 		of.set, of.inherits = true, w.Strategy == ""
 		of.chooser = c.chooser(cmp.Or(w.Strategy, v1alpha1.Platform))
-		// It has been found to have no errors.
+		// Validate has found no errors in it.
 		s.selector, _ = selectorOf(field.NewPath("set"), w.Set)
 	} else {
 		of.strategy = v1alpha1.BestFirst
@@ -168,8 +168,8 @@ func (c *compiler) chooser(s v1alpha1.Strategy) chooser {
 	}
 }
 
-// addMemberships finds the workers that each node is among. One that is not reachable is among none; of one that
-// is not there it is not known, and its pods are ready.
+// addMemberships finds the workers that each node is among. A node that is not reachable is among none. A node that is
+// not there may be reachable: its pods are ready.
 func (c *compiler) addMemberships() {
 	sorted := c.nodes.sorted
 	c.memberships = make([]uint64, len(sorted), len(sorted)+len(c.matchers)+1)
@@ -193,7 +193,7 @@ func (c *compiler) addMemberships() {
 	c.addIDs(of)
 }
 
-// addIDs has the memberships found by NodeID. Of an ID that is no node's here nothing is known.
+// addIDs indexes the memberships by NodeID. Nothing is known about an ID that none of the nodes here has.
 func (c *compiler) addIDs(unknown uint64) {
 	add := func(name string, at int32) {
 		id := placement.NodeIDOf(name)
@@ -220,7 +220,7 @@ func (c *compiler) workersOf(n Node) (of uint64) {
 	return of
 }
 
-// selects says whether a node is one of those that the worker names.
+// selects says whether a node is among those that the worker names.
 func (s matcher) selects(n Node) bool {
 	switch {
 	case s.selector == nil:
@@ -232,7 +232,7 @@ func (s matcher) selects(n Node) bool {
 	}
 }
 
-// findUnmatched says the same on all activators, whatever their zone is.
+// findUnmatched finds the same blocks on all activators, whatever their zone.
 func (c *compiler) findUnmatched(spec *v1alpha1.PlacementPolicySpec) {
 	for i, b := range c.blocks {
 		zone := spec.Blocks[i].Controller

@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// key is a policy. That of the cluster has no namespace.
+// key names a policy. A policy of the cluster has no namespace.
 type key struct{ namespace, name string }
 
 func (k key) String() string {
@@ -18,19 +18,19 @@ func (k key) String() string {
 	return k.namespace + "/" + k.name
 }
 
-// force is all that is in force at one time. It does not change.
+// force is all that is in force at one time. It is immutable.
 type force struct {
 	policies map[key]*enforced
 	platform placement.Policy
 }
 
-// of is the policy for functions of a namespace with a tag, or nil.
+// of returns the policy for functions of a namespace with a tag, or nil.
 func (f *force) of(namespace, tag string) *enforced {
 	_, e := f.find(namespace, tag)
 	return e
 }
 
-// find is of, with the policy's name.
+// find is like of, and also returns the policy's key.
 func (f *force) find(namespace, tag string) (key, *enforced) {
 	for _, name := range [...]string{tag, v1alpha1.DefaultName} {
 		for _, k := range [...]key{{namespace, name}, {"", name}} {
@@ -42,7 +42,7 @@ func (f *force) find(namespace, tag string) (key, *enforced) {
 	return key{}, nil
 }
 
-// named is the namespace's policy of the name, or the cluster's.
+// named returns the namespace's policy of that name, or else the cluster's.
 func (f *force) named(namespace, name string) *enforced {
 	if e := f.policies[key{namespace, name}]; e != nil {
 		return e
@@ -50,7 +50,7 @@ func (f *force) named(namespace, name string) *enforced {
 	return f.policies[key{"", name}]
 }
 
-// enforced is a policy with what follows it.
+// enforced is a policy in force, with what follows it.
 type enforced struct {
 	*Program
 	in         *force
@@ -59,7 +59,7 @@ type enforced struct {
 	generation int64
 }
 
-// followedBy is the default policy of a namespace that follows it, or nil.
+// followedBy returns the default policy that follows it for functions of a namespace, or nil.
 func (e *enforced) followedBy(namespace string) *enforced {
 	if e.followup == v1alpha1.FollowupFail {
 		return nil
@@ -80,19 +80,19 @@ func (e *enforced) RefusedBy(namespace string) string {
 	return fmt.Sprintf("%s %s (generation %d)", kind, by.key, by.generation)
 }
 
-// counts are of one policy's decisions.
+// counts are the counts of one policy's decisions.
 type counts struct {
 	placed            [maxBlocks]atomic.Uint64 // by block
 	followed, refused atomic.Uint64
 }
 
-// Place implements placement.Program. The block is None where the default has followed the policy.
+// Place implements placement.Program. The block is None if what follows the policy has placed the request.
 func (e *enforced) Place(q *placement.Query, candidates []placement.Candidate) (index, block int) {
 	if i, b := e.Program.Place(q, candidates); i >= 0 {
 		e.counts.placed[b].Add(1)
 		return i, b
 	}
-	// Of a request that is asked about again only the last answer counts.
+	// If the program will be asked again about the request, only the last answer counts.
 	if e.followup == v1alpha1.FollowupFail {
 		if !q.Others {
 			e.counts.refused.Add(1)

@@ -13,7 +13,7 @@ import (
 
 const scopeName = "libra.dev/libra/activator-plugin/placement/tapp"
 
-// metrics are read from the policies when they are asked for: a request only counts.
+// metrics read the policies when they are collected: a request only increments counts.
 type metrics struct {
 	refused   metric.Int64Counter
 	decisions metric.Int64ObservableCounter
@@ -21,7 +21,7 @@ type metrics struct {
 	known     atomic.Pointer[[]counted]
 }
 
-// counted is a policy of which the metrics tell.
+// counted is a policy in the metrics.
 type counted struct {
 	of    key
 	state string
@@ -31,14 +31,14 @@ type counted struct {
 // States of policies: the attribute "state".
 const (
 	stateInForce  = "in_force"
-	stateLastGood = "last_good" // it has been refused, and what it said before is in force
-	stateRefused  = "refused"   // nothing of it is
+	stateLastGood = "last_good" // an edit was refused, and what the policy said before is in force
+	stateRefused  = "refused"   // nothing of it is in force
 )
 
 // Outcomes of decisions: the attribute "outcome".
 const (
 	outcomePlaced   = "placed"
-	outcomeFollowed = "default" // the policy of that name, or the platform's choice, followed it
+	outcomeFollowed = "default" // the policy default, or the platform's choice, followed it
 	outcomeRefused  = "refused"
 )
 
@@ -66,7 +66,7 @@ func (m *metrics) onRefused(of key) {
 	m.refused.Add(context.Background(), 1, metric.WithAttributes(attributesOf(of)...))
 }
 
-// inForce takes in what is known of the policies.
+// inForce takes in what is known about the policies.
 func (m *metrics) inForce(known map[key]*policy) {
 	all := make([]counted, 0, len(known))
 	for of, k := range known {

@@ -26,7 +26,7 @@ type world struct {
 	cpu        map[string]float64 // by node
 	inFlight   map[string]int
 	forwarded  bool
-	reachable  map[string]bool // by zone, whether it has an activator that a request can be passed on to
+	reachable  map[string]bool // by zone, whether an activator there can be reached
 }
 
 func (w *world) load(_ *placement.Query, c *placement.Candidate) (float64, int) {
@@ -35,7 +35,7 @@ func (w *world) load(_ *placement.Query, c *placement.Candidate) (float64, int) 
 
 func (w *world) options() Options { return Options{Zone: w.zone, Policy: fakePolicy, Load: w.load} }
 
-// fakePolicy is a policy for each strategy that chooses one pod in a way of its own.
+// fakePolicy returns a policy for each strategy that chooses one pod in its own way.
 func fakePolicy(s v1alpha1.Strategy) placement.Policy {
 	return func(_ *placement.Query, candidates []placement.Candidate) int {
 		best, score := 0, uint32(0)
@@ -50,11 +50,11 @@ func fakePolicy(s v1alpha1.Strategy) placement.Policy {
 	}
 }
 
-// answer is what a program may say.
+// answer is an answer that a program may give.
 type answer struct{ index, block int }
 
-// naive interprets a policy as the paper tells it, step by step and from the policy's own words. It returns
-// all that chance may make of it.
+// naive interprets a policy as the paper describes it, step by step and from the policy's own words. It returns every
+// result that chance may lead to.
 type naive struct {
 	world
 	spec *v1alpha1.PlacementPolicySpec
@@ -79,13 +79,13 @@ func (n *naive) answers() map[answer]bool {
 	case len(all) == 0:
 		all[answer{-1, None}] = true
 	case n.forwarded && n.spec.Strategy == v1alpha1.Random && len(own) > 0:
-		// Who has passed it on has drawn a block of this zone.
+		// The activator that passed it on has drawn a block of this zone.
 		return own
 	}
 	return all
 }
 
-// routes are the zones to which a request may be passed on before it has a slot, of which none is here.
+// routes returns the zones to which a request may be passed on before it has a slot. The empty zone means here.
 func (n *naive) routes() map[string]bool {
 	if n.forwarded {
 		return map[string]bool{"": true}
@@ -111,13 +111,13 @@ func (n *naive) routes() map[string]bool {
 	return all
 }
 
-// passesOn says whether a block's requests are an other activator's to place.
+// passesOn says whether another activator places a block's requests.
 func (n *naive) passesOn(b *v1alpha1.Block) bool {
 	c := b.Controller
 	return c != nil && c.Zone != n.zone && c.Outside != v1alpha1.OutsideStay && n.reachable[c.Zone]
 }
 
-// inBlock are the candidates that a block may choose.
+// inBlock returns the candidates that a block may choose.
 func (n *naive) inBlock(b *v1alpha1.Block) (chosen []int) {
 	var valid []*v1alpha1.Worker
 	for i := range b.Workers {
@@ -152,12 +152,12 @@ func (n *naive) inBlock(b *v1alpha1.Block) (chosen []int) {
 	}
 }
 
-// inWorker are the candidates that may be chosen within a worker.
+// inWorker returns the candidates that may be chosen within a worker.
 func (n *naive) inWorker(b *v1alpha1.Block, w *v1alpha1.Worker) (chosen []int) {
 	valid := n.validIn(b, w)
 	strategy := cmp.Or(w.Strategy, v1alpha1.Platform)
 	if w.Set == nil {
-		strategy = v1alpha1.BestFirst // of one node
+		strategy = v1alpha1.BestFirst // for a single node
 	}
 	switch strategy {
 	case v1alpha1.BestFirst:
@@ -180,8 +180,8 @@ func (n *naive) inWorker(b *v1alpha1.Block, w *v1alpha1.Worker) (chosen []int) {
 	}
 }
 
-// rank orders the nodes: those that there are by name, those that the policy names in its order, and all others, of which
-// nothing is known, as one.
+// rank orders the nodes: first those that there are, by name; then those that only the policy names, in its order; and
+// then all others, about which nothing is known, as one.
 func (n *naive) rank(i int) string {
 	name := n.candidates[i].Node
 	if slices.ContainsFunc(n.nodes, func(node Node) bool { return node.Name == name }) {
@@ -207,7 +207,7 @@ func (n *naive) compare(s v1alpha1.Strategy, of []int) int {
 	return of[fakePolicy(s)(nil, some)]
 }
 
-// validIn are the candidates that a worker may have now.
+// validIn returns the candidates that are valid for a worker now.
 func (n *naive) validIn(b *v1alpha1.Block, w *v1alpha1.Worker) (valid []int) {
 	for i := range n.candidates {
 		c := &n.candidates[i]
@@ -298,7 +298,7 @@ func drawWorld(t *rapid.T) *world {
 	for _, zone := range zones {
 		w.reachable[zone] = rapid.Bool().Draw(t, "reachable zone")
 	}
-	ids := rapid.Bool().Draw(t, "nodes have IDs") // without which their names are looked up
+	ids := rapid.Bool().Draw(t, "nodes have IDs") // without IDs, nodes are looked up by name
 	for i := range rapid.IntRange(1, 8).Draw(t, "candidates") {
 		c := placement.Candidate{
 			Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: rapid.SampledFrom(nodeNames).Draw(t, "node"), InFlight: rapid.IntRange(0, 2).Draw(t, "in the pod"),
@@ -370,11 +370,11 @@ func drawInvalidate(t *rapid.T) *v1alpha1.Invalidate {
 
 var of = types.NamespacedName{Namespace: "shop", Name: "cart-00001"}
 
-// programs is how many policies, each in a world of its own, are compared in all.
+// programs is how many policies are compared in all, each in its own world.
 const programs = 10_000
 
-// What a program does is what the paper says, as far as that leaves nothing to chance; and what it
-// leaves to chance is one of what the paper says.
+// A program does what the paper says where that leaves nothing to chance. Otherwise it does one of the things that the
+// paper allows.
 func TestProgramsAreWhatTheirPoliciesSay(t *testing.T) {
 	compared, placed, chances := 0, 0, 0
 	for compared < programs && !t.Failed() {
@@ -407,8 +407,8 @@ func TestProgramsAreWhatTheirPoliciesSay(t *testing.T) {
 	}
 }
 
-// Where a program has a request routed is what the paper says; and where that is here, the same program does not
-// place it by a block of which another activator takes care.
+// A program routes a request as the paper says. If the request stays here, the same program does not place it by a
+// block that another activator takes care of.
 func TestRoutesAreWhatTheirPoliciesSay(t *testing.T) {
 	compared, passed, chances := 0, 0, 0
 	for compared < programs && !t.Failed() {

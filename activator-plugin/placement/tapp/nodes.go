@@ -8,21 +8,21 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxNodes is more than a cluster can have. Of those beyond it nothing is known.
+// maxNodes is more than a cluster can have. Nothing is known about nodes beyond it.
 const maxNodes = 1 << 15
 
-// Node is what a policy can ask of a node.
+// Node is what a policy can ask about a node.
 type Node struct {
 	Name   string
 	Labels labels.Set
-	// Reachable says that the node is ready, and Pressed that its kubelet reports pressure of memory,
+	// Reachable says that the node is ready. Pressed says that its kubelet reports pressure on memory,
 	// disk or processes.
 	Reachable, Pressed bool
 	// unknown says that there is no such node, or not yet: its labels are not known.
 	unknown bool
 }
 
-// NodeOf is what can be asked of n.
+// NodeOf returns what a policy can ask about n.
 func NodeOf(n *corev1.Node) Node {
 	node := Node{Name: n.Name, Labels: n.Labels}
 	for i := range n.Status.Conditions {
@@ -39,13 +39,13 @@ func NodeOf(n *corev1.Node) Node {
 
 func (n Node) zone() string { return n.Labels[corev1.LabelTopologyZone] }
 
-// Nodes are those of a cluster at one time. They do not change.
+// Nodes are the nodes of a cluster at one time. They are immutable.
 type Nodes struct {
 	sorted []Node           // by name
 	index  map[string]int32 // in sorted
 }
 
-// NewNodes keeps the nodes.
+// NewNodes returns Nodes with a copy of nodes.
 func NewNodes(nodes []Node) *Nodes {
 	sorted := slices.Clone(nodes)
 	slices.SortFunc(sorted, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -57,7 +57,7 @@ func NewNodes(nodes []Node) *Nodes {
 	return n
 }
 
-// zone is that of a node, or empty.
+// zone returns the zone of a node, or "".
 func (n *Nodes) zone(name string) string {
 	if i, ok := n.index[name]; ok {
 		return n.sorted[i].zone()

@@ -9,16 +9,16 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// Order is the order in which nodes are to have pods of a function, for its requests to go where a policy wants
-// them first. It does not change.
+// Order is the order in which nodes should get the pods of a function, so that its requests go where a policy wants
+// them first. It is immutable.
 type Order struct {
-	// Policy is its name, with the namespace if it has one.
+	// Policy is the policy's name, with its namespace if it has one.
 	Policy string
-	// Ranks is how many there are, of which the first is 0. The last is of nodes that neither the policy nor the default that
-	// follows it names.
+	// Ranks is the number of ranks, which count from 0. The last rank is for nodes that neither the policy nor the default
+	// that follows it names.
 	Ranks int
 
-	fails           bool // no request ever goes to those
+	fails           bool // no request ever goes to nodes of the last rank
 	first, followed ranked
 }
 
@@ -28,7 +28,7 @@ type ranked struct {
 	ranks [maxBlocks]int
 }
 
-// OrderOf is that of the policy for a function of a revision with a tag, or nil where nobody has said anything.
+// OrderOf returns the order of the policy for a revision with a tag, or nil if no policy applies.
 func (p *Policies) OrderOf(revision types.NamespacedName, tag string) *Order {
 	f := p.force.Load()
 	if f == nil {
@@ -45,8 +45,8 @@ func (p *Policies) OrderOf(revision types.NamespacedName, tag string) *Order {
 	return NewOrder(of.String(), revision, e.Program, followed)
 }
 
-// NewOrder is that of a policy for a function of a revision. The default is what follows it unless it fails; nil is the
-// platform's choice.
+// NewOrder returns the order that a policy gives nodes for a revision. byDefault follows the policy unless its followup
+// is fail; nil is the platform's choice.
 func NewOrder(policy string, revision types.NamespacedName, p, byDefault *Program) *Order {
 	o := &Order{Policy: policy, fails: p.followup == v1alpha1.FollowupFail}
 	o.first = o.rank(p, revision)
@@ -58,7 +58,7 @@ func NewOrder(policy string, revision types.NamespacedName, p, byDefault *Progra
 	return o
 }
 
-// rank gives each block of a program one rank after another, from the first that is free on.
+// rank gives each block of a program a rank, beginning with the first that is free.
 func (o *Order) rank(p *Program, revision types.NamespacedName) ranked {
 	r := ranked{Program: p}
 	q := &placement.Query{Revision: revision}
@@ -69,7 +69,7 @@ func (o *Order) rank(p *Program, revision types.NamespacedName) ranked {
 		}
 		r.ranks[next] = o.Ranks
 		left &^= 1 << next
-		// None comes before another where chance decides.
+		// Blocks that chance orders share one rank.
 		if p.order != v1alpha1.Random || left == 0 {
 			o.Ranks++
 		}
@@ -80,7 +80,7 @@ func (o *Order) rank(p *Program, revision types.NamespacedName) ranked {
 // Refuses says whether there may be nodes to which no request ever goes.
 func (o *Order) Refuses() bool { return o.fails }
 
-// Rank is that of a node. It is false where no request ever goes.
+// Rank returns the rank of a node. goes is false if no request ever goes there.
 func (o *Order) Rank(node string) (rank int, goes bool) {
 	if rank = o.first.of(node); rank != None {
 		return rank, true
@@ -93,7 +93,7 @@ func (o *Order) Rank(node string) (rank int, goes bool) {
 	return o.Ranks - 1, !o.fails
 }
 
-// of is the rank of the first block that names a node, whatever its state, or None.
+// of returns the rank of the first block that names a node, whatever its state, or None.
 func (r *ranked) of(node string) int {
 	named, best := r.memberships[r.indexOf(node)], None
 	for i := range r.blocks {

@@ -60,7 +60,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// In which state a node is, is for the scheduler's other plugins to say.
+// The scheduler's other plugins judge the state of a node.
 func TestOrderWhateverTheStateOfNodes(t *testing.T) {
 	nodes := NewNodes([]Node{{Name: "a"}, {Name: "b", Reachable: true, Pressed: true}})
 	p, err := Compile("gpu", specIn(t, "{followup: fail, blocks: [{workers: [{node: a}]}, {workers: [{node: b}]}]}"), nodes, Options{PlacesPods: true})
@@ -75,7 +75,7 @@ func TestOrderWhateverTheStateOfNodes(t *testing.T) {
 	}
 }
 
-// Each function has an order of its own, which is that of its requests.
+// Each function has its own order, which is also the order of its requests.
 func TestOrderOfThePlatform(t *testing.T) {
 	nodes := NewNodes([]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true}})
 	p, err := Compile("gpu", specIn(t, "{strategy: platform, blocks: [{workers: [{node: a}]}, {workers: [{node: b}]}]}"), nodes, Options{})

@@ -33,9 +33,9 @@ import (
 )
 
 const (
-	// gather is how long changes are gathered, so that many at once are compiled once.
+	// gather is how long changes are gathered, so that many at once are compiled only once.
 	gather = 50 * time.Millisecond
-	// look is how often it is looked whether all has been read.
+	// look is how often to check whether everything has been read.
 	look = 20 * time.Millisecond
 )
 
@@ -53,17 +53,18 @@ type PoliciesOptions struct {
 	MeterProvider metric.MeterProvider
 	// Events records on a policy what becomes of it. It may be nil.
 	Events record.EventRecorder
-	// Activator is this activator's pod. Without a name it is none, but who places pods: it is in all zones, because
-	// activators of any may send to what it places, and what becomes of a policy is not its to say.
+	// Activator is this activator's pod. Without a name, this is not an activator but a component that places pods.
+	// It counts as in all zones, because activators of any zone may send to the pods that it places, and it reports
+	// nothing in a policy's status.
 	Activator types.NamespacedName
-	// Platform is what decides where no policy does, and the strategy of that name. Nil is placement.Default.
+	// Platform decides where no policy does, and is the strategy of that name. Nil means placement.Default.
 	Platform placement.Policy
-	// Changed is called when what is in force may have changed. It must not wait, and may be nil.
+	// Changed is called when what is in force may have changed. It must not block, and may be nil.
 	Changed func()
 }
 
-// Policies are those of the cluster, as they are now. One that is refused leaves in force what the same policy
-// said before. It implements placement.Programs.
+// Policies are the cluster's policies, as they are now. If an edit of a policy is refused, what the policy said
+// before stays in force. It implements placement.Programs.
 type Policies struct {
 	clock     clock.Clock
 	logger    *zap.SugaredLogger
@@ -75,14 +76,14 @@ type Policies struct {
 
 	nodes    cache.SharedIndexInformer
 	kinds    []*kind
-	handled  cache.InformerSynced // whether the nodes that there were at first have been
+	handled  cache.InformerSynced // whether the first list of nodes has been handled
 	force    atomic.Pointer[force]
-	inForce  chan struct{} // closed when all has been read
+	inForce  chan struct{} // closed when everything has been read
 	changed  chan struct{}
 	renodes  atomic.Bool // nodes have changed
 	platform placement.Policy
 
-	// Of Run alone:
+	// Only Run uses these.
 	known   map[key]*policy
 	current *Nodes
 	node    string // this activator's
@@ -93,23 +94,23 @@ type kind struct {
 	resource schema.GroupVersionResource
 	informer cache.SharedIndexInformer
 	handled  cache.InformerSynced
-	// absent says that there is no such kind here, or that it may not be read.
+	// absent says that there is no such kind here, or that the activator may not read it.
 	absent atomic.Bool
 }
 
-// policy is what is known of one.
+// policy is what is known about one policy.
 type policy struct {
 	uid        types.UID
 	generation int64 // the last that was read
-	refused    error // what is wrong with it
-	// What is in force, which is of an older generation when the last was refused:
+	refused    error // what is wrong with that generation
+	// These are in force, and of an older generation if the last was refused.
 	compiled int64
 	spec     *v1alpha1.PlacementPolicySpec
 	program  *Program
 	counts   *counts
 }
 
-// NewPolicies follows the cluster's policies once it is run.
+// NewPolicies returns Policies that follow the cluster once they are run.
 func NewPolicies(o PoliciesOptions) (*Policies, error) {
 	m, err := newMetrics(o.MeterProvider)
 	if err != nil {
@@ -174,11 +175,12 @@ func (p *Policies) follow(resource schema.GroupVersionResource, informer cache.S
 	return k, errors.Join(informer.SetTransform(withoutManagers), informer.SetWatchErrorHandlerWithContext(p.unread(k)))
 }
 
-// unread says once that policies cannot be read, and why. The informer tries again, with a back-off.
+// unread handles watch errors: it logs once that policies cannot be read, and why. The informer tries again, with
+// a back-off.
 func (p *Policies) unread(k *kind) cache.WatchErrorHandlerWithContext {
 	var said once.Set[string]
 	return func(_ context.Context, _ *cache.Reflector, err error) {
-		// What passes by itself is waited for.
+		// Other errors may pass by themselves, so they are waited out.
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			k.absent.Store(true)
 		}
@@ -210,7 +212,7 @@ func (p *Policies) Of(namespace, tag string) placement.Program {
 	return nil
 }
 
-// WaitUntilRead waits until the policies are in force, or ctx is done, or it is plain that there are none.
+// WaitUntilRead waits until the policies are in force, ctx is done, or it is plain that there are none.
 func (p *Policies) WaitUntilRead(ctx context.Context) error {
 	select {
 	case <-p.inForce:
@@ -255,7 +257,7 @@ func (p *Policies) Run(ctx context.Context) {
 			return
 		case <-p.clock.After(gather):
 		}
-		// What came meanwhile is compiled with it.
+		// This compile includes what came meanwhile.
 		select {
 		case <-p.changed:
 		default:
@@ -263,7 +265,7 @@ func (p *Policies) Run(ctx context.Context) {
 	}
 }
 
-// read says whether all has been read that can be.
+// read says whether everything has been read that can be.
 func (p *Policies) read() bool {
 	for _, k := range p.kinds {
 		if !k.handled() && !k.absent.Load() {
@@ -273,7 +275,7 @@ func (p *Policies) read() bool {
 	return p.handled()
 }
 
-// findNode finds the node that this activator is on, of which its zone is.
+// findNode finds the node that this activator is on. The activator is in that node's zone.
 func (p *Policies) findNode(ctx context.Context, found chan<- string) {
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 10, Cap: time.Minute}
 	var said once.Set[string]
@@ -297,7 +299,7 @@ func (p *Policies) nodesChanged() {
 	p.change()
 }
 
-// change has what there is compiled soon.
+// change has the policies compiled soon.
 func (p *Policies) change() {
 	select {
 	case p.changed <- struct{}{}:
@@ -318,7 +320,7 @@ func (p *Policies) compile() {
 			u := obj.(*unstructured.Unstructured)
 			of := key{u.GetNamespace(), u.GetName()}
 			known := p.known[of]
-			// A policy that was made anew is another.
+			// A policy that was recreated is another policy.
 			if known == nil || known.uid != u.GetUID() {
 				known = &policy{uid: u.GetUID(), counts: &counts{}}
 			}
@@ -367,7 +369,7 @@ func (p *Policies) edit(of key, known *policy, u *unstructured.Unstructured, o O
 	p.logger.Infow("A placement policy is in force", "policy", of.String(), "generation", known.generation)
 }
 
-// recompile has a policy that was accepted go by the nodes that there are now.
+// recompile compiles a policy that was accepted for the nodes that there are now.
 func (p *Policies) recompile(of key, known *policy, o Options) {
 	program, err := Compile(of.name, known.spec, p.current, o)
 	if err != nil {
@@ -377,7 +379,7 @@ func (p *Policies) recompile(of key, known *policy, o Options) {
 	known.program = program
 }
 
-// named is the platform's choice, or placement's policy of a strategy.
+// named returns the platform's choice, or placement's policy for a strategy.
 func (p *Policies) named(s v1alpha1.Strategy) placement.Policy {
 	if s == v1alpha1.Platform {
 		return p.platform
@@ -394,7 +396,7 @@ func (p *Policies) readNodes() *Nodes {
 	return NewNodes(nodes)
 }
 
-// object is a policy, as it was last read.
+// object returns a policy as it was last read.
 func (p *Policies) object(of key) (*unstructured.Unstructured, bool) {
 	k, name := p.kinds[0], of.namespace+"/"+of.name
 	if of.namespace == "" {
@@ -407,7 +409,7 @@ func (p *Policies) object(of key) (*unstructured.Unstructured, bool) {
 	return obj.(*unstructured.Unstructured), true
 }
 
-// generationOf is another for each spec, and each policy, that had the same name.
+// generationOf differs for each spec, and for each policy that has had the same name.
 func generationOf(obj any) (g struct {
 	uid        types.UID
 	generation int64
@@ -421,7 +423,7 @@ func generationOf(obj any) (g struct {
 func specOf(u *unstructured.Unstructured) (*v1alpha1.PlacementPolicySpec, error) {
 	said, _ := u.Object["spec"].(map[string]any)
 	var spec v1alpha1.PlacementPolicySpec
-	// A field that a later definition has and this activator does not know is refused.
+	// Refuse a field that a later definition has and this activator does not know.
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(said, &spec, true); err != nil {
 		return nil, fmt.Errorf("spec: %w", err)
 	}
@@ -441,7 +443,7 @@ func trim(obj any) (any, error) {
 	return small, nil
 }
 
-// askable is what can be asked of a node, or nothing.
+// askable returns what a policy can ask about a node, or the zero Node.
 func askable(obj any) Node {
 	if node, ok := obj.(*corev1.Node); ok {
 		return NodeOf(node)

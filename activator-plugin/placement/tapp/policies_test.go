@@ -40,8 +40,8 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// followed is a cluster whose policies are followed. The tests run in a bubble, so that what is done has
-// arrived when all in it wait.
+// followed is a cluster whose policies are followed. The tests run in a bubble, so everything that was done has
+// arrived when all goroutines in it wait.
 type followed struct {
 	*testing.T
 	kube     *fake.Clientset
@@ -64,7 +64,7 @@ func newCluster(t *testing.T, policies ...runtime.Object) *followed {
 	return f
 }
 
-// follow follows until the test ends.
+// follow runs until the test ends.
 func (f *followed) follow() *followed {
 	f.Helper()
 	var core zapcore.Core
@@ -94,7 +94,7 @@ func (f *followed) follow() *followed {
 	return f
 }
 
-// settle lets all that is under way arrive.
+// settle waits until everything that is under way has arrived.
 func (f *followed) settle() {
 	time.Sleep(5 * time.Second)
 	synctest.Wait()
@@ -109,7 +109,7 @@ func readyNode(name string, labels ...string) *corev1.Node {
 	return n
 }
 
-// policyObject is one as the API server has it, with its spec in YAML.
+// policyObject returns a policy as the API server has it. Its spec is in YAML.
 func policyObject(namespace, name string, generation int64, spec string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetAPIVersion(v1alpha1.GroupVersion.String())
@@ -133,7 +133,7 @@ func policyObject(namespace, name string, generation int64, spec string) *unstru
 	return u
 }
 
-// onNode is a spec that names one node.
+// onNode returns a spec that names one node.
 func onNode(node string) string {
 	return "{followup: fail, blocks: [{workers: [{node: " + node + "}]}]}"
 }
@@ -151,7 +151,7 @@ func (f *followed) apply(u *unstructured.Unstructured) {
 	if apierrors.IsNotFound(err) {
 		_, err = f.resource(u).Create(context.Background(), u, metav1.CreateOptions{})
 	} else if err == nil {
-		// Which the API server keeps.
+		// The API server keeps the status.
 		if status, ok := is.Object["status"]; ok {
 			u.Object["status"] = status
 		}
@@ -174,7 +174,8 @@ func (f *followed) status(u *unstructured.Unstructured) (status v1alpha1.Placeme
 	return status
 }
 
-// goesTo is the node that requests of the namespace and tag go to, of a and b: both where no policy says it.
+// goesTo returns which of a and b the requests of the namespace and tag go to. It returns both if no policy
+// decides.
 func (f *followed) goesTo(namespace, tag string) string {
 	f.Helper()
 	p := f.policies.Of(namespace, tag)
@@ -197,7 +198,7 @@ func (f *followed) expect(namespace, tag, want string) {
 	}
 }
 
-// expectEvent expects the next Event to begin so.
+// expectEvent expects that the next Event begins with want.
 func (f *followed) expectEvent(want string) {
 	f.Helper()
 	select {
@@ -210,7 +211,7 @@ func (f *followed) expectEvent(want string) {
 	}
 }
 
-// metric is what is exported with the attributes, summed.
+// metric returns the sum of what is exported with the attributes.
 func (f *followed) metric(name string, attrs ...attribute.KeyValue) (sum int64) {
 	f.Helper()
 	var data metricdata.ResourceMetrics
@@ -250,13 +251,13 @@ func TestWhichPolicyIsWhose(t *testing.T) {
 			policyObject("", "gpu", 1, onNode("b")), policyObject("", "far", 1, onNode("a")),
 		).follow()
 		f.settle()
-		f.expect("shop", "gpu", "a by 0")     // its namespace's comes before the cluster's
-		f.expect("bank", "gpu", "b by 0")     // where there is none the cluster's is
-		f.expect("shop", "far", "a by 0")     // which is for all namespaces
-		f.expect("shop", "", "b by 0")        // no tag is default
-		f.expect("shop", "default", "b by 0") // which may be said
-		f.expect("shop", "none", "b by 0")    // a tag that there is not is default, too
-		f.expect("bank", "", "any")           // nobody has said anything
+		f.expect("shop", "gpu", "a by 0")     // the namespace's policy comes before the cluster's
+		f.expect("bank", "gpu", "b by 0")     // without one, the cluster's applies
+		f.expect("shop", "far", "a by 0")     // the cluster's applies in all namespaces
+		f.expect("shop", "", "b by 0")        // no tag means default
+		f.expect("shop", "default", "b by 0") // the tag may also be default
+		f.expect("shop", "none", "b by 0")    // an unknown tag means default, too
+		f.expect("bank", "", "any")           // no policy applies
 		f.apply(policyObject("", "default", 1, onNode("a")))
 		f.expect("bank", "", "a by 0")
 		f.expect("shop", "", "b by 0")
@@ -276,7 +277,7 @@ func TestWhatFollows(t *testing.T) {
 		f.expect("shop", "gpu", "b by -1")
 		f.expect("shop", "other", "b by -1") // the default of the request's namespace, not of the policy's
 		f.expect("bank", "other", "a by -1")
-		// That of the default is always fail.
+		// The followup of the default is always fail.
 		f.apply(policyObject("shop", "default", 2, nowhere))
 		f.expect("shop", "gpu", "nowhere")
 		f.expect("shop", "", "nowhere")
@@ -324,10 +325,10 @@ func TestAnEditThatIsRefusedLeavesTheLastInForce(t *testing.T) {
 			t.Errorf("it was logged %d times, want once", got)
 		}
 
-		// It follows the nodes all the same.
+		// It still follows the nodes.
 		f.do(f.kube.CoreV1().Nodes().Delete(t.Context(), "a", metav1.DeleteOptions{}))
 		f.settle()
-		f.expect("shop", "gpu", "a by 0") // of a node that is not there nothing is known, and its pod is ready
+		f.expect("shop", "gpu", "a by 0") // nothing is known about an absent node, and its pod is ready
 
 		f.apply(policyObject("shop", "gpu", 3, onNode("b")))
 		f.expect("shop", "gpu", "b by 0")
@@ -346,7 +347,7 @@ func (f *followed) do(err error) {
 	}
 }
 
-// What was never accepted has nothing in force, and its functions have the default's.
+// A policy that was never accepted has nothing in force, and its functions get the default.
 func TestAPolicyThatIsRefusedFromTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t, policyObject("shop", "gpu", 1, "{blocks: [{workers: [{node: a, set: {}}]}]}"), policyObject("shop", "default", 1, onNode("b"))).follow()
@@ -356,7 +357,7 @@ func TestAPolicyThatIsRefusedFromTheFirst(t *testing.T) {
 		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted); c == nil || !strings.Contains(c.Message, "Nothing is in force of it") {
 			t.Errorf("its condition is %+v", c)
 		}
-		// A field that only a later activator knows.
+		// Only a later activator knows this field.
 		f.apply(policyObject("shop", "later", 1, "{blocks: [{workers: [{node: a}], affinity: much}]}"))
 		f.expect("shop", "later", "b by 0")
 		if c := meta.FindStatusCondition(f.status(policyObject("shop", "later", 1, "{}")).Conditions, v1alpha1.Accepted); c == nil || !strings.Contains(c.Message, "blocks[0].affinity") {
@@ -374,7 +375,7 @@ func TestADeletedPolicyIsNoMore(t *testing.T) {
 		f.do(f.resource(p).Delete(t.Context(), "gpu", metav1.DeleteOptions{}))
 		f.settle()
 		f.expect("shop", "gpu", "any")
-		// One of the same name is another, of which nothing was good before.
+		// A policy recreated with the same name is another policy, and has no last good version.
 		again := policyObject("shop", "gpu", 1, "{blocks: []}")
 		again.SetUID("another")
 		f.apply(again)
@@ -413,13 +414,13 @@ func TestPoliciesFollowTheNodes(t *testing.T) {
 	})
 }
 
-// The activator's zone is that of its node.
+// The activator is in its node's zone.
 func TestAnActivatorKnowsItsZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t, policyObject("shop", "gpu", 1,
 			"{followup: fail, blocks: [{controller: {zone: east, topologyTolerance: none}, workers: [{node: a}]}, {controller: {zone: west, topologyTolerance: same}, workers: [{set: {}}]}]}")).follow()
 		f.settle()
-		f.expect("shop", "gpu", "nowhere") // it is in no zone, and no node is in the west
+		f.expect("shop", "gpu", "nowhere") // the activator is in no zone, and no node is in the west
 		for node, zone := range map[string]string{"a": "east", "b": "west"} {
 			_, err := f.kube.CoreV1().Nodes().Update(t.Context(), readyNode(node, corev1.LabelTopologyZone, zone), metav1.UpdateOptions{})
 			f.do(err)
@@ -433,7 +434,7 @@ func TestAnActivatorKnowsItsZone(t *testing.T) {
 	})
 }
 
-// Without the definitions all is as if nobody had said anything, and once they are there it is followed.
+// Without the definitions, everything is as if there were no policies. Once they are there, they are followed.
 func TestWithoutDefinitions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t)
@@ -478,7 +479,7 @@ func countLists(actions []clienttesting.Action) (n int) {
 	return n
 }
 
-// An API server that fails for a moment does not say that there are no policies.
+// An API server that fails for a moment does not mean that there are no policies.
 func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t, policyObject("shop", "gpu", 1, onNode("a")))
@@ -499,7 +500,7 @@ func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
 	})
 }
 
-// A refusal is told with the policy that refuses, which may be the default that follows the one that was asked for.
+// A refusal names the policy that refuses, which may be the default that follows the policy that was asked.
 func TestRefusedBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t,
@@ -520,7 +521,7 @@ func TestRefusedBy(t *testing.T) {
 	})
 }
 
-// Nothing is in force while nodes are not known: sets would be empty.
+// Nothing is in force while the nodes are not known: sets would be empty.
 func TestWithoutNodesNothingIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t, policyObject("shop", "gpu", 1, onNode("a")))
@@ -546,7 +547,7 @@ func TestWithoutNodesNothingIsInForce(t *testing.T) {
 	})
 }
 
-// What others have written stays, but for activators that are gone.
+// A status keeps what other activators have written, except for those that are gone.
 func TestActivatorsShareAStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := policyObject("shop", "gpu", 2, onNode("a"))
@@ -565,7 +566,7 @@ func TestActivatorsShareAStatus(t *testing.T) {
 		if diff := cmp.Diff(want, status.Activators); diff != "" {
 			t.Error("its activators (-want, +got):\n" + diff)
 		}
-		// Another refuses this generation, and that is what is to be known.
+		// Another activator refuses this generation, and the condition must say so.
 		if !meta.IsStatusConditionFalse(status.Conditions, v1alpha1.Accepted) {
 			t.Errorf("its conditions are %+v, want the other's refusal", status.Conditions)
 		}
@@ -594,7 +595,7 @@ func countUpdates(actions []clienttesting.Action) (n int) {
 	return n
 }
 
-// A status that cannot be written is tried again, with a back-off, and delays nothing.
+// A status that cannot be written is retried with a back-off, and delays nothing.
 func TestAStatusThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t)

@@ -1,7 +1,7 @@
-// Package tapp says where requests to functions go, as an operator wrote it in a
-// PlacementPolicy. The language is tAPP (De Palma et al., "An OpenWhisk Extension for
-// Topology-Aware Allocation Priority Policies", COORDINATION 2024); what it calls a worker is a
-// node, and a worker is valid for a function only where it has a pod of it with a free slot.
+// Package tapp says where requests to functions go, as an operator wrote it in a PlacementPolicy. The language is tAPP
+// (De Palma et al., "An OpenWhisk Extension for Topology-Aware Allocation Priority Policies", COORDINATION 2024). A
+// worker of the paper is a node here, and it is valid for a function only if it has a pod of the function with a free
+// slot.
 package tapp
 
 import (
@@ -20,23 +20,23 @@ import (
 // None is the block of a request that none of the policy's blocks has placed.
 const None = -1
 
-// Program is a policy that has been compiled for the nodes that there are, and for the activator
-// in one zone. Several may ask it at a time.
+// Program is a policy that has been compiled for the nodes that there are, and for an activator in one zone. It is safe
+// for concurrent use.
 type Program struct {
 	blocks   []block
 	order    v1alpha1.Strategy // of the blocks
 	workers  []worker          // of all blocks, by their bits
 	followup v1alpha1.Followup
 
-	// memberships are the workers that a node is among, as bits: of the nodes that there are, of those that are
-	// named but not there, and last of any other.
+	// memberships are the workers that a node is among, as bits: first for each node that there is, then for each that is
+	// named but not there, and last for any other.
 	memberships []uint64
 	nodes       *Nodes
 	absent      map[string]int32
-	// byID are the same for those that have a placement.NodeID, and atID where they are.
+	// byID are the same by placement.NodeID, and atID is where in memberships each is.
 	byID []uint64
 	atID []int32
-	// checked are the workers whose invalidate asks more than the node's conditions.
+	// checked are the workers whose invalidate depends on more than the node's conditions.
 	checked uint64
 	load    func(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int)
 	// unmatched are the numbers of the blocks that match no node.
@@ -56,21 +56,21 @@ type worker struct {
 	chooser
 	// inherits says that a set has no strategy of its own.
 	inherits bool
-	// A node is invalid from these on.
+	// A node is invalid from these values on.
 	capacity   float64 // of its CPU, 0 to 1
 	concurrent int
 }
 
-// chooser is a strategy. compare is nil for those that look at nodes alone.
+// chooser is a strategy. compare is nil for strategies that look at nodes alone.
 type chooser struct {
 	strategy v1alpha1.Strategy
 	compare  placement.Policy
 }
 
-// noBound is of a worker that any number of invocations leaves valid.
+// noBound is for a worker that stays valid with any number of invocations.
 const noBound = math.MaxInt
 
-// Place implements placement.Program. It is -1 for the followup to decide.
+// Place implements placement.Program. The index is -1 if the followup is to decide.
 func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (index, block int) {
 	c := choices.Get().(*choice)
 	defer c.end()
@@ -85,10 +85,10 @@ func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (i
 	return -1, None
 }
 
-// Unmatched are the numbers of the blocks, of which the first is 0, that match no node.
+// Unmatched returns the numbers of the blocks that match no node. The first block is 0.
 func (p *Program) Unmatched() []int32 { return p.unmatched }
 
-// eligible are the blocks that candidates' nodes are in, as bits.
+// eligible returns the blocks that candidates' nodes are in, as bits.
 func (p *Program) eligible(c *choice) (eligible uint64) {
 	for i := range p.blocks {
 		if c.any&p.blocks[i].workers != 0 {
@@ -98,7 +98,7 @@ func (p *Program) eligible(c *choice) (eligible uint64) {
 	return eligible
 }
 
-// next is the block to try of those that are left.
+// next returns which of the blocks that are left to try.
 func (p *Program) next(q *placement.Query, left uint64) int {
 	switch p.order {
 	case v1alpha1.Random:
@@ -113,7 +113,7 @@ func (p *Program) next(q *placement.Query, left uint64) int {
 	}
 }
 
-// indexOf is where the node's memberships are.
+// indexOf returns where a node's memberships are.
 func (p *Program) indexOf(node string) int32 {
 	if i, ok := p.nodes.index[node]; ok {
 		return i
@@ -127,7 +127,7 @@ func (p *Program) indexOf(node string) int32 {
 // WorkersOf implements placement.Sorter.
 func (p *Program) WorkersOf(c *placement.Candidate) uint64 { return p.membershipsOf(c) }
 
-// membershipsOf are the workers that a candidate's node is among. It is asked of each candidate.
+// membershipsOf returns the workers that a candidate's node is among. It is called for every candidate.
 func (p *Program) membershipsOf(c *placement.Candidate) uint64 {
 	if c.NodeID != 0 && int(c.NodeID) < len(p.byID) {
 		return p.byID[c.NodeID]
@@ -135,8 +135,8 @@ func (p *Program) membershipsOf(c *placement.Candidate) uint64 {
 	return p.memberships[p.indexOf(c.Node)]
 }
 
-// orderOf is where a candidate's node is among all by name. Those that are named but not there come after them, and then
-// all others.
+// orderOf returns where a candidate's node is among all by name. Nodes that are named but not there come after them,
+// and then all others.
 func (p *Program) orderOf(c *placement.Candidate) int32 {
 	if c.NodeID != 0 && int(c.NodeID) < len(p.atID) {
 		return p.atID[c.NodeID]
@@ -144,7 +144,7 @@ func (p *Program) orderOf(c *placement.Candidate) int32 {
 	return p.indexOf(c.Node)
 }
 
-// identity is the same for candidates on one node.
+// identity returns the same number for candidates on one node.
 func identity(c *placement.Candidate) uint64 {
 	if c.NodeID != 0 {
 		return uint64(c.NodeID)
@@ -158,20 +158,20 @@ type choice struct {
 	query      *placement.Query
 	candidates []placement.Candidate
 	sorted     *placement.Sorted // or nil, and then:
-	any, all   uint64            // the workers that one candidate is of, and that all are
-	// valid are the workers that each candidate is of, without those found to be invalid.
+	any, all   uint64            // the workers of any candidate, and those of all
+	// valid are the workers that each candidate belongs to, without those found to be invalid.
 	valid []uint64
 
-	some  []placement.Candidate // those that a strategy compares
-	which []int32               // where they are
+	some  []placement.Candidate // the candidates that a strategy compares
+	which []int32               // their indexes in candidates
 }
 
-// choices are kept, so that none is made for a request.
+// choices are pooled, so that no request allocates one.
 var choices = sync.Pool{New: func() any { return &choice{} }}
 
 func (c *choice) begin(p *Program, q *placement.Query, candidates []placement.Candidate) {
 	c.program, c.query, c.candidates = p, q, candidates
-	// Which nodes are valid by what is in use there is another thing each time.
+	// If loads are checked, the valid nodes differ from one request to the next.
 	if p.checked == 0 {
 		if c.sorted = q.Sorted(p); c.sorted != nil {
 			c.any = c.sorted.Any()
@@ -196,14 +196,14 @@ func (c *choice) look() {
 	c.any, c.all = some, all
 }
 
-// end forgets what is the caller's, but for what the candidates had: that is written over by the next, or
-// collected with the choice.
+// end drops what is the caller's, except what copies of candidates refer to: the next request overwrites those, or they
+// are collected with the choice.
 func (c *choice) end() {
 	c.program, c.query, c.candidates, c.sorted = nil, nil, nil, nil
 	choices.Put(c)
 }
 
-// inBlock is the candidate that a block chooses, or -1.
+// inBlock returns the candidate that a block chooses, or -1.
 func (c *choice) inBlock(b *block) int {
 	valid := c.check(b.workers)
 	if valid == 0 {
@@ -223,7 +223,7 @@ func (c *choice) inBlock(b *block) int {
 	return i
 }
 
-// workersOf are those that a candidate is valid for.
+// workersOf returns the workers that a candidate is valid for.
 func (c *choice) workersOf(i int) uint64 {
 	if c.sorted != nil {
 		return c.program.membershipsOf(&c.candidates[i])
@@ -231,8 +231,7 @@ func (c *choice) workersOf(i int) uint64 {
 	return c.valid[i]
 }
 
-// check returns those of the workers that have a candidate on a valid node, and takes the others off
-// the candidates.
+// check returns those of the workers that have a candidate on a valid node, and removes the others from the candidates.
 func (c *choice) check(workers uint64) (valid uint64) {
 	checked := workers & c.program.checked
 	if checked&c.any == 0 {
@@ -249,7 +248,7 @@ func (c *choice) check(workers uint64) (valid uint64) {
 	return valid & workers
 }
 
-// invalid are those of the workers that a node is among for which it is not valid now.
+// invalid returns those of the workers for which a candidate's node is not valid now.
 func (p *Program) invalid(q *placement.Query, of *placement.Candidate, workers uint64) (invalid uint64) {
 	used, inFlight := p.load(q, of)
 	for ; workers != 0; workers &= workers - 1 {
@@ -261,7 +260,7 @@ func (p *Program) invalid(q *placement.Query, of *placement.Candidate, workers u
 	return invalid
 }
 
-// inWorker is the candidate that is chosen within a worker, which has one.
+// inWorker returns the candidate that is chosen within a worker, which has at least one.
 func (c *choice) inWorker(number int) int {
 	w := &c.program.workers[number]
 	if w.compare != nil {
@@ -280,9 +279,9 @@ func (c *choice) inWorker(number int) int {
 	return c.lowest(w.strategy, seed, c.candidates, c.valid, 1<<number)
 }
 
-// lowest is the one of the candidates on the node of the lowest rank, be it by name or by chance, so that a node with
-// many pods has no more chances than another; and of a node's pods it is the one with the fewest requests. Valid
-// says which of them are of the worker, unless all are.
+// lowest returns the candidate on the node of the lowest rank, by name or by chance. It ranks nodes, not pods, so that
+// a node with many pods has no better chance than another. On that node, it takes the pod with the fewest requests.
+// valid says which candidates belong to the worker; nil means that all do.
 func (c *choice) lowest(s v1alpha1.Strategy, seed uint64, candidates []placement.Candidate, valid []uint64, worker uint64) int {
 	best, rank := -1, uint64(0)
 	for i := range candidates {
@@ -302,7 +301,7 @@ func (c *choice) lowest(s v1alpha1.Strategy, seed uint64, candidates []placement
 	return best
 }
 
-// compare is the candidate of the workers that a policy chooses. There is one.
+// compare returns the candidate of the workers that a policy chooses. There is at least one.
 func (c *choice) compare(policy placement.Policy, workers uint64) int {
 	if c.sorted != nil {
 		if some, kept := c.sorted.Of(workers); kept {
@@ -329,7 +328,7 @@ func (c *choice) compare(policy placement.Policy, workers uint64) int {
 	return int(c.which[policy(c.query, c.some)])
 }
 
-// nth is the number of the n-th bit that is set, of which the first is the 0th.
+// nth returns the number of the n-th bit that is set, counting from 0.
 func nth(bitsSet uint64, n int) int {
 	for ; n > 0; n-- {
 		bitsSet &= bitsSet - 1
@@ -337,7 +336,7 @@ func nth(bitsSet uint64, n int) int {
 	return bits.TrailingZeros64(bitsSet)
 }
 
-// heaviest is that of the bits that are set which weighs the most by a hash of it and the seed.
+// heaviest returns which of the bits that are set weighs the most, by a hash of its number and the seed.
 func heaviest(bitsSet, seed uint64) int {
 	best, weight := -1, uint64(0)
 	for ; bitsSet != 0; bitsSet &= bitsSet - 1 {
@@ -349,12 +348,12 @@ func heaviest(bitsSet, seed uint64) int {
 	return best
 }
 
-// hashOf is the same for all requests to a function, and on all activators.
+// hashOf is the same for all requests to a revision, and on all activators.
 func hashOf(q *placement.Query) uint64 {
 	return mix(xxhash.Sum64String(q.Revision.Namespace), xxhash.Sum64String(q.Revision.Name))
 }
 
-// mix is a hash of two numbers (the finalizer of SplitMix64).
+// mix returns a hash of two numbers (the finalizer of SplitMix64).
 func mix(a, b uint64) uint64 {
 	x := a + (b+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

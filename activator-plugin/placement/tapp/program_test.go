@@ -42,7 +42,7 @@ func compiled(t testing.TB, text string, nodes []Node, o Options) *Program {
 	return p
 }
 
-// manyNodes are n that are ready, each in one of ten zones.
+// manyNodes returns n nodes that are ready, each in one of ten zones.
 func manyNodes(n int) (nodes []Node) {
 	for i := range n {
 		nodes = append(nodes, Node{Name: fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", i/256, i%256), Reachable: true,
@@ -60,10 +60,10 @@ func podsOn(nodes []Node, each int) (candidates []placement.Candidate) {
 	return candidates
 }
 
-// Chance is fair among workers, and among nodes of a set, however many pods each has.
+// Chance is fair among workers and among the nodes of a set, however many pods each has.
 func TestRandomIsFair(t *testing.T) {
 	nodes := manyNodes(4)
-	// The first node has three pods, and the others one.
+	// The first node has three pods, and each other one has one.
 	candidates := append(podsOn(nodes, 1), podsOn(nodes[:1], 2)...)
 	const draws = 40_000
 	for name, tc := range map[string]struct {
@@ -85,7 +85,7 @@ func TestRandomIsFair(t *testing.T) {
 			came[candidates[i].Node]++
 		}
 		for _, n := range nodes {
-			// Six standard deviations of a share.
+			// The tolerance is six standard deviations of a share.
 			if got, want := came[n.Name]/draws, tc.share[n.Name]; got < want-.015 || got > want+.015 {
 				t.Errorf("%s: %s has %.3f of the requests, want %.3f", name, n.Name, got, want)
 			}
@@ -93,7 +93,7 @@ func TestRandomIsFair(t *testing.T) {
 	}
 }
 
-// With platform each function has an order of the blocks of its own, and keeps to it.
+// With platform, each function has its own order of the blocks, and keeps to it.
 func TestTheBlocksOfAFunctionAreInAnOrderOfItsOwn(t *testing.T) {
 	nodes := manyNodes(3)
 	p := compiled(t, fmt.Sprintf("{strategy: platform, blocks: [{workers: [{node: %s}]}, {workers: [{node: %s}]}, {workers: [{node: %s}]}]}", nodes[0].Name, nodes[1].Name, nodes[2].Name), nodes, Options{Policy: fakePolicy})
@@ -108,7 +108,7 @@ func TestTheBlocksOfAFunctionAreInAnOrderOfItsOwn(t *testing.T) {
 				t.Fatalf("function %d comes by block %d and then by %d", i, block, again)
 			}
 		}
-		// Without the node of its first block it has the same one as all that are in its case.
+		// Without the node of its first block, it goes to another block.
 		rest := slices.DeleteFunc(slices.Clone(candidates), func(c placement.Candidate) bool { return c.Node == nodes[block].Name })
 		if _, other := p.Place(q, rest); other == block || other == None {
 			t.Fatalf("function %d comes by block %d without its node", i, other)
@@ -121,7 +121,7 @@ func TestTheBlocksOfAFunctionAreInAnOrderOfItsOwn(t *testing.T) {
 	}
 }
 
-// The policies are asked about the valid candidates alone, of which Knative's stays the first.
+// Policies are asked only about the valid candidates, and Knative's stays first.
 func TestPoliciesAreAskedAboutValidCandidates(t *testing.T) {
 	nodes := manyNodes(4)
 	var asked [][]string
@@ -165,8 +165,8 @@ func TestUnmatchedBlocks(t *testing.T) {
 	}
 }
 
-// The picture is told of a request after it has been placed, and this activator knows of its own at once: of all revisions, and
-// of all pods on the node.
+// The picture hears about a request only after it has been placed. This activator knows at once about its own requests:
+// those of all revisions and all pods on the node.
 func TestConcurrentInvocationsCountAtOnce(t *testing.T) {
 	nodes := manyNodes(1)
 	p := compiled(t, fmt.Sprintf("{followup: fail, blocks: [{workers: [{node: %s}], invalidate: {maxConcurrentInvocations: 2}}]}", nodes[0].Name), nodes, Options{})
@@ -214,7 +214,7 @@ func TestARequestIsCountedOnce(t *testing.T) {
 			slots.SetPod(of, placement.Pod{Name: fmt.Sprint("shop/", i), Node: nodes[at].Name, IPs: []string{fmt.Sprint("10.0.0.", i)}, Ready: true})
 		}
 		pods := slots.Of(of, 1)
-		pods.Take("10.0.0.2:8012", placement.Ask{}) // which leaves this activator the first
+		pods.Take("10.0.0.2:8012", placement.Ask{}) // this leaves the activator only the first
 		pods.Take("10.0.0.0:8012", placement.Ask{Program: e})
 		if placed, refused := e.counts.placed[0].Load(), e.counts.refused.Load(); placed != tc.placed || refused != tc.refused {
 			t.Errorf("%s: %d are counted as placed and %d as refused, want %d and %d", name, placed, refused, tc.placed, tc.refused)
@@ -222,7 +222,7 @@ func TestARequestIsCountedOnce(t *testing.T) {
 	}
 }
 
-// lends is a Redis that tells of nodes, each of which lends a CPU.
+// lends is a Redis that tells about nodes, each of which lends one CPU.
 type lends []Node
 
 func (l lends) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, error) {
@@ -236,8 +236,8 @@ func (l lends) ReadProfiles(context.Context, pool.Moments) ([]pool.Changes, erro
 	return []pool.Changes{changes}, nil
 }
 
-// What a request is placed for is taken off what one node can lend, also where a block compares what nodes lend and then the
-// set that it has chosen does.
+// A request's demand is debited from one node only, even if a block compares what nodes lend and then the set that it
+// has chosen does so again.
 func TestADemandIsTakenOffOneNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := manyNodes(4)
@@ -255,7 +255,7 @@ func TestADemandIsTakenOffOneNode(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go picture.Run(ctx)
 		synctest.Wait()
-		cancel() // nothing more is heard
+		cancel() // the picture hears nothing more
 		synctest.Wait()
 
 		half := "{set: {matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [%s]}]}, strategy: coverage}"
@@ -274,8 +274,8 @@ func TestADemandIsTakenOffOneNode(t *testing.T) {
 	})
 }
 
-// All that is wrong is said, each with its field. What the definition of the object refuses as well is tested
-// with it in manifests.
+// Validate names everything that is wrong, each with its field. The tests of manifests check what the definition of the
+// object refuses, too.
 func TestValidateNamesTheField(t *testing.T) {
 	errs := Validate("tag", specIn(t, `{strategy: jsq, followup: x, blocks: [
 		{workers: [{node: A}, {set: {matchLabels: {a b: c, d: e f}, matchExpressions: [{key: "", operator: In}, {key: g, operator: Gt, values: ["1"]}]}}], invalidate: {maxConcurrentInvocations: -1}}]}`))
@@ -293,7 +293,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-// benchmarked are policies for nodes in ten zones.
+// benchmarked has policies for nodes in ten zones.
 var benchmarked = map[string]string{
 	"a set":            "{blocks: [{workers: [{set: {matchLabels: {topology.kubernetes.io/zone: zone-3}}}]}]}",
 	"all":              "{blocks: [{workers: [{set: {}}]}]}",
@@ -303,7 +303,7 @@ var benchmarked = map[string]string{
 	"random in random": "{strategy: random, blocks: [{workers: [{set: {}, strategy: random}, {set: {}, strategy: random}], strategy: random}]}",
 }
 
-// What a policy adds to a decision: the strategies that compare pods take the first here.
+// It measures what a policy adds to a decision: the strategies that compare pods take the first here.
 func BenchmarkPlace(b *testing.B) {
 	stock := Options{Policy: func(v1alpha1.Strategy) placement.Policy {
 		return func(*placement.Query, []placement.Candidate) int { return 0 }

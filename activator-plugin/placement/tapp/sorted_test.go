@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// spy compares what a program does with what its policy says, of the candidates of a real revision.
+// spy compares what a program does with what its policy says about the candidates of a real revision.
 type spy struct {
 	*rapid.T
 	*Program
@@ -25,7 +25,7 @@ type spy struct {
 func (s *spy) Place(q *placement.Query, candidates []placement.Candidate) (index, block int) {
 	s.naive.candidates = slices.Clone(candidates)
 	want := s.answers()
-	// Which of those on a node with as many requests it is is not said.
+	// If several pods on a node have equally many requests, any may be chosen.
 	for w := range maps.Clone(want) {
 		for i := range candidates {
 			if w.index >= 0 && candidates[i].Node == candidates[w.index].Node && candidates[i].InFlight == candidates[w.index].InFlight {
@@ -42,20 +42,20 @@ func (s *spy) Place(q *placement.Query, candidates []placement.Candidate) (index
 	return index, block
 }
 
-// What is kept of a revision's pods from one request to the next is what they are, while requests come and go and
-// programs change.
+// The lists that a revision keeps from one request to the next stay right while requests come and go and programs
+// change.
 func TestSortedIsWhatThePodsAre(t *testing.T) {
 	placed := 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "chance"), 0))
-		// A policy goes by the candidates alone, of which the order is the revision's.
+		// The policies go by the candidates alone, in the revision's order.
 		w.inFlight = nil
 		programs := make([]*spy, rapid.IntRange(1, 4).Draw(t, "programs"))
 		for i := range programs {
 			spec := drawSpec(t)
 			if rapid.IntRange(0, 3).Draw(t, "asks for the load") > 0 {
-				withoutLoad(spec) // of which something is kept
+				withoutLoad(spec) // something is kept for such a policy
 			}
 			p, err := Compile("tag", spec, NewNodes(w.nodes), w.options())
 			if err != nil {
@@ -103,7 +103,7 @@ func TestSortedIsWhatThePodsAre(t *testing.T) {
 	}
 }
 
-// withoutLoad has a policy ask nodes for nothing but their conditions.
+// withoutLoad makes a policy ask nodes only for their conditions.
 func withoutLoad(spec *v1alpha1.PlacementPolicySpec) {
 	without := func(i *v1alpha1.Invalidate) {
 		if i != nil {

@@ -30,30 +30,29 @@ import (
 
 // Reasons of Events on a placement policy.
 const (
-	// An edit was refused, and what was in force before stays so; the note says what is wrong with it.
+	// An edit was refused, and what was in force before stays in force. The note says what is wrong with the edit.
 	eventRefused = "Refused"
 	// A generation of the policy is in force.
 	eventInForce = "InForce"
-	// No node matches some of the policy's blocks, which the note names.
+	// No node matches some of the policy's blocks. The note names them.
 	eventUnmatched = "BlocksMatchNoNode"
 )
 
 const (
 	requestTimeout = 5 * time.Second
-	// scatter is within what time activators, who all see a change at once, write.
+	// scatter is the time over which activators, which all see a change at once, spread their writes.
 	scatter = 500 * time.Millisecond
 	// longestRetry is the longest wait before a status that could not be written is written again.
 	longestRetry = time.Minute
-	// recheck is after what time it is looked again, at the earliest, for whoever refused a generation or has not read it:
-	// by then it may be gone.
+	// recheck is the least time until the reporter looks again for the activators that refused a generation or have not
+	// read it: by then they may be gone.
 	recheck = time.Minute
-	// inspected is how many other activators are looked for when one writes: those that are gone leave the status.
+	// inspected is how many other activators each write looks for. Those that are gone leave the status.
 	inspected = 4
 )
 
-// reporter writes into the status of policies what became of them on this activator. What another has
-// written of itself it leaves alone, so that activators that do not agree do not undo each
-// other's writes forever.
+// reporter writes into the status of policies what became of them on this activator. It leaves alone what other
+// activators have written about themselves, so that activators that disagree do not undo each other's writes forever.
 type reporter struct {
 	logger    *zap.SugaredLogger
 	kube      kubernetes.Interface
@@ -65,7 +64,7 @@ type reporter struct {
 	warned    once.Set[string]
 
 	mu      sync.Mutex
-	reports map[key]outcome // those due, and written
+	reports map[key]outcome // the latest, written yet or not
 	written map[key]outcome
 }
 
@@ -89,7 +88,7 @@ func newReporter(o PoliciesOptions, object func(key) (*unstructured.Unstructured
 	}
 }
 
-// report has what is known of the policies written soon.
+// report has what is known about the policies written soon.
 func (r *reporter) report(known map[key]*policy) {
 	reports := make(map[key]outcome, len(known))
 	for of, k := range known {
@@ -141,7 +140,7 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 	o, ok := r.reports[of]
 	r.mu.Unlock()
 	obj, exists := r.object(of)
-	// One that was made anew is reported when it has been read.
+	// A policy that was recreated is reported when it has been read.
 	if !ok || !exists || obj.GetUID() != o.uid {
 		r.queue.Forget(of)
 		return
@@ -164,7 +163,7 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 	r.queue.AddRateLimited(of)
 }
 
-// write says whether all activators in the status have come to the same as this one.
+// write writes an outcome, and says whether all activators in the status have come to the same one.
 func (r *reporter) write(ctx context.Context, of key, obj *unstructured.Unstructured, o outcome) (agreed bool, err error) {
 	var status v1alpha1.PlacementPolicyStatus
 	if is, ok := obj.Object["status"].(map[string]any); ok {
@@ -220,7 +219,7 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 	case last.ObservedGeneration > o.observed:
 		return
 	case o.refused == "" && last.Status == metav1.ConditionFalse && last.ObservedGeneration == o.observed && refusedBy(status.Activators, o.observed):
-		// That one activator refuses it, as one of another release may, is what is to be known.
+		// One activator refuses it, perhaps one of another release. The condition must keep saying so.
 		return
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
@@ -233,14 +232,14 @@ func inForce(generation int64) string {
 	return fmt.Sprintf("Generation %d stays in force.", generation)
 }
 
-// refusedBy says whether an activator has refused a generation.
+// refusedBy says whether any activator has refused a generation.
 func refusedBy(activators []v1alpha1.ActivatorStatus, generation int64) bool {
 	return slices.ContainsFunc(activators, func(a v1alpha1.ActivatorStatus) bool {
 		return a.ObservedGeneration == generation && a.CompiledGeneration != generation
 	})
 }
 
-// present are the activators but for some of those whose pods are gone: those that lag behind are looked for first.
+// present drops activators whose pods are gone. It looks for only some of them, beginning with those that lag behind.
 func (r *reporter) present(ctx context.Context, activators []v1alpha1.ActivatorStatus, generation int64) []v1alpha1.ActivatorStatus {
 	suspects := slices.Clone(activators)
 	rand.Shuffle(len(suspects), func(i, j int) { suspects[i], suspects[j] = suspects[j], suspects[i] })
@@ -255,7 +254,7 @@ func (r *reporter) present(ctx context.Context, activators []v1alpha1.ActivatorS
 	return activators
 }
 
-// lag is 0 for an activator that has not read a generation, and 1 for others.
+// lag returns 0 for an activator that has not read a generation, and 1 for others.
 func lag(a v1alpha1.ActivatorStatus, generation int64) int {
 	if a.ObservedGeneration < generation {
 		return 0
@@ -263,7 +262,7 @@ func lag(a v1alpha1.ActivatorStatus, generation int64) int {
 	return 1
 }
 
-// tell records an Event of what has changed. Of the activators it is the one that wrote it that tells it.
+// tell records an Event about what has changed. Only the activator that wrote the change records it.
 func (r *reporter) tell(obj *unstructured.Unstructured, was, is *v1alpha1.PlacementPolicyStatus) {
 	if r.events == nil {
 		return

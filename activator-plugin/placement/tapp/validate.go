@@ -40,8 +40,8 @@ var (
 	outsides   = []v1alpha1.Outside{v1alpha1.OutsideForward, v1alpha1.OutsideStay}
 )
 
-// Validate says all that is wrong with the policy of a name, each with the form that would be accepted. The
-// API server has said most of it, if its definition of the object is ours.
+// Validate returns all that is wrong with the policy of that name, each with the form that would be
+// accepted. The API server refuses most of it already, if it has our definition of the object.
 func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 	v := &validator{}
 	root := field.NewPath("spec")
@@ -73,7 +73,7 @@ func (v *validator) size(at *field.Path, size, least, most int) {
 	}
 }
 
-// oneOf accepts the empty value, too, which is the default.
+// oneOf also accepts the empty value, which is the default.
 func oneOf[T ~string](v *validator, at *field.Path, value T, accepted []T) {
 	if value != "" && !sets.New(accepted...).Has(value) {
 		v.add(field.NotSupported(at, value, accepted))
@@ -134,7 +134,7 @@ func (v *validator) between(at *field.Path, value *int32, most int32) {
 	}
 }
 
-// selectorOf is what selects the labels of the nodes of a set.
+// selectorOf returns the selector for the labels of a set's nodes.
 func selectorOf(at *field.Path, set *v1alpha1.NodeSet) (labels.Selector, field.ErrorList) {
 	v := &validator{}
 	v.size(at.Child("matchLabels"), len(set.MatchLabels), 0, maxOfSet)
@@ -151,7 +151,7 @@ func selectorOf(at *field.Path, set *v1alpha1.NodeSet) (labels.Selector, field.E
 	return selector, v.errs
 }
 
-// require adds what a label must be to a selector.
+// require adds to a selector what a label must be.
 func (v *validator) require(to labels.Selector, at *field.Path, key string, operator metav1.LabelSelectorOperator, values []string) labels.Selector {
 	op, ok := operators[operator]
 	if !ok {

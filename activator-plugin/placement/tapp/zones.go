@@ -7,13 +7,13 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// zoning is what a program knows of its blocks' controllers, as bits of blocks.
+// zoning is what a program knows about the controllers of its blocks, as bits of blocks.
 type zoning struct {
-	// passing are those whose requests go to an activator in another zone, if one can be reached, and own those
-	// whose controller is in this activator's.
+	// passing are the blocks whose requests go to an activator in another zone if one can be reached. own are the blocks
+	// whose controller is in this activator's zone.
 	passing, own uint64
-	zones        [maxBlocks]string // of the controllers of those that pass requests on
-	// used are those that this activator uses, be it that it stands in for another.
+	zones        [maxBlocks]string // of the controllers of passing blocks
+	// used are the blocks that this activator uses, even if only as a stand-in for another.
 	used uint64
 }
 
@@ -32,8 +32,8 @@ func (z *zoning) addZone(number int, controller *v1alpha1.Controller, used, outs
 	}
 }
 
-// preferred are the blocks of those left to take the next from. Where chance orders them, another activator has
-// drawn one of this zone for what it has passed on.
+// preferred returns the blocks to take the next from, among those left. If chance orders the blocks, the activator that
+// passed a request on has drawn a block of this zone.
 func (p *Program) preferred(q *placement.Query, left uint64) uint64 {
 	if own := left & p.own; q.Forwarded && own != 0 && p.order == v1alpha1.Random {
 		return own
@@ -41,7 +41,7 @@ func (p *Program) preferred(q *placement.Query, left uint64) uint64 {
 	return left
 }
 
-// where says by whom a request is placed.
+// where says who places a request.
 type where int
 
 const (
@@ -59,9 +59,9 @@ func (p *Program) Route(q *placement.Query, candidates func() []placement.Candid
 	return zone, where == elsewhere
 }
 
-// route tries the blocks in their order: one whose controller can be reached is that one's, whatever becomes of the request
-// there, and any other is this activator's if it has a valid worker. While no pod has a free slot, be it because there is
-// none yet, the request waits for one, and may then go to any block that is used here.
+// route tries the blocks in their order. If a block's controller can be reached, the request goes there, whatever
+// becomes of it. Any other block that is used here is this activator's to place if it has a valid worker. While no pod
+// has a free slot, or none exists yet, the request waits here for one, and may then go to any block that is used here.
 func (p *Program) route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (string, where) {
 	if q.Forwarded {
 		return "", here
@@ -96,7 +96,7 @@ func (e *enforced) Routes(namespace string) bool {
 	return e.passing != 0 || d != nil && d.passing != 0
 }
 
-// Route implements placement.Router. A policy that does not fail is followed by the default, as in Place.
+// Route implements placement.Router. The default follows a policy whose followup is not fail, as in Place.
 func (e *enforced) Route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
 	zone, where := e.route(q, candidates, reachable)
 	if d := e.followedBy(q.Revision.Namespace); where == nowhere && d != nil {

@@ -7,7 +7,8 @@ import (
 	"libra.dev/libra/activator-plugin/placement"
 )
 
-// Whose zone can be reached is passed on whatever the pods are, of which there may be very many.
+// If a block's zone can be reached, the request is passed on whatever the pods are. There may be very many
+// of them.
 func TestWhatIsPassedOnAsksForNoPods(t *testing.T) {
 	p := compiled(t, "{blocks: [{controller: {zone: east}, workers: [{set: {}}]}]}", manyNodes(2), Options{Zone: "west"})
 	none := func() []placement.Candidate {
@@ -19,7 +20,8 @@ func TestWhatIsPassedOnAsksForNoPods(t *testing.T) {
 	}
 }
 
-// Where a policy has no valid worker, the default that follows it may designate another zone's activators.
+// If a policy has no valid worker, the default that follows it may designate the activators of another
+// zone.
 func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t,
@@ -30,7 +32,7 @@ func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 		).follow()
 		f.settle()
 		for _, tc := range []struct {
-			namespace, tag, node string // of the only free pod
+			namespace, tag, node string // node is that of the only free pod
 			up                   bool
 			routes               bool
 			want                 string

@@ -42,7 +42,8 @@ type loadResult struct {
 	P50         float64 `json:"p50_ms"`
 	P90         float64 `json:"p90_ms"`
 	P99         float64 `json:"p99_ms"`
-	// P99Low and P99High are the ends of its 95 % interval, by seconds; nil of less than two.
+	// P99Low and P99High are the ends of the 95 % interval of P99, by seconds; nil if there
+	// are fewer than two.
 	P99Low  *float64 `json:"p99_low_ms,omitempty"`
 	P99High *float64 `json:"p99_high_ms,omitempty"`
 	P999    float64  `json:"p999_ms"`
@@ -106,12 +107,12 @@ func (o loadOptions) check() error {
 	return errors.Join(errs...)
 }
 
-// worker is a connection and what it saw in the time that is measured.
+// worker is a connection and what was measured on it.
 type worker struct {
 	client *http.Client
 	rng    *rand.Rand
 	times  []time.Duration
-	dues   []time.Time // of those
+	dues   []time.Time // when their requests were due
 	last   time.Time   // when its last answer came
 	errors int
 	first  error
@@ -158,8 +159,8 @@ func load(ctx context.Context, o loadOptions) (loadResult, error) {
 	return summarize(o, workers, measured), nil
 }
 
-// waitUntil waits for a time. It returns that time when it was over already, and
-// otherwise when the wait ended: how late timers fire is not the predictor's fault.
+// waitUntil waits until due. It returns due if that is past already, and otherwise when
+// the wait ended: how late timers fire is not the predictor's fault.
 func waitUntil(ctx context.Context, due time.Time) time.Time {
 	left := time.Until(due)
 	if left <= 0 {
@@ -219,7 +220,7 @@ func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult 
 		}
 	}
 	r.Requests = len(times)
-	// What was answered late counts with the time that it took.
+	// Late answers count, and so does the time that they took.
 	r.Rate = float64(r.Requests) / max(last.Sub(measured), o.duration).Seconds()
 	q := quantiles(times, .5, .9, .99, .999, 1)
 	r.P50, r.P90, r.P99 = milliseconds(q[0]), milliseconds(q[1]), milliseconds(q[2])
@@ -229,7 +230,7 @@ func summarize(o loadOptions, workers []*worker, measured time.Time) loadResult 
 	return r
 }
 
-// ends are those of an interval that has them.
+// ends returns the ends of an interval, or nil if it has none.
 func ends(in stats.Interval) (low, high *float64) {
 	if math.IsNaN(in.Low) || math.IsNaN(in.High) {
 		return nil, nil

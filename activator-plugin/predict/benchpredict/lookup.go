@@ -20,23 +20,23 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 )
 
-// atOnce is how many successive look-ups are one block of an interval.
+// atOnce is how many successive look-ups form one block of an interval.
 const atOnce = 1000
 
 type lookupResult struct {
 	Functions int `json:"functions"`
 	Lookups   int `json:"lookups"`
-	// Each look-up is timed by itself, and the two readings of the clock count in.
+	// Each look-up is timed by itself, with the two readings of the clock.
 	P50 float64 `json:"p50_us"`
 	P99 float64 `json:"p99_us"`
-	// P99Low and P99High are the ends of its 95 % interval, by a thousand successive look-ups; nil of
-	// fewer than two thousand.
+	// P99Low and P99High are the ends of the 95 % interval of P99, by a thousand successive look-ups;
+	// nil if there are fewer than two thousand.
 	P99Low  *float64 `json:"p99_low_us,omitempty"`
 	P99High *float64 `json:"p99_high_us,omitempty"`
 	P999    float64  `json:"p999_us"`
 	Max     float64  `json:"max_us"`
 	Clock   float64  `json:"clock_p50_us"` // of two readings with nothing between them
-	// Mean is of all in one go, without the clock.
+	// Mean is of all look-ups timed together, without the clock.
 	Mean float64 `json:"mean_us"`
 }
 
@@ -153,7 +153,7 @@ func measureLookups(ctx context.Context, input string, lookups int, seed uint64)
 	return r, ctx.Err()
 }
 
-// fetched asks until the function's table is there.
+// fetched asks for predictions until the function's table is there.
 func fetched(ctx context.Context, client *predict.Client, name types.NamespacedName, sizes []int64) error {
 	retry := time.NewTicker(time.Millisecond)
 	defer retry.Stop()
@@ -169,7 +169,7 @@ func fetched(ctx context.Context, client *predict.Client, name types.NamespacedN
 	}
 }
 
-// serve answers with what is given for a path.
+// serve starts a server that answers each path with its entry in answers.
 func serve(answers map[string][]byte) (url string, stop func(), err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -183,7 +183,7 @@ func serve(answers map[string][]byte) (url string, stop func(), err error) {
 				http.NotFound(w, r)
 				return
 			}
-			_, _ = w.Write(answer) // who went away is told nothing
+			_, _ = w.Write(answer) // the client may have gone away
 		}),
 	}
 	done := make(chan struct{})

@@ -1,6 +1,7 @@
-// Command benchpredict measures predictions from the activator's side: that its step
-// tables are those of the predictor, what a look-up takes, and what a predictor
-// answers under load. Each prints one JSON object on the standard output.
+// Command benchpredict checks and measures predictions from the activator's side: whether
+// its step tables are those of the predictor, how long a look-up takes, and how a
+// predictor answers under load. Each subcommand prints one JSON object to the standard
+// output.
 package main
 
 import (
@@ -55,7 +56,7 @@ func openInput(name string) (io.ReadCloser, error) {
 	return os.Open(name)
 }
 
-// functionInput is one of the JSON objects that a file has one after another.
+// functionInput is one of the JSON objects that follow one another in a file.
 type functionInput struct {
 	Function string          `json:"function"` // namespace/revision
 	Answer   json.RawMessage `json:"answer"`   // of the predictor, in the Open Inference Protocol v2
@@ -85,8 +86,8 @@ func eachFunction(input string, f func(functionInput) error) error {
 	}
 }
 
-// quantiles sorts times. Each quantile is the time that was reached by at least that
-// share of them.
+// quantiles sorts times. Each quantile is a time that at least that share of them does
+// not exceed.
 func quantiles(times []time.Duration, shares ...float64) []time.Duration {
 	slices.Sort(times)
 	found := make([]time.Duration, len(shares))

@@ -98,7 +98,7 @@ func TestLookup(t *testing.T) {
 	if got.Functions != 2 || got.Lookups != 2000 || got.Mean <= 0 || got.P50 <= 0 || got.P99 < got.P50 || got.Max < got.P99 {
 		t.Errorf("lookup = %+v", got)
 	}
-	// Whichever thousand is drawn: the P99 of all is between those of each.
+	// Whichever thousand is drawn, the P99 of all lies between those of each.
 	if got.P99Low == nil || got.P99High == nil || *got.P99Low > got.P99 || *got.P99High < got.P50 {
 		t.Errorf("its P99 %v is from %v to %v", got.P99, got.P99Low, got.P99High)
 	}
@@ -153,7 +153,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A request that no connection was free for counts from when it was due.
+// A request for which no connection was free counts from when it was due.
 func TestOpenLoopCountsTheQueue(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		timer := time.NewTimer(50 * time.Millisecond)

@@ -11,9 +11,9 @@ import (
 	"libra.dev/libra/activator-plugin/placement"
 )
 
-// The paper's rewrite of its Figure 3, with each tolerance: the designated controller has the request wherever it came
-// to. While it is unavailable another stands in for it, with "all" for all of the block's workers, with "same" for those of
-// the controller's zone, and with "none" not at all.
+// The paper's rewrite of its Figure 3, with each tolerance: the designated controller gets the request, wherever it
+// arrived. While that controller is unavailable, another stands in for it: with "all" for all of the block's workers,
+// with "same" for those in the controller's zone, and with "none" not at all.
 func TestControllersAreWhatThePaperSays(t *testing.T) {
 	everywhere := []string{"far", "near2", "db2", "db1"}
 	for _, tc := range []struct {
@@ -21,7 +21,7 @@ func TestControllersAreWhatThePaperSays(t *testing.T) {
 		up                    bool // whether the zone east has an activator
 		pods                  []string
 		routed                string
-		nodes                 map[string]int // where it goes that is not passed on
+		nodes                 map[string]int // where a request goes that is not passed on
 	}{
 		{"in the zone", "same", "east", true, everywhere, "", map[string]int{"db1": 0, "db2": 0, "near2": 0}},
 		{"outside", "same", "west", true, everywhere, "east", nil},
@@ -61,7 +61,7 @@ func TestControllersAreWhatThePaperSays(t *testing.T) {
 	}
 }
 
-// Blocks of several controllers: the order of the blocks decides which is designated.
+// With blocks of several controllers, the order of the blocks decides which one is designated.
 func TestTheStrategyChoosesAmongControllers(t *testing.T) {
 	tags, err := Convert([]byte(`
 - two:

@@ -1,5 +1,4 @@
-// Package script reads the scripts of tAPP as its paper writes them, and makes placement
-// policies of them.
+// Package script reads tAPP scripts as the paper writes them, and converts them to placement policies.
 package script
 
 import (
@@ -19,27 +18,27 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// Options say what the labels of a script are in the cluster.
+// Options say what the labels in a script stand for in the cluster.
 type Options struct {
-	// Namespace is that of the policies.
+	// Namespace is the namespace of the policies.
 	Namespace string
-	// WorkerLabel is the label of nodes whose value is the label of a wrk, and SetLabel that of a set.
+	// WorkerLabel is the node label whose value is the label of a wrk, and SetLabel the one for a set.
 	WorkerLabel, SetLabel string
 	// NodeNames says that the labels of wrks are names of nodes.
 	NodeNames bool
-	// Zones are those of controllers. A controller that is not among them is in the zone of its own name.
+	// Zones has the zones of controllers. A controller that is not in it is in the zone of its own name.
 	Zones map[string]string
 }
 
-// Tag is one of a script, as a policy.
+// Tag is a tag of a script, as a policy.
 type Tag struct {
-	// Name is the script's. The policy's may differ: names in Kubernetes have no capitals and no
-	// underscores.
+	// Name is the tag's name in the script. The policy's name may differ: names in Kubernetes have no
+	// capitals and no underscores.
 	Name   string
 	Policy v1alpha1.PlacementPolicy
 }
 
-// Convert makes a policy of each tag of a script. An error is of all that is wrong, each with its line.
+// Convert makes a policy of each tag of a script. An error lists all that is wrong, each with its line.
 func Convert(text []byte, o Options) ([]Tag, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -62,7 +61,7 @@ func (r *reader) refuse(at *yaml.Node, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("line %d: "+format, append([]any{at.Line}, args...)...))
 }
 
-// field is one of a mapping.
+// field is one field of a mapping.
 type field struct {
 	key   string
 	at    *yaml.Node
@@ -88,7 +87,7 @@ func (r *reader) fields(n *yaml.Node, of string) []field {
 	return fields
 }
 
-// items are those of a list, or what stands for one alone.
+// items returns the entries of a list, and refuses anything else.
 func (r *reader) items(n *yaml.Node, of string) []*yaml.Node {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
 		r.refuse(n, "%s: want a list with at least one entry", of)
@@ -97,7 +96,7 @@ func (r *reader) items(n *yaml.Node, of string) []*yaml.Node {
 	return n.Content
 }
 
-// script is a list of tags, or as in APP a mapping of them.
+// script reads a list of tags or, as in APP, a mapping of them.
 func (r *reader) script(n *yaml.Node) []Tag {
 	entries := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -165,7 +164,7 @@ func (r *reader) tag(f field, strategy, followup *field) Tag {
 		}
 		spec.Blocks = append(spec.Blocks, r.block(item, fields, ofTag))
 	}
-	// What could not be read is not there to be accepted.
+	// Validation would also refuse what is missing because it could not be read.
 	if len(r.errs) > 0 {
 		return t
 	}
@@ -175,7 +174,7 @@ func (r *reader) tag(f field, strategy, followup *field) Tag {
 	return t
 }
 
-// block reads one. Its followup, which the paper writes there too, is its tag's.
+// block reads a block. Its followup, which the paper writes there too, belongs to its tag.
 func (r *reader) block(at *yaml.Node, fields []field, ofTag func(*field)) v1alpha1.Block {
 	var b v1alpha1.Block
 	var tolerance *field
@@ -278,12 +277,12 @@ func oneOf[T ~string](r *reader, f field, accepted map[string]T) T {
 	return value
 }
 
-// ofValue is an invalidate with a number, as "capacity_used 50%".
+// ofValue matches an invalidate with a number, such as "capacity_used 50%".
 var ofValue = regexp.MustCompile(`^(capacity_used|max_concurrent_invocations)\s*:?\s*(\d{1,9})\s*(%?)$`)
 
 func (r *reader) invalidate(f field) *v1alpha1.Invalidate {
 	said := strings.TrimSpace(f.value.Value)
-	// Written over two lines with a colon it is a mapping.
+	// With a colon, on a line of its own, it is a mapping.
 	if n := f.value; n.Kind == yaml.MappingNode && len(n.Content) == 2 {
 		said = n.Content[0].Value + " " + n.Content[1].Value
 	}
@@ -300,11 +299,11 @@ func (r *reader) invalidate(f field) *v1alpha1.Invalidate {
 	return nil
 }
 
-// number is of at most nine digits.
+// number parses at most nine digits.
 func number(digits string) *int32 {
 	n, _ := strconv.ParseInt(digits, 10, 32)
 	return ptr.To(int32(n))
 }
 
-// nameOf is a tag as Kubernetes takes names.
+// nameOf converts a tag to a name that Kubernetes accepts.
 func nameOf(tag string) string { return strings.ReplaceAll(strings.ToLower(tag), "_", "-") }

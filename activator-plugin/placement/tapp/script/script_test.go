@@ -64,7 +64,8 @@ func TestThePapersScriptsBecomePolicies(t *testing.T) {
 	}
 }
 
-// cluster is that of the paper's case: a database's zone and another, with nodes that have its labels.
+// cluster is the cluster of the paper's case: a database's zone and another, with nodes that have the
+// script's labels.
 type cluster struct {
 	zone     string
 	cpu      map[string]float64
@@ -114,7 +115,7 @@ func (c cluster) compile(t *testing.T, policy *v1alpha1.PlacementPolicy) *tapp.P
 
 func first(*placement.Query, []placement.Candidate) int { return 0 }
 
-// nodes are those that requests come to, of a hundred, with the block that they came by.
+// nodes returns which nodes a hundred requests go to, and by which block.
 func (c cluster) nodes(p *tapp.Program) map[string]int {
 	candidates := c.candidates()
 	got := map[string]int{}

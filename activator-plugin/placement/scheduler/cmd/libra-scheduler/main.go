@@ -1,4 +1,4 @@
-// Command libra-scheduler is kube-scheduler with Libra's plugin in it.
+// Command libra-scheduler is kube-scheduler with Libra's plugin.
 package main
 
 import (
