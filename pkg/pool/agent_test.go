@@ -34,7 +34,7 @@ func (s scene) safeguardSeen(id string, idle bool) (revokedMilli int64) {
 	return revokedMilli
 }
 
-// agentScenes are those of what a node's agent tells the pool.
+// agentScenes are about what a node's agent tells the pool.
 var agentScenes = []play{
 	{"no more is on loan than may be, whatever is in the pool", func(s scene) {
 		s.heartbeat(cpu(250), map[string]int64{"a": 0, "b": 0, "c": 0})
@@ -150,7 +150,7 @@ var agentScenes = []play{
 		s.expect(2, cpu(0), map[string]pool.Balance{"a": {Borrowed: memory(100), Short: 200 << 20}, "b": {Lent: memory(100)}})
 		s.end("b")
 		s.expect(1, cpu(0), map[string]pool.Balance{"a": {Short: 300 << 20}})
-		s.begin(invocation("c", time.Minute, cpu(0), cpu(300))) // CPU is nobody's to make
+		s.begin(invocation("c", time.Minute, cpu(0), cpu(300))) // nobody can make CPU
 		s.expect(2, cpu(0), map[string]pool.Balance{"a": {Short: 300 << 20}})
 		s.end("a")
 		s.expect(1, cpu(0), nil)

@@ -14,7 +14,7 @@ func (s scene) ask(id string, milli int64) {
 	}
 }
 
-// askScenes are those of invocations that turn out to want more CPU, or less, than they said.
+// askScenes are about invocations that turn out to want more CPU, or less, than they said.
 var askScenes = []play{
 	{"who has no prediction is lent what it turns out to want", func(s scene) {
 		s.begin(invocation("a", time.Hour, cpu(800), cpu(0)))

@@ -13,8 +13,9 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// BenchmarkInvocation is a Begin and an End, one after the other, on a node on which some
-// are in flight; and, hungry, on which others want more than there is. redis-us/op is what both took within Redis, without the sockets.
+// BenchmarkInvocation measures a Begin and then an End on a node with some in flight and, if
+// hungry, with others that want more than there is. redis-us/op is how long both took within Redis,
+// without the sockets.
 func BenchmarkInvocation(b *testing.B) {
 	const standing, hungry = 16, 20
 	mate := shared("mate", "mates", time.Hour, need(200, 64))
@@ -90,7 +91,7 @@ func BenchmarkInvocation(b *testing.B) {
 	}
 }
 
-// microsInCalls is how long functions have taken since the statistics were reset.
+// microsInCalls returns how long functions have taken since the statistics were reset.
 func microsInCalls(b *testing.B, client *redis.Client) (micros int64) {
 	b.Helper()
 	info, err := client.Info(b.Context(), "commandstats").Result()
@@ -106,8 +107,8 @@ func microsInCalls(b *testing.B, client *redis.Client) (micros int64) {
 	return micros
 }
 
-// BenchmarkProfiles is one call for the profiles of 50 nodes, each with ten donors, all of which have
-// changed, or none. redis-us/node is what that took within Redis of each.
+// BenchmarkProfiles measures one call for the profiles of 50 nodes, each with ten donors, when all
+// have changed or none has. redis-us/node is how long each node took within Redis.
 func BenchmarkProfiles(b *testing.B) {
 	const nodes, donors = 50, 10
 	for _, changed := range []bool{true, false} {

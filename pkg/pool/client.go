@@ -19,15 +19,15 @@ const (
 	// callConnections is the most connections for calls, each of which holds one
 	// for a round trip.
 	callConnections = 32
-	// idleConnections are ready without a call: one that misses its deadline costs its
-	// connection, and the next call's may be too short to make another.
+	// idleConnections are kept ready without a call: a call that misses its deadline costs its
+	// connection, and the next call's deadline may be too short to make another.
 	idleConnections = 4
-	// agentIdleMost is how many an agent keeps. Its deadlines leave time to make another, and
-	// there are many agents: Redis has a bound on connections, and each takes 16 KiB there.
+	// agentIdleMost is how many idle connections an agent keeps. Its deadlines leave time to make
+	// another, and there are many agents: Redis limits connections, and each takes 16 KiB there.
 	agentIdleMost = 2
-	// waitConnections is the most that wait for what happens at once, each of which holds
-	// one connection all the time. A part has one at most: an agent waits for its own node,
-	// and the controller for all by one subscription.
+	// waitConnections is the most connections for waits, each of which holds one all the time. A
+	// part has one at most: an agent waits for its own node, and the controller for all nodes with
+	// one subscription.
 	waitConnections = 8
 )
 
@@ -39,15 +39,15 @@ type Redis struct {
 	calls   redis.UniversalClient
 	waits   redis.UniversalClient
 	loading singleflight.Group
-	clock   clock.PassiveClock // nil is the server's
+	clock   clock.PassiveClock // nil for the server's
 }
 
-// NewRedis makes a pool in a Redis. It connects when it is first used.
+// NewRedis returns a pool in a Redis. It connects on first use.
 func NewRedis(server redisconn.Server) *Redis {
 	return newPool(server, redisconn.Options{Connections: callConnections, Idle: idleConnections, Timeout: callTimeout})
 }
 
-// NewAgentRedis makes a pool for a node's agent, of which there are many: it keeps fewer
+// NewAgentRedis returns a pool for a node's agent, of which there are many: it keeps fewer
 // connections.
 func NewAgentRedis(server redisconn.Server) *Redis {
 	return newPool(server, redisconn.Options{
@@ -64,11 +64,11 @@ func newPool(server redisconn.Server, calls redisconn.Options) *Redis {
 	}
 }
 
-// UseClock has the pool tell time by clk, and not by the server's clock: tests let time pass as they
-// want. No call may be under way.
+// UseClock makes the pool tell time by clk instead of the server's clock, so that tests can let
+// time pass as they want. No call may be in flight.
 func (r *Redis) UseClock(clk clock.PassiveClock) { r.clock = clk }
 
-// nowMillis is 0 for the time by the server's clock.
+// nowMillis returns the time, or 0 for the time by the server's clock.
 func (r *Redis) nowMillis() int64 {
 	if r.clock == nil {
 		return 0
@@ -76,13 +76,13 @@ func (r *Redis) nowMillis() int64 {
 	return r.clock.Now().UnixMilli()
 }
 
-// Close closes all connections. Calls and waits under way fail.
+// Close closes all connections. Calls and waits in flight fail.
 func (r *Redis) Close() error {
 	return errors.Join(r.calls.Close(), r.waits.Close())
 }
 
-// call calls a function with numbers, which travel packed, and arguments. When Redis
-// does not have it, it loads the library and calls again.
+// call calls a function with numbers, which travel packed, and args. When Redis does not have the
+// function, call loads the library and tries again.
 func (r *Redis) call(ctx context.Context, function, node string, numbers []int64, args ...any) *redis.Cmd {
 	if err := ValidateNode(node); err != nil {
 		return failed(ctx, err)
@@ -102,7 +102,7 @@ func (r *Redis) call(ctx context.Context, function, node string, numbers []int64
 	return r.loadedFor(ctx, client, func() *redis.Cmd { return r.calls.FCall(ctx, function, keys, args...) })
 }
 
-// callWithoutKey calls a function of one Redis that looks at no keys.
+// callWithoutKey calls a function that uses no keys on one Redis.
 func (r *Redis) callWithoutKey(ctx context.Context, client redis.UniversalClient, function string, args ...any) *redis.Cmd {
 	function = r.library.function(function)
 	cmd := client.FCall(ctx, function, nil, args...)
@@ -114,10 +114,10 @@ func (r *Redis) callWithoutKey(ctx context.Context, client redis.UniversalClient
 
 func isMissing(cmd *redis.Cmd) bool { return redis.HasErrorPrefix(cmd.Err(), "Function not found") }
 
-// loadedFor loads the library for a call, and makes it.
+// loadedFor loads the library for a call, and then makes the call.
 func (r *Redis) loadedFor(ctx context.Context, client redis.UniversalClient, call func() *redis.Cmd) (cmd *redis.Cmd) {
-	// To replace a library begins a new epoch, so it is only done with one that is
-	// there and does not have the function.
+	// Replacing a library begins a new epoch, so it is only done with one that is there and does
+	// not have the function.
 	for _, replace := range []bool{false, true} {
 		if err := r.load(ctx, client, replace); err != nil {
 			return failed(ctx, fmt.Errorf("load the Redis functions: %w", err))
@@ -135,9 +135,9 @@ func failed(ctx context.Context, err error) *redis.Cmd {
 	return cmd
 }
 
-// load loads the library into a Redis, once for all who ask at the same time. The loading has
-// its own deadline: a caller that can wait only a few milliseconds still starts what the next
-// one needs.
+// load loads the library into a Redis, once for all callers that ask at the same time. Loading has
+// its own deadline: a caller that can wait only a few milliseconds still starts what the next one
+// needs.
 func (r *Redis) load(ctx context.Context, client redis.UniversalClient, replace bool) error {
 	done := r.loading.DoChan(fmt.Sprintf("%p %t", client, replace), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
@@ -162,7 +162,7 @@ func (r *Redis) load(ctx context.Context, client redis.UniversalClient, replace 
 	}
 }
 
-// clientOf is a client of the one Redis that has the key.
+// clientOf returns a client of the one Redis that has the key.
 func (r *Redis) clientOf(ctx context.Context, key string) (redis.UniversalClient, error) {
 	if cluster, ok := r.calls.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, key)

@@ -18,7 +18,7 @@ func need(cpuMilli, memoryMiB int64) api.Resources {
 	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMiB << 20}
 }
 
-// concurrencyScenes are those of pods that take several invocations at one time.
+// concurrencyScenes are about pods that take several invocations at one time.
 var concurrencyScenes = []play{
 	{"what those in a pod do not need together is lent", func(s scene) {
 		s.begin(shared("a1", "a", 10*time.Second, need(300, 128)))

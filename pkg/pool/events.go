@@ -18,23 +18,23 @@ const (
 	endedVersion  = "2"
 )
 
-// Watcher follows what happens on a node, as its agent does. Not for concurrent use.
+// Watcher follows a node's events, as its agent does. It is not safe for concurrent use.
 type Watcher struct {
 	streams cursor
 	skipped int64
 }
 
-// Watch makes a Watcher for a node. It holds a connection while it waits.
+// Watch returns a Watcher for a node. It holds a connection while it waits.
 func (r *Redis) Watch(node string) *Watcher {
 	return &Watcher{streams: cursor{client: r.waits, streams: []string{r.library.key(node, intentsKey), r.library.key(node, eventsKey)}}}
 }
 
-// Events are what happened on a node. What has both begun and ended is in the same Events,
-// or has begun in earlier ones.
+// Events are what happened on a node. An invocation that has both begun and ended is in the
+// same Events, or has begun in earlier ones.
 type Events struct {
 	// Changed says that the State may have changed by more than Begun and Ended tell.
 	Changed bool
-	// Begun are ranked invocations that have begun, but for those whose Begin Changed balances.
+	// Begun are ranked invocations that have begun, except those whose Begin Changed balances.
 	Begun []Begun
 	Ended []api.Ended // ranked or not
 }
@@ -65,7 +65,7 @@ func (w *Watcher) Next(ctx context.Context) (Events, error) {
 		for _, entry := range entries[1] {
 			if err := events.add(entry); err != nil {
 				w.skipped++
-				events.Changed = true // the State tells, too
+				events.Changed = true // the State tells it, too
 			}
 		}
 		return events, nil
@@ -90,7 +90,7 @@ func (e *Events) add(entry redis.XMessage) error {
 	return nil
 }
 
-// Skipped is how many entries Next left out, because it does not know their version or
+// Skipped returns how many entries Next left out because it does not know their version or
 // cannot read them.
 func (w *Watcher) Skipped() int64 { return w.skipped }
 

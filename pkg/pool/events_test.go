@@ -12,8 +12,8 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// Who ranks hears of every Begin and End of what is ranked, and where that is not all, that
-// the state has changed.
+// A Watcher hears of every Begin and End of ranked invocations, and where that is not all,
+// that the state has changed.
 func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)
@@ -88,7 +88,7 @@ func TestWatcherTellsOfWhatIsRanked(t *testing.T) {
 	}
 }
 
-// What is begun is told at the time of the pool's clock, by which a state tells its own.
+// Begun.At is by the pool's clock, like State.Now.
 func TestWatcherTellsWhen(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)

@@ -13,7 +13,7 @@ func of(domain string, inv pool.Invocation) pool.Invocation {
 	return inv
 }
 
-// fairScenes are those of several domains that share what may be on loan on a node.
+// fairScenes are about several domains that share what may be on loan on a node.
 var fairScenes = []play{
 	{"a domain that has more than its part takes no more while another wants some", func(s scene) {
 		pods := map[string]int64{"a": 0, "a1": 0, "a2": 0, "z": 0, "z1": 0}

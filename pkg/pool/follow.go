@@ -15,26 +15,27 @@ import (
 // memoryChannel is MEMORY_CHANNEL in lua/1_node.lua.
 const memoryChannel = "libra:memory"
 
-// followSlice is how long a follower hears nothing before it asks whether its connection still
-// is one, and how long it waits for an answer.
+// followSlice is how long a follower hears nothing before it checks that its connection is
+// alive, and how long it waits for an answer.
 const followSlice = time.Second
 
-// MemoryFollower hears on which nodes pods have borrowed more or less memory, or need more or
-// less of it. Not for concurrent use.
+// MemoryFollower follows on which nodes pods borrow more or less memory than before, or need
+// more or less. It is not safe for concurrent use.
 type MemoryFollower struct {
 	server       redisconn.Server
 	client       redis.UniversalClient
 	subscription *redis.PubSub // nil while there is none
-	asked        bool          // whether it is there, without an answer yet
+	asked        bool          // whether a ping is unanswered
 }
 
-// FollowMemory makes a MemoryFollower of all nodes. It holds a connection while it follows.
+// FollowMemory returns a MemoryFollower for all nodes. It holds a connection while it follows.
 func (r *Redis) FollowMemory() *MemoryFollower {
 	return &MemoryFollower{server: r.server, client: r.waits}
 }
 
-// Next waits for a change, and returns its node. It is empty when any node's may have been
-// missed: first, and after an error. When ctx ends, Next returns its error within three seconds.
+// Next waits for a change and returns its node. The node is empty when changes on any node may
+// have been missed: the first time, and after an error. When ctx ends, Next returns its error
+// within three seconds.
 func (f *MemoryFollower) Next(ctx context.Context) (node string, err error) {
 	for {
 		node, told, err := f.receive(context.WithoutCancel(ctx))
@@ -49,7 +50,7 @@ func (f *MemoryFollower) Next(ctx context.Context) (node string, err error) {
 	}
 }
 
-// receive waits for one slice, and says whether it was told of anything.
+// receive waits for one slice, and says whether it was told anything.
 func (f *MemoryFollower) receive(ctx context.Context) (node string, told bool, err error) {
 	if f.subscription == nil {
 		f.subscription, f.asked = f.client.Subscribe(ctx, memoryChannel), false
@@ -77,7 +78,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &network) && network.Timeout()
 }
 
-// Close ends the connection. A Next after it makes another.
+// Close ends the connection. A later Next makes another.
 func (f *MemoryFollower) Close() error {
 	if f.subscription == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// following is a follower that has begun.
+// following returns a follower that has begun.
 func following(t *testing.T, r *Redis) *MemoryFollower {
 	t.Helper()
 	f := r.FollowMemory()
@@ -28,8 +28,8 @@ func expectNext(t *testing.T, f *MemoryFollower, want string) {
 	}
 }
 
-// Each node is told of when what is borrowed of memory or needed of it changes, and never for
-// CPU, or for what comes and goes without either.
+// A follower hears of a node when what is borrowed of memory or needed of it changes, and
+// never of CPU, or of what comes and goes without either.
 func TestMemoryFollower(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)
@@ -79,7 +79,7 @@ func TestMemoryFollower(t *testing.T) {
 	heartbeat("needs", nil)
 	expectNext(t, f, "needs")
 
-	// A lapse has them forgotten, of which nobody tells, so that they are told again.
+	// When the heartbeat lapses, needs are forgotten silently, so they are told again.
 	clock := testingclock.NewFakePassiveClock(time.Now())
 	r.UseClock(clock)
 	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
@@ -88,12 +88,12 @@ func TestMemoryFollower(t *testing.T) {
 	heartbeat("lapsed", map[string]int64{"default/a": 1 << 30})
 	expectNext(t, f, "lapsed")
 
-	// What comes while nobody reads is not missed, and nothing else was told.
+	// A change that comes while nobody reads is not missed, and no other was told.
 	heartbeat("last", map[string]int64{"default/a": 1 << 30})
 	expectNext(t, f, "last")
 }
 
-// Whatever was missed while Redis was away may be any node's.
+// Changes on any node may have been missed while Redis was away.
 func TestMemoryFollowerAfterAnOutage(t *testing.T) {
 	addr := redistest.Start(t)
 	r := newRedis(t, addr)
@@ -131,7 +131,7 @@ func TestMemoryFollowerOfAHangingRedis(t *testing.T) {
 	}
 }
 
-// Who follows a Redis in which nothing happens is not disturbed, and ends with its context.
+// A follower of a Redis in which nothing happens is not disturbed, and ends with its context.
 func TestMemoryFollowerOfAnIdleRedis(t *testing.T) {
 	f := following(t, newRedis(t, redistest.Start(t)))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*followSlice/2)
@@ -141,7 +141,7 @@ func TestMemoryFollowerOfAnIdleRedis(t *testing.T) {
 	}
 }
 
-// Who may not publish can lend memory all the same.
+// A user that may not publish can lend memory all the same.
 func TestWithoutTheRightToPublish(t *testing.T) {
 	addr := redistest.Start(t)
 	r := newRedis(t, addr)

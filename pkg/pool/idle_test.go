@@ -8,14 +8,14 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// idling is an invocation whose pod lends so much CPU when it has ended.
+// idling returns an invocation whose pod lends milli once it has ended.
 func idling(id string, milli int64) pool.Invocation {
 	inv := invocation(id, time.Second, cpu(0), cpu(0))
 	inv.IdleCPUMilli = milli
 	return inv
 }
 
-// idleScenes are those of pods that lend while nothing is in flight in them.
+// idleScenes are about pods that lend while nothing is in flight in them.
 var idleScenes = []play{
 	{"a pod lends on between two invocations", func(s scene) {
 		s.begin(idling("a", 300))
@@ -104,7 +104,7 @@ var idleScenes = []play{
 		s.pass(pool.IdleMost - time.Second)
 		s.open()
 		s.begin(invocation("b", time.Second, cpu(0), cpu(100)))
-		s.expect(1, cpu(0), nil) // the owner's lease has run out
+		s.expect(1, cpu(0), nil) // the owner's lease has expired
 		s.end("b")
 		s.begin(idling("a", 300))
 		s.end("a")

@@ -16,7 +16,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// sizes are what a node's pool takes up in Redis.
+// sizes are how much a node's pool takes up in Redis.
 type sizes struct {
 	members map[string]int64 // by key
 	bytes   int64
@@ -26,7 +26,7 @@ type sizes struct {
 func measureSizes(t *testing.T, r *Redis, node string) sizes {
 	t.Helper()
 	ctx := redistest.Context(t)
-	// What the collector has not come to yet is no leak. All libraries share it.
+	// Garbage that is not collected yet is no leak. All libraries share the collector.
 	collect := "#!lua name=test\nredis.register_function('collect', function() collectgarbage() end)"
 	if err := errors.Join(r.calls.FunctionLoadReplace(ctx, collect).Err(), ignoreNil(r.calls.FCall(ctx, "collect", nil).Err())); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func measureSizes(t *testing.T, r *Redis, node string) sizes {
 	return s
 }
 
-// lasting is an activator that outlives all pods, in which it has counted others.
+// lasting is an activator that outlives all pods in which it has counted others.
 const lasting = "activator"
 
 // day is six hours on a node in compressed time: pods, functions and activators come
@@ -139,7 +139,7 @@ func (d *day) step(ctx context.Context) {
 			end()
 			begin()
 		case 1, 2:
-			begin() // its end is lost, until its activator is
+			begin() // its End is lost: it lasts until its activator is lost, too
 		case 3:
 			begin()
 			_, err := d.r.Safeguard(ctx, node, inv.Pod, false)
@@ -152,7 +152,7 @@ func (d *day) step(ctx context.Context) {
 	}
 }
 
-// settle lets the leases run out, of the activators but for the lasting one, and of the ends.
+// settle lets the leases of all activators but the lasting one expire, and the Ends.
 func (d *day) settle(ctx context.Context) sizes {
 	const step = 3 * time.Second
 	for range 2 * SuspendMost / step {
@@ -170,7 +170,7 @@ func TestSixHoursLeakNothing(t *testing.T) {
 	r.UseClock(d.clock)
 	ctx := t.Context()
 
-	// The streams have what they keep after an hour.
+	// After an hour, the streams are as long as they get.
 	for d.clock.Since(epoch) < time.Hour {
 		d.step(ctx)
 	}

@@ -12,14 +12,14 @@ import (
 )
 
 // library is a version of the Redis functions. Versions live side by side in a Redis, so that
-// parts of two work during an upgrade and a rollback: the names of the functions and of a
-// node's keys carry it.
+// parts of two versions work during an upgrade and a rollback: the names of the functions and of a
+// node's keys contain the version.
 type library int
 
-// thisLibrary is raised with each change of what is in lua.
-const thisLibrary library = 32
+// thisLibrary must be raised with each change of what is in lua.
+const thisLibrary library = 33
 
-// Names of a node's keys. The functions are given the first, and make the others from it.
+// Names of a node's keys. The functions get the first, and make the others from it.
 const (
 	epochKey   = "node"
 	intentsKey = "intents"
@@ -30,8 +30,8 @@ func (l library) name() string { return "libra" + strconv.Itoa(int(l)) }
 
 func (l library) function(name string) string { return l.name() + "_" + name }
 
-// key is one of a node's. All begin alike, with a hash tag, so that a Redis Cluster keeps them
-// together.
+// key returns one of a node's keys. All begin alike, with a hash tag, so that a Redis Cluster
+// keeps them together.
 func (l library) key(node, name string) string {
 	return "libra:{" + node + "}:" + strconv.Itoa(int(l)) + ":" + name
 }
@@ -61,8 +61,9 @@ func joinFiles(files fs.FS) string {
 	return joined.String()
 }
 
-// deleteOlder deletes the libraries before the last one. Who still uses one loads it again.
-// What cannot be deleted costs some memory, and nobody waits for it: the next version tries again.
+// deleteOlder deletes the libraries older than the previous version. A process that still uses one
+// loads it again. One that cannot be deleted costs some memory, and nobody waits for it: the next
+// version tries again.
 func (l library) deleteOlder(ctx context.Context, client redis.UniversalClient) {
 	loaded, err := client.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: "libra*"}).Result()
 	if err != nil {
@@ -75,7 +76,7 @@ func (l library) deleteOlder(ctx context.Context, client redis.UniversalClient) 
 	}
 }
 
-// versionOf is that of a library of ours.
+// versionOf returns the version of a library, and whether the library is ours.
 func versionOf(name string) (library, bool) {
 	digits, ours := strings.CutPrefix(name, "libra")
 	version, err := strconv.Atoi(digits)

@@ -37,19 +37,20 @@ func (r *Redis) Observe(ctx context.Context, o api.Observation) error {
 // Observations are some that were appended one after the other.
 type Observations struct {
 	All []api.Observation
-	// Skipped is how many more there were of a version that is not known, or that cannot be read.
+	// Skipped is how many more there were that have an unknown version or cannot be read.
 	Skipped int
-	// Until is what to ask for those after with.
+	// Until is the point to read on from.
 	Until string
 	More  bool // whether there may be more already
 }
 
-// ReadObservations returns those appended after a point, so many at most. The empty string is before all that Redis still has.
+// ReadObservations returns at most the given number of observations that were appended after a
+// point. The empty point comes before all that Redis still has.
 func (r *Redis) ReadObservations(ctx context.Context, after string, most int) (Observations, error) {
 	streams, err := r.calls.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{api.ObservationsStream, cmp.Or(after, "0")},
 		Count:   int64(most),
-		Block:   -1, // it does not wait
+		Block:   -1, // do not wait
 	}).Result()
 	read := Observations{Until: after}
 	if errors.Is(err, redis.Nil) {

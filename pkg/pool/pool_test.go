@@ -39,7 +39,7 @@ func trace(digit rune) string {
 	return "00-" + strings.Repeat(string(digit), 32) + "-" + strings.Repeat(string(digit), 16) + "-01"
 }
 
-// scene is a node that is open, and fails the test when a call fails.
+// scene is an open node. A call that fails makes the test fail.
 type scene struct {
 	*testing.T
 	pool  pool.Pool
@@ -66,7 +66,7 @@ func (s scene) end(id string) pool.Outcome {
 	return outcome
 }
 
-// scenePods are those that take part from the start, and rest then.
+// scenePods take part from the start, and are at rest then.
 var scenePods = []string{"default/a", "default/b", "default/c", "default/d", "default/long", "default/short"}
 
 // open keeps the node open.
@@ -75,7 +75,7 @@ func (s scene) open() {
 	s.heartbeat(unlimited, map[string]int64{"a": 0, "b": 0, "c": 0, "d": 0, "short": 0, "long": 0})
 }
 
-// rest is an open node's heartbeat that says that a pod rests.
+// rest sends an open node's heartbeat that says that a pod is at rest.
 func (s scene) rest(pod string) {
 	s.Helper()
 	hb := pool.Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
@@ -102,7 +102,7 @@ func (s scene) renew(owner string) {
 
 func (s scene) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 
-// expect reads the state, of which it compares the numbers. Pods are named by the
+// expect reads the state and compares its numbers. Pods are named by the
 // invocations in them.
 func (s scene) expect(begun int, available api.Resources, pods map[string]pool.Balance) {
 	s.Helper()
@@ -474,7 +474,7 @@ func TestRefused(t *testing.T) {
 		{"node that ends the hash tag", "a}b", invocation("a", time.Minute, cpu(500), cpu(0)), "node"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			// No Redis is needed to refuse.
+			// Refusing needs no Redis.
 			for _, p := range []pool.Pool{pooltest.NewMemory(testingclock.NewFakePassiveClock(epoch)), newRedis(t, t.TempDir()+"/nobody.sock")} {
 				_, err := p.Begin(redistest.Context(t), tc.node, tc.inv)
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {

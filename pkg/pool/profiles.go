@@ -15,15 +15,13 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// MostSteps is how many moments the volumes of a Profile change at, at most.
+// MostSteps is the most moments at which the volumes of a Profile change.
 const MostSteps = 16
 
-// profilesMost is how many Profiles one call returns: it holds up others' calls for as long as it takes
-// to make them.
+// profilesMost is the most Profiles that one call returns: other calls wait while they are made.
 const profilesMost = 50
 
-// Profile is what can be had of a node, now and in time to come, as who places requests needs it
-// (LIBRA, section 6).
+// Profile is what a node can give now and later, as needed to place requests (LIBRA, section 6).
 type Profile struct {
 	Node string
 	// Heard is when the last heartbeat came; zero when none has. It counts for LeaseTTL.
@@ -33,53 +31,54 @@ type Profile struct {
 
 	// Capacity and Idle are the last heartbeat's.
 	Capacity, Idle api.Resources
-	// Unused is the CPU that is predicted to be idle: what was as of the last heartbeat, less what those
-	// use that have begun since, or wait for some, and with what those leave that end. Of an invocation it
-	// is as much, on average, as it is predicted to use until it is predicted to end.
+	// Unused is the CPU that is predicted to be idle: what was idle at the last heartbeat, minus
+	// what invocations use that have begun since, minus what others wait for, plus what invocations
+	// free when they end. An invocation counts, until its predicted end, with what it is predicted
+	// to use on average.
 	Unused []Step
 
-	// Domains are those in which something is in the pool or wanted, by name.
+	// Domains has the domains in which something is in the pool or wanted, by name.
 	Domains map[string]DomainProfile
 }
 
 // DomainProfile is what can be borrowed in a domain.
 type DomainProfile struct {
-	// Lends is, of each moment, the surplus in the pool that is there for longer than until then, as far as
-	// it may be lent on the node. What other domains want of that is not taken off.
+	// Lends is, for each moment, the surplus in the pool that lasts beyond it, up to what may be
+	// lent on the node. It does not subtract what other domains want.
 	Lends []Step
 	// Surplus is all that is in the pool now, and Lacks what is wanted and not borrowed.
 	Surplus, Lacks api.Resources
 }
 
-// Step is a volume from a moment until that of the next Step. The first is of all time before.
+// Step is a volume from a moment until that of the next Step. The first covers all time before.
 type Step struct {
-	From   time.Time // zero of the first
+	From   time.Time // zero for the first
 	Volume api.Resources
 }
 
 // Changes are the Profiles of one Redis that have changed.
 type Changes struct {
-	Redis string // where it is, for a name; empty where there is one
+	Redis string // the address, as a name; empty when there is only one
 	Now   time.Time
-	// Profiles may be of nodes of which nothing has changed, too.
+	// Profiles may include nodes on which nothing has changed.
 	Profiles []Profile
-	// Until is what the Changes tell of, to ask for those after.
+	// Until is the Moment of the last change here, to ask for those after it.
 	Until Moment
-	More  bool // whether there are more already
+	More  bool // whether there are more changes already
 }
 
-// Moment is a point in the changes of one Redis. The zero value is before all.
+// Moment is a point in the changes of one Redis. The zero value is before all changes.
 type Moment struct {
-	library string // as long as it is loaded
+	library string // identifies one load of the library
 	change  int64
 }
 
-// Moments are those until which Profiles are known, by Changes.Redis.
+// Moments has, by Changes.Redis, the Moment up to which Profiles are known.
 type Moments map[string]Moment
 
-// ReadProfiles returns the Profiles that have changed since, those that did so first, of 50 nodes of each
-// Redis at most. It is one call to each, which takes no key. When some fail, it returns what the
-// others say with the error.
+// ReadProfiles returns the Profiles that have changed since, the earliest change first, for at most
+// 50 nodes of each Redis. It makes one call to each, which takes no key. When some fail, it returns
+// what the others say with the error.
 func (r *Redis) ReadProfiles(ctx context.Context, since Moments) ([]Changes, error) {
 	cluster, ok := r.calls.(*redis.ClusterClient)
 	if !ok {
@@ -147,7 +146,7 @@ func parseChanges(reply []any) (Changes, error) {
 	return c, i.err
 }
 
-// floats reads packed numbers from their start, and notes when there are none left.
+// floats reads packed numbers from their start, and notes when there are too few.
 type floats struct {
 	left  string
 	short bool
@@ -167,7 +166,7 @@ func (f *floats) resources() api.Resources {
 	return api.Resources{CPUMilli: f.next(), MemoryBytes: f.next()}
 }
 
-// count is how many of so many numbers follow.
+// count reads how many items follow, each of so many numbers.
 func (f *floats) count(numbers int) int {
 	n := f.next()
 	if n < 0 || n > int64(len(f.left)/8/numbers) {
@@ -201,7 +200,7 @@ func parseProfile(domains, numbers string) (Profile, error) {
 	return p, nil
 }
 
-// unused is what is there of CPU now, and how much more from which moments on.
+// unused reads how much CPU is there now, and how much more there is from later moments on.
 func (f *floats) unused() []Step {
 	now := f.next()
 	steps := make([]Step, f.count(2)+1)
@@ -213,7 +212,7 @@ func (f *floats) unused() []Step {
 	return steps
 }
 
-// lends is what is there until which moments, the latest first.
+// lends reads what can be borrowed until which moments, the latest first.
 func (f *floats) lends() []Step {
 	n := f.count(3)
 	steps := make([]Step, n+1)

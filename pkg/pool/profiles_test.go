@@ -12,8 +12,8 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// profilesSince are the names of the nodes of which there are profiles, in the order in which they are
-// told, and of how many of them one call tells at most. It moves what is known on.
+// profilesSince returns the names of the nodes that have changed since known, in the order in which
+// they are told, and the most that one call tells. It moves known on.
 func profilesSince(t *testing.T, r *Redis, known Moments) (names []string, most int) {
 	t.Helper()
 	for more := true; more; {
@@ -57,7 +57,7 @@ func TestProfilesOfWhatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("node-1")
-	// What has lapsed is found by who renews another lease, or reads.
+	// A Renew of another lease, or a Read, finds what has lapsed.
 	r.UseClock(testingclock.NewFakePassiveClock(time.Now().Add(LeaseTTL + time.Second)))
 	epochOf(t, r, "node-2")
 	if err := r.Renew(ctx, "node-3", "activator-1"); err != nil {
@@ -66,14 +66,14 @@ func TestProfilesOfWhatChanged(t *testing.T) {
 	expect("node-2", "node-3")
 	r.UseClock(nil)
 
-	// Another epoch of one is told when somebody finds it.
+	// A node's new epoch is told when a call finds it.
 	if err := r.calls.Del(ctx, thisLibrary.key("node-1", epochKey)).Err(); err != nil {
 		t.Fatal(err)
 	}
 	expect()
 	epochOf(t, r, "node-1")
 	expect("node-1")
-	// A library that is loaded anew tells of all, once.
+	// A library that is loaded anew tells of all nodes, once.
 	if err := r.calls.FunctionFlush(ctx).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +94,14 @@ func TestProfilesOfManyNodes(t *testing.T) {
 	if names, most := profilesSince(t, r, known); !slices.Equal(names, want) || most != profilesMost {
 		t.Errorf("%d at once at most: %q", most, names)
 	}
-	// Those that are touched again come last.
+	// Nodes that are touched again come last.
 	lendOnce(t, r, "node-0")
 	if names, _ := profilesSince(t, r, Moments{}); !slices.Equal(names, append(want[1:], want[0])) {
 		t.Errorf("after a Begin on %s: %q", want[0], names)
 	}
 }
 
-// To tell takes no memory of what maxmemory bounds.
+// Reading profiles takes no memory that maxmemory bounds.
 func TestProfilesWithoutMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
@@ -129,7 +129,7 @@ func TestProfilesOfCluster(t *testing.T) {
 	if len(known) != len(addrs) {
 		t.Errorf("%d Redis tell of profiles, want %d", len(known), len(addrs))
 	}
-	// It has no library yet that nobody has called.
+	// A Redis that nobody has called yet has no library.
 	fresh := newRedis(t, strings.Join(addrs, ","))
 	for _, addr := range addrs {
 		if err := newRedis(t, addr).calls.FunctionFlush(redistest.Context(t)).Err(); err != nil {
@@ -141,7 +141,8 @@ func TestProfilesOfCluster(t *testing.T) {
 	}
 }
 
-// What comes from a Redis that somebody else writes to is refused, with what is wrong.
+// A malformed profile, from a Redis that somebody else writes to, is refused with an error that
+// says what is wrong.
 func TestProfileThatIsNone(t *testing.T) {
 	whole := string(packed(1, 1, 2, 4000, 1<<32, 3000, 1<<31, 500, 1, 2000, 100, 5, 6, 7, 8, 1, 3000, 9, 10))
 	if p, err := parseProfile("a", whole); err != nil || p.Begun != 2 || len(p.Unused) != 2 || len(p.Domains["a"].Lends) != 2 {
@@ -168,7 +169,7 @@ func TestProfileThatIsNone(t *testing.T) {
 	}
 }
 
-// The function does not write, so that it may be called where nothing may be written.
+// The function does not write, so it may be called where writing is not allowed.
 func TestProfilesAreReadOnly(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")

@@ -8,7 +8,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// ranked is an invocation that neither lends nor borrows.
+// ranked is an invocation that neither lends nor
+// borrows.
 func ranked(id, pod string, cpuTime time.Duration) pool.Invocation {
 	inv := invocation(id, 0, cpu(0), cpu(0))
 	inv.Pod, inv.Ranked, inv.CPUTime = "default/"+pod, true, cpuTime
@@ -25,7 +26,7 @@ func (s scene) expectInFlight(want map[string][]pool.Flight) {
 	s.equal(want, got)
 }
 
-// rankedScenes are those of what the agent ranks.
+// rankedScenes are about what the agent ranks.
 var rankedScenes = []play{
 	{"what is ranked is told by pod, in the order of the Begins", func(s scene) {
 		s.begin(ranked("1", "a", 40*time.Millisecond))

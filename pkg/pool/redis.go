@@ -18,7 +18,7 @@ import (
 
 var _ Pool = (*Redis)(nil)
 
-// The parts of an api.Ended that Begin and End know; the function has the rest.
+// The parts of an api.Ended that Begin and End know; the Redis function adds the rest.
 type (
 	begunPart struct {
 		ID            string        `json:"id"`
@@ -48,7 +48,7 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 	return resources(reply), nil
 }
 
-// arguments are what a function of the library is called with.
+// arguments are those of a function of the library.
 type arguments struct {
 	numbers []int64
 	others  []any
@@ -77,7 +77,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 	}, nil
 }
 
-// numbers calls a function whose reply is so many of them.
+// numbers calls a function whose reply is a list of want numbers.
 func (r *Redis) numbers(ctx context.Context, function, node string, call arguments, want int) ([]int64, error) {
 	reply, err := r.call(ctx, function, node, call.numbers, call.others...).Int64Slice()
 	if err != nil {
@@ -126,14 +126,14 @@ func (e Ending) record() ([]byte, error) {
 	return record, nil
 }
 
-// noneArrives says that no Begin of what ends arrives any more: a cluster's client sends by
-// itself again what a connection lost, maybe on its way back.
+// noneArrives says whether no Begin of the ended invocation can still arrive. A cluster's
+// client resends by itself what a connection lost, even if that was only the reply.
 func (r *Redis) noneArrives(e Ending) bool {
 	_, repeats := r.calls.(*redis.ClusterClient)
 	return e.BeginAnswered && !repeats
 }
 
-// outcomeNumbers is how many numbers an Outcome is in a reply.
+// outcomeNumbers is how many numbers a reply has for an Outcome.
 const outcomeNumbers = 7
 
 func outcome(reply []int64) Outcome {
@@ -198,7 +198,7 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	return reply == 1, nil
 }
 
-// byPod is a line for each pod and one for its bytes.
+// byPod returns a line for each pod's name and one for its bytes.
 func byPod(bytes map[string]int64) string {
 	var lines strings.Builder
 	for _, pod := range slices.Sorted(maps.Keys(bytes)) {
@@ -245,8 +245,8 @@ func (r *Redis) Read(ctx context.Context, node string) (State, error) {
 	return state, nil
 }
 
-// openObject is a JSON object that others are added to: it begins as it is told, and ends
-// in a comma.
+// openObject returns v as a JSON object that is to be added to: begin replaces the
+// opening brace, and a comma the closing one.
 func openObject(v any, begin string) ([]byte, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -257,8 +257,8 @@ func openObject(v any, begin string) ([]byte, error) {
 	return data, nil
 }
 
-// packed is how several numbers travel as one argument, which Redis takes in faster.
-// They must be small enough for a float64 to have them exactly.
+// packed encodes several numbers as one argument, which Redis takes in faster. A float64
+// must represent each of them exactly.
 func packed(numbers ...int64) []byte {
 	b := make([]byte, 0, 8*len(numbers))
 	for _, n := range numbers {

@@ -30,7 +30,7 @@ var (
 	unlimited  = api.Resources{CPUMilli: MostVolume, MemoryBytes: MostVolume}
 )
 
-// openNode makes all pods that are named take part, without a floor and at rest.
+// openNode makes all named pods take part, without a floor and at rest.
 func openNode(t testing.TB, p Pool, node string, pods ...string) {
 	t.Helper()
 	state, err := p.Read(redistest.Context(t), node)
@@ -59,14 +59,14 @@ func borrower(id string) Invocation {
 	return inv
 }
 
-// ranked is an invocation that neither lends nor borrows.
+// ranked returns an invocation that neither lends nor borrows.
 func ranked(id, pod string, cpuTime time.Duration) Invocation {
 	inv := donor(id)
 	inv.Pod, inv.Duration, inv.Surplus, inv.Ranked, inv.CPUTime = "default/"+pod, 0, api.Resources{}, true, cpuTime
 	return inv
 }
 
-// lendOnce opens the node, and has one invocation borrow from another.
+// lendOnce opens the node and makes one invocation borrow from another.
 func lendOnce(t *testing.T, p Pool, node string) {
 	t.Helper()
 	ctx := redistest.Context(t)
@@ -132,7 +132,7 @@ func TestLibraryIsLoadedAgain(t *testing.T) {
 	lendOnce(t, r, "node-2")
 }
 
-// What gives back must work when nothing else does.
+// Calls that give back must work when no others do.
 func TestEndWithoutMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
@@ -153,7 +153,7 @@ func TestEndWithoutMemory(t *testing.T) {
 	}
 }
 
-// Nobody may be there to Read, and most ends need not be remembered.
+// Ends are forgotten even if nobody calls Read, and most need not be remembered.
 func TestEndsAreForgotten(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)
@@ -201,13 +201,14 @@ func TestDeadline(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	// It is the socket's deadline that ends it, the same moment as the context's, or the context's before it is sent.
+	// Either the socket's deadline ends the call, at the same moment as the context's, or the
+	// context's does before it is sent.
 	if _, err := r.End(ctx, "node", Ending{ID: "donor"}); !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("end on a Redis that answers nothing: %v", err)
 	}
 }
 
-// Redis has a bound on connections, and there are as many agents as nodes.
+// Redis limits connections, and there are as many agents as nodes.
 func TestAgentKeepsFewConnections(t *testing.T) {
 	addr := redistest.Start(t)
 	admin := newRedis(t, addr)
@@ -237,7 +238,7 @@ func TestAgentKeepsFewConnections(t *testing.T) {
 	if err := calls.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	const most = agentIdleMost + 1 // and the one that waits
+	const most = agentIdleMost + 1 // plus the one that waits
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true,
 		func(context.Context) (bool, error) { return connections() <= others+most, nil })
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// Refused says whether a call failed in a way in which it fails until somebody changes
-// something: it is of no use to repeat it soon. That is what Redis refuses, what it cannot be
-// asked for because of the credentials or its certificate, and what no Pool takes. A function
-// that Redis does not have is none of these, because the next call loads the library again.
+// Refused says whether a call keeps failing until somebody changes something, so that
+// retrying soon is no use: Redis refuses it, Redis cannot be asked because of the credentials
+// or its certificate, or no Pool accepts the call. A function that Redis does not have is
+// none of these, because the next call loads the library again.
 func Refused(err error) bool {
 	var none *invalid
 	return redis.IsAuthError(err) || redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "unknown command") ||
 		redisconn.Unusable(err) || errors.As(err, &none)
 }
 
-// invalid is an error of a call that no Pool takes.
+// invalid is the error of a call that no Pool accepts.
 type invalid struct{ error }
 
 func (e *invalid) Unwrap() error { return e.error }

@@ -67,7 +67,7 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// What the settings of a part keep it from asking Redis for.
+// Settings may keep a part from asking Redis.
 func TestRefusedConnections(t *testing.T) {
 	s := redistest.StartSecured(t)
 	remove := func(file string) func(dir string) error {
@@ -86,7 +86,7 @@ func TestRefusedConnections(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name    string
-		address string // that of Redis, unless it is set
+		address string // Redis's unless it is set
 		change  func(dir string) error
 		refused bool
 	}{
@@ -125,7 +125,7 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
-// What no Pool takes is refused before Redis is asked.
+// Calls that no Pool accepts do not reach Redis.
 func TestRefusedArguments(t *testing.T) {
 	p := newRedis(t, redistest.FreeAddr(t))
 	ctx := t.Context()

@@ -53,7 +53,7 @@ func (i *items) resources() api.Resources {
 
 func (i *items) duration() time.Duration { return time.Duration(next[int64](i)) * time.Millisecond }
 
-// names reads a list of names, and sorts it.
+// names reads a list of names and sorts it.
 func (i *items) names() (names []string) {
 	for _, name := range next[[]any](i) {
 		names = append(names, fmt.Sprint(name))

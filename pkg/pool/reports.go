@@ -10,8 +10,8 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// reportsPrefix is that of the hashes that have, by writer, what was counted in a slot. No function of the
-// library looks at them.
+// reportsPrefix is the prefix of the hashes that hold, by writer, what was counted in a slot. No
+// function of the library looks at them.
 const reportsPrefix = "libra:reports:"
 
 func reportsKey(slot report.Slot) string { return reportsPrefix + strconv.FormatInt(int64(slot), 10) }

@@ -14,8 +14,8 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// expectNewEpoch checks that a node is as if it had never been, and lends again only
-// once its agent has seen it whole since.
+// expectNewEpoch checks that nothing is known of a node, and that it lends again only after its
+// agent has seen it whole.
 func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	t.Helper()
 	ctx := redistest.Context(t)
@@ -79,8 +79,7 @@ func TestFlush(t *testing.T) {
 	expectNewEpoch(t, r, "node", before)
 }
 
-// A call that fails half-way, which takes a key that somebody else has written, leaves
-// nothing behind that is half done.
+// A call that fails half-way, on a key that somebody else has written, leaves nothing half done.
 func TestFailedCall(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
@@ -107,7 +106,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 	expectNewEpoch(t, r, "node", "old")
 }
 
-// A Redis that restores its data from a disk has those of a moment that has passed.
+// A Redis that restores its data from disk goes back to an earlier moment.
 func TestRestart(t *testing.T) {
 	server := redistest.StartServer(t)
 	r := newRedis(t, server.Addr)
@@ -143,7 +142,7 @@ func ignoreNil(err error) error {
 }
 
 func TestFailover(t *testing.T) {
-	// Or a primary waits for seconds, for more replicas to serve at once.
+	// Otherwise a primary waits for seconds, to serve more replicas at once.
 	atOnce := []string{"--repl-diskless-sync-delay", "0"}
 	primary := redistest.StartServer(t, atOnce...)
 	host, port, _ := strings.Cut(primary.Addr, ":")
@@ -162,7 +161,7 @@ func TestFailover(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the replica does not have what its primary has: %v", err)
 	}
-	// From here on its view is stale: it does not hear of this end.
+	// From here on its view is outdated: it does not hear of this End.
 	if err := is.calls.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +223,7 @@ func TestCluster(t *testing.T) {
 	if outcome, err := r.End(ctx, "node-0", Ending{ID: "donor"}); err != nil || !outcome.Found {
 		t.Fatalf("end in a cluster: %+v, %v", outcome, err)
 	}
-	// The masters pass on to each other what is published, so that some of before may come late.
+	// Masters forward to each other what is published, so earlier messages may come late.
 	for node := ""; node != "node-0"; {
 		var err error
 		if node, err = follower.Next(ctx); err != nil {

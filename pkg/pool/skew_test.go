@@ -39,7 +39,7 @@ type part struct {
 	done *errgroup.Group
 }
 
-// start keeps invocations beginning and ending until the part is stopped. Any call that
+// start keeps invocations beginning and ending until the part is stopped. A call that
 // fails ends it.
 func start(ctx context.Context, r *Redis, nodes []string) *part {
 	ctx, stop := context.WithCancel(ctx)
@@ -94,7 +94,7 @@ func (p *part) beat(node string) error {
 	return err
 }
 
-// invoke has one invocation borrow from another, where anything is lent.
+// invoke makes one invocation borrow from another, where anything is lent.
 func (p *part) invoke(node, id string) error {
 	ctx, slot := context.Background(), strings.Split(id, "-")[1]
 	id = p.library.name() + "-" + id
@@ -116,7 +116,7 @@ func (p *part) invoke(node, id string) error {
 	return errors.Join(errTakes, errGives)
 }
 
-// end stops the part. All its calls were answered.
+// end stops the part. All its calls have been answered by then.
 func (p *part) end(t *testing.T) {
 	t.Helper()
 	p.stop()
@@ -154,7 +154,7 @@ func TestVersionsSideBySide(t *testing.T) {
 			was.expectLending(t, time.Minute)
 
 			is := start(t.Context(), newVersion(t, addr, tc.to), nodes)
-			// By then each has heard of the other with a heartbeat.
+			// By then each has learned of the other with a heartbeat.
 			time.Sleep(LeaseTTL)
 			borrowedWas, borrowedIs, calls := was.borrowed.Load(), is.borrowed.Load(), is.calls.Load()
 			time.Sleep(LeaseTTL)
@@ -171,7 +171,7 @@ func TestVersionsSideBySide(t *testing.T) {
 	}
 }
 
-// What is on loan ends when another version is told of invocations on the node.
+// Loans end when another version is told of invocations on the node.
 func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 	addr := redistest.Start(t)
 	r, other := newRedis(t, addr), newVersion(t, addr, thisLibrary+1)
@@ -201,12 +201,12 @@ func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 	}
 }
 
-// Who loads a version leaves the one before it, for those that still use it.
+// Loading a version leaves the one before it, for processes that still use it.
 func TestOldLibrariesGo(t *testing.T) {
 	addr := redistest.Start(t)
 	ctx := redistest.Context(t)
 	r := newRedis(t, addr)
-	for _, name := range []string{"libra6", "librarian"} { // the second is another's
+	for _, name := range []string{"libra6", "librarian"} { // the second is not ours
 		source := fmt.Sprintf("#!lua name=%s\nredis.register_function('%[1]s_begin', function() return 1 end)", name)
 		if err := r.calls.FunctionLoad(ctx, source).Err(); err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestOldLibrariesGo(t *testing.T) {
 	expectLibraries(t, newVersion(t, addr, 7), []string{"libra6", "libra7", "librarian"})
 	expectLibraries(t, newVersion(t, addr, 8), []string{"libra7", "libra8", "librarian"})
 	expectLibraries(t, newVersion(t, addr, 9), []string{"libra8", "libra9", "librarian"})
-	// Who still uses what is gone loads it again, and leaves the newer.
+	// A process that still uses a deleted library reloads it, and leaves newer ones.
 	expectLibraries(t, newVersion(t, addr, 7), []string{"libra7", "libra8", "libra9", "librarian"})
 }
 

@@ -25,10 +25,10 @@ const (
 type cursor struct {
 	client  redis.UniversalClient
 	streams []string
-	last    []string // id of the last entry read of each; empty before the first look
+	last    []string // ID of the last entry read from each; empty before the first look
 }
 
-// seek puts the cursor at the end of the streams, unless it has been put there.
+// seek puts the cursor at the end of the streams, unless it has a place already.
 func (c *cursor) seek(ctx context.Context) (moved bool, err error) {
 	if c.last != nil {
 		return false, nil
@@ -43,8 +43,7 @@ func (c *cursor) seek(ctx context.Context) (moved bool, err error) {
 	return true, nil
 }
 
-// next waits for entries, which it returns by stream. There are none when there were none for
-// a while.
+// next waits for entries and returns them by stream, or none when none came for a while.
 func (c *cursor) next(ctx context.Context) ([][]redis.XMessage, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -75,8 +74,8 @@ func (c *cursor) next(ctx context.Context) ([][]redis.XMessage, error) {
 	return entries, nil
 }
 
-// rewind goes back to the start of a stream that ends before the cursor: Redis
-// lost it and made it anew while the clock went back.
+// rewind goes back to the start of a stream that ends before the cursor: Redis lost the
+// stream and made it anew while the clock went back.
 func (c *cursor) rewind(ctx context.Context) error {
 	for i, stream := range c.streams {
 		end, err := c.end(ctx, stream)

@@ -102,7 +102,8 @@ func TestWatcherReadsRecords(t *testing.T) {
 	}
 }
 
-// What nobody follows live does not fill Redis: streams of many busy nodes would.
+// Without followers, streams do not fill Redis, as those of many busy nodes
+// would.
 func TestStreamsKeepSeconds(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)
@@ -134,7 +135,7 @@ func TestStreamsKeepSeconds(t *testing.T) {
 				old++
 			}
 		}
-		if old > 10 || old == len(entries) { // whole blocks of about eight such go
+		if old > 10 || old == len(entries) { // they are removed in whole blocks of about eight
 			t.Errorf("stream %s has %d old entries and %d new ones, want new ones and no more old ones than share a block with them", stream, old, len(entries)-old)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// unseenScenes are those of pods with invocations in them that the pool does not know.
+// unseenScenes are about pods with invocations in them that the pool does not know.
 var unseenScenes = []play{
 	{"one of before the epoch is in the pod until its owner's next Begin there does not count it", func(s scene) {
 		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
@@ -105,7 +105,7 @@ var unseenScenes = []play{
 		s.expect(3, cpu(0), map[string]pool.Balance{"c": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
 		s.equal(pool.Outcome{}, s.endComputing("unknown", "default/a"))
 		s.rest("default/a")
-		s.expect(3, cpu(100), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}}) // c takes no part any more
+		s.expect(3, cpu(100), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}}) // c no longer takes part
 		s.equal(pool.Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
 	}},
 	{"an idle donor lends nothing while something computes in it", func(s scene) {
@@ -130,7 +130,7 @@ var unseenScenes = []play{
 	{"what its owner counts in a pod that is gone is taken to be over in the end", func(s scene) {
 		s.begin(numbered(shared("a2", "a", time.Minute, need(300, 64)), 2, 1))
 		s.heartbeat(unlimited, map[string]int64{"b": 0})
-		s.equal([]string(nil), s.read().Unseen) // one that is known is in it, and its owner may tell
+		s.equal([]string(nil), s.read().Unseen) // a known invocation is in it, and its owner may tell
 		s.end("a2")
 		s.heartbeat(unlimited, map[string]int64{"b": 0})
 		s.equal([]string{"default/a"}, s.read().Unseen)
@@ -157,7 +157,8 @@ var unseenScenes = []play{
 	}},
 }
 
-// isOverInTheEnd checks that what is unseen in the pod default/a keeps it from lending to the last moment, and no longer.
+// isOverInTheEnd checks that an unseen invocation in the pod default/a keeps it from lending to the
+// last moment, and no longer.
 func (s scene) isOverInTheEnd() {
 	s.Helper()
 	other := invocation("early", time.Hour, cpu(300), cpu(0))
@@ -173,7 +174,7 @@ func (s scene) isOverInTheEnd() {
 	s.expect(1, cpu(300), nil)
 }
 
-// newEpochScenes are those of a node that has not been opened.
+// newEpochScenes are about a node that has not been opened.
 var newEpochScenes = []play{
 	{"those of before the epoch may be in any pod that takes part when it is first seen whole, until that rests", func(s scene) {
 		s.open()
@@ -199,7 +200,7 @@ var newEpochScenes = []play{
 	}},
 }
 
-// endComputing is an End of one whose client went away.
+// endComputing ends an invocation whose client went away.
 func (s scene) endComputing(id, pod string) pool.Outcome {
 	s.Helper()
 	outcome, err := s.pool.End(redistest.Context(s), sceneNode, pool.Ending{ID: id, ComputesIn: pod})

@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// as makes the pool as a user has it.
+// as returns the pool with a user's credentials.
 func as(t *testing.T, s *redistest.Secured, user string) *Redis {
 	t.Helper()
 	r := NewRedis(s.As(t, user))
@@ -32,7 +32,8 @@ func loadOld(ctx context.Context, t *testing.T, s *redistest.Secured) {
 	}
 }
 
-// lapse leaves loans on a node whose leases have run out for r, from when on its clock stands.
+// lapse leaves loans on a node whose leases have expired by r's clock, which stands still from
+// then on.
 func lapse(t *testing.T, s *redistest.Secured, r *Redis, node string) {
 	t.Helper()
 	lender, now := as(t, s, "admin"), time.Now()
@@ -59,7 +60,7 @@ func TestRightsOfTheActivator(t *testing.T) {
 				return err
 			}
 		}
-		// Its end stands, and is asked for by the Begin after it.
+		// The End stands, and the Begin after it looks for it.
 		if _, err := r.End(ctx, "node", Ending{ID: "donor"}); err != nil {
 			return err
 		}
@@ -105,7 +106,7 @@ func TestRightsOfTheController(t *testing.T) {
 			if node, err := follower.Next(ctx); err != nil || node != "node" {
 				return fmt.Errorf("it hears of %q: %w", node, err)
 			}
-			// So long nothing happens that it asks whether Redis is there.
+			// Nothing happens for so long that it checks its connection.
 			ctx, cancel := context.WithTimeout(ctx, followSlice+followSlice/2)
 			defer cancel()
 			if _, err := follower.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -154,7 +155,7 @@ func TestRightsOfTheAgent(t *testing.T) {
 	})
 }
 
-// The activator and the agent say what they counted, and the controller reads it.
+// The activator and the agent write what they counted, and the controller reads it.
 func TestRightsToReport(t *testing.T) {
 	s := redistest.StartSecured(t)
 	for user, group := range map[string]int{"activator": 3, "agent": 3} {
@@ -202,7 +203,7 @@ func TestRightsOfTheScheduler(t *testing.T) {
 	})
 }
 
-// Each user has its own streams, keys and channels only.
+// Each user can use only its own streams, keys and channels.
 func TestUsersHaveNoOthersKeys(t *testing.T) {
 	s := redistest.StartSecured(t)
 	lendOnce(t, as(t, s, "admin"), "node")

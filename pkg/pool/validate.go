@@ -9,21 +9,21 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// MostVolume is more CPU (in milli) or memory (in bytes) than any container has,
-// and little enough that sums of it stay exact in Lua's numbers.
+// MostVolume is more CPU (in milli) or memory (in bytes) than any container has, and small
+// enough that sums of it stay exact in Lua's numbers.
 const MostVolume = 1 << 40
 
 // maxNumber is more invocations than any pod takes, and exact in Lua's numbers.
 const maxNumber = 1 << 30
 
-// maxExact is the most to which Lua's numbers are exact.
+// maxExact is the largest number up to which Lua's numbers are exact.
 const maxExact = 1 << 53
 
-// maxName is longer than any name is, and fits in the two bytes that it has.
+// maxName is longer than any name is, in bytes.
 const maxName = 1024
 
-// ValidateName refuses a name that is empty, too long, or of more than one line. The error says
-// that it is of the field.
+// ValidateName refuses a name that is empty, too long, or has more than one line. The error
+// names the field.
 func ValidateName(field, value string) error {
 	if value == "" || len(value) > maxName || strings.Contains(value, "\n") {
 		return invalidf("%s is %.100q: it must have 1 to %d bytes and no newline", field, value, maxName)
@@ -46,7 +46,7 @@ func checkVolume(field string, r api.Resources) error {
 	return nil
 }
 
-// checkUse is checkVolume for what is a node's, which may have more memory than any container.
+// checkUse is checkVolume for a node, which may have more memory than any container.
 func checkUse(field string, r api.Resources) error {
 	return errors.Join(checkNumber(field, r.CPUMilli, MostVolume), checkNumber(field, r.MemoryBytes, maxExact))
 }
@@ -65,8 +65,7 @@ func checkNumber(field string, n, most int64) error {
 	return nil
 }
 
-// checkTrace only bounds what travels: whether it is a traceparent is for its readers
-// to see.
+// checkTrace only bounds the size: whether it is a traceparent is up to its readers.
 func checkTrace(field, trace string) error {
 	const length = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(trace) != 0 && len(trace) != length {
@@ -75,7 +74,7 @@ func checkTrace(field, trace string) error {
 	return nil
 }
 
-// Validate says what of the invocation no Pool takes.
+// Validate refuses an invocation that no Pool accepts, and says why.
 func (inv Invocation) Validate() error {
 	err := errors.Join(
 		ValidateName("ID", inv.ID),
@@ -104,7 +103,7 @@ func (inv Invocation) Validate() error {
 	return nil
 }
 
-// Validate says what of the ending no Pool takes.
+// Validate refuses an ending that no Pool accepts, and says why.
 func (e Ending) Validate() error {
 	err := errors.Join(ValidateName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago))
 	if e.ComputesIn != "" {
@@ -116,12 +115,12 @@ func (e Ending) Validate() error {
 	return nil
 }
 
-// ValidateAsk refuses what an Ask cannot be for.
+// ValidateAsk refuses arguments of an Ask that no Pool accepts.
 func ValidateAsk(pod string, milli int64) error {
 	return errors.Join(ValidateName("pod", pod), checkNumber("milli", milli, MostVolume))
 }
 
-// Validate says what of the heartbeat no Pool takes.
+// Validate refuses a heartbeat that no Pool accepts, and says why.
 func (hb Heartbeat) Validate() error {
 	errs := []error{ValidateName("Agent", hb.Agent), checkVolume("Lendable", hb.Lendable)}
 	errs = append(errs, checkUse("Capacity", hb.Capacity), checkUse("Idle", hb.Idle))
@@ -140,9 +139,9 @@ func (hb Heartbeat) Validate() error {
 	return nil
 }
 
-// The pool counts in milliseconds. A donor is never taken to last longer than it
-// was predicted to, nor is less asked of it than was wanted. A CPU time that is known
-// never becomes 0, which is one that is not.
+// The pool counts in milliseconds. Rounding never makes a donor last longer than predicted, and
+// never asks it to last for less than was wanted. A known CPU time never becomes 0, which means
+// not known.
 
 func wholeMillis(d time.Duration) int64 { return d.Milliseconds() }
 

@@ -1,38 +1,35 @@
 
--- The pool of one node. Package pooltest says the same in Go and is the specification:
--- a change here is a change there, and raises the version in library.go, which puts the
--- library's name and VERSION before the files of this folder. They are one library, in
--- the order of their names.
+-- The pool of one node. Package pooltest implements the same in Go and is the specification: a
+-- change here needs the same change there and a higher version in library.go, which puts the
+-- library's name and VERSION before the files of this folder. The files make up one library, in the
+-- order of their names.
 --
--- Versions live side by side, for as long as an upgrade takes: each has functions, keys
--- and a state of its own. One key of a node is shared by all. Each notes in it that it
--- has been told of requests, and none lends while another has been: it would lend
--- what those requests need.
+-- Versions live side by side during an upgrade, each with its own functions, keys and state. All
+-- share one key of a node. Each version notes in it that it has been told of requests, and none
+-- lends while another has been: it would lend what those requests need.
 --
--- What is begun and lent is in variables of this library, not in keys: Redis loses it
--- with the process, and so it must, because what another process knows of the node
--- may be old (a new epoch lends nothing until the agent has seen the node
--- whole). A key has the epoch, so that a flush, a failover or a restored disk is
--- noticed by the next call. Streams are in keys, too.
+-- Begun invocations and loans are in variables of this library, not in keys. Redis loses them with
+-- the process, on purpose: another process may have an outdated view of the node (a new epoch lends
+-- nothing until the agent has seen the node whole). A key holds the epoch, so that the next call
+-- notices a flush, a failover or a restored disk. Streams are in keys, too.
 --
--- Every function gets the node's first key, from which it makes the others: they
--- share its hash tag, so that a cluster keeps them together. Its first argument is
--- numbers: the lease time in milliseconds, the time in milliseconds or 0 for the
--- server's own, and what the function wants. A volume is a pair, CPU in milli and
--- memory in bytes.
+-- Every function but profiles gets the node's first key and makes the others from it: they share
+-- its hash tag, so that a cluster keeps them together. The first argument is numbers: the lease
+-- time in milliseconds, the time in milliseconds or 0 for the server's own, and those that the
+-- function wants. A volume is a pair, CPU in milli and memory in bytes.
 
 local RECORD_VERSION = '1'
 local RANKED_VERSION = '1' -- of the records of ranked Begins
 local ENDED_VERSION = '2' -- of the records of ends
 
--- Longer than anything that is renewed, so that only a node that nobody uses any
--- more is forgotten, all of its keys within the same ten minutes.
+-- Longer than anything that is renewed lasts, so that Redis forgets only a node that nobody uses
+-- any more, and all of its keys within the same ten minutes.
 local RETENTION_MS = 60 * 60 * 1000
 local KEEP_EVERY_MS = 10 * 60 * 1000
 
--- About how many entries a node's streams have at most, and from which age on they are removed,
--- how often. Both are followed live, by who reads the state once a second all the same, and
--- there are many nodes.
+-- About how many entries a node's streams have at most, from which age on entries are removed, and
+-- how often. Both streams can be short: their readers follow them live, and read the state once a
+-- second anyway. There are many nodes.
 local INTENTS_LENGTH = '100'
 local EVENTS_LENGTH = '1000'
 local STREAMED_MS = 3000
@@ -40,7 +37,7 @@ local TRIM_EVERY_MS = 2000
 
 local CPU, MEMORY = 1, 2
 
--- Shared by all that has nothing, and never changed.
+-- Shared by everything that has nothing. It must never change.
 local NOTHING = {0, 0}
 
 local function volume(cpu, memory)
@@ -50,11 +47,11 @@ local function volume(cpu, memory)
   return {cpu, memory}
 end
 
--- redis.call, which is not there before the first call of a function.
+-- redis.call, which does not exist before the first call of a function.
 local call
 
--- The epoch is this server process's and this library's, as the variable goes with
--- them, and then the node's.
+-- The first part of an epoch is for this server process and this load of the library, because the
+-- variable is lost with either. The second part is for the node.
 local library_epoch = nil
 local epochs_begun = 0
 
@@ -62,10 +59,11 @@ local function begin_library()
   call = redis.call
   local run_id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local time = call('TIME')
-  -- Redis has the collector work every fifty calls, however little there is to collect. As Lua
-  -- sets it, it goes through what all nodes hold again and again, and calls wait meanwhile: of
-  -- 1,000 nodes, P99 of a Begin is 1.18 times (1.10 to 1.28) what it is with a quarter of that,
-  -- with which it keeps up, too. A server that does not let it be set has it as it is.
+  -- Redis runs the garbage collector every fifty calls, however little there is to collect. With
+  -- Lua's default, it walks through the data of all nodes again and again, and calls wait
+  -- meanwhile: with 1,000 nodes, P99 of a Begin is 1.18 times (1.10 to 1.28) what it is with a
+  -- quarter of the default, which keeps up, too. A server that does not allow the change keeps the
+  -- default.
   pcall(function() collectgarbage('setstepmul', 50) end)
   library_epoch = string.format('%s-%d%06d-', string.sub(run_id, 1, 12), time[1], time[2])
 end
@@ -77,8 +75,8 @@ end
 -- The nodes, by their first key.
 local nodes, nodes_count, sweep_at = {}, 0, 1000
 
--- The nodes in the order in which their profiles last changed, and how often any has: who asks for
--- what has changed since finds that without a look at the others.
+-- The nodes in the order in which their profiles last changed, and the number of all changes: a
+-- caller that asks what has changed since finds it without looking at the other nodes.
 local newest, profile_changes = nil, 0
 
 local function unlink(node)
@@ -93,7 +91,7 @@ local function unlink(node)
   node.newer, node.older = nil, nil
 end
 
--- note_change notes that the profile of a node may be another.
+-- note_change notes that the profile of a node may have changed.
 local function note_change(node)
   profile_changes = profile_changes + 1
   node.changed, node.profile = profile_changes, nil
@@ -107,7 +105,7 @@ local function note_change(node)
   end
 end
 
--- forget_idle forgets the nodes whose keys Redis forgets.
+-- forget_idle forgets the nodes whose keys have expired.
 local function forget_idle(now)
   nodes_count = 0
   for first_key, node in pairs(nodes) do
@@ -135,21 +133,21 @@ local function keep(node)
   node.kept = node.now
 end
 
--- append_intent wakes who waits for balances. The names are for people: who is woken reads
--- the state.
+-- append_intent wakes readers that wait for balances. The pod names are for people: a reader that
+-- wakes up reads the state.
 local function append_intent(node, pods)
   call('XADD', node.key.intents, 'MAXLEN', '~', INTENTS_LENGTH, '*', 'v', RECORD_VERSION, 'pods', pods)
 end
 
--- append_ranked tells of a ranked invocation that has begun, which happens with every request:
--- the entry says all, so that nobody needs to read the state for it.
+-- append_ranked reports a ranked invocation that has begun. That happens with every request, so the
+-- entry says everything and nobody needs to read the state for it.
 local function append_ranked(node, inv)
   call('XADD', node.key.events, 'MAXLEN', '~', EVENTS_LENGTH, '*',
     'ranked', RANKED_VERSION, 'pod', inv.pod, 'id', inv.id, 'cpu_time', inv.cpu_time)
 end
 
--- append_ended tells of an invocation that has ended. It goes to the same stream: who waits
--- for both is woken once by a call that ends one and begins another.
+-- append_ended reports an invocation that has ended. It uses the same stream, so that a call which
+-- ends one invocation and begins another wakes a reader of both only once.
 local function append_ended(node, begun, ending, pool)
   call('XADD', node.key.events, 'MAXLEN', '~', EVENTS_LENGTH, '*',
     'ended', ENDED_VERSION, 'begun', begun, 'ending', ending, 'pool', pool)
@@ -167,7 +165,7 @@ local function trim(node)
   node.trimmed = node.now
 end
 
--- begin_epoch makes the node one of which nothing is known.
+-- begin_epoch makes a node about which nothing is known.
 local function begin_epoch(first_key, now, had_epoch)
   if nodes[first_key] then
     unlink(nodes[first_key])
@@ -184,34 +182,35 @@ local function begin_epoch(first_key, now, had_epoch)
       epoch = first_key,
       intents = prefix .. 'intents',
       events = prefix .. 'events', -- ranked invocations that have begun, and all that have ended
-      versions = string.match(first_key, '^(.-})') .. ':versions', -- when each was last told of requests
+      versions = string.match(first_key, '^(.-})') .. ':versions', -- when each version was last told of requests
     },
-    marked_at = nil, -- when this one was
+    marked_at = nil, -- when this version was
     epoch = library_epoch .. epochs_begun,
     now = now,
     trimmed = 0,     -- when last
-    tombstones = {}, -- until when an end stands, by invocation
+    tombstones = {}, -- by invocation, until when its End stands
     traced = 0,
-    -- Of the last heartbeat, and whether any was whole.
+    -- From the last heartbeat. was_whole says whether any was whole.
     beat_at = nil, whole = false, was_whole = false, was_shared = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
-    leases = {},     -- when an owner last renewed
+    leases = {},     -- by owner, when it last renewed
     begun = {},      -- by id
     begun_count = 0,
-    in_pod = {},     -- by pod: its invocations in the order of their Begins, or of whom it is idle, and what it lends
-    -- By name: the pods that put something in, who wants something, and what is on loan.
+    in_pod = {},     -- by pod: its invocations in the order of their Begins, or the one that left it idle, and what it lends
+    -- By name: the pods that put something in, the invocations that want something, and what is on
+    -- loan.
     domains = {}, domains_count = 0,
-    turn = '',       -- the domain that was the first to be lent to, the last time that several wanted
-    capped = false,  -- a domain has been lent no more for the sake of others
+    turn = '',       -- the domain that was lent to first, the last time that several wanted something
+    capped = false,  -- a domain was held to its part for the sake of others
     on_loan = {0, 0},
     struck = {},     -- by function
-    unseen = {},     -- by pod and owner: invocations of which it is not known which they are
-    raised = {},     -- the pods that borrow CPU, or have since the last heartbeat
+    unseen = {},     -- by pod and owner: how many invocations there are that the pool cannot identify
+    raised = {},     -- the pods that borrow CPU, or did since the last heartbeat
     name = string.match(first_key, '{(.*)}'),
     capacity = NOTHING, idle = NOTHING, -- of the last heartbeat
-    -- What those that are ranked are predicted to use, in milli CPU, and of that and of what was
-    -- unused at the last heartbeat.
+    -- In milli CPU: the predicted use of the ranked invocations now and at the last heartbeat, and
+    -- what was unused at that heartbeat.
     rate = 0, rate_then = 0, unused_then = 0,
-    changed = 0, newer = nil, older = nil, profile = nil, -- the last is as it travels, while that is known
+    changed = 0, newer = nil, older = nil, profile = nil, -- profile is in the form of the reply, nil when it is outdated
   }
   nodes[first_key] = node
   node.marked_at = tonumber(call('ZSCORE', node.key.versions, VERSION) or nil)
@@ -229,7 +228,8 @@ local function server_time()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- mark notes that this version has requests on the node. Leases are renewed in time for it.
+-- mark notes that this version has requests on the node. Leases are renewed often enough to keep
+-- the mark alive.
 local MARK_EVERY_MS = 1000
 
 local function mark(node)
@@ -250,9 +250,9 @@ local function is_shared(node)
   return call('ZCOUNT', node.key.versions, after + 1, node.now) > own
 end
 
--- is_open says whether the node lends. Most calls need not know, and the others ask more than once:
--- looked up each time, an invocation takes 1.14 times (1.02 to 1.26) as much CPU on one node, and P99 of
--- a Begin is 1.13 times (1.03 to 1.26) what it is.
+-- is_open says whether the node lends. Most calls need not know, and the others ask more than once,
+-- so it keeps the answer: looked up each time, an invocation takes 1.14 times (1.02 to 1.26) as
+-- much CPU on one node, and P99 of a Begin is 1.13 times (1.03 to 1.26) what it is.
 local function is_open(node)
   if node.open == nil then
     node.open = node.heard and node.whole and not is_shared(node)
@@ -266,14 +266,14 @@ local function forget_marks(node)
   node.marked_at = at and at > past and at or nil
 end
 
--- open_node is told the time, or 0 for the server's.
+-- open_node takes the time, or 0 for the server's.
 local function open_node(first_key, lease_ms, now)
   if not library_epoch then
     begin_library()
   end
-  local epoch = redis.pcall('GET', first_key) -- an error, of a key of another type, is no epoch of ours
+  local epoch = redis.pcall('GET', first_key) -- an error, from a key of another type, is not one of our epochs
   local node = nodes[first_key]
-  -- One that is busy was left so by a call that failed half-way.
+  -- A call that failed half-way leaves the node busy.
   local known = node and node.epoch == epoch and not node.busy
   if now == 0 then
     now = server_time()
@@ -285,7 +285,7 @@ local function open_node(first_key, lease_ms, now)
     keep(node)
   end
   node.now, node.lease_ms, node.busy = now, lease_ms, true
-  -- A heartbeat from ahead of now came before the clock went back.
+  -- A heartbeat from the future came before the clock went back.
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
   node.open, node.moved, node.woken, node.ranked, node.touched = nil, nil, nil, nil, nil
@@ -310,11 +310,11 @@ local function move(node, pod, index, amount)
   by[index] = by[index] + amount
 end
 
--- note_lapsed notes that something ranked is in flight no more, of which no record of an end
--- tells.
+-- note_lapsed notes that a ranked invocation is no longer in flight although no record of its end
+-- says so.
 local LAPSED = 5
 
--- Of a pod with loans, whether it has come to be an idle donor, 1, or is none any more, -1.
+-- For a pod with loans: 1 when it has become an idle donor, -1 when it has stopped being one.
 local IDLE = 6
 
 local function note_lapsed(node, pod)
@@ -325,19 +325,20 @@ local function changes(by)
   return by[1] ~= 0 or by[2] ~= 0 or by[3] ~= 0 or by[4] ~= 0 or by[IDLE] ~= 0
 end
 
--- publish_memory tells who resizes pods that what some have borrowed of memory, or need of it,
--- is another. It is all of a node's that they do not leave to its agent, and rare. Who does not
--- listen now reads all when they do; and what ends without a call, as a lease, is found by who
--- looks at raised limits once a second. A user who may not publish has the rest all the same.
+-- publish_memory tells the controller that some pods borrow more or less memory, or need more or
+-- less. Memory is the only part of a node's balances that the controller does not leave to the
+-- agent, and it changes rarely. A controller that does not listen now reads everything when it
+-- does. It finds loans that end without a call, as with a lease, when it looks at raised limits
+-- once a second. A Redis user that may not publish can do everything else.
 local MEMORY_CHANNEL = 'libra:memory'
 
 local function publish_memory(node)
   redis.pcall('PUBLISH', MEMORY_CHANNEL, node.name)
 end
 
--- close_node appends an intent of the pods whose balances the call has changed, or in which
--- something lapsed, and of the one that it wakes for anyway. A ranked Begin is told of by
--- itself when there is no intent, and named in the intent when there is one.
+-- close_node appends an intent that names the pods whose balances the call has changed, those in
+-- which something lapsed, and the one in node.woken. A ranked Begin gets its own event when there
+-- is no intent; otherwise the intent names its pod.
 local function close_node(node)
   local pods, ranked, borrows_memory = nil, node.ranked, false
   if node.moved then

@@ -1,13 +1,13 @@
 
--- Few invocations are traced. While none is, the others pay for a look at node.traced:
--- how many have been since none was.
+-- Few invocations are traced. While none is, all others pay only for a look at
+-- node.traced: how many were traced since there last was none.
 local function trace(node, inv, traceparent)
   node.traced = node.traced + 1
   inv.trace, inv.traced = traceparent, node.traced
 end
 
--- newest_traces has, by pod, the newest that is traced of the invocations in the pod and
--- in those that it has loans with.
+-- newest_traces returns, by pod, the newest traced invocation among those in the pod and
+-- in the pods that it has loans with.
 local function newest_traces(node)
   local own, newest = {}, {}
   local function note(by_pod, pod, inv)

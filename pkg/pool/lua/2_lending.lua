@@ -1,6 +1,5 @@
 
--- latest_first orders by predicted end, and what ends at the same moment by ID. A pod's
--- ID is its name.
+-- latest_first orders by predicted end, then by ID. A pod's ID is its name.
 local function latest_first(a, b)
   if a.expires ~= b.expires then
     return a.expires > b.expires
@@ -35,7 +34,7 @@ local function remove(list, inv)
   table.remove(list, low)
 end
 
--- note_lent keeps the most that a pod had on loan while an invocation was in it.
+-- note_lent updates the most that a pod has had on loan while each of its invocations was in it.
 local function note_lent(here, resource, lent)
   for _, inv in ipairs(here) do
     if inv.most_lent == NOTHING then
@@ -47,8 +46,8 @@ local function note_lent(here, resource, lent)
   end
 end
 
--- lend raises the loan from a pod to a borrower; a negative amount lowers it. Until
--- then they share NOTHING.
+-- lend raises the loan from a pod to a borrower; a negative amount lowers it. Until its first loan,
+-- each side shares NOTHING.
 local function lend(node, donor, borrower, resource, amount)
   local on_loan = node.domains[donor.domain].on_loan
   on_loan[resource] = on_loan[resource] + amount
@@ -90,7 +89,8 @@ local function lend(node, donor, borrower, resource, amount)
   end
 end
 
--- take_back ends so much of what a pod has on loan. The first to end loses it first.
+-- take_back ends the given amount of a pod's loans. The borrower that ends first loses its loan
+-- first.
 local function take_back(node, here, resource, amount)
   local borrowers = {}
   for borrower in pairs(here.borrowers) do
@@ -108,8 +108,8 @@ local function take_back(node, here, resource, amount)
   end
 end
 
--- forfeit takes all of a resource that a pod put into the pool out of it, for as long as
--- one is in the pod that is now, and returns what was on loan.
+-- forfeit takes all of a resource that a pod put into the pool out again, for as long as any
+-- invocation that is in the pod now stays there, and returns what was on loan.
 local function forfeit(node, here, resource)
   for _, inv in ipairs(here) do
     if inv.surplus[resource] > 0 then
@@ -126,7 +126,7 @@ local function forfeit(node, here, resource)
   return lent
 end
 
--- give_back ends what an invocation has borrowed, and says whether it had.
+-- give_back ends all loans to an invocation, and says whether there were any.
 local function give_back(node, inv)
   if is_nothing(inv.borrowed) then
     return false
@@ -145,14 +145,16 @@ local function give_back(node, inv)
   return true
 end
 
--- A loan is worth what it takes off the time without it. One that has outlived its prediction
--- may go on for long.
+-- pays says whether a loan to an invocation may pay: without it, the invocation has long enough to
+-- go, or has outlived its prediction by as long, so that the prediction no longer tells when it
+-- ends. A loan is worth the time that it takes off the duration without it.
 local function pays(node, inv)
   return math.abs(inv.without_loan - node.now) >= inv.least_remaining
 end
 
--- spare_in is how much of a resource the donors of a domain have that is not on loan. A node on which
--- more is wanted than there is has none most of the time, and it is not looked for again for each borrower.
+-- spare_in returns how much of a resource the donors of a domain have that is not on loan. On a
+-- node on which more is wanted than there is, that is nothing most of the time, and callers need
+-- not search again for each borrower.
 local function spare_in(domain, resource)
   local sum = 0
   for _, donor in ipairs(domain.donors) do
@@ -161,7 +163,8 @@ local function spare_in(domain, resource)
   return sum
 end
 
--- claims says whether somebody in a domain wants more of a resource that there is some of.
+-- claims says whether an invocation in a domain wants more of a resource and the domain has some
+-- for it.
 local function claims(node, domain, resource)
   if spare_in(domain, resource) == 0 then
     return false
@@ -182,9 +185,9 @@ local function claims(node, domain, resource)
   return false
 end
 
--- part returns the most that a domain may have on loan while others want some, and how many others
--- than the one named do. What is lendable is shared equally; who has less than that and wants no
--- more leaves the rest to the others.
+-- part returns the most that a domain may have on loan while others want some, and how many domains
+-- other than the named one do. Domains share what is lendable equally. A domain that has less and
+-- wants no more leaves the rest to the others.
 local function part(node, name, resource)
   local content, sharing, wanting, left = {}, 0, 0, node.lendable[resource]
   for other, domain in pairs(node.domains) do
@@ -208,7 +211,7 @@ local function part(node, name, resource)
   return math.floor(left / math.max(sharing, 1)), wanting
 end
 
--- part_of is how much of what it wants a domain may borrow beside others.
+-- part_of returns how much of what it wants a domain may borrow, considering the other domains.
 local function part_of(node, name, resource, want)
   local own = node.domains[name].on_loan[resource]
   if own + want <= math.floor(node.lendable[resource] / node.domains_count) then
@@ -222,8 +225,8 @@ local function part_of(node, name, resource, want)
   return most - own
 end
 
--- shrink ends so much of what an invocation has borrowed. The donors that are the first to end get
--- theirs back first.
+-- shrink ends the given amount of loans to an invocation. The donors that end first get theirs back
+-- first.
 local function shrink(node, inv, resource, amount)
   local donors = node.domains[inv.domain].donors
   for i = #donors, 1, -1 do
@@ -236,9 +239,9 @@ local function shrink(node, inv, resource, amount)
   end
 end
 
--- even_out has domains that came to have more CPU on loan than their part, while nobody else wanted
--- any, leave to others what they want now: the first to end loses it first. To feed all is next.
--- Memory on loan may be in use, and stays.
+-- even_out takes CPU back from domains that came to have more than their part on loan while nobody
+-- else wanted any, and leaves it to domains that want it now. The borrowers that end first lose
+-- theirs first. The caller feeds all domains next. Memory on loan may be in use, and stays.
 local function even_out(node)
   local most = part(node, nil, CPU)
   local lacking = node.on_loan[CPU] - node.lendable[CPU]
@@ -263,8 +266,8 @@ local function even_out(node)
   end
 end
 
--- take lends an invocation what it still wants, from the donors of its domain that
--- last as long as it needs.
+-- take lends an invocation what it still wants, from the donors of its domain that last as long as
+-- it needs.
 local function take(node, inv, resource)
   if not node.floors[inv.pod] then
     return
@@ -312,10 +315,10 @@ local function feed_domain(node, domain)
   end
 end
 
--- feed comes after all that may leave surplus in the pool or a want unmet. Those of
--- the domains who want more take it, the last to end first. What may be on loan may
--- not be enough for all: one domain's part grows when another has all that it wants, and
--- the first of them is another each time.
+-- feed runs after everything that may leave surplus in the pool or a want unmet. Borrowers in the
+-- given domains take what they still want, the last to end first. There may not be enough for all
+-- domains: one's part grows when another has all that it wants, and the domains take turns to be
+-- first.
 local function feed(node, domains)
   if not is_open(node) then
     return

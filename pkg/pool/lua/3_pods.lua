@@ -1,7 +1,6 @@
 
--- list and unlist keep the domains' lists: a pod is on that of the donors while there is
--- something of it in the pool, an invocation on that of the borrowers when it wants
--- something.
+-- list and unlist keep the lists of the domains: a pod is among the donors while it has something
+-- in the pool, and an invocation among the borrowers while it wants something.
 local function list(node, side, who)
   local domain = node.domains[who.domain]
   if not domain then
@@ -19,7 +18,8 @@ local function unlist(node, side, who)
   end
 end
 
--- least_owed is what a pod is owed, of which all in it are to say the same.
+-- least_owed returns what a pod is owed. All invocations in it should say the same; the least
+-- counts.
 local function least_owed(here, resource)
   if here.idle then
     return here.idle.allocation[resource]
@@ -31,16 +31,17 @@ local function least_owed(here, resource)
   return owed
 end
 
--- lendable is the most that a pod may lend, so that it keeps what it must. A limit of 0
--- is none at all.
+-- lendable returns the most that a pod may lend and still keep what it must. A limit of 0 means no
+-- limit.
 local function lendable(node, here, resource)
   local least = resource == MEMORY and node.floors[here.id] or 0
   return math.max(least_owed(here, resource) - math.max(least, 1), 0)
 end
 
--- How many of an owner's are in a pod unseen, the highest Number there that counted or was
--- counted, and until when it is taken that they are there, or 0 while that is not known. Those
--- that are for much longer than any are were before the clock went back.
+-- An unseen record says how many of an owner's invocations are in a pod unseen (count), the highest
+-- Number there that counted or was counted (number), and until when the pool assumes that they are
+-- there, or 0 while that is not known (till). A till much further ahead than any can be is from
+-- before the clock went back.
 local UNSEEN_MOST_MS = 10 * 60 * 1000
 
 local function unseen_forgotten(u, now)
@@ -71,9 +72,9 @@ local function has_unseen(node, pod)
   return false
 end
 
--- count takes in what an invocation that is in its pod says of the others there. Begins may
--- arrive in another order than that in which they were sent: one that a later one has counted
--- already is unseen no more.
+-- count takes in what an invocation, which is in its pod now, says about the others there. Begins
+-- may arrive out of order: an invocation that a later Begin has already counted is no longer
+-- unseen.
 local function count(node, here, inv, others)
   local u = unseen_in(node, inv.pod, inv.owner)
   if u and inv.number < u.number then
@@ -89,7 +90,7 @@ local function count(node, here, inv, others)
   set_unseen(node, inv.pod, inv.owner, u.count > 0 and u or nil)
 end
 
--- note_unseen counts one that has lapsed.
+-- note_unseen counts an invocation that has lapsed.
 local function note_unseen(node, inv)
   local u = unseen_in(node, inv.pod, inv.owner) or {count = 0, number = 0, till = 0}
   u.count, u.number = u.count + 1, math.max(u.number, inv.number)
@@ -97,10 +98,11 @@ local function note_unseen(node, inv)
   set_unseen(node, inv.pod, inv.owner, u)
 end
 
--- Whose the unseen are in a pod of which nobody's next Begin tells: no owner has this name.
+-- The owner of unseen invocations that no owner's next Begin reports. No owner has this name.
 local NOBODY = ''
 
--- note_computing notes that a pod may compute for a client that went away: once for however many.
+-- note_computing notes that a pod may compute for a client that went away. It counts as one
+-- invocation, however many there are.
 local function note_computing(node, pod)
   local u = unseen_in(node, pod, NOBODY)
   local till = math.max(u and u.till or 0, node.now + UNSEEN_MOST_MS)
@@ -111,9 +113,9 @@ local function note_computing(node, pod)
   end
 end
 
--- left_over is what those in a pod leave of what it is owed: what the only one can
--- spare, and of several no more than each could and all together do not need. Of many it
--- need not ask all: a few need all that there is.
+-- left_over returns what the invocations in a pod leave of what it is owed: what a single one can
+-- spare, and with several, no more than each of them can spare and than all together do not need.
+-- With many it need not ask all: a few need everything.
 local function left_over(node, here, resource)
   local count, idle = #here, here.idle
   if idle then
@@ -140,8 +142,8 @@ local function left_over(node, here, resource)
   return math.min(left, lendable(node, here, resource))
 end
 
--- settle comes after one has joined or left a pod. It ends loans as far as those in it
--- need what is on loan, and says whether there is something to lend or a want unmet.
+-- settle runs after an invocation has joined or left a pod. It ends loans as far as the invocations
+-- in the pod need them back, and says whether there is something to lend or a want unmet.
 local function settle(node, here)
   local ended = false
   for resource = CPU, MEMORY do
@@ -163,7 +165,7 @@ local function settle(node, here)
   if puts and here.idle then
     expires = here.idle.till
   elseif puts then
-    -- Until the last of them ends the pod needs no more than now, unless another begins.
+    -- Until the last of them ends, the pod needs no more than now, unless another begins.
     for _, inv in ipairs(here) do
       expires = math.max(expires, inv.expires)
     end
@@ -180,8 +182,8 @@ local function settle(node, here)
   return ended or spares
 end
 
--- enter has a pod lend in another domain from now on, and ends what it has on loan in the one
--- before, where others lend to those who lose it with the next Heartbeat.
+-- enter moves a pod to another domain, and ends its loans in the old one. Other donors there lend
+-- to the borrowers that lose them with the next Heartbeat.
 local function enter(node, here, domain)
   for resource = CPU, MEMORY do
     if here.lent[resource] > 0 then
@@ -195,7 +197,7 @@ local function enter(node, here, domain)
   here.domain = domain
 end
 
--- join_pod makes an invocation one of its pod's, and says what settle does.
+-- join_pod adds an invocation to its pod, and says what settle does.
 local function join_pod(node, inv, others)
   local here = node.in_pod[inv.pod]
   local was_idle = here and here.idle
@@ -210,7 +212,7 @@ local function join_pod(node, inv, others)
       enter(node, here, inv.domain)
     end
     if not was_idle then
-      here[1].alone, inv.alone = false, false -- and so are the others
+      here[1].alone, inv.alone = false, false -- it already is for the others
     end
   end
   here.idle = nil
@@ -232,8 +234,8 @@ local function join_pod(node, inv, others)
   return moved
 end
 
--- lapse_unseen has those lapse that are unseen in pods which may be gone: with nothing known in them, and
--- which take no part. Nobody begins anything more there that would tell of them.
+-- lapse_unseen lets unseen invocations lapse in pods that may be gone, which have no known
+-- invocation and take no part: no Begin there will report them any more.
 local function lapse_unseen(node)
   for pod, by_owner in pairs(node.unseen) do
     if not (node.floors[pod] or node.in_pod[pod]) then
@@ -246,7 +248,7 @@ local function lapse_unseen(node)
   end
 end
 
--- rest ends what has lapsed in a pod.
+-- rest ends what has lapsed in a pod that is at rest.
 local function rest(node, pod)
   for owner, u in pairs(node.unseen[pod] or {}) do
     if u.till ~= 0 then
@@ -259,7 +261,7 @@ local function rest(node, pod)
   end
 end
 
--- drop_pod forgets a pod with nothing in it, and says what settle does.
+-- drop_pod forgets a pod with no invocation in it, and says what settle does.
 local function drop_pod(node, here)
   node.touched = true
   if here.idle and not is_nothing(here.lent) then
@@ -270,11 +272,11 @@ local function drop_pod(node, here)
   return here.listed and settle(node, here)
 end
 
--- How long an idle donor lends to those who begin to borrow.
+-- How long an idle donor lends to new borrowers.
 local IDLE_MOST_MS = 60 * 1000
 
--- leave_pod is the opposite of join_pod. What lapsed may still run, and when it idles the pod is
--- an idle donor from now on.
+-- leave_pod is the opposite of join_pod. An invocation that lapsed may still run. With idles, a pod
+-- that is left empty becomes an idle donor.
 local function leave_pod(node, inv, lapsed, idles)
   local here = node.in_pod[inv.pod]
   for i, other in ipairs(here) do
@@ -300,12 +302,11 @@ local function leave_pod(node, inv, lapsed, idles)
   return settle(node, here)
 end
 
--- An end stands for one lease time, whatever was known of the invocation: a Begin
--- that arrives late or twice must not bring it to life with nobody to end it. Of one
--- whose Begins were all answered none can arrive, and most are so. One lease time
--- is long enough for a Begin that a hung Redis still has in a socket's buffer: its
--- End is repeated until it is answered, so that Redis runs again by then, and all
--- that had come in meanwhile runs within moments of it.
+-- An End stands for one lease time, whatever was known about the invocation: a Begin that arrives
+-- late or twice must not revive it with nobody to end it. When all its Begins were answered, as is
+-- usual, none can arrive. One lease time is long enough for a Begin that a hung Redis still has in
+-- a socket's buffer: the End is repeated until it is answered, so that Redis runs again by then,
+-- and everything that had come in meanwhile runs within moments of it.
 local function bury(node, id)
   node.tombstones[id] = node.now + node.lease_ms
 end
@@ -315,8 +316,7 @@ local function is_buried(node, id)
   return till and till > node.now
 end
 
--- release ends an invocation, and says whether there is something to lend or a want
--- unmet after it.
+-- release ends an invocation, and says whether that leaves something to lend or a want unmet.
 local function release(node, inv, lapsed, answered, idles)
   local moved = give_back(node, inv)
   moved = leave_pod(node, inv, lapsed, idles) or moved
@@ -337,9 +337,8 @@ local function release(node, inv, lapsed, answered, idles)
   return moved
 end
 
--- lapse ends what the owners have whose leases have run out, of those named. It comes
--- before anything that renews a lease: what has run out in an outage must not come
--- back to life after it.
+-- lapse ends what the given owners have whose leases have expired. It runs before anything that
+-- renews a lease: a lease that expired in an outage must not come back to life after it.
 local function lapse(node, owners)
   local lapsed = {}
   for owner in pairs(owners) do
@@ -369,7 +368,8 @@ local function lapse(node, owners)
       domains[here.domain] = true
     end
   end
-  -- They may be alive, and cut off, so that what they have in pods does not end with it.
+  -- The owners may be alive but cut off, so that what they have in pods does not end with the
+  -- lease.
   for _, by_owner in pairs(node.unseen) do
     for owner in pairs(lapsed) do
       local u = by_owner[owner]

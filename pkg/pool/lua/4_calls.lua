@@ -1,6 +1,6 @@
 
--- Strikes of the safeguard against a function: how many, and until when it lends no CPU.
--- Those that suspend for longer than any strike does were before the clock went back.
+-- The safeguard's strikes against a function: how many, and until when it lends no CPU. Strikes
+-- that suspend for longer than any strike can are from before the clock went back.
 local function forgotten(strikes, now, most_ms)
   return strikes.count == 0 or strikes.till + most_ms <= now or now + most_ms < strikes.till
 end
@@ -23,7 +23,7 @@ local function strike(node, func, least_ms, most_ms)
   strikes.count = strikes.count + 1
 end
 
--- spared is what there is of an invocation's surplus for its pod to lend.
+-- spared returns how much of an invocation's surplus its pod may lend.
 local function spared(node, pod, func, cpu, memory, most_ms)
   if cpu + memory == 0 or not (node.floors[pod] and is_open(node)) then
     return NOTHING
@@ -31,18 +31,18 @@ local function spared(node, pod, func, cpu, memory, most_ms)
   return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
 end
 
--- idles says whether the pod of one that ends lends on.
+-- idles says whether the pod of an invocation that ends goes on lending.
 local function idles(node, inv, late, most_ms)
   return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and is_open(node)
 end
 
--- An invocation of which it is not known what it needs, needs all.
+-- An invocation whose need is not known needs its whole allocation.
 local function needed(cpu, memory, allocation)
   return volume(cpu > 0 and cpu or allocation[CPU], memory > 0 and memory or allocation[MEMORY])
 end
 
--- A record of an end is in parts: the Begin's, the End's, as Go wrote them, and the
--- pool's. To join them is the reader's.
+-- The record of an end is in three parts: the Begin's and the End's, as Go wrote them, and the
+-- pool's. The reader joins them.
 local function finish(node, id, ending, late, answered, computes_in, most_ms)
   local inv = node.begun[id]
   if computes_in ~= '' then
@@ -57,7 +57,7 @@ local function finish(node, id, ending, late, answered, computes_in, most_ms)
     bury(node, id)
     return {0, 0, 0, 0, 0, 0, 0}
   end
-  local lends_in = node.in_pod[inv.pod].domain -- another's, once one of another domain has begun there
+  local lends_in = node.in_pod[inv.pod].domain -- differs once an invocation of another domain has begun there
   if release(node, inv, false, answered, idles(node, inv, late, most_ms)) and is_open(node) then
     if lends_in == inv.domain then
       feed_domain(node, lends_in)
@@ -65,7 +65,7 @@ local function finish(node, id, ending, late, answered, computes_in, most_ms)
       feed(node, {[inv.domain] = true, [lends_in] = true})
     end
   end
-  -- By the time that a late end is heard of, another may have run in the pod.
+  -- By the time a late End arrives, another invocation may have run in the pod.
   local alone, safeguarded = inv.alone and not late, inv.safeguarded
   local lent, borrowed = inv.most_lent, inv.most_borrowed
   append_ended(node, inv.record, ending, string.format(
@@ -78,14 +78,14 @@ local function end_one(node, args, late, answered, most_ms)
   return finish(node, args[2], args[3], late == 1, answered == 1, args[4], most_ms)
 end
 
--- short_of_memory is what an invocation wants of memory and nobody lends it. The agent is to
--- hear of it: the node may have some that no invocation leaves.
+-- short_of_memory returns how much memory an invocation wants that nobody lends it. The agent must
+-- hear of it: the node may have memory that no donor leaves.
 local function short_of_memory(inv)
   return math.max(inv.want[MEMORY] - inv.borrowed[MEMORY], 0)
 end
 
--- An invocation that is to be ranked says how much CPU time it will use, in milliseconds,
--- or 0 when that is not known.
+-- The rank of an invocation that is not to be ranked. Any other rank is the predicted CPU time in
+-- milliseconds, or 0 when that is not known.
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
@@ -103,7 +103,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   if inv then
     return inv.borrowed
   end
-  -- A lease that would not last until its owner's next Renew.
+  -- Renew a lease that would not last until its owner's next Renew.
   if not renewed or now - renewed >= every_ms or now < renewed then
     node.leases[owner] = now
     mark(node)
@@ -115,7 +115,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
     allocation = volume(cpu, memory), want = volume(want_cpu, want_memory), want_most = want_most,
     surplus = spared(node, pod, func, surplus_cpu, surplus_memory, most_ms),
     concurrency = concurrency, need = NOTHING, number = number, idle_cpu = idle_cpu,
-    alone = true, safeguarded = false, most_lent = NOTHING, -- of its pod
+    alone = true, safeguarded = false, most_lent = NOTHING, -- most_lent is its pod's
     borrowed = NOTHING, most_borrowed = NOTHING, donors = NOTHING,
   }
   if concurrency > 1 then
@@ -150,10 +150,10 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   return inv.borrowed
 end
 
--- begin_after ends others before it begins one. Each of the ends is three arguments after
--- those of the begin, of which the trace may be empty: the ID, the End's part of the record,
--- and whether it is late and whether its Begins were answered. The reply is the begin's and
--- then each end's, in one row.
+-- begin_after ends invocations before it begins one. Each End has three arguments after the
+-- Begin's, whose trace may be empty: the ID; the End's part of the record; and in one string,
+-- whether it is late, whether its Begins were answered, and the pod in which it may go on
+-- computing. The reply is the Begin's and then each End's, in one row.
 local ENDINGS_FROM = 9
 
 local function begin_after(node, args, every_ms, most_ms, ...)
@@ -180,7 +180,7 @@ local function renew(node, args)
   return redis.status_reply('OK')
 end
 
--- withdraw ends all loans to and from a pod, and takes out of the pool what it put in.
+-- withdraw ends all loans to and from a pod, and takes what it put in out of the pool.
 local function withdraw(node, here)
   if here.idle then
     drop_pod(node, here)
@@ -193,9 +193,8 @@ local function withdraw(node, here)
   end
 end
 
--- take_part makes the pods, which are every first line of the text, those that take
--- part, and ends what the others, and those whose floor has risen, may not have on
--- loan any more.
+-- take_part takes in which pods take part: the text has a line for each pod and one for its floor.
+-- It ends the loans that other pods, and those whose floor has risen, may no longer have.
 local function take_part(node, text)
   node.pods_text, node.floors = text, {}
   for pod, floor in string.gmatch(text, '([^\n]+)\n([^\n]+)') do
@@ -216,7 +215,8 @@ local function take_part(node, text)
   end
 end
 
--- forget_returned leaves those raised that borrow now: the agent has had time to see to the others.
+-- forget_returned keeps only the pods that borrow now as raised: the agent has had time to lower
+-- the others.
 local function forget_returned(node)
   if not next(node.raised) then
     return
@@ -229,12 +229,12 @@ local function forget_returned(node)
   end
 end
 
--- A node of which less than one part in so many is idle has nobody's CPU left over: what those in
--- flight there do not get they wait for.
+-- A node with less than one part in BUSY_PART of its CPU idle has none left over: invocations in
+-- flight wait for what they do not get.
 local BUSY_PART = 10
 
--- note_use takes in how much of the node's CPU was unused over the last second. On a busy node
--- those that wait have it first.
+-- note_use takes in how much of the node's CPU was unused over the last second. On a busy node,
+-- invocations that wait for CPU get it first.
 local function note_use(node, cpu, memory, idle_cpu, idle_memory)
   node.capacity, node.idle = {cpu, memory}, {idle_cpu, idle_memory}
   local waits = idle_cpu < math.floor(cpu / BUSY_PART) and math.max(node.rate - (cpu - idle_cpu), 0) or 0
@@ -259,7 +259,7 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
     end
   end
   if node.whole and not node.was_whole then
-    -- What had begun before the epoch may go on in them.
+    -- Invocations that began before the epoch may still run in them.
     for pod in pairs(node.floors) do
       note_computing(node, pod)
     end
@@ -302,14 +302,14 @@ local function safeguard(node, args, least_ms, most_ms, seen_idle)
   return revoked
 end
 
--- ask has those in a pod want so much CPU together, each as much as it may and the first to begin
--- first.
+-- ask makes the invocations in a pod want the given CPU together, each as much as it may, in the
+-- order of their Begins.
 local function ask(node, args, milli)
   local here = node.in_pod[args[2]]
   if not here or here.idle then
     return 0
   end
-  local domains = {} -- requests that began before an edit of their domain may be of another
+  local domains = {} -- invocations that began before an edit of their domain may be in another
   for _, inv in ipairs(here) do
     domains[inv.domain] = true
     local was, is = inv.want, volume(math.min(milli, inv.want_most), inv.want[MEMORY])
@@ -329,11 +329,12 @@ local function ask(node, args, milli)
   return 0
 end
 
--- reap ends what the owners have whose leases have run out, and forgets strikes.
+-- reap ends what owners have whose leases have expired, and forgets strikes and unseen invocations
+-- that no longer count.
 local function reap(node, most_ms)
   for owner, renewed in pairs(node.leases) do
     if renewed > node.now then
-      -- The clock went back: without this the lease would last as long as that.
+      -- The clock went back: without this, the lease would last longer by as much.
       node.leases[owner] = node.now
     end
   end
@@ -356,8 +357,8 @@ local function add(balance, index, v)
   balance[index], balance[index + 1] = balance[index] + v[CPU], balance[index + 1] + v[MEMORY]
 end
 
--- survey returns what pods could lend now, the balances of the pods, and what is ranked in
--- them: of each, its ID, for how long it is in flight, and its CPU time.
+-- survey returns what pods could lend now, the pods' balances, and the ranked invocations in each
+-- pod: the ID, the time in flight and the CPU time of each.
 local function survey(node)
   local available, balances, in_flight = {0, 0}, {}, {}
   for pod, here in pairs(node.in_pod) do
@@ -398,7 +399,7 @@ local function suspensions(node, most_ms)
   return list
 end
 
--- unseen_pods are those in which there may be what has lapsed.
+-- unseen_pods returns the pods in which lapsed invocations may still run.
 local function unseen_pods(node)
   local list = {}
   for pod, by_owner in pairs(node.unseen) do
@@ -420,7 +421,7 @@ local function raised_pods(node)
   return list
 end
 
--- needs are those of the last heartbeat, as long as it counts.
+-- needs returns the needs of the last heartbeat, as long as it counts.
 local function needs(node)
   local list = {}
   if node.heard then
@@ -443,9 +444,9 @@ local function read(node, _, most_ms)
   }
 end
 
--- register makes a function of the library; format is that of its numbers, which come packed: as
--- text, with spaces between, an invocation took 1.25 times (1.11 to 1.41) as much CPU. Those that
--- touch a node may change its profile; others do so only where something has lapsed.
+-- register adds a function to the library. format is that of its numbers, which come packed: as
+-- text with spaces between, an invocation took 1.25 times (1.11 to 1.41) as much CPU. A function
+-- that touches a node may change its profile; the others do so only where something has lapsed.
 local function register(name, flags, touches, format, callback)
   local function call_with(first_key, args, lease_ms, now, ...)
     local node = open_node(first_key, lease_ms, now)
@@ -463,8 +464,8 @@ local function register(name, flags, touches, format, callback)
   }
 end
 
--- What only gives back works also when Redis is out of memory, and so does the
--- heartbeat: without it the resizer takes a living agent for dead.
+-- Functions that only give back must also work when Redis is out of memory. So must the heartbeat:
+-- without it, the resizer takes a live agent for dead.
 register('begin', {}, true, '<ddddddddddddddddddddd', begin)
 register('end', {'allow-oom'}, true, '<ddddd', end_one)
 register('begin_after', {}, true, '<ddddddddddddddddddddd', begin_after)

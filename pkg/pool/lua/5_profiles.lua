@@ -1,13 +1,13 @@
 
--- A profile is what can be had of a node, now and in time to come, as who places requests has it
--- (LIBRA, section 6). It is made when somebody asks, and kept until the node is touched, so that of a
--- node on which nothing happens it costs nothing, nor does another who asks.
+-- A profile is what a node can give now and later, for activators that place requests (LIBRA,
+-- section 6). It is made when somebody asks and kept until the node is touched, so a node on which
+-- nothing happens costs nothing, and neither does the next reader.
 local MOST_STEPS = 16
 
--- Room for what a profile is made of, so that no tables have to grow for it each time.
+-- Scratch tables to make a profile in, so that no tables have to grow each time.
 local numbers, at, cpus, memories = {}, {}, {}, {}
 
--- How numbers travel, by how many they are.
+-- struct formats of packed numbers, by how many there are.
 local formats = {}
 
 local function pack_numbers(n)
@@ -19,9 +19,10 @@ local function pack_numbers(n)
   return struct.pack(format, unpack(numbers, 1, n))
 end
 
--- Of more moments than MOST_STEPS, in order, the last of each of so many groups stands for all of
--- it. Of what there is less and less of, all of a group is there until its last; of what there is more
--- and more of, from its last on. So a profile never says more than there is.
+-- When there are more moments than MOST_STEPS, they are split, in order, into that many groups, and
+-- the last moment of each stands for the whole group. A volume that shrinks with time is there in
+-- full until that moment; one that grows is there from that moment on. So a profile never says more
+-- than there is.
 local function groups_of(n)
   return n < MOST_STEPS and n or MOST_STEPS
 end
@@ -30,9 +31,9 @@ local function last_of(group, groups, n)
   return groups == n and group or math.floor(group * n / groups)
 end
 
--- add_freed adds what those that are ranked leave of CPU as they are predicted to end: of each moment,
--- how much they have left by then. One that has outlived its prediction may go on for long. It returns
--- how many numbers there are with these.
+-- add_freed adds the CPU that ranked invocations free as they are predicted to end: for each
+-- moment, how much they have freed by then. An invocation that has outlived its prediction may go
+-- on for long. It returns how many numbers there are now.
 local function add_freed(n, node)
   if node.rate == 0 then
     numbers[n + 1] = 0
@@ -62,9 +63,9 @@ local function add_freed(n, node)
   return n
 end
 
--- add_domain adds what is in the pool of a domain, what is wanted there and not lent, and what lasts
--- how long: of each moment, the latest first, what can be borrowed until then. That it is never more
--- than may be lent on the node is of all domains together. It returns what add_freed does.
+-- add_domain adds what a domain has in the pool, what is wanted there and not lent, and for each
+-- moment, the latest first, what can be borrowed until then. That is capped by what may be lent on
+-- the node, which all domains share. It returns what add_freed does.
 local function add_domain(n, node, domain, room_cpu, room_memory)
   local now, donors, borrowers = node.now, domain.donors, domain.borrowers
   local moments, latest, cpu, memory = 0, nil, 0, 0
@@ -75,7 +76,7 @@ local function add_domain(n, node, domain, room_cpu, room_memory)
     end
     local spare_cpu, spare_memory = spare[CPU], spare[MEMORY]
     if spare_cpu > 0 or spare_memory > 0 then
-      -- What comes after all that may be lent is not for as long.
+      -- Once the moments so far hold all that may be lent, donors that end sooner add nothing.
       if expires ~= latest and (cpu < room_cpu or memory < room_memory) then
         moments, latest = moments + 1, expires
         at[moments] = expires
@@ -108,9 +109,9 @@ local function add_domain(n, node, domain, room_cpu, room_memory)
   return n
 end
 
--- profile_of returns the names of the domains in which there is something in the pool or wanted, and
--- all numbers. Whether the node lends is as of the last heartbeat: to ask for the keys of several nodes
--- would be one call for each in a cluster.
+-- profile_of returns the names of the domains in which something is in the pool or wanted, and all
+-- numbers. Whether the node lends is as of the last heartbeat: asking for the keys of several nodes
+-- would take one call for each in a cluster.
 local function profile_of(node)
   local profile = node.profile
   if profile then
@@ -132,9 +133,10 @@ local function profile_of(node)
   return profile
 end
 
--- profiles returns, of the nodes that have changed since the last time, those that did so first, so
--- many at most: which library says so and the last change that it tells of, as they are to be given the
--- next time, whether there are more, the time, and of each node its name and its profile.
+-- profiles returns the nodes that have changed since the caller last asked, the earliest change
+-- first, and no more than it asks for. The reply has this library's ID and the last change that it
+-- covers, which the caller passes the next time; whether there are more; the time; and for each
+-- node, its name and profile.
 local function profiles(instance, now, since, most)
   if not library_epoch then
     begin_library()
@@ -157,7 +159,7 @@ local function profiles(instance, now, since, most)
   return reply
 end
 
--- It takes no key, and looks at none: one call tells of all nodes that this Redis has.
+-- profiles takes no key and reads none: one call covers all nodes that this Redis has.
 redis.register_function{
   function_name = 'libra' .. VERSION .. '_profiles',
   flags = {'no-writes', 'allow-oom'},

@@ -7,7 +7,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// room is how much more of a resource a domain may borrow.
+// room returns how much more of a resource a domain may borrow.
 func (n *memoryNode) room(now int64, domain string, of func(*api.Resources) *int64) int64 {
 	onLoan, own := n.onLoan(""), n.onLoan(domain)
 	room := *of(&n.beat.Lendable) - *of(&onLoan)
@@ -20,7 +20,8 @@ func (n *memoryNode) room(now int64, domain string, of func(*api.Resources) *int
 	return room
 }
 
-// claiming are the domains in which somebody wants more of a resource that there is some of there.
+// claiming returns the domains in which an invocation wants more of a resource and the domain has
+// some for it.
 func (n *memoryNode) claiming(now int64, of func(*api.Resources) *int64) map[string]bool {
 	domains := make(map[string]bool)
 	for _, b := range n.begun {
@@ -31,8 +32,9 @@ func (n *memoryNode) claiming(now int64, of func(*api.Resources) *int64) map[str
 	return domains
 }
 
-// part is the most that a domain may have on loan while those want some: what is lendable is
-// shared equally, and who has less than that and wants no more leaves the rest to the others.
+// part returns the most that a domain may have on loan while the claiming ones want some. Domains
+// share what is lendable equally. A domain that has less and wants no more leaves the rest to the
+// others.
 func (n *memoryNode) part(claiming map[string]bool, of func(*api.Resources) *int64) int64 {
 	onLoan := make(map[string]int64)
 	for l, volume := range n.loans {
@@ -50,9 +52,9 @@ func (n *memoryNode) part(claiming map[string]bool, of func(*api.Resources) *int
 	return left / max(sharing, 1)
 }
 
-// evenOut has domains that came to have more CPU on loan than their part, while nobody else wanted
-// any, leave to others what they want now: the first to end loses it first. To feed all is next.
-// Memory on loan may be in use, and stays.
+// evenOut takes CPU back from domains that came to have more than their part on loan while nobody
+// else wanted any, and leaves it to domains that want it now. The borrowers that end first lose
+// theirs first. The caller feeds all domains next. Memory on loan may be in use, and stays.
 func (n *memoryNode) evenOut(now int64) {
 	claiming := n.claiming(now, cpuOf)
 	part, lacking, wanted := n.part(claiming, cpuOf), n.onLoan("").CPUMilli-n.beat.Lendable.CPUMilli, false
@@ -69,8 +71,7 @@ func (n *memoryNode) evenOut(now int64) {
 	}
 }
 
-// shrink ends so much of the CPU that b has borrowed. The donors that are the first to end get
-// theirs back first.
+// shrink ends the given amount of CPU loans to b. The donors that end first get theirs back first.
 func (n *memoryNode) shrink(b *begun, milli int64) {
 	for _, p := range slices.Backward(n.donors(b.Domain)) {
 		if back := min(milli, n.loans[loan{p, b}].CPUMilli); back > 0 {
@@ -80,7 +81,7 @@ func (n *memoryNode) shrink(b *begun, milli int64) {
 	}
 }
 
-// claims says that b wants more of a resource, and that there is some in its domain.
+// claims says whether b wants more of a resource and its domain has some for it.
 func (n *memoryNode) claims(now int64, b *begun, of func(*api.Resources) *int64) bool {
 	borrowed := n.borrowed(b)
 	if _, ok := n.beat.Pods[b.Pod]; !ok || *of(&borrowed) >= *of(&b.Want) || !b.pays(now) {
@@ -91,8 +92,8 @@ func (n *memoryNode) claims(now int64, b *begun, of func(*api.Resources) *int64)
 	})
 }
 
-// inTurn are those of the domains in which somebody wants something: by name, beginning after
-// the one that had the last turn.
+// inTurn returns the given domains in which an invocation wants something, by name, beginning
+// after the domain that had the last turn.
 func (n *memoryNode) inTurn(domains []string) (order []string) {
 	for _, b := range n.begun {
 		if !b.Want.IsZero() && slices.Contains(domains, b.Domain) {

@@ -11,8 +11,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// TestDomainsShare holds both to how domains share what is lendable, where there is mostly not
-// enough for all: what is drawn for the other tests seldom wants that much.
+// TestDomainsShare checks in both pools how domains share what is lendable when there is
+// mostly not enough for all: the invocations drawn for other tests seldom want that much.
 func TestDomainsShare(t *testing.T) {
 	r := startRedis(t)
 	for name, in := range map[string]*inRedis{"specification": nil, "Redis": r} {
@@ -32,7 +32,7 @@ func TestDomainsShare(t *testing.T) {
 	}
 }
 
-// drawTenants is an invocation that lends much or wants much, alone in its pod or not.
+// drawTenants draws an invocation that lends much or wants much, alone in its pod or not.
 func drawTenants(t *rapid.T) pool.Invocation {
 	domain, share := rapid.SampledFrom(domains).Draw(t, "domain"), 100*rapid.Int64Range(1, 9).Draw(t, "share")
 	inv := pool.Invocation{

@@ -33,8 +33,8 @@ func (m *model) checkInvariants(t *rapid.T) {
 	if borrowed != lent {
 		t.Fatalf("pods borrowed %v but lent %v", borrowed, lent)
 	}
-	// Invariant 6: nothing is lent of a pod but to a borrower, so that no pod without a
-	// loan is away from its allocation.
+	// Invariant 6: a pod lends only to borrowers, so that a pod without a loan is at its
+	// allocation.
 	for pod, b := range state.Pods {
 		if b.Borrowed.CPUMilli > 0 && !slices.Contains(state.Raised, pod) {
 			t.Fatalf("pod %s has borrowed %v and is not among those that may be raised, %v", pod, b.Borrowed, state.Raised)
@@ -122,8 +122,8 @@ func (m *model) checkPod(t *rapid.T, p *memoryPod) {
 	for _, b := range here {
 		left := b.Allocation.Sub(put)
 		for _, of := range volumes {
-			// Invariants 4 and 8: a pod keeps its floor, something of all it is owed, and what
-			// those in it need together.
+			// Invariants 4 and 8: a pod keeps its floor, something of everything it is owed, and
+			// what its invocations need together.
 			if *of(&put) > 0 && (*of(&left) < *of(&least) || len(here) > 1 && *of(&left) < *of(&needs)) {
 				t.Fatalf("%s has %v in the pool of %v, and is to keep %v and what those in it need, %v", p.name, put, b.Allocation, least, needs)
 			}
@@ -139,12 +139,12 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 	if !n.open(now) && !(borrowed.IsZero() && put.IsZero()) {
 		t.Fatalf("a node that is not open lent %v and took %v", borrowed, put)
 	}
-	// Another in a pod never lets it lend more, but for a floor that has fallen meanwhile, and
-	// one that tells of fewer that the pool does not know.
+	// Another invocation never lets its pod lend more, unless the floor has fallen meanwhile or its
+	// Begin reports fewer that the pool does not know.
 	if len(n.in(b.Pod)) > 1 && !m.hadUnseen[b.Pod] && put.CPUMilli > before.CPUMilli {
 		t.Fatalf("pod %s had %v in the pool, and %v once %s was in it, too", b.Pod, before, put, b.ID)
 	}
-	// Invariant 4: whose safeguard has fired does not lend.
+	// Invariant 4: a function whose safeguard has fired does not lend.
 	if n.suspended(now, b.Function) && put.CPUMilli > 0 {
 		t.Fatalf("%s is suspended, and %s put in %v", b.Function, b.ID, put)
 	}
@@ -153,8 +153,7 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 	}
 }
 
-// checkRaised is invariant 9, as far as it is the pool's: no call raises what is on
-// loan above what may be.
+// checkRaised checks the pool's part of invariant 9: no call raises loans above what may be lent.
 func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
 	n, was := m.node(), m.onLoan
 	m.onLoan = map[string]api.Resources{}
@@ -180,12 +179,13 @@ func (m *model) checkRaised(t *rapid.T, onLoan api.Resources) {
 	}
 }
 
-// anyDomain is what an operation changes that ends some and then begins another.
+// anyDomain stands for all domains that an operation changes when it ends invocations and then
+// begins one.
 const anyDomain = "any"
 
-// checkFair checks that no call raises what a domain has on loan above its part, while others
-// want some that they have surplus for. What a call begins wants nothing yet when what has
-// lapsed is lent to others.
+// checkFair checks that no call raises what a domain has on loan above its part while other domains
+// want some and have surplus for it. An invocation that the call begins does not want anything yet
+// when the call lends out what has lapsed.
 func (m *model) checkFair(t *rapid.T, was map[string]api.Resources) {
 	n, now := m.node(), m.nowMillis()
 	for domain, is := range m.onLoan {
@@ -207,8 +207,8 @@ func (m *model) checkFair(t *rapid.T, was map[string]api.Resources) {
 	}
 }
 
-// checkEven checks, after a heartbeat, that no domain has more CPU on loan than one that still wants
-// some which there is, but for how parts are rounded.
+// checkEven checks, after a heartbeat, that no domain has more CPU on loan than one that still
+// wants some and could get it, except for the rounding of parts.
 func (m *model) checkEven(t *rapid.T) {
 	n, now := m.node(), m.nowMillis()
 	if !n.open(now) {
@@ -225,8 +225,7 @@ func (m *model) checkEven(t *rapid.T) {
 	}
 }
 
-// checkFed checks, after a change in a domain, that nobody goes without what others
-// could lend.
+// checkFed checks, after a change in a domain, that nobody goes without what others could lend.
 func (m *model) checkFed(t *rapid.T, domain string) {
 	n, now := m.node(), m.nowMillis()
 	if !n.open(now) {
@@ -251,10 +250,10 @@ func (m *model) checkFed(t *rapid.T, domain string) {
 	}
 }
 
-// expectTold checks that the last operation told of all that it did, and once. It appends
-// an intent of the pods whose balances differ from before, of those in which something
-// ranked has lapsed, and of those named, with that of a ranked invocation that has begun.
-// Where there would be none but the last, it tells of that by itself, after what has ended.
+// expectTold checks that the last operation told everything that it did, exactly once. It appends
+// one intent with the pods whose balances differ from before, those in which a ranked invocation
+// has lapsed, the named ones, and the pod of a ranked invocation that has begun. If the last would
+// be the only one, it tells the Begin by itself, after the Ends.
 func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	pods, begun := append(changed(before.Pods, m.state().Pods), named...), []pool.Begun(nil)
 	now := m.ranked()
@@ -296,7 +295,8 @@ func (m *model) expectTold(t *rapid.T, before moment, named ...string) {
 	}
 }
 
-// changed are the pods whose loans are not what they were, or not of what they were.
+// changed returns the pods whose loans have changed, or that have become or stopped being idle
+// donors with loans.
 func changed(before, after map[string]pool.Balance) (pods []string) {
 	for pod, is := range after {
 		if was, ok := before[pod]; was.Borrowed != is.Borrowed || was.Lent != is.Lent || ok && was.Idle != is.Idle {
@@ -311,8 +311,8 @@ func changed(before, after map[string]pool.Balance) (pods []string) {
 	return pods
 }
 
-// short are the pods that are to be named of an invocation which was not known before: its own,
-// when it wants memory that nobody lends it.
+// short returns the pod that an intent must name for a new invocation: its own, when it wants
+// memory that nobody lends it.
 func (m *model) short(id string, known *begun) (pods []string) {
 	if b := m.node().begun[id]; b != nil && b != known && b.Want.MemoryBytes > m.node().borrowed(b).MemoryBytes {
 		pods = append(pods, b.Pod)
@@ -320,7 +320,7 @@ func (m *model) short(id string, known *begun) (pods []string) {
 	return pods
 }
 
-// record is the one record of the end of an invocation that was known.
+// record returns the one record of the End of a known invocation.
 func (b *begun) record(e pool.Ending, o pool.Outcome) []api.Ended {
 	if b == nil {
 		return nil
@@ -333,8 +333,7 @@ func (b *begun) record(e pool.Ending, o pool.Outcome) []api.Ended {
 	}}
 }
 
-// checkNothingLeaks checks, on a node where all has ended, that what is left goes
-// away by itself.
+// checkNothingLeaks checks, on a node on which everything has ended, that what is left expires.
 func (m *model) checkNothingLeaks(t *rapid.T) {
 	if m.redis == nil {
 		return

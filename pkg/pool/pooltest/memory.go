@@ -1,6 +1,6 @@
-// Package pooltest is the pool in Go, for tests: what the Redis functions do, within one process
-// and without Redis. It is their executable specification. Its own tests hold it to what must
-// always be true of a pool, and Redis to it.
+// Package pooltest implements the pool in Go, for tests: it does what the Redis functions do,
+// within one process and without Redis. It is their executable specification. Its own tests
+// check it against what must always be true of a pool, and Redis against it.
 package pooltest
 
 import (
@@ -16,22 +16,22 @@ import (
 
 var _ pool.Pool = (*Memory)(nil)
 
-// Memory is a Pool within one process. It says in Go what the library in ../lua does in
-// Redis, and appends no intents or records.
+// Memory is a Pool within one process. It does in Go what the library in ../lua does in Redis,
+// but appends no intents or records.
 type Memory struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
 	nodes map[string]*memoryNode
-	made  int // nodes, each of which has an epoch of its own
+	made  int // nodes so far; each has its own epoch
 }
 
-// NewMemory makes an empty pool that tells time by clk.
+// NewMemory returns an empty pool that tells time by clk.
 func NewMemory(clk clock.PassiveClock) *Memory {
 	return &Memory{clock: clk, nodes: make(map[string]*memoryNode)}
 }
 
-// with calls f with the node and the time, while nobody else uses the pool.
+// with calls f with the node and the time in milliseconds, while nobody else uses the pool.
 func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, now int64)) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// TestMemory holds the specification to its invariants.
+// TestMemory checks the specification against its invariants.
 func TestMemory(t *testing.T) {
 	// rapid's default of 100 sequences is for properties that cost more than these.
 	for range 30 {
@@ -29,7 +29,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestRedisIsMemory holds Redis to the specification.
+// TestRedisIsMemory checks Redis against the specification.
 func TestRedisIsMemory(t *testing.T) {
 	r := startRedis(t)
 	for range 5 {
@@ -42,7 +42,7 @@ var (
 	unlimited = api.Resources{CPUMilli: 1 << 40, MemoryBytes: 1 << 40} // the most that a Pool takes
 )
 
-// domains are those of all that is drawn. One's name starts like another's.
+// domains are the domains of everything that is drawn. One name starts like another.
 var domains = []string{"a", "ab", "b"}
 
 var nodesUsed atomic.Int64
@@ -55,8 +55,8 @@ type model struct {
 	memory *Memory
 	redis  *inRedis
 
-	lastIntent, lastEvent string                   // what was seen of the streams
-	watcher               *pool.Watcher            // of the same
+	lastIntent, lastEvent string                   // the last that was seen of the streams
+	watcher               *pool.Watcher            // of the same streams
 	epochs                map[string]string        // Redis's, by the specification's
 	onLoan                map[string]api.Resources // by domain, or "" for all, after the last operation
 	put                   map[string]api.Resources // into the pool, by pod, before a Begin
@@ -67,7 +67,7 @@ type model struct {
 	number    int64                // of the last to run
 	held      []pool.Invocation    // Begins on their way
 	computing map[string]time.Time // since when what has ended may compute, by pod
-	before    map[string]*running  // those that ran when the epoch began, until the pool is told in which pods there may be such
+	before    map[string]*running  // those that ran when the epoch began, until its first whole heartbeat
 }
 
 func newModel(t *rapid.T, r *inRedis) *model {
@@ -143,8 +143,8 @@ func runModel(t *rapid.T, r *inRedis) {
 // moment is the node before an operation.
 type moment struct {
 	pool.State
-	ranked map[string]*begun // what is ranked and in flight, by ID
-	ended  []api.Ended       // what the operation is to tell of
+	ranked map[string]*begun // ranked invocations in flight, by ID
+	ended  []api.Ended       // what the operation should report
 }
 
 func (m *model) moment() moment { return moment{m.state(), m.ranked(), nil} }
@@ -170,7 +170,7 @@ func (m *model) node() (node *memoryNode) {
 
 func (m *model) nowMillis() int64 { return m.clock.Now().UnixMilli() }
 
-// state is the state, without the effects of a Read.
+// state returns the state, without the effects of a Read.
 func (m *model) state() pool.State { return m.node().state(m.nowMillis()) }
 
 func drawID(t *rapid.T) string {
@@ -231,7 +231,7 @@ func drawNeed(t *rapid.T) api.Resources {
 	return api.Resources{CPUMilli: cpu, MemoryBytes: memory}
 }
 
-// drawShared is an invocation that lends, beside others in its pod, or borrows.
+// drawShared draws an invocation that lends, next to others in its pod, or borrows.
 func drawShared(t *rapid.T) pool.Invocation {
 	inv := drawInvocation(t)
 	inv.Domain, inv.MinRemaining = rapid.SampledFrom([]string{"a", "a", "a", "b"}).Draw(t, "its domain"), 0
@@ -259,10 +259,11 @@ func (m *model) send(t *rapid.T, inv pool.Invocation) {
 	known := m.node().begun[inv.ID]
 	m.put, m.hadUnseen = make(map[string]api.Resources), make(map[string]bool)
 	for _, p := range m.node().pods {
-		// Or would be with the next Begin there, because what was unseen is forgotten by now.
+		// Or what it would have with the next Begin there, because unseen invocations are
+		// forgotten by now.
 		m.put[p.name] = m.node().lent(p).Add(p.spare).Max(m.node().leftOver(m.nowMillis(), p))
 	}
-	for in := range m.node().unseen { // also of which it is forgotten by now that they may be there
+	for in := range m.node().unseen { // including those that are forgotten by now
 		m.hadUnseen[in.pod] = true
 	}
 
@@ -326,7 +327,7 @@ func (m *model) beginAfter(t *rapid.T, inv pool.Invocation) {
 	var known []*begun
 	for _, id := range rapid.SliceOfNDistinct(rapid.StringMatching(`[a-l]`), 0, 3, rapid.ID).Draw(t, "ids") {
 		ended, known = append(ended, m.drawEnding(t, id)), append(known, m.node().begun[id])
-		delete(before.ranked, id) // of which the record of the end tells
+		delete(before.ranked, id) // the record of the End reports it
 	}
 	for i, e := range ended {
 		m.leave(e, known[i])
@@ -364,7 +365,7 @@ func (m *model) end(t *rapid.T, id string) {
 	if known != nil {
 		in = known.Pod
 	}
-	var changes []string // the domains in which something is left, or not lent any more
+	var changes []string // the domains in which something is left over, or no longer lent
 	if p := m.node().pods[in]; p != nil {
 		changes = append(changes, p.domain)
 	}
@@ -375,7 +376,8 @@ func (m *model) end(t *rapid.T, id string) {
 	before := m.moment()
 	m.endOnce(t, e)
 	after := m.state()
-	// Not that of an Allocation: it changes with the latest in a pod, and frees nothing.
+	// A changed Allocation does not count: it changes with the latest invocation in a pod, and
+	// frees nothing.
 	if after.Available.Max(before.Available) != before.Available || len(changed(before.Pods, after.Pods)) > 0 {
 		for _, domain := range changes {
 			m.checkFed(t, domain)
@@ -390,7 +392,7 @@ func (m *model) end(t *rapid.T, id string) {
 
 func (m *model) endOnce(t *rapid.T, e pool.Ending) pool.Outcome {
 	before := m.moment()
-	delete(before.ranked, e.ID) // of which the record of the end tells
+	delete(before.ranked, e.ID) // the record of the End reports it
 	known := m.node().begun[e.ID]
 	outcome, err := m.memory.End(context.Background(), m.name, e)
 	if err != nil {
@@ -422,7 +424,7 @@ func (m *model) renew(t *rapid.T) {
 	}
 }
 
-// hear is a heartbeat, of the epoch more often than not.
+// hear sends a heartbeat, of the present epoch more often than not.
 func (m *model) hear(t *rapid.T) {
 	hb := pool.Heartbeat{
 		Agent:    rapid.SampledFrom([]string{"agent-1", "agent-2"}).Draw(t, "agent"),
@@ -439,7 +441,7 @@ func (m *model) hear(t *rapid.T) {
 	}
 	for _, domain := range domains {
 		for _, pod := range []string{"p", "q", "r", "s"} {
-			// Twice as likely than not to take part, without a floor.
+			// Most take part, and most of those without a floor.
 			if floor := rapid.SampledFrom([]int64{0, 0, 0, 0, 100 << 20, 500 << 20, -1}).Draw(t, pod); floor >= 0 {
 				hb.Pods[domain+"/"+pod] = floor
 			}
@@ -451,7 +453,7 @@ func (m *model) hear(t *rapid.T) {
 	m.hearTwice(t, hb)
 }
 
-// hearTwice is a heartbeat, and the same again.
+// hearTwice sends a heartbeat twice.
 func (m *model) hearTwice(t *rapid.T, hb pool.Heartbeat) {
 	m.hearOnce(t, hb)
 	for _, b := range m.node().begun {
@@ -478,7 +480,7 @@ func (m *model) hearTwice(t *rapid.T, hb pool.Heartbeat) {
 
 func (m *model) hearOnce(t *rapid.T, hb pool.Heartbeat) {
 	if m.redis != nil {
-		// Both are read before either hears: a Read ends what has lapsed.
+		// Read both before either gets the heartbeat: a Read ends what has lapsed.
 		before := m.moment()
 		m.sameEpoch(t)
 		m.expectTold(t, before)
@@ -567,7 +569,7 @@ func (m *model) safeguard(t *rapid.T) {
 	m.expectState(t, after)
 }
 
-// ask has an invocation want more, or less, than it said.
+// ask makes a pod's invocations want more or less than they said.
 func (m *model) ask(t *rapid.T) {
 	pod := rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "domain") + "/" + rapid.SampledFrom([]string{"p", "q", "r", "s"}).Draw(t, "pod")
 	milli := rapid.SampledFrom([]int64{0, 100, 400, 1500, 4000}).Draw(t, "milli")
@@ -650,7 +652,7 @@ func (m *model) lose(t *rapid.T) {
 	}
 }
 
-// another has another version of the pool be told of invocations on the node.
+// another tells another version of the pool about invocations on the node.
 func (m *model) another(t *rapid.T) {
 	if rapid.IntRange(0, 3).Draw(t, "another version") > 0 {
 		return // or else little is ever lent
@@ -704,8 +706,8 @@ func (m *model) letPass(t *rapid.T) {
 		}),
 	).Draw(t, "ms")
 	if d < 0 {
-		// What is over is forgotten by a Read, and would be there again without: the specification
-		// is read more often than Redis.
+		// A Read forgets what is over, which would be there again otherwise: the specification is
+		// read more often than Redis.
 		m.read(t)
 		m.checkUnseen(t)
 	}

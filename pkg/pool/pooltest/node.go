@@ -14,28 +14,28 @@ import (
 // renewEvery is the age from which on a Begin renews a lease.
 const renewEvery = pool.LeaseTTL / 5
 
-// memoryNode is the pool of one node, as the library in lua has it in Redis. Times are
-// in milliseconds, as in Redis.
+// memoryNode is the pool of one node, as the library in lua keeps it in Redis. Times are in
+// milliseconds, as in Redis.
 type memoryNode struct {
 	epoch      string
 	beat       pool.Heartbeat
 	beatAt     int64                 // when beat came
-	whole      bool                  // one of the epoch was
-	leases     map[string]int64      // when an owner last renewed
-	tombstones map[string]int64      // until when an end stands, by invocation
+	whole      bool                  // whether one of the epoch was
+	leases     map[string]int64      // by owner, when it last renewed
+	tombstones map[string]int64      // by invocation, until when its End stands
 	begun      map[string]*begun     // by invocation
 	begins     int                   // so far
 	pods       map[string]*memoryPod // with invocations in them, by name
 	loans      map[loan]api.Resources
 	struck     map[string]strikes // by function
 	unseen     map[inPod]unseen
-	raised     map[string]bool // pods that borrow CPU, or have since the last heartbeat
+	raised     map[string]bool // pods that borrow CPU, or did since the last heartbeat
 	another    int64           // when another version of the pool was last told of invocations on the node
-	turn       string          // the domain that was the first to be lent to, the last time that several wanted
+	turn       string          // the domain that was lent to first, the last time that several wanted something
 	wasShared  bool            // as of the last heartbeat
 
-	// What those that are ranked were predicted to use as of the last heartbeat, and what was unused
-	// then, in milli CPU.
+	// In milli CPU: the predicted use of the ranked invocations at the last heartbeat, and what was
+	// unused then.
 	rateThen, unusedThen int64
 }
 
@@ -45,8 +45,8 @@ type begun struct {
 	begunAt, expires       int64
 	withoutLoan            int64 // when it expires if it borrows no CPU
 	alone, safeguarded     bool
-	surplus                api.Resources // what there is of its Surplus for its pod to lend
-	mostLent, mostBorrowed api.Resources // lent by its pod
+	surplus                api.Resources // how much of its Surplus its pod may lend
+	mostLent, mostBorrowed api.Resources // mostLent is its pod's
 }
 
 type loan struct {
@@ -56,17 +56,17 @@ type loan struct {
 
 type inPod struct{ pod, owner string }
 
-// unseen are invocations of an owner in a pod of which the pool does not know which they are.
+// unseen are an owner's invocations in a pod that the pool cannot identify.
 type unseen struct {
 	count  int
-	number int64 // the highest Number there that counted, or was counted
-	until  int64 // it is taken that they are there; 0 is not known yet
+	number int64 // the highest Number there that counted or was counted
+	until  int64 // until when the pool assumes that they are there; 0 while that is not known
 }
 
 func cpuOf(r *api.Resources) *int64    { return &r.CPUMilli }
 func memoryOf(r *api.Resources) *int64 { return &r.MemoryBytes }
 
-// volumes are the resources, each of which is lent by itself.
+// volumes are the resources, each of which is lent separately.
 var volumes = []func(*api.Resources) *int64{cpuOf, memoryOf}
 
 func newMemoryNode(epoch string) *memoryNode {
@@ -92,7 +92,7 @@ func (n *memoryNode) begin(now int64, inv pool.Invocation) api.Resources {
 		return n.borrowed(b)
 	}
 
-	// A lease that would not last until its owner's next Renew.
+	// Renew a lease that would not last until its owner's next Renew.
 	if renewed, ok := n.leases[inv.Owner]; !ok || now-renewed >= renewEvery.Milliseconds() || now < renewed {
 		n.leases[inv.Owner] = now
 	}
@@ -136,7 +136,7 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 	if e.Late {
 		how = endedLate
 	}
-	lendsIn := n.pods[b.Pod].domain // another's, once one of another domain has begun there
+	lendsIn := n.pods[b.Pod].domain // differs once an invocation of another domain has begun there
 	moved := n.release(now, b, how)
 	if !e.BeginAnswered {
 		n.bury(now, e.ID)
@@ -150,8 +150,8 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 	}
 }
 
-// heard says whether the last heartbeat counts. One from ahead of now came before
-// the clock went back.
+// heard says whether the last heartbeat counts. A heartbeat from the future came before the clock
+// went back.
 func (n *memoryNode) heard(now int64) bool {
 	return n.beatAt <= now && now < n.beatAt+pool.LeaseTTL.Milliseconds()
 }
@@ -161,13 +161,13 @@ func (n *memoryNode) open(now int64) bool {
 	return n.heard(now) && n.beat.Whole && n.beat.Epoch == n.epoch && !n.shared(now)
 }
 
-// shared says that another version may have invocations on the node, of which this one knows
+// shared says whether another version may have invocations on the node, about which this one knows
 // nothing.
 func (n *memoryNode) shared(now int64) bool {
 	return n.another <= now && now < n.another+pool.LeaseTTL.Milliseconds()
 }
 
-// spared is what there is of an invocation's surplus for its pod to lend.
+// spared returns how much of an invocation's surplus its pod may lend.
 func (n *memoryNode) spared(now int64, inv pool.Invocation) (surplus api.Resources) {
 	if _, ok := n.beat.Pods[inv.Pod]; !ok {
 		return surplus
@@ -199,10 +199,10 @@ func (n *memoryNode) take(now int64, b *begun) {
 	}
 }
 
-// feed comes after all that may leave surplus in the pool or a want unmet. Those of
-// the domains who want more take it, the last to end first. What may be on loan may
-// not be enough for all: one domain's part grows when another has all that it wants, and
-// the first of them is another each time.
+// feed runs after everything that may leave surplus in the pool or a want unmet. Borrowers in the
+// given domains take what they still want, the last to end first. There may not be enough for all
+// domains: one's part grows when another has all that it wants, and the domains take turns to be
+// first.
 func (n *memoryNode) feed(now int64, domains ...string) {
 	if !n.open(now) {
 		return
@@ -236,13 +236,13 @@ func (n *memoryNode) feedAll(now int64) {
 	n.feed(now, domains...)
 }
 
-// latestFirst orders by predicted end, and what ends at the same moment by ID.
+// latestFirst orders by predicted end, then by ID.
 func latestFirst(x, y *begun) int {
 	return cmp.Or(cmp.Compare(y.expires, x.expires), strings.Compare(y.ID, x.ID))
 }
 
-// pays says that a loan to b may pay: without it b has long enough to go, or has outlived its
-// prediction by as long, so that this does not tell any more when it ends.
+// pays says whether a loan to b may pay: without it, b has long enough to go, or has outlived its
+// prediction by as long, so that the prediction no longer tells when b ends.
 func (b *begun) pays(now int64) bool {
 	return max(b.withoutLoan-now, now-b.withoutLoan) >= b.leastRemaining()
 }
@@ -258,7 +258,7 @@ func (n *memoryNode) borrowed(b *begun) (sum api.Resources) {
 	return sum
 }
 
-// onLoan is what is on loan in a domain; in all when it is "".
+// onLoan returns what is on loan in a domain, or in all domains for "".
 func (n *memoryNode) onLoan(domain string) (sum api.Resources) {
 	for l, volume := range n.loans {
 		if domain == "" || l.donor.domain == domain {
@@ -268,7 +268,7 @@ func (n *memoryNode) onLoan(domain string) (sum api.Resources) {
 	return sum
 }
 
-// giveBack ends what b has borrowed, and says whether it had.
+// giveBack ends all loans to b, and says whether there were any.
 func (n *memoryNode) giveBack(b *begun) (freed bool) {
 	for l, volume := range n.loans {
 		if l.borrower == b {
@@ -280,16 +280,15 @@ func (n *memoryNode) giveBack(b *begun) (freed bool) {
 	return freed
 }
 
-// release ends b, and says whether there is something to lend or a want unmet after it.
+// release ends b, and says whether that leaves something to lend or a want unmet.
 func (n *memoryNode) release(now int64, b *begun, how parting) (moved bool) {
 	moved = n.giveBack(b)
 	return n.leave(now, b, how) || moved
 }
 
-// bury lets an end stand for one lease time, whatever was known of the
-// invocation: a Begin that arrives late or twice must not bring it to life with
-// nobody to end it. The library in lua says why that is long enough. It is not done
-// for one of which no Begin can arrive.
+// bury lets an End stand for one lease time, whatever was known about the invocation: a Begin that
+// arrives late or twice must not revive it with nobody to end it. The library in lua says why that
+// is long enough. An invocation is not buried when no Begin for it can arrive.
 func (n *memoryNode) bury(now int64, id string) {
 	n.forgetEnds(now)
 	n.tombstones[id] = now + pool.LeaseTTL.Milliseconds()
@@ -311,16 +310,15 @@ func (n *memoryNode) forget(now int64) {
 func (n *memoryNode) reap(now int64) {
 	for owner, renewed := range n.leases {
 		if renewed > now {
-			// The clock went back: without this the lease would last as long as that.
+			// The clock went back: without this, the lease would last longer by as much.
 			n.leases[owner] = now
 		}
 	}
 	n.lapse(now, slices.Collect(maps.Keys(n.leases))...)
 }
 
-// lapse ends what the owners have whose leases have run out. It comes before
-// anything that renews a lease: what has run out in an outage must not come back
-// to life after it.
+// lapse ends what the given owners have whose leases have expired. It runs before anything that
+// renews a lease: a lease that expired in an outage must not come back to life after it.
 func (n *memoryNode) lapse(now int64, owners ...string) {
 	var domains []string
 	for _, owner := range owners {
@@ -344,7 +342,8 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 				domains = append(domains, p.domain)
 			}
 		}
-		// It may be alive, and cut off, so that what it has in pods does not end with it.
+		// The owner may be alive but cut off, so that what it has in pods does not end with the
+		// lease.
 		for in, u := range n.unseen {
 			if in.owner == owner && u.until == 0 {
 				u.until = now + pool.UnseenMost.Milliseconds()
@@ -378,7 +377,7 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 		n.keepFloor(p)
 	}
 	if hb.Whole && hb.Epoch == n.epoch && !n.whole {
-		// What had begun before the epoch may go on in them.
+		// Invocations that began before the epoch may still run in them.
 		for pod := range hb.Pods {
 			n.noteComputing(now, pod)
 		}
@@ -411,9 +410,9 @@ func (n *memoryNode) ask(now int64, pod string, milli int64) {
 	n.feed(now, domains...)
 }
 
-// The pool counts in milliseconds. A donor is never taken to last longer than it was predicted to,
-// nor is less asked of it than was wanted. A CPU time that is known never becomes 0, which is one
-// that is not.
+// The pool counts in milliseconds. Rounding never makes a donor last longer than predicted, and
+// never asks it to last for less than was wanted. A known CPU time never becomes 0, which means not
+// known.
 
 func wholeMillis(d time.Duration) int64 { return d.Milliseconds() }
 

@@ -10,20 +10,20 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// memoryPod is what a pod with invocations in it lends, or one that is an idle donor.
+// memoryPod is a pod that has invocations in it or is an idle donor, and what it lends.
 type memoryPod struct {
 	name, domain string
 	spare        api.Resources // put into the pool and not lent
-	idle         *begun        // the last that was in it, of an idle donor, which expires when that does
+	idle         *begun        // for an idle donor, the last invocation in it, whose expires is the donor's
 }
 
-// in are the invocations in a pod, in the order of their Begins.
+// in returns the invocations in a pod, in the order of their Begins.
 func (n *memoryNode) in(pod string) []*begun {
 	all := slices.SortedFunc(maps.Values(n.begun), func(x, y *begun) int { return cmp.Compare(x.number, y.number) })
 	return slices.DeleteFunc(all, func(b *begun) bool { return b.Pod != pod })
 }
 
-// join makes b one of its pod's, and says what settle does.
+// join adds b to its pod, and says what settle does.
 func (n *memoryNode) join(now int64, b *begun) (moved bool) {
 	n.begun[b.ID] = b
 	n.count(now, b)
@@ -46,7 +46,7 @@ func (n *memoryNode) join(now int64, b *begun) (moved bool) {
 	return moved
 }
 
-// enter has a pod lend in another domain from now on, and ends what it has on loan in the one before.
+// enter moves a pod to another domain, and ends its loans in the old one.
 func (n *memoryNode) enter(p *memoryPod, domain string) {
 	for _, of := range volumes {
 		lent := n.lent(p)
@@ -64,7 +64,7 @@ const (
 	lapsed
 )
 
-// leave is the opposite. What lapsed may still run.
+// leave is the opposite of join. An invocation that lapsed may still run.
 func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 	delete(n.begun, b.ID)
 	if how == lapsed {
@@ -81,7 +81,7 @@ func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 	return moved
 }
 
-// idles says whether the pod of one that was the last in it lends on.
+// idles says whether the pod of b, which was the last in it, goes on lending.
 func (n *memoryNode) idles(now int64, b *begun) bool {
 	_, takesPart := n.beat.Pods[b.Pod]
 	return b.IdleCPUMilli > 0 && n.open(now) && takesPart && !n.suspended(now, b.Function)
@@ -95,15 +95,15 @@ func (n *memoryNode) wake(now int64, p *memoryPod) (moved bool) {
 	return moved
 }
 
-// drop forgets a pod that lends nothing any more.
+// drop forgets a pod that has no invocation in it and is no idle donor.
 func (n *memoryNode) drop(p *memoryPod) {
 	if p.idle == nil && len(n.in(p.name)) == 0 {
 		delete(n.pods, p.name)
 	}
 }
 
-// count takes in what b says of the Others. Begins may arrive in another order than that in
-// which they were sent: one that a later one has counted already is unseen no more.
+// count takes in what b says about the others in its pod. Begins may arrive out of order: an
+// invocation that a later Begin has already counted is no longer unseen.
 func (n *memoryNode) count(now int64, b *begun) {
 	in := inPod{b.Pod, b.Owner}
 	u := n.unseenIn(now, in)
@@ -131,10 +131,11 @@ func (n *memoryNode) unseenIn(now int64, in inPod) unseen {
 	return unseen{}
 }
 
-// nobody owns the unseen of which no next Begin tells.
+// nobody owns the unseen invocations that no owner's next Begin reports.
 const nobody = ""
 
-// noteComputing notes that a pod may compute for a client that went away: once for however many.
+// noteComputing notes that a pod may compute for a client that went away. It counts as one
+// invocation, however many there are.
 func (n *memoryNode) noteComputing(now int64, pod string) {
 	in := inPod{pod, nobody}
 	n.unseen[in] = unseen{count: 1, until: max(n.unseenIn(now, in).until, now+pool.UnseenMost.Milliseconds())}
@@ -143,7 +144,7 @@ func (n *memoryNode) noteComputing(now int64, pod string) {
 	}
 }
 
-// hasUnseen says whether there may be more in a pod than what is known.
+// hasUnseen says whether a pod may have invocations that the pool does not know.
 func (n *memoryNode) hasUnseen(now int64, pod string) bool {
 	for in, u := range n.unseen {
 		if in.pod == pod && !u.forgotten(now) {
@@ -153,8 +154,8 @@ func (n *memoryNode) hasUnseen(now int64, pod string) bool {
 	return false
 }
 
-// lapseUnseen has those lapse that are unseen in pods which may be gone: with nothing known in them, and
-// which take no part. Nobody begins anything more there that would tell of them.
+// lapseUnseen lets unseen invocations lapse in pods that may be gone, which have no known
+// invocation and take no part: no Begin there will report them any more.
 func (n *memoryNode) lapseUnseen(now int64) {
 	for in, u := range n.unseen {
 		if _, takesPart := n.beat.Pods[in.pod]; takesPart || n.pods[in.pod] != nil || u.lapsed() {
@@ -165,7 +166,7 @@ func (n *memoryNode) lapseUnseen(now int64) {
 	}
 }
 
-// rest ends what has lapsed in a pod.
+// rest ends what has lapsed in a pod that is at rest.
 func (n *memoryNode) rest(now int64, pod string) {
 	maps.DeleteFunc(n.unseen, func(in inPod, u unseen) bool { return in.pod == pod && u.lapsed() })
 	if p := n.pods[pod]; p != nil {
@@ -173,17 +174,18 @@ func (n *memoryNode) rest(now int64, pod string) {
 	}
 }
 
-// lapsed says that it is not their owner who told of them last.
+// lapsed says whether the unseen invocations have lapsed: their owner was not the last to tell of
+// them.
 func (u unseen) lapsed() bool { return u.until != 0 }
 
-// forgotten says that it is not taken any more that they are there. Those that are for much
-// longer than any are were before the clock went back.
+// forgotten says whether the pool no longer assumes that they are there. A time much further ahead
+// than any can be is from before the clock went back.
 func (u unseen) forgotten(now int64) bool {
 	return u.lapsed() && (u.until <= now || now+2*pool.UnseenMost.Milliseconds() < u.until)
 }
 
-// settle comes after one has joined or left a pod. It ends loans as far as those in it
-// need what is on loan, and says whether there is something to lend or a want unmet.
+// settle runs after an invocation has joined or left a pod. It ends loans as far as the invocations
+// in the pod need them back, and says whether there is something to lend or a want unmet.
 func (n *memoryNode) settle(now int64, p *memoryPod) (moved bool) {
 	left := n.leftOver(now, p)
 	for _, of := range volumes {
@@ -197,8 +199,8 @@ func (n *memoryNode) settle(now int64, p *memoryPod) (moved bool) {
 	return moved || !p.spare.IsZero()
 }
 
-// leftOver is what those in a pod leave of what it is owed: what the only one can
-// spare, and of several no more than each could and all together do not need.
+// leftOver returns what the invocations in a pod leave of what it is owed: what a single one can
+// spare, and with several, no more than each of them can spare and than all together do not need.
 func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 	here := n.in(p.name)
 	switch {
@@ -216,7 +218,7 @@ func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 		}
 		for _, of := range volumes {
 			*of(&left) = min(*of(&left), *of(&b.surplus))
-			// Of which it is not known what it needs, it needs all.
+			// An invocation whose need is not known needs its whole allocation.
 			*of(&needs) += cmp.Or(*of(&b.Need), *of(&b.Allocation))
 		}
 	}
@@ -233,7 +235,7 @@ func (n *memoryNode) leftOver(now int64, p *memoryPod) api.Resources {
 	return left
 }
 
-// owed is what a pod is owed, of which all in it are to say the same.
+// owed returns what a pod is owed. All invocations in it should say the same; the least counts.
 func (n *memoryNode) owed(p *memoryPod) api.Resources {
 	if p.idle != nil {
 		return p.idle.Allocation
@@ -248,15 +250,15 @@ func (n *memoryNode) owed(p *memoryPod) api.Resources {
 	return least
 }
 
-// lendable is the most that a pod may lend, so that it keeps what it must.
+// lendable returns the most that a pod may lend and still keep what it must.
 func (n *memoryNode) lendable(p *memoryPod) api.Resources {
-	// A limit of 0 is none at all.
+	// A limit of 0 means no limit.
 	least := api.Resources{CPUMilli: 1, MemoryBytes: max(n.beat.Pods[p.name], 1)}
 	return n.owed(p).Sub(least).Max(api.Resources{})
 }
 
-// expires is the predicted end of the last: until then the pod needs no more than now,
-// unless another begins.
+// expires returns the predicted end of the last invocation in a pod: until then the pod needs no
+// more than now, unless another begins.
 func (n *memoryNode) expires(p *memoryPod) (latest int64) {
 	if p.idle != nil {
 		return p.idle.expires
@@ -267,7 +269,7 @@ func (n *memoryNode) expires(p *memoryPod) (latest int64) {
 	return latest
 }
 
-// donors are the pods of a domain, the last to end first; of all domains when it is "".
+// donors returns the pods of a domain, or of all domains for "", the last to end first.
 func (n *memoryNode) donors(domain string) []*memoryPod {
 	all := slices.SortedFunc(maps.Values(n.pods), func(x, y *memoryPod) int {
 		return cmp.Or(cmp.Compare(n.expires(y), n.expires(x)), strings.Compare(y.name, x.name))
@@ -302,7 +304,8 @@ func (n *memoryNode) lend(p *memoryPod, b *begun, of func(*api.Resources) *int64
 	}
 }
 
-// takeBack ends so much of what a pod has on loan. The first to end loses it first.
+// takeBack ends the given amount of a pod's loans. The borrower that ends first loses its loan
+// first.
 func (n *memoryNode) takeBack(p *memoryPod, of func(*api.Resources) *int64, amount int64) {
 	for _, b := range slices.Backward(slices.SortedFunc(maps.Values(n.begun), latestFirst)) {
 		l := n.loans[loan{p, b}]
@@ -316,8 +319,8 @@ func (n *memoryNode) takeBack(p *memoryPod, of func(*api.Resources) *int64, amou
 	}
 }
 
-// forfeit takes all of a resource that a pod put into the pool out of it, for as long as
-// one is in the pod that is now, and returns what was on loan.
+// forfeit takes all of a resource that a pod put into the pool out again, for as long as any
+// invocation that is in the pod now stays there, and returns what was on loan.
 func (n *memoryNode) forfeit(p *memoryPod, of func(*api.Resources) *int64) int64 {
 	lent := n.lent(p)
 	n.takeBack(p, of, *of(&lent))
@@ -328,8 +331,8 @@ func (n *memoryNode) forfeit(p *memoryPod, of func(*api.Resources) *int64) int64
 	return *of(&lent)
 }
 
-// keepFloor ends the loans of memory of a pod when they leave it less than its floor,
-// and takes out of the pool what would if it were lent.
+// keepFloor ends a pod's loans of memory when they leave it less than its floor, and takes out of
+// the pool what would leave it less if it were lent.
 func (n *memoryNode) keepFloor(p *memoryPod) {
 	room := n.lendable(p).MemoryBytes - n.lent(p).MemoryBytes
 	if room < 0 {

@@ -15,7 +15,7 @@ import (
 // busyPart is BUSY_PART in ../lua/4_calls.lua.
 const busyPart = 10
 
-// ReadProfiles returns the profiles of all nodes, whatever has changed of them.
+// ReadProfiles returns the profiles of all nodes, changed or not.
 func (m *Memory) ReadProfiles(ctx context.Context, _ pool.Moments) ([]pool.Changes, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (n *memoryNode) profile(now int64) pool.Profile {
 	return p
 }
 
-// domainProfile says what there is to borrow in a domain.
+// domainProfile returns what can be borrowed in a domain.
 func (n *memoryNode) domainProfile(now int64, domain string, open bool) (d pool.DomainProfile) {
 	var room api.Resources
 	if open {
@@ -75,7 +75,7 @@ func (n *memoryNode) domainProfile(now int64, domain string, open bool) (d pool.
 			d.Lacks = d.Lacks.Add(b.Want.Sub(n.borrowed(b)).Max(api.Resources{}))
 		}
 	}
-	// Of each moment at which one ends, what those leave that end later.
+	// For each moment at which a donor ends, add up what the donors that end later have.
 	var at []int64
 	for _, p := range donors {
 		at = append(at, n.expires(p))
@@ -99,7 +99,7 @@ func (n *memoryNode) domainProfile(now int64, domain string, open bool) (d pool.
 	return d
 }
 
-// rate is what b is predicted to use on average, in milli CPU; 0 when that is not known.
+// rate returns what b is predicted to use on average, in milli CPU; 0 when that is not known.
 func (b *begun) rate() int64 {
 	millis := wholeMillis(b.Duration)
 	if !b.Ranked || millis == 0 {
@@ -115,8 +115,8 @@ func (n *memoryNode) rate() (sum int64) {
 	return sum
 }
 
-// noteUse takes in how much of the node's CPU was unused. On a busy node those that wait have it
-// first.
+// noteUse takes in how much of the node's CPU was unused. On a busy node, invocations that wait
+// for CPU get it first.
 func (n *memoryNode) noteUse() {
 	capacity, idle := n.beat.Capacity.CPUMilli, n.beat.Idle.CPUMilli
 	n.rateThen, n.unusedThen = n.rate(), idle

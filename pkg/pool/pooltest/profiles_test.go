@@ -17,7 +17,7 @@ import (
 	"libra.dev/libra/pkg/pool/redistest"
 )
 
-// followed is what profiles were followed to, of all nodes.
+// followed has the latest profiles of all nodes, and up to where they were followed.
 type followed struct {
 	moments  pool.Moments
 	profiles map[string]pool.Profile
@@ -40,12 +40,13 @@ func (f *followed) follow(t *rapid.T, r *inRedis, now time.Time) {
 	}
 }
 
-// checkProfile checks that who follows what changes has the profile of the specification.
+// checkProfile checks that a follower of the changes has the profile of the specification.
 func (m *model) checkProfile(t *rapid.T) {
 	now := m.clock.Now()
 	m.redis.followed.follow(t, m.redis, now)
-	// What is not told of anew is a forecast, of that moment: an invocation that is predicted to end by now
-	// counts as ended, and one that counted so then still does when the clock goes back.
+	// A profile that was not sent anew is a forecast from when it was sent: an invocation that is
+	// predicted to end by now counts as ended, and one that counted as ended then still does when
+	// the clock goes back.
 	want, got := m.node().profile(m.redis.followed.told[m.name]), m.redis.followed.profiles[m.name]
 	want.Node = m.name
 	if diff := cmp.Diff(seenFrom(want, now), seenFrom(got, now), cmpopts.EquateEmpty()); diff != "" {
@@ -53,13 +54,13 @@ func (m *model) checkProfile(t *rapid.T) {
 	}
 }
 
-// seenFrom is what a profile says of now and later.
+// seenFrom returns what a profile says about now and later.
 func seenFrom(p pool.Profile, now time.Time) pool.Profile {
 	p.Unused = stepsFrom(p.Unused, now)
 	domains := make(map[string]pool.DomainProfile)
 	for name, d := range p.Domains {
 		d.Lends = stepsFrom(d.Lends, now)
-		// A pod may be listed of which nothing is left.
+		// A pod that has nothing left may still be listed.
 		if len(d.Lends) > 1 || !d.Lends[0].Volume.IsZero() || !d.Surplus.IsZero() || !d.Lacks.IsZero() {
 			domains[name] = d
 		}
@@ -84,7 +85,7 @@ func stepsFrom(steps []pool.Step, now time.Time) (from []pool.Step) {
 	return from
 }
 
-// at is the volume of a moment.
+// at returns the volume at a moment.
 func at(steps []pool.Step, moment time.Time) api.Resources {
 	volume := steps[0].Volume
 	for _, s := range steps[1:] {
@@ -95,8 +96,8 @@ func at(steps []pool.Step, moment time.Time) api.Resources {
 	return volume
 }
 
-// What a profile says of a moment is lent to one who begins to borrow and needs it until then, while
-// nobody else's part is at stake.
+// A new borrower gets what the profile says for the moment until which it needs it, while no other
+// domain's part is at stake.
 func TestProfileIsLent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := testingclock.NewFakePassiveClock(epoch)
@@ -148,7 +149,7 @@ func TestProfileIsLent(t *testing.T) {
 	})
 }
 
-// Of many who lend, Redis tells of fewer moments, and promises nothing that there is not.
+// With many donors, Redis tells fewer moments, and never promises more than there is.
 func TestProfileOfMany(t *testing.T) {
 	r := startRedis(t)
 	clk := testingclock.NewFakePassiveClock(epoch)
@@ -212,7 +213,7 @@ type profiles interface {
 	ReadProfiles(ctx context.Context, since pool.Moments) ([]pool.Changes, error)
 }
 
-// readOne is the profile of the only node of which something has happened.
+// readOne returns the profile of the only node on which something has happened.
 func readOne(t *testing.T, from profiles) pool.Profile {
 	t.Helper()
 	changes, err := from.ReadProfiles(t.Context(), nil)
@@ -226,8 +227,8 @@ func readOne(t *testing.T, from profiles) pool.Profile {
 	return changes[0].Profiles[i]
 }
 
-// What is unused is what was, with what began since and what ends, and on a busy node those that wait come
-// first.
+// Unused is what was idle, adjusted for what began since and what ends. On a busy node, invocations
+// that wait come first.
 func TestUnused(t *testing.T) {
 	type ranked struct {
 		milli int64 // that it uses on average
@@ -292,7 +293,7 @@ func TestUnused(t *testing.T) {
 					t.Errorf("after %d s %dm are unused, want %dm", after, got, want)
 				}
 			}
-			// What has outlived its prediction may go on for long.
+			// An invocation that has outlived its prediction may go on for long.
 			clk.SetTime(second(3600))
 			if got := at(readOne(t, m).Unused, second(7200)).CPUMilli; len(tc.before)+len(tc.since)-tc.ended > 0 && got > max(tc.want[0], 0) {
 				t.Errorf("%dm are unused of a node on which all go on after their time, want %dm", got, tc.want[0])

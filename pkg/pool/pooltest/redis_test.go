@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// inRedis is the pool that is held to the specification.
+// inRedis is the pool that is checked against the specification.
 type inRedis struct {
 	*pool.Redis
 	client  *redis.Client // of the same Redis, to look into it and to lose what is there
@@ -72,8 +72,8 @@ func (m *model) watch(t *rapid.T) {
 	}
 }
 
-// told is what the streams have told since it was last asked for. It checks that a Watcher hears the
-// same, and that what has begun is told last.
+// told returns what the streams have told since the last call. It checks that a Watcher hears the
+// same, and that Begins are told last.
 func (m *model) told(t *rapid.T) (intents []redis.XMessage, events pool.Events) {
 	intents = m.newEntries(t, "intents", &m.lastIntent)
 	entries := m.newEntries(t, "events", &m.lastEvent)

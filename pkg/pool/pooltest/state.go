@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// balances are those of the pods, but for their Allocations and Traces.
+// balances returns what each pod has borrowed and lent, without the rest of a Balance.
 func (n *memoryNode) balances() map[string]pool.Balance {
 	balances := make(map[string]pool.Balance)
 	for l, volume := range n.loans {
@@ -67,7 +67,8 @@ func (n *memoryNode) state(now int64) pool.State {
 	return s
 }
 
-// shortOfMemory is how many bytes the invocations in a pod want that nobody lends them.
+// shortOfMemory returns how many bytes a pod's invocations want that nobody lends
+// them.
 func (n *memoryNode) shortOfMemory(pod string) (short int64) {
 	for _, b := range n.in(pod) {
 		short += max(0, b.Want.MemoryBytes-n.borrowed(b).MemoryBytes)
@@ -75,7 +76,7 @@ func (n *memoryNode) shortOfMemory(pod string) (short int64) {
 	return short
 }
 
-// inFlight are those that are ranked.
+// inFlight returns the ranked invocations by pod.
 func (n *memoryNode) inFlight(now int64) map[string][]pool.Flight {
 	flights := make(map[string][]pool.Flight)
 	for pod := range n.pods {

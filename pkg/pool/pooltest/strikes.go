@@ -2,10 +2,10 @@ package pooltest
 
 import "libra.dev/libra/pkg/pool"
 
-// strikes are those of the safeguard against a function.
+// strikes are the safeguard's strikes against a function.
 type strikes struct {
 	count int
-	until int64 // its CPU is not lent
+	until int64 // until when its CPU is not lent
 }
 
 func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli int64) {
@@ -48,8 +48,8 @@ func (n *memoryNode) suspended(now int64, function string) bool {
 	return now < s.until && !s.forgotten(now)
 }
 
-// forgotten says whether strikes do not count any more. Those that suspend for
-// longer than any strike does were before the clock went back.
+// forgotten says whether strikes no longer count. Strikes that suspend for
+// longer than any strike can are from before the clock went back.
 func (s strikes) forgotten(now int64) bool {
 	most := pool.SuspendMost.Milliseconds()
 	return s.count == 0 || s.until+most <= now || now+most < s.until

@@ -2,8 +2,8 @@ package pooltest
 
 import "libra.dev/libra/pkg/pool"
 
-// addTraces gives each balance that of the newest that is traced, of the invocations in
-// the pod and in those that it has loans with.
+// addTraces gives each balance the trace of the newest traced invocation among those in
+// the pod and in the pods that it has loans with.
 func (n *memoryNode) addTraces(balances map[string]pool.Balance) {
 	newest := make(map[string]int) // number of its Begin, by pod
 	note := func(pod string, b *begun) {

@@ -15,14 +15,15 @@ import (
 type running struct {
 	owner, pod, domain string
 	number             int64
-	// untold says that the pool has not been told of it in this epoch: neither by its own Begin
-	// nor by that of a later one of its owner's in its pod.
+	// untold says that the pool has not been told about it in this epoch, neither by its own Begin
+	// nor by a later one of its owner in its pod.
 	untold bool
-	// missed is since when the pool does not know it and was told of it; zero is not.
+	// missed is since when the pool has been told about it but does not know it; zero if that is
+	// not so.
 	missed time.Time
 }
 
-// run makes inv one that runs, or tells again of one that does.
+// run starts inv, or repeats it if it is running already.
 func (m *model) run(t *rapid.T, inv pool.Invocation) pool.Invocation {
 	r := m.running[inv.ID]
 	if r == nil {
@@ -51,7 +52,7 @@ func (m *model) hold(t *rapid.T) {
 	}
 }
 
-// deliver sends one that was held, unless it has ended.
+// deliver sends a Begin that was held, unless its invocation has ended.
 func (m *model) deliver(t *rapid.T) {
 	if len(m.held) == 0 {
 		return
@@ -64,7 +65,7 @@ func (m *model) deliver(t *rapid.T) {
 	}
 }
 
-// leave takes in an End, of one that was known or not.
+// leave takes in an End, of a known invocation or an unknown one.
 func (m *model) leave(e pool.Ending, known *begun) {
 	delete(m.running, e.ID)
 	switch {
@@ -76,7 +77,7 @@ func (m *model) leave(e pool.Ending, known *begun) {
 	}
 }
 
-// giveUp ends what the pool has missed for UnseenMost: no request lasts for longer.
+// giveUp ends what the pool has missed for UnseenMost: no request lasts longer.
 func (m *model) giveUp() {
 	maps.DeleteFunc(m.computing, func(_ string, since time.Time) bool { return m.clock.Now().Sub(since).Abs() >= pool.UnseenMost })
 	for id, r := range m.running {
@@ -86,8 +87,8 @@ func (m *model) giveUp() {
 	}
 }
 
-// seeWhole comes after a heartbeat. By the first of an epoch of which it is whole, the pool takes
-// it that there may be those of before in the pods that take part.
+// seeWhole runs after a heartbeat. With the first whole one of an epoch, the pool assumes that
+// invocations from before may be in the pods that take part.
 func (m *model) seeWhole(hb pool.Heartbeat) {
 	if !hb.Whole || hb.Epoch != m.node().epoch {
 		return
@@ -100,7 +101,8 @@ func (m *model) seeWhole(hb pool.Heartbeat) {
 	m.before = nil
 }
 
-// rest comes after a heartbeat. What has lapsed in a pod at rest is over; what its owner counts is not.
+// rest runs after a heartbeat. In a pod at rest, lapsed invocations are over; those that their
+// owner counts are not.
 func (m *model) rest(pods []string) {
 	n := m.node()
 	for _, pod := range pods {
@@ -114,7 +116,8 @@ func (m *model) rest(pods []string) {
 	}
 }
 
-// heard comes after a Begin. What the latest of an owner's in a pod counts, the pool was told of.
+// heard runs after a Begin. The pool has been told about everything that an owner's latest Begin in
+// a pod counts.
 func (m *model) heard(inv pool.Invocation, known *begun) {
 	b := m.node().begun[inv.ID]
 	if b == nil || b == known {
@@ -127,8 +130,9 @@ func (m *model) heard(inv pool.Invocation, known *begun) {
 	}
 }
 
-// checkUnseen is invariant 11: nothing is lent of a pod, and nobody counts as alone in it, while
-// there runs one that the pool was told of and does not know, or computes for a client that left.
+// checkUnseen checks invariant 11: a pod lends nothing, and no invocation counts as alone in it,
+// while one runs there that the pool was told about but does not know, or that computes for a
+// client that left.
 func (m *model) checkUnseen(t *rapid.T) {
 	n, now := m.node(), m.clock.Now()
 	for pod := range m.computing {
@@ -146,7 +150,7 @@ func (m *model) checkUnseen(t *rapid.T) {
 	}
 }
 
-// checkKeeps checks a pod in which there is what the pool does not know.
+// checkKeeps checks a pod with something in it that the pool does not know.
 func (m *model) checkKeeps(t *rapid.T, pod, unseen string) {
 	n := m.node()
 	if p := n.pods[pod]; p != nil && n.lent(p).Add(p.spare) != (api.Resources{}) {

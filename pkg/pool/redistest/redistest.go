@@ -25,7 +25,7 @@ const startTimeout = 30 * time.Second
 // inMemory keeps a Redis from writing to a disk by itself.
 var inMemory = []string{"--save", "", "--appendonly", "no"}
 
-// Context gives one call to a Redis, or a few, a deadline far above what they take.
+// Context returns a context with a deadline far above what one call to a Redis, or a few, take.
 func Context(t interface{ Cleanup(func()) }) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -48,8 +48,7 @@ func Start(t testing.TB) string {
 	return addr
 }
 
-// Server is a Redis on a TCP port of the loopback interface, as replicas and clusters
-// need it.
+// Server is a Redis on a TCP port of the loopback interface, which replicas and clusters need.
 type Server struct {
 	Addr string // host:port
 	Dir  string // where it keeps its files
@@ -67,7 +66,7 @@ func StartServer(t testing.TB, options ...string) *Server {
 	return s
 }
 
-// Restart kills the server, and starts it again with what it has on its disk.
+// Restart kills the server and starts it again with what it has on disk.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.stop()
@@ -126,8 +125,8 @@ func StartCluster(t testing.TB) []string {
 	return addrs
 }
 
-// StartSentinel starts a Sentinel for the rest of the test, with a password of its own, of a
-// primary that it knows by a name, and returns its address.
+// StartSentinel starts a Sentinel with its own password for the rest of the test, and returns its
+// address. It monitors a primary under a name.
 func StartSentinel(t testing.TB, name, primary, primaryPassword, password string) string {
 	t.Helper()
 	addr := FreeAddr(t)
@@ -140,16 +139,16 @@ func StartSentinel(t testing.TB, name, primary, primaryPassword, password string
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	config := filepath.Join(dir, "sentinel.conf") // it writes what it learns into it
+	config := filepath.Join(dir, "sentinel.conf") // Sentinel writes what it learns into it
 	write(t, config, fmt.Appendf(nil, "sentinel monitor %s %s %s 1\nsentinel auth-pass %[1]s %s\n", name, host, primaryPort, primaryPassword))
 	Run(t, &redis.Options{Addr: addr}, config, "--sentinel", "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--requirepass", password)
 	return addr
 }
 
-// given are the ports that FreeAddr has returned, which may not be listened on yet.
+// given are the addresses that FreeAddr has returned. There may be no listener on them yet.
 var given sync.Map
 
-// FreeAddr is an address with a port that is free now, below those that the kernel gives to whoever asks for any.
+// FreeAddr returns an address with a port that is free now, below the kernel's ephemeral ports.
 // Redis does not take port 0.
 func FreeAddr(t testing.TB) string {
 	t.Helper()

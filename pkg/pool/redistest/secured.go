@@ -31,7 +31,7 @@ const usersFile = "manifests/components/redis-auth/users.acl"
 
 const admin = "admin"
 
-// command is one that a rule grants.
+// command matches the commands that a rule grants.
 var command = regexp.MustCompile(`\+[^)]*`)
 
 // Secured is a Redis that speaks nothing but TLS, with the users that Libra ships.
@@ -75,13 +75,13 @@ func StartSecured(t testing.TB, options ...string) *Secured {
 	return s
 }
 
-// PasswordOf is a user's, until a test changes it.
+// PasswordOf returns a user's password, until a test changes it.
 func PasswordOf(user string) string { return "the password of " + user }
 
-// hashed is how an ACL has a password.
+// hashed returns a password as an ACL has it.
 func hashed(password string) string { return fmt.Sprintf("#%x", sha256.Sum256([]byte(password))) }
 
-// users are the rules that are shipped.
+// users returns the rules that Libra ships.
 func users(t testing.TB) map[string][]string {
 	t.Helper()
 	root, err := os.Getwd()
@@ -112,7 +112,7 @@ func users(t testing.TB) map[string][]string {
 	return rules
 }
 
-// Credentials is a new folder with the files of a user's Secret.
+// Credentials returns a new folder with the files of a user's Secret.
 func (s *Secured) Credentials(t testing.TB, user string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func (s *Secured) Credentials(t testing.TB, user string) string {
 	return dir
 }
 
-// As is the Redis as a user has it.
+// As returns the Redis with a user's credentials.
 func (s *Secured) As(t testing.TB, user string) redisconn.Server {
 	t.Helper()
 	server, err := redisconn.Parse("rediss://"+s.Addr, s.Credentials(t, user))
@@ -132,7 +132,7 @@ func (s *Secured) As(t testing.TB, user string) redisconn.Server {
 	return server
 }
 
-// Refused is what users were refused, since it was last asked.
+// Refused returns what users were refused since the last call.
 func (s *Secured) Refused(t testing.TB) []string {
 	t.Helper()
 	entries, err := s.Admin.ACLLog(t.Context(), 100).Result()
@@ -149,9 +149,9 @@ func (s *Secured) Refused(t testing.TB) []string {
 	return refused
 }
 
-// CheckRights checks that a user may do what it does, and that it needs every command of a
-// group of its rights: 0 are those outside of parentheses, 1 those of the first pair, and so
-// on. It starts from an empty Redis each time.
+// CheckRights checks that a user has the rights for does, and that it needs every command
+// in a group of its rights. Group 0 is those outside of parentheses, 1 those in the first
+// pair, and so on. It starts from an empty Redis each time.
 func (s *Secured) CheckRights(t *testing.T, user string, group int, does func(ctx context.Context) error) {
 	t.Helper()
 	try := func(rules []string) ([]string, error) {
@@ -195,13 +195,13 @@ func (s *Secured) CheckRights(t *testing.T, user string, group int, does func(ct
 	}
 }
 
-// Groups is how many groups of rights a user has, as CheckRights counts them.
+// Groups returns how many groups of rights a user has, as CheckRights counts them.
 func (s *Secured) Groups(user string) int {
 	in := groups(s.rules[user])
 	return in[len(in)-1] + 1
 }
 
-// groups has the group of each rule.
+// groups returns the group of each rule.
 func groups(rules []string) []int {
 	in, begun := make([]int, len(rules)), 0
 	open := false
@@ -220,7 +220,7 @@ func groups(rules []string) []int {
 	return in
 }
 
-// joined has each pair of parentheses as one argument, as Redis wants it but in a file.
+// joined makes each pair of parentheses one argument, as Redis wants it except in a file.
 func joined(rules []string) []string {
 	var args []string
 	in := groups(rules)
@@ -242,7 +242,7 @@ func anys(texts []string) []any {
 	return all
 }
 
-// CA is one that only a test trusts.
+// CA is a certificate authority that only a test trusts.
 type CA struct {
 	PEM []byte
 
@@ -293,7 +293,7 @@ func (ca *CA) Issue(t testing.TB, dir string) (certFile, keyFile string) {
 	return certFile, keyFile
 }
 
-// Options are those of a client that trusts the CA.
+// Options returns the options of a client that trusts the CA.
 func (ca *CA) Options(t testing.TB, addr string) *redis.Options {
 	t.Helper()
 	pool := x509.NewCertPool()
