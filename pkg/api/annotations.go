@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Where InputSizeAnnotation can say that the size of an input is.
+// Parts of a request that InputSizeAnnotation can name.
 const (
 	InputSizeHeader = "header"
 	InputSizeQuery  = "query"
@@ -17,10 +17,10 @@ const (
 // mostCPU is more CPU than any node has, in cores.
 const mostCPU = 1 << 20
 
-// mostMemory is more than any node has, in bytes.
+// mostMemory is more memory than any node has, in bytes.
 const mostMemory = 1 << 50
 
-// ParseIdle accepts the value of an IdleAnnotation.
+// ParseIdle returns an error if s is not a valid IdleAnnotation.
 func ParseIdle(s string) error {
 	if s != IdleKeep {
 		return fmt.Errorf("annotation %s is %.64q, want %s, or none for pods that lend between requests", IdleAnnotation, s, IdleKeep)
@@ -28,7 +28,7 @@ func ParseIdle(s string) error {
 	return nil
 }
 
-// ParseQueue accepts the value of a QueueAnnotation.
+// ParseQueue returns an error if s is not a valid QueueAnnotation.
 func ParseQueue(s string) error {
 	if s != QueueFIFO {
 		return fmt.Errorf("annotation %s is %.64q, want %s, or none for the shortest first", QueueAnnotation, s, QueueFIFO)
@@ -36,8 +36,8 @@ func ParseQueue(s string) error {
 	return nil
 }
 
-// ParseInputSize returns in what of a request, and under which name, its size is. The name in a JSON body is a pointer
-// (RFC 6901), and not to the whole of it.
+// ParseInputSize parses an InputSizeAnnotation. field is the part of a request that holds the size, and name is its
+// name there. For a JSON body, name is a pointer (RFC 6901) to a part of it, not to the whole.
 func ParseInputSize(s string) (field, name string, err error) {
 	field, name, _ = strings.Cut(s, ":")
 	if field == InputSizeHeader && isToken(name) || field == InputSizeQuery && name != "" || field == InputSizeJSON && isPointer(name) {
@@ -46,7 +46,7 @@ func ParseInputSize(s string) (field, name string, err error) {
 	return "", "", fmt.Errorf("annotation %s is %.64q, want header:NAME, query:NAME or json:/POINTER", InputSizeAnnotation, s)
 }
 
-// ParseMaxCPU reads a MaxCPUAnnotation.
+// ParseMaxCPU parses a MaxCPUAnnotation.
 func ParseMaxCPU(s string) (milli int64, err error) {
 	q, err := resource.ParseQuantity(s)
 	if err != nil || q.Sign() < 0 || q.CmpInt64(mostCPU) > 0 {
@@ -55,7 +55,7 @@ func ParseMaxCPU(s string) (milli int64, err error) {
 	return q.MilliValue(), nil
 }
 
-// ParseMinCPU reads a MinCPUAnnotation. What it is may be more than a milli value can be had of.
+// ParseMinCPU parses a MinCPUAnnotation. The quantity may be too large for MilliValue.
 func ParseMinCPU(s string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	if err != nil || q.Sign() < 0 {
@@ -64,7 +64,7 @@ func ParseMinCPU(s string) (resource.Quantity, error) {
 	return q, nil
 }
 
-// ParseMinMemory reads a MinMemoryAnnotation.
+// ParseMinMemory parses a MinMemoryAnnotation.
 func ParseMinMemory(s string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	// "128m" is an eighth of a byte to Kubernetes, and nobody means that.
@@ -74,15 +74,15 @@ func ParseMinMemory(s string) (resource.Quantity, error) {
 	return q, nil
 }
 
-// escapes are all that a pointer may have a tilde in (RFC 6901, section 3).
+// escapes removes the only sequences in which a pointer may have a tilde (RFC 6901, section 3).
 var escapes = strings.NewReplacer("~0", "", "~1", "")
 
-// isPointer says whether s is a JSON pointer (RFC 6901, section 3) to a part of a document.
+// isPointer reports whether s is a JSON pointer (RFC 6901, section 3) to a part of a document.
 func isPointer(s string) bool {
 	return strings.HasPrefix(s, "/") && !strings.Contains(escapes.Replace(s), "~")
 }
 
-// isToken says whether s can be the name of a header (RFC 9110, section 5.6.2).
+// isToken reports whether s can be the name of a header (RFC 9110, section 5.6.2).
 func isToken(s string) bool {
 	for _, c := range s {
 		if !isAlphanumeric(c) && !strings.ContainsRune("!#$%&'*+-.^_`|~", c) {

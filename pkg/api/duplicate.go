@@ -3,13 +3,13 @@ package api
 import "k8s.io/apimachinery/pkg/types"
 
 const (
-	// DuplicateInputsAnnotation lets Libra repeat inputs of a revision, scaled, in a copy
-	// of it when it is DuplicateInputsValue on the revision template.
+	// DuplicateInputsAnnotation, when it is DuplicateInputsValue on the revision
+	// template, lets Libra repeat inputs of the revision, scaled, in a copy of it.
 	DuplicateInputsAnnotation = "libra.dev/duplicate-inputs"
 	DuplicateInputsValue      = "true"
 
 	// DuplicateHeader is DuplicateHeaderValue on every request that repeats another, so
-	// that the function can tell. Nothing keeps a client from sending it too.
+	// that the function can tell. Clients can send it, too.
 	DuplicateHeader      = "Libra-Duplicate"
 	DuplicateHeaderValue = "true"
 
@@ -20,11 +20,11 @@ const (
 	CopyOfConfigurationAnnotation = "libra.dev/copy-of-configuration"
 )
 
-// IsCopy says whether labels are those of a copy.
+// IsCopy reports whether labels are those of a copy.
 func IsCopy(labels map[string]string) bool { return labels[CopyOfLabel] != "" }
 
-// FunctionOf is the function that the invocations of a revision with labels count as:
-// the revision itself, or the one that it is a copy of.
+// FunctionOf returns the function that the invocations of a revision with these labels
+// count as: the revision itself, or the one that it is a copy of.
 func FunctionOf(revision types.NamespacedName, labels map[string]string) types.NamespacedName {
 	if IsCopy(labels) {
 		revision.Name = labels[CopyOfLabel]

@@ -17,15 +17,16 @@ const (
 	ModeFull Mode = "full"
 )
 
-// modes go further from one to the next.
+// modes are ordered by how far they go, the least first.
 var modes = []Mode{ModeObserve, ModeLend, ModeFull}
 
-// AtMost is the mode, or most where that goes less far. What is no mode is ModeObserve.
+// AtMost returns the one of m and most that goes less far. An
+// invalid mode counts as ModeObserve.
 func (m Mode) AtMost(most Mode) Mode {
 	return modes[max(0, min(slices.Index(modes, m), slices.Index(modes, most)))]
 }
 
-// ParseMode returns an error that names the accepted modes for what is none.
+// ParseMode returns s as a Mode, or an error that names the accepted modes.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case ModeObserve, ModeLend, ModeFull:

@@ -3,43 +3,44 @@ package api
 import "time"
 
 // RecordVersion is the version of the intents and observations on Redis streams, in
-// their field "v". A reader counts and skips records of a version that it does not know.
+// their field "v". A reader counts and skips records of an unknown version.
 const RecordVersion = 1
 
-// UnknownSize is the input size of a request that does not tell it.
+// UnknownSize is the input size of a request that does not state it.
 const UnknownSize int64 = -1
 
 // ObservationsStream is the stream that the node agents append to and that the
 // predictor learns from.
 const ObservationsStream = "libra:observations"
 
-// Ended is what the activator knows of an invocation when it has ended. It
-// travels on the node's "ended" stream to the node agent.
+// Ended is what the activator knows about an invocation that has ended. It travels on
+// the node's "ended" stream to the node agent.
 type Ended struct {
 	ID       string `json:"id"`
 	Function string `json:"function"` // namespace/revision
-	// Configuration is what the revision is one of, as namespace/name, so that a new
-	// revision can start from what was learned of the last; empty when it is not known.
+	// Configuration is that of the revision, as namespace/name, so that a new revision
+	// can start from what was learned about the last. It is empty when it is not known.
 	Configuration string        `json:"configuration"`
 	Pod           string        `json:"pod"`  // namespace/name
 	Size          int64         `json:"size"` // bytes, or UnknownSize
 	Duration      time.Duration `json:"duration_ns"`
-	// Ago is how long its End waited to be sent; zero in an observation.
+	// Ago is how long the End waited to be sent; zero in an observation.
 	Ago       time.Duration `json:"ago_ns,omitempty"`
 	Predicted Resources     `json:"predicted"` // zero when there was no prediction
 	// Lent and Borrowed are the most that was lent from, or borrowed by, the
 	// invocation at any time.
 	Lent     Resources `json:"lent"`
 	Borrowed Resources `json:"borrowed"`
-	// Alone says that no other invocation was begun in the pod at any time of
-	// this one, so that what the pod used is what this invocation used.
+	// Alone says that no other invocation was in the pod at any time during this one, so
+	// that all that the pod used is what this invocation used.
 	Alone bool `json:"alone"`
-	// Safeguarded says that it lent more than it could spare, and had it back.
+	// Safeguarded says that it lent more than it could spare, and that
+	// the safeguard gave that back.
 	Safeguarded bool `json:"safeguarded"`
 	Status      int  `json:"status"` // HTTP status of the response
 }
 
-// Observation is an Ended with what the node agent measured of it.
+// Observation is an Ended with what the node agent measured.
 type Observation struct {
 	Ended
 	// Peak is the most CPU used in any 100 ms of the invocation (in all of it,
@@ -49,8 +50,8 @@ type Observation struct {
 	CPUTime time.Duration `json:"cpu_time_ns"`
 	// Limit is the least effective limit that was in force while it ran.
 	Limit Resources `json:"limit"`
-	// LimitAtPeak is the effective limit that was in force at the peak: what was lent to
-	// a borrower shows in it, and not in Limit, when it came after the request.
+	// LimitAtPeak is the effective limit that was in force at the peak. A loan that came
+	// after the request began raises it, but not Limit.
 	LimitAtPeak Resources `json:"limit_at_peak"`
 	// ThrottledShare is the share of the invocation's time, 0 to 1, that its
 	// container was throttled at its CPU quota.

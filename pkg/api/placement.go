@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Placement is how the pod of a request is chosen, where nobody has said more for its function.
+// Placement is how the pod for a request is chosen when no PlacementPolicy applies to its function.
 type Placement string
 
 const (
-	// PlacementDefault is PlacementCoverage for a request that more could accelerate, and
-	// PlacementHash for the others.
+	// PlacementDefault is PlacementCoverage for a request that can use more than its function owns,
+	// and PlacementHash for all others.
 	PlacementDefault Placement = "default"
-	// PlacementCoverage goes where the most of what the request would borrow can be had for as long
-	// as it needs it.
+	// PlacementCoverage chooses the node that can give the most of what the request would borrow,
+	// for as long as the request needs it.
 	PlacementCoverage Placement = "coverage"
-	// PlacementHash keeps the requests of a function on one node, as long as it has a free slot.
+	// PlacementHash keeps the requests of a function on one node while that has a free slot.
 	PlacementHash             Placement = "hash"
 	PlacementRoundRobin       Placement = "round-robin"
 	PlacementJoinShortest     Placement = "join-shortest-queue"
@@ -27,13 +27,13 @@ const (
 	PlacementStock Placement = "stock"
 )
 
-// Placements are all there are.
+// Placements are all valid placements.
 var Placements = []Placement{
 	PlacementDefault, PlacementCoverage, PlacementHash, PlacementRoundRobin, PlacementJoinShortest,
 	PlacementMinimumWorkerSet, PlacementLeastPressure, PlacementRandom, PlacementStock,
 }
 
-// ParsePlacement returns an error that names the accepted placements for what is none.
+// ParsePlacement returns s as a Placement, or an error that names the accepted placements.
 func ParsePlacement(s string) (Placement, error) {
 	if p := Placement(s); slices.Contains(Placements, p) {
 		return p, nil

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// RefusedAnnotation is one whose value some part of Libra refuses, and why.
+// RefusedAnnotation is an annotation whose value some part of Libra refuses, and why.
 type RefusedAnnotation struct {
 	Name string
 	Err  error
 }
 
-// parsers are of the annotations of revisions whose values can be refused.
+// parsers check the values of a revision's annotations, for those that can be refused.
 var parsers = map[string]func(value string) error{
 	ModeAnnotation: func(value string) error {
 		if _, err := ParseMode(value); err != nil {
@@ -41,7 +41,8 @@ var parsers = map[string]func(value string) error{
 	DuplicateInputsAnnotation: parseDuplicateInputs,
 }
 
-// RefusedAnnotations are those of a revision that some part of Libra refuses, sorted by name.
+// RefusedAnnotations returns the annotations of a revision that some part of
+// Libra refuses, sorted by name.
 func RefusedAnnotations(annotations map[string]string) (refused []RefusedAnnotation) {
 	for _, name := range slices.Sorted(maps.Keys(parsers)) {
 		if value, ok := annotations[name]; ok {
@@ -53,7 +54,7 @@ func RefusedAnnotations(annotations map[string]string) (refused []RefusedAnnotat
 	return refused
 }
 
-// parseDuplicateInputs refuses what neither lets Libra repeat inputs nor forbids it.
+// parseDuplicateInputs refuses a value that neither allows nor forbids repeated inputs.
 func parseDuplicateInputs(value string) error {
 	if value != DuplicateInputsValue && value != "false" {
 		return fmt.Errorf("annotation %s is %.64q, want %s or false", DuplicateInputsAnnotation, value, DuplicateInputsValue)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Resources is a volume of CPU and memory. Libra treats each by itself.
+// Resources is a volume of CPU and memory. Libra treats the two separately.
 type Resources struct {
 	CPUMilli    int64 `json:"cpu_milli"`
 	MemoryBytes int64 `json:"memory_bytes"`
@@ -34,19 +34,19 @@ func (r Resources) Min(o Resources) Resources {
 	return Resources{CPUMilli: min(r.CPUMilli, o.CPUMilli), MemoryBytes: min(r.MemoryBytes, o.MemoryBytes)}
 }
 
-// IsZero says whether r is no CPU and no memory.
+// IsZero reports whether r is no CPU and no memory.
 func (r Resources) IsZero() bool { return r == Resources{} }
 
 func (r Resources) String() string {
 	return fmt.Sprintf("%dm/%dMi", r.CPUMilli, r.MemoryBytes>>20)
 }
 
-// FromList reads CPU and memory out of a list; what the list does not name is 0.
+// FromList returns the CPU and memory in l. One that is not in l is 0.
 func FromList(l corev1.ResourceList) Resources {
 	return Resources{CPUMilli: l.Cpu().MilliValue(), MemoryBytes: l.Memory().Value()}
 }
 
-// List is r as Kubernetes writes it; a zero resource is left out.
+// List returns r as Kubernetes writes it, without the resources that are zero.
 func (r Resources) List() corev1.ResourceList {
 	l := corev1.ResourceList{}
 	if r.CPUMilli != 0 {

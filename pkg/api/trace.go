@@ -9,8 +9,8 @@ import (
 
 const traceparentHeader = "traceparent"
 
-// Traceparent is the W3C traceparent of a span that is sampled, and empty for any other.
-// What vendors add beside it, the tracestate, is left out.
+// Traceparent returns the W3C traceparent of a span that is sampled, and "" for any
+// other. It leaves out the tracestate, which vendors add beside it.
 func Traceparent(span trace.SpanContext) string {
 	if !span.IsSampled() || !span.IsValid() {
 		return ""
@@ -20,8 +20,8 @@ func Traceparent(span trace.SpanContext) string {
 	return carrier[traceparentHeader]
 }
 
-// ContextWithTraceparent is a context of which new spans are children of the span that
-// the traceparent names; ctx itself when it names none.
+// ContextWithTraceparent returns a context in which new spans are children of the span
+// that traceparent names, or ctx itself if it names none.
 func ContextWithTraceparent(ctx context.Context, traceparent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparentHeader: traceparent})
 }

@@ -78,7 +78,7 @@ func swapFlags(cmd *cobra.Command, s *swap.Swap) {
 	cmd.Flags().BoolVar(&s.DryRun, "dry-run", false, "say what would be done, and do nothing")
 }
 
-// swapper gives a swap all but its flags.
+// swapper sets all of a swap but its flags.
 func (o *options) swapper(s *swap.Swap) (err error) {
 	if err := hasTime(s.Timeout, rolloutTimeout); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (o *options) swapper(s *swap.Swap) (err error) {
 	return err
 }
 
-// imageToInstall is the one that is named, or that a pod has.
+// imageToInstall returns the image that is named, or that of the named pod.
 func (o *options) imageToInstall(ctx context.Context, kube client.Client, image, pod string) (string, error) {
 	if (image == "") == (pod == "") {
 		return "", errors.New("which image? Name it with --image, or a pod that has it with --image-of-pod")

@@ -38,7 +38,7 @@ type plane struct {
 	kubeconfig string
 }
 
-// It is one test, because to start an API server takes longer than all of it.
+// It is one test, because starting an API server takes longer than all the rest.
 func TestCommands(t *testing.T) {
 	resources := filepath.Join(apiservertest.Module(t, "knative.dev/serving"), "config/core/300-resources")
 	config := apiservertest.Start(t, filepath.Join(root, "manifests/base/crds"), filepath.Join(resources, "service.yaml"), filepath.Join(resources, "revision.yaml"))
@@ -85,13 +85,13 @@ func (p *plane) create(o client.Object) {
 	p.do(p.client.Create(p.Context(), o))
 }
 
-// status writes that of an object.
+// status writes the status of an object.
 func (p *plane) status(o client.Object) {
 	p.Helper()
 	p.do(p.client.Status().Update(p.Context(), o))
 }
 
-// namespace is a new one.
+// namespace creates a namespace.
 func (p *plane) namespace(name string) {
 	p.Helper()
 	p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -112,7 +112,7 @@ func (p *plane) deployment(namespace, name, image string, want, ready int32) {
 	p.status(d)
 }
 
-// service is one that opted in, without Knative to make anything of it.
+// service creates a Service that opted in. No Knative acts on it.
 func (p *plane) service(namespace, name string, annotations map[string]string) *servingv1.Service {
 	p.Helper()
 	s := &servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -154,7 +154,7 @@ func (p *plane) report(namespace string, age time.Duration, functions ...v1alpha
 	p.status(r)
 }
 
-// run is a command, as it is typed.
+// run runs a command as it is typed.
 func (p *plane) run(args ...string) (out string, err error) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), time.Minute)
@@ -166,10 +166,10 @@ func (p *plane) run(args ...string) (out string, err error) {
 	return stdout.String(), err
 }
 
-// ago differs from run to run.
+// ago matches what differs from run to run.
 var ago = regexp.MustCompile(`written \S+ ago`)
 
-// golden expects what a command prints.
+// golden expects that a command prints the golden file.
 func (p *plane) golden(name string, args ...string) {
 	p.Helper()
 	out, err := p.run(args...)
@@ -180,7 +180,7 @@ func (p *plane) golden(name string, args ...string) {
 	isGolden(p.T, name, ago.ReplaceAllString(out, "written 3s ago"))
 }
 
-// isGolden compares what a command prints with a file of testdata, or writes that with -update.
+// isGolden compares what a command prints with a file of testdata, or with -update writes it.
 func isGolden(t *testing.T, name, printed string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".txt")
@@ -206,7 +206,7 @@ func (p *plane) refuses(words string, args ...string) {
 	}
 }
 
-// prints expects words.
+// prints expects words in the output of a command.
 func (p *plane) prints(words string, args ...string) {
 	p.Helper()
 	if out, err := p.run(args...); err != nil || !strings.Contains(out, words) {

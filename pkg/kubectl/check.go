@@ -31,7 +31,7 @@ type exitError struct {
 
 func (e *exitError) Unwrap() error { return e.error }
 
-// ExitCode is that of a command that returned err.
+// ExitCode returns the exit code of a command that returned err.
 func ExitCode(err error) int {
 	var exit *exitError
 	switch {
@@ -44,10 +44,10 @@ func ExitCode(err error) int {
 	}
 }
 
-// checkTimeout is that of each check, unless --timeout says otherwise.
+// checkTimeout is how long each check may take, unless --timeout says otherwise.
 const checkTimeout = 15 * time.Second
 
-// checkFormats are what -o takes.
+// checkFormats are the values that -o accepts.
 var checkFormats = []string{"table", "wide", "json", "yaml"}
 
 type checkFlags struct {
@@ -102,7 +102,7 @@ when it could not look.`,
 	return cmd
 }
 
-// hasTime is an error where a --timeout leaves none to do anything in.
+// hasTime returns an error if a --timeout leaves no time to do anything.
 func hasTime(timeout, such time.Duration) error {
 	if timeout <= 0 {
 		return fmt.Errorf("--timeout is %v, want more than 0s, such as %v", timeout, such)
@@ -117,7 +117,7 @@ func notChecked(err error) error {
 	return &exitError{exitNotChecked, err}
 }
 
-// checkReport is what is printed.
+// checkReport is what check prints.
 type checkReport struct {
 	// Installed says that Libra's own parts were looked at.
 	Installed bool            `json:"installed"`
@@ -156,7 +156,7 @@ func (o *options) check(cmd *cobra.Command, f checkFlags) (checkReport, error) {
 func (f checkFlags) print(to io.Writer, report checkReport) error {
 	switch f.output {
 	case "json":
-		// Remedies are to be typed as they are.
+		// Users type remedies as they are, so nothing is escaped.
 		encoder := json.NewEncoder(to)
 		encoder.SetEscapeHTML(false)
 		encoder.SetIndent("", "  ")
@@ -172,7 +172,8 @@ func (f checkFlags) print(to io.Writer, report checkReport) error {
 	return report.table(to, f.output == "wide")
 }
 
-// table has a line for each finding, but for what is fine unless it is wide, and then what to type.
+// table writes a line for each finding, then the remedies. Findings that are
+// fine show only in a wide table.
 func (r checkReport) table(to io.Writer, wide bool) error {
 	text := &strings.Builder{}
 	w := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
@@ -202,7 +203,7 @@ func (r checkReport) table(to io.Writer, wide bool) error {
 	return err
 }
 
-// remedies are in the order of findings, each once, with what each is for.
+// remedies returns each remedy once, in the order of findings, and what each is for.
 func (r checkReport) remedies() (remedies []string, of map[string][]string) {
 	of = map[string][]string{}
 	for _, f := range r.Findings {

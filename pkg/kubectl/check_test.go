@@ -48,7 +48,7 @@ func TestCheckThatCannotLookExitsWithTwo(t *testing.T) {
 	}
 }
 
-// Otherwise the activator would be replaced, and put back at once.
+// Without time to wait the activator would be replaced, and put back at once.
 func TestChangesThatHaveNoTimeAreRefused(t *testing.T) {
 	for _, args := range [][]string{{"activator", "install", "--image", "x"}, {"activator", "remove"}, {"uninstall"}} {
 		if _, err := run(t, append(args, "--timeout", "0s", "--server", "http://127.0.0.1:1")...); err == nil || !strings.Contains(err.Error(), "--timeout is 0s") {
@@ -65,7 +65,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// With a default of its own, client-go would not take the account of the pod that it runs in.
+// If the flag had a default, client-go would not use the account of the pod that it runs in.
 func TestNoDefaultOfAFlagIsAConfiguration(t *testing.T) {
 	root := NewRoot(genericiooptions.IOStreams{})
 	if is := root.PersistentFlags().Lookup("request-timeout").DefValue; is != "0" {

@@ -23,14 +23,14 @@ func complete(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 	utilruntime.Must(cmd.RegisterFlagCompletionFunc(flag, by))
 }
 
-// completeNamespaces is for -n of every command.
+// completeNamespaces completes -n of every command.
 func (o *options) completeNamespaces(root *cobra.Command) {
 	complete(root, "namespace", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return o.names(cmd.Context(), &corev1.NamespaceList{}, "", nil)
 	})
 }
 
-// completeServices offers those of the namespace that opted in, as the first argument.
+// completeServices offers the namespace's opted-in Services, as the first argument.
 func (o *options) completeServices(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return o.firstArgument(cmd, args, &servingv1.ServiceList{}, func(object runtime.Object) bool {
 		service, ok := object.(*servingv1.Service)
@@ -38,7 +38,7 @@ func (o *options) completeServices(cmd *cobra.Command, args []string, _ string) 
 	})
 }
 
-// completePods offers those of the namespace that opted in, as the first argument.
+// completePods offers the namespace's opted-in pods, as the first argument.
 func (o *options) completePods(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return o.firstArgument(cmd, args, &corev1.PodList{}, func(object runtime.Object) bool {
 		pod, ok := object.(*corev1.Pod)
@@ -62,7 +62,7 @@ func (o *options) firstArgument(cmd *cobra.Command, args []string, list client.O
 	return o.names(cmd.Context(), list, namespace, offered)
 }
 
-// names are those of the objects in the namespace, if they have one, that are offered.
+// names returns the names of the offered objects, in the namespace if they have one.
 func (o *options) names(ctx context.Context, list client.ObjectList, namespace string, offered func(runtime.Object) bool) ([]cobra.Completion, cobra.ShellCompDirective) {
 	kube, err := o.client()
 	if err != nil {

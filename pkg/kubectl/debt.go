@@ -19,15 +19,16 @@ import (
 
 const inForcePoll = 500 * time.Millisecond
 
-// owing is a pod with what it is owed and does not have.
+// owing is a pod that does not have what it is owed.
 type owing struct {
 	debt.Debt
 	pod *corev1.Pod
 	row *restored
 }
 
-// findDebts leaves out pods that Libra did not resize, or that are whole. rows tell of those of which it is not known
-// what they are owed.
+// findDebts skips pods that Libra did not resize and pods that are whole. rows has the pods for which
+// there is nothing to set: their limits are set but not in force, or their Revision is gone, so that
+// what they are owed is not known.
 func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debts []*owing, rows []*restored, err error) {
 	revisions := map[string]*servingv1.Revision{} // by UID
 	for i := range pods {
@@ -71,8 +72,9 @@ func cpuAlone(r api.Resources) api.Resources { return api.Resources{CPUMilli: r.
 
 func memoryAlone(r api.Resources) api.Resources { return api.Resources{MemoryBytes: r.MemoryBytes} }
 
-// restore is true when the API server has limits that are to come into force. They are set in the resizer's name, so
-// that it knows them as its own, and does not leave the pod alone as another manager's.
+// restore sets limits, and reports whether the API server accepted limits that are yet to come into force.
+// It sets them in the resizer's name, so that the resizer knows them as its own, and does not leave the
+// pod alone as another manager's.
 func (d *owing) restore(ctx context.Context, kube client.Client, run dryRun, limits api.Resources) bool {
 	if limits.IsZero() || d.row.failed {
 		return false
@@ -92,10 +94,11 @@ func (d *owing) restore(ctx context.Context, kube client.Client, run dryRun, lim
 	return true
 }
 
-// awaitInForce waits until the kubelets have done it, or the time is up, and notes what became of each pod.
+// awaitInForce waits until the kubelets have the limits in force or the timeout has passed,
+// and notes each pod's result.
 func awaitInForce(ctx context.Context, kube client.Client, debts []*owing, only func(api.Resources) api.Resources, timeout time.Duration) {
 	waiting := debts
-	// When time is up, what is left says so.
+	// After the timeout, what is left says so.
 	_ = wait.PollUntilContextTimeout(ctx, inForcePoll, timeout, true, func(ctx context.Context) (bool, error) {
 		var left []*owing
 		for _, d := range waiting {
@@ -112,7 +115,7 @@ func awaitInForce(ctx context.Context, kube client.Client, debts []*owing, only 
 	}
 }
 
-// look is true when the limits are in force, or there is nothing left that could have them.
+// look returns true when the limits are in force, or the pod is gone.
 func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resources) bool {
 	err := kube.Get(ctx, client.ObjectKeyFromObject(d.pod), d.pod)
 	if apierrors.IsNotFound(err) {
@@ -120,7 +123,7 @@ func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resourc
 		return true
 	}
 	if err != nil {
-		return false // it may be back for the next look
+		return false // the API server may answer the next look
 	}
 	if is, running := debt.InForce(d.pod, d.Container); running && debt.Meets(is, limits) {
 		d.row.Result = "in force"
@@ -129,13 +132,13 @@ func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resourc
 	return false
 }
 
-// gone notes that the pod is not there any more, and so is owed nothing.
+// gone notes that the pod no longer exists, and so is owed nothing.
 func (d *owing) gone() {
 	d.Due = api.Resources{}
 	d.row.Result = "it is gone meanwhile"
 }
 
-// whyPending is what the kubelet says of a resize that it has not done.
+// whyPending returns what the kubelet says about a resize that it has not done.
 func whyPending(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue && c.Message != "" {

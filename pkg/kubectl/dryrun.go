@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fieldOwner is who objects say that this plugin's user is.
+// fieldOwner is the field manager of the changes that this plugin makes.
 const fieldOwner = "kubectl-libra"
 
-// changeFlags are those of the commands that change something and wait for it.
+// changeFlags are the flags of commands that change something and wait.
 type changeFlags struct {
 	output
 	dryRun
@@ -38,7 +38,7 @@ const (
 	dryRunServer = "server"
 )
 
-// dryRun says whether changes are made, sent to be looked at, or only told.
+// dryRun says whether changes are made, sent as a dry run, or only told.
 type dryRun struct{ strategy string }
 
 func (d *dryRun) addFlag(cmd *cobra.Command) {
@@ -54,13 +54,13 @@ func (d *dryRun) check() error {
 	return fmt.Errorf("--dry-run is %q, want %s, %s or %s", d.strategy, dryRunNone, dryRunClient, dryRunServer)
 }
 
-// changes says whether what is changed stays so.
+// changes reports whether changes are kept.
 func (d *dryRun) changes() bool { return d.strategy == dryRunNone }
 
-// sends says whether changes go to the API server at all.
+// sends reports whether changes go to the API server at all.
 func (d *dryRun) sends() bool { return d.strategy != dryRunClient }
 
-// client keeps nothing of what is sent when it is only to be looked at.
+// client returns kube or, in a server dry run, a client that keeps no change.
 func (d *dryRun) client(kube client.Client) client.Client {
 	if d.strategy == dryRunServer {
 		return client.NewDryRunClient(kube)
@@ -68,7 +68,7 @@ func (d *dryRun) client(kube client.Client) client.Client {
 	return kube
 }
 
-// suffix marks what was not done.
+// suffix marks the result of a dry run.
 func (d *dryRun) suffix() string {
 	if d.changes() {
 		return ""

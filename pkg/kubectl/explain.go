@@ -146,7 +146,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if size != api.UnknownSize {
 		e.Size = &size
 	}
-	// What is said without a prediction is worth something, too.
+	// The rest of the explanation is useful without a prediction, too.
 	p, err := e.predict(ctx, kube, to, revision, size)
 	if err != nil {
 		e.PredictorError = err.Error()
@@ -158,7 +158,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	return e, nil
 }
 
-// clustersPolicy is what says something of all namespaces.
+// clustersPolicy names the cluster's default.
 const clustersPolicy = "HarvestPolicy " + settings.Namespace + "/" + v1alpha1.HarvestPolicyName
 
 func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey) (*servingv1.Revision, error) {
@@ -180,14 +180,14 @@ func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey)
 	return revision, nil
 }
 
-// place finds the source, and the ceilings on the nodes that the revision has pods on. A node comes before a namespace;
-// with pods on nodes of both sources, that of the first pod is what is explained.
+// place finds the source, and the ceilings on the nodes that the revision has pods on. A node's source takes precedence
+// over its namespace's. If there are pods on nodes of both sources, the first pod's source is explained.
 func (e *explanation) place(ctx context.Context, kube client.Client, revision *servingv1.Revision, of settings.Settings, policy, cluster v1alpha1.HarvestPolicySpec) error {
 	var namespace corev1.Namespace
 	if err := kube.Get(ctx, client.ObjectKey{Name: revision.Namespace}, &namespace); err != nil {
 		return fmt.Errorf("reading namespace %s: %w", revision.Namespace, err)
 	}
-	if policy.Source != "" { // the namespace's label is short for it
+	if policy.Source != "" { // takes precedence over the namespace's label
 		namespace.Labels = map[string]string{api.SourceLabel: string(policy.Source)}
 	}
 	var by string
@@ -213,7 +213,7 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 			e.Source, by = source, sourceBy
 		}
 		seen[node.Name] = true
-		// One that cannot be read is the allocation, and among what is refused.
+		// If the annotation cannot be read, the ceiling is the allocation, and the annotation is among what is refused.
 		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of)
 		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
 	}
@@ -228,13 +228,13 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 	return nil
 }
 
-// predictorPort is the name of the predictor's, and predictorPrefix how the names of its pods begin.
+// predictorPort is the name of the predictor's port, and predictorPrefix the prefix of its pods' names.
 const (
 	predictorPort   = "http"
 	predictorPrefix = "libra-predictor"
 )
 
-// predictorAt is the address of a predictor, until close is called.
+// predictorAt returns the address of a predictor, which is valid until close is called.
 func predictorAt(ctx context.Context, kube client.Client, to forward) (base *url.URL, close func(), err error) {
 	var pods corev1.PodList
 	if err := kube.List(ctx, &pods, client.InNamespace(settings.Namespace)); err != nil {

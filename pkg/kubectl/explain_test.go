@@ -24,7 +24,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// tensors are a predictor's answer of a function that needs a fifth of a core and 64 MiB, from 1000 bytes on two cores.
+// tensors are a predictor's answer for a function that needs a fifth of a core and 64 MiB, from 1000 bytes two cores.
 const tensors = `{"parameters": {"version": "3", "estimator": "trees", "stage": "serving", "reason": "it follows the size"}, "outputs": [
 	{"name": "cpu_milli_thresholds", "shape": [1], "datatype": "INT64", "data": [1000]}, {"name": "cpu_milli_values", "shape": [2], "datatype": "INT64", "data": [200, 2000]},
 	{"name": "memory_bytes_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "memory_bytes_values", "shape": [1], "datatype": "INT64", "data": [67108864]},
@@ -100,7 +100,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The cluster's HarvestPolicy is named where it says something, and a namespace's where that does.
+// The explanation names the cluster's HarvestPolicy if that sets a value, and the namespace's if that does.
 func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 	policy := func(namespace, mode, source, domain string) client.Object {
 		return &v1alpha1.HarvestPolicy{

@@ -18,7 +18,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// askTimeout is how long the predictor may take once it is reached.
+// askTimeout is how long the predictor may take to answer once it is reached.
 const askTimeout = 5 * time.Second
 
 // explanation is what `explain` found out.
@@ -58,7 +58,7 @@ type explainDocument struct {
 	Size       *int64              `json:"sizeBytes,omitempty"`
 	Prediction *predictionDocument `json:"prediction,omitempty"`
 	Stage      string              `json:"stage,omitempty"`
-	// CouldLend and WouldBorrow are whatever the mode.
+	// CouldLend and WouldBorrow do not depend on the mode.
 	CouldLend   api.Resources `json:"couldLend"`
 	WouldBorrow api.Resources `json:"wouldBorrow"`
 	Role        string        `json:"role"`
@@ -73,7 +73,7 @@ type predictionDocument struct {
 	Beyond        bool   `json:"beyondLearned"`
 }
 
-// predict asks a predictor of the cluster. There is no prediction, and no error, of a function that is not known yet.
+// predict asks a predictor of the cluster. For a function not known yet, it returns no prediction and no error.
 func (e *explanation) predict(ctx context.Context, kube client.Client, to forward, revision *servingv1.Revision, size int64) (*predict.Prediction, error) {
 	base, stop, err := predictorAt(ctx, kube, to)
 	if err != nil {
@@ -99,7 +99,7 @@ func (e *explanation) predict(ctx context.Context, kube client.Client, to forwar
 	return &p, nil
 }
 
-// becauseOf are sentences for the reasons of roles.
+// becauseOf has a sentence for each reason of a role.
 var becauseOf = map[string]string{
 	"mode":                "the mode withholds the rest",
 	"no_prediction":       "there is no prediction, so it runs with what it is owed",
@@ -172,7 +172,7 @@ func (e *explanation) addPrediction(table *metav1.Table) {
 	addPrediction(table, e.Prediction, e.Surplus, e.Want, stage)
 }
 
-// addPrediction adds what was predicted, why it was, and what it comes to.
+// addPrediction adds what was predicted, why, and what follows from it.
 func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldBorrow api.Resources, because string) {
 	if p.Beyond {
 		because = "the input is larger than all that were learned from"

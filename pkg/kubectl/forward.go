@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// forward makes a port of a pod's an address of this machine, until close is called.
+// forward makes a pod's port reachable at a local address until close is called.
 type forward func(ctx context.Context, pod *corev1.Pod, port int32) (base *url.URL, close func(), err error)
 
 func (o *options) forward(ctx context.Context, pod *corev1.Pod, port int32) (*url.URL, func(), error) {
@@ -45,7 +45,7 @@ func (o *options) forward(ctx context.Context, pod *corev1.Pod, port int32) (*ur
 	return &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports[0].Local)}, func() { close(stop) }, nil
 }
 
-// named is forward for a port that the pod names.
+// named forwards a port by the name that the pod gives it.
 func (to forward) named(ctx context.Context, pod *corev1.Pod, name string) (*url.URL, func(), error) {
 	port, err := portOf(pod, name)
 	if err != nil {
@@ -54,7 +54,8 @@ func (to forward) named(ctx context.Context, pod *corev1.Pod, name string) (*url
 	return to(ctx, pod, port)
 }
 
-// dialer speaks WebSocket, and SPDY to an API server that does not.
+// dialer returns a dialer that uses WebSocket, or SPDY if the API
+// server does not support WebSocket.
 func (o *options) dialer(pod *corev1.Pod) (httpstream.Dialer, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {

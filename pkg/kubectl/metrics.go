@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// mostMetrics is more than an agent has, in bytes.
+// mostMetrics is more than the size of an agent's metrics, in bytes.
 const mostMetrics = 16 << 20
 
-// poolFigures are what an agent's metrics say of its node.
+// poolFigures are what an agent's metrics say about its node.
 type poolFigures struct {
-	// Open says that the agent has reported every container whole, and that Redis hears it.
+	// Open says that the agent has reported every container whole, and that Redis hears from it.
 	Open                bool    `json:"open"`
 	LendableMilliCores  float64 `json:"lendableMilliCores"`
 	LendableBytes       float64 `json:"lendableBytes"`
@@ -26,7 +26,8 @@ type poolFigures struct {
 	LentMilliCores      float64 `json:"lentMilliCores"`
 	BorrowedMilliCores  float64 `json:"borrowedMilliCores"`
 	BorrowedBytes       float64 `json:"borrowedBytes"`
-	// InFlight are pods that have a weight of the agent's, and Owing containers that it has still to put back.
+	// InFlight is how many pods have a weight from the agent, and Owing how many
+	// containers it has yet to restore.
 	InFlight       float64 `json:"inFlight"`
 	Containers     float64 `json:"containers"`
 	Owing          float64 `json:"owing"`
@@ -55,7 +56,7 @@ func scrape(ctx context.Context, base *url.URL) (families, error) {
 	return found, nil
 }
 
-// sum is over all series of a counter or a gauge. One that there is no series of is 0: nothing was counted yet.
+// sum adds up all series of a counter or a gauge. A metric without series is 0: nothing was counted yet.
 func (f families) sum(name string) (total float64) {
 	family, ok := f[name]
 	if !ok {
@@ -67,9 +68,10 @@ func (f families) sum(name string) (total float64) {
 	return total
 }
 
-// figuresOf takes what is as it is in the second, and what is counted over time as the mean between the two.
+// figuresOf takes current values and totals from the second scrape, and integrals over
+// time as means between the two.
 func figuresOf(first, second families, between time.Duration) poolFigures {
-	// An agent that began anew between the two counts from zero.
+	// An agent that restarted between the two counts from zero.
 	mean := func(name string) float64 { return max(0, second.sum(name)-first.sum(name)) / between.Seconds() }
 	return poolFigures{
 		Open:                second.sum("libra_agent_open") == 1,

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// modeDefault takes the annotation, or the bound, away.
+	// modeDefault removes the mode or the bound that was set.
 	modeDefault = "default"
 	maxModeKey  = "max-mode"
 	// revisionTimeout is how long new revisions may take to be ready, unless --timeout says otherwise.
@@ -113,7 +113,7 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 	return cmd
 }
 
-// optedInService is the named one.
+// optedInService returns the named Service, or an error if it has not opted in.
 func optedInService(ctx context.Context, kube client.Client, key client.ObjectKey) (*servingv1.Service, error) {
 	service := &servingv1.Service{}
 	if err := kube.Get(ctx, key, service); err != nil {
@@ -131,10 +131,10 @@ type modeChange struct {
 	Service   string `json:"service"`
 	Was       string `json:"was"`
 	Mode      string `json:"mode"`
-	// InForce is what the mode comes to, with the cluster's settings.
+	// InForce is the mode that results, given the settings of the cluster and the namespace.
 	InForce string `json:"inForce"`
 	Changed bool   `json:"changed"`
-	// Revision is that which has the mode; empty until it is there.
+	// Revision is the revision that has the mode; empty until it is ready.
 	Revision string `json:"revision,omitempty"`
 	Result   string `json:"result"`
 	failed   bool
@@ -166,7 +166,8 @@ func (o *options) setServiceMode(ctx context.Context, kube client.Client, f mode
 	return nil
 }
 
-// setMode patches one Service. pending says that a new revision is to come; service is as the API server answered.
+// setMode patches one Service, and updates service to the API server's answer. pending says
+// that a new revision is to come.
 func setMode(ctx context.Context, kube client.Client, run dryRun, service *servingv1.Service, to string, of settings.Settings) (c *modeChange, pending bool) {
 	was, set := service.Spec.Template.Annotations[api.ModeAnnotation]
 	c = &modeChange{Namespace: service.Namespace, Service: service.Name, Was: was, Mode: to}
@@ -174,7 +175,7 @@ func setMode(ctx context.Context, kube client.Client, run dryRun, service *servi
 		c.Was = modeDefault
 	}
 	annotations := map[string]string{}
-	var value any // takes the annotation away
+	var value any // nil removes the annotation
 	if to != modeDefault {
 		annotations[api.ModeAnnotation], value = to, to
 	}
@@ -210,7 +211,7 @@ type maxModeDocument struct {
 	Result  string `json:"result"`
 }
 
-// setMaxMode bounds all functions.
+// setMaxMode bounds the mode of all functions.
 func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlags, to string) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
 	err := kube.Get(ctx, client.ObjectKeyFromObject(cm), cm)

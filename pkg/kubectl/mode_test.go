@@ -16,7 +16,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// modeOf is the annotation of a Service.
+// modeOf returns the mode annotation of a Service.
 func (p *plane) modeOf(namespace, name string) (mode string, set bool) {
 	p.Helper()
 	var s servingv1.Service
@@ -128,13 +128,13 @@ func (p *plane) allModes() {
 		p.Errorf("max-mode is %q, want none", got)
 	}
 	p.refuses("no SERVICE with it", "mode", "cart", "full", "--all")
-	// The cluster's default is full, until what comes after it counts.
+	// The cluster's default is full, until config-libra counts again.
 	p.prints("observe    in force", "mode", "observe", "-n", settings.Namespace)
 	p.prints("default   observe    in force", "mode", "default", "-n", settings.Namespace)
 	p.prints("This is the cluster's default", "mode", "default", "-n", settings.Namespace)
 }
 
-// rollouts has somebody do what Knative does.
+// rollouts has somebody do the work of Knative.
 func (p *plane) rollouts() {
 	p.namespace("rollouts")
 	ready := p.service("rollouts", "ready", nil)
@@ -160,7 +160,7 @@ func (p *plane) rollouts() {
 	}
 }
 
-// knative writes the status of a Service once it has another generation.
+// knative writes the status of a Service that has another generation.
 func (p *plane) knative(of *servingv1.Service, to func(*servingv1.Service)) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), 30*time.Second)

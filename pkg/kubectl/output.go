@@ -39,7 +39,7 @@ func (f *output) check() error {
 	return nil
 }
 
-// document is what a command found, for programs as it is, and for people as tables with sentences below.
+// document is what a command found: the data for programs, and tables with sentences below for people.
 type document struct {
 	kind   string
 	data   any // a pointer to a struct
@@ -76,7 +76,7 @@ func (f *output) printTables(w io.Writer, d document) error {
 			fmt.Fprintln(w)
 		}
 		printed = true
-		// A printer leaves out the headers of a table that is like its last one.
+		// A printer omits the headers of a table that is like its last one, so each table has its own.
 		printer := printers.NewTablePrinter(printers.PrintOptions{Wide: f.format == outputWide})
 		if err := printer.PrintObj(table, w); err != nil {
 			return err
@@ -91,7 +91,7 @@ func (f *output) printTables(w io.Writer, d document) error {
 	return nil
 }
 
-// newTable has the columns, of which those that begin with a + are for -o wide alone.
+// newTable returns a table with the columns. Those that begin with a + are only for -o wide.
 func newTable(columns ...string) *metav1.Table {
 	table := &metav1.Table{}
 	for _, name := range columns {
@@ -105,7 +105,7 @@ func newTable(columns ...string) *metav1.Table {
 	return table
 }
 
-// addRow writes what is empty as a dash.
+// addRow adds a row, with a dash for each empty cell.
 func addRow(table *metav1.Table, cells ...any) {
 	for i, cell := range cells {
 		if s := fmt.Sprint(cell); s == "" {

@@ -21,16 +21,16 @@ const (
 	missing = "it is not installed: `kubectl libra check` says what to do"
 )
 
-// partReadiness is how many pods of some parts are ready.
+// partReadiness says how many pods of the parts in a namespace are ready.
 type partReadiness struct {
 	Namespace string `json:"namespace"`
 	Parts     string `json:"parts"`
-	// Problem is what is wrong, and what to look at; empty when nothing is.
+	// Problem is what is wrong, and what to look at; empty when nothing is wrong.
 	Problem string `json:"problem,omitempty"`
 }
 
-// readParts has a line for each namespace in which Libra's parts are. What may not be read is no error: it says so in
-// its line.
+// readParts returns a line for each namespace that has parts of Libra. A part that cannot be read
+// is no error: its line says so.
 func readParts(ctx context.Context, kube client.Client) []partReadiness {
 	var deployments appsv1.DeploymentList
 	system := partReadiness{Namespace: settings.Namespace}
@@ -74,7 +74,7 @@ func unreadable(err error) string {
 	return fmt.Sprintf("not known: %v", err)
 }
 
-// add takes in a part of which so many pods are ready. Lists of the API server are sorted by name.
+// add adds a part with its number of ready pods. The API server's lists are sorted by name.
 func (p *partReadiness) add(name string, ready, want int32) {
 	if p.Parts != "" {
 		p.Parts += ", "

@@ -21,24 +21,24 @@ type policyDocument struct {
 	Namespace string `json:"namespace"`
 	Was       string `json:"was"`
 	Mode      string `json:"mode"`
-	// InForce is what it comes to, with the bounds of the namespace and the cluster.
+	// InForce is the mode that results, given the bounds of the namespace and the cluster.
 	InForce string `json:"inForce"`
 	Changed bool   `json:"changed"`
 	Result  string `json:"result"`
-	// Own are the Services that have a mode of their own, which comes before that of the namespace.
+	// Own are the Services that have a mode of their own, which takes precedence over the namespace's.
 	Own []ownMode `json:"ownMode"`
 	// functions is how many Services have opted in.
 	functions int
 }
 
-// ownMode is of a Service with the annotation.
+// ownMode is the mode of a Service that has the annotation.
 type ownMode struct {
 	Service string `json:"service"`
 	Mode    string `json:"mode"`
 	InForce string `json:"inForce"`
 }
 
-// setPolicyMode sets the mode in the HarvestPolicy of a namespace, which is made where there is none.
+// setPolicyMode sets the mode in the HarvestPolicy of a namespace, and creates the policy if there is none.
 func (o *options) setPolicyMode(ctx context.Context, kube client.Client, f modeFlags, namespace, to string) error {
 	policy := &v1alpha1.HarvestPolicy{}
 	err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}, policy)
@@ -74,14 +74,14 @@ func (f modeFlags) writePolicyMode(ctx context.Context, kube client.Client, name
 		policy.Spec.Mode = v1alpha1.Mode(to)
 		return kube.Create(ctx, policy, client.FieldOwner(fieldOwner))
 	}
-	var value any // takes it away
+	var value any // nil removes it
 	if to != modeDefault {
 		value = to
 	}
 	return kube.Patch(ctx, policy, mergePatch(map[string]any{"spec": map[string]any{"mode": value}}), client.FieldOwner(fieldOwner))
 }
 
-// look finds what the mode comes to, and which Services have their own.
+// look finds the mode that results, and the Services that have their own.
 func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1alpha1.HarvestPolicySpec) error {
 	spec.Mode = ""
 	if d.Mode != modeDefault {
@@ -95,7 +95,7 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 	if err != nil {
 		return err
 	}
-	of, _ = with(of, spec) // one that is refused is observed
+	of, _ = with(of, spec) // a refused policy means observe
 	d.InForce = string(of.ModeOf(nil))
 	if d.Mode != modeDefault && d.InForce != d.Mode {
 		d.Result += fmt.Sprintf("; the cluster or the namespace lets functions have no more than %s", of.MaxMode)
@@ -116,7 +116,8 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 	return nil
 }
 
-// isDefault says that the namespace's policy is the cluster's default, which is of no namespace's functions.
+// isDefault reports whether the namespace's policy is the cluster's default, which is not for
+// the functions of one namespace.
 func (d *policyDocument) isDefault() bool { return d.Namespace == settings.Namespace }
 
 func (d *policyDocument) document() document {

@@ -21,7 +21,7 @@ const (
 	metricsPort = "metrics"
 
 	poolTimeout = 20 * time.Second
-	// poolWindow is over how long what is lent is measured.
+	// poolWindow is how long the pool is measured.
 	poolWindow = 2 * time.Second
 )
 
@@ -29,7 +29,7 @@ const (
 type poolDocument struct {
 	Node  string `json:"node"`
 	Agent string `json:"agent"`
-	// Ready is since when the agent is.
+	// Ready is since when the agent has been ready; nil when it is not.
 	Ready       *metav1.Time `json:"ready,omitempty"`
 	poolFigures `json:",inline"`
 }
@@ -103,7 +103,7 @@ func pool(ctx context.Context, kube client.Client, to forward, node string, wind
 	return d, nil
 }
 
-// agentOf is the running agent of the node.
+// agentOf returns the running agent of the node.
 func agentOf(ctx context.Context, kube client.Client, node string) (*corev1.Pod, error) {
 	if err := kube.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no node %q: `kubectl get nodes` lists them", node)

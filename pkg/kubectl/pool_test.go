@@ -36,7 +36,8 @@ func cluster(objects ...client.Object) client.Client {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
 }
 
-// worker is a new object each time, as clients write the version into what they are given.
+// worker returns a new object each time, because clients write the
+// version into what they are given.
 func worker() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
 }

@@ -27,7 +27,7 @@ import (
 
 const (
 	latestRequest = "latest"
-	// mostRequests is more than an activator answers, in bytes.
+	// mostRequests is more than the size of an activator's answer, in bytes.
 	mostRequests = 1 << 20
 )
 
@@ -35,7 +35,7 @@ const (
 type pastRequest struct {
 	invocation.Decision
 	activator string
-	// others are how many more of the Service were found.
+	// others is how many more requests of the Service were found.
 	others int
 }
 
@@ -68,7 +68,7 @@ type pastDocument struct {
 
 var requestID = regexp.MustCompile(`^[0-9A-Za-z._-]{1,128}$`)
 
-// parseRequest is what activators are asked for.
+// parseRequest returns the query for activators.
 func parseRequest(value string, service client.ObjectKey) (url.Values, error) {
 	traceparent := trace.SpanContextFromContext(api.ContextWithTraceparent(context.Background(), value))
 	_, err := trace.TraceIDFromHex(value)
@@ -85,7 +85,7 @@ func parseRequest(value string, service client.ObjectKey) (url.Values, error) {
 	return nil, fmt.Errorf("--request is %.140q, want %s, the ID of a W3C trace (32 digits 0-9 and a-f), a traceparent, or an X-Request-Id (letters, digits, dots, dashes and underscores, 128 at most)", value, latestRequest)
 }
 
-// searched is where a request was looked for.
+// searched says where a request was looked for.
 type searched struct {
 	activators, kept int
 	oldest           *time.Time
@@ -165,7 +165,8 @@ func (in *searched) take(answer *invocation.Requests) {
 	}
 }
 
-// notFound says where it was looked for, and how to have a request that is found.
+// notFound says where the request was looked for, and how
+// to send one that can be found.
 func (in *searched) notFound(service *servingv1.Service, request string, others []*pastRequest, now time.Time) error {
 	name := service.Namespace + "/" + service.Name
 	switch {
@@ -249,7 +250,7 @@ func (p *pastRequest) document(now time.Time) document {
 	return p.with(table)
 }
 
-// addPool says what the pool had for it.
+// addPool adds the pool's answer.
 func (p *pastRequest) addPool(table *metav1.Table) {
 	switch a := p.Pool; {
 	case a == nil && p.Quick:
@@ -297,10 +298,10 @@ func (p *pastRequest) forPrograms() *pastDocument {
 	return d
 }
 
-// newTraceID is random.
+// newTraceID returns a random trace ID.
 func newTraceID() string {
 	var id trace.TraceID
-	rand.Read(id[:]) // which cannot fail
+	rand.Read(id[:]) // cannot fail
 	return id.String()
 }
 

@@ -26,7 +26,7 @@ type restoreFlags struct {
 	scope
 	node  string
 	force bool
-	// narrowed says that the namespace was named, and is not only that of the context.
+	// narrowed says that --namespace names the namespace, and not only the context.
 	narrowed bool
 }
 
@@ -76,8 +76,8 @@ lends stands in cgroups alone, and goes back when it ends.`,
 	return cmd
 }
 
-// podsToRestore are the named one, or those of Knative that are meant. Whether they still have the label that opts in
-// does not matter: who takes it away wants them back all the more.
+// podsToRestore returns the named pod, or the pods of Knative that the flags select. They need not have the label
+// that opts in any more: whoever removes it wants them restored all the more.
 func (o *options) podsToRestore(ctx context.Context, kube client.Client, f restoreFlags, names []string) ([]corev1.Pod, error) {
 	namespace, err := o.namespaceOf(f.scope)
 	if err != nil {
@@ -137,7 +137,7 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 	for _, d := range debts {
 		rows = append(rows, d.row)
 	}
-	// CPU first: a kubelet that waits with a pod's memory waits with its CPU, too.
+	// CPU first, because a kubelet that delays a pod's memory delays its CPU, too.
 	for _, only := range []func(api.Resources) api.Resources{cpuAlone, memoryAlone} {
 		var sent []*owing
 		for _, d := range debts {
@@ -171,7 +171,7 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 	return nil
 }
 
-// refuseWhileResized is an error where the resizer would change again what is put back.
+// refuseWhileResized returns an error if the resizer would change again what is restored.
 func refuseWhileResized(ctx context.Context, kube client.Client, debts []*owing) error {
 	inForce := map[string]settings.Settings{}
 	acting := 0

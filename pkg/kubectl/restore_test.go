@@ -21,7 +21,7 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// resized is a pod that runs as the kubelet would have it, with limits that by has changed.
+// resized makes a pod that runs at the limits to, which by has set.
 func (p *plane) resized(revision *servingv1.Revision, name, mode string, to api.Resources, by string) {
 	p.Helper()
 	pod := &corev1.Pod{
@@ -90,7 +90,7 @@ func (p *plane) restores() {
 	}
 	p.prints("Nothing to put back", "restore", "whole", "-n", "resized")
 
-	// There is no kubelet: what it has not done is told, now and the next time.
+	// There is no kubelet: restore says that the limits are not in force, now and the next time.
 	out, err = p.run("restore", "both", "-n", "resized")
 	if err == nil || !strings.Contains(out, "asked for before, but not in force") {
 		p.Errorf("of a kubelet that does nothing the error is %v, after\n%s", err, out)
@@ -101,14 +101,14 @@ func (p *plane) restores() {
 		p.Errorf("why the kubelet waits is not told:\n%s", out)
 	}
 
-	// The resizer runs, and would change what is put back.
+	// The resizer runs, and would change what is restored.
 	p.namespace("acting")
 	p.resized(p.revision("acting", "cart-00001", list("500m", "256Mi")), "full", "full", above, actuate.FieldManager)
 	p.refuses("the resizer runs and acts on 1 of the pods, such as acting/full in the mode full", "restore", "--node", "worker")
 	if got := p.limits("acting", "full"); got != above {
 		p.Errorf("what is refused has set %v", got)
 	}
-	// The namespace bounds what of the node is changed.
+	// The namespace bounds which pods of the node are changed.
 	out, err = p.run("restore", "-n", "acting", "--node", "worker", "--dry-run=server")
 	if err != nil || !strings.Contains(out, "acting") || strings.Contains(out, "resized") {
 		p.Errorf("of the namespace acting on the node worker the dry run ends with %v, after\n%s", err, out)
@@ -132,7 +132,7 @@ func (p *plane) pending(namespace, name, message string) {
 	p.status(&pod)
 }
 
-// A pod that goes is owed nothing any more: neither one that went before it had anything back, nor one that has only its CPU back.
+// A pod that goes is owed nothing any more, whether it went before anything was restored or after its CPU was.
 func TestRestoreOfPodsThatGo(t *testing.T) {
 	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-00001", UID: "1"}}
 	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: list("500m", "256Mi")}}}

@@ -15,7 +15,7 @@ import (
 
 const rolloutPoll = time.Second
 
-// mergePatch is of plain maps, which can always be written as JSON.
+// mergePatch returns a merge patch of plain maps, which can always be written as JSON.
 func mergePatch(fields map[string]any) client.Patch {
 	data, err := json.Marshal(fields)
 	utilruntime.Must(err)
@@ -29,7 +29,7 @@ type rollout struct {
 	change     *modeChange
 }
 
-// await waits until it is ready or fails, or the time is up, and notes what became of it.
+// await waits until the revision is ready, fails or times out, and notes the result.
 func (r *rollout) await(ctx context.Context, kube client.Client, timeout time.Duration) {
 	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return r.look(ctx, kube), nil })
 	if err != nil {
@@ -38,11 +38,11 @@ func (r *rollout) await(ctx context.Context, kube client.Client, timeout time.Du
 	}
 }
 
-// look is true when there is nothing more to come.
+// look returns true when there is nothing more to come.
 func (r *rollout) look(ctx context.Context, kube client.Client) bool {
 	var service servingv1.Service
 	if err := kube.Get(ctx, r.service, &service); err != nil {
-		return false // it may be back for the next look
+		return false // the API server may answer the next look
 	}
 	status := &service.Status
 	if status.ObservedGeneration < r.generation || status.LatestCreatedRevisionName == "" {
@@ -65,7 +65,7 @@ func (r *rollout) look(ctx context.Context, kube client.Client) bool {
 	return false
 }
 
-// toLatest says whether the newest revision gets requests.
+// toLatest reports whether the newest revision gets requests.
 func toLatest(service *servingv1.Service) bool {
 	if len(service.Spec.Traffic) == 0 {
 		return true

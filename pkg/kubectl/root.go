@@ -26,17 +26,18 @@ const (
 	groupInstall = "install"
 )
 
-// options are those of every command: which cluster, and where to write.
+// options are shared by all commands: which cluster to use, and where to write.
 type options struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
 }
 
-// NewRoot is the command `kubectl libra`.
+// NewRoot returns the command `kubectl libra`.
 func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
-	log.SetLogger(logr.Discard()) // what the user is to know, commands say
+	log.SetLogger(logr.Discard()) // commands say what the user needs to know
 	o := &options{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
-	// Were it the flag's default, client-go would take that for a configuration, and not the account of the pod.
+	// If this were the flag's default, client-go would take it for a configuration, and not
+	// use the pod's service account.
 	o.flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
 		if c.Timeout == 0 {
 			c.Timeout = requestTimeout
@@ -69,7 +70,7 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 
 var scheme = check.NewScheme()
 
-// client reaches the cluster that the flags, the kubeconfig or the pod's account name.
+// client returns a client of the cluster that the flags, the kubeconfig or the pod's service account name.
 func (o *options) client() (client.Client, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {
@@ -78,7 +79,7 @@ func (o *options) client() (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// namespace is the one that the flags or the kubeconfig's context name.
+// namespace returns the namespace that the flags or the kubeconfig's context name.
 func (o *options) namespace() (string, error) {
 	ns, _, err := o.flags.ToRawKubeConfigLoader().Namespace()
 	return ns, err

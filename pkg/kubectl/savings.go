@@ -31,7 +31,7 @@ type saving struct {
 // savingsDocument is what `savings` prints as JSON and YAML.
 type savingsDocument struct {
 	Functions []saving `json:"functions"`
-	// Total is also of functions that are not listed.
+	// Total includes functions that are not listed.
 	Total saving `json:"total"`
 }
 
@@ -119,7 +119,7 @@ func (s saving) addTo(table *metav1.Table) {
 	addRow(table, s.Namespace, s.Function, s.Mode, s.Requests, cores(s.UnusedMilliCores), mebibytes(s.UnusedBytes), cores(s.WantedMilliCores), mebibytes(s.WantedBytes))
 }
 
-// pitch is what there is to gain from the functions that only observe.
+// pitch says what there is to gain from the functions that are only observed.
 func (d *savingsDocument) pitch() []string {
 	var observed saving
 	for _, s := range d.Functions {

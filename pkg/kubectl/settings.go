@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// readClusterSettings are those of config-libra and of the cluster's HarvestPolicy, as a part of Libra has them that
-// starts now.
+// readClusterSettings returns the settings of config-libra and of the cluster's HarvestPolicy, as a part of
+// Libra that starts now has them.
 func readClusterSettings(ctx context.Context, kube client.Client) (settings.Settings, error) {
 	of, err := readConfigMap(ctx, kube)
 	if err != nil {
@@ -24,11 +24,11 @@ func readClusterSettings(ctx context.Context, kube client.Client) (settings.Sett
 	if err != nil {
 		return of, err
 	}
-	of, _ = of.WithDefault(policy) // one that is refused is observed
+	of, _ = of.WithDefault(policy) // a refused policy means observe
 	return of, nil
 }
 
-// readConfigMap are the settings of config-libra alone.
+// readConfigMap returns the settings of config-libra alone.
 func readConfigMap(ctx context.Context, kube client.Client) (settings.Settings, error) {
 	var cm corev1.ConfigMap
 	of := settings.Absent
@@ -37,13 +37,13 @@ func readConfigMap(ctx context.Context, kube client.Client) (settings.Settings, 
 	case err != nil:
 		return of, fmt.Errorf("reading the settings: %w", err)
 	default:
-		// A value that is not accepted leaves what held before, which is not known here: the default is the best guess.
+		// A refused value leaves the last one in force, which is not known here: the default is the best guess.
 		of, _ = settings.Parse(cm.Data)
 	}
 	return of, nil
 }
 
-// readSettings are a namespace's.
+// readSettings returns the settings of a namespace.
 func readSettings(ctx context.Context, kube client.Client, namespace string) (settings.Settings, error) {
 	of, err := readClusterSettings(ctx, kube)
 	if err != nil {
@@ -53,11 +53,11 @@ func readSettings(ctx context.Context, kube client.Client, namespace string) (se
 	if err != nil {
 		return of, err
 	}
-	of, _ = of.With(policy) // one that is refused is observed
+	of, _ = of.With(policy) // a refused policy means observe
 	return of, nil
 }
 
-// readPolicy is what a namespace's HarvestPolicy says, which is nothing where it has none.
+// readPolicy returns the spec of a namespace's HarvestPolicy, which is empty if there is none.
 func readPolicy(ctx context.Context, kube client.Client, namespace string) (v1alpha1.HarvestPolicySpec, error) {
 	var policy v1alpha1.HarvestPolicy
 	err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v1alpha1.HarvestPolicyName}, &policy)

@@ -82,7 +82,7 @@ func (o *options) top(ctx context.Context, f topFlags, kube client.Client, names
 	for again := false; ; again = true {
 		d, err := top(ctx, kube, namespace, time.Now())
 		if ctx.Err() != nil && again {
-			return nil // whoever watches has seen enough
+			return nil // the user has seen enough
 		}
 		if err != nil {
 			return err
@@ -98,14 +98,14 @@ func (o *options) top(ctx context.Context, f topFlags, kube client.Client, names
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ends: // a reading that has begun before is printed
+		case <-ends: // a read that began before is still printed
 			return nil
 		case <-ticks.C:
 		}
 	}
 }
 
-// printBetween tells one print of many from the next.
+// printBetween separates one print of many from the next.
 func (o *options) printBetween(f output, now time.Time) error {
 	if f.format == "yaml" {
 		_, err := fmt.Fprintln(o.Out, "---")

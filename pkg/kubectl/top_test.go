@@ -19,7 +19,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// A reading that begins shortly before the end is finished: client-go refuses one that it takes to have no time left.
+// A read that begins shortly before the end is finished: client-go refuses one that it takes to have no time left.
 func TestWatchEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		report := &v1alpha1.FunctionReport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.FunctionReportName}}

@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/pkg/kubectl/uninstall"
 )
 
-// uninstallTimeout is how long each thing may take that the removal waits for, unless --timeout says otherwise.
+// uninstallTimeout is how long the removal waits for each thing, unless --timeout says otherwise.
 const uninstallTimeout = 5 * time.Minute
 
 func newUninstall(o *options) *cobra.Command {

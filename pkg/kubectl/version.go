@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is that of the release, which its build sets.
+// Version is the release's version, which its build sets.
 var Version string
 
 func newVersion(o *options) *cobra.Command {
@@ -23,7 +23,7 @@ func newVersion(o *options) *cobra.Command {
 	}
 }
 
-// version is the release's, or of what is no release the commit's.
+// version returns the release's version, or else the commit.
 func version() string {
 	if Version != "" {
 		return Version

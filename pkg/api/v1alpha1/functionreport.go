@@ -8,8 +8,8 @@ import (
 // FunctionReportName is the name of a namespace's only FunctionReport.
 const FunctionReportName = "functions"
 
-// FunctionReport is what Libra does for the functions of a namespace, or in the mode observe would do. The
-// resizer writes it; nothing reads settings from it.
+// FunctionReport is what Libra does for the functions of a namespace, or would do for those that are only observed. The
+// resizer writes it. Nothing reads settings from it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -39,18 +39,18 @@ type FunctionReportList struct {
 	Items           []FunctionReport `json:"items"`
 }
 
-// FunctionReportStatus is of the window that ended when it was updated.
+// FunctionReportStatus covers the window that ended when it was updated.
 type FunctionReportStatus struct {
-	// Updated is when this was written last.
+	// updated is when the report was last written.
 	Updated metav1.Time `json:"updated"`
 
-	// Window is how long before that the figures begin.
+	// window is how long before updated the figures begin.
 	Window metav1.Duration `json:"window"`
 
-	// Total is of all functions of the namespace, also of those that are not listed.
+	// total is the sum over all functions of the namespace, including those that are not listed.
 	Total FunctionTotal `json:"total"`
 
-	// Functions are those that had requests in the window, at most 500 of them: those with the most requests.
+	// functions are the functions that had requests in the window, at most 500: those with the most requests.
 	//
 	// +optional
 	// +listType=map
@@ -61,73 +61,79 @@ type FunctionReportStatus struct {
 
 // FunctionTotal is the sum over a namespace's functions.
 type FunctionTotal struct {
-	// Functions had a request in the window, and Learned of them have a prediction.
+	// functions is how many functions had a request in the window.
 	Functions int32 `json:"functions"`
-	Learned   int32 `json:"learned"`
+	// learned is how many of these functions have a prediction.
+	Learned int32 `json:"learned"`
 
 	FunctionFigures `json:",inline"`
 }
 
-// FunctionFigures are CPU in cores and memory in bytes, in the mean over the window.
+// FunctionFigures are figures for the window. Amounts are means, with CPU in cores and memory in bytes.
 type FunctionFigures struct {
-	// Requests that began in the window.
+	// requests is how many requests began in the window.
 	Requests int64 `json:"requests"`
 
-	// CouldLend is what requests were predicted not to use of their user allocation, while they ran.
+	// couldLend is the part of their user allocation that requests were predicted not to use, while they ran.
 	//
 	// +optional
 	CouldLend corev1.ResourceList `json:"couldLend,omitempty"`
-	// WouldBorrow is what requests were predicted to use beyond their user allocation, while they ran.
+	// wouldBorrow is what requests were predicted to use beyond their user allocation, while they ran.
 	//
 	// +optional
 	WouldBorrow corev1.ResourceList `json:"wouldBorrow,omitempty"`
-	// Lent is what was given away, and Borrowed what was received.
+	// lent is what was given away.
 	//
 	// +optional
 	Lent corev1.ResourceList `json:"lent,omitempty"`
+	// borrowed is what was received.
+	//
 	// +optional
 	Borrowed corev1.ResourceList `json:"borrowed,omitempty"`
 
-	// Safeguards is how often a container got everything back at once.
+	// safeguards is how often a container got everything back at once.
 	Safeguards int64 `json:"safeguards"`
 
-	// SlowdownPercent is the typical time of the window's requests over that of the function's requests while it was only
-	// observed, of similar sizes, in percent. Under 100 is faster. It is left out when that is not known.
+	// slowdownPercent is the typical time of the window's requests as a percentage of the time of the function's requests
+	// of similar sizes while it was only observed. Under 100 is faster. It is left out when it is not known.
 	//
 	// +optional
 	SlowdownPercent *int32 `json:"slowdownPercent,omitempty"`
 }
 
-// Learning is how far the predictor is with a function.
+// Learning is how far the predictor has come with a function.
 //
 // +kubebuilder:validation:Enum=Unseen;Learning;Learned
 type Learning string
 
 const (
-	// LearningUnseen has nothing observed, or no predictor that answers.
+	// LearningUnseen means that nothing was observed, or that no predictor answers.
 	LearningUnseen Learning = "Unseen"
-	// LearningUnderWay has no prediction yet.
+	// LearningUnderWay means that there is no prediction yet.
 	LearningUnderWay Learning = "Learning"
 	LearningDone     Learning = "Learned"
 )
 
-// FunctionStatus is of one revision.
+// FunctionStatus is the report on one revision.
 type FunctionStatus struct {
+	// revision is the name of the revision.
 	Revision string `json:"revision"`
-	// Service is the Knative Service of the revision, where it has one.
+	// service is the Knative Service of the revision, if it has one.
 	//
 	// +optional
 	Service string `json:"service,omitempty"`
 
-	// Mode is observe, lend or full, as it is in force.
+	// mode is the mode in force: observe, lend or full.
 	Mode string `json:"mode"`
-	// Source is node or owners, as it is in force on the namespace.
+	// source is the source in force in the namespace: node or owners.
 	//
 	// +optional
-	Source   string   `json:"source,omitempty"`
+	Source string `json:"source,omitempty"`
+	// learning is how far the predictor has come with the function. Unseen: nothing was observed, or no predictor
+	// answers. Learning: there is no prediction yet. Learned: there are predictions.
 	Learning Learning `json:"learning"`
 
-	// Reason is why most of the requests that did not take part did not.
+	// reason is why most of the requests that did not take part did not.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`

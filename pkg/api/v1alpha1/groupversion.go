@@ -1,5 +1,5 @@
-// Package v1alpha1 holds the objects in which an operator says where functions run, and in which Libra says
-// how they fare.
+// Package v1alpha1 holds the objects in which operators say how far Libra goes and where functions run, and
+// in which Libra reports on functions.
 //
 // +kubebuilder:object:generate=true
 // +groupName=libra.dev

@@ -5,10 +5,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// HarvestPolicy says how far Libra goes with the functions of its namespace. Its name is default: a namespace has one
-// at most. That of the namespace libra-system is the cluster's default: what it says holds for each namespace whose own
-// policy does not say it. Then come the ConfigMap config-libra, for mode, max-mode and source, and what is built in. An
-// annotation of a revision comes before all of them. A change is in force within moments, without a new revision.
+// HarvestPolicy says how far Libra goes with the functions of its namespace. It is named default, so a namespace has at most
+// one. The one in the namespace libra-system is the cluster's default: its fields apply where a namespace's own policy does
+// not set them. After it come the ConfigMap config-libra, for mode, max-mode and source, and the built-in values. An
+// annotation of a revision takes precedence over all of them. A change takes effect within moments, without a new revision.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -46,58 +46,60 @@ type HarvestPolicyList struct {
 	Items           []HarvestPolicy `json:"items"`
 }
 
-// Mode is how far Libra goes: observe changes nothing, with lend a function may get less while others need it, and with
-// full it also gets more.
+// Mode is how far Libra goes with a function: observe changes nothing, lend lets it have less while others need it,
+// and full gives it more, too.
 //
 // +kubebuilder:validation:Enum=observe;lend;full
 type Mode string
 
-// Source is where the CPU comes from that a function gets beyond its limit: node is what its node has idle, owners what
+// Source is where the CPU comes from that a function gets beyond its limit: node is what its node has idle, owners is what
 // other functions of its domain do not use of their own.
 //
 // +kubebuilder:validation:Enum=node;owners
 type Source string
 
-// HarvestPolicySpec is of all functions of a namespace, or of the cluster.
+// HarvestPolicySpec applies to all functions of a namespace, or of the cluster.
 type HarvestPolicySpec struct {
-	// Mode is that of revisions without the annotation libra.dev/mode.
+	// mode is how far Libra goes with revisions that do not have the annotation libra.dev/mode.
 	//
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
-	// MaxMode is the most that a revision gets, whatever its annotation or the mode says. The cluster's bound it too: that
-	// of the cluster's default, and max-mode in config-libra.
+	// maxMode is the highest mode that any revision gets, whatever its annotation or mode says. The bounds for the cluster
+	// apply, too: maxMode of the cluster's default, and max-mode in config-libra.
 	//
 	// +optional
 	MaxMode Mode `json:"maxMode,omitempty"`
 
-	// Source comes before the namespace's label libra.dev/source, which is short for it. A node's label comes before it.
+	// source is where CPU beyond the limit comes from: node or owners. It takes precedence over the namespace's label
+	// libra.dev/source, which is short for it. A node's label takes precedence over both.
 	//
 	// +optional
 	Source Source `json:"source,omitempty"`
 
-	// MaxCPU is the most CPU that a container may use under the source node, of revisions without the annotation
-	// libra.dev/max-cpu. Less than the container's limit is the limit.
+	// maxCPU is the most CPU that a container may use under the source node, for revisions that do not have the annotation
+	// libra.dev/max-cpu. A value below the container's limit counts as the limit.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 1500m or 2"
 	MaxCPU *resource.Quantity `json:"maxCPU,omitempty"`
 
-	// MinCPU is what a container keeps at least under the source owners, however little is predicted, of revisions
-	// without the annotation libra.dev/min-cpu.
+	// minCPU is the least CPU that a container keeps under the source owners, however little is predicted, for revisions
+	// that do not have the annotation libra.dev/min-cpu.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 200m or 1.5"
 	MinCPU *resource.Quantity `json:"minCPU,omitempty"`
 
-	// MinMemory is the same of memory, of revisions without the annotation libra.dev/min-memory.
+	// minMemory is the least memory that a container keeps, however little is predicted, for revisions that do not have the
+	// annotation libra.dev/min-memory.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",message="must be a whole number of bytes from 0 to 1Pi, such as 128Mi"
 	MinMemory *resource.Quantity `json:"minMemory,omitempty"`
 
-	// MinLoan is the least time that a loan of CPU must last to be made. A request that is predicted to be shorter lends
-	// nothing, and one that would be shorter without a loan borrows none. Built in is 100ms.
+	// minLoan is the least time that a loan of CPU must last to be made. A request that is predicted to be shorter lends
+	// nothing, and one that would be shorter without a loan borrows none. The built-in value is 100ms.
 	//
 	// +optional
 	// +kubebuilder:validation:Format=duration
@@ -106,18 +108,19 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="self >= duration('0s') && self <= duration('1h')",message="must be a duration from 0s to 1h, such as 100ms"
 	MinLoan *metav1.Duration `json:"minLoan,omitempty"`
 
-	// SafeguardPercent is how much of what a donor of CPU was left it uses, in percent, when it gets everything back. It
-	// is left so much that the predicted CPU is no more than that. Built in is 80: more lends more, and helps later.
+	// safeguardPercent is a share, in percent, of the CPU that a donor was left. A donor that uses this share gets
+	// everything back. It is left enough that its predicted CPU is no more than this share. The built-in value is 80. A
+	// higher value lends more, and helps later when a prediction is wrong.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=50
 	// +kubebuilder:validation:Maximum=95
 	SafeguardPercent *int32 `json:"safeguardPercent,omitempty"`
 
-	// Domain names those that functions lend to and borrow from, memory and under the source owners CPU: the functions of
-	// all namespaces whose policies say the same, on the same node. Without one, and by the name of the own namespace, these
-	// are the functions of that. To join a domain takes the verb join on its name, of the resource lendingdomains in the API
-	// group libra.dev, which an admin of a namespace does not have.
+	// domain names the functions that lend to one another: those of all namespaces whose policies name the same domain, on
+	// the same node. They lend memory and, under the source owners, CPU. Without a domain, or with the namespace's own name,
+	// these are only the functions of the namespace. To join a domain takes the verb join on its name, of the resource
+	// lendingdomains in the API group libra.dev. An admin of a namespace does not have it.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -125,35 +128,35 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Domain string `json:"domain,omitempty"`
 
-	// CPUReserve is how much of each node's allocatable CPU no container may use beyond its limit, under the source node.
-	// It is of nodes, so that only the cluster's default may say it. Built in is 0.
+	// cpuReserve is how much of each node's allocatable CPU no container may use beyond its limit, under the source node. It
+	// applies to nodes, so only the cluster's default may set it. The built-in value is 0.
 	//
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('1048576')) <= 0",message="must be an amount of CPU from 0 to 1048576, such as 200m or 1.5"
 	CPUReserve *resource.Quantity `json:"cpuReserve,omitempty"`
 }
 
-// HarvestPolicyStatus is what became of a policy, as the resizer sees it. It is written within ten seconds, and the
-// numbers in it once a minute at most.
+// HarvestPolicyStatus is what became of a policy, as the resizer sees it. The resizer writes it within ten seconds, and
+// counts functions and pods when a policy changes and every ten minutes.
 type HarvestPolicyStatus struct {
-	// ObservedGeneration is the generation that this is of.
+	// observedGeneration is the generation of the policy that this status is for.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Functions are those that the policy is for: the namespace's, or of the cluster's default all. A revision that gets
-	// no requests, because no route leads to it, is none of them.
+	// functions is how many functions the policy applies to: those of its namespace or, for the cluster's default, all. A
+	// revision that gets no requests, because no route leads to it, does not count.
 	//
 	// +optional
 	Functions int32 `json:"functions"`
 
-	// Pods are those of the functions, by what Knative says of their revisions.
+	// pods is how many pods these functions have, according to the status of their Revisions.
 	//
 	// +optional
 	Pods int32 `json:"pods"`
 
-	// Conditions are Accepted, whether Libra's parts take all that the policy says, and InForce, whether all of it holds:
-	// the cluster may bound it, or a function or a node.
+	// conditions are Accepted, whether Libra's parts accept everything that the policy says, and InForce, whether all of it
+	// is in force: the cluster, a function or a node may bound it.
 	//
 	// +optional
 	// +listType=map

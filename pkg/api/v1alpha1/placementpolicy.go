@@ -2,12 +2,12 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// DefaultName is the policy of functions that name none.
+// DefaultName is the name of the policy for functions that name none.
 const DefaultName = "default"
 
-// PlacementPolicy says where requests to functions of its namespace go. Its name is the
-// tag that their label libra.dev/placement names; the one called default is for functions
-// without that label, and for those whose own policy has nowhere left to go.
+// PlacementPolicy says where requests to functions of its namespace go. Its name is the tag in the label
+// libra.dev/placement of these functions. The policy called default is for functions without that label, and
+// for those whose own policy has nowhere left to go.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -67,12 +67,12 @@ type ClusterPlacementPolicyList struct {
 	Items           []ClusterPlacementPolicy `json:"items"`
 }
 
-// PlacementPolicySpec is a policy of tAPP: blocks of workers, which are nodes, of which the
-// first that has a valid one gets the request.
+// PlacementPolicySpec is a tAPP policy: blocks of workers, which are nodes. The first block that has a
+// valid worker gets the request.
 //
 // +kubebuilder:validation:XValidation:rule="self.blocks.map(b, size(b.workers)).sum() <= 64",message="spec.blocks have too many workers, want at most 64 in all: a set is one, however many nodes it has"
 type PlacementPolicySpec struct {
-	// Strategy orders the blocks: bestFirst as they are listed, random anew for each request,
+	// strategy is the order of the blocks: bestFirst as they are listed, random anew for each request,
 	// platform by a hash of the function, so that each function has an order of its own.
 	//
 	// +optional
@@ -80,7 +80,7 @@ type PlacementPolicySpec struct {
 	// +kubebuilder:validation:Enum=bestFirst;random;platform
 	Strategy Strategy `json:"strategy,omitempty"`
 
-	// Blocks are tried in order until one has a valid worker.
+	// blocks are tried in order until one has a valid worker.
 	//
 	// +required
 	// +listType=atomic
@@ -88,9 +88,9 @@ type PlacementPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Blocks []Block `json:"blocks"`
 
-	// Followup is what becomes of a request for which no block has a valid worker: default leaves it
-	// to the policy of that name, fail answers it with 503. It is default for all
-	// policies but those called default, of which it is fail.
+	// followup says what happens to a request for which no block has a valid worker: default leaves it to the
+	// policy called default, fail answers it with 503. If it is not set, it is default, and in policies
+	// called default it is fail.
 	//
 	// +optional
 	Followup Followup `json:"followup,omitempty"`
@@ -98,12 +98,13 @@ type PlacementPolicySpec struct {
 
 // Block is a choice of workers.
 type Block struct {
-	// Controller says what the block is to activators by the zone that they are in.
+	// controller names the zone whose activators place the requests of this block, and says
+	// what activators outside it do.
 	//
 	// +optional
 	Controller *Controller `json:"controller,omitempty"`
 
-	// Workers are nodes, and sets of nodes.
+	// workers are nodes and sets of nodes.
 	//
 	// +required
 	// +listType=atomic
@@ -111,23 +112,25 @@ type Block struct {
 	// +kubebuilder:validation:MaxItems=64
 	Workers []Worker `json:"workers"`
 
-	// Strategy chooses among the workers. bestFirst takes the first valid one, random any.
-	// The others compare the pods of all valid workers; where the one that they choose is in a
-	// set that has a strategy of its own, that chooses again within the set.
+	// strategy chooses among the workers: bestFirst takes the first valid one, random any valid one. The
+	// others compare the pods of all valid workers. If the pod that they choose is in a set with a strategy
+	// of its own, that strategy chooses again within the set.
 	//
 	// +optional
 	// +kubebuilder:default=bestFirst
 	Strategy Strategy `json:"strategy,omitempty"`
 
-	// Invalidate is that of workers that have none of their own. Without either it is overload.
+	// invalidate says when a worker that has no invalidate of its own is not valid. If
+	// neither is set, it is overload.
 	//
 	// +optional
 	Invalidate *Invalidate `json:"invalidate,omitempty"`
 }
 
-// Controller is a zone of activators, which are to place the requests of a block.
+// Controller names a zone whose activators place the requests of a block.
 type Controller struct {
-	// Zone is that of the activator's node, in its label topology.kubernetes.io/zone.
+	// zone is the zone of the nodes that these activators are on, as in the nodes' label
+	// topology.kubernetes.io/zone.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -135,16 +138,16 @@ type Controller struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Zone string `json:"zone"`
 
-	// TopologyTolerance says what an activator outside the zone may do with a request when it cannot pass it
-	// on to one inside: all has it use the block as those inside do, same has it use the
-	// block's workers in the zone alone, none has it pass over the block.
+	// topologyTolerance says what an activator outside the zone may do with a request when it cannot pass it
+	// on to one inside: all uses the block as activators inside do, same uses only those of the block's
+	// workers that are in the zone, none passes over the block.
 	//
 	// +optional
 	// +kubebuilder:default=all
 	TopologyTolerance TopologyTolerance `json:"topologyTolerance,omitempty"`
 
-	// Outside says what an activator outside the zone does first: forward has it pass the request on to one
-	// inside, if one can be reached, stay has it do at once what topologyTolerance says.
+	// outside says what an activator outside the zone does first: forward passes the request on to one
+	// inside, if one can be reached; stay does at once what topologyTolerance says.
 	//
 	// +optional
 	// +kubebuilder:default=forward
@@ -156,55 +159,65 @@ type Controller struct {
 // +kubebuilder:validation:XValidation:rule="has(self.node) != has(self.set)",message="want either node or set; set: {} is all nodes"
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || has(self.set)",message="strategy chooses within a set, want none beside node"
 type Worker struct {
-	// Node is the name of one.
+	// node is the name of a node.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
 
-	// Set are the nodes with the labels. Without any it is all nodes.
+	// set selects nodes by their labels. An empty set is all nodes.
 	//
 	// +optional
 	Set *NodeSet `json:"set,omitempty"`
 
-	// Strategy chooses within the set: bestFirst by the names of nodes, random any of the nodes,
-	// the others by comparing the pods. Without one it is platform.
+	// strategy chooses within the set: bestFirst takes the first node by name, random any node, and the
+	// others compare the pods. Without one it is platform.
 	//
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
 
-	// Invalidate says when a node is not valid. Without it that of the block applies.
+	// invalidate says when a node is not valid. Without it the invalidate of the block applies.
 	//
 	// +optional
 	Invalidate *Invalidate `json:"invalidate,omitempty"`
 }
 
-// NodeSet are the nodes that match all of it.
+// NodeSet selects the nodes that match all of its requirements.
 type NodeSet struct {
+	// matchLabels are labels that a node must have.
+	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 
+	// matchExpressions are requirements on a node's labels.
+	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	MatchExpressions []NodeRequirement `json:"matchExpressions,omitempty"`
 }
 
-// NodeRequirement is one of a label.
+// NodeRequirement is a requirement on one label of a node.
 //
 // +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",message="values are for In and NotIn, want at least one there and none with Exists and DoesNotExist"
 type NodeRequirement struct {
+	// key is the label's key.
+	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Key string `json:"key"`
 
+	// operator is the label's relation to values: In, NotIn, Exists or DoesNotExist.
+	//
 	// +required
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator metav1.LabelSelectorOperator `json:"operator"`
 
+	// values are for In and NotIn.
+	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -212,26 +225,27 @@ type NodeRequirement struct {
 	Values []string `json:"values,omitempty"`
 }
 
-// Invalidate says when a node is not valid: when any of it holds. A node that is not ready, or on which the
-// function has no pod with room for the request, never is.
+// Invalidate says when a node is not valid: when any of its conditions holds. A node that is not ready, or on
+// which the function has no pod with room for the request, is never valid.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.capacityUsedPercent) || has(self.maxConcurrentInvocations) || (has(self.overload) && self.overload)",message="want at least one of capacityUsedPercent, maxConcurrentInvocations and overload: true"
 type Invalidate struct {
-	// CapacityUsedPercent is how much of the node's CPU is in use, in percent.
+	// capacityUsedPercent makes the node not valid while at least this percentage of its CPU is in use.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	CapacityUsedPercent *int32 `json:"capacityUsedPercent,omitempty"`
 
-	// MaxConcurrentInvocations is how many requests are in flight on the node, of all functions.
+	// maxConcurrentInvocations makes the node not valid while at least this many requests, of all
+	// functions, are in flight on it.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxConcurrentInvocations *int32 `json:"maxConcurrentInvocations,omitempty"`
 
-	// Overload is that the node is under pressure of memory, disk or processes, as its kubelet says.
+	// overload makes the node not valid while its kubelet reports pressure of memory, disk or processes.
 	//
 	// +optional
 	Overload bool `json:"overload,omitempty"`
@@ -255,7 +269,7 @@ const (
 	LeastPressure Strategy = "leastPressure"
 )
 
-// Followup is what becomes of a request that a policy has no place for.
+// Followup is what happens to a request that a policy has no place for.
 //
 // +kubebuilder:validation:Enum=default;fail
 type Followup string
@@ -265,7 +279,7 @@ const (
 	FollowupFail    Followup = "fail"
 )
 
-// TopologyTolerance is what a block with a controller is to other activators.
+// TopologyTolerance is what activators outside the zone of a block's controller may do with the block.
 //
 // +kubebuilder:validation:Enum=all;same;none
 type TopologyTolerance string
@@ -276,7 +290,7 @@ const (
 	ToleranceNone TopologyTolerance = "none"
 )
 
-// Outside is what an activator does with a request for a block of another zone's.
+// Outside is what an activator does first with a request for a block that designates another zone.
 //
 // +kubebuilder:validation:Enum=forward;stay
 type Outside string
@@ -286,8 +300,8 @@ const (
 	OutsideStay    Outside = "stay"
 )
 
-// Accepted is the condition that the policy's spec, of the generation that the condition
-// names, is in force. Where it is false the last one that was accepted is, if there was one.
+// Accepted is the condition that says whether the policy's spec, at the generation that the condition names,
+// is in force. If it is false, the last spec that was accepted stays in force, if there was one.
 const Accepted = "Accepted"
 
 // Reasons of Accepted.
@@ -298,20 +312,22 @@ const (
 
 // PlacementPolicyStatus is what activators make of a policy.
 type PlacementPolicyStatus struct {
+	// conditions include Accepted: whether the last edit of the policy is in force.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// UnmatchedBlocks are the blocks, of which the first is 0, that match no node that there is.
+	// unmatchedBlocks are the blocks, counted from 0, that match no existing node.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	UnmatchedBlocks []int32 `json:"unmatchedBlocks,omitempty"`
 
-	// Activators are those that follow the policy.
+	// activators are the activators that follow the policy.
 	//
 	// +optional
 	// +listType=map
@@ -322,19 +338,19 @@ type PlacementPolicyStatus struct {
 
 // ActivatorStatus is what one activator makes of a policy.
 type ActivatorStatus struct {
-	// Name is that of its pod.
+	// name is the name of the activator's pod.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// ObservedGeneration is the last that it has read.
+	// observedGeneration is the last generation that the activator has read.
 	//
 	// +required
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// CompiledGeneration is the one in force there: an older one where the last was refused, and 0 where none
-	// is.
+	// compiledGeneration is the generation in force in the activator: an older one if the last was refused,
+	// and 0 if none is in force.
 	//
 	// +required
 	CompiledGeneration int64 `json:"compiledGeneration"`

@@ -48,7 +48,7 @@ var activatorChecks = []Check{
 	},
 }
 
-// imageOf is the activator's, and whose it is.
+// imageOf returns the activator's image, and whose it is.
 func imageOf(d *appsv1.Deployment) (image string, libras, stock bool) {
 	image, _ = swap.ImageOf(d)
 	libras = swap.IsLibras(d, image)
@@ -71,7 +71,7 @@ func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
 	case !libras:
 		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s keeps it, and is to be told of Libra's image", keeper.Name)}, nil
 	case d.Annotations[swap.StockImageAnnotation] != "":
-		// The annotation is the swap's, which does nothing where somebody keeps the Deployment.
+		// The annotation is from a swap, which changes nothing where there is a keeper.
 		remedy := fmt.Sprintf("%s# Then the note of the stock image is not needed any more:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), servingNamespace, swap.StockImageAnnotation)
 		return []Finding{failure(activatorObject, remedy, "%s keeps it, and it was not %[1]s that gave it Libra's image: the stock one will be put back", keeper.Name)}, nil
 	}

@@ -33,14 +33,14 @@ import (
 
 const root = "../../.."
 
-// plane is an API server with all of Libra on it, as far as check sees it, and a function.
+// plane is an API server that has all of Libra that check looks at, and a function.
 type plane struct {
 	*testing.T
 	config *rest.Config
 	client client.Client
 }
 
-// definition is that of a kind of somebody else's, with any fields.
+// definition returns the definition of somebody else's kind, with any fields.
 func definition(kind schema.GroupVersionKind, plural string) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + kind.Group, Annotations: map[string]string{
@@ -103,7 +103,7 @@ func (p *plane) create(o client.Object) {
 	p.do(p.client.Create(p.Context(), o))
 }
 
-// apply makes the objects of a kustomization of ours, but for those that are there.
+// apply creates the objects of one of our kustomizations, except those that exist.
 func (p *plane) apply(folder string) {
 	p.Helper()
 	dir := filepath.Join(root, "manifests", folder)
@@ -113,7 +113,7 @@ func (p *plane) apply(folder string) {
 	p.do(yaml.Unmarshal(text, &k))
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	p.do(err)
-	// A namespace comes before what is in it.
+	// A namespace comes before the objects in it.
 	slices.SortStableFunc(files, func(a, b string) int {
 		return strings.Compare(fmt.Sprint(filepath.Base(a) != "namespace.yaml"), fmt.Sprint(filepath.Base(b) != "namespace.yaml"))
 	})
@@ -147,7 +147,7 @@ func deployment(namespace, name, container, image string) *appsv1.Deployment {
 	}
 }
 
-// whole has all pods of a Deployment be available.
+// whole makes all pods of a Deployment available.
 func (p *plane) whole(namespace, name string) {
 	p.Helper()
 	d := &appsv1.Deployment{}
@@ -177,7 +177,7 @@ func (p *plane) knative() {
 	}
 }
 
-// nodes are a and b, with an agent each, and something that enforces NetworkPolicies.
+// nodes creates a and b, with an agent each, and something that enforces NetworkPolicies.
 func (p *plane) nodes() {
 	ds := &appsv1.DaemonSet{}
 	p.do(p.client.Get(p.Context(), client.ObjectKey{Namespace: "libra-node", Name: settings.Agent}, ds))
@@ -216,7 +216,7 @@ func (p *plane) monitored() {
 	p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "libra-system", Name: dashboardName}})
 }
 
-// function is the Service cart in shop, with a revision and a pod.
+// function creates the Service cart in shop, with a revision and a pod.
 func (p *plane) function() {
 	labels := map[string]string{"libra.dev/enabled": "true", "serving.knative.dev/service": "cart", "serving.knative.dev/routingState": "active"}
 	spec := servingv1.RevisionSpec{ContainerConcurrency: ptr.To[int64](0)}
@@ -242,7 +242,7 @@ func functionPodOf(revision string, user, proxy corev1.ResourceRequirements) *co
 		}}}
 }
 
-// look is what check finds as somebody, the administrator if nobody.
+// look returns what check finds with the rights of as.
 func (p *plane) look(as *rest.Config, change func(*Cluster)) []Finding {
 	p.Helper()
 	c, err := NewCluster(as, "")
@@ -251,7 +251,7 @@ func (p *plane) look(as *rest.Config, change func(*Cluster)) []Finding {
 	return Runner{Clock: clock.RealClock{}, Timeout: time.Minute, Progress: func(string) {}}.Run(p.Context(), c, Registry())
 }
 
-// bad are those that are not fine, without what they say.
+// bad returns the findings that are not fine, without their messages.
 func bad(findings []Finding) (bad []string) {
 	for _, f := range findings {
 		if f.Severity != OK {
@@ -261,7 +261,7 @@ func bad(findings []Finding) (bad []string) {
 	return bad
 }
 
-// kubelets answer as on a node with cgroup v2.
+// kubelets answers as on a node with cgroup v2.
 func kubelets(_ context.Context, _, path string) ([]byte, error) {
 	switch path {
 	case "configz":
@@ -274,7 +274,7 @@ func kubelets(_ context.Context, _, path string) ([]byte, error) {
 
 func withKubelets(c *Cluster) { c.kubelet = kubelets }
 
-// It is one test, because to start an API server takes longer than all of it.
+// It is one test, because starting an API server takes longer than all the rest.
 func TestOnAnAPIServer(t *testing.T) {
 	p := startPlane(t)
 	t.Run("of what is whole nothing is wrong", func(t *testing.T) {
@@ -326,7 +326,7 @@ func impersonate(config *rest.Config, user string, groups ...string) *rest.Confi
 	return as
 }
 
-// breaks has one thing not be as it should, and then be so again.
+// breaks makes one thing not as it should be, and then restores it.
 func (p *plane) breaks(b brokenBy) {
 	p.Helper()
 	undo := p.breakIt(b)

@@ -23,19 +23,19 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// brokenBy is one thing that is not as it should be, and what is to be said of it.
+// brokenBy is one thing that is not as it should be, and what check says about it.
 type brokenBy struct {
 	name string
-	// object is what is changed, in the spec or in the status; without a change it is made.
+	// object is what is changed, in the spec or in the status. Without a change it is created.
 	object client.Object
 	change func()
 	status bool
 	remove bool
 	// cluster changes what is not an object.
 	cluster func(*Cluster)
-	// also are what else is not as it should be.
+	// also are other things that are not as they should be.
 	also []brokenBy
-	// want are all that is not fine: severity, check and object.
+	// want are all findings that are not fine: severity, check and object.
 	want []string
 	// remedy is part of each remedy.
 	remedy string
@@ -51,7 +51,7 @@ func at(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-// edit is a change of an object that is there.
+// edit is a change of an object that exists.
 func edit[T client.Object](object T, change func(T)) (client.Object, func()) {
 	return object, func() { change(object) }
 }
@@ -77,7 +77,8 @@ func ofNode(change func(*corev1.Node)) (client.Object, func()) {
 	return edit(&corev1.Node{ObjectMeta: at("", "a")}, change)
 }
 
-// broken are preconditions that do not hold, one at a time. Each call makes new ones, for they are changed.
+// broken returns preconditions that do not hold, one at a time. Each call returns new
+// ones, because tests change them.
 func broken() []brokenBy {
 	return []brokenBy{
 		{
@@ -245,7 +246,7 @@ func broken() []brokenBy {
 	}
 }
 
-// of and its like are for a change of an object.
+// changed is an object and a change of it.
 type changed struct {
 	object client.Object
 	change func()
@@ -262,7 +263,7 @@ func (b brokenBy) changing(object client.Object, change func()) brokenBy {
 	return b
 }
 
-// with adds to what is not as it should be.
+// with adds other things that are not as they should be.
 func (b brokenBy) with(also ...brokenBy) brokenBy {
 	b.also = also
 	return b
@@ -272,12 +273,12 @@ func (b brokenBy) changed() changed { return changed{b.object, b.change} }
 
 const gatewayAPI = "gateway-api.ingress.networking.knative.dev"
 
-// inMesh has a namespace have a label by which its pods are in a mesh.
+// inMesh gives a namespace a label by which its pods are in a mesh.
 func inMesh(namespace, label, value string) brokenBy {
 	return brokenBy{}.changing(edit(&corev1.Namespace{ObjectMeta: at("", namespace)}, func(ns *corev1.Namespace) { ns.Labels[label] = value }))
 }
 
-// mutual has pods of a namespace, or those of an app there, take mTLS alone.
+// mutual has pods of a namespace, or those of an app there, accept only mTLS.
 func mutual(namespace, app string) client.Object {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"mtls": map[string]any{"mode": "STRICT"}}}}
 	if app != "" {
@@ -297,7 +298,7 @@ func ambientPolicy() client.Object {
 	}}
 }
 
-// ofOperator is what the Knative operator writes on all that it keeps.
+// ofOperator is what the Knative operator writes on everything that it keeps.
 var ofOperator = []metav1.OwnerReference{{APIVersion: "operator.knative.dev/v1beta1", Kind: "KnativeServing", Name: "knative-serving", UID: "1"}}
 
 func ofKnativeAt(v string) changed {

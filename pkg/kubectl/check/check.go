@@ -1,5 +1,5 @@
-// Package check looks for what would keep Libra from working on a cluster, or let it do harm there, and says how to
-// mend it. It only reads.
+// Package check looks for what would keep Libra from working on a cluster, or let it do harm there, and says
+// how to fix it. It only reads.
 package check
 
 import (
@@ -11,17 +11,17 @@ import (
 type Severity string
 
 const (
-	// Error is what Libra does not work with, or may do harm with.
+	// Error means that Libra does not work, or may do harm.
 	Error Severity = "error"
-	// Warning is what costs some of what Libra could do, or what is not known.
+	// Warning means that Libra does less than it could, or that something is not known.
 	Warning Severity = "warning"
 	OK      Severity = "ok"
 )
 
-// severities are in the order in which findings are told.
+// severities are in the order in which findings are listed.
 var severities = []Severity{Error, Warning, OK}
 
-// Object is what a Finding is about. One without a name is the whole of its kind.
+// Object is what a Finding is about. Without a name it is the whole kind.
 type Object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -45,7 +45,7 @@ type Finding struct {
 	Check   string `json:"check"`
 	Object  Object `json:"object"`
 	Message string `json:"message"`
-	// Remedy is what to type, or the stanza to add, as it is.
+	// Remedy is the command to type, or the stanza to add, as it is.
 	Remedy string `json:"remedy,omitempty"`
 }
 
@@ -53,16 +53,16 @@ type Finding struct {
 type Check struct {
 	// ID stays the same from version to version.
 	ID string
-	// Looks says what it looks at, for the docs.
+	// Looks says what the check looks at, for the docs.
 	Looks string
-	// Fine says what is so when it finds nothing.
+	// Fine is the message when the check finds nothing.
 	Fine string
-	// installed says that it is about Libra's own parts: before there are any it has nothing to look at.
+	// installed says that the check is about Libra's own parts, and has nothing to look at before there are any.
 	installed bool
 	run       look
 }
 
-// Registry are all checks, in the order in which their findings are told.
+// Registry returns all checks, in the order in which their findings are listed.
 func Registry() []Check {
 	var all []Check
 	for _, theme := range [][]Check{versionChecks, activatorChecks, networkChecks, meshChecks, nodeChecks, partChecks, redisChecks, safetyChecks, metricChecks, functionChecks, namespaceChecks} {
@@ -71,7 +71,7 @@ func Registry() []Check {
 	return all
 }
 
-// failure and its like make findings of the check that returns them.
+// failure, warning and fine make findings of the check that returns them.
 func failure(about Object, remedy, format string, args ...any) Finding {
 	return Finding{Severity: Error, Object: about, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 }

@@ -29,7 +29,7 @@ import (
 
 const servingNamespace = swap.Namespace
 
-// What others install is read only where the cluster has the kind.
+// These kinds are read only where the cluster has them.
 var (
 	kindRevision         = servingv1.SchemeGroupVersion.WithKind("Revision")
 	kindInferenceService = schema.GroupVersionKind{Group: "serving.kserve.io", Version: "v1beta1", Kind: "InferenceService"}
@@ -40,7 +40,7 @@ var (
 	kindHarvestPolicy    = v1alpha1.GroupVersion.WithKind("HarvestPolicy")
 )
 
-// Cluster is what checks look at. What several of them read is read once.
+// Cluster is what checks look at. It reads what several of them need only once.
 type Cluster struct {
 	// Installed says that Libra is on the cluster.
 	Installed bool
@@ -60,11 +60,11 @@ type Cluster struct {
 	kubelets   once[[]kubelet]
 }
 
-// NewCluster reaches the cluster of a config. Functions are those of a namespace, or of all when it is empty. It is
-// an error when the API server does not answer.
+// NewCluster connects to the cluster of a config. Checks look at the functions of a namespace, or of all namespaces if
+// it is empty. It returns an error if the API server does not answer.
 func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	config = rest.CopyConfig(config)
-	// All checks ask at once, and a few dozen requests are all there are.
+	// All checks ask at once, but make only a few dozen requests.
 	config.QPS, config.Burst = 50, 100
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -87,7 +87,7 @@ func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	return c, err
 }
 
-// NewScheme has every kind of object that the commands read or write.
+// NewScheme returns a scheme with every kind of object that the commands read or write.
 func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
@@ -96,7 +96,7 @@ func NewScheme() *runtime.Scheme {
 	return s
 }
 
-// once reads something once, for all who ask.
+// once reads a value once, for all callers.
 type once[T any] struct {
 	read  sync.Once
 	value T
@@ -108,7 +108,7 @@ func (o *once[T]) get(read func() (T, error)) (T, error) {
 	return o.value, o.err
 }
 
-// has says whether the cluster knows a kind. That needs no rights but to discover.
+// has reports whether the cluster knows a kind. That takes no rights but discovery.
 func (c *Cluster) has(kind schema.GroupVersionKind) (bool, error) {
 	_, err := c.client.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 	if meta.IsNoMatchError(err) {
@@ -117,7 +117,7 @@ func (c *Cluster) has(kind schema.GroupVersionKind) (bool, error) {
 	return err == nil, err
 }
 
-// get reads an object; it is false when there is none.
+// get reads an object, and returns false if there is none.
 func (c *Cluster) get(ctx context.Context, namespace, name string, into client.Object) (bool, error) {
 	err := c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, into)
 	if apierrors.IsNotFound(err) {
@@ -126,7 +126,8 @@ func (c *Cluster) get(ctx context.Context, namespace, name string, into client.O
 	return err == nil, err
 }
 
-// objects are those of a kind in a namespace, in all when it is empty, or none where the cluster does not know the kind.
+// objects returns the objects of a kind in a namespace, or in all if it is empty. It returns none if the
+// cluster does not know the kind.
 func (c *Cluster) objects(ctx context.Context, kind schema.GroupVersionKind, namespace string) ([]unstructured.Unstructured, error) {
 	if known, err := c.has(kind); err != nil || !known {
 		return nil, err
@@ -139,7 +140,7 @@ func (c *Cluster) objects(ctx context.Context, kind schema.GroupVersionKind, nam
 	return list.Items, nil
 }
 
-// configMap is the data of one, or none.
+// configMap returns a ConfigMap, which is empty if there is none.
 func (c *Cluster) configMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{}
 	_, err := c.get(ctx, namespace, name, cm)
@@ -166,7 +167,7 @@ func (c *Cluster) allNamespaces(ctx context.Context) (map[string]corev1.Namespac
 	})
 }
 
-// functionPods are the pods of functions.
+// functionPods returns the pods of functions.
 func (c *Cluster) functionPods(ctx context.Context) ([]corev1.Pod, error) {
 	return c.pods.get(func() ([]corev1.Pod, error) {
 		var list corev1.PodList
@@ -175,7 +176,7 @@ func (c *Cluster) functionPods(ctx context.Context) ([]corev1.Pod, error) {
 	})
 }
 
-// theActivator is its Deployment, or nil.
+// theActivator returns the activator's Deployment, or nil.
 func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) {
 	return c.activator.get(func() (*appsv1.Deployment, error) {
 		d := &appsv1.Deployment{}
@@ -187,13 +188,13 @@ func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) 
 	})
 }
 
-// settingsInForce are those that a part of Libra has that starts now: what is refused is the default.
+// settingsInForce returns the settings of a part of Libra that starts now: refused values are the defaults.
 func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error) {
 	return c.settings.get(func() (settings.Settings, error) {
 		s, cm := settings.Absent, &corev1.ConfigMap{}
 		found, err := c.get(ctx, settings.Namespace, settings.ConfigMap, cm)
 		if found {
-			s, _ = settings.Parse(cm.Data) // what is refused is for a check of its own to tell
+			s, _ = settings.Parse(cm.Data) // a check of its own tells what is refused
 		}
 		policies, policiesErr := c.harvestPolicies(ctx)
 		s, _ = s.WithDefault(policies[settings.Namespace].Spec)
@@ -201,7 +202,7 @@ func (c *Cluster) settingsInForce(ctx context.Context) (settings.Settings, error
 	})
 }
 
-// harvestPolicies are by namespace, none where the cluster does not know the kind.
+// harvestPolicies returns the policies by namespace, or none if the cluster does not know the kind.
 func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.HarvestPolicy, error) {
 	return c.policies.get(func() (map[string]v1alpha1.HarvestPolicy, error) {
 		if known, err := c.has(kindHarvestPolicy); err != nil || !known {
@@ -217,8 +218,8 @@ func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.Harv
 	})
 }
 
-// lendsOfOwners says whether the source is owners in a namespace, or on some nodes, and where that is said. It is not
-// known to a caller who may not read it.
+// lendsOfOwners returns where the source is set to owners, for a namespace or for some nodes; empty if it is not. It
+// fails if the caller may not read that.
 func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where string, err error) {
 	nodes, nodesErr := c.allNodes(ctx)
 	namespaces, namespacesErr := c.allNamespaces(ctx)
@@ -236,7 +237,7 @@ func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where st
 	switch of := policies[namespace].Spec.Source; {
 	case api.Source(of) == api.SourceOwners:
 		return "source in HarvestPolicy " + namespace + "/" + v1alpha1.HarvestPolicyName, nil
-	case of != "": // it comes before the label
+	case of != "": // takes precedence over the label
 	case err == nil && source == api.SourceOwners:
 		return "label " + api.SourceLabel + " of namespace " + namespace, nil
 	case err != nil && policies[settings.Namespace].Spec.Source != "" && s.Source == api.SourceOwners:

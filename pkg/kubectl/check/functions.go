@@ -56,7 +56,7 @@ type function struct{ rev *servingv1.Revision }
 
 func (f function) object() Object { return Object{"revision", f.rev.Namespace, f.rev.Name} }
 
-// container is the index and the spec of the user container.
+// container returns the index and the spec of the user container.
 func (f function) container() (int, *corev1.Container) {
 	name := f.rev.Spec.GetContainer().Name
 	for i := range f.rev.Spec.Containers {
@@ -67,11 +67,11 @@ func (f function) container() (int, *corev1.Container) {
 	return 0, &corev1.Container{}
 }
 
-// patch is the command that changes the template that the revision was made from.
+// patch returns the command that changes the revision's template.
 func (f function) patch(kind string, body any) string {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return "" // of what is written here
+		return "" // no body in this file causes this
 	}
 	resource, name := "ksvc", f.rev.Labels[serving.ServiceLabelKey]
 	if name == "" {
@@ -88,7 +88,7 @@ func (f function) annotate(annotation string, value any) string {
 	return f.patch("merge", template(fields{"metadata": fields{"annotations": fields{annotation: value}}}))
 }
 
-// allFunctions are those that requests may go to.
+// allFunctions returns the functions that requests may go to.
 func (c *Cluster) allFunctions(ctx context.Context) ([]function, error) {
 	return c.functions.get(func() ([]function, error) {
 		if known, err := c.has(kindRevision); err != nil || !known {
@@ -220,7 +220,7 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// queueProxyAnnotations are those of a revision that give its queue-proxy limits.
+// queueProxyAnnotations give the queue-proxy of a revision limits.
 var queueProxyAnnotations = []string{
 	serving.QueueSidecarCPUResourceLimitAnnotationKey,
 	serving.QueueSidecarMemoryResourceLimitAnnotationKey,
@@ -228,7 +228,7 @@ var queueProxyAnnotations = []string{
 	serving.QueueSidecarResourcePercentageAnnotationKey,
 }
 
-// functionPod has something to say of one pod of each revision.
+// functionPod reports at most one pod of each revision.
 func functionPod(ctx context.Context, c *Cluster) ([]Finding, error) {
 	functions, err := c.allFunctions(ctx)
 	if err != nil || len(functions) == 0 {

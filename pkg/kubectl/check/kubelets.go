@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// mostKubelets is how many are asked, mostKubeletsAtOnce of them at a time.
+	// mostKubelets is how many kubelets are asked at most, mostKubeletsAtOnce of them at a time.
 	mostKubelets       = 50
 	mostKubeletsAtOnce = 10
 
 	staticPolicy = "static"
 )
 
-// errKubelets says that the caller may not ask them. The right to is much: it is in no role of ours.
+// errKubelets means that the caller may not ask kubelets. The right to do so gives much power: no role of ours has it.
 var errKubelets = errors.New("kubelets say it only to those who may get nodes/proxy")
 
-// kubelet is what one says of itself.
+// kubelet is what a kubelet says about itself.
 type kubelet struct {
 	node             string
 	cgroupVersion    int // 0 when it does not say
@@ -34,7 +34,8 @@ type kubelet struct {
 	cpuManagerPolicy string
 }
 
-// kubelets are those of nodes that the agent runs on, of a large cluster the first. It is an error when one cannot be asked.
+// allKubelets asks the kubelets of the nodes that the agent runs on, in a large cluster only the first ones. It
+// fails if one cannot be asked.
 func (c *Cluster) allKubelets(ctx context.Context) ([]kubelet, error) {
 	return c.kubelets.get(func() ([]kubelet, error) {
 		nodes, err := c.allNodes(ctx)
@@ -94,7 +95,7 @@ func (c *Cluster) askKubelet(ctx context.Context, node string) (kubelet, error) 
 	return k, err
 }
 
-// cgroupVersion is what a kubelet's metrics say, or 0.
+// cgroupVersion returns the version in a kubelet's metrics, or 0.
 func cgroupVersion(metrics []byte) (int, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(metrics))
@@ -136,7 +137,7 @@ func nodeCgroups(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// reserveCPU has a field manager of its own: an apply takes away what its manager applied before and does not say now.
+// reserveCPU has its own field manager, because an apply removes what its manager applied before and leaves out now.
 const reserveCPU = `kubectl apply --server-side --force-conflicts --field-manager libra-cpuReserve -f - <<< '{"apiVersion":"libra.dev/v1alpha1","kind":"HarvestPolicy","metadata":{"namespace":"libra-system","name":"default"},"spec":{"cpuReserve":"<CPUs that are exclusive on a node>"}}'`
 
 func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {

@@ -34,12 +34,12 @@ var meshChecks = []Check{
 var kindPeerAuthentication = schema.GroupVersionKind{Group: "security.istio.io", Version: "v1", Kind: "PeerAuthentication"}
 
 const (
-	// istioNamespace is where what Istio applies to the whole mesh is, unless it is told otherwise.
+	// istioNamespace has what Istio applies to the whole mesh, unless Istio is configured otherwise.
 	istioNamespace = "istio-system"
 	// netIstio is the ingress class of net-istio, and Knative's default.
 	netIstio = "istio.ingress.networking.knative.dev"
 	strict   = "STRICT"
-	// hbonePort is that of each pod to which an ambient mesh sends.
+	// hbonePort is the port of each pod to which an ambient mesh sends.
 	hbonePort = 15008
 
 	applyAmbient = "kubectl apply -k manifests/components/istio-ambient"
@@ -52,7 +52,7 @@ const (
 	redisPort  = 6379
 )
 
-// mesh is the way in which the pods of a namespace are in one.
+// mesh is how the pods of a namespace are in a mesh.
 type mesh string
 
 const (
@@ -61,7 +61,7 @@ const (
 	ambient mesh = "ambient"
 )
 
-// meshOf is the mesh of a namespace, by its labels.
+// meshOf returns the mesh of a namespace, by its labels.
 func meshOf(l map[string]string) mesh {
 	switch {
 	case l["istio-injection"] == "enabled", l["linkerd.io/inject"] == "enabled", l["istio.io/rev"] != "" && l["istio-injection"] != "disabled":
@@ -131,14 +131,14 @@ func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// admitQueueProxy has the sidecars of a namespace's functions let the activator in without mTLS.
+// admitQueueProxy returns the command that has the sidecars of a namespace's functions let the activator in without mTLS.
 func admitQueueProxy(namespace string) string {
 	return fmt.Sprintf(`kubectl apply -f - <<< '{"apiVersion":%q,"kind":%q,"metadata":{"namespace":%q,"name":"libra-functions"},"spec":{"selector":{"matchLabels":{%q:%q}},"mtls":{"mode":%q},"portLevelMtls":{"%d":{"mode":"PERMISSIVE"},"%d":{"mode":"PERMISSIVE"}}}}'`,
 		kindPeerAuthentication.GroupVersion(), kindPeerAuthentication.Kind, namespace, api.EnabledLabel, api.EnabledValue, strict, queuePort, queuePort2)
 }
 
-// effective is the mode in which a pod of a namespace takes requests at a port: that of its own policy, or its namespace's, or
-// the mesh's. It is empty when none says it, which is permissive.
+// effective returns the mode in which a pod of a namespace takes requests at a port: that of the pod's own policy, or else its
+// namespace's, or else the mesh's. If none sets a mode it is empty, which is permissive.
 func effective(policies []unstructured.Unstructured, namespace string, pod labels.Set, port int) string {
 	var own, shared, whole string
 	for _, p := range policies {
@@ -160,7 +160,7 @@ func effective(policies []unstructured.Unstructured, namespace string, pod label
 	return said(own, shared, whole)
 }
 
-// said is the first mode that says something.
+// said returns the first mode that is set.
 func said(modes ...string) string {
 	for _, mode := range modes {
 		if mode != "" && mode != "UNSET" {
@@ -215,7 +215,7 @@ func meshParts(ctx context.Context, c *Cluster) ([]Finding, error) {
 // joins are the labels by which namespaces join a mesh.
 var joins = map[mesh]string{sidecar: "istio-injection=enabled", ambient: "istio.io/dataplane-mode=ambient"}
 
-// admitsAmbient says whether a policy lets into Redis' pod what comes through an ambient mesh.
+// admitsAmbient reports whether a policy lets traffic through an ambient mesh into Redis' pod.
 func admitsAmbient(p networkingv1.NetworkPolicy) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 	return err == nil && selector.Matches(labels.Set{"app": redisApp}) && slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {

@@ -97,7 +97,7 @@ func limitRanges(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// limitRange is what is wrong with an item of a LimitRange.
+// limitRange checks one item of a LimitRange.
 func limitRange(about Object, index int, item corev1.LimitRangeItem) []Finding {
 	remove := func(what string) string {
 		return fmt.Sprintf(`{"op":"remove","path":"/spec/limits/%d/%s"}`, index, what)
@@ -110,7 +110,7 @@ func limitRange(about Object, index int, item corev1.LimitRangeItem) []Finding {
 	case item.Type == corev1.LimitTypeContainer && !api.FromList(item.Default).IsZero():
 		operations := remove("default")
 		if len(item.Max) > 0 {
-			operations += "," + remove("max") // it would be the default again
+			operations += "," + remove("max") // it would become the default
 		}
 		return []Finding{failure(about, patch(operations), "it gives every container without a limit one of %s, queue-proxy too: functions are only observed", api.FromList(item.Default))}
 	case maxCPU:

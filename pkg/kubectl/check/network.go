@@ -18,7 +18,7 @@ var networkChecks = []Check{
 	},
 }
 
-// enforcers are the DaemonSets of what enforces NetworkPolicies, by name, and whose they are.
+// enforcers are the DaemonSets that enforce NetworkPolicies, by name, and whose they are.
 var enforcers = map[string]string{
 	"anetd": "GKE's Dataplane V2", "antrea-agent": "Antrea", "azure-npm": "AKS", "calico-node": "Calico", "canal": "Calico", "cilium": "Cilium",
 	"kindnet": "kindnet", "kube-network-policies": "kube-network-policies", "kube-router": "Kube-router", "ovnkube-node": "OVN-Kubernetes", "weave-net": "Weave Net",

@@ -34,12 +34,12 @@ var nodeChecks = []Check{
 	},
 }
 
-// group are nodes of which the same is to be said.
+// groups are nodes by what is to be said about them.
 type groups map[string][]string
 
 func (g groups) add(what, node string) { g[what] = append(g[what], node) }
 
-// each calls f with what is to be said, in order, and an object for the nodes.
+// each calls f for each group, in order, with its nodes and an object that names them.
 func (g groups) each(f func(what string, nodes []string, about Object)) {
 	var all []string
 	for what := range g {
@@ -53,7 +53,7 @@ func (g groups) each(f func(what string, nodes []string, about Object)) {
 	}
 }
 
-// nodesObject names a few of them.
+// nodesObject names a few of the nodes.
 func nodesObject(nodes []string) Object {
 	const shown = 3
 	if len(nodes) == 1 {
@@ -66,13 +66,13 @@ func nodesObject(nodes []string) Object {
 	return Object{Kind: "nodes", Name: name}
 }
 
-// takesAgent says whether the agent runs on a node.
+// takesAgent reports whether the agent runs on a node.
 func takesAgent(n *corev1.Node) bool {
 	_, cannot := takesNoAgent(n)
 	return !cannot && platformOf(n) == ""
 }
 
-// platformOf is the platform of a node that the agent does not run on, and empty for one that it does.
+// platformOf returns the platform of a node that the agent does not run on, and "" for any other node.
 func platformOf(n *corev1.Node) string {
 	os, arch := n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable]
 	if os == "linux" && (arch == "amd64" || arch == "arm64") {
@@ -111,7 +111,8 @@ spec:
 	return found, nil
 }
 
-// takesNoAgent says whose node it is that takes no DaemonSet's pods, or none with folders of the host.
+// takesNoAgent reports whether a node takes no pods of DaemonSets, or none with folders of
+// the host, and whose node it is.
 func takesNoAgent(n *corev1.Node) (whose string, is bool) {
 	switch {
 	case n.Labels["eks.amazonaws.com/compute-type"] == "fargate":

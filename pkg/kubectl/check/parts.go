@@ -35,7 +35,7 @@ var partChecks = []Check{
 	},
 }
 
-// available says whether a Deployment has as many pods as it should.
+// available reports whether a Deployment has as many pods as it should.
 func available(about Object, d *appsv1.Deployment) []Finding {
 	want, have := ptr.Deref(d.Spec.Replicas, 1), d.Status.AvailableReplicas
 	describe := fmt.Sprintf("kubectl -n %s describe deployment,pods --selector %s", d.Namespace, labels.Set(d.Spec.Selector.MatchLabels))
@@ -50,7 +50,7 @@ func available(about Object, d *appsv1.Deployment) []Finding {
 	return []Finding{fine(about, "%d of %d pods are available", have, want)}
 }
 
-// deployed looks at a Deployment of Libra's; remedy is for one that is not there.
+// deployed looks at a Deployment of Libra's. remedy is for a missing one.
 func deployed(name, remedy string) look {
 	return func(ctx context.Context, c *Cluster) ([]Finding, error) {
 		about := Object{"deployment", settings.Namespace, name}

@@ -42,7 +42,7 @@ func TestVersionOf(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		of   *appsv1.Deployment
-		want string // none is not known
+		want string // empty if it is not known
 	}{
 		"by its label":             {activatorOf("activator@sha256:0", labelled("1.23.1")), "1.23.1"},
 		"by its tag":               {activatorOf("registry.test:5000/activator:v1.23.0", labelled("devel")), "1.23.0"},
@@ -65,7 +65,7 @@ func TestVersionOf(t *testing.T) {
 	}
 }
 
-// A keeper that was told of Libra's image gives it, and nothing is wrong.
+// A keeper that has Libra's image sets it, and nothing is wrong.
 func TestAKeeperThatGivesLibrasImage(t *testing.T) {
 	d := activatorOf("example.com/libra-activator:1", func(d *appsv1.Deployment) {
 		d.Labels["argocd.argoproj.io/instance"] = "knative"

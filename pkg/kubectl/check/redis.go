@@ -37,7 +37,7 @@ var redisChecks = []Check{
 	},
 }
 
-// redis is the Deployment that ships, or nil.
+// redis returns the Deployment that ships with Libra, or nil.
 func (c *Cluster) redis(ctx context.Context) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
 	found, err := c.get(ctx, settings.Namespace, redisName, d)
@@ -47,7 +47,7 @@ func (c *Cluster) redis(ctx context.Context) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// redisAddress is what the resizer is told of where Redis is, the last that it is told.
+// redisAddress returns the last address of Redis in the resizer's arguments.
 func (c *Cluster) redisAddress(ctx context.Context) (address string, err error) {
 	d := &appsv1.Deployment{}
 	if found, err := c.get(ctx, settings.Namespace, settings.Resizer, d); err != nil || !found {
@@ -117,7 +117,7 @@ func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return append(found, fine(redisObject, "it uses %s, and maxmemory is %s", mebibytes(uses), mebibytes(most))), nil
 }
 
-// redisUses is how much memory the containers of Redis use.
+// redisUses returns how much memory the containers of Redis use.
 func (c *Cluster) redisUses(ctx context.Context) (bytes int64, known bool, err error) {
 	all, err := c.objects(ctx, kindPodMetrics, settings.Namespace)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *Cluster) redisUses(ctx context.Context) (bytes int64, known bool, err e
 	return bytes, known, nil
 }
 
-// argument is what follows a flag.
+// argument returns what follows a flag.
 func argument(args []string, flag string) string {
 	if i := slices.Index(args, flag); i >= 0 && i+1 < len(args) {
 		return args[i+1]

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// quiet is how long checks may take before it is said which of them run.
+	// quiet is how long checks may take before Progress hears which of them run.
 	quiet = 2 * time.Second
 	// atOnce is how many checks run at a time.
 	atOnce = 16
@@ -25,13 +25,13 @@ type look func(context.Context, *Cluster) ([]Finding, error)
 // Runner runs checks.
 type Runner struct {
 	Clock clock.WithTicker
-	// Timeout is that of each check.
+	// Timeout bounds each check.
 	Timeout time.Duration
-	// Progress is told, every two seconds, which checks still run.
+	// Progress is called every two seconds with the checks that still run.
 	Progress func(line string)
 }
 
-// Run are the findings of checks, the worst first. What a check could not look at is a finding, too.
+// Run returns the findings, the worst first. That a check could not look is a finding, too.
 func (r Runner) Run(ctx context.Context, cluster *Cluster, checks []Check) []Finding {
 	checks = slices.DeleteFunc(slices.Clone(checks), func(c Check) bool { return c.installed && !cluster.Installed })
 	found := make([][]Finding, len(checks))
@@ -71,7 +71,7 @@ func (r Runner) Run(ctx context.Context, cluster *Cluster, checks []Check) []Fin
 	return findings
 }
 
-// wait tells of progress until all is done.
+// wait reports progress until all checks are done.
 func (r Runner) wait(done <-chan struct{}, left func() []string) {
 	began := r.Clock.Now()
 	ticker := r.Clock.NewTicker(quiet)
@@ -86,7 +86,7 @@ func (r Runner) wait(done <-chan struct{}, left func() []string) {
 	}
 }
 
-// left are the IDs of those that run, in the order of checks.
+// left returns the IDs of the checks that still run, in the order of checks.
 func left(checks []Check, running map[string]bool) (ids []string) {
 	for _, c := range checks {
 		if running[c.ID] {

@@ -67,7 +67,7 @@ func harvestPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 		about := Object{"harvestpolicy", namespace, p.Name}
 		edit := fmt.Sprintf("kubectl -n %s edit harvestpolicy %s", namespace, p.Name)
-		// One that is of an edit before, or that the resizer has yet to write, says nothing of this.
+		// A condition for an earlier edit, or not written yet, says nothing about this one.
 		told := func(name string) *metav1.Condition {
 			c := meta.FindStatusCondition(p.Status.Conditions, name)
 			if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != p.Generation {
@@ -102,7 +102,7 @@ func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 	return found, nil
 }
 
-// criticalQuota is ours, and refuses nothing.
+// criticalQuota is our own quota, and refuses nothing.
 const criticalQuota = "critical-pods"
 
 func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {

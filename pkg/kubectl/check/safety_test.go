@@ -27,7 +27,7 @@ func TestSettingsThatAreRefusedAreNamed(t *testing.T) {
 	}
 }
 
-// What the resizer wrote of an edit before is not told of this one.
+// A condition for an earlier edit does not count for this one.
 func TestPoliciesThatAreNotInForceAreNamed(t *testing.T) {
 	policy := func(namespace string, observed int64, conditions ...metav1.Condition) *v1alpha1.HarvestPolicy {
 		p := &v1alpha1.HarvestPolicy{ObjectMeta: at(namespace, v1alpha1.HarvestPolicyName)}

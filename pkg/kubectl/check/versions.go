@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/pkg/kubectl/swap"
 )
 
-// What Libra was built for.
+// The versions that Libra was built for.
 var (
 	leastKubernetes = version.MustParseGeneric("1.35.0")
 	ofKServe        = version.MustParseGeneric("0.20.0")
@@ -20,14 +20,14 @@ var (
 
 const (
 	versionLabel = "app.kubernetes.io/version"
-	// moduleAhead is by how much the minor version of Knative's Go module, which is 0.50 of Knative 1.23, is ahead.
+	// moduleAhead is how far the minor version of Knative's Go module is ahead: it is 0.50 for Knative 1.23.
 	moduleAhead = 27
 
 	kserveNamespace  = "kserve"
 	kserveController = "kserve-controller-manager"
 )
 
-// servingDeployments are Knative Serving's.
+// servingDeployments are the Deployments of Knative Serving.
 var servingDeployments = []string{activatorName, "autoscaler", "controller", "webhook"}
 
 var versionChecks = []Check{
@@ -60,7 +60,7 @@ func kubernetesVersion(_ context.Context, c *Cluster) ([]Finding, error) {
 	return []Finding{fine(wholeCluster, "the API server is %s", info.GitVersion)}, nil
 }
 
-// upgradeOf is how a cluster of the version is upgraded, as far as that tells whose it is.
+// upgradeOf returns how to upgrade a cluster of the version, as far as the version tells whose cluster it is.
 func upgradeOf(gitVersion string) string {
 	to := short(leastKubernetes)
 	switch {
@@ -116,8 +116,8 @@ const (
 	keepStock = "# Keep the stock activator, until there is a Libra for this Knative. If Libra's runs:\n" + restoreStock
 )
 
-// upgradeKnative is how a Deployment of an older Knative comes to be of the supported one. It is a command only where that is all
-// there is to do: Knative goes up by one minor version at a time, and a keeper would put its own manifests back.
+// upgradeKnative says how to upgrade a Deployment of an older Knative to the supported one. It is a command only if that is all
+// there is to do: Knative is upgraded by one minor version at a time, and a keeper would put its own manifests back.
 func upgradeKnative(d *appsv1.Deployment, v *version.Version) string {
 	how := "Upgrade Knative"
 	if keeper := swap.KeeperOf(d); keeper != nil {
@@ -128,11 +128,11 @@ func upgradeKnative(d *appsv1.Deployment, v *version.Version) string {
 	return fmt.Sprintf("# %s to %s, one minor version at a time: https://knative.dev/docs/install/upgrade/", how, swap.Supported)
 }
 
-// versionOf is what a Deployment of Knative's or KServe's is, by its label or its image's tag, and the text of it. It
-// is nil of what cannot be read.
+// versionOf returns the version of a Deployment of Knative or KServe, by its label or its image's tag, and the text of it. The
+// version is nil if it cannot be read.
 func versionOf(d *appsv1.Deployment) (*version.Version, string) {
 	texts := []string{d.Labels[versionLabel]}
-	images := []string{d.Annotations[swap.StockImageAnnotation]} // Libra's has a tag of Libra's
+	images := []string{d.Annotations[swap.StockImageAnnotation]} // Libra's image has a tag of Libra's
 	for _, c := range d.Spec.Template.Spec.Containers {
 		images = append(images, c.Image)
 	}

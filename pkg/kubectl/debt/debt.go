@@ -1,4 +1,4 @@
-// Package debt tells by which limits that Libra set a pod differs from its Revision.
+// Package debt finds the limits set by Libra in which a pod differs from its Revision.
 package debt
 
 import (
@@ -11,18 +11,18 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// Debt is what a pod's user-container is owed and does not have.
+// Debt is what a pod's user container is owed and does not have.
 type Debt struct {
 	Container string
 	Owed      api.Resources // the Revision's limits
-	Has       api.Resources // those of the pod's spec
-	// Due are the limits to set. One that is as it should be, that another manager changed or that the owner did not set is 0.
+	Has       api.Resources // the limits in the pod's spec
+	// Due are the limits to set. A limit is 0 if it is right, if another manager changed it, or if the owner did not set it.
 	Due api.Resources
-	// Late says that what the kubelet has in force is not what is owed.
+	// Late says that the limits that the kubelet has in force are not what is owed.
 	Late bool
 }
 
-// Of is the debt of a pod of the revision. Its error is that of managed fields that cannot be read.
+// Of returns the debt of a pod of the revision. It fails if the pod's managed fields cannot be read.
 func Of(pod *corev1.Pod, revision *servingv1.Revision) (Debt, error) {
 	user := revision.Spec.GetContainer()
 	d := Debt{Container: cmp.Or(user.Name, api.UserContainer), Owed: api.FromList(user.Resources.Limits)}
@@ -54,7 +54,7 @@ func Of(pod *corev1.Pod, revision *servingv1.Revision) (Debt, error) {
 	return d, nil
 }
 
-// InForce are the limits that the kubelet says that a container has; running is false where it says nothing.
+// InForce returns the limits that the kubelet says a container has. running is false if it says nothing.
 func InForce(pod *corev1.Pod, container string) (limits api.Resources, running bool) {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Name == container && s.Resources != nil {
@@ -64,7 +64,7 @@ func InForce(pod *corev1.Pod, container string) (limits api.Resources, running b
 	return api.Resources{}, false
 }
 
-// Meets says that limits are as wanted, of which 0 is any.
+// Meets reports whether limits are as wanted. A wanted limit of 0 is met by any.
 func Meets(limits, want api.Resources) bool {
 	return (want.CPUMilli == 0 || limits.CPUMilli == want.CPUMilli) && (want.MemoryBytes == 0 || limits.MemoryBytes == want.MemoryBytes)
 }

@@ -17,20 +17,21 @@ import (
 
 const (
 	versionLabel = "app.kubernetes.io/version"
-	// fromSource is the version of a Knative that was built from its sources, which says nothing.
+	// fromSource is the version of a Knative that was built from source, which says nothing.
 	fromSource = "devel"
 )
 
-// Supported is the minor version of Knative Serving that Libra's activator can stand in for: it is built of its code.
+// Supported is the minor version of Knative Serving that Libra's activator can stand in for, because it is
+// built from that version's code.
 var Supported = version.MajorMinor(1, 23)
 
 // before is the activator as it was found.
 type before struct {
 	running string // its image
-	stock   string // what it would be without Libra
+	stock   string // the image without Libra
 }
 
-// imageBefore checks that image can take the activator's place, and says what has it now.
+// imageBefore checks that image can take the activator's place, and returns what has it now.
 func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image string) (before, error) {
 	current, err := ImageOf(d)
 	if err != nil {
@@ -63,8 +64,8 @@ func (s Swap) checkVersion(d *appsv1.Deployment) error {
 		where, is, versionLabel, Supported)
 }
 
-// checkRights makes sure that Libra's activator may see what it needs to, without which it would only
-// do as stock does.
+// checkRights makes sure that Libra's activator has the rights to see what it needs. Without them it would only do
+// what the stock activator does.
 func (s Swap) checkRights(ctx context.Context) error {
 	for _, o := range []client.Object{&rbacv1.ClusterRoleBinding{}, &rbacv1.RoleBinding{}} {
 		key, kind := client.ObjectKey{Name: LibraName}, "ClusterRoleBinding "+LibraName

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Knative Serving 1.N is the Go module 0.(N+27): the code that Libra's activator is built of.
+// Knative Serving 1.N is the Go module 0.(N+27), whose code Libra's activator is built from.
 func TestTheKnativeThatItIsBuiltOfIsSupported(t *testing.T) {
 	module, err := os.ReadFile("../../../go.mod")
 	if err != nil {

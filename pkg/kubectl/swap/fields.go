@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// containerFields is where managed fields have the activator's container.
+// containerFields is the path of the activator's container in managed fields.
 var containerFields = []string{"f:spec", "f:template", "f:spec", "f:containers", `k:{"name":"` + Container + `"}`}
 
-// ownsImage says whether Libra was the last to set the image.
+// ownsImage reports whether Libra was the last to set the image.
 func ownsImage(d *appsv1.Deployment) bool {
 	return slices.ContainsFunc(d.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
 		_, container, err := fieldsOf(e)
@@ -26,7 +26,7 @@ func ownsImage(d *appsv1.Deployment) bool {
 	})
 }
 
-// fieldsOf are those that an entry is of, and those of the activator's container among them.
+// fieldsOf returns the fields of an entry, and among them those of the activator's container.
 func fieldsOf(e metav1.ManagedFieldsEntry) (fields, container map[string]any, err error) {
 	fields = map[string]any{}
 	if e.FieldsV1 != nil {
@@ -41,8 +41,8 @@ func fieldsOf(e metav1.ManagedFieldsEntry) (fields, container map[string]any, er
 	return fields, container, err
 }
 
-// disown gives up the fields that are Libra's by server-side apply, which to its owner's next one would be a
-// conflict, and takes the annotation out.
+// disown gives up the fields that Libra owns by server-side apply, which would conflict with the owner's next
+// apply, and removes the annotation.
 func (s Swap) disown(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		d, err := s.deployment(ctx)
@@ -61,8 +61,9 @@ func (s Swap) disown(ctx context.Context) error {
 	return nil
 }
 
-// disown is a JSON patch that takes our manager out of an object's, gives the image back to those who manage the
-// rest of its container, and takes our annotation out; provided that the object has not changed since.
+// disown returns a JSON patch that removes our manager from the object's managed fields, gives the
+// image back to those who manage the rest of its container, and removes our annotation. The patch fails
+// if the object has changed since.
 func disown(object metav1.ObjectMeta) ([]byte, error) {
 	type operation struct {
 		Op    string `json:"op"`
@@ -92,7 +93,7 @@ func disown(object metav1.ObjectMeta) ([]byte, error) {
 		others = append(others, e)
 	}
 	if others == nil {
-		others = []metav1.ManagedFieldsEntry{{}} // the server takes none for no change, and an empty one for none
+		others = []metav1.ManagedFieldsEntry{{}} // an empty list would be no change, and one empty entry empties it
 	}
 	operations := []operation{
 		{"replace", "/metadata/resourceVersion", object.ResourceVersion},

@@ -8,10 +8,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// Keeper is who keeps the activator's Deployment as it is written down elsewhere, and would put back what is changed here.
+// Keeper is a tool that keeps the activator's Deployment as it is defined elsewhere, and would
+// revert what is changed here.
 type Keeper struct {
 	Name string
-	// stanza is what makes it run an image in the place of another.
+	// stanza returns what has the keeper run an image in the place of another.
 	stanza func(from, to string) string
 	into   string // where that goes
 }
@@ -52,7 +53,7 @@ var keepers = []struct {
 	},
 }
 
-// KeeperOf is who keeps the Deployment; nil where nobody is known to.
+// KeeperOf returns the keeper of the Deployment, or nil if none is known.
 func KeeperOf(d *appsv1.Deployment) *Keeper {
 	for _, k := range keepers {
 		if k.keeps(d) {
@@ -62,7 +63,7 @@ func KeeperOf(d *appsv1.Deployment) *Keeper {
 	return nil
 }
 
-// Remedy is what has the keeper run an image, and where that is to be added.
+// Remedy returns what has the keeper run an image, and where to add it.
 func (k *Keeper) Remedy(d *appsv1.Deployment, image string) string {
 	stock, _ := ImageOf(d)
 	if IsLibras(d, stock) {
@@ -111,7 +112,7 @@ func fluxHelmStanza(from, to string) string {
 	return "spec:\n  postRenderers:\n  - kustomize:\n" + imagesStanza("      ", from, to)
 }
 
-// imagesStanza is kustomize's, which names the image to replace without its tag or digest.
+// imagesStanza is in kustomize's form, which names the image to replace without its tag or digest.
 func imagesStanza(indent, from, to string) string {
 	name := Repository(to)
 	version, ok := strings.CutPrefix(to, name+":")

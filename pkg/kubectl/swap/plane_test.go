@@ -29,11 +29,11 @@ const (
 	libra  = "registry.test:5000/libra-activator:1"
 	libra2 = "registry.test:5000/libra-activator:2"
 
-	// patience is how long a rollout may take that is to end.
+	// patience is how long a rollout that is to end may take.
 	patience = time.Minute
 )
 
-// plane is an API server that has Knative's activator, and what Libra's needs before.
+// plane is an API server that has Knative's activator, and what must be there before Libra's.
 type plane struct {
 	*testing.T
 	kube client.Client
@@ -112,7 +112,7 @@ func (p *plane) change(change func(d *appsv1.Deployment)) {
 	}))
 }
 
-// rollOut does the work of the Deployment's controller until the test ends: whatever image but bad is rolled out at once.
+// rollOut does the work of the Deployment's controller until the test ends: it rolls out every image but bad at once.
 func (p *plane) rollOut(bad string) {
 	p.Helper()
 	p.do(p.rollOutOnce(p.Context(), bad))
@@ -150,7 +150,7 @@ func (p *plane) rollOutOnce(ctx context.Context, bad string) error {
 	return p.kube.Status().Update(ctx, &d, client.FieldOwner("kube-controller-manager"))
 }
 
-// waitingPod is one that waits for its image.
+// waitingPod creates a pod that waits for its image.
 func (p *plane) waitingPod(image, reason, message string) {
 	p.Helper()
 	pod := &corev1.Pod{
@@ -164,7 +164,7 @@ func (p *plane) waitingPod(image, reason, message string) {
 	p.do(p.kube.Status().Update(p.Context(), pod))
 }
 
-// found is what an owner of the Deployment finds: all but what the server and its controller count.
+// found returns what an owner of the Deployment finds: all but what the server and its controller count.
 func (p *plane) found() string {
 	p.Helper()
 	d := p.deployment()

@@ -20,21 +20,21 @@ const (
 	tellEvery = 5 * time.Second
 )
 
-// stuck are reasons for which a container waits that do not pass by themselves.
+// stuck are the reasons for a container to wait that do not pass by themselves.
 var stuck = []string{"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CrashLoopBackOff", "CreateContainerConfigError"}
 
-// await waits until all of the activator's pods run an image and are ready. It does not wait out the
-// timeout when a pod says that it never will be.
+// await waits until all of the activator's pods run an image and are ready. It fails before the
+// timeout when a pod says that it cannot start.
 func (s Swap) await(ctx context.Context, image string) error {
 	return Await(ctx, lookEvery, s.Timeout, func(left string) { s.say("waiting: %s", left) }, func(ctx context.Context) (string, error) { return s.rollout(ctx, image) })
 }
 
-// Await waits until look says of nothing that it is left, and tells what is now and then.
+// Await waits until look finds nothing left, and tells now and then what is left.
 func Await(ctx context.Context, every, timeout time.Duration, tell func(left string), look func(context.Context) (left string, err error)) error {
 	var left string
 	told := time.Now()
 	err := wait.PollUntilContextTimeout(ctx, every, timeout, true, func(context.Context) (bool, error) {
-		// A look that has begun may end, so that there is something to say; the client bounds it.
+		// A look that has begun may end, so that there is something to say. The client bounds it.
 		var err error
 		if left, err = look(ctx); errors.Is(err, errStuck) {
 			return false, err
@@ -54,10 +54,10 @@ func Await(ctx context.Context, every, timeout time.Duration, tell func(left str
 	return err
 }
 
-// errStuck is a rollout that a pod says will not end.
+// errStuck means that a pod says that the rollout will not end.
 var errStuck = errors.New("a pod cannot start")
 
-// rollout says how far the Deployment is, and nothing when it is done.
+// rollout says how far the Deployment is, and "" when it is done.
 func (s Swap) rollout(ctx context.Context, image string) (progress string, err error) {
 	d, err := s.deployment(ctx)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s Swap) rollout(ctx context.Context, image string) (progress string, err e
 	return progress, nil
 }
 
-// rolledOut is a Deployment whose pods are all new and available.
+// rolledOut reports whether all pods of the Deployment are new and available.
 func rolledOut(d *appsv1.Deployment) bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == replicas(d) &&
@@ -107,7 +107,8 @@ func newAndReady(pods []corev1.Pod, image string) (n int) {
 	return n
 }
 
-// waitingOf is why the activator's container of a pod that is to run an image does not.
+// waitingOf returns why the activator's container does not run in a pod that is to run
+// image; nil if it does not wait.
 func waitingOf(p corev1.Pod, image string) *corev1.ContainerStateWaiting {
 	if p.DeletionTimestamp != nil || !runs(p, image) {
 		return nil

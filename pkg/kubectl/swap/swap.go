@@ -1,5 +1,5 @@
-// Package swap puts Libra's activator in the place of Knative's, and back. Of Knative's Deployment it changes
-// the image and two annotations, and at the end its owner finds it as it was, managed fields included.
+// Package swap puts Libra's activator in the place of Knative's, and back. It changes the image and one annotation of
+// Knative's Deployment. At the end the owner finds the Deployment as it was, managed fields included.
 package swap
 
 import (
@@ -20,26 +20,27 @@ import (
 )
 
 const (
-	// Namespace and Name are of the Deployment, and Container of the one in it that changes.
+	// Namespace and Name name the Deployment, and Container the container in it that changes.
 	Namespace = "knative-serving"
 	Name      = "activator"
 	Container = "activator"
 
-	// StockImageAnnotation keeps, on the Deployment, the image that was there before Libra's. It is written
-	// together with Libra's.
+	// StockImageAnnotation, on Knative's Deployment of the activator, keeps the image that was there before Libra's. It is
+	// written together with Libra's image.
 	StockImageAnnotation = "libra.dev/stock-image"
 
-	// FieldManager owns what Libra has changed.
+	// FieldManager is the field manager that owns what Libra has changed.
 	FieldManager = "libra"
 
-	// LibraName is of Libra's activator: the names of its images end in it, wherever they are kept, and its rights have it.
+	// LibraName is the name of Libra's activator: the names of its images end in it, whatever the
+	// registry, and its rights have it.
 	LibraName = "libra-activator"
 )
 
-// Swap is what one change of the activator needs.
+// Swap is one change of the activator.
 type Swap struct {
 	Client client.Client
-	// Out is told of progress.
+	// Out gets the messages about progress.
 	Out io.Writer
 	// Timeout bounds how long a rollout may take.
 	Timeout time.Duration
@@ -47,9 +48,9 @@ type Swap struct {
 	DryRun bool
 }
 
-// Install has the activator run image, and writes down which it ran before. Anything else that the pods are
-// to have beside it, extend adds; nil adds nothing. Where the new pods do not become ready, the image of
-// before is put back. It can be run again, also when a stock image has come back meanwhile.
+// Install has the activator run image, and writes down which image it ran before. extend adds anything else that the pods
+// are to have; nil adds nothing. If the new pods do not become ready, Install puts the previous image back. It can be run
+// again, even if a stock image has come back meanwhile.
 func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev1.PodSpecApplyConfiguration)) error {
 	d, err := s.deployment(ctx)
 	if err != nil {
@@ -86,7 +87,7 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 	return s.putBack(ctx, before, failure)
 }
 
-// putBack has what ran before run again, because its successor does not.
+// putBack has the activator run what ran before, because its successor does not become ready.
 func (s Swap) putBack(ctx context.Context, before before, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout+time.Minute)
 	defer cancel()
@@ -105,7 +106,7 @@ func (s Swap) putBack(ctx context.Context, before before, failure error) error {
 	return fmt.Errorf("%w; %s is back", failure, before.running)
 }
 
-// Remove has the activator run the stock image again, and takes out what Libra wrote on its Deployment.
+// Remove has the activator run the stock image again, and removes what Libra wrote on its Deployment.
 func (s Swap) Remove(ctx context.Context) error {
 	d, err := s.deployment(ctx)
 	if apierrors.IsNotFound(err) {
@@ -129,7 +130,7 @@ func (s Swap) Remove(ctx context.Context) error {
 	case stock == "":
 		return noStockImage(current)
 	case !IsLibras(d, current):
-		stock = current // somebody has put one there since, as an upgrade of Knative does
+		stock = current // somebody has put another there since, as an upgrade of Knative does
 	}
 	if s.DryRun {
 		s.say("would set the image of %s to %s, and take out what Libra wrote on it", where, stock)
@@ -139,7 +140,7 @@ func (s Swap) Remove(ctx context.Context) error {
 	return s.restore(ctx, stock)
 }
 
-// restore has the stock image run, and then gives up what Libra owns of the Deployment.
+// restore has the activator run the stock image, and then gives up what Libra owns of the Deployment.
 func (s Swap) restore(ctx context.Context, stock string) error {
 	if err := s.set(ctx, stock, stock, nil); err != nil {
 		return err
@@ -169,8 +170,8 @@ func (s Swap) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	return &d, nil
 }
 
-// set has the activator's pods run an image, and says nothing else of them but what extend does: the server takes
-// back what an earlier Libra set beside that.
+// set has the activator's pods run an image, and applies nothing else but what extend adds. The API server removes
+// anything else that an earlier Libra set.
 func (s Swap) set(ctx context.Context, image, stock string, extend func(*applycorev1.PodSpecApplyConfiguration)) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		d, err := s.deployment(ctx)
@@ -181,7 +182,7 @@ func (s Swap) set(ctx context.Context, image, stock string, extend func(*applyco
 		if extend != nil {
 			extend(pod)
 		}
-		// The version makes it one change, from what was read.
+		// The resource version makes the change fail if the Deployment has changed since it was read.
 		return s.Client.Apply(ctx, applyappsv1.Deployment(Name, Namespace).WithResourceVersion(d.ResourceVersion).
 			WithAnnotations(map[string]string{StockImageAnnotation: stock}).
 			WithSpec(applyappsv1.DeploymentSpec().WithTemplate(applycorev1.PodTemplateSpec().WithSpec(pod))),
@@ -193,7 +194,7 @@ func (s Swap) set(ctx context.Context, image, stock string, extend func(*applyco
 	return nil
 }
 
-// ImageOf is what the activator's container runs.
+// ImageOf returns the image of the activator's container.
 func ImageOf(d *appsv1.Deployment) (string, error) {
 	for _, c := range d.Spec.Template.Spec.Containers {
 		if c.Name == Container {
@@ -203,8 +204,8 @@ func ImageOf(d *appsv1.Deployment) (string, error) {
 	return "", fmt.Errorf("%s has no container %s: is this Knative Serving's?", where, Container)
 }
 
-// IsLibras says whether an image of the Deployment is Libra's: one that Libra set and nobody has changed since,
-// or one that is called so, as one is that was set by hand.
+// IsLibras reports whether an image of the Deployment is Libra's: one that Libra set and nobody has changed since, or one
+// with Libra's name, such as one that was set by hand.
 func IsLibras(d *appsv1.Deployment, image string) bool {
 	if image == d.Annotations[StockImageAnnotation] {
 		return false
@@ -212,10 +213,10 @@ func IsLibras(d *appsv1.Deployment, image string) bool {
 	return ownsImage(d) || strings.HasSuffix(Repository(image), LibraName)
 }
 
-// Repository is a reference without its tag and digest.
+// Repository returns an image reference without its tag and digest.
 func Repository(reference string) string {
 	reference, _, _ = strings.Cut(reference, "@")
-	// A colon before the last slash is that of the registry's port.
+	// A colon before the last slash belongs to the registry's port.
 	if colon := strings.LastIndex(reference, ":"); colon > strings.LastIndex(reference, "/") {
 		reference = reference[:colon]
 	}
@@ -227,7 +228,7 @@ func noStockImage(current string) error {
 		where, current, StockImageAnnotation)
 }
 
-// podsOf are the activator's pods.
+// podsOf returns the activator's pods.
 func (s Swap) podsOf(ctx context.Context, d *appsv1.Deployment) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := s.Client.List(ctx, &pods, client.InNamespace(Namespace), client.MatchingLabels(d.Spec.Selector.MatchLabels)); err != nil {

@@ -36,7 +36,7 @@ func TestInstallAndRemoveLeaveTheDeploymentAsItWas(t *testing.T) {
 	}
 }
 
-// An upgrade of Knative puts its own activator there. Running the install again takes down which.
+// An upgrade of Knative puts its own activator there. A second install writes down that one.
 func TestInstallAfterAnUpgradeOfKnative(t *testing.T) {
 	p := startPlane(t)
 	p.rollOut("")
@@ -104,7 +104,7 @@ func TestAnActivatorThatDoesNotStartIsPutBack(t *testing.T) {
 	}
 }
 
-// What ran before is then Libra's own.
+// The previous image is then Libra's own.
 func TestANewActivatorThatDoesNotStartMakesWayForTheOneBefore(t *testing.T) {
 	p := startPlane(t)
 	p.rollOut(libra2)
@@ -187,7 +187,7 @@ func TestInstallRefusesWithoutTheActivatorsRights(t *testing.T) {
 	p.runs(stock, "")
 }
 
-// The operator runs Libra's image once it is told to.
+// The operator runs Libra's image once it is configured to.
 func TestInstallAndRemoveLeaveItToTheOperator(t *testing.T) {
 	p := startPlane(t)
 	p.rollOut("")

@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/kubectl/swap"
 )
 
-// tellLeft says what of Libra's is on the cluster.
+// tellLeft says what is left of Libra on the cluster.
 func (u Uninstall) tellLeft(ctx context.Context) error {
 	left, err := u.left(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (u Uninstall) left(ctx context.Context) ([]string, error) {
 	return append(left, told...), err
 }
 
-// toldActivator is what users have told the activator of Libra.
+// toldActivator is what users set in the activator for Libra.
 func (u Uninstall) toldActivator(ctx context.Context) ([]string, error) {
 	var d appsv1.Deployment
 	err := u.Client.Get(ctx, client.ObjectKey{Namespace: swap.Namespace, Name: swap.Name}, &d)

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// partOf is on everything that is shipped, and namePrefix before all names outside Libra's namespaces. Either
+	// partOf is on everything that is shipped, and namePrefix begins all names outside Libra's namespaces. Either
 	// alone may be somebody else's.
 	partOf     = "app.kubernetes.io/part-of"
 	libra      = "libra"
@@ -33,7 +33,7 @@ const (
 	reports = "functionreports.libra.dev"
 )
 
-// shippedKinds are those of Libra's objects that are in no namespace of its own, in the order in which they go.
+// shippedKinds are the kinds of Libra's objects outside its own namespaces, in the order in which they go.
 var shippedKinds = []schema.GroupVersionKind{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingAdmissionPolicyBinding"},
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingAdmissionPolicy"},
@@ -51,7 +51,7 @@ var shippedKinds = []schema.GroupVersionKind{
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// list are the objects of a kind; none where the cluster does not have it.
+// list returns the objects of a kind, or none if the cluster does not have the kind.
 func (u Uninstall) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) ([]metav1.PartialObjectMetadata, error) {
 	var l metav1.PartialObjectMetadataList
 	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -67,7 +67,7 @@ func (u Uninstall) list(ctx context.Context, kind schema.GroupVersionKind, optio
 	return l.Items, nil
 }
 
-// shipped are Libra's objects of these kinds, by label and name.
+// shipped returns Libra's objects of these kinds, by label and name.
 func (u Uninstall) shipped(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 	var all []metav1.PartialObjectMetadata
 	for _, kind := range shippedKinds {
@@ -98,7 +98,7 @@ func (u Uninstall) removeShipped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error // one that may not be deleted keeps no other
+	var errs []error // one that may not be deleted does not keep the others
 	for _, o := range all {
 		if o.Name == Job {
 			continue
@@ -119,8 +119,8 @@ func (u Uninstall) remove(ctx context.Context, o *metav1.PartialObjectMetadata) 
 	return nil
 }
 
-// removeDefinitions deletes those whose objects Libra wrote, or of which there are none. What users wrote goes with
-// its definition, and is theirs.
+// removeDefinitions deletes the definitions whose objects Libra wrote, or that have no objects. Objects that users
+// wrote are theirs, and would go with their definition.
 func (u Uninstall) removeDefinitions(ctx context.Context) error {
 	definitions, err := u.definitions(ctx)
 	if err != nil {
@@ -156,7 +156,7 @@ func (u Uninstall) objectsOf(ctx context.Context, definition string) ([]string, 
 	resource, group, _ := strings.Cut(definition, ".")
 	kind, err := u.Client.RESTMapper().KindFor(schema.GroupVersionResource{Group: group, Resource: resource})
 	if meta.IsNoMatchError(err) {
-		return nil, nil // it is going
+		return nil, nil // the definition is going
 	}
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (u Uninstall) objectsOf(ctx context.Context, definition string) ([]string, 
 	return names, err
 }
 
-// labels takes Libra's labels from namespaces and nodes, if it is asked to.
+// labels removes Libra's labels from namespaces and nodes, if it is asked to.
 func (u Uninstall) labels(ctx context.Context) error {
 	labelled, err := u.labelled(ctx)
 	if err != nil || !u.Labels {
@@ -199,7 +199,7 @@ func (u Uninstall) labels(ctx context.Context) error {
 	return nil
 }
 
-// labelled are the namespaces and nodes with labels of Libra's.
+// labelled returns the namespaces and nodes that have labels of Libra's.
 func (u Uninstall) labelled(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 	var all []metav1.PartialObjectMetadata
 	for _, kind := range []string{"Namespace", "Node"} {
@@ -218,7 +218,7 @@ func librasLabels(o *metav1.PartialObjectMetadata) []string {
 	})
 }
 
-// revisions is how many are opted in, which means nothing without Libra.
+// revisions returns how many Revisions have opted in, which means nothing without Libra.
 func (u Uninstall) revisions(ctx context.Context) (int, error) {
 	all, err := u.list(ctx, schema.GroupVersionKind{Group: "serving.knative.dev", Version: "v1", Kind: "Revision"},
 		client.MatchingLabels{api.EnabledLabel: api.EnabledValue})

@@ -26,8 +26,8 @@ import (
 	"libra.dev/libra/pkg/kubectl/check"
 )
 
-// start is a removal on an API server that has Libra's definitions, and more. Nothing collects garbage there, nor the objects of
-// namespaces that go.
+// start returns a removal on an API server that has Libra's definitions, and more. Nothing collects garbage there, nor deletes
+// the objects of namespaces that go.
 func start(t *testing.T, definitions ...string) (Uninstall, *bytes.Buffer) {
 	t.Helper()
 	config := apiservertest.Start(t, append(definitions, "../../../manifests/base/crds")...)
@@ -129,7 +129,7 @@ func TestOnlyWhatIsShippedIsRemoved(t *testing.T) {
 	}
 }
 
-// Also the one that a cluster may not have had when the others were shipped.
+// This includes the one that a cluster may not have had when the others were shipped.
 func TestTheOptInOfNamespacesIsRemoved(t *testing.T) {
 	u, _ := start(t)
 	var shipped []*unstructured.Unstructured
@@ -156,7 +156,7 @@ func TestTheOptInOfNamespacesIsRemoved(t *testing.T) {
 	}
 }
 
-// refusing does not delete what has the name.
+// refusing does not delete the object of that name.
 type refusing struct {
 	client.Client
 	name string
@@ -196,7 +196,7 @@ func TestTheChecksNamespaceGoes(t *testing.T) {
 	}
 }
 
-// Rights that go while they are needed would have the Job end half-way.
+// If rights went while they are needed, the Job would end half-way.
 func TestTheJobsRightsGoWithItsNamespace(t *testing.T) {
 	u, _ := start(t)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Job}}
@@ -217,7 +217,7 @@ func TestTheJobsRightsGoWithItsNamespace(t *testing.T) {
 	}
 }
 
-// A removal that cannot go on says on what it waits, and has done nothing of what comes later.
+// A removal that cannot go on says what it waits for, and has done nothing of what comes later.
 func TestAWaitEndsAndSaysForWhat(t *testing.T) {
 	u, _ := start(t)
 	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "libra-system"}})

@@ -23,15 +23,16 @@ import (
 )
 
 const (
-	// scheduler is what pods name that Libra's scheduler is to place.
+	// scheduler is the name of Libra's scheduler in pods, and of its Deployment.
 	scheduler = "libra-scheduler"
 
 	// namedMost bounds how many objects of a kind an error names.
 	namedMost = 10
 )
 
-// refuseScheduled is an error while something names Libra's scheduler, which goes with its namespace: no pod that it
-// makes would be placed any more. Where the scheduler is not there, or not any more, nothing is kept by a refusal.
+// refuseScheduled returns an error while something names Libra's scheduler. The scheduler goes with its namespace, and
+// nothing would place new pods that name it. If the scheduler is not there, or is already gone, there is no error,
+// because a refusal would save nothing.
 func (u Uninstall) refuseScheduled(ctx context.Context) error {
 	if err := u.Client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: scheduler}, &appsv1.Deployment{}); apierrors.IsNotFound(err) {
 		return nil
@@ -61,7 +62,7 @@ func (u Uninstall) refuseScheduled(ctx context.Context) error {
 	return errors.New(refusal)
 }
 
-// first are the first of some names, and how many more there are.
+// first returns the first of some names, and how many more there are.
 func first(names []string) string {
 	of := strings.Join(names[:min(namedMost, len(names))], ", ")
 	if more := len(names) - namedMost; more > 0 {
@@ -70,8 +71,8 @@ func first(names []string) string {
 	return of
 }
 
-// scheduledRevisions are those that name Libra's scheduler. They need not have opted in; those that are not routed get
-// no new pods in any case.
+// scheduledRevisions returns the Revisions that name Libra's scheduler, whether or not they have opted in. It skips
+// those that are not routed, because they get no new pods.
 func (u Uninstall) scheduledRevisions(ctx context.Context) ([]string, error) {
 	routed, err := labels.NewRequirement(serving.RoutingStateLabelKey, selection.NotIn, []string{string(servingv1.RoutingStateReserve)})
 	if err != nil {
@@ -93,8 +94,8 @@ func (u Uninstall) scheduledRevisions(ctx context.Context) ([]string, error) {
 	return named, nil
 }
 
-// scheduledPods are the owners of other pods that name Libra's scheduler and have not ended, or pods without an owner.
-// What has no pod now, as a CronJob between two Jobs, is not among them.
+// scheduledPods returns the owners of other pods that name Libra's scheduler and have not ended, or the pods that have
+// no owner. An owner without a pod now, such as a CronJob between two Jobs, is not among them.
 func (u Uninstall) scheduledPods(ctx context.Context) ([]string, error) {
 	noFunction, err := labels.NewRequirement(serving.RevisionLabelKey, selection.DoesNotExist, nil)
 	if err != nil {

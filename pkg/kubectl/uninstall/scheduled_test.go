@@ -28,7 +28,7 @@ func revisionOf(name, scheduler string, state servingv1.RoutingState) *servingv1
 	return r
 }
 
-// podOf is a pod of nobody, or of an owner.
+// podOf returns a pod that has an owner, or none.
 func podOf(name, scheduler string, phase corev1.PodPhase, owner *metav1.OwnerReference) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Status: corev1.PodStatus{Phase: phase}}
 	if owner != nil {
@@ -42,7 +42,7 @@ func ownedBy(kind, name string) *metav1.OwnerReference {
 	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name, UID: "1", Controller: ptr.To(true)}
 }
 
-// The next pods would wait for ever, which nobody would see before there are some.
+// New pods would wait for ever, and nobody would notice before there are some.
 func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
 	u, _ := start(t, filepath.Join(apiservertest.Module(t, "knative.dev/serving"), "config/core/300-resources/revision.yaml"))
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
@@ -69,7 +69,7 @@ func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		objects   []client.Object
-		says, not []string // nothing is said where it goes on
+		says, not []string // says is nil if the removal goes on
 	}{
 		"Revisions that are routed, are about to be, and are not any more": {
 			objects: append([]client.Object{

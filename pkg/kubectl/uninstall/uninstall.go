@@ -1,5 +1,5 @@
-// Package uninstall takes Libra off a cluster: first everything that it has changed is put back, and then its own
-// objects go, in an order in which each part that puts something back outlives what it is needed for.
+// Package uninstall removes Libra from a cluster. It first restores everything that Libra has changed. Then it
+// deletes Libra's own objects, in an order in which each part that restores something outlives the need for it.
 package uninstall
 
 import (
@@ -24,7 +24,7 @@ import (
 // Job is the name of the Job of manifests/uninstall, of its namespace and of its rights.
 const Job = "libra-uninstall"
 
-// checkNamespace is where the Job of manifests/check is, if somebody has applied it.
+// checkNamespace is the namespace of the Job of manifests/check, if somebody has applied it.
 const checkNamespace = "libra-check"
 
 const lookEvery = time.Second
@@ -33,14 +33,14 @@ const lookEvery = time.Second
 type Uninstall struct {
 	Client client.Client
 	Out    io.Writer
-	// Timeout bounds each thing that is waited for.
+	// Timeout bounds each wait.
 	Timeout time.Duration
 	DryRun  bool
-	// DeletePolicies has placement policies and other objects that users wrote go too.
+	// DeletePolicies deletes placement policies and other objects that users wrote, too.
 	DeletePolicies bool
-	// Labels has Libra's labels taken from namespaces and nodes.
+	// Labels removes Libra's labels from namespaces and nodes.
 	Labels bool
-	// WithJob has the Job's namespace and rights go at the end.
+	// WithJob deletes the Job's namespace and rights at the end.
 	WithJob bool
 }
 
@@ -64,7 +64,7 @@ func (u Uninstall) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	// Nothing of Libra runs any more, and these do not wait for one another.
+	// No part of Libra runs any more, and these steps do not wait for one another.
 	var errs []error
 	for _, step := range []step{
 		{"rights and policies go", u.removeShipped},
@@ -106,7 +106,7 @@ func (u Uninstall) say(format string, args ...any) {
 	fmt.Fprintf(u.Out, format+"\n", args...) //nolint:errcheck // nobody is left to be told
 }
 
-// observe has Libra put everything back, whatever the functions' annotations say.
+// observe has Libra restore everything, whatever the functions' annotations say.
 func (u Uninstall) observe(ctx context.Context) error {
 	if u.DryRun {
 		return nil
@@ -116,8 +116,8 @@ func (u Uninstall) observe(ctx context.Context) error {
 	return client.IgnoreNotFound(err)
 }
 
-// awaitActivators waits until those of Libra's that drain have ended: what their requests hold they give back
-// themselves.
+// awaitActivators waits until those of Libra's activators that drain have ended: they themselves give
+// back what their requests hold.
 func (u Uninstall) awaitActivators(ctx context.Context) error {
 	return u.await(ctx, func(ctx context.Context) (string, error) {
 		var pods corev1.PodList
@@ -134,7 +134,7 @@ func (u Uninstall) awaitActivators(ctx context.Context) error {
 	})
 }
 
-// remover deletes an object and all that it owns, and waits until they have gone.
+// remover returns a step that deletes an object and all that it owns, and waits until they are gone.
 func (u Uninstall) remover(o client.Object, namespace, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		o.SetNamespace(namespace)
@@ -158,7 +158,7 @@ func (u Uninstall) remover(o client.Object, namespace, name string) func(context
 	}
 }
 
-// remaining is why a namespace that is deleted is still there.
+// remaining returns why a namespace that is being deleted is still there.
 func remaining(ns *corev1.Namespace) string {
 	for _, c := range ns.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && c.Type == corev1.NamespaceContentRemaining {
@@ -168,7 +168,7 @@ func remaining(ns *corev1.Namespace) string {
 	return ns.Name
 }
 
-// await waits until nothing is left of what is waited for, and says what is now and then.
+// await waits until nothing is left, and says now and then what is.
 func (u Uninstall) await(ctx context.Context, left func(context.Context) (string, error)) error {
 	if u.DryRun {
 		return nil
@@ -176,7 +176,7 @@ func (u Uninstall) await(ctx context.Context, left func(context.Context) (string
 	return swap.Await(ctx, lookEvery, u.Timeout, func(left string) { u.say("  waiting: %s", left) }, left)
 }
 
-// removeJob has the Job's namespace go, of which this may be a pod, and with it the rights by which it goes.
+// removeJob deletes the Job's namespace, in which this may be running. The rights for that go with the namespace.
 func (u Uninstall) removeJob(ctx context.Context) error {
 	var ns corev1.Namespace
 	if err := u.Client.Get(ctx, client.ObjectKey{Name: Job}, &ns); err != nil {

@@ -15,16 +15,16 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// podsAtATime bounds what the Job holds of the cluster's pods, which may be tens of thousands.
+// podsAtATime bounds how many of the cluster's pods, of which there may be tens of thousands, the Job holds at a time.
 const podsAtATime = 500
 
-// notWhole is a pod that has limits which Libra set and which are not those of its Revision.
+// notWhole is a pod with limits that Libra set and that are not those of its Revision.
 type notWhole struct {
 	pod client.ObjectKey
 	why string
 }
 
-// awaitWhole looks at all pods at first and at last, and between at those alone that were not whole.
+// awaitWhole looks at all pods first and last, and in between only at those that were not whole.
 func (u Uninstall) awaitWhole(ctx context.Context) error {
 	var away []notWhole
 	return u.await(ctx, func(ctx context.Context) (string, error) {
@@ -53,8 +53,8 @@ func (u Uninstall) awaitWhole(ctx context.Context) error {
 	})
 }
 
-// resized are the pods that have limits which Libra set, also those that do not take part any more: the resizer gives them
-// back what they are owed.
+// resized returns the pods with limits that Libra set, even if they no longer take part: the resizer gives
+// them back what they are owed.
 func (u Uninstall) resized(ctx context.Context) (pods []client.ObjectKey, err error) {
 	page := metav1.PartialObjectMetadataList{}
 	page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
@@ -86,7 +86,7 @@ func (u Uninstall) lookAt(ctx context.Context, pods []client.ObjectKey) (away []
 	return away, nil
 }
 
-// away says how far a running pod is from what it is owed; empty when it is not.
+// away says how far a running pod is from what it is owed; empty when it is at that.
 func (u Uninstall) away(ctx context.Context, name client.ObjectKey) (string, error) {
 	var pod corev1.Pod
 	if err := u.Client.Get(ctx, name, &pod); err != nil {
@@ -97,7 +97,7 @@ func (u Uninstall) away(ctx context.Context, name client.ObjectKey) (string, err
 	}
 	revision, err := actuate.RevisionOf(ctx, u.Client, &pod)
 	if apierrors.IsNotFound(err) {
-		return "", nil // its pods go, too
+		return "", nil // then its pods go, too
 	}
 	if err != nil {
 		return "", err

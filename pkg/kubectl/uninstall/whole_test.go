@@ -27,7 +27,7 @@ func limits(cpu string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
 }
 
-// resized is a pod whose CPU limit a manager was the last to change.
+// resized returns a pod whose CPU limit manager was the last to change.
 func resized(manager, spec, inForce string) *corev1.Pod {
 	status := limits(inForce)
 	return &corev1.Pod{
@@ -62,7 +62,7 @@ func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
 	}
 }
 
-// A cluster's pods, whole and all at once, are more than the memory that the Job may take.
+// All pods of a cluster at once, in full, take more memory than the Job may use.
 func TestPodsAreLookedAtInPagesAndWholeOnlyWhenResized(t *testing.T) {
 	wanted := map[client.ObjectKey]bool{}
 	var pods []client.Object
@@ -113,7 +113,7 @@ func TestPodsAreLookedAtInPagesAndWholeOnlyWhenResized(t *testing.T) {
 	}
 }
 
-// To look at a large cluster's pods once a second would be most of what its API server does meanwhile.
+// Looking at a large cluster's pods each second would be most of what its API server does meanwhile.
 func TestAllPodsAreLookedAtFirstAndLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, whole := resized(actuate.FieldManager, "2", "2"), resized(actuate.FieldManager, "500m", "500m")
